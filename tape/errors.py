@@ -1,0 +1,84 @@
+"""Every error class of the library: each derives from :class:`TapeError` and from the builtin that a user would expect.
+
+A message says what happened, which value it happened to (shape, dtype), and what to do about it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConcretizationError",
+    "GradientDtypeError",
+    "GradientShapeError",
+    "LostGradientError",
+    "ReleasedTapeError",
+    "RuleError",
+    "SeedDtypeError",
+    "SeedError",
+    "TapeError",
+    "TapeIndexError",
+    "TapeRuntimeError",
+    "TapeTypeError",
+    "TapeValueError",
+    "UnconnectedError",
+    "UnrecordedGradientError",
+]
+
+
+class TapeError(Exception):
+    """Base class of everything that this library raises on purpose."""
+
+
+class TapeTypeError(TapeError, TypeError):
+    """An argument has the wrong type or dtype."""
+
+
+class TapeValueError(TapeError, ValueError):
+    """An argument has the right type but a value or shape that does not fit."""
+
+
+class TapeIndexError(TapeError, IndexError):
+    """An index does not fit the shape of the Variable."""
+
+
+class TapeRuntimeError(TapeError, RuntimeError):
+    """The tape is not in a state that allows what was asked."""
+
+
+class SeedError(TapeValueError):
+    """A root needs a seed, or the seed given does not fit it (shape)."""
+
+
+class SeedDtypeError(TapeTypeError):
+    """A seed's dtype does not fit its root: a complex seed for a real root."""
+
+
+class UnconnectedError(TapeValueError):
+    """No differentiable path leads from the outputs to an input."""
+
+
+class LostGradientError(TapeTypeError):
+    """An operation would silently take a Variable that requires grad for a constant."""
+
+
+class ConcretizationError(TapeTypeError):
+    """A value was looked at where only its shape and dtype are known."""
+
+
+class ReleasedTapeError(TapeRuntimeError):
+    """A sweep reached a part of the tape that an earlier sweep released."""
+
+
+class UnrecordedGradientError(TapeRuntimeError):
+    """A gradient taken without ``create_graph=True`` was differentiated."""
+
+
+class RuleError(TapeRuntimeError):
+    """A VJP rule or a custom backward returned the wrong number of gradients."""
+
+
+class GradientShapeError(RuleError, ValueError):
+    """A VJP rule or a custom backward returned a cotangent of the wrong shape."""
+
+
+class GradientDtypeError(RuleError, TypeError):
+    """A VJP rule or a custom backward returned a cotangent of the wrong dtype."""

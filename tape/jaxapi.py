@@ -1,0 +1,74 @@
+"""Every name that the project takes from JAX outside ``jax.numpy``, ``jax.lax``, ``jax.nn``, ``jax.scipy`` and ``jax.tree``.
+
+All of them are public (``jax.core``, ``jax.extend.core``, ``jax.dtypes``, ``jax.custom_derivatives``).  When a JAX release moves or
+renames one, this is the only module to change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.extend.core as extend
+from jax.core import ShapedArray, Tracer, ensure_compile_time_eval, eval_jaxpr
+from jax.dtypes import float0
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxpr_as_fun, primitives
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = [
+    "CALL_JAXPR_PARAMS",
+    "ClosedJaxpr",
+    "Jaxpr",
+    "JaxprEqn",
+    "Literal",
+    "Primitive",
+    "ShapedArray",
+    "Tracer",
+    "Var",
+    "bind",
+    "closed",
+    "ensure_compile_time_eval",
+    "eval_jaxpr",
+    "float0",
+    "jaxpr_as_fun",
+    "primitive",
+    "trace",
+]
+
+
+def primitive(name: str) -> Primitive | None:
+    """Return the ``lax`` primitive called ``name`` (without ``_p``), or None where this JAX release has none."""
+    found = getattr(primitives, f"{name}_p", None)
+    return found if isinstance(found, Primitive) else None
+
+
+def _calls() -> dict[Primitive, str]:
+    """Primitives that merely call a jaxpr, with the parameter that holds it."""
+    params = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "call": "call_jaxpr"}
+    return {found: key for name, key in params.items() if (found := primitive(name)) is not None}
+
+
+CALL_JAXPR_PARAMS: dict[Primitive, str] = _calls()
+
+
+def closed(jaxpr: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
+    """Close an open jaxpr without constants; a closed one is returned as it is."""
+    return jaxpr if isinstance(jaxpr, ClosedJaxpr) else extend.ClosedJaxpr(jaxpr, ())
+
+
+def bind(primitive: Primitive, params: dict[str, Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Apply ``primitive`` to ``inputs`` under whatever JAX trace is running and return all outputs as a tuple."""
+    found = primitive.get_bind_params(params)
+    if isinstance(found, tuple):  # older releases answer (subfunctions, parameters)
+        outputs = primitive.bind(*found[0], *inputs, **found[1])
+    else:
+        outputs = primitive.bind(*inputs, **found)
+    return tuple(outputs) if primitive.multiple_results else (outputs,)
+
+
+def trace(fun: Callable[..., Any], *avals: Any) -> tuple[ClosedJaxpr, Any]:
+    """Trace ``fun`` on abstract inputs; return its jaxpr and the tree of its results' shapes and dtypes."""
+    jaxpr, shapes = jax.make_jaxpr(fun, return_shape=True)(*avals)
+    return jaxpr, shapes

@@ -1,0 +1,13 @@
+"""VJP rules: one record per ``lax`` primitive, in one module per family.
+
+The records are this project's own; primitives without one use JAX's derivative.  :func:`coverage` lists which are which.
+"""
+
+from __future__ import annotations
+
+from tape.rules import (
+    elementwise,
+)
+from tape.rules.registry import Domain, Example, Rule, coverage, defvjp, lookup, registered
+
+__all__ = ["Domain", "Example", "Rule", "coverage", "defvjp", "lookup", "registered"]

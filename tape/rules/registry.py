@@ -1,0 +1,155 @@
+"""The rule table: one record per ``lax`` primitive.
+
+A record holds the VJP, the domain in which the derived test suite draws its arguments, and the source of the formula.  Everything
+that is the same for all rules (arity, shapes, dtypes, which inputs need a cotangent) is done once, in :mod:`tape.pullback`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tape import jaxapi
+from tape.errors import TapeTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["Domain", "Example", "Rule", "coverage", "defvjp", "lookup", "register", "registered", "zero"]
+
+Domain = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One use of a primitive for the derived suite.
+
+    ``fun`` takes arrays of ``shapes`` (drawn from the record's domain, one per argument) and returns arrays.
+    """
+
+    fun: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One record: how a primitive is differentiated, tested and justified.
+
+    ``vjp(ct, out, *ins, **params)`` returns one cotangent per input: an array, None (no gradient), or a function without arguments
+    that computes it, called only if the cotangent is wanted.  For a primitive with several results ``ct`` and ``out`` are tuples,
+    and ``ct`` holds None for a result without a cotangent.
+    """
+
+    primitive: jaxapi.Primitive
+    vjp: Callable[..., tuple[Any, ...]]
+    domain: tuple[Domain, ...] = ()
+    source: str = ""
+    examples: tuple[Example, ...] = ()
+    complex: bool = False
+    kinks: tuple[float, ...] = ()
+    elementwise: bool = False
+
+
+_RULES: dict[jaxapi.Primitive, Rule] = {}
+_revision = 0
+
+
+def register(
+    name: str,
+    vjp: Callable[..., tuple[Any, ...]],
+    *,
+    domain: tuple[Domain, ...] = (),
+    source: str = "",
+    examples: Iterable[Example] = (),
+    complex: bool = False,  # noqa: A002 - the field's name
+    kinks: tuple[float, ...] = (),
+    elementwise: bool = False,
+) -> None:
+    """Enter the record of the primitive called ``name``; a primitive that this JAX release lacks is passed over."""
+    found = jaxapi.primitive(name)
+    if found is not None:
+        _RULES[found] = Rule(found, vjp, domain, source, tuple(examples), complex, kinks, elementwise)
+
+
+def zero(*names: str, source: str = "piecewise constant: the derivative is zero wherever it exists") -> None:
+    """Enter primitives through which no gradient flows (comparisons, rounding, integer and key operations)."""
+    for name in names:
+        register(name, lambda ct, out, *ins, **params: (None,) * len(ins), source=source)  # noqa: ARG005
+
+
+def defvjp(primitive: jaxapi.Primitive, rule: Callable[..., Any]) -> None:
+    """Give ``primitive`` a VJP rule of your own, in place of the one there is.
+
+    Args:
+        primitive: a ``jax.extend.core.Primitive``.
+        rule: called as ``rule(ct, out, *ins, **params)``; returns one cotangent per input, each of its input's shape and dtype, or
+            None for no gradient.  A single cotangent may be returned bare.  For a primitive with several results ``ct`` and ``out``
+            are tuples, and ``ct`` holds None for a result without a cotangent.  Written in ``lax``, it is differentiable itself.
+
+    Raises:
+        TapeTypeError: ``primitive`` is no primitive, or ``rule`` cannot be called.
+
+    Example:
+        >>> import tape, jax
+        >>> from jax.extend.core.primitives import sin_p
+        >>> old = tape.rules.lookup(sin_p)
+        >>> tape.rules.defvjp(sin_p, lambda ct, out, x: (ct * jax.lax.cos(x),))
+        >>> tape.rules.defvjp(sin_p, old.vjp)
+
+    """
+    global _revision  # noqa: PLW0603 - one table for the process
+    if not isinstance(primitive, jaxapi.Primitive):
+        msg = f"tape.rules.defvjp: primitive must be a jax.extend.core.Primitive, got {type(primitive).__name__}; pass for instance jax.extend.core.primitives.sin_p"
+        raise TapeTypeError(msg)
+    if not callable(rule):
+        msg = f"tape.rules.defvjp: the rule for {primitive} cannot be called (got {type(rule).__name__}); pass rule(ct, out, *ins, **params)"
+        raise TapeTypeError(msg)
+    old = _RULES.get(primitive)
+    _RULES[primitive] = Rule(
+        primitive,
+        rule,
+        domain=old.domain if old else (),
+        source="user",
+        examples=old.examples if old else (),
+        complex=old.complex if old else False,
+        kinks=old.kinks if old else (),
+        elementwise=old.elementwise if old else False,
+    )
+    _revision += 1
+
+
+def revision() -> int:
+    """Count of rules changed by users since import: part of the key of everything that caches a derivative."""
+    return _revision
+
+
+def lookup(primitive: jaxapi.Primitive) -> Rule | None:
+    """Return the record of ``primitive``, or None where JAX's own derivative is used."""
+    return _RULES.get(primitive)
+
+
+def registered() -> tuple[Rule, ...]:
+    """All records, in the order of registration."""
+    return tuple(_RULES.values())
+
+
+def coverage() -> dict[str, str]:
+    """Say for every ``lax`` primitive whose derivative a sweep uses.
+
+    Returns:
+        A dict from the primitive's name to ``"own"`` (a rule of this library), ``"user"`` (one given to :func:`defvjp`) or ``"jax"``
+        (JAX's derivative of the primitive).
+
+    Example:
+        >>> import tape
+        >>> tape.rules.coverage()["tanh"]
+        'own'
+
+    """
+    known = {found for name in dir(jaxapi.primitives) if isinstance(found := getattr(jaxapi.primitives, name), jaxapi.Primitive)}
+    table = {}
+    for primitive in sorted(known | set(_RULES), key=str):
+        rule = _RULES.get(primitive)
+        table[str(primitive)] = "jax" if rule is None else "user" if rule.source == "user" else "own"
+    return table
