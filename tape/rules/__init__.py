@@ -6,7 +6,11 @@ The records are this project's own; primitives without one use JAX's derivative.
 from __future__ import annotations
 
 from tape.rules import (
-    elementwise,
+    arithmetic,
+    comparison,
+    complex_numbers,
+    elementary,
+    special,
 )
 from tape.rules.registry import Domain, Example, Rule, coverage, defvjp, lookup, registered
 
