@@ -20,7 +20,7 @@ from tape.rules import registry
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["differentiable", "pullback", "zeros"]
+__all__ = ["depends", "differentiable", "pullback", "zeros"]
 
 
 def differentiable(aval: Any) -> bool:
@@ -99,14 +99,7 @@ def pullback(
     listed = flatten(closed)
     forward = _Forward(listed, inputs, outputs)
     avals = listed.avals
-    active = [False] * len(avals)
-    for slot in range(listed.n_inputs):
-        active[slot] = differentiable(avals[slot]) and (wanted is None or wanted[slot])
-    for line in listed.lines:
-        if any(isinstance(s, int) and active[s] for s in line.inputs):
-            for slot in line.outputs:
-                active[slot] = differentiable(avals[slot])
-
+    active = _activity(listed, wanted)
     totals: list[Any] = [None] * len(avals)
     for out, ct in zip(listed.outputs, cotangents, strict=True):
         if ct is not None and isinstance(out, int) and active[out]:
@@ -128,17 +121,40 @@ def pullback(
     return tuple(totals[s] if active[s] else None for s in range(listed.n_inputs))
 
 
+def _activity(listed: LineList, wanted: Sequence[bool] | None) -> list[bool]:
+    """Tell for every slot whether a gradient can flow from it to a wanted input."""
+    avals = listed.avals
+    active = [False] * len(avals)
+    for slot in range(listed.n_inputs):
+        active[slot] = differentiable(avals[slot]) and (wanted is None or wanted[slot])
+    for line in listed.lines:
+        if any(isinstance(s, int) and active[s] for s in line.inputs):
+            rule = registry.lookup(line.primitive)
+            if rule is None or rule.vjp is not registry.no_gradient:
+                for slot in line.outputs:
+                    active[slot] = differentiable(avals[slot])
+    return active
+
+
+def depends(closed: jaxapi.ClosedJaxpr, wanted: Sequence[bool]) -> list[bool]:
+    """Tell for every output of a jaxpr whether a gradient can flow from it to one of the wanted inputs."""
+    listed = flatten(closed)
+    active = _activity(listed, wanted)
+    return [isinstance(slot, int) and active[slot] for slot in listed.outputs]
+
+
 def _apply(line: Line, cts: list[Any], needed: list[bool], forward: _Forward, avals: list[Any]) -> list[Any]:
     """Apply the rule of one line and check what it returns."""
     ins = [forward.read(s) for s in line.inputs]
     rule = registry.lookup(line.primitive)
     if rule is None:
         return _jax_rule(line, cts, needed, ins, avals)
+    params = {**line.params, "wanted": tuple(needed)} if rule.selective else line.params
     if line.primitive.multiple_results:
         outs = tuple(forward.read(s) for s in line.outputs)
-        grads = rule.vjp(tuple(cts), outs, *ins, **line.params)
+        grads = rule.vjp(tuple(cts), outs, *ins, **params)
     else:
-        grads = rule.vjp(cts[0], forward.read(line.outputs[0]), *ins, **line.params)
+        grads = rule.vjp(cts[0], forward.read(line.outputs[0]), *ins, **params)
     if not isinstance(grads, (tuple, list)):
         grads = (grads,)
     if len(grads) != len(ins):

@@ -38,7 +38,8 @@ class Rule:
 
     ``vjp(ct, out, *ins, **params)`` returns one cotangent per input: an array, None (no gradient), or a function without arguments
     that computes it, called only if the cotangent is wanted.  For a primitive with several results ``ct`` and ``out`` are tuples,
-    and ``ct`` holds None for a result without a cotangent.
+    and ``ct`` holds None for a result without a cotangent.  A ``selective`` rule is also told which cotangents are wanted (``wanted=``,
+    one bool per input): for primitives that hold a jaxpr, where one sweep yields all of them.
     """
 
     primitive: jaxapi.Primitive
@@ -49,6 +50,7 @@ class Rule:
     complex: bool = False
     kinks: tuple[float, ...] = ()
     elementwise: bool = False
+    selective: bool = False
 
 
 _RULES: dict[jaxapi.Primitive, Rule] = {}
@@ -65,17 +67,23 @@ def register(
     complex: bool = False,  # noqa: A002 - the field's name
     kinks: tuple[float, ...] = (),
     elementwise: bool = False,
+    selective: bool = False,
 ) -> None:
     """Enter the record of the primitive called ``name``; a primitive that this JAX release lacks is passed over."""
     found = jaxapi.primitive(name)
     if found is not None:
-        _RULES[found] = Rule(found, vjp, domain, source, tuple(examples), complex, kinks, elementwise)
+        _RULES[found] = Rule(found, vjp, domain, source, tuple(examples), complex, kinks, elementwise, selective)
+
+
+def no_gradient(ct: Any, out: Any, *ins: Any, **params: Any) -> tuple[None, ...]:
+    """VJP of a primitive through which no gradient flows; the sweep knows it and does not look behind such a primitive."""
+    return (None,) * len(ins)
 
 
 def zero(*names: str, source: str = "piecewise constant: the derivative is zero wherever it exists") -> None:
     """Enter primitives through which no gradient flows (comparisons, rounding, integer and key operations)."""
     for name in names:
-        register(name, lambda ct, out, *ins, **params: (None,) * len(ins), source=source)  # noqa: ARG005
+        register(name, no_gradient, source=source)
 
 
 def defvjp(primitive: jaxapi.Primitive, rule: Callable[..., Any]) -> None:
