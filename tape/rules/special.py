@@ -98,6 +98,7 @@ register(
     lambda ct, out, a, x, **_: (lambda: ct * lax.igamma_grad_a(a, x), lambda: ct * _gamma_density(a, x)),
     domain=((0.7, 3.0), (0.5, 3.0)),
     source=_DLMF + "8.8.13: dP/dx = x^(a - 1) exp(-x) / Gamma(a); in a the series of lax.igamma_grad_a",
+    examples=[Example(lax.igamma, (_MATRIX, _MATRIX)), Example(lambda x: lax.igamma(lax.full_like(x, 1.5), x), (_MATRIX,), "shape held")],
     elementwise=True,
 )
 register(
@@ -105,6 +106,18 @@ register(
     lambda ct, out, a, x, **_: (lambda: -ct * lax.igamma_grad_a(a, x), lambda: -ct * _gamma_density(a, x)),
     domain=((0.7, 3.0), (0.5, 3.0)),
     source="Q = 1 - P",
+    examples=[Example(lax.igammac, (_MATRIX, _MATRIX)), Example(lambda x: lax.igammac(lax.full_like(x, 1.5), x), (_MATRIX,), "shape held")],
+    elementwise=True,
+)
+register(
+    "igamma_grad_a",
+    lambda ct, out, a, x, **_: (
+        _missing("igamma_grad_a", "the shape a"),
+        lambda: ct * (_gamma_density(a, x) * (lax.log(x) - lax.digamma(a))),
+    ),
+    domain=((0.5, 3.0),),
+    source="the order of the derivatives is free: d/da of the gamma density",
+    examples=[Example(lambda x: lax.igamma_grad_a(lax.full_like(x, 1.5), x), (_MATRIX,))],
     elementwise=True,
 )
 

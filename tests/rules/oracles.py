@@ -23,7 +23,7 @@ ROUNDING = 2e-11  # relative to the summands of the value that is differenced: f
 STEP = 1e-3
 
 
-class Mismatch(AssertionError):
+class MismatchError(AssertionError):
     """Two derivatives that should agree do not."""
 
 
@@ -95,9 +95,14 @@ def own_vjp(fun, args, cts):
 
 
 def jax_vjp(fun, args, cts):
-    """Cotangents by JAX's own reverse mode."""
+    """Cotangents by JAX's own reverse mode; zero stands for a cotangent of None."""
     outs, vjp = jax.vjp(fun, *args)
-    return vjp(tuple(np.zeros(o.shape, jax.dtypes.float0) if c is None else c for o, c in zip(outs, cts, strict=True)))
+    return vjp(
+        tuple(
+            np.zeros(o.shape, o.dtype if differentiable(o) else jax.dtypes.float0) if c is None else c
+            for o, c in zip(outs, cts, strict=True)
+        )
+    )
 
 
 def weigh(outs, cts):
@@ -131,7 +136,7 @@ def assert_slopes(own, summands, numeric, rounding, what):
     """Compare directional derivatives with differences.
 
     Raises:
-        Mismatch: one differs by more than its conditioning explains.
+        MismatchError: one differs by more than its conditioning explains.
 
     """
     own, summands, numeric, rounding = map(np.asarray, (own, summands, numeric, rounding))
@@ -139,20 +144,20 @@ def assert_slopes(own, summands, numeric, rounding, what):
     if wrong.any():
         i = int(np.argmax(wrong))
         msg = f"{what}: along argument {i} the rule gives {own[i]!r}, 5-point differences {numeric[i]!r} (summands {summands[i]!r})"
-        raise Mismatch(msg)
+        raise MismatchError(msg)
 
 
 def assert_same(own, expected, what, factor=1.0, scale=0.0):
     """Compare arrays entry by entry, relative to the largest finite entry; NaN equals NaN, infinities must agree.
 
     Raises:
-        Mismatch: shape, dtype or a value differs.
+        MismatchError: shape, dtype or a value differs.
 
     """
     for i, (a, b) in enumerate(zip(own, expected, strict=True)):
         if a.shape != b.shape or a.dtype != b.dtype:
             msg = f"{what}: cotangent {i} is {a.dtype}{list(a.shape)}, expected {b.dtype}{list(b.shape)}"
-            raise Mismatch(msg)
+            raise MismatchError(msg)
         name = a.dtype.name
         x, y = np.asarray(a), np.asarray(b)
         if name in ("float16", "bfloat16"):
@@ -161,4 +166,4 @@ def assert_same(own, expected, what, factor=1.0, scale=0.0):
         largest = max(float(finite.max(initial=0.0)), scale)
         if not np.allclose(x, y, rtol=0, atol=factor * RELATIVE[name] * largest + math.ulp(0), equal_nan=True):
             msg = f"{what}: cotangent {i} is\n{x}\nexpected\n{y}"
-            raise Mismatch(msg)
+            raise MismatchError(msg)

@@ -1,0 +1,46 @@
+"""What the derived suite cannot ask of arithmetic: dtypes that change on the way, and quotients next to a jump."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracles import jax_vjp, own_vjp
+
+REALS = ("float16", "bfloat16", "float32", "float64")
+
+
+@pytest.mark.parametrize("source", [*REALS, "complex64", "complex128"])
+@pytest.mark.parametrize("target", [*REALS, "complex64", "complex128"])
+def test_conversion_returns_to_the_dtype_it_came_from(source, target):
+    with jax.enable_x64(True):
+        x = jnp.array([0.5, 0.25], source)
+        ct = jnp.array([1.5, -2.0], target) * (1 + 1j if target.startswith("complex") else 1)
+        args = ((lambda v: (jax.lax.convert_element_type(v, target),)), (x,), (ct,))
+        (own,), (expected,) = own_vjp(*args), jax_vjp(*args)
+        assert own.dtype == x.dtype
+        np.testing.assert_array_equal(own, expected)
+
+
+def test_remainder_counts_the_quotient_that_was_taken_not_the_rounded_one():
+    # In float32 x / y rounds up to 3, but the remainder was taken with 2 (and is almost y).
+    y = np.float32(1.9)
+    x = np.nextafter(np.float32(3) * y, np.float32(0))
+    taken = (float(x) - float(np.fmod(x, y))) / float(y)
+    (_, own) = own_vjp(lambda a, b: (jax.lax.rem(a, b),), (jnp.asarray(x), jnp.asarray(y)), (jnp.float32(1),))
+    assert -own == round(taken)
+
+
+def test_infinite_cotangent_of_the_argument_not_chosen_is_no_nan():
+    own = own_vjp(lambda a, b: (jax.lax.max(a, b),), (jnp.float32(1), jnp.float32(2)), (jnp.float32(jnp.inf),))
+    np.testing.assert_array_equal(own, (0.0, np.inf))
+
+
+def test_conversion_of_a_key_or_an_integer_carries_no_gradient():
+    (own,) = own_vjp(
+        lambda x: (x * jax.lax.convert_element_type(jax.lax.convert_element_type(x, "int32"), x.dtype),),
+        (jnp.float32(2.5),),
+        (jnp.float32(1),),
+    )
+    assert own == 2.0
