@@ -34,13 +34,14 @@ __all__ = [
     "float0",
     "jaxpr_as_fun",
     "primitive",
+    "prune",
     "trace",
 ]
 
 
 def primitive(name: str) -> Primitive | None:
     """Return the ``lax`` primitive called ``name`` (without ``_p``), or None where this JAX release has none."""
-    found = getattr(primitives, f"{name}_p", None)
+    found = getattr(primitives, f"{name}_p", None) or getattr(jax.lax, f"{name}_p", None)  # some are listed in jax.lax only
     return found if isinstance(found, Primitive) else None
 
 
@@ -72,3 +73,30 @@ def trace(fun: Callable[..., Any], *avals: Any) -> tuple[ClosedJaxpr, Any]:
     """Trace ``fun`` on abstract inputs; return its jaxpr and the tree of its results' shapes and dtypes."""
     jaxpr, shapes = jax.make_jaxpr(fun, return_shape=True)(*avals)
     return jaxpr, shapes
+
+
+def prune(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, tuple[int, ...]]:
+    """Drop the equations that no output needs, and the inputs that none of the rest reads.
+
+    Returns:
+        The smaller jaxpr and the positions of the inputs that it kept.
+
+    """
+    jaxpr = closed.jaxpr
+    needed = {v for v in jaxpr.outvars if isinstance(v, Var)}
+    kept = []
+    for eqn in reversed(jaxpr.eqns):
+        if any(v in needed for v in eqn.outvars):
+            kept.append(eqn)
+            needed.update(v for v in eqn.invars if isinstance(v, Var))
+    sources = tuple(i for i, v in enumerate(jaxpr.invars) if v in needed)
+    constants = [(v, c) for v, c in zip(jaxpr.constvars, closed.consts, strict=True) if v in needed]
+    smaller = Jaxpr(
+        [v for v, _ in constants],
+        [jaxpr.invars[i] for i in sources],
+        jaxpr.outvars,
+        kept[::-1],
+        jaxpr.effects,
+        jaxpr.debug_info.with_unknown_names() if hasattr(jaxpr.debug_info, "with_unknown_names") else jaxpr.debug_info,
+    )
+    return ClosedJaxpr(smaller, [c for _, c in constants]), sources

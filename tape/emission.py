@@ -1,0 +1,214 @@
+"""Emission: writing a planned sweep onto the tape.
+
+A plan without Python in between is replayed in one step of the trie once it was written at the same point before; otherwise its
+instructions are recorded one by one, with hooks and ``tape.Function`` backwards called where they stand.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+
+from tape import record
+from tape.errors import GradientDtypeError, GradientShapeError
+from tape.kernel import Op
+from tape.plan import ADD, Instruction, Plan
+from tape.record import LOCAL, Segment, handle
+from tape.trie import Place, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["add", "emit", "forward_handle", "run_hooks", "zeros_like"]
+
+
+class _Jump:
+    """A sweep written before at this point of the trie: where it ended, and the places of its outputs."""
+
+    __slots__ = ("places", "state")
+
+    def __init__(self, state: State, places: tuple[tuple[int, Place], ...]) -> None:
+        self.state = state
+        self.places = places
+
+
+def add(a: Any, b: Any) -> Any:
+    """Record the sum of two cotangents; None is zero."""
+    if a is None:
+        return b
+    return a if b is None else record.record(ADD, (a, b))
+
+
+def zeros_like(aval: Any) -> Any:
+    """Record a zero cotangent of the given shape and dtype."""
+    return record.record(_filled(aval, 0), ())
+
+
+def ones_like(aval: Any) -> Any:
+    """Record a cotangent of ones of the given shape and dtype."""
+    return record.record(_filled(aval, 1), ())
+
+
+_FILLED: dict[Any, Op] = {}
+
+
+def _filled(aval: Any, value: int) -> Op:
+    key = (aval.shape, aval.dtype, value)
+    found = _FILLED.get(key)
+    if found is None:
+        name = "ones" if value else "zeros"
+        found = _FILLED[key] = Op(name, lambda: jnp.full(aval.shape, value, aval.dtype))
+    return found
+
+
+def forward_handle(segment: Segment, state: State, slot: int, leaf_index: dict[int, int]) -> Any:
+    """Return a Variable for a forward slot of ``segment``, pending or run."""
+    place = state.table[slot]
+    if segment.pending:
+        cell = segment.cells.get(slot)
+        if cell is None and slot in leaf_index:
+            cell = segment.leaves[leaf_index[slot]]
+        return handle(segment, place, [None] if cell is None else cell)
+    if slot in leaf_index:
+        cell = segment.leaves[leaf_index[slot]]
+        origin = segment.origins.get(slot)
+        if isinstance(origin, record.LeafNode):
+            made = handle(None, place, cell)
+            made._extra = record.Extra()
+            made._extra.node = origin
+            return made
+        if origin is not None:
+            return handle(origin[0], Place(origin[1], place.kind), cell)
+        return handle(None, place, cell)
+    return handle(segment, place, segment.saved[slot])
+
+
+def leaf_indices(state: State) -> dict[int, int]:
+    """Map each leaf slot of a structure to its position among the leaves."""
+    if state.plans is None:
+        state.plans = {}
+    found: dict[int, int] | None = state.plans.get("leaves")
+    if found is None:
+        leaves = [p.slot for step in state.path() if step.kernel is None for p in step.places]
+        found = state.plans["leaves"] = {slot: i for i, slot in enumerate(leaves)}
+    return found
+
+
+def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any]) -> dict[int, Any]:
+    """Write ``plan`` for ``segment`` onto this thread's tape; return the cotangents of its output slots.
+
+    Args:
+        plan: what to write.
+        segment: the segment that is swept.
+        state: its structure.
+        seeds: one cotangent (Variable) per slot in ``plan.seeds``.
+
+    """
+    if not plan.instructions:
+        return {slot: seeds[value - state.n_slots] for slot, value in plan.outputs}
+    leaf_index = leaf_indices(state)
+    sources = [forward_handle(segment, state, slot, leaf_index) for slot in plan.externals]
+    if plan.straight and not LOCAL.special:
+        target = record.current()
+        try:
+            slots = [record.place_in(target, v) for v in (*sources, *seeds)]
+        except record.TracerMetError:
+            pass
+        else:
+            start = target.state
+            key = (plan, *slots)
+            jump = start.next.get(key)
+            if jump is not None:
+                target.state = jump.state
+                return _arrive(target, jump)
+            outputs = _write(plan, segment, state, sources, seeds)
+            ours = all(v._segment is target for v in outputs.values())
+            if target.pending and LOCAL.segment() is target and ours:
+                start.next[key] = _Jump(target.state, tuple((slot, v._place) for slot, v in outputs.items()))
+            return outputs
+    return _write(plan, segment, state, sources, seeds)
+
+
+def _arrive(target: Segment, jump: _Jump) -> dict[int, Any]:
+    """Make the Variables of the outputs of a sweep that was replayed."""
+    outputs = {}
+    for slot, place in jump.places:
+        cell = target.cells.get(place.slot)
+        if cell is None:
+            cell = target.cells[place.slot] = [None]
+        outputs[slot] = handle(target, place, cell)
+    return outputs
+
+
+def _write(plan: Plan, segment: Segment, state: State, sources: list[Any], seeds: Sequence[Any]) -> dict[int, Any]:
+    """Record the instructions of ``plan`` one by one."""
+    values: list[Any] = [None] * plan.size
+    for slot, source in zip(plan.externals, sources, strict=True):
+        values[slot] = source
+    values[state.n_slots : state.n_slots + len(seeds)] = seeds
+    last = {operand: i for i, step in enumerate(plan.instructions) for operand in step.operands if operand is not None}
+    kept = {value for _, value in plan.outputs}
+    for i, step in enumerate(plan.instructions):
+        operands = [None if o is None else values[o] for o in step.operands]
+        if step.hook is not None:
+            results: Sequence[Any] = (run_hooks(segment.hooks[step.hook], operands[0]),)
+        elif step.function is not None:
+            results = _call_function(step, segment, operands)
+        elif step.op is ADD:
+            results = (add(operands[0], operands[1]),)
+        else:
+            results = _call_kernel(step, operands, state.n_slots)
+        for number, value in zip(step.results, results, strict=True):
+            values[number] = value
+        for o in step.operands:  # cotangents that are used up need no cell
+            if o is not None and last[o] == i and o >= state.n_slots and o not in kept:
+                values[o] = None
+    return {slot: values[value] for slot, value in plan.outputs if values[value] is not None}
+
+
+def _call_kernel(step: Instruction, operands: list[Any], n_slots: int) -> Sequence[Any]:
+    """Record a VJP kernel; a cotangent that a Python backward left out is zero."""
+    missing = [v is None for v in operands]
+    if any(missing):
+        present = [o for o, v in zip(step.operands, operands, strict=True) if o is not None and o >= n_slots and v is not None]
+        if not present:
+            return (None,) * len(step.results)
+        operands = [zeros_like(a) if v is None else v for v, a in zip(operands, step.op.in_avals, strict=True)]
+    results = record.record(step.op, operands)
+    return (results,) if step.op.single else results  # type: ignore[no-any-return]
+
+
+def _call_function(step: Instruction, segment: Segment, cotangents: list[Any]) -> Sequence[Any]:
+    """Call the backward of a ``tape.Function``."""
+    entry = step.function
+    assert entry is not None
+    context = segment.functions[entry.places[0].slot]
+    if all(ct is None for ct in cotangents):
+        return (None,) * len(step.results)
+    gradients = context.sweep(segment, entry, cotangents)
+    return [g for g, wanted in zip(gradients, step.wanted, strict=True) if wanted]
+
+
+def run_hooks(hooks: dict[int, Callable[..., Any]], gradient: Any) -> Any:
+    """Call hooks in the order registered; each may replace the gradient by one of the same shape and dtype."""
+    if gradient is None:
+        return None
+    for key in list(hooks):
+        hook = hooks.get(key)  # it may have been removed by an earlier one
+        if hook is None:
+            continue
+        replacement = hook(gradient)
+        if replacement is None:
+            continue
+        if not isinstance(replacement, record.Handle):
+            replacement = record.constant(replacement)
+        old, new = gradient._place.kind.aval, replacement._place.kind.aval
+        if new.shape != old.shape:
+            msg = f"hook {getattr(hook, '__name__', hook)!r} returned a gradient of shape {new.shape} for one of shape {old.shape}; return the same shape, or None to leave it"
+            raise GradientShapeError(msg)
+        if new.dtype != old.dtype:
+            msg = f"hook {getattr(hook, '__name__', hook)!r} returned a gradient of dtype {new.dtype} for one of dtype {old.dtype}; cast it, or return None to leave it"
+            raise GradientDtypeError(msg)
+        gradient = replacement
+    return gradient

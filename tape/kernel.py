@@ -1,0 +1,134 @@
+"""Ops and kernels: what one entry of the tape runs, and what its VJP runs.
+
+An :class:`Op` is a function with its static parameters.  A :class:`Kernel` is an op at given input shapes and dtypes: its jaxpr, its
+executable, and the kernels of its VJPs, each traced once and kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+
+from tape import jaxapi
+from tape.pullback import differentiable, pullback
+from tape.rules import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+__all__ = ["Kernel", "Op", "Vjp", "intern_op"]
+
+
+class Vjp(NamedTuple):
+    """The VJP of a kernel for one choice of cotangents: a kernel, where its inputs come from, and where its outputs go."""
+
+    kernel: Kernel | None
+    sources: tuple[int, ...]  # positions in (*inputs, *outputs, *present cotangents)
+    targets: tuple[int, ...]  # the inputs whose cotangents it returns
+
+
+class Kernel:
+    """An op at given input avals; immutable but for its caches."""
+
+    __slots__ = ("_executable", "_vjps", "in_avals", "inline", "jaxpr", "name", "out_avals", "params", "single", "tree")
+
+    def __init__(self, name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any, params: Any = None) -> None:
+        self.name = name
+        self.params = params
+        self.jaxpr = jaxpr
+        self.tree = tree
+        self.in_avals = tuple(v.aval for v in jaxpr.jaxpr.invars)
+        self.out_avals = tuple(v.aval for v in jaxpr.jaxpr.outvars)
+        self.single = tree is None or jax.tree.structure(0) == tree
+        self.inline: Callable[..., Sequence[Any]] = jaxapi.jaxpr_as_fun(jaxpr)
+        self._executable: Callable[..., Sequence[Any]] | None = None
+        self._vjps: dict[Hashable, Vjp] = {}
+
+    @property
+    def executable(self) -> Callable[..., Sequence[Any]]:
+        """The kernel compiled on its own, for structures that are interpreted entry by entry."""
+        if self._executable is None:
+            inline = self.inline
+
+            def run(*args: Any) -> Sequence[Any]:
+                return inline(*args)
+
+            run.__name__ = self.name
+            self._executable = jax.jit(run)
+        return self._executable
+
+    def vjp(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Vjp:
+        """Return the VJP for the outputs that have a cotangent and the inputs that need one.
+
+        The forward values that the rules do not read are no inputs of it, so they need not be kept.
+        """
+        key = (present, wanted, registry.revision())
+        found = self._vjps.get(key)
+        if found is None:
+            found = self._vjps[key] = self._trace_vjp(present, wanted)
+        return found
+
+    def residuals(self) -> tuple[int, ...]:
+        """Positions in (*inputs, *outputs) that the VJP of everything reads: what a later sweep needs of this entry."""
+        present = tuple(differentiable(a) for a in self.out_avals)
+        wanted = tuple(differentiable(a) for a in self.in_avals)
+        forward = len(self.in_avals) + len(self.out_avals)
+        return tuple(s for s in self.vjp(present, wanted).sources if s < forward)
+
+    def _trace_vjp(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Vjp:
+        n_in, n_out = len(self.in_avals), len(self.out_avals)
+        targets: list[int] = []
+
+        def run(*args: Any) -> list[Any]:
+            cts = iter(args[n_in + n_out :])
+            grads = pullback(
+                self.jaxpr,
+                args[:n_in],
+                [next(cts) if p else None for p in present],
+                wanted,
+                args[n_in : n_in + n_out],
+            )
+            targets[:] = [i for i, g in enumerate(grads) if g is not None]
+            return [grads[i] for i in targets]
+
+        ct_avals = [jaxapi.ShapedArray(a.shape, a.dtype) for a, p in zip(self.out_avals, present, strict=True) if p]
+        jaxpr, _ = jaxapi.trace(run, *self.in_avals, *self.out_avals, *ct_avals)
+        if not targets:
+            return Vjp(None, (), ())
+        jaxpr, sources = jaxapi.prune(jaxpr)
+        return Vjp(Kernel(f"vjp_{self.name}", jaxpr, jax.tree.structure([0] * len(targets))), sources, tuple(targets))
+
+
+class Op:
+    """A function of arrays with its static parameters bound; ``kernel(avals)`` specialises it."""
+
+    __slots__ = ("_kernels", "fun", "name", "params")
+
+    def __init__(self, name: str, fun: Callable[..., Any], params: Any = None) -> None:
+        self.name = name
+        self.fun = fun
+        self.params = params
+        self._kernels: dict[tuple[Any, ...], Kernel] = {}
+
+    def kernel(self, avals: tuple[Any, ...]) -> Kernel:
+        """Return the kernel for inputs of these shapes and dtypes, tracing the function at their first meeting."""
+        found = self._kernels.get(avals)
+        if found is None:
+            jaxpr, shapes = jaxapi.trace(self.fun, *avals)
+            found = self._kernels[avals] = Kernel(self.name, jaxpr, jax.tree.structure(shapes), self.params)
+        return found
+
+    def __repr__(self) -> str:
+        return f"Op({self.name})"
+
+
+_OPS: dict[Hashable, Op] = {}
+
+
+def intern_op(key: Hashable, make: Callable[[], Op]) -> Op:
+    """Return the op known under ``key``, made at the first meeting."""
+    found = _OPS.get(key)
+    if found is None:
+        found = _OPS[key] = make()
+    return found

@@ -1,0 +1,181 @@
+"""Plans: the reverse sweep of one tape structure, worked out once and found again on the trie.
+
+A plan walks the entries of a structure last to first, each once, and lists what to record: the VJP kernel of each entry on its forward
+values and cotangents, and an addition where cotangents meet.  It depends on the structure only, never on values.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jax import lax
+
+from tape.kernel import Kernel, Op
+from tape.rules import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from tape.trie import State
+
+__all__ = ["ADD", "FunctionOp", "Instruction", "Plan", "active_slots", "plan_sweep"]
+
+ADD = Op("add_any", lax.add)
+
+
+class FunctionOp:
+    """The op of a ``tape.Function``'s entry: an identity whose VJP is Python, kept by the segment and not by the structure."""
+
+    def __init__(self, name: str, kernel: Kernel) -> None:
+        self.name = name
+        self.identity = kernel
+        self.params: Any = None
+
+    def kernel(self, avals: Any) -> Kernel:  # noqa: ARG002 - the protocol of an op
+        """Return the identity on the outputs."""
+        return self.identity
+
+
+class Instruction(NamedTuple):
+    """One step of a sweep.
+
+    ``operands`` and ``results`` number the values of the sweep: forward slots first, then cotangents in the order of their making.
+    ``hook`` is a slot whose hooks see (and may replace) the one operand; ``function`` is an entry whose VJP is Python.
+    """
+
+    op: Any
+    operands: tuple[int | None, ...]
+    results: tuple[int, ...]
+    hook: int | None = None
+    function: State | None = None
+    wanted: tuple[bool, ...] = ()
+    where: Any = None
+
+
+class Plan:
+    """The instructions of a sweep, what they read and what they give."""
+
+    __slots__ = ("entries", "externals", "hazard", "instructions", "outputs", "seeds", "size", "straight")
+
+    def __init__(self) -> None:
+        self.instructions: list[Instruction] = []
+        self.seeds: tuple[int, ...] = ()  # the root slots, in the order of the values n_slots ..
+        self.outputs: tuple[tuple[int, int], ...] = ()  # (slot, value): final cotangents of leaves and watched slots
+        self.externals: tuple[int, ...] = ()  # forward slots that instructions read
+        self.entries: frozenset[int] = frozenset()  # depths of the entries swept
+        self.hazard: State | None = None  # an entry that takes an unrecorded gradient for a constant
+        self.straight = True  # no Python in between: can be replayed in one step
+        self.size = 0
+
+
+def active_slots(state: State, wanted: frozenset[int] | None, blocked: frozenset[int]) -> frozenset[int]:
+    """Return the differentiable slots that depend on a wanted slot (on any leaf, where None) not through a blocked one."""
+    plans = _plans(state)
+    key = ("active", wanted, blocked)
+    found: frozenset[int] | None = plans.get(key)
+    if found is None:
+        active: set[int] = set()
+        for step in state.path():
+            leaf = step.kernel is None
+            reached = (leaf and wanted is None) or any(s in active for s in step.inputs)
+            for place in step.places:
+                if place.kind.requires_grad and place.slot not in blocked and (reached or (wanted is not None and place.slot in wanted)):
+                    active.add(place.slot)
+        found = plans[key] = frozenset(active)
+    return found
+
+
+def _plans(state: State) -> dict[Any, Any]:
+    if state.plans is None:
+        state.plans = {}
+    return state.plans
+
+
+def plan_sweep(
+    state: State,
+    seeds: tuple[int, ...],
+    wanted: frozenset[int] | None,
+    blocked: frozenset[int],
+    watched: frozenset[int],
+    hooked: frozenset[int],
+) -> Plan:
+    """Return the plan of a sweep over a structure.
+
+    Args:
+        state: the structure.
+        seeds: slots that have a cotangent, ascending.
+        wanted: slots whose cotangents are asked for, or lead to others; None for all differentiable leaves.
+        blocked: slots through which nothing is propagated.
+        watched: slots whose total cotangent is reported besides the leaves'.
+        hooked: slots that have hooks.
+
+    """
+    plans = _plans(state)
+    key = (seeds, wanted, blocked, watched, hooked, registry.revision())
+    found: Plan | None = plans.get(key)
+    if found is None:
+        found = plans[key] = _make(state, seeds, active_slots(state, wanted, blocked), watched, hooked)
+    return found
+
+
+def _make(state: State, seeds: tuple[int, ...], active: Collection[int], watched: frozenset[int], hooked: frozenset[int]) -> Plan:
+    plan = Plan()
+    plan.seeds = seeds
+    count = state.n_slots + len(seeds)
+    totals: dict[int, int] = {slot: state.n_slots + i for i, slot in enumerate(seeds) if slot in active}
+    outputs: list[tuple[int, int]] = []
+    externals: set[int] = set()
+    entries: set[int] = set()
+    emit = plan.instructions.append
+
+    for step in reversed(state.path()):
+        present = tuple(p.slot in totals for p in step.places)
+        if True not in present:
+            continue
+        for place in step.places:
+            slot = place.slot
+            if slot in totals:
+                if slot in hooked:
+                    emit(Instruction(None, (totals[slot],), (count,), hook=slot))
+                    totals[slot] = count
+                    count += 1
+                    plan.straight = False
+                if step.kernel is None or slot in watched:
+                    outputs.append((slot, totals[slot]))
+        if step.kernel is None:
+            continue
+        wanted = tuple(s in active for s in step.inputs)
+        if True not in wanted:
+            continue
+        entries.add(step.depth)
+        if step.hazard is not None and plan.hazard is None:
+            plan.hazard = step
+        if isinstance(step.op, FunctionOp):
+            targets = tuple(i for i, w in enumerate(wanted) if w)
+            operands: tuple[int | None, ...] = tuple(totals.get(p.slot) for p in step.places)
+            results = tuple(range(count, count + len(targets)))
+            emit(Instruction(None, operands, results, function=step, wanted=wanted, where=step.where))
+            plan.straight = False
+        else:
+            vjp = step.kernel.vjp(present, wanted)
+            targets = vjp.targets
+            if vjp.kernel is None:
+                continue
+            forward = step.inputs + tuple(p.slot for p in step.places)
+            values = forward + tuple(totals[p.slot] for p in step.places if p.slot in totals)
+            externals.update(values[i] for i in vjp.sources if i < len(forward))
+            results = tuple(range(count, count + len(targets)))
+            emit(Instruction(vjp.kernel, tuple(values[i] for i in vjp.sources), results, where=step.where))
+        count += len(targets)
+        for i, value in zip(targets, results, strict=True):
+            slot = step.inputs[i]
+            if slot in totals:
+                emit(Instruction(ADD, (totals[slot], value), (count,), where=step.where))
+                value = count  # noqa: PLW2901 - the sum takes the place of the term
+                count += 1
+            totals[slot] = value
+    plan.outputs = tuple(outputs)
+    plan.externals = tuple(sorted(externals))
+    plan.entries = frozenset(entries)
+    plan.size = count
+    return plan

@@ -1,0 +1,410 @@
+"""Recording: an op on Variables becomes an entry of the pending segment, and runs nothing.
+
+A :class:`Segment` is the pending part of a thread's tape: a state of the trie, the cells of the leaves that entered it, and the cells
+of its results.  A cell is a list of one item, the value once there is one.  Variables hold cells, and a segment tells by a cell's
+reference count whether a Variable still does; so nothing here refers back to a Variable, and dropping Variables frees their tape.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import jax
+import jax.errors
+import numpy as np
+
+from tape import jaxapi
+from tape.errors import TapeError, TapeIndexError, TapeTypeError, TapeValueError
+from tape.trie import RECORD, Place, State, kind_of, root
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tape.kernel import Kernel, Op
+
+__all__ = ["LOCAL", "Extra", "Handle", "LeafNode", "Segment", "constant", "handle", "leaf", "place_in", "record"]
+
+SEGMENT_LIMIT = 400  # entries; XLA's compile time grows faster than linearly beyond
+
+Cell = list[Any]
+
+
+class LeafNode:
+    """Where a leaf's gradient goes: the Variable (weakly) and its hooks."""
+
+    __slots__ = ("hooks", "ref")
+
+    def __init__(self, variable: Handle) -> None:
+        self.ref = weakref.ref(variable)
+        self.hooks: dict[int, Callable[..., Any]] = {}
+
+
+class Extra:
+    """What few Variables have: a gradient, a name, hooks."""
+
+    __slots__ = ("assigned", "grad", "name", "node", "post_hooks")
+
+    def __init__(self) -> None:
+        self.grad: Any = None
+        self.assigned = False  # .grad was set by the user, not by a sweep
+        self.name: str | None = None
+        self.node: LeafNode | None = None
+        self.post_hooks: dict[int, Callable[..., Any]] = {}
+
+
+class Handle:
+    """The recorder's side of a Variable.
+
+    ``_cell`` holds the value or will; ``_segment`` is the segment that produced it (None for a leaf); ``_place`` its slot and kind.
+    """
+
+    __slots__ = ("__weakref__", "_cell", "_extra", "_place", "_segment")
+
+    _cell: Cell
+    _segment: Segment | None
+    _place: Place
+    _extra: Extra | None
+
+
+class Segment:
+    """A run of entries: pending, or run (then it keeps what a later sweep needs)."""
+
+    __slots__ = (
+        "__weakref__",
+        "cells",
+        "configuration",
+        "entered",
+        "functions",
+        "hooks",
+        "leaves",
+        "lock",
+        "origins",
+        "pending",
+        "released",
+        "retained",
+        "saved",
+        "serial",
+        "state",
+    )
+
+    serials: ClassVar[itertools.count[int]] = itertools.count()
+
+    def __init__(self, configuration: Any, mode: int) -> None:
+        self.state: State = root(configuration, mode)
+        self.configuration = configuration
+        self.pending = True
+        self.cells: dict[int, Cell] = {}
+        self.leaves: list[Cell] = []
+        self.entered: dict[int, int] = {}  # id(cell of a leaf) -> slot; self.leaves keeps the cells alive
+        self.origins: dict[int, Any] = {}  # slot of a differentiable leaf -> LeafNode, or (segment, slot)
+        self.functions: dict[int, Any] = {}  # first slot of a tape.Function's entry -> its context
+        self.hooks: dict[int, dict[int, Callable[..., Any]]] = {}
+        self.retained: dict[int, list[weakref.ref[Handle]]] = {}
+        self.saved: dict[int, Cell] = {}
+        self.released: frozenset[int] = frozenset()  # depths of the entries that a sweep released
+        self.serial = next(self.serials)
+        self.lock = threading.Lock()
+
+
+class _Local(threading.local):
+    """The recorder of one thread."""
+
+    segment: Callable[[], Segment | None]
+
+    def __init__(self) -> None:
+        self.segment = _no_segment
+        self.mode = RECORD
+        self.special = False  # eager mode, or op hooks: leave the fast path
+        self.eager = False
+        self.x64 = False
+
+
+def _no_segment() -> None:
+    return None
+
+
+LOCAL = _Local()
+_variable_type: type[Handle] = Handle
+_new = object.__new__
+_config = jax.config
+_run_pending: Callable[[Segment, str], None]
+
+
+def connect(variable_type: type[Handle], run_pending: Callable[[Segment, str], None]) -> None:
+    """Tell the recorder what it returns, and how a pending segment is run (both are defined in layers above)."""
+    global _variable_type, _run_pending  # noqa: PLW0603 - set once, at import
+    _variable_type = variable_type
+    _run_pending = run_pending
+
+
+def configuration() -> tuple[Any, ...]:
+    """The settings of JAX that change what a recorded op means."""
+    return (
+        _config.jax_enable_x64,
+        _config.jax_default_matmul_precision,
+        _config.jax_default_device,
+        _config.jax_default_prng_impl,
+        _config.jax_numpy_rank_promotion,
+        _config.jax_numpy_dtype_promotion,
+        _config.jax_debug_nans,
+    )
+
+
+def current() -> Segment:
+    """Return this thread's pending segment, a new one where there is none that fits."""
+    local = LOCAL
+    segment = local.segment()
+    if segment is not None:
+        if segment.configuration[0] == _config.jax_enable_x64 and segment.configuration == configuration():
+            if segment.state.mode != local.mode:
+                segment.state = segment.state.switched(local.mode)
+            return segment
+        _run_pending(segment, "configuration")
+    settings = configuration()
+    segment = Segment(settings, local.mode)
+    local.segment = weakref.ref(segment)
+    local.x64 = settings[0]
+    return segment
+
+
+def set_mode(mode: int) -> int:
+    """Set this thread's grad mode and return the old one."""
+    old, LOCAL.mode = LOCAL.mode, mode
+    segment = LOCAL.segment()
+    if segment is not None and mode != old:
+        segment.state = segment.state.switched(mode)
+    return old
+
+
+def close(segment: Segment) -> None:
+    """Take ``segment`` from its thread: the next entry starts a new one."""
+    if LOCAL.segment() is segment:
+        LOCAL.segment = _no_segment
+
+
+def handle(segment: Segment | None, place: Place, cell: Cell) -> Any:
+    """Make a Variable of the given slot and cell."""
+    made = _new(_variable_type)
+    made._segment = segment
+    made._place = place
+    made._cell = cell
+    made._extra = None
+    return made
+
+
+def leaf(value: Any, *, requires_grad: bool = False, unrecorded: bool = False) -> Any:
+    """Make a Variable that no entry produced, of an array or tracer."""
+    return handle(None, Place(-1, kind_of(jax.typeof(value), requires_grad=requires_grad, unrecorded=unrecorded)), [value])
+
+
+def constant(value: Any) -> Any:
+    """Make a constant Variable of an array, a NumPy array (copied) or a Python scalar (weakly typed)."""
+    if isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
+        return scalar(value)
+    if isinstance(value, np.ndarray):
+        value = jax.numpy.array(value)
+    elif not isinstance(value, jax.Array):
+        with jaxapi.ensure_compile_time_eval():
+            value = jax.numpy.asarray(value)
+    return leaf(value)
+
+
+_SCALARS: dict[Any, Handle] = {}
+SCALAR_LIMIT = 4096
+
+
+def scalar(value: Any) -> Any:
+    """Make a constant of a Python scalar, weakly typed; equal scalars share one cell, so that they enter a segment once."""
+    x64 = _config.jax_enable_x64
+    key = (type(value), value, x64)
+    found = _SCALARS.get(key)
+    if found is not None:
+        return found
+    if isinstance(value, int) and not isinstance(value, bool) and not -(2**63 if x64 else 2**31) <= value < (2**63 if x64 else 2**31):
+        msg = f"Python integer {value} is out of bounds for int{64 if x64 else 32}; pass a NumPy scalar of a wider dtype"
+        raise OverflowError(msg)
+    with jaxapi.ensure_compile_time_eval():
+        aval = jax.typeof(jax.numpy.asarray(value))
+    made: Handle = handle(None, Place(-1, kind_of(aval)), [value])
+    if value != 0:  # 0.0 and -0.0 are one key
+        if len(_SCALARS) > SCALAR_LIMIT:
+            _SCALARS.clear()
+        _SCALARS[key] = made
+    return made
+
+
+def place_in(segment: Segment, variable: Handle) -> int:
+    """Return the variable's slot in ``segment``, entering it as a leaf where it is not part of it.
+
+    Raises:
+        TracerMetError: the variable's value is a JAX tracer (the caller then evaluates at once).
+
+    """
+    if variable._segment is segment:
+        return variable._place.slot
+    cell = variable._cell
+    slot = segment.entered.get(id(cell))
+    if slot is not None:
+        return slot
+    value = cell[0]
+    if value is None:
+        assert variable._segment is not None
+        _run_pending(variable._segment, "used elsewhere")
+        value = cell[0]
+    if isinstance(value, jaxapi.Tracer) and segment.pending and LOCAL.segment() is segment:
+        raise TracerMetError
+    kind = variable._place.kind
+    state = segment.state
+    child = state.next.get(kind) or state.leaf(kind)
+    segment.state = child
+    slot = child.place.slot
+    segment.entered[id(cell)] = slot
+    segment.leaves.append(cell)
+    if kind.requires_grad:
+        segment.origins[slot] = node_of(variable) if variable._segment is None else (variable._segment, variable._place.slot)
+    return slot
+
+
+CONCRETE_ERRORS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+class TracerMetError(Exception):
+    """An input of an op is a JAX tracer: the op cannot stay pending."""
+
+
+def node_of(variable: Handle) -> LeafNode:
+    """Return the leaf's accumulation node, made on first use."""
+    extra = variable._extra
+    if extra is None:
+        extra = variable._extra = Extra()
+    if extra.node is None:
+        extra.node = LeafNode(variable)
+    return extra.node
+
+
+def record(op: Op | Kernel, inputs: Sequence[Handle]) -> Any:
+    """Record one entry and return its result: a Variable, or the tree of Variables that the op returns.
+
+    Args:
+        op: an Op, or a Kernel where input shapes are known to fit.
+        inputs: Variables.
+
+    Raises:
+        TapeError: shapes or dtypes do not fit (with JAX's own message and the builtin class that JAX raises).
+
+    """
+    # The hot path. Everything that is not needed for a structure met before is off it, in functions of its own.
+    local = LOCAL
+    segment = local.segment()
+    if segment is None or local.special or local.x64 is not _config.jax_enable_x64:
+        if local.eager:
+            return record_at_once(op, inputs)
+        segment = current()
+    entered = segment.entered
+    key: list[Any] = [op]
+    for v in inputs:
+        if v._segment is segment:
+            key.append(v._place.slot)
+        else:
+            slot = entered.get(id(v._cell))
+            if slot is None:
+                try:
+                    slot = place_in(segment, v)
+                except TracerMetError:
+                    return record_at_once(op, inputs)
+            key.append(slot)
+    found = tuple(key)
+    child = segment.state.next.get(found)
+    if child is None:
+        child = first_meeting(segment, op, found)
+    segment.state = child
+    place = child.place
+    if place is None or not child.kernel.single:
+        return _results(segment, child)
+    made = _new(_variable_type)
+    made._segment = segment
+    made._place = place
+    made._cell = segment.cells[place.slot] = [None]
+    made._extra = None
+    if child.depth > SEGMENT_LIMIT:
+        _run_pending(segment, "length")
+    return made
+
+
+def _results(segment: Segment, child: State) -> Any:
+    """Make the Variables of an entry with several outputs, in the op's own tree."""
+    made = []
+    for place in child.places:
+        cell = segment.cells[place.slot] = [None]
+        made.append(handle(segment, place, cell))
+    if child.depth > SEGMENT_LIMIT:
+        _run_pending(segment, "length")
+    return jax.tree.unflatten(child.kernel.tree, made)  # type: ignore[union-attr]
+
+
+def first_meeting(segment: Segment, op: Any, key: tuple[Any, ...]) -> State:
+    """Make the trie state of an entry that was never recorded at this point of this tape."""
+    state = segment.state
+    slots = key[1:]
+    if hasattr(op, "kernel"):
+        try:
+            kernel = op.kernel(tuple(state.table[s].kind.aval for s in slots))
+        except TapeError:
+            raise
+        except CONCRETE_ERRORS:
+            raise
+        except (TypeError, ValueError, IndexError) as e:
+            raise (wrap_jax_error(e, op.name) or e) from e
+    else:
+        kernel = op
+    return state.entry(key, op, kernel, slots)
+
+
+def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
+    """Record one entry as a segment of its own and run it now: eager mode, and inputs that are JAX tracers."""
+    segment = Segment(configuration(), LOCAL.mode)
+    slots = []
+    for v in inputs:
+        slots.append(place_in(segment, v))
+    child = first_meeting(segment, op, (op, *slots))
+    segment.state = child
+    values = {p.slot: c[0] for p, c in zip([s.place for s in child.path() if s.kernel is None and s.place], segment.leaves, strict=True)}
+    operands = [values[s] for s in slots]
+    kernel = child.kernel
+    assert kernel is not None
+    traced = any(isinstance(x, jaxapi.Tracer) for x in operands)
+    if traced:
+        results = kernel.inline(*operands)
+    else:
+        with jaxapi.ensure_compile_time_eval():
+            results = kernel.executable(*operands)
+    made = []
+    differentiable = any(p.kind.requires_grad for p in child.places)
+    for place, value in zip(child.places, results, strict=True):
+        cell = [value]
+        if differentiable:
+            segment.saved[place.slot] = cell
+        made.append(handle(segment if place.kind.requires_grad else None, place, cell))
+    segment.pending = False
+    if not differentiable:
+        segment.leaves = []
+        segment.origins = {}
+    segment.entered = {}
+    return made[0] if kernel.single else jax.tree.unflatten(kernel.tree, made)
+
+
+def wrap_jax_error(error: Exception, what: str) -> TapeError | None:
+    """Return the TapeError that says what JAX's TypeError, ValueError or IndexError says; None for any other."""
+    for builtin, ours in ((TypeError, TapeTypeError), (IndexError, TapeIndexError), (ValueError, TapeValueError)):
+        if isinstance(error, builtin):
+            return ours(f"{what}: {error}")
+    return None

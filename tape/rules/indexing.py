@@ -1,0 +1,324 @@
+"""Indexing: slices at computed places, gather, and scatter in all its forms.
+
+A gather and a scatter with the same indices read and write the same places, so each is the other's transpose.  Indices outside the
+array follow the forward mode in both directions: clipped ones read and write at the edge, dropped ones have no gradient.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from tape.errors import TapeTypeError
+from tape.rules.registry import Example, register
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LINE = (-2.0, 2.0)
+
+
+def _zeros(like: Any) -> Any:
+    return lax.full(like.shape, 0, like.dtype)
+
+
+def _dynamic_slice(ct: Any, out: Any, x: Any, *starts: Any, **_: Any) -> tuple[Any, ...]:
+    """Write the cotangent into zeros where the slice was read; both clamp their start in the same way."""
+    grad = lambda: lax.dynamic_update_slice(_zeros(x), ct, starts, allow_negative_indices=False)  # noqa: E731
+    return (grad, *(None for _ in starts))
+
+
+def _dynamic_update_slice(ct: Any, out: Any, x: Any, update: Any, *starts: Any, **_: Any) -> tuple[Any, ...]:
+    """The operand lost the place that the update took."""
+    return (
+        lambda: lax.dynamic_update_slice(ct, _zeros(update), starts, allow_negative_indices=False),
+        lambda: lax.dynamic_slice(ct, starts, update.shape, allow_negative_indices=False),
+        *(None for _ in starts),
+    )
+
+
+def _gather(
+    ct: Any,
+    out: Any,
+    x: Any,
+    indices: Any,
+    *,
+    dimension_numbers: Any,
+    mode: Any,
+    unique_indices: bool = False,
+    indices_are_sorted: bool = False,
+    **_: Any,
+) -> tuple[Any, ...]:
+    """Add each cotangent to the place that was read."""
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=dimension_numbers.offset_dims,
+        inserted_window_dims=dimension_numbers.collapsed_slice_dims,
+        scatter_dims_to_operand_dims=dimension_numbers.start_index_map,
+        operand_batching_dims=dimension_numbers.operand_batching_dims,
+        scatter_indices_batching_dims=dimension_numbers.start_indices_batching_dims,
+    )
+
+    def grad() -> Any:
+        return lax.scatter_add(
+            _zeros(x), indices, ct, numbers, mode=mode, unique_indices=unique_indices, indices_are_sorted=indices_are_sorted
+        )
+
+    return grad, None
+
+
+class _Places:
+    """The places that a scatter writes: reads them from, and writes them to, any array of the operand's shape."""
+
+    __slots__ = ("indices", "numbers", "options", "shape", "unique", "update_shape")
+
+    def __init__(self, x: Any, indices: Any, update: Any, params: dict[str, Any]) -> None:
+        self.shape: tuple[int, ...] = x.shape
+        self.update_shape: tuple[int, ...] = update.shape
+        self.indices = indices
+        self.numbers = params["dimension_numbers"]
+        self.options = {key: params[key] for key in ("mode", "unique_indices", "indices_are_sorted")}
+        windows = prod(n for d, n in enumerate(update.shape) if d not in self.numbers.update_window_dims)
+        self.unique: bool = params["unique_indices"] or windows <= 1
+
+    def read(self, array: Any, outside: Any = 0) -> Any:
+        """Gather ``array`` where the updates go; ``outside`` stands for places that a scatter drops."""
+        numbers = self.numbers
+        one = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+        windows = iter(numbers.update_window_dims)
+        return lax.gather(
+            array,
+            self.indices,
+            lax.GatherDimensionNumbers(
+                offset_dims=numbers.update_window_dims,
+                collapsed_slice_dims=numbers.inserted_window_dims,
+                start_index_map=numbers.scatter_dims_to_operand_dims,
+                operand_batching_dims=numbers.operand_batching_dims,
+                start_indices_batching_dims=numbers.scatter_indices_batching_dims,
+            ),
+            slice_sizes=tuple(1 if d in one else self.update_shape[next(windows)] for d in range(len(self.shape))),
+            fill_value=outside,
+            **self.options,
+        )
+
+    def write(self, array: Any, update: Any, how: Callable[..., Any] = lax.scatter) -> Any:
+        """Scatter ``update`` into ``array``."""
+        return how(array, self.indices, update, self.numbers, **self.options)
+
+    def targets(self) -> Any:
+        """For each element of the update the flat position that it writes to, or the array's size where it is dropped."""
+        size = prod(self.shape)
+        return self.read(lax.reshape(lax.iota(_counter(size + 1), size), self.shape), outside=size)
+
+
+def _counter(size: int) -> Any:
+    return jnp.int32 if size < 2**31 else jnp.int64
+
+
+def _scatter(ct: Any, out: Any, x: Any, indices: Any, update: Any, *, update_jaxpr: Any = None, **params: Any) -> tuple[Any, ...]:
+    """The operand lost the places written to; of several updates of one place, the one that stayed gets the cotangent."""
+    if update_jaxpr is not None:
+        msg = (
+            f"VJP rule of scatter: `x.at[i].apply(f)` on shape {x.shape} has no derivative here, nor in JAX; "
+            "write x.at[i].set(f(x[i])), which has one"
+        )
+        raise TapeTypeError(msg)
+    places = _Places(x, indices, update, params)
+
+    def grad() -> Any:
+        if places.unique:
+            return places.read(ct)
+        count = prod(update.shape)
+        mine = lax.reshape(lax.iota(_counter(count + 1), count), update.shape)
+        last = places.read(places.write(lax.full(x.shape, -1, mine.dtype), mine), outside=-1)
+        return lax.select(lax.eq(mine, last), places.read(ct), _zeros(update))
+
+    return lambda: places.write(ct, _zeros(update)), None, grad
+
+
+def _scatter_add(ct: Any, out: Any, x: Any, indices: Any, update: Any, **params: Any) -> tuple[Any, ...]:
+    """Every update was added to the place where its cotangent is read."""
+    return ct, None, lambda: _Places(x, indices, update, params).read(ct)
+
+
+def _scatter_sub(ct: Any, out: Any, x: Any, indices: Any, update: Any, **params: Any) -> tuple[Any, ...]:
+    """Every update was subtracted from the place where its cotangent is read."""
+    return ct, None, lambda: lax.neg(_Places(x, indices, update, params).read(ct))
+
+
+def _scatter_mul(ct: Any, out: Any, x: Any, indices: Any, update: Any, **params: Any) -> tuple[Any, ...]:
+    """Product rule: each factor of a place gets the product of all others, exact also where a factor is zero."""
+    places = _Places(x, indices, update, params)
+
+    def grad() -> Any:
+        before = places.read(lax.mul(ct, x))
+        return before if places.unique else lax.mul(before, _others(places.targets(), update, prod(x.shape)))
+
+    return lambda: places.write(ct, update, lax.scatter_mul), None, grad
+
+
+def _others(targets: Any, factors: Any, dropped: int) -> Any:
+    """For each factor the product of all other factors with the same target, without a division.
+
+    Sorted by target, the factors of one place are neighbours: two running products, one from each side, leave the factor out.
+    """
+    count = prod(factors.shape)
+    if count == 0:
+        return factors
+    flat = lax.reshape(targets, (count,))
+    order = jnp.argsort(flat)
+    target, factor = flat[order], lax.reshape(factors, (count,))[order]
+    same = lax.eq(target[1:], target[:-1]) & (target[1:] < dropped)
+    after = _running(same, factor[:-1])
+    before = lax.rev(_running(lax.rev(same, (0,)), lax.rev(factor[1:], (0,))), (0,))
+    edge = lax.full((1,), 1, factor.dtype)
+    product = lax.mul(lax.concatenate([edge, after], 0), lax.concatenate([before, edge], 0))
+    return lax.reshape(lax.full((count,), 0, factor.dtype).at[order].set(product, unique_indices=True), factors.shape)
+
+
+def _running(joined: Any, factor: Any) -> Any:
+    """Running products that start anew wherever ``joined`` is False."""
+
+    def combine(left: Any, right: Any) -> Any:
+        left_joined, left_product = left
+        right_joined, right_product = right
+        return left_joined & right_joined, jnp.where(right_joined, left_product * right_product, right_product)
+
+    kept = lax.select(joined, factor, lax.full(factor.shape, 1, factor.dtype))
+    return lax.associative_scan(combine, (joined, kept))[1]
+
+
+def _scatter_extremum(ct: Any, out: Any, x: Any, indices: Any, update: Any, **params: Any) -> tuple[Any, ...]:
+    """The operand and the updates that equal the result share the cotangent of their place evenly."""
+    places = _Places(x, indices, update, params)
+    one = jnp.ones((), ct.dtype)
+    from_operand = lax.convert_element_type(lax.eq(x, out), ct.dtype)
+    from_update = lax.convert_element_type(lax.eq(update, places.read(out)), ct.dtype)
+    share = lax.div(ct, lax.max(places.write(from_operand, from_update, lax.scatter_add), lax.full(x.shape, one, ct.dtype)))
+    return lambda: lax.mul(share, from_operand), None, lambda: lax.mul(places.read(share), from_update)
+
+
+def _examples(*listed: tuple[str, Callable[..., Any], tuple[tuple[int, ...], ...]]) -> list[Example]:
+    return [Example(fun, shapes, name) for name, fun, shapes in listed]
+
+
+def _update(how: str, *index: Any, **options: Any) -> Callable[..., Any]:
+    """``x.at[index].<how>(update)``; lists are index arrays, made only when the example runs."""
+
+    def fun(x: Any, update: Any) -> Any:
+        return getattr(x.at[tuple(jnp.array(i) if isinstance(i, list) else i for i in index)], how)(update, **options)
+
+    return fun
+
+
+def _updates(how: str) -> list[Example]:
+    """Uses of ``x.at[...].<how>``: unique and repeated places, each mode, batching dimensions."""
+
+    def batched(x: Any, update: Any) -> Any:
+        return jax.vmap(_update(how, [2, 0, 2]))(x, update)
+
+    return _examples(
+        ("window", _update(how, slice(1, 3), slice(0, 2)), ((4, 3), (2, 2))),
+        ("unique", _update(how, [2, 0], unique_indices=True), ((4, 3), (2, 3))),
+        ("repeated", _update(how, slice(None), [2, 0, 2, 2], slice(None)), ((2, 3, 2), (2, 4, 2))),
+        ("pairs", _update(how, [0, 1, 0], [2, 2, 2]), ((2, 3), (3,))),
+        ("dropped", _update(how, [0, 9, 1, 0, 9], mode="drop"), ((3, 2), (5, 2))),
+        ("clipped", _update(how, [0, 9, 2, 1], mode="clip"), ((3, 2), (4, 2))),
+        ("promised", _update(how, [0, 2, 0], mode="promise_in_bounds"), ((3, 2), (3, 2))),
+        ("batched", batched, ((2, 3), (2, 3))),
+    )
+
+
+def _tied(how: str) -> Example:
+    """Ties of the operand and of repeated updates, all of one variable."""
+    return Example(lambda x: getattr(x.at[jnp.array([1, 1, 0, 2])], how)(jnp.stack([x[0], x[0], x[0], x[1]])), ((3, 2),), "tied")
+
+
+register(
+    "dynamic_slice",
+    _dynamic_slice,
+    domain=(_LINE,),
+    source="the transpose of reading a part is writing it into zeros",
+    complex=True,
+    examples=_examples(
+        ("inside", lambda x: lax.dynamic_slice(x, (jnp.array(1), jnp.array(0)), (2, 2)), ((4, 3),)),
+        ("clamped", lambda x: lax.dynamic_slice(x, (jnp.array(7), jnp.array(1)), (2, 2)), ((4, 3),)),
+        ("far before", lambda x: lax.dynamic_slice(x, (jnp.array(-7),), (2,)), ((5,),)),
+    ),
+)
+register(
+    "dynamic_update_slice",
+    _dynamic_update_slice,
+    domain=(_LINE, _LINE),
+    source="each place of the result reads the operand or the update",
+    complex=True,
+    examples=_examples(
+        ("inside", lambda x, u: lax.dynamic_update_slice(x, u, (jnp.array(1), jnp.array(0))), ((4, 3), (2, 2))),
+        ("clamped", lambda x, u: lax.dynamic_update_slice(x, u, (jnp.array(7), jnp.array(-9))), ((4, 3), (2, 2))),
+    ),
+)
+register(
+    "gather",
+    _gather,
+    domain=(_LINE,),
+    source="the transpose of reading places is adding to them",
+    complex=True,
+    examples=_examples(
+        ("repeated rows", lambda x: x[jnp.array([2, 0, 2])], ((4, 3),)),
+        ("pairs", lambda x: x[jnp.array([0, 1, 0]), :, jnp.array([2, -1, 2])], ((2, 2, 3),)),
+        ("filled", lambda x: x.at[jnp.array([0, 9, 0])].get(mode="fill", fill_value=0.5), ((4, 3),)),
+        ("clipped", lambda x: x.at[jnp.array([0, 9, 3])].get(mode="clip"), ((4, 3),)),
+        ("along an axis", lambda x: jnp.take_along_axis(x, jnp.array([[1, 1], [0, 2], [2, 0]]), axis=1), ((3, 3),)),
+        ("unique", lambda x: x.at[jnp.array([2, 0])].get(unique_indices=True, mode="promise_in_bounds"), ((4, 3),)),
+        ("windows", lambda x: jax.vmap(lambda i: lax.dynamic_slice(x, (i, 0), (2, 2)))(jnp.arange(4)), ((4, 3),)),
+        ("batched", lambda x: jax.vmap(lambda row, i: lax.dynamic_slice(row, (i,), (2,)))(x, jnp.arange(3)), ((3, 4),)),
+    ),
+)
+register(
+    "scatter",
+    _scatter,
+    domain=(_LINE, _LINE),
+    source="each place of the result reads the operand or the last of its updates",
+    complex=True,
+    examples=_updates("set"),
+)
+register(
+    "scatter_add",
+    _scatter_add,
+    domain=(_LINE, _LINE),
+    source="linear: the transpose of adding to places is reading them",
+    complex=True,
+    examples=_updates("add"),
+)
+register(
+    "scatter_sub",
+    _scatter_sub,
+    domain=(_LINE, _LINE),
+    source="linear: the transpose of subtracting from places is reading them, negated",
+    complex=True,
+    examples=_updates("subtract"),
+)
+register(
+    "scatter_mul",
+    _scatter_mul,
+    domain=(_LINE, _LINE),
+    source="product rule; repeated places (which JAX refuses) by running products that leave one factor out",
+    complex=True,
+    examples=[
+        *_updates("multiply"),
+        *_examples(
+            ("zeros", lambda x, u: x.at[jnp.array([1, 1, 0, 1])].multiply(u * jnp.array([0, 1, 1, 1], u.dtype)), ((2,), (4,))),
+        ),
+    ],
+)
+for _name, _how in (("scatter_min", "min"), ("scatter_max", "max")):
+    register(
+        _name,
+        _scatter_extremum,
+        domain=(_LINE, _LINE),
+        source="the cotangent goes to what equals the result, evenly among ties",
+        examples=[*_updates(_how), _tied(_how)],
+    )

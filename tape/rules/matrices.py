@@ -1,0 +1,61 @@
+"""Matrix products and parts that the linear algebra rules share (batched over leading axes).
+
+The rules work with gradients in the inner product ``Re tr(G^H X)``, which are the conjugates of JAX's cotangents: they conjugate
+what comes in and what goes out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+__all__ = ["adjoint", "conjugate", "diagonal", "dot", "half_lower", "identity", "on_diagonal", "solve_triangular"]
+
+
+def conjugate(x: Any) -> Any:
+    """Complex conjugate; None stays None."""
+    return None if x is None else jnp.conj(x)
+
+
+def adjoint(x: Any) -> Any:
+    """Conjugate transpose."""
+    return jnp.conj(jnp.swapaxes(x, -1, -2))
+
+
+def dot(*factors: Any) -> Any:
+    """Matrix product from left to right, at the highest precision of the device."""
+    product = factors[0]
+    for factor in factors[1:]:
+        product = jnp.matmul(product, factor, precision=lax.Precision.HIGHEST)
+    return product
+
+
+def identity(x: Any) -> Any:
+    """Ones on the diagonal, in the shape and dtype of ``x``."""
+    return jnp.broadcast_to(jnp.eye(x.shape[-2], x.shape[-1], dtype=x.dtype), x.shape)
+
+
+def diagonal(x: Any) -> Any:
+    """Diagonals of the matrices in ``x``."""
+    return jnp.diagonal(x, axis1=-2, axis2=-1)
+
+
+def on_diagonal(values: Any, dtype: Any) -> Any:
+    """Diagonal matrices with ``values`` on their diagonals."""
+    n = values.shape[-1]
+    wide = jnp.broadcast_to(values.astype(dtype)[..., None, :], (*values.shape, n))
+    return jnp.where(identity(wide) != 0, wide, jnp.zeros_like(wide))
+
+
+def half_lower(x: Any) -> Any:
+    """Lower triangle with the diagonal halved: the derivative of taking the triangular factor of a Hermitian sum."""
+    return (jnp.tril(x) + jnp.tril(x, -1)) / 2
+
+
+def solve_triangular(a: Any, b: Any, *, left: bool, lower: bool, adjoint: bool = False, unit: bool = False) -> Any:
+    """Solve ``op(a) x = b`` (left) or ``x op(a) = b`` for triangular ``a``, with ``op`` the identity or the adjoint."""
+    return lax.linalg.triangular_solve(
+        a, b, left_side=left, lower=lower, transpose_a=adjoint, conjugate_a=adjoint, unit_diagonal=unit
+    )

@@ -1,0 +1,182 @@
+"""The reverse sweep: from any number of roots back to the leaves, last recorded first, each entry once.
+
+The sweep goes segment by segment, newest first (a heap, no recursion), plans each structure once (:mod:`tape.plan`) and writes it onto
+the tape (:mod:`tape.emission`).  Everything is checked, and every gradient known, before any ``.grad`` changes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any
+
+from tape import emission, record
+from tape.errors import ReleasedTapeError, UnrecordedGradientError
+from tape.plan import Plan, active_slots, plan_sweep
+from tape.program import forget, run_pending
+from tape.record import LOCAL, LeafNode, Segment, set_mode
+from tape.trie import RECORD, SWEEP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["Sweep"]
+
+Target = Any  # a LeafNode, or (segment, slot)
+
+
+def target_of(variable: Any) -> Target:
+    """Return what identifies a Variable in the graph: its node for a leaf, its segment and slot otherwise."""
+    if variable._segment is None:
+        return record.node_of(variable)
+    return (variable._segment, variable._place.slot)
+
+
+class Sweep:
+    """One reverse sweep.
+
+    Args:
+        targets: what a gradient is asked for; None for all leaves that require grad.
+        ignored: what nothing is propagated to or through.
+        create_graph: record the sweep, so that its results can be differentiated.
+
+    After :meth:`run`, ``gradients`` maps each target (or leaf) reached to its gradient, and :meth:`release` frees what was swept.
+
+    """
+
+    def __init__(self, targets: Iterable[Target] | None, ignored: Iterable[Target], create_graph: bool) -> None:
+        self.gradients: dict[Target, Any] = {}
+        self._create_graph = create_graph
+        self._targets = None if targets is None else set(targets)
+        self._ignored = set(ignored)
+        self._cotangents: dict[Segment, dict[int, Any]] = {}
+        self._heap: list[tuple[int, Segment]] = []
+        self._swept: list[tuple[Segment, Plan]] = []
+        self._wanted: dict[Segment, frozenset[int]] = {}
+        self._needed: dict[Segment, frozenset[int]] = {}
+
+    def run(self, roots: Sequence[Any], seeds: Sequence[Any]) -> None:
+        """Sweep from ``roots`` (Variables) with ``seeds`` (Variables, or None for ones)."""
+        old = set_mode(RECORD if self._create_graph else SWEEP)
+        try:
+            for root, seed in zip(roots, seeds, strict=True):
+                self._arrive(target_of(root), emission.ones_like(root._place.kind.aval) if seed is None else seed)
+            if self._targets is not None:
+                self._find_paths()
+            while self._heap:
+                _, segment = heapq.heappop(self._heap)
+                negated = self._cotangents.pop(segment)
+                self._sweep_segment(segment, negated)
+            for target, gradient in self.gradients.items():
+                if isinstance(target, LeafNode) and target.hooks:
+                    self.gradients[target] = emission.run_hooks(target.hooks, gradient)
+        finally:
+            set_mode(old)
+
+    def release(self) -> None:
+        """Mark what was swept as released, and free what was kept for it."""
+        for segment, plan in self._swept:
+            segment.released = plan.entries if not segment.released else segment.released | plan.entries
+            if not segment.pending and differentiable_entries(segment.state) <= segment.released:
+                forget(segment)
+
+    def _arrive(self, target: Target, cotangent: Any) -> None:
+        """Add a cotangent to a leaf's gradient, or to what a segment is to be swept with."""
+        if target in self._ignored:
+            return
+        if isinstance(target, LeafNode):
+            if self._targets is None or target in self._targets:
+                self.gradients[target] = emission.add(self.gradients.get(target), cotangent)
+            return
+        segment, slot = target
+        waiting = self._cotangents.get(segment)
+        if waiting is None:
+            waiting = self._cotangents[segment] = {}
+            heapq.heappush(self._heap, (-segment.serial, segment))
+        waiting[slot] = emission.add(waiting.get(slot), cotangent)
+
+    def _sweep_segment(self, segment: Segment, cotangents: dict[int, Any]) -> None:
+        if segment.pending and LOCAL.segment() is not segment:
+            run_pending(segment, "swept elsewhere")
+        slots = tuple(sorted(cotangents))
+        state = segment.state
+        wanted = None if self._targets is None else self._wanted.get(segment, frozenset())
+        watched = {slot for slot in segment.retained if segment.retained[slot]}
+        if self._targets is not None:
+            watched.update(t[1] for t in self._targets if not isinstance(t, LeafNode) and t[0] is segment)
+        plan = plan_sweep(state, slots, wanted, self._blocked(segment), frozenset(watched), frozenset(s for s, h in segment.hooks.items() if h))
+        self._check(segment, plan)
+        outputs = emission.emit(plan, segment, state, [cotangents[s] for s in slots])
+        self._swept.append((segment, plan))
+        leaves = emission.leaf_indices(state)
+        for slot, gradient in outputs.items():
+            if slot in leaves:
+                origin = segment.origins.get(slot)
+                if origin is not None:
+                    self._arrive(origin, gradient)
+            else:
+                self.gradients[(segment, slot)] = gradient
+
+    def _blocked(self, segment: Segment) -> frozenset[int]:
+        blocked = {t[1] for t in self._ignored if not isinstance(t, LeafNode) and t[0] is segment}
+        if self._ignored:
+            blocked.update(slot for slot, origin in segment.origins.items() if origin in self._ignored)
+        return frozenset(blocked)
+
+    def _check(self, segment: Segment, plan: Plan) -> None:
+        """Refuse to sweep what was released, and what would take an unrecorded gradient for a constant."""
+        if not plan.entries.isdisjoint(segment.released):
+            msg = (
+                "the sweep reached a part of the tape that an earlier sweep released; pass retain_graph=True to the first "
+                "backward() or gradients() call, or compute the outputs again"
+            )
+            raise ReleasedTapeError(msg)
+        if plan.hazard is not None:
+            step = plan.hazard
+            aval = segment.state.table[step.inputs[step.hazard]].kind.aval  # type: ignore[index]
+            at = "" if step.where is None else f" ({step.where[0]}:{step.where[1]})"
+            msg = (
+                f"{step.kernel.name}{at} uses a gradient of shape {aval.shape}, dtype {aval.dtype} that was taken without recording, "  # type: ignore[union-attr]
+                "so its own derivative would be lost; pass create_graph=True where the gradient was taken, or .detach() it to use it as a constant"
+            )
+            raise UnrecordedGradientError(msg)
+
+    def _find_paths(self) -> None:
+        """Find which slots of which segments lead to a target (oldest first)."""
+        assert self._targets is not None
+        reachable: dict[int, Segment] = {}
+        stack = list(self._cotangents)
+        while stack:
+            segment = stack.pop()
+            if segment.serial in reachable:
+                continue
+            reachable[segment.serial] = segment
+            stack.extend({o[0] for o in segment.origins.values() if not isinstance(o, LeafNode)})
+        inside: dict[Segment, set[int]] = {}
+        for target in self._targets:
+            if not isinstance(target, LeafNode):
+                inside.setdefault(target[0], set()).add(target[1])
+        for serial in sorted(reachable):
+            segment = reachable[serial]
+            wanted = {slot for slot, origin in segment.origins.items() if self._leads(origin)}
+            wanted |= inside.get(segment, set())
+            self._wanted[segment] = frozenset(wanted)
+            self._needed[segment] = active_slots(segment.state, self._wanted[segment], self._blocked(segment))
+
+    def _leads(self, origin: Target) -> bool:
+        assert self._targets is not None
+        if origin in self._targets:
+            return True
+        return not isinstance(origin, LeafNode) and origin[1] in self._needed.get(origin[0], ())
+
+
+def differentiable_entries(state: Any) -> frozenset[int]:
+    """Depths of the entries that a sweep can visit."""
+    if state.plans is None:
+        state.plans = {}
+    found: frozenset[int] | None = state.plans.get("differentiable")
+    if found is None:
+        found = frozenset(
+            step.depth for step in state.path() if step.kernel is not None and any(p.kind.requires_grad for p in step.places)
+        )
+        state.plans["differentiable"] = found
+    return found

@@ -1,0 +1,490 @@
+"""Variables: the handles that users hold.
+
+A Variable's value is immutable, the handle can be rebound (``v.value = x``, ``v[i] = y``).  Operators, methods and indexing record; what
+needs the value (``float``, printing, ``.value``) looks at it and so runs what is pending.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape import differentiation, methods, record
+from tape.errors import (
+    ConcretizationError,
+    GradientDtypeError,
+    GradientShapeError,
+    LostGradientError,
+    TapeTypeError,
+    TapeValueError,
+    UnrecordedGradientError,
+)
+from tape.hooks import RemovableHandle
+from tape.program import look, run_pending
+from tape.pullback import differentiable
+from tape.record import Extra, Handle, handle, leaf
+from tape.trie import Place, kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Variable", "constant"]
+
+
+def _to_array(value: Any, where: str) -> Any:
+    """Return a JAX array (or tracer) of anything that a Variable can hold; NumPy arrays are copied."""
+    if isinstance(value, Handle):
+        return look(value)
+    if isinstance(value, jax.Array):
+        return value
+    try:
+        with jax.ensure_compile_time_eval():
+            return jnp.array(value)
+    except (TypeError, ValueError, OverflowError) as e:
+        msg = f"{where}: cannot make an array of {type(value).__name__}: {e}; pass a number, a NumPy or JAX array, or nested lists of numbers"
+        raise TapeTypeError(msg) from e
+
+
+class Variable(methods.ArrayMethods):
+    """A value on the tape.
+
+    Args:
+        value: a number, nested lists, a NumPy array (copied), a JAX array, or a Variable (its value).
+        requires_grad: whether gradients are computed for it; None: True for floating and complex dtypes, else False.
+        name: shown in messages and pictures.
+
+    Raises:
+        TapeTypeError: ``requires_grad=True`` for an integer or boolean dtype, or no array can be made of ``value``.
+
+    Example:
+        >>> import tape
+        >>> x = tape.Variable([1.0, 2.0], name="x")
+        >>> y = (x * x).sum()
+        >>> y.backward()
+        >>> x.grad
+        Variable([2., 4.], dtype=float32)
+
+    """
+
+    __slots__ = ()
+
+    __array_priority__ = 1000
+
+    def __init__(self, value: Any, *, requires_grad: bool | None = None, name: str | None = None) -> None:
+        array = _to_array(value, "Variable")
+        able = differentiable(array)
+        if requires_grad is None:
+            requires_grad = able
+        elif requires_grad and not able:
+            msg = f"Variable: requires_grad=True needs a floating or complex dtype, got shape {array.shape}, dtype {array.dtype}; convert the value, for instance with .astype('float32')"
+            raise TapeTypeError(msg)
+        _check_name(name)
+        self._cell = [array]
+        self._segment = None
+        self._place = Place(-1, kind_of(jax.typeof(array), requires_grad=bool(requires_grad)))
+        self._extra = None
+        if name is not None:
+            self.name = name
+
+    # -- what is known without looking ------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes."""
+        return self._place.kind.aval.shape  # type: ignore[no-any-return]
+
+    @property
+    def dtype(self) -> Any:
+        """NumPy dtype (or a JAX extended dtype, for PRNG keys)."""
+        return self._place.kind.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self._place.kind.aval.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(self._place.kind.aval.size)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return int(self.dtype.itemsize)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self.itemsize
+
+    @property
+    def weak_type(self) -> bool:
+        """Whether the dtype gives way to others, as a Python scalar's does."""
+        return bool(self._place.kind.aval.weak_type)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a sweep computes a gradient for it."""
+        return self._place.kind.requires_grad
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no differentiable entry produced it."""
+        return self._segment is None or not self._place.kind.requires_grad
+
+    @property
+    def op(self) -> Any:
+        """The op that produced it, None for a leaf."""
+        if self.is_leaf or self._segment is None:
+            return None
+        return methods.producer(self._segment.state, self._place.slot)
+
+    @property
+    def name(self) -> str | None:
+        """Name shown in messages."""
+        return None if self._extra is None else self._extra.name
+
+    @name.setter
+    def name(self, name: str | None) -> None:
+        _check_name(name)
+        self._own_extra().name = name
+
+    # -- the value --------------------------------------------------------------------------------------------------
+
+    @property
+    def value(self) -> Any:
+        """The ``jax.Array``; looking at it runs what is pending.
+
+        Assigning replaces the value of a leaf by one of the same shape and dtype; entries recorded before keep the old one.
+        """
+        return _array(look(self))
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        if not self.is_leaf:
+            msg = f"value: cannot assign to a Variable that an op produced ({differentiation.describe(self)}); detach() it first, or assign to the leaf"
+            raise TapeValueError(msg)
+        array = _to_array(value, "value")
+        if array.shape != self.shape:
+            msg = f"value: cannot assign shape {array.shape} to a Variable of shape {self.shape}; make a new tape.Variable"
+            raise TapeValueError(msg)
+        if array.dtype != self.dtype:
+            msg = f"value: cannot assign dtype {array.dtype} to a Variable of dtype {self.dtype}; cast it with .astype({str(self.dtype)!r})"
+            raise TapeTypeError(msg)
+        kind = self._place.kind
+        self._segment = None
+        self._cell = [array]
+        self._place = Place(-1, kind_of(jax.typeof(array), requires_grad=kind.requires_grad))
+
+    def item(self, *args: Any) -> Any:
+        """Return the one element as a Python scalar (or the element at an index)."""
+        return _concrete(self, "item").item(*args)
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Return a NumPy array of its own with the value; a gradient does not follow."""
+        return np.array(_concrete(self, "numpy"))
+
+    def tolist(self) -> Any:
+        """Return the value as nested lists of Python scalars."""
+        return _concrete(self, "tolist").tolist()
+
+    def block_until_ready(self) -> Variable:
+        """Run what is pending, wait for it, and return self."""
+        value = look(self)
+        if hasattr(value, "block_until_ready"):
+            value.block_until_ready()
+        return self
+
+    @property
+    def device(self) -> Any:
+        """The device (or sharding) of the value."""
+        return _array(look(self)).device
+
+    @property
+    def sharding(self) -> Any:
+        """The sharding of the value."""
+        return _array(look(self)).sharding
+
+    def __bool__(self) -> bool:
+        return bool(_concrete(self, "bool"))
+
+    def __float__(self) -> float:
+        return _convert(float, self)  # type: ignore[no-any-return]
+
+    def __int__(self) -> int:
+        return _convert(int, self)  # type: ignore[no-any-return]
+
+    def __complex__(self) -> complex:
+        return _convert(complex, self)  # type: ignore[no-any-return]
+
+    def __index__(self) -> int:
+        return _concrete(self, "index").__index__()  # type: ignore[no-any-return]
+
+    def __format__(self, spec: str) -> str:
+        value = look(self)
+        if isinstance(value, jax.core.Tracer):
+            return repr(self)
+        return format(_array(value), spec) if self.ndim == 0 and spec else (str(_array(value)) if not spec else format(_array(value), spec))
+
+    def __repr__(self) -> str:
+        try:
+            value = look(self)
+        except ConcretizationError:
+            value = None
+        flags = "" if self.requires_grad == differentiable(self._place.kind.aval) else f", requires_grad={self.requires_grad}"
+        named = f", name={self.name!r}" if self.name else ""
+        if value is None or isinstance(value, jax.core.Tracer):
+            return f"Variable(<{self._place.kind.aval.str_short()}>{flags}{named})"
+        value = _array(value)
+        body = repr(value)
+        if body.startswith("Array("):
+            body = body[len("Array(") : -1]
+        return f"Variable({body}{flags}{named})"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            msg = "len() of a Variable without axes (shape ())"
+            raise TapeTypeError(msg)
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.shape:
+            msg = "iteration over a Variable without axes (shape ())"
+            raise TapeTypeError(msg)
+        return iter([self[i] for i in range(self.shape[0])])
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if self.requires_grad:
+            msg = (
+                f"np.asarray of a Variable that requires grad ({differentiation.describe(self)}) would lose its gradient; use .value or "
+                ".detach() for a constant, or tape.numpy functions to stay on the tape"
+            )
+            raise LostGradientError(msg)
+        return np.array(_concrete(self, "asarray"), dtype=dtype) if copy is not False else np.asarray(_concrete(self, "asarray"), dtype=dtype)
+
+    def __jax_array__(self) -> Any:
+        if self.requires_grad:
+            msg = (
+                f"a Variable that requires grad ({differentiation.describe(self)}) met a raw JAX function, which would lose its gradient; use "
+                "the function's counterpart in tape.numpy, tape.lax or tape.nn, wrap yours with interop.lift, or pass .detach() or .value"
+            )
+            raise LostGradientError(msg)
+        return _array(look(self))
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return np.asarray(self).__dlpack__(**options) if self.requires_grad else _array(look(self)).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return _array(look(self)).__dlpack_device__()
+
+    # -- gradients --------------------------------------------------------------------------------------------------
+
+    @property
+    def grad(self) -> Any:
+        """The gradient that sweeps have gathered (a Variable), or None.
+
+        Assigning None clears it; an array or Variable of the same shape and dtype replaces it, and is the seed of a non-leaf root.
+        """
+        return None if self._extra is None else self._extra.grad
+
+    @grad.setter
+    def grad(self, gradient: Any) -> None:
+        if gradient is None:
+            if self._extra is not None:
+                self._extra.grad, self._extra.assigned = None, False
+            return
+        if not self.requires_grad:
+            msg = f"grad: a Variable that does not require grad ({differentiation.describe(self)}) takes no gradient; make it with requires_grad=True"
+            raise TapeValueError(msg)
+        made = handle(gradient._segment, gradient._place, gradient._cell) if isinstance(gradient, Handle) else leaf(_to_array(gradient, "grad"))
+        if made.shape != self.shape:
+            msg = f"grad: cannot assign a gradient of shape {made.shape} to a Variable of shape {self.shape}"
+            raise GradientShapeError(msg)
+        if made.dtype != self.dtype:
+            msg = f"grad: cannot assign a gradient of dtype {made.dtype} to a Variable of dtype {self.dtype}; cast it with .astype({str(self.dtype)!r})"
+            raise GradientDtypeError(msg)
+        extra = self._own_extra()
+        extra.grad, extra.assigned = made, True
+
+    def zero_grad(self) -> None:
+        """Forget the gathered gradient (set it to None)."""
+        self.grad = None
+
+    def backward(
+        self,
+        grad: Any = None,
+        *,
+        inputs: Any = None,
+        ignore: Any = (),
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+    ) -> None:
+        """Sweep back from this Variable; see :func:`tape.backward`."""
+        differentiation.backward(
+            self,
+            None if grad is None else [grad],
+            inputs=inputs,
+            ignore=ignore,
+            retain_graph=retain_graph,
+            create_graph=create_graph,
+        )
+
+    def requires_grad_(self, requires_grad: bool = True) -> Variable:
+        """Set the flag of a leaf and return self."""
+        if requires_grad and not differentiable(self._place.kind.aval):
+            msg = f"requires_grad_: needs a floating or complex dtype, got {differentiation.describe(self)}"
+            raise TapeTypeError(msg)
+        if not self.is_leaf:
+            if requires_grad:
+                return self
+            msg = f"requires_grad_(False): only a leaf's flag can be cleared ({differentiation.describe(self)} was produced by an op); use detach()"
+            raise TapeValueError(msg)
+        value = look(self)
+        self._segment = None
+        self._cell = [value]
+        self._place = Place(-1, kind_of(self._place.kind.aval, requires_grad=requires_grad))
+        return self
+
+    def retain_grad(self) -> None:
+        """Have sweeps leave the gradient of this non-leaf in ``.grad``, adding over sweeps as leaves do."""
+        if not self.requires_grad:
+            msg = f"retain_grad: a Variable that does not require grad ({differentiation.describe(self)}) gets no gradient"
+            raise TapeValueError(msg)
+        if self._segment is None:
+            return
+        refs = self._segment.retained.setdefault(self._place.slot, [])
+        if all(ref() is not self for ref in refs):
+            import weakref  # noqa: PLC0415
+
+            refs.append(weakref.ref(self))
+
+    def detach(self) -> Variable:
+        """Return a constant Variable of the same value, cut off from the tape."""
+        return methods.detach(self)  # type: ignore[no-any-return]
+
+    def unchain(self) -> None:
+        """Cut this Variable from its past: it becomes a leaf that requires grad as before."""
+        if self._segment is None:
+            return
+        value = look(self)
+        self._segment = None
+        self._cell = [value]
+        self._place = Place(-1, kind_of(self._place.kind.aval, requires_grad=self._place.kind.requires_grad))
+
+    def register_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
+        """Call ``hook(gradient)`` with this Variable's total gradient in every sweep; it may return a replacement.
+
+        Returns:
+            A handle whose ``remove()`` takes the hook away.
+
+        """
+        if not callable(hook):
+            msg = f"register_hook: the hook must be callable, got {type(hook).__name__}"
+            raise TapeTypeError(msg)
+        if not self.requires_grad:
+            msg = f"register_hook: a Variable that does not require grad ({differentiation.describe(self)}) gets no gradient"
+            raise TapeValueError(msg)
+        if self._segment is None:
+            return RemovableHandle(record.node_of(self).hooks, hook)
+        return RemovableHandle(self._segment.hooks.setdefault(self._place.slot, {}), hook)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Variable], Any]) -> RemovableHandle:
+        """Call ``hook(variable)`` after a sweep has set this leaf's ``.grad``; returns a handle with ``remove()``."""
+        if not callable(hook):
+            msg = f"register_post_accumulate_grad_hook: the hook must be callable, got {type(hook).__name__}"
+            raise TapeTypeError(msg)
+        if not (self.requires_grad and self.is_leaf):
+            msg = f"register_post_accumulate_grad_hook: only a leaf that requires grad gathers .grad ({differentiation.describe(self)})"
+            raise TapeValueError(msg)
+        return RemovableHandle(self._own_extra().post_hooks, hook)
+
+    def _own_extra(self) -> Extra:
+        if self._extra is None:
+            self._extra = Extra()
+        return self._extra
+
+    # -- copies -----------------------------------------------------------------------------------------------------
+
+    def __copy__(self) -> Variable:
+        return handle(self._segment, self._place, self._cell)  # type: ignore[no-any-return]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
+        if not self.is_leaf:
+            msg = f"deepcopy: only leaves can be copied deeply ({differentiation.describe(self)} was produced by an op); detach() it first"
+            raise TapeValueError(msg)
+        copied = Variable(look(self), requires_grad=self.requires_grad, name=self.name)
+        if self.grad is not None:
+            copied.grad = self.grad.detach()
+        memo[id(self)] = copied
+        return copied
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        value = np.asarray(_concrete(self, "pickle"))
+        gradient = None if self.grad is None else np.asarray(_concrete(self.grad, "pickle"))
+        return (_restore, (value, self.requires_grad, self.name, gradient, self.weak_type))
+
+
+def _restore(value: Any, requires_grad: bool, name: str | None, gradient: Any, weak_type: bool) -> Variable:  # noqa: ARG001
+    restored = Variable(value, requires_grad=requires_grad, name=name)
+    if gradient is not None:
+        restored.grad = gradient
+    return restored
+
+
+def _check_name(name: Any) -> None:
+    if name is not None and not isinstance(name, str):
+        msg = f"Variable: name must be a string, got {type(name).__name__}"
+        raise TapeTypeError(msg)
+
+
+def _array(value: Any) -> Any:
+    """A scalar constant keeps its Python value in the cell; users see arrays."""
+    return value if isinstance(value, jax.Array) else jnp.asarray(value)
+
+
+def _concrete(variable: Variable, what: str) -> Any:
+    """Return the array of a Variable for a conversion to Python or NumPy."""
+    value = look(variable)
+    if isinstance(value, jax.core.Tracer):
+        msg = (
+            f"{what}: the value of a Variable ({differentiation.describe(variable)}) is not known inside a JAX transformation; use "
+            "tape.lax.cond or tape.numpy.where instead of Python control flow, or leave it out of the transformed function"
+        )
+        raise ConcretizationError(msg)
+    return _array(value)
+
+
+def _convert(kind: type, variable: Variable) -> Any:
+    try:
+        return kind(_concrete(variable, kind.__name__))
+    except ConcretizationError:
+        raise
+    except TypeError as e:
+        msg = f"{kind.__name__}: needs a Variable of size 1, got {differentiation.describe(variable)}; reduce it, or index one element"
+        raise TapeTypeError(msg) from e
+
+
+def constant(value: Any) -> Variable:
+    """Return a Variable that does not require grad.
+
+    Args:
+        value: as for :class:`Variable`.
+
+    Example:
+        >>> import tape
+        >>> tape.constant([1.0, 2.0]).requires_grad
+        False
+
+    """
+    return Variable(value, requires_grad=False)
+
+
+record.connect(Variable, run_pending)
+_ = UnrecordedGradientError
