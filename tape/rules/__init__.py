@@ -10,6 +10,8 @@ from tape.rules import (
     comparison,
     complex_numbers,
     elementary,
+    indexing,
+    layout,
     special,
 )
 from tape.rules.registry import Domain, Example, Rule, coverage, defvjp, lookup, registered

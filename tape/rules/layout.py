@@ -24,9 +24,8 @@ def _zeros(like: Any) -> Any:
 
 def _again(name: str, params: dict[str, Any], *inputs: Any) -> tuple[Any, ...]:
     """Apply the primitive called ``name`` to cotangents, with the parameters that it had in the forward direction."""
-    primitive = jaxapi.primitive(name)
-    assert primitive is not None
-    return jaxapi.bind(primitive, params, inputs)
+    found: Any = jaxapi.primitive(name)
+    return jaxapi.bind(found, params, inputs)
 
 
 def _inverse(permutation: Sequence[int]) -> list[int]:
@@ -138,6 +137,14 @@ def _barrier(ct: Any, out: Any, *ins: Any, **params: Any) -> tuple[Any, ...]:
     present = [c for c in ct if c is not None]
     held = iter(_again("optimization_barrier", params, *present))
     return tuple(None if c is None else next(held) for c in ct)
+
+
+def _held(*values: Any) -> Any:
+    return lax.optimization_barrier(values)  # type: ignore[no-untyped-call]
+
+
+def _placed(x: Any) -> Any:
+    return lax.with_sharding_constraint(x, jax.sharding.SingleDeviceSharding(jax.devices()[0]))  # type: ignore[no-untyped-call]
 
 
 def _examples(*listed: tuple[str, Callable[..., Any], tuple[tuple[int, ...], ...]]) -> list[Example]:
@@ -325,7 +332,7 @@ register(
     source="identity; the cotangent is laid out as its value",
     complex=True,
     examples=_examples(
-        ("one device", lambda x: lax.with_sharding_constraint(x, jax.sharding.SingleDeviceSharding(jax.devices()[0])), ((2, 3),)),
+        ("one device", _placed, ((2, 3),)),
     ),
 )
 register(
@@ -335,8 +342,8 @@ register(
     source="identity of several values at once",
     complex=True,
     examples=_examples(
-        ("both", lambda x, y: lax.optimization_barrier((x, y)), ((2, 3), (2,))),
-        ("one", lambda x, y: lax.optimization_barrier((x, y))[1], ((2, 3), (2,))),
+        ("both", _held, ((2, 3), (2,))),
+        ("one", lambda x, y: _held(x, y)[1], ((2, 3), (2,))),
     ),
 )
 zero("empty2", source="no inputs")
