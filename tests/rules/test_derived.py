@@ -177,6 +177,9 @@ def check_smooth(record, example, dtype):
         changed = True
         with pytest.raises(MismatchError):
             assert_slopes(*[v[i : i + 1] for v in (*got["slopes_wrong"], *got["numeric"])], what)
+        if got["expected"] is not None:
+            with pytest.raises(MismatchError):
+                assert_same([wrong], [got["expected"][i]], what)
     return changed
 
 
@@ -269,6 +272,29 @@ def test_float32_plain_jit_and_vmap(record):
     (fun, args, cts, jitted, what), *_ = [check_single(record, example) for example in examples_of(record)]
     plain = own_vjp(fun, jax.tree.map(jnp.asarray, args), jax.tree.map(jnp.asarray, cts))
     assert_same(plain, jitted, f"{what}, plain against jit")
+
+
+@each([r for r in DIFFERENTIABLE if r.elementwise])
+def test_values_in_half_precision(record):
+    example = examples_of(record)[0]
+    fun = flat(example.fun)
+    halves = {}
+    for dtype in ("float16", "bfloat16"):
+        args = draw(record, example, dtype)
+        if accepts(fun, args):
+            halves[dtype] = args, draw_like(jax.eval_shape(fun, *args), "cotangents")
+
+    def single(tree):
+        return jax.tree.map(lambda x: x if jnp.iscomplexobj(x) else x.astype("float32"), tree)
+
+    @jax.jit
+    def everything(halves):
+        own = {dtype: own_vjp(fun, *both) for dtype, both in halves.items()}
+        return own, {dtype: tuple(g.astype(dtype) for g in own_vjp(fun, *single(both))) for dtype, both in halves.items()}
+
+    own, exact = everything(halves)
+    for dtype in halves:
+        assert_same(own[dtype], exact[dtype], names(record, example, dtype))
 
 
 @each(DIFFERENTIABLE)
