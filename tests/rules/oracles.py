@@ -1,4 +1,4 @@
-"""Oracles of the derived suite: arguments drawn from a record's domain, 5-point differences, and the comparisons.
+"""Oracles of the derived suite: JAX's reverse mode, 5-point differences, and the comparisons.
 
 Tolerances depend on the dtype and on the conditioning (the sum of what a directional derivative is summed from), never on size.
 """
@@ -6,15 +6,12 @@ Tolerances depend on the dtype and on the conditioning (the sum of what a direct
 from __future__ import annotations
 
 import math
-import zlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from tape.pullback import differentiable, pullback
-from tape.rules import Example
 
 # What two correct formulas may differ by, relative to the largest entry of an array.
 RELATIVE = {"float16": 2e-2, "bfloat16": 2e-1, "float32": 3e-4, "complex64": 3e-4, "float64": 1e-9, "complex128": 1e-9}
@@ -25,50 +22,6 @@ STEP = 1e-3
 
 class MismatchError(AssertionError):
     """Two derivatives that should agree do not."""
-
-
-def examples_of(record):
-    """Examples of a record; an elementwise one without any is the function of its name in ``lax`` on matrices."""
-    if record.examples:
-        return record.examples
-    return (Example(getattr(lax, record.primitive.name), ((2, 3),) * len(record.domain)),)
-
-
-def intervals_of(record, example):
-    """One interval per argument; a record with fewer repeats its last one."""
-    return [record.domain[min(i, len(record.domain) - 1)] for i in range(len(example.shapes))]
-
-
-def generator(*key):
-    """Random numbers that depend on ``key`` only."""
-    return np.random.default_rng(zlib.crc32(repr(key).encode()))
-
-
-def draw(record, example, dtype, shapes=None):
-    """Arguments of ``dtype`` from the record's domain; the imaginary parts of complex ones lie in (0.1, 0.7)."""
-    rng = generator(str(record.primitive), example.name, len(example.shapes))
-    args = []
-    for shape, (low, high) in zip(shapes or example.shapes, intervals_of(record, example), strict=True):
-        values = rng.uniform(low, high, shape)
-        if jnp.issubdtype(dtype, jnp.complexfloating):
-            values = values + 1j * rng.uniform(0.1, 0.7, shape)
-        args.append(np.asarray(values, dtype))
-    return args
-
-
-def draw_like(avals, *key):
-    """Numbers of absolute value between 1/2 and 1 in the shapes and dtypes of ``avals``; None where no gradient flows."""
-    rng = generator(*key)
-
-    def one(shape):
-        return rng.choice((-1.0, 1.0), shape) * rng.uniform(0.5, 1.0, shape)
-
-    return [
-        np.asarray(one(a.shape) + (1j * one(a.shape) if jnp.issubdtype(a.dtype, jnp.complexfloating) else 0), a.dtype)
-        if differentiable(a)
-        else None
-        for a in avals
-    ]
 
 
 def flat(fun):

@@ -1,95 +1,31 @@
-"""The suite derived from the rule table: every record that is registered is held to the same oracles."""
+"""The suite derived from the rule table: both orders of every record are held to differences and to JAX, and wrong rules are noticed."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracles import (
-    MismatchError,
-    assert_same,
-    assert_slopes,
-    contains,
-    differences,
+from oracles import MismatchError, assert_same, assert_slopes, contains, differences, flat, jax_vjp, own_vjp, project
+from records import (
+    DIFFERENTIABLE,
+    JAX_IS_WRONG,
+    PASSING_NOTHING,
+    RECORDS,
+    accepts,
     draw,
     draw_like,
+    each,
     examples_of,
-    flat,
-    jax_vjp,
-    own_vjp,
-    project,
+    names,
+    planted,
+    scaled,
+    trusted,
 )
 
 from tape.errors import RuleError
-from tape.rules import defvjp, registered, registry
-
-RECORDS = registered()
-DIFFERENTIABLE = [r for r in RECORDS if r.domain]
-PASSING_NOTHING = [r for r in RECORDS if not r.domain]
-REALS = ("float16", "bfloat16", "float32", "float64")
-COMPLEXES = ("complex64", "complex128")
-
-# Examples whose derivative JAX gets wrong, by primitive and name: differences are the oracle there, in both orders.
-JAX_IS_WRONG = {
-    ("scatter-min", "clipped"): "an update that index clipping moved onto another place gets an infinite cotangent",
-    ("scatter-max", "clipped"): "the same, seen in the second order",
-}
-
-
-def each(records):
-    return pytest.mark.parametrize("record", records, ids=[str(r.primitive) for r in records])
-
-
-@contextlib.contextmanager
-def planted(record, rule):
-    """Put ``rule`` in the place of a record's own, and the record back afterwards."""
-    defvjp(record.primitive, rule)
-    registry._RULES[record.primitive] = dataclasses.replace(record, vjp=rule)  # a user's rule is never selective
-    try:
-        yield
-    finally:
-        defvjp(record.primitive, record.vjp)
-        registry._RULES[record.primitive] = record
-
-
-def scaled(rule, factor):
-    """``rule`` with every cotangent multiplied by ``factor``."""
-
-    def times(grad):
-        if callable(grad):
-            return lambda: times(grad())
-        return None if grad is None else grad * factor
-
-    def vjp(ct, out, *ins, **params):
-        grads = rule(ct, out, *ins, **params)
-        return tuple(map(times, grads if isinstance(grads, (tuple, list)) else (grads,)))
-
-    return vjp
-
-
-def accepts(fun, args):
-    """Tell whether ``fun`` is defined for arguments of these shapes and dtypes."""
-    try:
-        jax.eval_shape(fun, *args)
-    except Exception:  # noqa: BLE001 - whatever JAX refuses with
-        return False
-    return True
-
-
-def trusted(record, example, thunk):
-    """What JAX makes of ``thunk``, or None where it has no derivative (or one that fails: scalar bounds of a clamp) or a wrong one."""
-    if (str(record.primitive), example.name) in JAX_IS_WRONG:
-        return None
-    try:
-        return thunk()
-    except (NotImplementedError, TypeError):
-        return None
 
 
 def or_refused(thunk):
@@ -99,10 +35,6 @@ def or_refused(thunk):
     except RuleError as error:
         assert "not implemented" in str(error)  # noqa: PT017 - a refusal is allowed, not required
         return None
-
-
-def names(record, example, dtype):
-    return f"{record.primitive} {example.name} {dtype}".replace("  ", " ")
 
 
 def double(fun, vjp):
@@ -121,47 +53,48 @@ def second_order(fun, vjp, args, cts, seeds):
     return vjp(first, (*args, *[c for c in cts if c is not None]), seeds)
 
 
+def derivatives(record, example, drawn):
+    """All that is compared for one example: both orders, three ways, and the first order by a planted wrong rule."""
+    args, cts, directions, seeds = drawn
+    fun = flat(example.fun)
+    own = own_vjp(fun, args, cts)
+    with planted(record, scaled(record.vjp, 1.001)):
+        wrong = own_vjp(fun, args, cts)
+    second = or_refused(lambda: second_order(fun, own_vjp, args, cts, seeds))
+    expected_second = trusted(record, example, lambda: second_order(fun, jax_vjp, args, cts, seeds))
+    numeric_second = None
+    if expected_second is None and second is not None:
+        numeric_second = differences(lambda *a: own_vjp(fun, a, cts), args, seeds, directions)
+    results = [i for i, c in enumerate(cts) if c is not None]
+    singles = [[c if i == j else None for j, c in enumerate(cts)] for i in results] if len(cts) > 1 else []
+    return {
+        "own": own,
+        "wrong": wrong,
+        "expected": trusted(record, example, lambda: jax_vjp(fun, args, cts)),
+        "singles": [(own_vjp(fun, args, one), trusted(record, example, lambda one=one: jax_vjp(fun, args, one))) for one in singles],
+        "numeric": differences(fun, args, cts, directions),
+        "slopes": project(own, directions),
+        "slopes_wrong": project(wrong, directions),
+        "second": second,
+        "expected_second": expected_second,
+        "numeric_second": numeric_second,
+        "slopes_second": None if second is None else project(second[: len(args)], directions),
+    }
+
+
 def check_smooth(record, example, dtype):
-    """Hold one example to differences and to JAX, in both orders; return whether a planted rule changes it (and is caught)."""
+    """Hold one example to differences and to JAX, in both orders; return whether it noticed the wrong rule."""
     what = names(record, example, dtype)
     fun = flat(example.fun)
     args = draw(record, example, dtype)
     assert contains(jax.make_jaxpr(fun)(*args), record.primitive), f"{what}: the example does not use the primitive"
     cts = draw_like(jax.eval_shape(fun, *args), what, "cotangents")
     directions = draw_like(args, what, "directions")
-    seeds = draw_like(args, what, "seeds")
-
-    @jax.jit
-    def everything(args, cts, directions, seeds):
-        own = own_vjp(fun, args, cts)
-        with planted(record, scaled(record.vjp, 1.001)):
-            wrong = own_vjp(fun, args, cts)
-        second = or_refused(lambda: second_order(fun, own_vjp, args, cts, seeds))
-        expected = trusted(record, example, lambda: jax_vjp(fun, args, cts))
-        expected_second = trusted(record, example, lambda: second_order(fun, jax_vjp, args, cts, seeds))
-        numeric_second = None
-        if expected_second is None and second is not None:
-            numeric_second = differences(lambda *a: own_vjp(fun, a, cts), args, seeds, directions)
-        single = [[c if i == j else None for j, c in enumerate(cts)] for i in range(len(cts)) if cts[i] is not None and len(cts) > 1]
-        return {
-            "single": [(own_vjp(fun, args, one), trusted(record, example, lambda one=one: jax_vjp(fun, args, one))) for one in single],
-            "own": own,
-            "wrong": wrong,
-            "second": second,
-            "expected": expected,
-            "expected_second": expected_second,
-            "numeric": differences(fun, args, cts, directions),
-            "numeric_second": numeric_second,
-            "slopes": project(own, directions),
-            "slopes_wrong": project(wrong, directions),
-            "slopes_second": None if second is None else project(second[: len(args)], directions),
-        }
-
-    got = everything(args, cts, directions, seeds)
+    got = jax.jit(functools.partial(derivatives, record, example))((args, cts, directions, draw_like(args, what, "seeds")))
     assert_slopes(*got["slopes"], *got["numeric"], what)
     if got["expected"] is not None:
         assert_same(got["own"], got["expected"], what)
-    for one, expected in got["single"]:
+    for one, expected in got["singles"]:
         if expected is not None:
             assert_same(one, expected, f"{what}, cotangent of one result only")
     if got["expected_second"] is not None:
@@ -169,41 +102,19 @@ def check_smooth(record, example, dtype):
         assert_same(got["second"], got["expected_second"], f"{what}, second order", factor=100.0, scale=1e-3)
     elif got["second"] is not None:
         assert_slopes(*got["slopes_second"], *got["numeric_second"], f"{what}, second order")
+    return notices_wrong(got, what)
 
-    changed = False
-    for i, (own, wrong) in enumerate(zip(got["own"], got["wrong"], strict=True)):
-        if np.allclose(own, wrong, rtol=1e-5, atol=0):
-            continue
-        changed = True
+
+def notices_wrong(got, what):
+    """Demand that the comparisons refuse every cotangent that the wrong rule changed; return whether there is one."""
+    changed = [i for i, pair in enumerate(zip(got["own"], got["wrong"], strict=True)) if not np.allclose(*pair, rtol=1e-5, atol=0)]
+    for i in changed:
         with pytest.raises(MismatchError):
             assert_slopes(*[v[i : i + 1] for v in (*got["slopes_wrong"], *got["numeric"])], what)
         if got["expected"] is not None:
             with pytest.raises(MismatchError):
-                assert_same([wrong], [got["expected"][i]], what)
-    return changed
-
-
-@each([r for r in DIFFERENTIABLE if any(str(r.primitive) == name for name, _ in JAX_IS_WRONG)])
-def test_jax_is_wrong_where_it_is_not_asked(record):
-    for example in examples_of(record):
-        if (str(record.primitive), example.name) in JAX_IS_WRONG:
-            with jax.enable_x64(True):
-                assert_jax_differs(record, example)
-
-
-def assert_jax_differs(record, example):
-    """Show that an entry of JAX_IS_WRONG is still needed."""
-    fun = flat(example.fun)
-    args = draw(record, example, "float64")
-    what = names(record, example, "float64")
-    cts = draw_like(jax.eval_shape(fun, *args), what, "cotangents")
-    seeds = draw_like(args, what, "seeds")
-
-    def both(vjp):
-        return jax.jit(lambda a, c: (*vjp(fun, a, c), *second_order(fun, vjp, a, c, seeds)))(args, cts)
-
-    with pytest.raises(MismatchError):
-        assert_same(both(jax_vjp), both(own_vjp), what)
+                assert_same([got["wrong"][i]], [got["expected"][i]], what)
+    return bool(changed)
 
 
 @each(RECORDS)
@@ -274,98 +185,24 @@ def test_float32_plain_jit_and_vmap(record):
     assert_same(plain, jitted, f"{what}, plain against jit")
 
 
-@each([r for r in DIFFERENTIABLE if r.elementwise])
-def test_values_in_half_precision(record):
-    example = examples_of(record)[0]
-    fun = flat(example.fun)
-    halves = {}
-    for dtype in ("float16", "bfloat16"):
-        args = draw(record, example, dtype)
-        if accepts(fun, args):
-            halves[dtype] = args, draw_like(jax.eval_shape(fun, *args), "cotangents")
-
-    def single(tree):
-        return jax.tree.map(lambda x: x if jnp.iscomplexobj(x) else x.astype("float32"), tree)
-
-    @jax.jit
-    def everything(halves):
-        own = {dtype: own_vjp(fun, *both) for dtype, both in halves.items()}
-        return own, {dtype: tuple(g.astype(dtype) for g in own_vjp(fun, *single(both))) for dtype, both in halves.items()}
-
-    own, exact = everything(halves)
-    for dtype in halves:
-        assert_same(own[dtype], exact[dtype], names(record, example, dtype))
-
-
-@each(DIFFERENTIABLE)
-def test_dtypes_and_shapes_are_kept(record):
-    seen = set()
-    with jax.enable_x64(True):
-        for example, dtype in itertools.product(examples_of(record), REALS + COMPLEXES * record.complex):
-            fun = flat(example.fun)
-            args = [jax.ShapeDtypeStruct(shape, dtype) for shape in example.shapes]
-            if not accepts(fun, args):
-                continue
-            seen.add(dtype)
-            cts = draw_like(jax.eval_shape(fun, *args), "cotangents")
-            grads = jax.eval_shape(lambda *a, fun=fun, cts=cts: own_vjp(fun, a, cts), *args)
-            assert [(g.shape, g.dtype) for g in grads] == [(a.shape, a.dtype) for a in args], names(record, example, dtype)
-    assert {"float32", "float64"} <= seen
-    assert not record.complex or set(COMPLEXES) <= seen
-
-
-def check_empty(record, example, size):
-    """Hold one example to its shapes, and to JAX where a cotangent has entries, with every dimension of ``size`` made 0."""
-    what = f"{names(record, example, 'float32')}, {size} replaced by 0"
-    fun = flat(example.fun)
-    args = draw(record, example, "float32", [tuple(0 if d == size else d for d in shape) for shape in example.shapes])
-    if not accepts(fun, args):
-        return
-    cts = draw_like(jax.eval_shape(fun, *args), what)
-    grads = jax.eval_shape(lambda a, c: own_vjp(fun, a, c), args, cts)
-    assert [(g.shape, g.dtype) for g in grads] == [(a.shape, a.dtype) for a in args], what
-    if any(a.size for a in args):
-        own, expected = jax.jit(lambda a, c: (own_vjp(fun, a, c), trusted(record, example, lambda: jax_vjp(fun, a, c))))(args, cts)
-        if expected is not None:
-            assert_same(own, expected, what)
-
-
-@each(DIFFERENTIABLE)
-def test_size_zero(record):
+@each([r for r in DIFFERENTIABLE if any(str(r.primitive) == name for name, _ in JAX_IS_WRONG)])
+def test_jax_is_wrong_where_it_is_not_asked(record):
     for example in examples_of(record):
-        for size in sorted({d for shape in example.shapes for d in shape}):
-            check_empty(record, example, size)
+        if (str(record.primitive), example.name) in JAX_IS_WRONG:
+            with jax.enable_x64(True):
+                assert_jax_differs(record, example)
 
 
-def kinked_arguments(record, example):
-    """Arguments made of kinks: for an elementwise record all combinations at once, else each kink everywhere, and all in turn."""
-    count = len(example.shapes)
-    if record.elementwise and len(set(example.shapes)) == 1:
-        return [[np.array(column, "float32") for column in zip(*itertools.product(record.kinks, repeat=count), strict=True)]]
-    same = [[np.full(shape, kink, "float32") for shape in example.shapes] for kink in record.kinks]
-    return [*same, [np.resize(np.array(record.kinks, "float32"), shape) for shape in example.shapes]]
-
-
-@each([r for r in DIFFERENTIABLE if r.kinks])
-def test_kinks_follow_jax(record):
-    example = examples_of(record)[0]
+def assert_jax_differs(record, example):
+    """Show that an entry of JAX_IS_WRONG is still needed."""
     fun = flat(example.fun)
-    for args in kinked_arguments(record, example):
-        cts = [None if c is None else np.ones_like(c) for c in draw_like(jax.eval_shape(fun, *args))]
-        own, expected = jax.jit(lambda a, c: (own_vjp(fun, a, c), jax_vjp(fun, a, c)))(args, cts)
-        assert_same(own, expected, names(record, example, args))
+    args = draw(record, example, "float64")
+    what = names(record, example, "float64")
+    cts = draw_like(jax.eval_shape(fun, *args), what, "cotangents")
+    seeds = draw_like(args, what, "seeds")
 
+    def both(vjp):
+        return jax.jit(lambda a, c: (*vjp(fun, a, c), *second_order(fun, vjp, a, c, seeds)))(args, cts)
 
-@each([r for r in DIFFERENTIABLE if r.elementwise and len(r.domain) > 1])
-def test_scalar_beside_array(record):
-    example = examples_of(record)[0]
-    fun = flat(example.fun)
-    for i in range(len(example.shapes)):
-        what = f"{names(record, example, 'float32')}, argument {i} of rank 0"
-        args = draw(record, example, "float32", [() if j == i else shape for j, shape in enumerate(example.shapes)])
-        if not accepts(fun, args):
-            continue
-        cts = draw_like(jax.eval_shape(fun, *args), what)
-        own, expected = jax.jit(lambda a, c: (own_vjp(fun, a, c), trusted(record, example, lambda: jax_vjp(fun, a, c))))(args, cts)
-        if expected is not None:
-            assert_same(own, expected, what)
+    with pytest.raises(MismatchError):
+        assert_same(both(jax_vjp), both(own_vjp), what)
