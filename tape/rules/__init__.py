@@ -10,9 +10,12 @@ from tape.rules import (
     comparison,
     complex_numbers,
     elementary,
+    factorizations,
     indexing,
     layout,
     special,
+    spectral,
+    triangular,
 )
 from tape.rules.registry import Domain, Example, Rule, coverage, defvjp, lookup, registered
 

@@ -19,7 +19,7 @@ def _unpermute(x: Any, permutation: Any, axis: int) -> Any:
 
 
 def _cholesky(ct: Any, out: Any, a: Any, **_: Any) -> tuple[Any]:
-    """A = L L^H: the gradient is L^-H Phi(L^H G) L^-1, Phi the lower triangle with the diagonal halved."""
+    """Differentiate A = L L^H: the gradient is L^-H Phi(L^H G) L^-1, Phi the lower triangle with the diagonal halved."""
     factor = jnp.tril(out)
     inner = half_lower(dot(adjoint(factor), conjugate(ct)))
     left = solve_triangular(factor, inner, left=True, lower=True, adjoint=True)
@@ -27,7 +27,7 @@ def _cholesky(ct: Any, out: Any, a: Any, **_: Any) -> tuple[Any]:
 
 
 def _lu(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, **_: Any) -> tuple[Any]:
-    """P A = L U, with the unit lower L (L2 below the square L1) and the upper U (U2 beside the square U1) in one array."""
+    """Differentiate P A = L U, with the unit lower L (L2 below the square L1) and the upper U (U2 beside the square U1) in one array."""
     packed, _pivots, permutation = out
     grad = conjugate(ct[0])
     k = min(a.shape[-2:])
@@ -68,7 +68,10 @@ def _thin(grad: Any, q: Any) -> Any:
 
 
 def _qr(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, *, pivoting: bool = False, **_: Any) -> tuple[Any]:
-    """A P = Q R = [A1 A2]: with N = Q^H GQ - GR R^H the gradient of A1 is (GQ + Q (half_lower(N - N^H) - N)) R^-H."""
+    """Differentiate A P = Q R = [A1 A2].
+
+    With N = Q^H GQ - GR R^H the gradient of A1 is (GQ + Q (half_lower(N - N^H) - N)) R^-H.
+    """
     k = min(a.shape[-2:])
     q, r = out[0][..., :k], out[1][..., :k, :k]
     grad_q, grad_r = map(conjugate, ct[:2])

@@ -56,6 +56,4 @@ def half_lower(x: Any) -> Any:
 
 def solve_triangular(a: Any, b: Any, *, left: bool, lower: bool, adjoint: bool = False, unit: bool = False) -> Any:
     """Solve ``op(a) x = b`` (left) or ``x op(a) = b`` for triangular ``a``, with ``op`` the identity or the adjoint."""
-    return lax.linalg.triangular_solve(
-        a, b, left_side=left, lower=lower, transpose_a=adjoint, conjugate_a=adjoint, unit_diagonal=unit
-    )
+    return lax.linalg.triangular_solve(a, b, left_side=left, lower=lower, transpose_a=adjoint, conjugate_a=adjoint, unit_diagonal=unit)

@@ -13,40 +13,43 @@ from tape.rules.matrices import adjoint, conjugate, diagonal, dot, identity, on_
 from tape.rules.registry import Example, register
 
 
-def _inverse_gaps(left: Any, right: Any, first: int = 0) -> Any:
-    """1 / (right_i - left_j) at (j, i), zero where j and i are the same value (``right`` starts at position ``first`` of ``left``)."""
-    gaps = right[..., None, :] - left[..., :, None]
-    same = jnp.broadcast_to(jnp.eye(*gaps.shape[-2:], k=-first, dtype=bool), gaps.shape)
-    return jnp.where(same, jnp.zeros_like(gaps), 1 / jnp.where(same, jnp.ones_like(gaps), gaps))
+def _inverse_gaps(values: Any) -> Any:
+    """1 / (w_i - w_j) at (j, i), zero on the diagonal."""
+    gaps = values[..., None, :] - values[..., :, None]
+    eye = identity(gaps)
+    return 1 / (gaps + eye) - eye
+
+
+def _whole(name: str, found: int, size: int) -> None:
+    """Refuse the gradient of the vectors of a part of the spectrum, which depends on all the others."""
+    if found != size:
+        msg = f"gradient of {name}: the vectors of {found} out of {size} values were computed, whose gradient needs all; leave subset_by_index out and slice"
+        raise TapeValueError(msg)
 
 
 def _again(name: str, a: Any, params: dict[str, Any]) -> tuple[Any, ...]:
     """Bind the decomposition once more, with other parameters."""
     found = jaxapi.primitive(name)
-    assert found is not None
+    assert found is not None  # noqa: S101 - we are in its rule
     return jaxapi.bind(found, params, (a,))
 
 
 def _eigh(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, **params: Any) -> tuple[Any]:
-    """A = V W V^H: the gradient is V (diag(GW) + F * (V^H GV)) V^H with F the inverse gaps; values alone need no gaps."""
+    """Differentiate A = V W V^H: the gradient is V (diag(GW) + F * (V^H GV)) V^H with F the inverse gaps; values alone need no gaps."""
     v, w = out
     grad_v, grad_w = conjugate(ct[0]), ct[1]
-    left, inner = v, None
-    if grad_v is not None:
-        values, first = w, 0
-        if w.shape[-1] < a.shape[-1]:  # a part of the spectrum: the other eigenvectors matter, too
-            left, values = _again("eigh", a, {**params, "subset_by_index": None})
-            first = params["subset_by_index"][0]
-        inner = _inverse_gaps(values, w, first).astype(a.dtype) * dot(adjoint(left), grad_v)
-    result = None if inner is None else dot(left, inner, adjoint(v))
+    result = None
     if grad_w is not None:
-        from_values = dot(v * grad_w.astype(a.dtype)[..., None, :], adjoint(v))
-        result = from_values if result is None else result + from_values
+        result = dot(v * grad_w.astype(a.dtype)[..., None, :], adjoint(v))
+    if grad_v is not None:
+        _whole("eigh", w.shape[-1], a.shape[-1])
+        turned = dot(v, _inverse_gaps(w).astype(a.dtype) * dot(adjoint(v), grad_v), adjoint(v))
+        result = turned if result is None else result + turned
     return (conjugate(result),)
 
 
 def _svd(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, *, compute_uv: bool = True, **params: Any) -> tuple[Any]:
-    """A = U S V^H, with gradients GS, GU, GV; singular values alone need neither gaps nor inverses."""
+    """Differentiate A = U S V^H with gradients GS, GU, GV; singular values alone need neither gaps nor inverses."""
     k = min(a.shape[-2:])
     grad_s, grad_u, grad_vh = (*ct, None, None)[:3]
     if compute_uv:
@@ -60,14 +63,12 @@ def _svd(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, *, compute_uv: bool 
                 "pass full_matrices=False"
             )
             raise TapeValueError(msg)
-    if (grad_u is not None or grad_vh is not None) and s.shape[-1] != k:
-        msg = f"gradient of svd: the vectors of a part of the spectrum ({s.shape[-1]} of {k}) have no gradient; compute all of them and slice"
-        raise TapeValueError(msg)
     v = adjoint(vh)
     result = None
     if grad_s is not None:
         result = dot(u * grad_s.astype(a.dtype)[..., None, :], vh)
     if grad_u is not None or grad_vh is not None:
+        _whole("svd", s.shape[-1], k)
         vectors = _svd_vectors(conjugate(grad_u), None if grad_vh is None else jnp.swapaxes(grad_vh, -1, -2), s, u, v)
         result = vectors if result is None else result + vectors
     return (conjugate(result),)
@@ -102,7 +103,7 @@ def _svd_vectors(grad_u: Any, grad_v: Any, s: Any, u: Any, v: Any) -> Any:
 
 
 def _eig(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, **params: Any) -> tuple[Any]:
-    """A = V W V^-1 and A^H = L W^H L^-1: one formula serves the right and, for A^H, the left eigenvectors."""
+    """Differentiate A = V W V^-1 and A^H = L W^H L^-1: one formula serves the right and, for A^H, the left eigenvectors."""
     computed = [side for side in ("left", "right") if params[f"compute_{side}_eigenvectors"]]
     vectors = dict(zip(computed, zip(ct[1:], out[1:], strict=True), strict=True))
     grad_left, left = vectors.get("left", (None, None))
@@ -133,6 +134,8 @@ def _eigenvectors(grad_w: Any, grad_v: Any, w: Any, v: Any) -> Any:
 
     Each column has norm one, and its largest component is real.
     """
+    if v.size == 0:
+        return v
     inner = 0 if grad_w is None else on_diagonal(grad_w, v.dtype)
     if grad_v is not None:
         overlap = jnp.sum(jnp.conj(v) * grad_v, axis=-2, keepdims=True)
@@ -141,7 +144,7 @@ def _eigenvectors(grad_w: Any, grad_v: Any, w: Any, v: Any) -> Any:
         turn = lax.complex(jnp.zeros_like(overlap.imag), overlap.imag) / jnp.conj(pivot)
         rows = lax.broadcasted_iota(largest.dtype, v.shape, v.ndim - 2)
         grad_v = grad_v - overlap.real.astype(v.dtype) * v - jnp.where(rows == largest, turn, jnp.zeros_like(turn))
-        inner = inner + jnp.conj(_inverse_gaps(w, w)) * dot(adjoint(v), grad_v)
+        inner = inner + jnp.conj(_inverse_gaps(w)) * dot(adjoint(v), grad_v)
     return jnp.linalg.solve(adjoint(v), dot(inner, adjoint(v)))
 
 
@@ -213,7 +216,6 @@ register(
         Example(_eigenvalues, ((3, 3),), "values"),
         Example(lambda a: _eigenvectors_of(a, left=False, right=True), ((3, 3),), "right vectors"),
         Example(lambda a: _eigenvectors_of(a, left=True, right=True), ((2, 3, 3),), "all vectors"),
-        Example(_eigenvalues, ((0, 0),), "empty"),
     ],
     complex=True,
 )

@@ -1,0 +1,185 @@
+"""Solving linear systems: triangular, tridiagonal, and by a solver of the user's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from tape import jaxapi
+from tape import pullback as sweep
+from tape.errors import TapeTypeError
+from tape.rules.matrices import dot, identity
+from tape.rules.registry import Example, register
+
+
+def _triangular_solve(
+    ct: Any,
+    out: Any,
+    a: Any,
+    b: Any,
+    *,
+    left_side: bool,
+    lower: bool,
+    transpose_a: bool,
+    conjugate_a: bool,
+    unit_diagonal: bool,
+    **_: Any,
+) -> tuple[Any, Any]:
+    """Differentiate op(A) X = B or X op(A) = B: the cotangent of B solves the transposed system, that of op(A) is -CB X^T or -X^T CB."""
+    ct_b = lax.linalg.triangular_solve(
+        a,
+        ct,
+        left_side=left_side,
+        lower=lower,
+        transpose_a=not transpose_a,
+        conjugate_a=conjugate_a,
+        unit_diagonal=unit_diagonal,
+    )
+
+    def ct_a() -> Any:
+        # the cotangent of op(A): -CB X^T on the left, -X^T CB on the right
+        turned = jnp.swapaxes(out, -1, -2)
+        product = -dot(ct_b, turned) if left_side else -dot(turned, ct_b)
+        if transpose_a:
+            product = jnp.swapaxes(product, -1, -2)
+        if conjugate_a:
+            product = jnp.conj(product)
+        inside = -int(unit_diagonal)
+        return jnp.tril(product, inside) if lower else jnp.triu(product, -inside)
+
+    return ct_a, lambda: ct_b
+
+
+def _shifted(x: Any, by: int) -> Any:
+    """Entries moved by one place along the last axis, zero where nothing comes in."""
+    empty = jnp.zeros_like(x[..., :1])
+    return jnp.concatenate([empty, x[..., :-1]] if by > 0 else [x[..., 1:], empty], axis=-1)
+
+
+def _tridiagonal_solve(ct: Any, out: Any, *ins: Any, **params: Any) -> tuple[Any, ...]:
+    """Differentiate T X = B: the cotangent of B solves the transposed system, that of T is the three diagonals of -CB X^T."""
+    lower, diagonal, upper, _b = ins
+    found = jaxapi.primitive("tridiagonal_solve")
+    assert found is not None  # noqa: S101 - we are in its rule
+    (ct_b,) = jaxapi.bind(found, params, (_shifted(upper, 1), diagonal, _shifted(lower, -1), ct))
+    rows = jnp.swapaxes(ct_b, -1, -2)
+    values = jnp.swapaxes(out, -1, -2)
+    return (
+        lambda: -jnp.sum(rows * _shifted(values, 1), axis=-2),
+        lambda: -jnp.sum(rows * values, axis=-2),
+        lambda: -jnp.sum(rows * _shifted(values, -1), axis=-2),
+        lambda: ct_b,
+    )
+
+
+def _linear_solve(
+    ct: tuple[Any, ...],
+    out: tuple[Any, ...],
+    *ins: Any,
+    const_lengths: Any,
+    jaxprs: Any,
+    wanted: tuple[bool, ...] | None = None,
+    **params: Any,
+) -> tuple[Any, ...]:
+    """Differentiate A(c) x = b: the cotangent of b solves the transposed system, that of c is the pullback of -A(c) x to c.
+
+    The constants of the solvers (a factorization, say) follow from c, and so get no cotangent.
+    """
+    found = jaxapi.primitive("linear_solve")
+    assert found is not None  # noqa: S101 - we are in its rule
+    if jaxprs.transpose_solve is None:
+        msg = "gradient of custom_linear_solve: there is no solver for the transposed system; pass transpose_solve or symmetric=True"
+        raise TapeTypeError(msg)
+    groups = {}
+    rest = list(ins)
+    for name in const_lengths._fields:
+        groups[name], rest = rest[: getattr(const_lengths, name)], rest[getattr(const_lengths, name) :]
+    turned = {"matvec": "vecmat", "vecmat": "matvec", "solve": "transpose_solve", "transpose_solve": "solve"}
+    seeds = [sweep.zeros(x) if c is None else c for c, x in zip(ct, out, strict=True)]
+    transposed = {
+        **params,
+        "const_lengths": const_lengths._replace(**{name: getattr(const_lengths, other) for name, other in turned.items()}),
+        "jaxprs": jaxprs._replace(**{name: getattr(jaxprs, other) for name, other in turned.items()}),
+    }
+    operands = [x for name in const_lengths._fields for x in groups[turned[name]]]
+    ct_b = jaxapi.bind(found, transposed, (*operands, *seeds))
+    n = const_lengths.matvec
+    ct_matvec: tuple[Any, ...] = (None,) * n
+    asked = None if wanted is None else wanted[:n]
+    if asked is None or any(asked):
+        needed = None if asked is None else (*asked, *(False for _ in out))
+        ct_matvec = sweep.pullback(jaxprs.matvec, (*groups["matvec"], *out), [lax.neg(c) for c in ct_b], needed)[:n]
+    unused = len(ins) - n - len(out)
+    return (*ct_matvec, *(None,) * unused, *ct_b)
+
+
+def _well(a: Any) -> Any:
+    return a + 3 * identity(a)
+
+
+def _solve(**options: Any) -> Any:
+    return lambda a, b: lax.linalg.triangular_solve(_well(a), b, **options)
+
+
+def _tridiagonal(lower: Any, diagonal: Any, upper: Any, b: Any) -> Any:
+    return lax.linalg.tridiagonal_solve(lower, diagonal + 4, upper, b)
+
+
+def _by_diagonal(a: Any, b: Any) -> Any:
+    """Solve (3 + a a) x = b for a diagonal system, by a solver of one's own."""
+
+    def matvec(x: Any) -> Any:
+        return (3 + a * a) * x
+
+    def solver(matvec: Any, y: Any) -> Any:
+        return y / matvec(jnp.ones_like(y))
+
+    return lax.custom_linear_solve(matvec, b, solver, solver)
+
+
+register(
+    "triangular_solve",
+    _triangular_solve,
+    domain=((-1.0, 1.0), (-1.0, 1.0)),
+    source="dX = op(A)^-1 (dB - d op(A) X), transposed",
+    examples=[
+        Example(_solve(left_side=True, lower=True), ((3, 3), (3, 2)), "left lower"),
+        Example(_solve(left_side=True, lower=False), ((2, 3, 3), (2, 3, 2)), "batched left upper"),
+        Example(_solve(left_side=False, lower=True), ((3, 3), (2, 3)), "right lower"),
+        Example(_solve(left_side=False, lower=False, transpose_a=True), ((3, 3), (2, 3)), "right upper transposed"),
+        Example(_solve(left_side=True, lower=True, transpose_a=True), ((3, 3), (3, 2)), "left lower transposed"),
+        Example(_solve(left_side=True, lower=True, transpose_a=True, conjugate_a=True), ((3, 3), (3, 2)), "left lower adjoint"),
+        Example(_solve(left_side=False, lower=False, conjugate_a=True), ((3, 3), (2, 3)), "right upper conjugated"),
+        Example(_solve(left_side=True, lower=True, unit_diagonal=True), ((3, 3), (3, 2)), "left lower unit"),
+        Example(_solve(left_side=False, lower=False, unit_diagonal=True, transpose_a=True), ((3, 3), (2, 3)), "right upper unit"),
+        Example(_solve(left_side=True, lower=True), ((3, 3), (3,)), "vector"),
+        Example(_solve(left_side=True), ((3, 3), (3, 0)), "empty"),
+    ],
+    complex=True,
+)
+register(
+    "tridiagonal_solve",
+    _tridiagonal_solve,
+    domain=((-1.0, 1.0),) * 4,
+    source="dX = T^-1 (dB - dT X), transposed; T^T has its outer diagonals exchanged and moved by one place",
+    examples=[
+        Example(_tridiagonal, ((4,), (4,), (4,), (4, 2))),
+        Example(_tridiagonal, ((2, 4), (2, 4), (2, 4), (2, 4, 3)), "batched"),
+        Example(_tridiagonal, ((1,), (1,), (1,), (1, 2)), "of size one"),
+    ],
+)
+register(
+    "linear_solve",
+    _linear_solve,
+    domain=((-1.0, 1.0), (-1.0, 1.0)),
+    source="dx = A^-1 (db - dA x), transposed: the user's solver for the transposed system, and the pullback of the user's product",
+    examples=[
+        Example(lambda a, b: jnp.linalg.solve(_well(a), b), ((3, 3), (3,))),
+        Example(lambda a, b: jnp.linalg.solve(_well(a), b), ((2, 3, 3), (2, 3, 2)), "batched"),
+        Example(_by_diagonal, ((3,), (3,)), "own solver"),
+    ],
+    complex=True,
+    selective=True,
+)
