@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape.errors import TapeTypeError
+from tape.rules.cotangents import zeros
 from tape.rules.registry import Example, register
 
 if TYPE_CHECKING:
@@ -22,20 +23,16 @@ if TYPE_CHECKING:
 _LINE = (-2.0, 2.0)
 
 
-def _zeros(like: Any) -> Any:
-    return lax.full(like.shape, 0, like.dtype)
-
-
 def _dynamic_slice(ct: Any, out: Any, x: Any, *starts: Any, **_: Any) -> tuple[Any, ...]:
     """Write the cotangent into zeros where the slice was read; both clamp their start in the same way."""
-    grad = lambda: lax.dynamic_update_slice(_zeros(x), ct, starts, allow_negative_indices=False)  # noqa: E731
+    grad = lambda: lax.dynamic_update_slice(zeros(x), ct, starts, allow_negative_indices=False)  # noqa: E731
     return (grad, *(None for _ in starts))
 
 
 def _dynamic_update_slice(ct: Any, out: Any, x: Any, update: Any, *starts: Any, **_: Any) -> tuple[Any, ...]:
     """Give the operand nothing where the update took its place."""
     return (
-        lambda: lax.dynamic_update_slice(ct, _zeros(update), starts, allow_negative_indices=False),
+        lambda: lax.dynamic_update_slice(ct, zeros(update), starts, allow_negative_indices=False),
         lambda: lax.dynamic_slice(ct, starts, update.shape, allow_negative_indices=False),
         *(None for _ in starts),
     )
@@ -64,7 +61,7 @@ def _gather(
 
     def grad() -> Any:
         return lax.scatter_add(
-            _zeros(x), indices, ct, numbers, mode=mode, unique_indices=unique_indices, indices_are_sorted=indices_are_sorted
+            zeros(x), indices, ct, numbers, mode=mode, unique_indices=unique_indices, indices_are_sorted=indices_are_sorted
         )
 
     return grad, None
@@ -134,9 +131,9 @@ def _scatter(ct: Any, out: Any, x: Any, indices: Any, update: Any, *, update_jax
         count = prod(update.shape)
         mine = lax.reshape(lax.iota(_counter(count + 1), count), update.shape)
         last = places.read(places.write(lax.full(x.shape, -1, mine.dtype), mine), outside=-1)
-        return lax.select(lax.eq(mine, last), places.read(ct), _zeros(update))
+        return lax.select(lax.eq(mine, last), places.read(ct), zeros(update))
 
-    return lambda: places.write(ct, _zeros(update)), None, grad
+    return lambda: places.write(ct, zeros(update)), None, grad
 
 
 def _scatter_add(ct: Any, out: Any, x: Any, indices: Any, update: Any, **params: Any) -> tuple[Any, ...]:
@@ -201,10 +198,6 @@ def _scatter_extremum(ct: Any, out: Any, x: Any, indices: Any, update: Any, **pa
     return lambda: lax.mul(share, from_operand), None, lambda: lax.mul(places.read(share), from_update)
 
 
-def _examples(*listed: tuple[str, Callable[..., Any], tuple[tuple[int, ...], ...]]) -> list[Example]:
-    return [Example(fun, shapes, name) for name, fun, shapes in listed]
-
-
 def _update(how: str, *index: Any, **options: Any) -> Callable[..., Any]:
     """``x.at[index].<how>(update)``; lists are index arrays, made only when the example runs."""
 
@@ -214,21 +207,21 @@ def _update(how: str, *index: Any, **options: Any) -> Callable[..., Any]:
     return fun
 
 
-def _updates(how: str) -> list[Example]:
+def _updates(how: str) -> tuple[Example, ...]:
     """List uses of ``x.at[...].<how>``: unique and repeated places, each mode, batching dimensions."""
 
     def batched(x: Any, update: Any) -> Any:
         return jax.vmap(_update(how, [2, 0, 2]))(x, update)
 
-    return _examples(
-        ("window", _update(how, slice(1, 3), slice(0, 2)), ((4, 3), (2, 2))),
-        ("unique", _update(how, [2, 0], unique_indices=True), ((4, 3), (2, 3))),
-        ("repeated", _update(how, slice(None), [2, 0, 2, 2], slice(None)), ((2, 3, 2), (2, 4, 2))),
-        ("pairs", _update(how, [0, 1, 0], [2, 2, 2]), ((2, 3), (3,))),
-        ("dropped", _update(how, [0, 9, 1, 0, 9], mode="drop"), ((3, 2), (5, 2))),
-        ("clipped", _update(how, [0, 9, 2, 1], mode="clip"), ((3, 2), (4, 2))),
-        ("promised", _update(how, [0, 2, 0], mode="promise_in_bounds"), ((3, 2), (3, 2))),
-        ("batched", batched, ((2, 3), (2, 3))),
+    return (
+        Example(_update(how, slice(1, 3), slice(0, 2)), ((4, 3), (2, 2)), "window"),
+        Example(_update(how, [2, 0], unique_indices=True), ((4, 3), (2, 3)), "unique"),
+        Example(_update(how, slice(None), [2, 0, 2, 2], slice(None)), ((2, 3, 2), (2, 4, 2)), "repeated"),
+        Example(_update(how, [0, 1, 0], [2, 2, 2]), ((2, 3), (3,)), "pairs"),
+        Example(_update(how, [0, 9, 1, 0, 9], mode="drop"), ((3, 2), (5, 2)), "dropped"),
+        Example(_update(how, [0, 9, 2, 1], mode="clip"), ((3, 2), (4, 2)), "clipped"),
+        Example(_update(how, [0, 2, 0], mode="promise_in_bounds"), ((3, 2), (3, 2)), "promised"),
+        Example(batched, ((2, 3), (2, 3)), "batched"),
     )
 
 
@@ -243,10 +236,10 @@ register(
     domain=(_LINE,),
     source="the transpose of reading a part is writing it into zeros",
     complex=True,
-    examples=_examples(
-        ("inside", lambda x: lax.dynamic_slice(x, (jnp.array(1), jnp.array(0)), (2, 2)), ((4, 3),)),
-        ("clamped", lambda x: lax.dynamic_slice(x, (jnp.array(7), jnp.array(1)), (2, 2)), ((4, 3),)),
-        ("far before", lambda x: lax.dynamic_slice(x, (jnp.array(-7),), (2,)), ((5,),)),
+    examples=(
+        Example(lambda x: lax.dynamic_slice(x, (jnp.array(1), jnp.array(0)), (2, 2)), ((4, 3),), "inside"),
+        Example(lambda x: lax.dynamic_slice(x, (jnp.array(7), jnp.array(1)), (2, 2)), ((4, 3),), "clamped"),
+        Example(lambda x: lax.dynamic_slice(x, (jnp.array(-7),), (2,)), ((5,),), "far before"),
     ),
 )
 register(
@@ -255,9 +248,9 @@ register(
     domain=(_LINE, _LINE),
     source="each place of the result reads the operand or the update",
     complex=True,
-    examples=_examples(
-        ("inside", lambda x, u: lax.dynamic_update_slice(x, u, (jnp.array(1), jnp.array(0))), ((4, 3), (2, 2))),
-        ("clamped", lambda x, u: lax.dynamic_update_slice(x, u, (jnp.array(7), jnp.array(-9))), ((4, 3), (2, 2))),
+    examples=(
+        Example(lambda x, u: lax.dynamic_update_slice(x, u, (jnp.array(1), jnp.array(0))), ((4, 3), (2, 2)), "inside"),
+        Example(lambda x, u: lax.dynamic_update_slice(x, u, (jnp.array(7), jnp.array(-9))), ((4, 3), (2, 2)), "clamped"),
     ),
 )
 register(
@@ -266,15 +259,15 @@ register(
     domain=(_LINE,),
     source="the transpose of reading places is adding to them",
     complex=True,
-    examples=_examples(
-        ("repeated rows", lambda x: x[jnp.array([2, 0, 2])], ((4, 3),)),
-        ("pairs", lambda x: x[jnp.array([0, 1, 0]), :, jnp.array([2, -1, 2])], ((2, 2, 3),)),
-        ("filled", lambda x: x.at[jnp.array([0, 9, 0])].get(mode="fill", fill_value=0.5), ((4, 3),)),
-        ("clipped", lambda x: x.at[jnp.array([0, 9, 3])].get(mode="clip"), ((4, 3),)),
-        ("along an axis", lambda x: jnp.take_along_axis(x, jnp.array([[1, 1], [0, 2], [2, 0]]), axis=1), ((3, 3),)),
-        ("unique", lambda x: x.at[jnp.array([2, 0])].get(unique_indices=True, mode="promise_in_bounds"), ((4, 3),)),
-        ("windows", lambda x: jax.vmap(lambda i: lax.dynamic_slice(x, (i, 0), (2, 2)))(jnp.arange(4)), ((4, 3),)),
-        ("batched", lambda x: jax.vmap(lambda row, i: lax.dynamic_slice(row, (i,), (2,)))(x, jnp.arange(3)), ((3, 4),)),
+    examples=(
+        Example(lambda x: x[jnp.array([2, 0, 2])], ((4, 3),), "repeated rows"),
+        Example(lambda x: x[jnp.array([0, 1, 0]), :, jnp.array([2, -1, 2])], ((2, 2, 3),), "pairs"),
+        Example(lambda x: x.at[jnp.array([0, 9, 0])].get(mode="fill", fill_value=0.5), ((4, 3),), "filled"),
+        Example(lambda x: x.at[jnp.array([0, 9, 3])].get(mode="clip"), ((4, 3),), "clipped"),
+        Example(lambda x: jnp.take_along_axis(x, jnp.array([[1, 1], [0, 2], [2, 0]]), axis=1), ((3, 3),), "along an axis"),
+        Example(lambda x: x.at[jnp.array([2, 0])].get(unique_indices=True, mode="promise_in_bounds"), ((4, 3),), "unique"),
+        Example(lambda x: jax.vmap(lambda i: lax.dynamic_slice(x, (i, 0), (2, 2)))(jnp.arange(4)), ((4, 3),), "windows"),
+        Example(lambda x: jax.vmap(lambda row, i: lax.dynamic_slice(row, (i,), (2,)))(x, jnp.arange(3)), ((3, 4),), "batched"),
     ),
 )
 register(
@@ -309,9 +302,7 @@ register(
     complex=True,
     examples=[
         *_updates("multiply"),
-        *_examples(
-            ("zeros", lambda x, u: x.at[jnp.array([1, 1, 0, 1])].multiply(u * jnp.array([0, 1, 1, 1], u.dtype)), ((2,), (4,))),
-        ),
+        *(Example(lambda x, u: x.at[jnp.array([1, 1, 0, 1])].multiply(u * jnp.array([0, 1, 1, 1], u.dtype)), ((2,), (4,)), "zeros"),),
     ],
 )
 for _name, _how in (("scatter_min", "min"), ("scatter_max", "max")):

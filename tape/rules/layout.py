@@ -10,16 +10,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape import jaxapi
+from tape.rules.cotangents import zeros
 from tape.rules.registry import Example, register, zero
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _LINE = (-2.0, 2.0)
-
-
-def _zeros(like: Any) -> Any:
-    return lax.full(like.shape, 0, like.dtype)
 
 
 def _again(name: str, params: dict[str, Any], *inputs: Any) -> tuple[Any, ...]:
@@ -72,12 +69,12 @@ def _stack(ct: Any, out: Any, *ins: Any, axis: int, **_: Any) -> tuple[Any, ...]
 
 def _split(ct: Any, out: Any, x: Any, *, axis: int, **_: Any) -> tuple[Any, ...]:
     """Join the cotangents of the pieces."""
-    return (lambda: lax.concatenate([_zeros(o) if c is None else c for c, o in zip(ct, out, strict=True)], axis),)
+    return (lambda: lax.concatenate([zeros(o) if c is None else c for c, o in zip(ct, out, strict=True)], axis),)
 
 
 def _unstack(ct: Any, out: Any, x: Any, *, axis: int, **_: Any) -> tuple[Any, ...]:
     """Join the cotangents of the pieces along the axis that was taken apart."""
-    return (lambda: jnp.stack([_zeros(o) if c is None else c for c, o in zip(ct, out, strict=True)], axis),)
+    return (lambda: jnp.stack([zeros(o) if c is None else c for c, o in zip(ct, out, strict=True)], axis),)
 
 
 def _tile(ct: Any, out: Any, x: Any, *, reps: Sequence[int], **_: Any) -> tuple[Any, ...]:
@@ -101,7 +98,7 @@ def _pad(ct: Any, out: Any, x: Any, value: Any, *, padding_config: Sequence[tupl
 
     def padding() -> Any:
         filled = lax.pad(lax.full(x.shape, False), jnp.asarray(True), padding_config)
-        return lax.reduce_sum(lax.select(filled, ct, _zeros(ct)), range(ct.ndim))
+        return lax.reduce_sum(lax.select(filled, ct, zeros(ct)), range(ct.ndim))
 
     return operand, padding
 
@@ -147,22 +144,18 @@ def _placed(x: Any) -> Any:
     return lax.with_sharding_constraint(x, jax.sharding.SingleDeviceSharding(jax.devices()[0]))  # type: ignore[no-untyped-call]
 
 
-def _examples(*listed: tuple[str, Callable[..., Any], tuple[tuple[int, ...], ...]]) -> list[Example]:
-    return [Example(fun, shapes, name) for name, fun, shapes in listed]
-
-
 register(
     "reshape",
     _reshape,
     domain=(_LINE,),
     source="a permutation of elements: its transpose is the inverse permutation",
     complex=True,
-    examples=_examples(
-        ("flatten", lambda x: lax.reshape(x, (6,)), ((2, 3),)),
-        ("unit axes", lambda x: lax.reshape(x, (1, 2, 1, 3)), ((2, 3),)),
-        ("dimensions", lambda x: lax.reshape(x, (4, 6), dimensions=(2, 0, 1)), ((2, 3, 4),)),
-        ("scalar", lambda x: lax.reshape(x, ()), ((1, 1),)),
-        ("empty", lambda x: lax.reshape(x, (3, 0)), ((0, 2),)),
+    examples=(
+        Example(lambda x: lax.reshape(x, (6,)), ((2, 3),), "flatten"),
+        Example(lambda x: lax.reshape(x, (1, 2, 1, 3)), ((2, 3),), "unit axes"),
+        Example(lambda x: lax.reshape(x, (4, 6), dimensions=(2, 0, 1)), ((2, 3, 4),), "dimensions"),
+        Example(lambda x: lax.reshape(x, ()), ((1, 1),), "scalar"),
+        Example(lambda x: lax.reshape(x, (3, 0)), ((0, 2),), "empty"),
     ),
 )
 register(
@@ -171,9 +164,9 @@ register(
     domain=(_LINE,),
     source="the same elements in another shape",
     complex=True,
-    examples=_examples(
-        ("one", lambda x: lax.squeeze(x, (1,)), ((2, 1, 3),)),
-        ("all", lambda x: lax.squeeze(x, (0, 2)), ((1, 3, 1),)),
+    examples=(
+        Example(lambda x: lax.squeeze(x, (1,)), ((2, 1, 3),), "one"),
+        Example(lambda x: lax.squeeze(x, (0, 2)), ((1, 3, 1),), "all"),
     ),
 )
 register(
@@ -182,9 +175,9 @@ register(
     domain=(_LINE,),
     source="the inverse permutation of the axes",
     complex=True,
-    examples=_examples(
-        ("matrix", jnp.transpose, ((2, 3),)),
-        ("cycle", lambda x: lax.transpose(x, (2, 0, 1)), ((2, 3, 4),)),
+    examples=(
+        Example(jnp.transpose, ((2, 3),), "matrix"),
+        Example(lambda x: lax.transpose(x, (2, 0, 1)), ((2, 3, 4),), "cycle"),
     ),
 )
 register(
@@ -193,13 +186,13 @@ register(
     domain=(_LINE,),
     source="the transpose of a repetition is a sum",
     complex=True,
-    examples=_examples(
-        ("leading", lambda x: jnp.broadcast_to(x, (4, 2, 3)), ((2, 3),)),
-        ("inner", lambda x: lax.broadcast_in_dim(x, (2, 4, 3), (0, 2)), ((2, 3),)),
-        ("stretched", lambda x: lax.broadcast_in_dim(x, (2, 4, 3), (0, 2)), ((1, 3),)),
-        ("unit axis", lambda x: lax.broadcast_in_dim(x, (1, 1, 3), (1, 2)), ((1, 3),)),
-        ("scalar", lambda x: jnp.broadcast_to(x, (2, 3)), ((),)),
-        ("empty", lambda x: jnp.broadcast_to(x, (0, 3)), ((3,),)),
+    examples=(
+        Example(lambda x: jnp.broadcast_to(x, (4, 2, 3)), ((2, 3),), "leading"),
+        Example(lambda x: lax.broadcast_in_dim(x, (2, 4, 3), (0, 2)), ((2, 3),), "inner"),
+        Example(lambda x: lax.broadcast_in_dim(x, (2, 4, 3), (0, 2)), ((1, 3),), "stretched"),
+        Example(lambda x: lax.broadcast_in_dim(x, (1, 1, 3), (1, 2)), ((1, 3),), "unit axis"),
+        Example(lambda x: jnp.broadcast_to(x, (2, 3)), ((),), "scalar"),
+        Example(lambda x: jnp.broadcast_to(x, (0, 3)), ((3,),), "empty"),
     ),
 )
 register(
@@ -208,9 +201,9 @@ register(
     domain=(_LINE, _LINE, _LINE),
     source="the transpose of joining is cutting",
     complex=True,
-    examples=_examples(
-        ("rows", lambda x, y: lax.concatenate([x, y], 0), ((2, 3), (1, 3))),
-        ("columns", lambda x, y, z: lax.concatenate([x, y, z, x], 1), ((2, 1), (2, 0), (2, 3))),
+    examples=(
+        Example(lambda x, y: lax.concatenate([x, y], 0), ((2, 3), (1, 3)), "rows"),
+        Example(lambda x, y, z: lax.concatenate([x, y, z, x], 1), ((2, 1), (2, 0), (2, 3)), "columns"),
     ),
 )
 register(
@@ -219,9 +212,9 @@ register(
     domain=(_LINE, _LINE),
     source="the transpose of joining is cutting",
     complex=True,
-    examples=_examples(
-        ("first", lambda x, y: jnp.stack([x, y]), ((2, 3), (2, 3))),
-        ("last", lambda x, y: jnp.stack([x, y, x], -1), ((2, 3), (2, 3))),
+    examples=(
+        Example(lambda x, y: jnp.stack([x, y]), ((2, 3), (2, 3)), "first"),
+        Example(lambda x, y: jnp.stack([x, y, x], -1), ((2, 3), (2, 3)), "last"),
     ),
 )
 register(
@@ -230,9 +223,9 @@ register(
     domain=(_LINE,),
     source="the transpose of cutting is joining",
     complex=True,
-    examples=_examples(
-        ("all", lambda x: lax.split(x, (1, 3, 0), axis=1), ((2, 4),)),
-        ("one", lambda x: jnp.split(x, [1, 3])[1], ((4, 2),)),
+    examples=(
+        Example(lambda x: lax.split(x, (1, 3, 0), axis=1), ((2, 4),), "all"),
+        Example(lambda x: jnp.split(x, [1, 3])[1], ((4, 2),), "one"),
     ),
 )
 register(
@@ -241,9 +234,9 @@ register(
     domain=(_LINE,),
     source="the transpose of cutting is joining",
     complex=True,
-    examples=_examples(
-        ("all", jnp.unstack, ((3, 2),)),
-        ("one", lambda x: jnp.unstack(x, axis=1)[1], ((2, 3),)),
+    examples=(
+        Example(jnp.unstack, ((3, 2),), "all"),
+        Example(lambda x: jnp.unstack(x, axis=1)[1], ((2, 3),), "one"),
     ),
 )
 register(
@@ -252,10 +245,10 @@ register(
     domain=(_LINE,),
     source="the transpose of a repetition is a sum",
     complex=True,
-    examples=_examples(
-        ("both", lambda x: jnp.tile(x, (2, 3)), ((3, 2),)),
-        ("one", lambda x: jnp.tile(x, 2), ((3, 2),)),
-        ("none", lambda x: jnp.tile(x, (0, 1)), ((3, 2),)),
+    examples=(
+        Example(lambda x: jnp.tile(x, (2, 3)), ((3, 2),), "both"),
+        Example(lambda x: jnp.tile(x, 2), ((3, 2),), "one"),
+        Example(lambda x: jnp.tile(x, (0, 1)), ((3, 2),), "none"),
     ),
 )
 register(
@@ -264,13 +257,13 @@ register(
     domain=(_LINE, _LINE),
     source="each place of the result reads one element of the operand or the padding value",
     complex=True,
-    examples=_examples(
-        ("edges", lambda x, v: lax.pad(x, v, ((1, 2, 0), (0, 3, 0))), ((2, 3), ())),
-        ("interior", lambda x, v: lax.pad(x, v, ((1, 0, 2), (0, 0, 1))), ((2, 3), ())),
-        ("negative", lambda x, v: lax.pad(x, v, ((-1, 2, 0), (1, -2, 0))), ((3, 4), ())),
-        ("negative interior", lambda x, v: lax.pad(x, v, ((-2, -1, 2), (2, -3, 1))), ((3, 4), ())),
-        ("all cut", lambda x, v: lax.pad(x, v, ((-2, -1, 0),)), ((3,), ())),
-        ("empty", lambda x, v: lax.pad(x, v, ((1, 2, 1),)), ((0,), ())),
+    examples=(
+        Example(lambda x, v: lax.pad(x, v, ((1, 2, 0), (0, 3, 0))), ((2, 3), ()), "edges"),
+        Example(lambda x, v: lax.pad(x, v, ((1, 0, 2), (0, 0, 1))), ((2, 3), ()), "interior"),
+        Example(lambda x, v: lax.pad(x, v, ((-1, 2, 0), (1, -2, 0))), ((3, 4), ()), "negative"),
+        Example(lambda x, v: lax.pad(x, v, ((-2, -1, 2), (2, -3, 1))), ((3, 4), ()), "negative interior"),
+        Example(lambda x, v: lax.pad(x, v, ((-2, -1, 0),)), ((3,), ()), "all cut"),
+        Example(lambda x, v: lax.pad(x, v, ((1, 2, 1),)), ((0,), ()), "empty"),
     ),
 )
 register(
@@ -279,9 +272,9 @@ register(
     domain=(_LINE,),
     source="a reversal is its own transpose",
     complex=True,
-    examples=_examples(
-        ("one", lambda x: lax.rev(x, (1,)), ((2, 3),)),
-        ("both", jnp.flip, ((2, 3),)),
+    examples=(
+        Example(lambda x: lax.rev(x, (1,)), ((2, 3),), "one"),
+        Example(jnp.flip, ((2, 3),), "both"),
     ),
 )
 register(
@@ -290,11 +283,11 @@ register(
     domain=(_LINE,),
     source="the transpose of reading a part is writing it into zeros",
     complex=True,
-    examples=_examples(
-        ("plain", lambda x: x[1:3, :2], ((4, 3),)),
-        ("strides", lambda x: lax.slice(x, (1, 0), (7, 5), (3, 2)), ((8, 5),)),
-        ("uneven end", lambda x: lax.slice(x, (1,), (7,), (4,)), ((8,),)),
-        ("empty", lambda x: lax.slice(x, (2, 0), (2, 3), (2, 1)), ((4, 3),)),
+    examples=(
+        Example(lambda x: x[1:3, :2], ((4, 3),), "plain"),
+        Example(lambda x: lax.slice(x, (1, 0), (7, 5), (3, 2)), ((8, 5),), "strides"),
+        Example(lambda x: lax.slice(x, (1,), (7,), (4,)), ((8,),), "uneven end"),
+        Example(lambda x: lax.slice(x, (2, 0), (2, 3), (2, 1)), ((4, 3),), "empty"),
     ),
 )
 register(
@@ -303,7 +296,7 @@ register(
     domain=(_LINE,),
     source="identity",
     complex=True,
-    examples=_examples(("copy", jnp.copy, ((2, 3),))),
+    examples=(Example(jnp.copy, ((2, 3),), "copy"),),
 )
 register(
     "name",
@@ -311,7 +304,7 @@ register(
     domain=(_LINE,),
     source="identity; the name speaks to checkpoint policies only",
     complex=True,
-    examples=_examples(("named", lambda x: _again("name", {"name": "x"}, x)[0], ((2, 3),))),
+    examples=(Example(lambda x: _again("name", {"name": "x"}, x)[0], ((2, 3),), "named"),),
 )
 register(
     "device_put",
@@ -319,10 +312,10 @@ register(
     domain=(_LINE,),
     source="identity, to another place; the cotangent goes back",
     complex=True,
-    examples=_examples(
-        ("anywhere", jax.device_put, ((2, 3),)),
-        ("device", lambda x: jax.device_put(x, jax.devices()[0]), ((2, 3),)),
-        ("there and back", lambda x: jax.device_put(x, jax.devices()[0], src=jax.devices()[0]), ((2, 3),)),
+    examples=(
+        Example(jax.device_put, ((2, 3),), "anywhere"),
+        Example(lambda x: jax.device_put(x, jax.devices()[0]), ((2, 3),), "device"),
+        Example(lambda x: jax.device_put(x, jax.devices()[0], src=jax.devices()[0]), ((2, 3),), "there and back"),
     ),
 )
 register(
@@ -331,9 +324,7 @@ register(
     domain=(_LINE,),
     source="identity; the cotangent is laid out as its value",
     complex=True,
-    examples=_examples(
-        ("one device", _placed, ((2, 3),)),
-    ),
+    examples=(Example(_placed, ((2, 3),), "one device"),),
 )
 register(
     "optimization_barrier",
@@ -341,9 +332,9 @@ register(
     domain=(_LINE, _LINE),
     source="identity of several values at once",
     complex=True,
-    examples=_examples(
-        ("both", _held, ((2, 3), (2,))),
-        ("one", lambda x, y: _held(x, y)[1], ((2, 3), (2,))),
+    examples=(
+        Example(_held, ((2, 3), (2,)), "both"),
+        Example(lambda x, y: _held(x, y)[1], ((2, 3), (2,)), "one"),
     ),
 )
 zero("empty2", source="no inputs")
