@@ -1,0 +1,151 @@
+"""Calls that bring a derivative of their own, or that are computed again in the sweep.
+
+The user's derivative of a ``custom_jvp`` or ``custom_vjp`` function is asked for, so these two rules, and only these, ask JAX for it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from tape import jaxapi
+from tape import pullback as sweep
+from tape.rules.registry import Example, register
+
+
+def _chosen(ins: tuple[Any, ...], wanted: tuple[bool, ...] | None) -> list[int]:
+    """Positions of the inputs whose cotangents are wanted (all differentiable ones where nobody said)."""
+    flags = map(sweep.differentiable, ins) if wanted is None else wanted
+    return [i for i, flag in enumerate(flags) if flag]
+
+
+def _spread(grads: Any, chosen: list[int], count: int) -> tuple[Any, ...]:
+    """Cotangents of the chosen inputs, None for the others."""
+    table = dict(zip(chosen, grads, strict=True))
+    return tuple(table.get(i) for i in range(count))
+
+
+def _applied(name: str, params: dict[str, Any], ins: tuple[Any, ...], chosen: list[int]) -> Any:
+    """Apply the primitive as a function of its chosen inputs."""
+    found = jaxapi.primitive(name)
+    assert found is not None  # noqa: S101 - we are in its rule
+
+    def fun(*varying: Any) -> tuple[Any, ...]:
+        filled = list(ins)
+        for i, value in zip(chosen, varying, strict=True):
+            filled[i] = value
+        return jaxapi.bind(found, params, filled)
+
+    return fun
+
+
+def _custom_vjp_call(ct: tuple[Any, ...], out: tuple[Any, ...], *ins: Any, wanted: tuple[bool, ...] | None = None, **params: Any) -> tuple[Any, ...]:
+    """Run the user's forward and backward functions."""
+    chosen = _chosen(ins, wanted)
+    _, backward = jax.vjp(_applied("custom_vjp_call", params, ins, chosen), *[ins[i] for i in chosen])
+    seeds = [
+        (sweep.zeros(x) if c is None else c) if sweep.differentiable(x) else np.zeros(x.shape, jaxapi.float0) for c, x in zip(ct, out, strict=True)
+    ]
+    return _spread(backward(tuple(seeds)), chosen, len(ins))
+
+
+def _custom_jvp_call(ct: tuple[Any, ...], out: tuple[Any, ...], *ins: Any, wanted: tuple[bool, ...] | None = None, **params: Any) -> tuple[Any, ...]:
+    """Sweep the user's JVP, which is linear in the tangents, backwards."""
+    chosen = _chosen(ins, wanted)
+    fun = _applied("custom_jvp_call", params, ins, chosen)
+    smooth = [i for i, x in enumerate(out) if sweep.differentiable(x)]
+
+    def tangents_out(*tangents: Any) -> list[Any]:
+        _, results = jax.jvp(fun, tuple(ins[i] for i in chosen), tangents)
+        return [results[i] for i in smooth]
+
+    start = [jnp.zeros_like(ins[i]) for i in chosen]
+    linear, _ = jaxapi.trace(tangents_out, *start)
+    grads = sweep.pullback(linear, start, [ct[i] for i in smooth])
+    return _spread(grads, chosen, len(ins))
+
+
+def _remat(
+    ct: tuple[Any, ...], out: tuple[Any, ...], *ins: Any, jaxpr: Any, prevent_cse: Any = True, wanted: tuple[bool, ...] | None = None, **_: Any
+) -> tuple[Any, ...]:
+    """Sweep the body with all its forward values computed again, not before the cotangents are there.
+
+    A policy says which values may be kept; none of them is.
+    """
+    guarded = prevent_cse if isinstance(prevent_cse, (tuple, list)) else (prevent_cse,) * len(ins)
+    held = [i for i, guard in enumerate(guarded) if guard]
+    values = list(ins)
+    if held:
+        barred, ct = lax.optimization_barrier(([ins[i] for i in held], tuple(ct)))
+        for i, value in zip(held, barred, strict=True):
+            values[i] = value
+    return sweep.pullback(jaxapi.closed(jaxpr), values, ct, wanted)
+
+
+@jax.custom_vjp
+def _doubled(x: Any, y: Any) -> Any:
+    return x * jnp.sin(y)
+
+
+_doubled.defvjp(
+    lambda x, y: (_doubled(x, y), (x, y)),
+    lambda saved, ct: (ct * jnp.sin(saved[1]), ct * saved[0] * jnp.cos(saved[1])),
+)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _cubed(x: Any, factor: float) -> Any:
+    return factor * x * x * x
+
+
+@_cubed.defjvp
+def _cubed_jvp(factor: float, primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    (x,), (dx,) = primals, tangents
+    return _cubed(x, factor), 3 * factor * x * x * dx
+
+
+def _body(x: Any, y: Any) -> tuple[Any, Any]:
+    z = jnp.sin(x * y)
+    return z * x, jnp.cos(z)
+
+
+register(
+    "custom_vjp_call",
+    _custom_vjp_call,
+    domain=((-1.0, 1.0), (-1.0, 1.0)),
+    source="the user's backward function",
+    examples=[Example(_doubled, ((3,), (3,))), Example(_doubled, ((0,), (0,)), "empty")],
+    complex=True,
+    selective=True,
+)
+register(
+    "custom_jvp_call",
+    _custom_jvp_call,
+    domain=((-1.0, 1.0),),
+    source="the user's JVP, transposed by a sweep over it",
+    examples=[
+        Example(lambda x: _cubed(x, 2.0), ((3,),)),
+        Example(lambda x: jax.nn.silu(_cubed(x, 0.5)), ((2, 3),), "nested in others"),
+        Example(lambda x: _cubed(x, 2.0), ((0,),), "empty"),
+    ],
+    complex=True,
+    selective=True,
+)
+register(
+    "remat",
+    _remat,
+    domain=((-1.0, 1.0), (-1.0, 1.0)),
+    source="chain rule over the body",
+    examples=[
+        Example(jax.checkpoint(_body), ((3,), (3,))),
+        Example(jax.checkpoint(_body, prevent_cse=False), ((3,), (3,)), "without a barrier"),
+        Example(jax.checkpoint(_body, policy=jax.checkpoint_policies.dots_saveable), ((3,), (3,)), "with a policy"),
+    ],
+    complex=True,
+    selective=True,
+)
