@@ -67,9 +67,18 @@ def check_empty(record, example, size):
     grads = jax.eval_shape(own_of, args, cts)
     assert [(g.shape, g.dtype) for g in grads] == [(a.shape, a.dtype) for a in args], what
     if any(a.size for a in args):
-        own, expected = jax.jit(lambda a, c: (own_vjp(fun, a, c), trusted(record, example, lambda: jax_vjp(fun, a, c))))(args, cts)
+        own = jax.jit(own_of)(args, cts)
+        expected = trusted(record, example, lambda: runs(jax.jit(jax_of), args, cts))
         if expected is not None:
             assert_same(own, expected, what)
+
+
+def runs(fun, *args):
+    """Result of a compiled function, or None where XLA does not accept it (JAX convolves with empty windows)."""
+    try:
+        return fun(*args)
+    except ValueError:
+        return None
 
 
 @each(DIFFERENTIABLE)
