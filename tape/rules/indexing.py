@@ -306,6 +306,6 @@ register(
     ],
 )
 _EXTREMUM = "the cotangent goes to what equals the result, evenly among ties"
-_NOT_CLIPPED = [e for e in _updates("max") if e.name != "clipped"]  # JAX 0.10 answers inf for clipped places
-register("scatter_max", _scatter_extremum, domain=(_LINE, _LINE), source=_EXTREMUM, examples=[*_NOT_CLIPPED, _tied("max")])
-register("scatter_min", _scatter_extremum, domain=(_LINE, _LINE), source=_EXTREMUM, examples=[_updates("min")[2], _tied("min")])
+_FEW = [e for e in _updates("min") if e.name in {"repeated", "clipped"}]
+register("scatter_max", _scatter_extremum, domain=(_LINE, _LINE), source=_EXTREMUM, examples=[*_updates("max"), _tied("max")])
+register("scatter_min", _scatter_extremum, domain=(_LINE, _LINE), source=_EXTREMUM, examples=[*_FEW, _tied("min")])
