@@ -11,14 +11,18 @@ from tape.rules import (
     complex_numbers,
     contraction,
     convolution,
+    cumulative,
     elementary,
     factorizations,
     fourier,
     indexing,
     layout,
+    reductions,
+    sorting,
     special,
     spectral,
     triangular,
+    windows,
 )
 from tape.rules.registry import Domain, Example, Rule, coverage, defvjp, lookup, registered
 

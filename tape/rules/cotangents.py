@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["cast", "zeros"]
+__all__ = ["cast", "wide", "zeros"]
 
 
 def zeros(like: Any) -> Any:
@@ -22,3 +22,8 @@ def cast(ct: Any, dtype: Any) -> Any:
     if jnp.issubdtype(ct.dtype, jnp.complexfloating) and not jnp.issubdtype(dtype, jnp.complexfloating):
         ct = lax.real(ct)
     return lax.convert_element_type(ct, dtype)
+
+
+def wide(x: Any) -> Any:
+    """Float32 in place of a half precision, for partial products and counts that would overflow there."""
+    return lax.convert_element_type(x, jnp.float32) if jnp.finfo(x.dtype).bits == 16 else x

@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 from jax import lax
 
+from tape.rules.cotangents import wide
 from tape.rules.registry import Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LINE = (-2.0, 2.0)
-
-
-def _wide(x: Any) -> Any:
-    """Float32 in place of a half precision, so that partial products do not overflow."""
-    return lax.convert_element_type(x, jnp.float32) if jnp.finfo(x.dtype).bits == 16 else x  # noqa: PLR2004 - bits of a half
 
 
 def _led(x: Any, axis: int, reverse: bool) -> Any:
@@ -48,11 +44,17 @@ def _cumprod(ct: Any, out: Any, x: Any, *, axis: int, reverse: bool, **_: Any) -
     def grad() -> Any:
         if not x.shape[axis]:
             return ct
-        c, y, v = (_led(_wide(a), axis, reverse) for a in (ct, out, x))
+        c, y, v = (_led(wide(a), axis, reverse) for a in (ct, out, x))
         before = jnp.concatenate([lax.full_like(y[:1], 1), y[:-1]])
         return lax.convert_element_type(_unled(before * _backwards(v[1:], c), axis, reverse), x.dtype)
 
     return (grad,)
+
+
+def _ratio(x: Any, y: Any) -> Any:
+    """Weight exp(x - y): 1 where both are inf, and 0 where both are -inf, as a sum without terms has none to weigh."""
+    undefined = lax.eq(x, y) & jnp.isinf(y)
+    return jnp.where(undefined, jnp.where(y > 0, 1, 0), lax.exp(jnp.where(undefined, 0, x - y)))
 
 
 def _cumlogsumexp(ct: Any, out: Any, x: Any, *, axis: int, reverse: bool, **_: Any) -> tuple[Any, ...]:
@@ -61,11 +63,8 @@ def _cumlogsumexp(ct: Any, out: Any, x: Any, *, axis: int, reverse: bool, **_: A
     def grad() -> Any:
         if not x.shape[axis]:
             return ct
-        c, y, v = (_led(_wide(a), axis, reverse) for a in (ct, out, x))
-        y = jnp.where(jnp.isinf(y), 0, y)  # exp(-inf - 0) is the weight 0; -inf - -inf would be nan
-        empty = jnp.isinf(_led(out, axis, reverse)[:-1])
-        decay = jnp.where(empty, 0, lax.exp(jnp.where(empty, 0, y[:-1] - y[1:])))
-        return lax.convert_element_type(_unled(lax.exp(v - y) * _backwards(decay, c), axis, reverse), x.dtype)
+        c, y, v = (_led(wide(a), axis, reverse) for a in (ct, out, x))
+        return lax.convert_element_type(_unled(_ratio(v, y) * _backwards(_ratio(y[:-1], y[1:]), c), axis, reverse), x.dtype)
 
     return (grad,)
 
@@ -76,7 +75,7 @@ def _halves(first: Any, second: Any, wins: Callable[[Any, Any], Any], ct: Any) -
     none, half = lax.full_like(ct, 0), ct * 0.5
     return (
         lax.select(tie, half, lax.select(wins(first, second), ct, none)),
-        lax.select(tie, half, lax.select(wins(first, second), none, ct)),
+        lax.select(tie, half, lax.select(wins(second, first), ct, none)),
     )
 
 
@@ -116,7 +115,7 @@ def _running(pick: Callable[[Any, Any], Any], wins: Callable[[Any, Any], Any]) -
 
 
 def _along(cumulate: Callable[..., Any]) -> list[Example]:
-    """Uses of a cumulation along every kind of axis, in both directions."""
+    """List uses of a cumulation along every kind of axis, in both directions."""
     return [
         Example(lambda x: cumulate(x, 0), ((5,),), "vector"),
         Example(lambda x: cumulate(x, 0, reverse=True), ((4, 2),), "first axis, reverse"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 from jax import lax
 
+from tape.rules.cotangents import wide
 from tape.rules.registry import Example, register, zero
 
 if TYPE_CHECKING:
@@ -21,19 +22,14 @@ def _repeat(reduced: Any, shape: Sequence[int], axes: Sequence[int]) -> Any:
     return lax.broadcast_in_dim(reduced, shape, [d for d in range(len(shape)) if d not in axes])
 
 
-def _wide(x: Any) -> Any:
-    """Float32 in place of a half precision, so that partial products and counts do not overflow."""
-    return lax.convert_element_type(x, jnp.float32) if jnp.finfo(x.dtype).bits == 16 else x  # noqa: PLR2004 - bits of a half
-
-
 def _extreme(ct: Any, out: Any, x: Any, *, axes: Sequence[int], **_: Any) -> tuple[Any, ...]:
     """Split the cotangent evenly among the elements that attain the extreme."""
 
     def grad() -> Any:
         reached = lax.eq(x, _repeat(out, x.shape, axes))
         count = lax.reduce_sum(lax.convert_element_type(reached, jnp.int32), tuple(axes))
-        wide = _wide(ct)
-        share = lax.convert_element_type(wide / lax.convert_element_type(count, wide.dtype), x.dtype)
+        total = wide(ct)
+        share = lax.convert_element_type(total / lax.convert_element_type(count, total.dtype), x.dtype)
         return lax.convert_element_type(reached, x.dtype) * _repeat(share, x.shape, axes)
 
     return (grad,)
@@ -61,17 +57,17 @@ def _reduce_prod(ct: Any, out: Any, x: Any, *, axes: Sequence[int], **_: Any) ->
     def grad() -> Any:
         kept = [d for d in range(x.ndim) if d not in axes]
         order = [*axes, *kept]
-        moved = lax.transpose(_wide(x), order)
+        moved = lax.transpose(wide(x), order)
         rows = math.prod(x.shape[d] for d in axes)
         others = lax.reshape(_others(lax.reshape(moved, (rows, *out.shape))), moved.shape)
         back = sorted(range(x.ndim), key=order.__getitem__)
-        return lax.convert_element_type(_repeat(_wide(ct), x.shape, axes) * lax.transpose(others, back), x.dtype)
+        return lax.convert_element_type(_repeat(wide(ct), x.shape, axes) * lax.transpose(others, back), x.dtype)
 
     return (grad,)
 
 
 def _over(reduce: Callable[..., Any]) -> list[Example]:
-    """Uses of a reduction over every kind of axes."""
+    """List uses of a reduction over every kind of axes."""
     return [
         Example(lambda x: reduce(x, (0, 1, 2)), ((2, 3, 2),), "all axes"),
         Example(lambda x: reduce(x, (0,)), ((3, 2),), "first axis"),
@@ -88,7 +84,7 @@ register(
     lambda ct, out, x, *, axes, **_: (lambda: _repeat(ct, x.shape, axes),),
     domain=(_LINE,),
     source="d sum(x) = sum(dx)",
-    examples=_over(lambda x, axes: lax.reduce_sum(x, axes)),
+    examples=_over(lax.reduce_sum),
     complex=True,
 )
 register(
@@ -96,14 +92,14 @@ register(
     _extreme,
     domain=(_LINE,),
     source="d max(x) = mean of dx over the elements equal to the maximum",
-    examples=_over(lambda x, axes: lax.reduce_max(x, axes)),
+    examples=_over(lax.reduce_max),
 )
 register(
     "reduce_min",
     _extreme,
     domain=(_LINE,),
     source="d min(x) = mean of dx over the elements equal to the minimum",
-    examples=_over(lambda x, axes: lax.reduce_min(x, axes)),
+    examples=_over(lax.reduce_min),
 )
 register(
     "reduce_prod",
@@ -111,7 +107,7 @@ register(
     domain=((0.5, 1.5),),
     source="d prod(x) = sum of dx_i times the product of the others",
     examples=[
-        *_over(lambda x, axes: lax.reduce_prod(x, axes)),
+        *_over(lax.reduce_prod),
         Example(lambda x: lax.reduce_prod(x * jnp.array([1.0, 0.0, 1.0, 1.0, 1.0], x.dtype), (0,)), ((5,),), "one zero"),
         Example(lambda x: lax.reduce_prod(x * jnp.array([1.0, 0.0, 1.0, 0.0, 1.0], x.dtype), (0,)), ((5,),), "two zeros"),
     ],

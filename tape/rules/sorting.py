@@ -51,7 +51,7 @@ register(
     domain=(_LINE, _LINE, _LINE),
     source="y = P x with the permutation constant between ties, so that the transpose is the inverse permutation",
     examples=[
-        Example(lambda x: lax.sort(x), ((5,),), "vector"),
+        Example(lax.sort, ((5,),), "vector"),
         Example(lambda x: lax.sort(x, dimension=0), ((4, 2),), "first axis"),
         Example(lambda x: lax.sort(x, dimension=1, is_stable=False), ((2, 3, 2),), "middle axis, not stable"),
         Example(lambda x, y: lax.sort((x, y), dimension=1), ((2, 4), (2, 4)), "key and value"),
