@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from tape import errors, rules
 from tape.differentiation import backward, gradients
 from tape.modes import eager, enable_grad, no_grad, set_grad_enabled
@@ -22,3 +25,16 @@ __all__ = [
     "stats",
 ]
 __version__ = "0.1.0"
+
+_NAMESPACES = ("lax", "nn", "numpy", "random", "scipy")  # imported at their first use
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMESPACES:
+        return importlib.import_module(f"tape.{name}")
+    msg = f"module 'tape' has no attribute {name!r}"
+    raise AttributeError(msg)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NAMESPACES})

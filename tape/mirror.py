@@ -11,305 +11,378 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.errors
 import numpy as np
 
-from tape import record
+from tape import jaxapi, record
 from tape.errors import ConcretizationError, LostGradientError, TapeError
 from tape.kernel import Op, intern_op
 from tape.program import look
+from tape.pullback import differentiable
 from tape.record import Handle
+from tape.template import ARRAY, Baked, Fixed, Node, Static, fill, fix, unfix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
-__all__ = ["call", "mirrored", "operator"]
+__all__ = ["call", "describe", "mirrored", "on_values", "variable"]
 
 _SCALARS = (bool, int, float, complex)
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
-# Exponents stay static: x**2 is another primitive than x**y.
-_STATIC_ARGUMENTS = {("power", 1), ("pow", 1), ("float_power", 1), ("integer_pow", 1)}
-_BAKED_BYTES = 1 << 16
+_NUMBERS = frozenset(_SCALARS)
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+# Arguments that stay static although they take arrays: x**2 is another primitive than x**y, and a static roll is a concatenation.
+_STATIC_ARGUMENTS = {("power", 1), ("pow", 1), ("float_power", 1), ("integer_pow", 1), ("roll", 1)}
+_ARRAY_NAMES = ("ArrayLike", "RealArray", "IntegerArray", "numpy.ndarray", "RealNumeric", "Numeric")
+_BAKED_BYTES = 1 << 14
+_KNOWN_LIMIT = 1024
 
 
-class _Array:
-    """Stands for an array in a call's key."""
-
-    def __repr__(self) -> str:
-        return "array"
-
-
-_ARRAY = _Array()
-
-
-class _Baked:
-    """An array that a call's key holds by value, because the function needs to see it."""
-
-    __slots__ = ("key", "value")
-
-    def __init__(self, value: np.ndarray[Any, Any]) -> None:
-        self.value = value
-        self.key = (value.shape, value.dtype.str, value.tobytes())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Baked) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
+def variable(value: Any) -> Any:
+    """Return a Variable as it is, and a constant of anything else that JAX takes for an array."""
+    if isinstance(value, Handle):
+        return value
+    if hasattr(value, "__jax_array__") and not isinstance(value, _ARRAYS):
+        value = value.__jax_array__()
+    return record.constant(value)
 
 
-class _Node:
-    """A container in a call's key: its type, its keys (for dicts) and its items."""
+class Roles:
+    """Which parameters of a function take arrays, read off its annotations at the first call."""
 
-    __slots__ = ("_hash", "items", "names", "type")
+    __slots__ = ("names", "positions", "rest", "scalars")
 
-    def __init__(self, type_: type, names: tuple[Any, ...] | None, items: tuple[Any, ...]) -> None:
-        self.type = type_
-        self.names = names
-        self.items = items
-        self._hash = hash((type_, names, items))
+    def __init__(self, fun: Callable[..., Any], name: str) -> None:
+        self.names: dict[str, bool] = {}
+        positions: list[bool] = []
+        self.rest = True
+        self.scalars = True  # whether Python scalars can be arrays; unlearned when the function needs them static
+        try:
+            parameters = list(inspect.signature(fun).parameters.values())
+        except (TypeError, ValueError):
+            parameters = []
+        for p in parameters:
+            takes = _takes_array(p)
+            if p.kind is p.VAR_POSITIONAL:
+                self.rest = takes
+                continue
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
+                takes = takes and (name, len(positions)) not in _STATIC_ARGUMENTS
+                positions.append(takes)
+            self.names[p.name] = takes
+        self.positions = tuple(positions)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Node) and (self.type, self.names, self.items) == (other.type, other.names, other.items)
-
-    def __hash__(self) -> int:
-        return self._hash
+    def at(self, position: int) -> bool:
+        """Say whether the argument at ``position`` takes an array."""
+        return self.positions[position] if position < len(self.positions) else self.rest
 
 
-class _Static:
-    """A value in a call's key, told apart by type as well as by value (1, 1.0 and True are equal, and 0.0 is -0.0)."""
+def _takes_array(parameter: inspect.Parameter) -> bool:
+    if parameter.annotation is inspect.Parameter.empty:
+        return not isinstance(parameter.default, (bool, int)) or parameter.default is inspect.Parameter.empty
+    annotation = parameter.annotation if isinstance(parameter.annotation, str) else str(parameter.annotation)
+    if any(name in annotation for name in _ARRAY_NAMES):
+        return True
+    return annotation.split("|")[0].strip() in {"Array", "Any"}
 
-    __slots__ = ("_hash", "key", "value")
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        self.key = (type(value), repr(value) if isinstance(value, (float, complex)) else value)
-        self._hash = hash(self.key)
+@functools.lru_cache(maxsize=None)
+def roles_of(fun: Callable[..., Any], name: str) -> Roles:
+    """Return the roles of a function's parameters."""
+    return Roles(fun, name)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Static) and self.key == other.key
 
-    def __hash__(self) -> int:
-        return self._hash
+class Application:
+    """A function with the template of its arguments: what an op runs."""
+
+    __slots__ = ("fixed", "fun", "keyword", "positional")
+
+    def __init__(self, fun: Callable[..., Any], positional: tuple[Any, ...], keyword: tuple[Any, ...]) -> None:
+        self.fun = fun
+        self.positional = positional
+        self.keyword = keyword
+        self.fixed = False  # whether some results are no arrays
+
+    def __call__(self, *arrays: Any) -> Any:
+        it = iter(arrays)
+        args = [fill(t, it) for t in self.positional]
+        kwargs = {k: fill(t, it) for k, t in self.keyword}
+        results = self.fun(*args, **kwargs)
+        if isinstance(results, jax.Array):
+            return results
+        results = fix(results)
+        self.fixed = self.fixed or any(isinstance(x, Fixed) for x in jax.tree.leaves(results, is_leaf=lambda x: isinstance(x, Fixed)))
+        return results
 
 
 class _Splitter:
     """Splits the arguments of one call into Variables and a template."""
 
-    def __init__(self, scalars_are_arrays: bool, bake: bool) -> None:
+    def __init__(self, *, scalars: bool, bake: str | None) -> None:
         self.variables: list[Any] = []
-        self.scalars_are_arrays = scalars_are_arrays
-        self.bake = bake
+        self.scalars = scalars  # Python scalars are arrays where the function takes one
+        self.bake = bake  # put the values of no ("None"), integer ("integers") or all ("all") arrays without gradient into the template
+        self.baked_bytes = 0
+        self.met_scalars = False
 
     def split(self, value: Any, takes_array: bool) -> Any:
         """Return the template of ``value`` and append the arrays in it."""
         if isinstance(value, Handle):
-            kind = value._place.kind
-            if self.bake and not kind.requires_grad:
-                return self._baked(look(value))
-            self.variables.append(value)
-            return _ARRAY
+            return self._array(value)
         if value is None or isinstance(value, str):
             return value
-        if isinstance(value, _SCALARS):
-            if takes_array and self.scalars_are_arrays:
-                self.variables.append(record.constant(value))
-                return _ARRAY
-            return _Static(value)
-        if isinstance(value, np.generic):
-            if takes_array:
-                self.variables.append(record.constant(np.asarray(value)))
-                return _ARRAY
-            return _Static(value)
+        if type(value) in _NUMBERS or isinstance(value, np.generic):
+            if not takes_array:
+                return Static(value)
+            self.met_scalars = True
+            if self.scalars:
+                self.variables.append(record.constant(value if type(value) in _NUMBERS else np.asarray(value)))
+                return ARRAY
+            return Static(value)
         if isinstance(value, _ARRAYS):
-            if self.bake:
-                return self._baked(value)
-            self.variables.append(record.constant(value))
-            return _ARRAY
+            return self._array(record.constant(value))
         if isinstance(value, (tuple, list)):
-            items = tuple(self.split(v, takes_array=False) for v in value)
-            return _Node(type(value), None, items)
+            return Node(type(value), None, tuple([self.split(v, takes_array=False) for v in value]))
         if isinstance(value, dict):
-            return _Node(dict, tuple(value), tuple(self.split(v, takes_array=False) for v in value.values()))
+            return Node(dict, tuple(value), tuple([self.split(v, takes_array=False) for v in value.values()]))
         if isinstance(value, slice):
-            return _Node(slice, None, tuple(self.split(v, takes_array=False) for v in (value.start, value.stop, value.step)))
-        if hasattr(value, "__jax_array__"):
-            self.variables.append(record.constant(value.__jax_array__()))
-            return _ARRAY
+            return Node(slice, None, tuple([self.split(v, takes_array=False) for v in (value.start, value.stop, value.step)]))
+        if not isinstance(value, type) and hasattr(value, "__jax_array__"):
+            return self._array(record.constant(value.__jax_array__()))
+        if isinstance(value, _SCALARS):
+            return Static(value)
         return value
 
-    def _baked(self, value: Any) -> Any:
-        if isinstance(value, jax.core.Tracer) or (hasattr(value, "dtype") and jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended)):
-            self.variables.append(record.leaf(value))
-            return _ARRAY
-        return _Baked(np.asarray(value))
+    def _array(self, value: Any) -> Any:
+        kind = value._place.kind
+        if self.bake and not kind.requires_grad and (self.bake == "all" or np.dtype(kind.aval.dtype).kind in "iub"):
+            array = look(value)
+            if not isinstance(array, jaxapi.Tracer):
+                baked = Baked(np.asarray(array))
+                self.baked_bytes += baked.value.nbytes
+                return baked
+        self.variables.append(value)
+        return ARRAY
 
 
-def _fill(template: Any, arrays: Any) -> Any:
-    """Put arrays back in the place of the marks of a template."""
-    if template is _ARRAY:
-        return next(arrays)
-    if isinstance(template, (_Static, _Baked)):
-        return template.value
-    if isinstance(template, _Node):
-        items = [_fill(t, arrays) for t in template.items]
-        if template.type is dict:
-            return dict(zip(template.names or (), items, strict=True))
-        if template.type is slice:
-            return slice(*items)
-        if hasattr(template.type, "_fields"):
-            return template.type(*items)
-        return template.type(items)
-    return template
+_NEEDS_VALUES: set[Any] = set()  # templates whose function has to see its scalars or arrays
 
 
-@functools.lru_cache(maxsize=None)
-def _array_parameters(fun: Callable[..., Any]) -> tuple[dict[str, bool], tuple[bool, ...], bool]:
-    """Say which parameters of ``fun`` take arrays, by name and position, from their annotations; last, for further positions."""
-    try:
-        parameters = list(inspect.signature(fun).parameters.values())
-    except (TypeError, ValueError):
-        return {}, (), True
-    names: dict[str, bool] = {}
-    positions: list[bool] = []
-    rest = True
-    for p in parameters:
-        annotation = p.annotation if isinstance(p.annotation, str) else str(p.annotation)
-        unknown = p.annotation is inspect.Parameter.empty
-        takes = unknown or "ArrayLike" in annotation or annotation.split("|")[0].strip() in {"Array", "Any", "RealNumeric", "Numeric"}
-        if p.kind is p.VAR_POSITIONAL:
-            rest = takes
-            continue
-        names[p.name] = takes
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
-            positions.append(takes)
-    return names, tuple(positions), rest
-
-
-_NEEDS_VALUES: set[Any] = set()  # op keys whose function has to see its scalars or arrays
-
-def call(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call(
+    fun: Callable[..., Any],
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    learn: Callable[[Op, int], None] | None = None,
+) -> Any:
     """Record ``fun(*args, **kwargs)`` as one entry.
+
+    Args:
+        fun: the JAX function.
+        name: what the op is called.
+        args: its arguments; Variables, arrays and scalars among them, also inside lists, tuples, dicts and slices, are the op's inputs.
+        kwargs: its keyword arguments.
+        learn: told the op and the number of its inputs when the same template will give the same op again.
 
     Raises:
         TapeError: the arguments do not fit (JAX's message, and the builtin class that JAX raises).
         LostGradientError: the function must see the value of a Variable that requires grad.
 
     """
-    attempts = ((True, False), (False, False), (False, True))
+    roles = roles_of(fun, name)
     error: Exception | None = None
-    for scalars_are_arrays, bake in attempts:
-        splitter = _Splitter(scalars_are_arrays, bake)
-        key = _key(fun, name, args, kwargs, splitter)
+    met_scalars = True
+    for scalars, bake in ((True, None), (False, None), (False, "integers"), (False, "all")):
+        if bake is None and scalars != roles.scalars and not met_scalars:
+            continue
+        splitter, op, key = _split(fun, name, roles, args, kwargs, scalars=scalars, bake=bake)
+        met_scalars = splitter.met_scalars
+        if key is not None and key in _NEEDS_VALUES:
+            continue
+        if bake and not splitter.variables:
+            break  # nothing is left to trace with
         try:
-            hash(key)
-        except TypeError:
-            op = Op(name, functools.partial(_apply, fun, key[1], key[2]), None)
-        else:
-            if key in _NEEDS_VALUES:
-                continue
-            op = intern_op(key, lambda key=key: Op(name, functools.partial(_apply, fun, key[1], key[2]), key[2]))  # type: ignore[misc]
-        try:
-            return record.record(op, splitter.variables)
+            result = record.record(op, splitter.variables)
         except record.CONCRETE_ERRORS as e:
             error = e
-            _remember(key)
+            if key is not None:
+                _NEEDS_VALUES.add(key)
+            continue
         except TapeError:
-            if not (scalars_are_arrays and _has_scalars(args, kwargs)):
-                raise
-    return _evaluate(fun, name, args, kwargs, error)
+            if scalars and met_scalars:
+                continue
+            raise
+        if op.fun.fixed:  # type: ignore[attr-defined]
+            return unfix(result)
+        if key is not None and bake is None and learn is not None:
+            if not scalars and met_scalars:
+                roles.scalars = False
+            learn(op, len(splitter.variables))
+        return result
+    return on_values(fun, name, args, kwargs, error)
 
 
-def _remember(key: Any) -> None:
+def _split(
+    fun: Callable[..., Any],
+    name: str,
+    roles: Roles,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    scalars: bool,
+    bake: str | None,
+) -> tuple[_Splitter, Op, Any]:
+    """Split a call; return the splitter (with the inputs), the op, and the op's key (None where it is not kept)."""
+    splitter = _Splitter(scalars=scalars, bake=bake)
     try:
-        _NEEDS_VALUES.add(key)
+        positional = tuple([splitter.split(a, roles.at(i)) for i, a in enumerate(args)])
+        keyword = tuple([(k, splitter.split(kwargs[k], roles.names.get(k, False))) for k in sorted(kwargs)])
+    except TapeError:
+        raise
+    except (TypeError, ValueError, OverflowError) as e:
+        raise (record.wrap_jax_error(e, name) or e) from e
+    application = Application(fun, positional, keyword)
+    key = (fun, positional, keyword)
+    try:
+        hash(key)
     except TypeError:
-        return
+        key = None  # type: ignore[assignment]
+    if key is None or splitter.baked_bytes > _BAKED_BYTES:
+        return splitter, Op(name, application, keyword), None
+    return splitter, intern_op(key, lambda: Op(name, application, keyword)), key
 
 
-def _has_scalars(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return any(isinstance(a, (*_SCALARS, np.generic)) for a in (*args, *kwargs.values()))
+def describe(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what ``fun`` says of its arguments' shapes and dtypes, without recording or looking at values."""
+    for scalars in (True, False):
+        splitter, op, _ = _split(fun, name, roles_of(fun, name), args, kwargs, scalars=scalars, bake=None)
+        try:
+            kernel = op.kernel(tuple(v._place.kind.aval for v in splitter.variables))
+        except record.CONCRETE_ERRORS:
+            if not scalars:
+                raise
+            continue
+        except (TypeError, ValueError, IndexError) as e:
+            raise (record.wrap_jax_error(e, name) or e) from e
+        return unfix(jax.tree.unflatten(kernel.tree, kernel.out_avals))
+    raise AssertionError
 
 
-def _key(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any], splitter: _Splitter) -> tuple[Any, ...]:
-    names, positions, rest = _array_parameters(fun)
-    count = len(positions)
-    positional = tuple(
-        splitter.split(a, (positions[i] if i < count else rest) and (name, i) not in _STATIC_ARGUMENTS) for i, a in enumerate(args)
-    )
-    keyword = tuple((k, splitter.split(kwargs[k], names.get(k, False))) for k in sorted(kwargs))
-    return (fun, positional, keyword)
+def on_values(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception | None = None) -> Any:
+    """Look at every argument and run the function now; its arrays are constants.
 
+    Raises:
+        LostGradientError: a result could carry the gradient of an argument that requires grad.
+        ConcretizationError: a value is not known inside a JAX transformation.
 
-def _apply(fun: Callable[..., Any], positional: tuple[Any, ...], keyword: tuple[Any, ...], *arrays: Any) -> Any:
-    it = iter(arrays)
-    args = [_fill(t, it) for t in positional]
-    kwargs = {k: _fill(t, it) for k, t in keyword}
-    return fun(*args, **kwargs)
-
-
-def _evaluate(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception | None) -> Any:
-    """Look at every argument and run the function now; its results are constants."""
-    leaves = jax.tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
-    for leaf in leaves:
-        if isinstance(leaf, Handle) and leaf._place.kind.requires_grad:
-            aval = leaf._place.kind.aval
-            msg = (
-                f"{name}: the result's shape depends on the values of a Variable that requires grad (shape {aval.shape}, dtype {aval.dtype}), "
-                "so no gradient could flow; pass it detached (.detach()), or give the static size that the function offers"
-            )
-            raise LostGradientError(msg) from error
-        if isinstance(leaf, jax.core.Tracer) or (isinstance(leaf, Handle) and isinstance(look(leaf), jax.core.Tracer)):
+    """
+    requiring = None
+    for leaf in jax.tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, Handle)):
+        if isinstance(leaf, jaxapi.Tracer) or (isinstance(leaf, Handle) and isinstance(look(leaf), jaxapi.Tracer)):
             msg = f"{name}: needs the value of an argument, which is not known inside a JAX transformation; give static sizes, or call it outside"
             raise ConcretizationError(msg) from error
-    args, kwargs = jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, (args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
-    with jax.ensure_compile_time_eval():
+        if isinstance(leaf, Handle) and leaf._place.kind.requires_grad and record.LOCAL.mode:
+            requiring = leaf._place.kind.aval
+    values, options = jax.tree.map(_value, (args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
+    with jaxapi.ensure_compile_time_eval():
         try:
-            results = fun(*args, **kwargs)
+            results = fun(*values, **options)
         except (TypeError, ValueError, IndexError) as e:
-            wrapped = record.wrap_jax_error(e, name)
-            raise (wrapped or e) from e
+            raise (record.wrap_jax_error(e, name) or e) from e
+    if requiring is not None and any(isinstance(x, _ARRAYS) and differentiable(x) for x in jax.tree.leaves(results)):
+        msg = (
+            f"{name}: the result depends on the values of a Variable that requires grad (shape {requiring.shape}, dtype {requiring.dtype}) "
+            "in a way that is not traced, so no gradient could flow; pass it detached (.detach()), or give the static size that the function offers"
+        )
+        raise LostGradientError(msg) from error
     return jax.tree.map(lambda x: record.constant(x) if isinstance(x, _ARRAYS) else x, results)
+
+
+def _value(leaf: Any) -> Any:
+    if not isinstance(leaf, Handle):
+        return leaf
+    value = look(leaf)
+    return value if isinstance(value, jax.Array) else jax.numpy.asarray(value)
+
+
+def quick_key(roles: Roles, args: tuple[Any, ...], kwargs: dict[str, Any], variables: list[Any]) -> Any:
+    """Return a cheap key of a call and append its inputs to ``variables``; None where the call needs the full split."""
+    key: list[Any] = []
+    for i, a in enumerate(args):
+        if isinstance(a, Handle):
+            variables.append(a)
+            key.append(ARRAY)
+        elif not _quick(key, a, variables, roles.scalars and roles.at(i)):
+            return None
+    for k, a in kwargs.items():
+        key.append(k)
+        if isinstance(a, Handle):
+            variables.append(a)
+            key.append(ARRAY)
+        elif not _quick(key, a, variables, roles.scalars and roles.names.get(k, False)):
+            return None
+    return tuple(key)
+
+
+def _quick(key: list[Any], a: Any, variables: list[Any], takes_array: bool) -> bool:
+    """Append what is needed of one argument that is no Variable."""
+    kind = type(a)
+    if kind in _PLAIN:
+        if takes_array and kind in _NUMBERS:
+            variables.append(record.scalar(a))
+            key.append(ARRAY)
+        elif kind is float and a == 0.0:
+            return False
+        else:
+            key.append(kind)
+            key.append(a)
+        return True
+    if kind is tuple:
+        for item in a:
+            if type(item) is not int:
+                return False
+        key.append(a)
+        return True
+    if isinstance(a, (type, np.dtype)):
+        key.append(kind)
+        key.append(a)
+        return True
+    if isinstance(a, (jax.Array, np.ndarray)):
+        if isinstance(a, np.ndarray) and a.dtype == object:
+            return False
+        variables.append(record.constant(a))
+        key.append(ARRAY)
+        return True
+    return False
 
 
 def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = "tape.numpy") -> Callable[..., Any]:
     """Return the recording counterpart of a JAX function, with its name, signature and docstring."""
     called = name or fun.__name__
-    ops: dict[int, Op] = {}
+    known: dict[Any, Op] = {}
+    roles: Roles | None = None
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs:
-            count = len(args)
-            op = ops.get(count)
-            if op is not None:
-                for a in args:
-                    if not isinstance(a, Handle):
-                        break
-                else:
-                    return record.record(op, args)
-            elif count and all(isinstance(a, Handle) for a in args):
-                result = call(fun, called, args, kwargs)
-                template = (_ARRAY,) * count
-                key = (fun, template, ())
-                if key not in _NEEDS_VALUES:
-                    ops[count] = intern_op(key, lambda: Op(called, functools.partial(_apply, fun, template, ())))
-                return result
-        return call(fun, called, args, kwargs)
+        nonlocal roles
+        if roles is None:
+            roles = roles_of(fun, called)
+        variables: list[Any] = []
+        key = quick_key(roles, args, kwargs, variables)
+        if key is None:
+            return call(fun, called, args, kwargs)
+        op = known.get(key)
+        if op is not None:
+            return record.record(op, variables)
+
+        def learn(op: Op, inputs: int) -> None:
+            if inputs == len(variables):
+                if len(known) > _KNOWN_LIMIT:
+                    known.clear()
+                known[key] = op
+
+        return call(fun, called, args, kwargs, learn)
 
     functools.update_wrapper(wrapper, fun)
     wrapper.__name__ = called
     wrapper.__qualname__ = called
     wrapper.__module__ = module
     return wrapper
-
-
-def operator(fun: Callable[..., Any], name: str) -> Callable[[Any, Any], Any]:
-    """Return a recording function of two operands that is quick for two Variables."""
-    op = intern_op((fun, (_ARRAY, _ARRAY), ()), lambda: Op(name, functools.partial(_apply, fun, (_ARRAY, _ARRAY), ())))
-
-    def apply(a: Any, b: Any) -> Any:
-        if isinstance(b, Handle) and isinstance(a, Handle):
-            return record.record(op, (a, b))
-        return call(fun, name, (a, b), {})
-
-    return apply

@@ -6,6 +6,7 @@ needs the value (``float``, printing, ``.value``) looks at it and so runs what i
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -270,6 +271,8 @@ class Variable(methods.ArrayMethods):
         return np.array(_concrete(self, "asarray"), dtype=dtype) if copy is not False else np.asarray(_concrete(self, "asarray"), dtype=dtype)
 
     def __jax_array__(self) -> Any:
+        if methods.called_by_array_operator(sys._getframe(1).f_code):  # noqa: SLF001 - jax_array * v: no array, so that it defers to us
+            return self
         if self.requires_grad:
             msg = (
                 f"a Variable that requires grad ({differentiation.describe(self)}) met a raw JAX function, which would lose its gradient; use "

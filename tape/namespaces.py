@@ -1,0 +1,392 @@
+"""The mirrored namespaces: every public name of a JAX module, made at its first use.
+
+What a name becomes is decided here, in tables, once: a function that records unless a table says otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape import record
+from tape.errors import TapeError
+from tape.mirror import call, describe, mirrored, on_values
+from tape.program import look
+from tape.record import Handle
+from tape.selection import SELECTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["CALLABLES", "Namespace", "UFunc"]
+
+# Functions of functions: they need Variables inside the callable, and its captures found.
+CALLABLES: dict[str, frozenset[str]] = {
+    "jax.numpy": frozenset({"apply_along_axis", "apply_over_axes", "fromfunction", "frompyfunc", "piecewise", "vectorize"}),
+    "jax.lax": frozenset(
+        {
+            "associative_scan",
+            "composite",
+            "cond",
+            "custom_linear_solve",
+            "custom_root",
+            "fori_loop",
+            "map",
+            "platform_dependent",
+            "reduce",
+            "reduce_window",
+            "scan",
+            "scatter_apply",
+            "switch",
+            "while_loop",
+        }
+    ),
+    "jax.nn": frozenset(),
+    "jax.random": frozenset(),
+    "jax.scipy.linalg": frozenset({"funm"}),
+    "jax.scipy.optimize": frozenset({"minimize"}),
+    "jax.scipy.sparse.linalg": frozenset({"bicgstab", "cg", "gmres"}),
+}
+
+# Functions of shapes and dtypes: they return plain Python values and record nothing.
+METADATA: dict[str, frozenset[str]] = {
+    "jax.numpy": frozenset(
+        "broadcast_shapes can_cast einsum_path get_printoptions iscomplexobj isdtype isrealobj isscalar issubdtype iterable ndim "
+        "promote_types result_type shape size".split()
+    ),
+    "jax.nn": frozenset({"get_scaled_dot_general_config"}),
+    "jax.lax": frozenset(
+        "axis_size broadcast_shapes conv_dimension_numbers conv_general_permutations conv_general_shape_tuple conv_shape_tuple "
+        "conv_transpose_shape_tuple dtype padtype_to_pads reduce_window_shape_tuple".split()
+    ),
+    "jax.random": frozenset({"key_dtype", "key_impl"}),
+}
+
+# Functions that read or write something outside, or look at values to make text.
+ON_VALUES: dict[str, frozenset[str]] = {
+    "jax.numpy": frozenset("array_repr array_str from_dlpack frombuffer fromfile fromiter fromstring load save savez".split()),
+}
+
+# Functions without arrays, and types that stand for something: taken over as they are.
+PASSED: dict[str, frozenset[str]] = {
+    "jax.numpy": frozenset({"get_printoptions", "printoptions", "set_printoptions"}),
+    "jax.lax": frozenset({"ConvGeneralDilatedDimensionNumbers", "DotDimensionNumbers", "PrecisionLike", "after_all", "create_token"}),
+}
+
+
+class UFunc:
+    """The recording counterpart of a ``jax.numpy.ufunc``: a function with ``reduce``, ``accumulate``, ``reduceat``, ``at`` and ``outer``."""
+
+    def __init__(self, ufunc: Any, module: str = "tape.numpy") -> None:
+        functools.update_wrapper(self, ufunc)  # type: ignore[arg-type]
+        name = ufunc.__name__
+        self.__module__ = module
+        self.nin, self.nout, self.nargs, self.identity = ufunc.nin, ufunc.nout, ufunc.nargs, ufunc.identity
+        self._call = mirrored(ufunc, name, module=module)
+        for method in ("reduce", "accumulate", "reduceat", "outer", "at"):
+            setattr(self, method, mirrored(getattr(ufunc, method), f"{name}.{method}", module=module))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tape ufunc {self.__name__!r}>"  # type: ignore[attr-defined]
+
+    def __reduce__(self) -> str:
+        return str(self.__name__)  # type: ignore[attr-defined]
+
+
+class Indexer:
+    """``r_``, ``c_``, ``mgrid`` and ``ogrid``: arrays written as an index."""
+
+    def __init__(self, original: Any, name: str) -> None:
+        self.__doc__ = original.__doc__
+        self._original = original
+        self._name = name
+
+    def __getitem__(self, key: Any) -> Any:
+        return call(self._index, self._name, (key,), {})
+
+    def _index(self, key: Any) -> Any:
+        return self._original[key]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return hash(self._name)
+
+
+def _like(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the shape and dtype of its first argument: no gradient flows from it."""
+    name = original.__name__
+    parameter = next(iter(inspect.signature(original).parameters))
+
+    @functools.wraps(original)
+    def like(*args: Any, **kwargs: Any) -> Any:
+        first = args[0] if args else kwargs.pop(parameter, None)
+        if isinstance(first, (Handle, jax.Array, np.ndarray)):
+            aval = first._place.kind.aval if isinstance(first, Handle) else first
+            first = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+        return call(original, name, (first, *args[1:]), kwargs)
+
+    return like
+
+
+def _array(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``array`` or ``asarray``: data without Variables become a constant at once, Variables are recorded (and stacked)."""
+    name = original.__name__
+    recording = mirrored(original, name)
+
+    @functools.wraps(original)
+    def array(*args: Any, **kwargs: Any) -> Any:
+        leaves = jax.tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
+        if any(isinstance(x, (Handle, jax.core.Tracer)) for x in leaves):
+            return recording(*args, **kwargs)
+        with jax.ensure_compile_time_eval():
+            try:
+                value = original(*args, **kwargs)
+                if name == "asarray" and any(isinstance(x, np.ndarray) for x in leaves):
+                    value = jnp.array(value, copy=True)
+            except (TypeError, ValueError, OverflowError) as e:
+                raise (record.wrap_jax_error(e, name) or e) from e
+        return record.leaf(value)
+
+    return array
+
+
+def _metadata(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that answers from shapes and dtypes alone."""
+
+    @functools.wraps(original)
+    def metadata(*args: Any, **kwargs: Any) -> Any:
+        leaves = jax.tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
+        if any(isinstance(x, Handle) for x in leaves):
+            return describe(original, original.__name__, args, kwargs)
+        try:
+            return original(*args, **kwargs)
+        except TapeError:
+            raise
+        except (TypeError, ValueError) as e:
+            raise (record.wrap_jax_error(e, original.__name__) or e) from e
+
+    return metadata
+
+
+def _on_values(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that looks at its arguments and runs at every call."""
+
+    @functools.wraps(original)
+    def looking(*args: Any, **kwargs: Any) -> Any:
+        return on_values(original, original.__name__, args, kwargs)
+
+    return looking
+
+
+def _selection(original: Callable[..., Any]) -> Callable[..., Any]:
+    return functools.wraps(original)(functools.partial(_run, SELECTIONS[original.__name__]))
+
+
+def _run(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return fun(*args, **kwargs)
+
+
+def _stop_gradient(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``stop_gradient``: the same values, as constants."""
+
+    @functools.wraps(original)
+    def stop_gradient(x: Any) -> Any:
+        from tape.methods import detach  # noqa: PLC0415 - imports this module's importers
+
+        return jax.tree.map(
+            lambda leaf: detach(leaf) if isinstance(leaf, Handle) else record.constant(jax.lax.stop_gradient(leaf)),
+            x,
+            is_leaf=lambda leaf: isinstance(leaf, Handle),
+        )
+
+    return stop_gradient
+
+
+def _bitcast(original: Callable[..., Any]) -> Callable[..., Any]:
+    recording = mirrored(original, module="tape.lax")
+
+    @functools.wraps(original)
+    def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
+        from tape.methods import refuse_reinterpretation  # noqa: PLC0415
+
+        if isinstance(operand, Handle) and jnp.dtype(new_dtype) != operand._place.kind.aval.dtype:
+            refuse_reinterpretation(operand, "bitcast_convert_type")
+        return recording(operand, new_dtype)
+
+    return bitcast_convert_type
+
+
+def _initializer_factory(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that returns recording initializers, the same one for the same arguments."""
+
+    @functools.wraps(original)
+    def factory(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, (args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
+        try:
+            return made(args, tuple(sorted(kwargs.items())))
+        except TypeError:
+            return mirrored(original(*args, **kwargs), original.__name__, module="tape.nn.initializers")
+
+    @functools.lru_cache(maxsize=512)
+    def made(args: tuple[Any, ...], kwargs: tuple[Any, ...]) -> Callable[..., Any]:
+        return mirrored(original(*args, **dict(kwargs)), original.__name__, module="tape.nn.initializers")
+
+    return factory
+
+
+_SPECIAL: dict[str, dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
+    "jax.numpy": {
+        **dict.fromkeys(SELECTIONS, _selection),
+        **dict.fromkeys(("zeros_like", "ones_like", "empty_like", "full_like"), _like),
+        "array": _array,
+        "asarray": _array,
+    },
+    "jax.lax": {"stop_gradient": _stop_gradient, "bitcast_convert_type": _bitcast, "full_like": _like},
+}
+
+
+class Namespace:
+    """The mirror of one JAX module.
+
+    Args:
+        name: the module that this is the namespace of (``tape.numpy``).
+        source: the JAX module (``jax.numpy``).
+        own: names that the module defines itself.
+
+    """
+
+    def __init__(self, name: str, source: str, own: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.source = source
+        self.own = own
+
+    @functools.cached_property
+    def module(self) -> types.ModuleType:
+        """The JAX module, imported at the first use."""
+        return importlib.import_module(self.source)
+
+    @functools.cached_property
+    def names(self) -> list[str]:
+        """Every public name."""
+        absent = CALLABLES.get(self.source, frozenset())
+        names = {n for n in self._public() if n not in absent and self.category(n) != "hidden"}
+        return sorted(names | set(self.own))
+
+    def _public(self) -> list[str]:
+        submodules = [f"{m}" for m in _submodules(self.module)]
+        return [n for n in {*dir(self.module), *submodules} if not n.startswith("_")]
+
+    def category(self, name: str) -> str:
+        """Say what becomes of a name: mirrored, special, selection, metadata, on values, callables, passed, module or hidden."""
+        for category, table in (("callables", CALLABLES), ("passed", PASSED), ("metadata", METADATA), ("on values", ON_VALUES)):
+            if name in table.get(self.source, ()):
+                return category
+        if name in _SPECIAL.get(self.source, {}):
+            return "special"
+        if name in _submodules(self.module):
+            return "module"
+        value = getattr(self.module, name)
+        if isinstance(value, types.ModuleType):
+            return "module" if value.__name__.startswith(self.source) else "hidden"
+        if isinstance(value, jax.extend.core.Primitive) or name == "annotations":
+            return "hidden"
+        if isinstance(value, type) or not callable(value):
+            return "passed"
+        return "mirrored"
+
+    def get(self, name: str) -> Any:
+        """Make (once) and return the counterpart of a name; a module's ``__getattr__``."""
+        if name.startswith("_") or (not hasattr(self.module, name) and name not in _submodules(self.module)):
+            msg = f"module {self.name!r} has no attribute {name!r}"
+            raise AttributeError(msg, name=name, obj=sys.modules.get(self.name))
+        category = self.category(name)
+        if category in {"callables", "hidden"}:
+            msg = f"module {self.name!r} has no attribute {name!r}"
+            raise AttributeError(msg, name=name, obj=sys.modules.get(self.name))
+        made = self._make(name, category)
+        setattr(sys.modules[self.name], name, made)
+        return made
+
+    def _make(self, name: str, category: str) -> Any:
+        if category == "module":
+            return importlib.import_module(f"{self.name}.{name}")
+        value = getattr(self.module, name)
+        if category == "passed":
+            return self._passed(value, name)
+        if category == "metadata":
+            made = _metadata(value)
+        elif category == "on values":
+            made = _on_values(value)
+        elif category == "special":
+            made = _SPECIAL[self.source][name](value)
+        elif isinstance(value, jnp.ufunc):
+            return UFunc(value, self.name)
+        elif self.source == "jax.nn.initializers" and "key" not in inspect.signature(value).parameters:
+            made = _initializer_factory(value)
+        else:
+            return mirrored(value, name, module=self.name)
+        made.__module__ = self.name
+        return made
+
+    def _passed(self, value: Any, name: str) -> Any:
+        if value is jax.Array:
+            from tape.variable import Variable  # noqa: PLC0415 - imports this module's importers
+
+            return Variable
+        if value is jnp.ufunc:
+            return UFunc
+        if name in {"r_", "c_", "mgrid", "ogrid"}:
+            return Indexer(value, name)
+        return value
+
+
+@functools.lru_cache(maxsize=None)
+def _submodules(module: types.ModuleType) -> frozenset[str]:
+    """Names of the public modules in a package."""
+    import pkgutil  # noqa: PLC0415 - only when names are listed
+
+    return frozenset(m.name for m in pkgutil.iter_modules(getattr(module, "__path__", ())) if not m.name.startswith("_"))
+
+
+class _LazyModule(types.ModuleType):
+    """A mirrored module without a file of its own."""
+
+    _namespace: Namespace
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            return self._namespace.names
+        return self._namespace.get(name)
+
+    def __dir__(self) -> list[str]:
+        return self._namespace.names
+
+
+def install(name: str, source: str) -> None:
+    """Make the mirrors of all modules below the JAX package ``source`` importable below ``name``; they are filled at first use."""
+    import importlib.util  # noqa: PLC0415
+    import pkgutil  # noqa: PLC0415
+
+    spec = importlib.util.find_spec(source)
+    for info in pkgutil.iter_modules((spec and spec.submodule_search_locations) or ()):
+        if info.name.startswith("_"):
+            continue
+        module = _LazyModule(f"{name}.{info.name}", f"The mirror of :mod:`{source}.{info.name}`: its functions, recorded.")
+        module._namespace = Namespace(f"{name}.{info.name}", f"{source}.{info.name}")
+        module.__path__ = []
+        sys.modules[f"{name}.{info.name}"] = module
+        if info.ispkg:
+            install(f"{name}.{info.name}", f"{source}.{info.name}")

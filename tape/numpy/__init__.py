@@ -1,0 +1,27 @@
+"""The mirror of :mod:`jax.numpy`: the same functions, recorded; a conforming Array API namespace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from tape.namespaces import Namespace
+
+_NAMESPACE = Namespace(__name__, "jax.numpy")
+__all__ = _NAMESPACE.names  # noqa: PLE0605 - the names of the JAX module
+
+__array_api_version__: str = jnp.__array_api_version__
+
+
+def __array_namespace_info__() -> Any:
+    return jnp.__array_namespace_info__()
+
+
+
+def __getattr__(name: str) -> Any:
+    return _NAMESPACE.get(name)
+
+
+def __dir__() -> list[str]:
+    return __all__

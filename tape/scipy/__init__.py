@@ -1,0 +1,20 @@
+"""The mirror of :mod:`jax.scipy`: every module of it, its functions recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tape import namespaces
+from tape.namespaces import Namespace
+
+_NAMESPACE = Namespace(__name__, "jax.scipy")
+__all__ = _NAMESPACE.names  # noqa: PLE0605 - the names of the JAX module
+namespaces.install(__name__, "jax.scipy")
+
+
+def __getattr__(name: str) -> Any:
+    return _NAMESPACE.get(name)
+
+
+def __dir__() -> list[str]:
+    return __all__
