@@ -44,17 +44,22 @@ def _applied(name: str, params: dict[str, Any], ins: tuple[Any, ...], chosen: li
     return fun
 
 
-def _custom_vjp_call(ct: tuple[Any, ...], out: tuple[Any, ...], *ins: Any, wanted: tuple[bool, ...] | None = None, **params: Any) -> tuple[Any, ...]:
+def _custom_vjp_call(
+    ct: tuple[Any, ...], out: tuple[Any, ...], *ins: Any, wanted: tuple[bool, ...] | None = None, **params: Any
+) -> tuple[Any, ...]:
     """Run the user's forward and backward functions."""
     chosen = _chosen(ins, wanted)
     _, backward = jax.vjp(_applied("custom_vjp_call", params, ins, chosen), *[ins[i] for i in chosen])
     seeds = [
-        (sweep.zeros(x) if c is None else c) if sweep.differentiable(x) else np.zeros(x.shape, jaxapi.float0) for c, x in zip(ct, out, strict=True)
+        (sweep.zeros(x) if c is None else c) if sweep.differentiable(x) else np.zeros(x.shape, jaxapi.float0)
+        for c, x in zip(ct, out, strict=True)
     ]
     return _spread(backward(tuple(seeds)), chosen, len(ins))
 
 
-def _custom_jvp_call(ct: tuple[Any, ...], out: tuple[Any, ...], *ins: Any, wanted: tuple[bool, ...] | None = None, **params: Any) -> tuple[Any, ...]:
+def _custom_jvp_call(
+    ct: tuple[Any, ...], out: tuple[Any, ...], *ins: Any, wanted: tuple[bool, ...] | None = None, **params: Any
+) -> tuple[Any, ...]:
     """Sweep the user's JVP, which is linear in the tangents, backwards."""
     chosen = _chosen(ins, wanted)
     fun = _applied("custom_jvp_call", params, ins, chosen)
@@ -71,7 +76,13 @@ def _custom_jvp_call(ct: tuple[Any, ...], out: tuple[Any, ...], *ins: Any, wante
 
 
 def _remat(
-    ct: tuple[Any, ...], out: tuple[Any, ...], *ins: Any, jaxpr: Any, prevent_cse: Any = True, wanted: tuple[bool, ...] | None = None, **_: Any
+    ct: tuple[Any, ...],
+    out: tuple[Any, ...],
+    *ins: Any,
+    jaxpr: Any,
+    prevent_cse: Any = True,
+    wanted: tuple[bool, ...] | None = None,
+    **_: Any,
 ) -> tuple[Any, ...]:
     """Sweep the body with all its forward values computed again, not before the cotangents are there.
 
