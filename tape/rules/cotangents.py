@@ -26,4 +26,4 @@ def cast(ct: Any, dtype: Any) -> Any:
 
 def wide(x: Any) -> Any:
     """Float32 in place of a half precision, for partial products and counts that would overflow there."""
-    return lax.convert_element_type(x, jnp.float32) if jnp.finfo(x.dtype).bits == 16 else x
+    return lax.convert_element_type(x, jnp.float32) if x.dtype.itemsize < 4 else x
