@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from tape.rules.cotangents import cast
 from tape.rules.registry import Example, register
@@ -40,11 +42,20 @@ def _dot_general(ct: Any, out: Any, lhs: Any, rhs: Any, *, dimension_numbers: An
 def _cotangent(ct: Any, mine: _Operand, other: _Operand, precision: Any) -> Any:
     """Cotangent of ``mine``: axes arrive as batch, free, contracted (in the other's order) and go back to their places."""
     numbers = ((other.in_result, other.free), (range(len(mine.batch)), other.batch))
-    grad = lax.dot_general(ct, other.value, numbers, precision=precision)
     contracted = (axis for _, axis in sorted(zip(other.contracted, mine.contracted, strict=True)))
     arrived = [*mine.batch, *mine.free, *contracted]
+    grad = lax.dot_general(ct, other.value, numbers, precision=precision, out_sharding=_placement(mine.value, arrived))
     places = [arrived.index(d) for d in range(len(arrived))]
     return cast(grad if places == sorted(places) else lax.transpose(grad, places), mine.value.dtype)
+
+
+def _placement(x: Any, axes: Sequence[int]) -> NamedSharding | None:
+    """Sharding of ``x``, its axes permuted, on a mesh with explicit axes: contracting sharded axes leaves open how its cotangent lies."""
+    sharding = jax.typeof(x).sharding
+    if AxisType.Explicit not in (sharding.mesh.axis_types or ()):
+        return None
+    spec: Any = PartitionSpec
+    return NamedSharding(sharding.mesh, spec(*(sharding.spec[d] for d in axes)))
 
 
 def _dot(
