@@ -6,6 +6,7 @@ instructions are recorded one by one, with hooks and ``tape.Function`` backwards
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from tape import record
 from tape.errors import GradientDtypeError, GradientShapeError
 from tape.kernel import Op
 from tape.plan import ADD, Instruction, Plan
+from tape.program import run_pending
 from tape.record import LOCAL, Segment, handle
 from tape.trie import Place, State
 
@@ -107,6 +109,9 @@ def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any]) -> di
     """
     if not plan.instructions:
         return {slot: seeds[value - state.n_slots] for slot, value in plan.outputs}
+    pending = LOCAL.segment()
+    if pending is not None and pending is not segment and pending.state.depth + len(plan.instructions) > 2 * record.SEGMENT_LIMIT:
+        run_pending(pending, "length")  # so that every segment of a long tape is swept from the same empty state
     leaf_index = leaf_indices(state)
     sources = [forward_handle(segment, state, slot, leaf_index) for slot in plan.externals]
     if plan.straight and not LOCAL.special:
@@ -143,6 +148,14 @@ def _arrive(target: Segment, jump: _Jump) -> dict[int, Any]:
 
 def _write(plan: Plan, segment: Segment, state: State, sources: list[Any], seeds: Sequence[Any]) -> dict[int, Any]:
     """Record the instructions of ``plan`` one by one."""
+    old, LOCAL.limit = LOCAL.limit, math.inf  # a program cut in the middle would have to return every cotangent under way
+    try:
+        return _write_all(plan, segment, state, sources, seeds)
+    finally:
+        LOCAL.limit = old
+
+
+def _write_all(plan: Plan, segment: Segment, state: State, sources: list[Any], seeds: Sequence[Any]) -> dict[int, Any]:
     values: list[Any] = [None] * plan.size
     for slot, source in zip(plan.externals, sources, strict=True):
         values[slot] = source

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from tape import jaxapi
+from tape.linear import flatten
 from tape.pullback import differentiable, pullback
 from tape.rules import registry
 
@@ -31,7 +32,7 @@ class Vjp(NamedTuple):
 class Kernel:
     """An op at given input avals; immutable but for its caches."""
 
-    __slots__ = ("_executable", "_vjps", "in_avals", "inline", "jaxpr", "name", "out_avals", "params", "single", "tree")
+    __slots__ = ("_cheap", "_executable", "_vjps", "in_avals", "inline", "jaxpr", "name", "out_avals", "params", "single", "tree")
 
     def __init__(self, name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any, params: Any = None) -> None:
         self.name = name
@@ -44,6 +45,7 @@ class Kernel:
         self.inline: Callable[..., Sequence[Any]] = jaxapi.jaxpr_as_fun(jaxpr)
         self._executable: Callable[..., Sequence[Any]] | None = None
         self._vjps: dict[Hashable, Vjp] = {}
+        self._cheap: bool | None = None
 
     @property
     def executable(self) -> Callable[..., Sequence[Any]]:
@@ -68,6 +70,13 @@ class Kernel:
         if found is None:
             found = self._vjps[key] = self._trace_vjp(present, wanted)
         return found
+
+    @property
+    def cheap(self) -> bool:
+        """Whether computing it again costs less than keeping its result: elementwise and layout primitives only."""
+        if self._cheap is None:
+            self._cheap = not self.jaxpr.effects and all(_is_cheap(line.primitive) for line in flatten(self.jaxpr).lines)
+        return self._cheap
 
     def residuals(self) -> tuple[int, ...]:
         """Positions in (*inputs, *outputs) that the VJP of everything reads: what a later sweep needs of this entry."""
@@ -98,6 +107,17 @@ class Kernel:
             return Vjp(None, (), ())
         jaxpr, sources = jaxapi.prune(jaxpr)
         return Vjp(Kernel(f"vjp_{self.name}", jaxpr, jax.tree.structure([0] * len(targets))), sources, tuple(targets))
+
+
+_CHEAP = {
+    jaxapi.primitive(name)
+    for name in "broadcast_in_dim reshape squeeze transpose rev slice concatenate pad iota split convert_element_type copy select_n".split()
+}
+
+
+def _is_cheap(primitive: jaxapi.Primitive) -> bool:
+    rule = registry.lookup(primitive)
+    return primitive in _CHEAP or (rule is not None and rule.elementwise)
 
 
 class Op:

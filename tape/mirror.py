@@ -336,11 +336,17 @@ def _quick(key: list[Any], a: Any, variables: list[Any], takes_array: bool) -> b
             key.append(kind)
             key.append(a)
         return True
-    if kind is tuple:
+    if kind is tuple or kind is list:
+        key.append(kind)
+        key.append(len(a))
         for item in a:
-            if type(item) is not int:
+            if type(item) is int:
+                key.append(item)
+            elif isinstance(item, Handle):
+                variables.append(item)
+                key.append(ARRAY)
+            else:
                 return False
-        key.append(a)
         return True
     if isinstance(a, (type, np.dtype)):
         key.append(kind)

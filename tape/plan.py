@@ -98,6 +98,7 @@ def plan_sweep(
     blocked: frozenset[int],
     watched: frozenset[int],
     hooked: frozenset[int],
+    kept: tuple[int, ...] | None,
 ) -> Plan:
     """Return the plan of a sweep over a structure.
 
@@ -108,17 +109,18 @@ def plan_sweep(
         blocked: slots through which nothing is propagated.
         watched: slots whose total cotangent is reported besides the leaves'.
         hooked: slots that have hooks.
+        kept: None while the segment is pending; the slots whose values there are once it has run. The others are computed again.
 
     """
     plans = _plans(state)
-    key = (seeds, wanted, blocked, watched, hooked, registry.revision())
+    key = (seeds, wanted, blocked, watched, hooked, kept, registry.revision())
     found: Plan | None = plans.get(key)
     if found is None:
-        found = plans[key] = _make(state, seeds, active_slots(state, wanted, blocked), watched, hooked)
+        found = plans[key] = _make(state, seeds, active_slots(state, wanted, blocked), watched, hooked, kept)
     return found
 
 
-def _make(state: State, seeds: tuple[int, ...], active: Collection[int], watched: frozenset[int], hooked: frozenset[int]) -> Plan:
+def _make(state: State, seeds: tuple[int, ...], active: Collection[int], watched: frozenset[int], hooked: frozenset[int], kept: tuple[int, ...] | None) -> Plan:
     plan = Plan()
     plan.seeds = seeds
     count = state.n_slots + len(seeds)
@@ -174,8 +176,27 @@ def _make(state: State, seeds: tuple[int, ...], active: Collection[int], watched
                 value = count  # noqa: PLW2901 - the sum takes the place of the term
                 count += 1
             totals[slot] = value
+    if kept is not None:
+        externals = _recompute(plan, state, externals, set(kept))
     plan.outputs = tuple(outputs)
     plan.externals = tuple(sorted(externals))
     plan.entries = frozenset(entries)
     plan.size = count
     return plan
+
+
+def _recompute(plan: Plan, state: State, wanted: set[int], kept: set[int]) -> set[int]:
+    """Put the forward entries whose values were not kept before the sweep; return the slots that are still read from outside."""
+    outside: set[int] = set()
+    again: list[Instruction] = []
+    for step in reversed(state.path()):
+        slots = tuple(p.slot for p in step.places)
+        if wanted.isdisjoint(slots):
+            continue
+        if step.kernel is None or kept.issuperset(wanted.intersection(slots)):
+            outside.update(wanted.intersection(slots))
+        else:
+            wanted = wanted.union(step.inputs)
+            again.append(Instruction(step.kernel, step.inputs, slots, where=step.where))
+    plan.instructions[:0] = again[::-1]
+    return outside

@@ -174,8 +174,8 @@ def _checked(line: Line, position: int, grad: Any, avals: list[Any], rule: regis
     slot = line.inputs[position]
     assert isinstance(slot, int)
     aval = avals[slot]
-    if rule.elementwise and aval.shape == () and jnp.shape(grad) != ():
-        grad = jnp.sum(grad)  # lax lets a scalar stand for an array in elementwise primitives
+    if rule.elementwise and jnp.shape(grad) != aval.shape:
+        grad = _sum_to(grad, aval.shape)
     if jnp.shape(grad) != aval.shape:
         msg = f"VJP rule of {line.primitive}: the cotangent of input {position} has shape {jnp.shape(grad)}, but the input has shape {aval.shape}; sum over what was broadcast"
         raise GradientShapeError(msg)
@@ -183,6 +183,17 @@ def _checked(line: Line, position: int, grad: Any, avals: list[Any], rule: regis
         msg = f"VJP rule of {line.primitive}: the cotangent of input {position} has dtype {jnp.result_type(grad)}, but the input has dtype {aval.dtype}; cast it"
         raise GradientDtypeError(msg)
     return grad
+
+
+def _sum_to(grad: Any, shape: tuple[int, ...]) -> Any:
+    """Sum a cotangent over what an elementwise primitive broadcast: a scalar operand, or axes of length 1."""
+    if shape == ():
+        return jnp.sum(grad)
+    full = jnp.shape(grad)
+    if len(full) != len(shape) or any(n not in (1, m) for n, m in zip(shape, full, strict=True)):
+        return grad  # not a broadcast: the check of shapes says so
+    axes = tuple(i for i, (n, m) in enumerate(zip(shape, full, strict=True)) if n != m)
+    return jnp.sum(grad, axis=axes, keepdims=True)
 
 
 def _jax_rule(line: Line, cts: list[Any], needed: list[bool], ins: list[Any], avals: list[Any]) -> list[Any]:

@@ -79,6 +79,7 @@ class Segment:
         "entered",
         "functions",
         "hooks",
+        "kept",
         "leaves",
         "lock",
         "origins",
@@ -104,6 +105,7 @@ class Segment:
         self.hooks: dict[int, dict[int, Callable[..., Any]]] = {}
         self.retained: dict[int, list[weakref.ref[Handle]]] = {}
         self.saved: dict[int, Cell] = {}
+        self.kept: tuple[int, ...] = ()  # the slots in saved: part of the structure, once it has run
         self.released: frozenset[int] = frozenset()  # depths of the entries that a sweep released
         self.serial = next(self.serials)
         self.lock = threading.Lock()
@@ -120,6 +122,7 @@ class _Local(threading.local):
         self.special = False  # eager mode, or op hooks: leave the fast path
         self.eager = False
         self.x64 = False
+        self.limit: float = SEGMENT_LIMIT
 
 
 def _no_segment() -> None:
@@ -219,7 +222,7 @@ SCALAR_LIMIT = 4096
 def scalar(value: Any) -> Any:
     """Make a constant of a Python scalar, weakly typed; equal scalars share one cell, so that they enter a segment once."""
     x64 = _config.jax_enable_x64
-    key = (type(value), value, x64)
+    key = (type(value), value or repr(value), x64)  # 0.0 and -0.0 are equal, and not the same
     found = _SCALARS.get(key)
     if found is not None:
         return found
@@ -229,10 +232,9 @@ def scalar(value: Any) -> Any:
     with jaxapi.ensure_compile_time_eval():
         aval = jax.typeof(jax.numpy.asarray(value))
     made: Handle = handle(None, Place(-1, kind_of(aval)), [value])
-    if value != 0:  # 0.0 and -0.0 are one key
-        if len(_SCALARS) > SCALAR_LIMIT:
-            _SCALARS.clear()
-        _SCALARS[key] = made
+    if len(_SCALARS) > SCALAR_LIMIT:
+        _SCALARS.clear()
+    _SCALARS[key] = made
     return made
 
 
@@ -335,7 +337,7 @@ def record(op: Op | Kernel, inputs: Sequence[Handle]) -> Any:
     made._place = place
     made._cell = segment.cells[place.slot] = [None]
     made._extra = None
-    if child.depth > SEGMENT_LIMIT:
+    if child.depth > local.limit:
         _run_pending(segment, "length")
     return made
 
@@ -346,7 +348,7 @@ def _results(segment: Segment, child: State) -> Any:
     for place in child.places:
         cell = segment.cells[place.slot] = [None]
         made.append(handle(segment, place, cell))
-    if child.depth > SEGMENT_LIMIT:
+    if child.depth > LOCAL.limit:
         _run_pending(segment, "length")
     return jax.tree.unflatten(child.kernel.tree, made)  # type: ignore[union-attr]
 
@@ -398,6 +400,7 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     if not differentiable:
         segment.leaves = []
         segment.origins = {}
+    segment.kept = tuple(segment.saved)
     segment.entered = {}
     return made[0] if kernel.single else jax.tree.unflatten(kernel.tree, made)
 

@@ -103,7 +103,15 @@ class Sweep:
         watched = {slot for slot in segment.retained if segment.retained[slot]}
         if self._targets is not None:
             watched.update(t[1] for t in self._targets if not isinstance(t, LeafNode) and t[0] is segment)
-        plan = plan_sweep(state, slots, wanted, self._blocked(segment), frozenset(watched), frozenset(s for s, h in segment.hooks.items() if h))
+        plan = plan_sweep(
+            state,
+            slots,
+            wanted,
+            self._blocked(segment),
+            frozenset(watched),
+            frozenset(s for s, h in segment.hooks.items() if h),
+            None if segment.pending else segment.kept,
+        )
         self._check(segment, plan)
         outputs = emission.emit(plan, segment, state, [cotangents[s] for s in slots])
         self._swept.append((segment, plan))

@@ -191,11 +191,17 @@ def _running(joined: Any, factor: Any) -> Any:
 def _scatter_extremum(ct: Any, out: Any, x: Any, indices: Any, update: Any, **params: Any) -> tuple[Any, ...]:
     """Share the cotangent of each place evenly among the operand and the updates that equal the result."""
     places = _Places(x, indices, update, params)
-    one = jnp.ones((), ct.dtype)
-    from_operand = lax.convert_element_type(lax.eq(x, out), ct.dtype)
-    from_update = lax.convert_element_type(lax.eq(update, places.read(out)), ct.dtype)
-    share = lax.div(ct, lax.max(places.write(from_operand, from_update, lax.scatter_add), lax.full(x.shape, one, ct.dtype)))
-    return lambda: lax.mul(share, from_operand), None, lambda: lax.mul(places.read(share), from_update)
+    operand_stays = lax.eq(x, out)
+    update_stays = lax.eq(update, places.read(out))
+    winners = places.write(
+        lax.convert_element_type(operand_stays, ct.dtype), lax.convert_element_type(update_stays, ct.dtype), lax.scatter_add
+    )
+    share = lax.div(ct, lax.max(winners, lax.full(x.shape, 1, ct.dtype)))
+    return (
+        lambda: lax.select(operand_stays, share, zeros(x)),
+        None,
+        lambda: lax.select(update_stays, places.read(share), zeros(update)),
+    )
 
 
 def _update(how: str, *index: Any, **options: Any) -> Callable[..., Any]:
