@@ -1,0 +1,35 @@
+"""What the derived suite cannot ask of contraction: operands and results of different dtypes."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from oracles import jax_vjp, own_vjp
+
+MATRICES = (((1,), (0,)), ((), ()))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "options"),
+    [
+        ("bfloat16", "bfloat16", {"preferred_element_type": "float32"}),
+        ("float16", "float16", {"preferred_element_type": "float32", "precision": ("highest", "default")}),
+        ("bfloat16", "float32", {}),
+        ("float32", "complex64", {}),
+        ("bfloat16", "bfloat16", {"precision": lax.DotAlgorithmPreset.BF16_BF16_F32}),
+    ],
+)
+def test_cotangents_have_the_dtypes_of_the_operands(left, right, options):
+    x, y = jnp.arange(6.0).reshape(2, 3).astype(left), jnp.arange(6.0).reshape(3, 2).astype(right)
+
+    def fun(a, b):
+        return (lax.dot_general(a, b, MATRICES, **options),)
+
+    (out,) = fun(x, y)
+    ct = jnp.ones_like(out) * (1 + 1j if jnp.iscomplexobj(out) else 1)
+    own, expected = own_vjp(fun, (x, y), (ct,)), jax_vjp(fun, (x, y), (ct,))
+    for mine, other, operand in zip(own, expected, (x, y), strict=True):
+        assert mine.dtype == operand.dtype
+        np.testing.assert_array_equal(mine, other)  # small integers: exact in every dtype

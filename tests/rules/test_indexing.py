@@ -1,0 +1,45 @@
+"""What the derived suite cannot ask of indexing: products of repeated places, refusals, infinite cotangents."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracles import jax_vjp, own_vjp
+
+from tape.errors import TapeTypeError
+
+
+def test_repeated_factors_get_the_product_of_the_others():
+    index = np.array([1, 0, 1, 1])
+    x, update = jnp.array([2.0, 3.0]), jnp.array([5.0, 7.0, 0.0, 4.0])
+    own = own_vjp(lambda a, u: (a.at[index].multiply(u),), (x, update), (jnp.ones(2),))
+    expected = jax_vjp(lambda a, u: (jnp.array([a[0] * u[1], a[1] * u[0] * u[2] * u[3]]),), (x, update), (jnp.ones(2),))
+    for mine, other in zip(own, expected, strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_factors_that_were_dropped_do_not_meet_in_a_product():
+    index, update = np.full(64, 9), jnp.full(64, 1e30)
+    (own,) = own_vjp(lambda u: (jnp.ones(2).at[index].multiply(u, mode="drop"),), (update,), (jnp.ones(2),))
+    np.testing.assert_array_equal(own, np.zeros(64))
+
+
+def test_infinite_cotangent_of_what_was_not_chosen_is_no_nan():
+    own = own_vjp(lambda a, u: (a.at[np.array([0, 0])].max(u),), (jnp.array([1.0]), jnp.array([3.0, 2.0])), (jnp.array([jnp.inf]),))
+    np.testing.assert_array_equal(own[0], [0.0])
+    np.testing.assert_array_equal(own[1], [jnp.inf, 0.0])
+
+
+def test_apply_is_refused_with_a_repair():
+    with pytest.raises(TapeTypeError, match=r"x\.at\[i\]\.set\(f\(x\[i\]\)\)"):
+        own_vjp(lambda a: (a.at[np.array([0, 1])].apply(jnp.sin),), (jnp.ones(3),), (jnp.ones(3),))
+
+
+def test_windows_that_overlap_keep_the_update_that_stayed():
+    numbers = jax.lax.ScatterDimensionNumbers(update_window_dims=(1,), inserted_window_dims=(), scatter_dims_to_operand_dims=(0,))
+    args = (jnp.arange(4.0), 10 + jnp.arange(6.0).reshape(3, 2))
+    call = ((lambda a, u: (jax.lax.scatter(a, np.array([[0], [1], [0]]), u, numbers),)), args, (jnp.arange(1.0, 5.0),))
+    for mine, other in zip(own_vjp(*call), jax_vjp(*call), strict=True):
+        np.testing.assert_array_equal(mine, other)
