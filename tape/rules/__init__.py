@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from tape.rules import (
     arithmetic,
+    calls,
     comparison,
     complex_numbers,
     contraction,
     convolution,
     cumulative,
+    control_flow,
     elementary,
     factorizations,
     fourier,

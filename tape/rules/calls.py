@@ -92,7 +92,8 @@ def _remat(
     held = [i for i, guard in enumerate(guarded) if guard]
     values = list(ins)
     if held:
-        barred, ct = lax.optimization_barrier(([ins[i] for i in held], tuple(ct)))
+        barrier: Any = lax.optimization_barrier
+        barred, ct = barrier(([ins[i] for i in held], tuple(ct)))
         for i, value in zip(held, barred, strict=True):
             values[i] = value
     return sweep.pullback(jaxapi.closed(jaxpr), values, ct, wanted)

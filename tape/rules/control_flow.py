@@ -28,7 +28,8 @@ class _Swept:
     """The pullback of a jaxpr, itself a jaxpr: from the inputs and the cotangents that there are to those that flow."""
 
     def __init__(self, closed: jaxapi.ClosedJaxpr, present: list[bool], wanted: list[bool]) -> None:
-        avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in (*closed.jaxpr.invars, *closed.jaxpr.outvars)]
+        shaped: Any = jax.ShapeDtypeStruct
+        avals = [shaped(v.aval.shape, v.aval.dtype) for v in (*closed.jaxpr.invars, *closed.jaxpr.outvars)]
         self.n_inputs = len(closed.jaxpr.invars)
         self.flows: list[bool] = []
 
@@ -39,11 +40,13 @@ class _Swept:
             return [grad for grad in grads if grad is not None]
 
         seeds = [aval for aval, flag in zip(avals[self.n_inputs :], present, strict=True) if flag]
-        self.jaxpr, _ = jaxapi.trace(fun, *avals[: self.n_inputs], *seeds)
+        traced, _ = jaxapi.trace(fun, *avals[: self.n_inputs], *seeds)
+        self.jaxpr, self.reads = jaxapi.prune(traced)  # forward values that no rule looked at go
 
     def __call__(self, inputs: Any, cts: Any) -> list[Any]:
         """Return one cotangent per input, None where none flows."""
-        grads = iter(jaxapi.eval_jaxpr(self.jaxpr.jaxpr, self.jaxpr.consts, *inputs, *cts))
+        given = (*inputs, *cts)
+        grads = iter(jaxapi.eval_jaxpr(self.jaxpr.jaxpr, self.jaxpr.consts, *(given[i] for i in self.reads)))
         return [next(grads) if flag else None for flag in self.flows]
 
 
@@ -81,13 +84,15 @@ def _while(
     ct: tuple[Any, ...],
     out: tuple[Any, ...],
     *ins: Any,
-    cond_nconsts: int,
-    body_nconsts: int,
-    body_jaxpr: Any,
+    cond_nconsts: int = 0,
+    body_nconsts: int = 0,
+    body_jaxpr: Any = None,
     wanted: Any = None,
     **_: Any,
 ) -> tuple[Any, ...]:
     """Refuse, unless nothing that has a cotangent depends on what is differentiated: the values on the way were not kept."""
+    if not ct:
+        return (None,) * len(ins)
     asked = _flags(ins, wanted)[cond_nconsts:]
     reached = _reached(body_jaxpr, body_nconsts, len(out), asked)[body_nconsts:]
     for position, (c, flag) in enumerate(zip(ct, reached, strict=True)):
@@ -128,22 +133,27 @@ def _scan(
             break
         present = grown
 
-    def forward(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
-        results = jaxapi.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *consts, *carry, *x)
-        return list(results[:num_carry]), carry
+    kept = [position in swept.reads for position in range(num_consts, first_x)]
 
-    _, carries = lax.scan(forward, list(init), list(xs), length=length, reverse=reverse, unroll=unroll)
+    def forward(carry: Any, x: Any) -> Any:
+        results = jaxapi.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *consts, *carry, *x)
+        return list(results[:num_carry]), [c for c, flag in zip(carry, kept, strict=True) if flag]
+
+    scan: Any = lax.scan
+    carries: Any = []
+    if any(kept):
+        _, carries = scan(forward, list(init), list(xs), length=length, reverse=reverse, unroll=unroll)
     moving = present[:num_carry]
     summed = swept.flows[:num_consts]
 
-    def backward(
-        state: tuple[list[Any], list[Any]], step: tuple[list[Any], list[Any], list[Any]]
-    ) -> tuple[tuple[list[Any], list[Any]], list[Any]]:
+    def backward(state: Any, step: Any) -> Any:
         cts, totals = state
-        carry, x, cts_y = step
+        stored, x, cts_y = step
+        given = iter(stored)
+        carry = [next(given) if flag else None for flag in kept]
         grads = swept((*consts, *carry, *x), (*cts, *cts_y))
         flowing = [g for g, flag in zip(grads, summed, strict=False) if flag]
-        before = [sweep.zeros(c) if g is None else g for g, c, flag in zip(grads[num_consts:], carry, moving, strict=False) if flag]
+        before = [sweep.zeros(c) if g is None else g for g, c, flag in zip(grads[num_consts:], init, moving, strict=False) if flag]
         return (before, [lax.add(total, g) for total, g in zip(totals, flowing, strict=True)]), [
             g for g in grads[first_x:] if g is not None
         ]
@@ -152,23 +162,18 @@ def _scan(
     totals = [jnp.zeros_like(c) for c, flag in zip(consts, summed, strict=True) if flag]
     cts_y = [c for c in ct[num_carry:] if c is not None]
     steps = (carries, list(xs), cts_y)
-    (cts_init, totals), cts_xs = lax.scan(backward, (start, totals), steps, length=length, reverse=not reverse, unroll=unroll)
+    (cts_init, totals), cts_xs = scan(backward, (start, totals), steps, length=length, reverse=not reverse, unroll=unroll)
     found = iter((*totals, *cts_init, *cts_xs))
     return tuple(next(found) if flag else None for flag in (*summed, *moving, *swept.flows[first_x:]))
 
 
-def _two_ways(x: Any, y: Any) -> tuple[Any, Any]:
+def _two_ways(x: Any, y: Any) -> Any:
     return lax.cond(jnp.sum(x) > jnp.sum(y), lambda x, y: (jnp.sin(x) * y, x), lambda x, y: (x * x, jnp.cos(x)), x, y)
 
 
 def _three_ways(x: Any, y: Any) -> Any:
     ways = [lambda x, y: x * y, lambda x, y: jnp.ones_like(x), lambda x, y: jnp.sin(y)]
     return jnp.stack([lax.switch(i, ways, x, y) for i in jnp.arange(4)])
-
-
-def _untouched(x: Any) -> Any:
-    doubled = lax.while_loop(lambda state: state[0] < 3, lambda state: (state[0] + 1, state[1] * 2), (0, jnp.floor(x)))
-    return doubled[1] * jnp.sin(x)
 
 
 def _recurrence(weight: Any, start: Any, inputs: Any, **options: Any) -> Any:
@@ -193,7 +198,12 @@ register(
     examples=[Example(_two_ways, ((3,), (3,)), "two branches"), Example(_three_ways, ((2,), (2,)), "three branches")],
     selective=True,
 )
-register("while", _while, domain=((0.2, 0.8),), source="no gradient flows", examples=[Example(_untouched, ((3,),))], selective=True)
+register(
+    "while",
+    _while,
+    source="the values on the way are not kept: nothing flows, and where something should, the rule refuses",
+    selective=True,
+)
 register(
     "scan",
     _scan,
