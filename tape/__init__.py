@@ -7,22 +7,37 @@ from typing import Any
 
 from tape import errors, rules
 from tape.differentiation import backward, gradients
+from tape.function import Function
+from tape.methods import detach as stop_gradient
 from tape.modes import eager, enable_grad, no_grad, set_grad_enabled
 from tape.statistics import stats
+from tape.transforms import grad, hessian, hvp, jacfwd, jacobian, jacrev, jvp, linearize, value_and_grad, vjp
 from tape.variable import Variable, constant
 
 __all__ = [
+    "Function",
     "Variable",
     "backward",
     "constant",
     "eager",
     "enable_grad",
     "errors",
+    "grad",
     "gradients",
+    "hessian",
+    "hvp",
+    "jacfwd",
+    "jacobian",
+    "jacrev",
+    "jvp",
+    "linearize",
     "no_grad",
     "rules",
     "set_grad_enabled",
     "stats",
+    "stop_gradient",
+    "value_and_grad",
+    "vjp",
 ]
 __version__ = "0.1.0"
 

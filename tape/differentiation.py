@@ -20,11 +20,11 @@ from tape.errors import (
     UnconnectedError,
     UnrecordedGradientError,
 )
-from tape.plan import FunctionOp
+from tape.kernel import Op
 from tape.program import run_pending
 from tape.record import LOCAL, Extra, Handle, LeafNode, handle, set_mode
 from tape.sweep import Sweep, target_of
-from tape.trie import CONSTANT, RECORD, SWEEP
+from tape.trie import RECORD, SWEEP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -307,13 +307,9 @@ _CASTS: dict[Any, Any] = {}
 
 
 def _cast(shape: tuple[int, ...], dtype: Any) -> Any:
-    from tape.kernel import Op  # noqa: PLC0415
-
     key = (shape, dtype)
     found = _CASTS.get(key)
     if found is None:
         found = _CASTS[key] = Op("seed", lambda x: jnp.reshape(x, shape).astype(dtype))
     return found
 
-
-_ = (CONSTANT, FunctionOp)

@@ -97,7 +97,7 @@ def leaf_indices(state: State) -> dict[int, int]:
     return found
 
 
-def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any]) -> dict[int, Any]:
+def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch: int | None = None) -> dict[int, Any]:
     """Write ``plan`` for ``segment`` onto this thread's tape; return the cotangents of its output slots.
 
     Args:
@@ -105,6 +105,7 @@ def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any]) -> di
         segment: the segment that is swept.
         state: its structure.
         seeds: one cotangent (Variable) per slot in ``plan.seeds``.
+        batch: the length of the cotangents' further first axis, if they have one.
 
     """
     if not plan.instructions:
@@ -122,17 +123,17 @@ def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any]) -> di
             pass
         else:
             start = target.state
-            key = (plan, *slots)
+            key = (plan, batch, *slots)
             jump = start.next.get(key)
             if jump is not None:
                 target.state = jump.state
                 return _arrive(target, jump)
-            outputs = _write(plan, segment, state, sources, seeds)
+            outputs = _write(plan, segment, state, sources, seeds, batch)
             ours = all(v._segment is target for v in outputs.values())
             if target.pending and LOCAL.segment() is target and ours:
                 start.next[key] = _Jump(target.state, tuple((slot, v._place) for slot, v in outputs.items()))
             return outputs
-    return _write(plan, segment, state, sources, seeds)
+    return _write(plan, segment, state, sources, seeds, batch)
 
 
 def _arrive(target: Segment, jump: _Jump) -> dict[int, Any]:
@@ -146,16 +147,18 @@ def _arrive(target: Segment, jump: _Jump) -> dict[int, Any]:
     return outputs
 
 
-def _write(plan: Plan, segment: Segment, state: State, sources: list[Any], seeds: Sequence[Any]) -> dict[int, Any]:
+def _write(plan: Plan, segment: Segment, state: State, sources: list[Any], seeds: Sequence[Any], batch: int | None) -> dict[int, Any]:
     """Record the instructions of ``plan`` one by one."""
     old, LOCAL.limit = LOCAL.limit, math.inf  # a program cut in the middle would have to return every cotangent under way
     try:
-        return _write_all(plan, segment, state, sources, seeds)
+        return _write_all(plan, segment, state, sources, seeds, batch)
     finally:
         LOCAL.limit = old
 
 
-def _write_all(plan: Plan, segment: Segment, state: State, sources: list[Any], seeds: Sequence[Any]) -> dict[int, Any]:
+def _write_all(
+    plan: Plan, segment: Segment, state: State, sources: list[Any], seeds: Sequence[Any], batch: int | None
+) -> dict[int, Any]:
     values: list[Any] = [None] * plan.size
     for slot, source in zip(plan.externals, sources, strict=True):
         values[slot] = source
@@ -165,13 +168,14 @@ def _write_all(plan: Plan, segment: Segment, state: State, sources: list[Any], s
     for i, step in enumerate(plan.instructions):
         operands = [None if o is None else values[o] for o in step.operands]
         if step.hook is not None:
-            results: Sequence[Any] = (run_hooks(segment.hooks[step.hook], operands[0]),)
+            hooks = segment.hooks[step.hook]
+            results: Sequence[Any] = _rows(batch, operands, lambda cts, hooks=hooks: (run_hooks(hooks, cts[0]),))  # type: ignore[misc]
         elif step.function is not None:
-            results = _call_function(step, segment, operands)
+            results = _rows(batch, operands, lambda cts, step=step: _call_function(step, segment, cts))  # type: ignore[misc]
         elif step.op is ADD:
             results = (add(operands[0], operands[1]),)
         else:
-            results = _call_kernel(step, operands, state.n_slots)
+            results = _call_kernel(step, operands, state.n_slots, batch)
         for number, value in zip(step.results, results, strict=True):
             values[number] = value
         for o in step.operands:  # cotangents that are used up need no cell
@@ -180,16 +184,42 @@ def _write_all(plan: Plan, segment: Segment, state: State, sources: list[Any], s
     return {slot: values[value] for slot, value in plan.outputs if values[value] is not None}
 
 
-def _call_kernel(step: Instruction, operands: list[Any], n_slots: int) -> Sequence[Any]:
+def _call_kernel(step: Instruction, operands: list[Any], n_slots: int, batch: int | None) -> Sequence[Any]:
     """Record a VJP kernel; a cotangent that a Python backward left out is zero."""
-    missing = [v is None for v in operands]
-    if any(missing):
-        present = [o for o, v in zip(step.operands, operands, strict=True) if o is not None and o >= n_slots and v is not None]
-        if not present:
+    kernel = step.op
+    cotangent = tuple(o is not None and o >= n_slots for o in step.operands)
+    if batch is not None and True in cotangent:
+        kernel = kernel.batched(cotangent, batch)
+    if any(v is None for v in operands):
+        if all(v is None for v, c in zip(operands, cotangent, strict=True) if c):
             return (None,) * len(step.results)
-        operands = [zeros_like(a) if v is None else v for v, a in zip(operands, step.op.in_avals, strict=True)]
-    results = record.record(step.op, operands)
-    return (results,) if step.op.single else results  # type: ignore[no-any-return]
+        operands = [zeros_like(a) if v is None else v for v, a in zip(operands, kernel.in_avals, strict=True)]
+    results = record.record(kernel, operands)
+    return (results,) if kernel.single else results  # type: ignore[no-any-return]
+
+
+def _rows(batch: int | None, cotangents: list[Any], fun: Callable[[list[Any]], Sequence[Any]]) -> Sequence[Any]:
+    """Call Python that expects one cotangent at a time for each row of batched ones."""
+    if batch is None:
+        return fun(cotangents)
+    rows = [fun([None if ct is None else record.record(_row(i), (ct,)) for ct in cotangents]) for i in range(batch)]
+    stacked = []
+    for column in zip(*rows, strict=True):
+        like = next((v for v in column if v is not None), None)
+        full = [zeros_like(like._place.kind.aval) if v is None else v for v in column] if like is not None else None
+        stacked.append(None if full is None else record.record(_STACK, full))
+    return stacked
+
+
+_ROWS: dict[int, Op] = {}
+_STACK = Op("stack", lambda *rows: jnp.stack(rows))
+
+
+def _row(i: int) -> Op:
+    found = _ROWS.get(i)
+    if found is None:
+        found = _ROWS[i] = Op("row", lambda x: x[i])
+    return found
 
 
 def _call_function(step: Instruction, segment: Segment, cotangents: list[Any]) -> Sequence[Any]:

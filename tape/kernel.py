@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from tape import jaxapi
+from tape.errors import TapeError
 from tape.linear import flatten
 from tape.pullback import differentiable, pullback
 from tape.rules import registry
@@ -44,7 +45,7 @@ class Kernel:
         self.single = tree is None or jax.tree.structure(0) == tree
         self.inline: Callable[..., Sequence[Any]] = jaxapi.jaxpr_as_fun(jaxpr)
         self._executable: Callable[..., Sequence[Any]] | None = None
-        self._vjps: dict[Hashable, Vjp] = {}
+        self._vjps: dict[Hashable, Any] = {}
         self._cheap: bool | None = None
 
     @property
@@ -83,7 +84,23 @@ class Kernel:
         present = tuple(differentiable(a) for a in self.out_avals)
         wanted = tuple(differentiable(a) for a in self.in_avals)
         forward = len(self.in_avals) + len(self.out_avals)
-        return tuple(s for s in self.vjp(present, wanted).sources if s < forward)
+        try:
+            return tuple(s for s in self.vjp(present, wanted).sources if s < forward)
+        except TapeError:  # it has no gradient for these parameters; the sweep that asks for one says so
+            return tuple(range(forward))
+
+    def batched(self, mask: tuple[bool, ...], size: int) -> Kernel:
+        """Return the kernel that maps over a new first axis of length ``size`` of the inputs in ``mask``."""
+        key = ("batched", mask, size)
+        found: Any = self._vjps.get(key)
+        if found is None:
+            avals = [
+                jaxapi.ShapedArray((size, *a.shape), a.dtype) if m else a for a, m in zip(self.in_avals, mask, strict=True)
+            ]
+            mapped = jax.vmap(lambda *args: self.inline(*args), in_axes=tuple(0 if m else None for m in mask), axis_size=size)
+            jaxpr, _ = jaxapi.trace(mapped, *avals)
+            found = self._vjps[key] = Kernel(f"batched_{self.name}", jaxpr, self.tree)
+        return found  # type: ignore[no-any-return]
 
     def _trace_vjp(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Vjp:
         n_in, n_out = len(self.in_avals), len(self.out_avals)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax import lax
 
-from tape.kernel import Kernel, Op
+from tape.kernel import Op
 from tape.rules import registry
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from tape.kernel import Kernel
     from tape.trie import State
 
 __all__ = ["ADD", "FunctionOp", "Instruction", "Plan", "active_slots", "plan_sweep"]
@@ -26,14 +27,14 @@ ADD = Op("add_any", lax.add)
 class FunctionOp:
     """The op of a ``tape.Function``'s entry: an identity whose VJP is Python, kept by the segment and not by the structure."""
 
-    def __init__(self, name: str, kernel: Kernel) -> None:
+    def __init__(self, name: str, identity: Op) -> None:
         self.name = name
-        self.identity = kernel
+        self.identity = identity
         self.params: Any = None
 
-    def kernel(self, avals: Any) -> Kernel:  # noqa: ARG002 - the protocol of an op
+    def kernel(self, avals: tuple[Any, ...]) -> Kernel:
         """Return the identity on the outputs."""
-        return self.identity
+        return self.identity.kernel(avals)
 
 
 class Instruction(NamedTuple):

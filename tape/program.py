@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tape import jaxapi, record
+from tape.errors import LostGradientError
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Program:
 
 def look(variable: record.Handle) -> Any:
     """Return the variable's array, running what is pending if it must."""
+    if record.LOCAL.lifting is not None and variable._place.kind.requires_grad:
+        raise LostGradientError(record.capture_message(record.LOCAL.lifting, variable))
     value = variable._cell[0]
     if value is None:
         segment = variable._segment

@@ -7,6 +7,7 @@ reference count whether a Variable still does; so nothing here refers back to a 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import weakref
@@ -17,11 +18,11 @@ import jax.errors
 import numpy as np
 
 from tape import jaxapi
-from tape.errors import TapeError, TapeIndexError, TapeTypeError, TapeValueError
+from tape.errors import LostGradientError, TapeError, TapeIndexError, TapeTypeError, TapeValueError
 from tape.trie import RECORD, Place, State, kind_of, root
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tape.kernel import Kernel, Op
 
@@ -123,6 +124,7 @@ class _Local(threading.local):
         self.eager = False
         self.x64 = False
         self.limit: float = SEGMENT_LIMIT
+        self.lifting: str | None = None  # the raw JAX function that is being traced
 
 
 def _no_segment() -> None:
@@ -279,6 +281,36 @@ CONCRETE_ERRORS = (
 )
 
 
+@contextlib.contextmanager
+def refusing_captures(name: str) -> Iterator[None]:
+    """While a raw JAX function is traced: a Variable that requires grad and is none of its arguments would lose its gradient."""
+    old, LOCAL.lifting = LOCAL.lifting, name
+    try:
+        yield
+    finally:
+        LOCAL.lifting = old
+
+
+@contextlib.contextmanager
+def allowing_captures() -> Iterator[None]:
+    """While a function of the tape runs inside a raw JAX function: Variables are looked at as usual."""
+    old, LOCAL.lifting = LOCAL.lifting, None
+    try:
+        yield
+    finally:
+        LOCAL.lifting = old
+
+
+def capture_message(name: str, variable: Handle) -> str:
+    """Say which Variable a lifted function captured."""
+    aval = variable._place.kind.aval
+    called = f" {variable._extra.name!r}" if variable._extra is not None and variable._extra.name else ""
+    return (
+        f"lift: the function {name!r} captures a Variable{called} that requires grad (shape {aval.shape}, dtype {aval.dtype}), whose gradient "
+        "would be lost; pass it as an argument, or capture variable.detach()"
+    )
+
+
 class TracerMetError(Exception):
     """An input of an op is a JAX tracer: the op cannot stay pending."""
 
@@ -376,6 +408,8 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     segment = Segment(configuration(), LOCAL.mode)
     slots = []
     for v in inputs:
+        if LOCAL.lifting is not None and v._place.kind.requires_grad:
+            raise LostGradientError(capture_message(LOCAL.lifting, v))
         slots.append(place_in(segment, v))
     child = first_meeting(segment, op, (op, *slots))
     segment.state = child

@@ -38,14 +38,16 @@ class Sweep:
         targets: what a gradient is asked for; None for all leaves that require grad.
         ignored: what nothing is propagated to or through.
         create_graph: record the sweep, so that its results can be differentiated.
+        batch: cotangents have a further first axis of this length: so many sweeps as one.
 
     After :meth:`run`, ``gradients`` maps each target (or leaf) reached to its gradient, and :meth:`release` frees what was swept.
 
     """
 
-    def __init__(self, targets: Iterable[Target] | None, ignored: Iterable[Target], create_graph: bool) -> None:
+    def __init__(self, targets: Iterable[Target] | None, ignored: Iterable[Target], create_graph: bool, batch: int | None = None) -> None:
         self.gradients: dict[Target, Any] = {}
         self._create_graph = create_graph
+        self._batch = batch
         self._targets = None if targets is None else set(targets)
         self._ignored = set(ignored)
         self._cotangents: dict[Segment, dict[int, Any]] = {}
@@ -113,7 +115,7 @@ class Sweep:
             None if segment.pending else segment.kept,
         )
         self._check(segment, plan)
-        outputs = emission.emit(plan, segment, state, [cotangents[s] for s in slots])
+        outputs = emission.emit(plan, segment, state, [cotangents[s] for s in slots], self._batch)
         self._swept.append((segment, plan))
         leaves = emission.leaf_indices(state)
         for slot, gradient in outputs.items():

@@ -21,7 +21,6 @@ from tape.errors import (
     LostGradientError,
     TapeTypeError,
     TapeValueError,
-    UnrecordedGradientError,
 )
 from tape.hooks import RemovableHandle
 from tape.program import look, run_pending
@@ -489,5 +488,28 @@ def constant(value: Any) -> Variable:
     return Variable(value, requires_grad=False)
 
 
+def _flatten(variable: Variable) -> tuple[tuple[Any, ...], Any]:
+    return (look(variable),), (variable.requires_grad, variable.name)
+
+
+def _unflatten(static: tuple[bool, str | None], children: Any) -> Any:
+    """Rebuild a Variable in or behind a JAX transformation.
+
+    Inside, where the value is a tracer, the flag is kept, so that raw JAX functions refuse it; what comes back out is a constant.
+    """
+    (value,) = children
+    requires_grad, name = static
+    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+        made = handle(None, Place(-1, kind_of(_OPAQUE)), [value])  # a placeholder of some tree function
+    else:
+        aval = jax.typeof(value) if isinstance(value, jax.Array) else jax.core.ShapedArray(value.shape, value.dtype)
+        keeps = requires_grad and isinstance(value, jax.core.Tracer) and differentiable(aval)
+        made = handle(None, Place(-1, kind_of(aval, requires_grad=keeps)), [value])
+    if name is not None:
+        made.name = name
+    return made
+
+
+_OPAQUE = jax.core.ShapedArray((), np.dtype(bool))
+jax.tree_util.register_pytree_node(Variable, _flatten, _unflatten)
 record.connect(Variable, run_pending)
-_ = UnrecordedGradientError

@@ -1,0 +1,124 @@
+"""From JAX to the tape: any pure JAX function becomes one op."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from tape import record
+from tape.errors import LostGradientError, TapeTypeError
+from tape.kernel import Op
+from tape.program import look
+from tape.record import Handle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+__all__ = ["lift"]
+
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
+
+
+def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
+    """Make one op of the tape of a pure JAX function.
+
+    Args:
+        jax_fun: a function over pytrees of arrays, built of anything that JAX can trace (``jnp``, ``lax``, ``custom_vjp``, Flax ...).
+
+    Returns:
+        A function that takes Variables, arrays, numbers and pytrees of them, records one entry, and returns ``jax_fun``'s tree with
+        Variables in place of arrays.  Numbers are traced like arrays; where the function needs to see one, it is taken as static.
+        Booleans, strings, None and other objects are static.
+
+    Raises:
+        TapeTypeError: ``jax_fun`` cannot be called; or it does not fit its arguments (JAX's message).
+        LostGradientError: ``jax_fun`` captures a Variable that requires grad: pass it as an argument.
+
+    Example:
+        >>> import jax.numpy as jnp, interop, tape
+        >>> norm = interop.lift(lambda tree: jnp.sqrt(sum(jnp.sum(x * x) for x in tree.values())))
+        >>> x = tape.Variable([3.0, 4.0])
+        >>> norm({"x": x}).backward()
+        >>> x.grad.numpy()
+        array([0.6, 0.8], dtype=float32)
+
+    """
+    if not callable(jax_fun):
+        msg = f"lift: expected a function, got {type(jax_fun).__name__}"
+        raise TapeTypeError(msg)
+    name = getattr(jax_fun, "__name__", type(jax_fun).__name__)
+    ops: dict[Hashable, Op] = {}
+
+    @functools.wraps(jax_fun)
+    def lifted(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
+        try:
+            return _call(leaves, tree, numbers_are_arrays=True)
+        except record.CONCRETE_ERRORS:
+            return _call(leaves, tree, numbers_are_arrays=False)
+
+    def _call(leaves: list[Any], tree: Any, *, numbers_are_arrays: bool) -> Any:
+        variables: list[Any] = []
+        template: list[Any] = []
+        for x in leaves:
+            number = isinstance(x, (int, float, complex)) and not isinstance(x, (bool, np.generic))
+            if isinstance(x, (Handle, *_ARRAYS)) or (number and numbers_are_arrays):
+                variables.append(x if isinstance(x, Handle) else record.constant(np.asarray(x) if isinstance(x, np.generic) else x))
+                template.append(_DYNAMIC)
+            else:
+                template.append(_Typed(x))
+        key = (tree, tuple(template))
+        op = ops.get(key)
+        if op is None:
+            op = ops[key] = Op(name, _Applied(jax_fun, tree, template, name))
+        return record.record(op, variables)
+
+    return lifted
+
+
+class _Dynamic:
+    """Marks an array among the leaves of the arguments."""
+
+
+_DYNAMIC = _Dynamic()
+
+
+class _Typed:
+    """A static leaf, told apart by type as well as value."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Typed) and type(self.value) is type(other.value) and bool(self.value == other.value)
+
+    def __hash__(self) -> int:
+        return hash((type(self.value), self.value))
+
+
+class _Applied:
+    """The function on arrays that an op runs: leaves back in their places, captures refused."""
+
+    def __init__(self, fun: Callable[..., Any], tree: Any, template: list[Any], name: str) -> None:
+        self.fun = fun
+        self.tree = tree
+        self.template = template
+        self.name = name
+
+    def __call__(self, *arrays: Any) -> Any:
+        it = iter(arrays)
+        filled = [next(it) if x is _DYNAMIC else x.value for x in self.template]
+        args, kwargs = jax.tree.unflatten(self.tree, filled)
+        with record.refusing_captures(self.name):
+            result = self.fun(*args, **kwargs)
+        for x in jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, Handle)):
+            if isinstance(x, Handle) and x._place.kind.requires_grad:
+                raise LostGradientError(record.capture_message(self.name, x))
+        return jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, result, is_leaf=lambda x: isinstance(x, Handle))
+
+

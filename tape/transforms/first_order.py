@@ -1,0 +1,195 @@
+"""Gradients and vector-Jacobian products of functions."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from tape import record
+from tape.differentiation import gradients
+from tape.errors import TapeTypeError
+from tape.record import Handle
+from tape.transforms.inputs import Call, flatten, positions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["grad", "linearize", "pull", "value_and_grad", "vjp"]
+
+
+def value_and_grad(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
+) -> Callable[..., Any]:
+    """Return a function that computes ``fun`` and its gradient.
+
+    Args:
+        fun: a function of the tape (over ``tape.numpy``, or operators alone) that returns one number.
+        argnums: which positional arguments (pytrees) to differentiate.
+        has_aux: ``fun`` returns ``(output, aux)``.
+        holomorphic: inputs and output are complex and ``fun`` is holomorphic.
+        allow_int: accepted integer inputs get zero gradients of dtype ``float0``.
+
+    Returns:
+        A function with ``fun``'s arguments that returns ``(value, gradient)`` or ``((value, aux), gradient)``.
+
+    Raises:
+        TapeTypeError: the output is not one real (or, with ``holomorphic``, complex) number, or an input has no floating dtype.
+
+    Example:
+        >>> import tape
+        >>> tape.value_and_grad(lambda x: x * x)(3.0)
+        (Array(9., dtype=float32, weak_type=True), Array(6., dtype=float32, weak_type=True))
+
+    """
+    _check_callable("value_and_grad", fun)
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        chosen = positions("value_and_grad", argnums, len(args))
+        args = tuple(_without_ints(a) if allow_int and i in chosen else a for i, a in enumerate(args))
+        call = Call("grad", fun, args, kwargs, chosen, has_aux=has_aux)
+        root = _scalar(call, holomorphic=holomorphic)
+        found = pull(call, [root], [None], create_graph=call.nested)
+        tree = jax.tree.unflatten(call.tree, found)
+        gradient = call.result(tree[0] if isinstance(argnums, int) else tree)
+        value = call.output()
+        return ((value, call.result(call.aux)) if has_aux else value), gradient
+
+    return wrapped
+
+
+def grad(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
+) -> Callable[..., Any]:
+    """Return a function that computes the gradient of ``fun``; arguments as for :func:`value_and_grad`.
+
+    Example:
+        >>> import tape
+        >>> tape.grad(tape.grad(lambda x: x**3))(2.0)
+        Array(12., dtype=float32, weak_type=True)
+
+    """
+    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        value, gradient = both(*args, **kwargs)
+        return (gradient, value[1]) if has_aux else gradient
+
+    return wrapped
+
+
+def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    """Return ``fun(*primals)`` and the function that pulls a cotangent of it back to the primals.
+
+    Args:
+        fun: a function of the tape over pytrees.
+        primals: where to differentiate.
+        has_aux: ``fun`` returns ``(output, aux)``.
+
+    Returns:
+        ``(output, vjp_fun)`` or ``(output, vjp_fun, aux)``; ``vjp_fun(cotangent)`` returns a tuple with one gradient per primal, and
+        can be called any number of times.
+
+    Example:
+        >>> import tape
+        >>> y, pull = tape.vjp(lambda x: x * x, 3.0)
+        >>> float(pull(1.0)[0])
+        6.0
+
+    """
+    _check_callable("vjp", fun)
+    call = Call("vjp", fun, primals, {}, range(len(primals)), has_aux=has_aux)
+
+    def vjp_fun(cotangent: Any) -> Any:
+        seeds, tree = flatten(cotangent)
+        if tree != call.output_tree:
+            msg = f"vjp: the cotangent has the structure {tree}, but the output has {call.output_tree}"
+            raise TapeTypeError(msg)
+        nested = call.nested or any(isinstance(s, Handle) and s._place.kind.requires_grad for s in seeds)
+        found = pull(call, call.outputs, seeds, create_graph=nested)
+        tree = jax.tree.unflatten(call.tree, found)
+        plain = call.plain and not any(isinstance(s, Handle) for s in seeds)
+        return call.result(tree) if plain or not nested else tree
+
+    out = call.output()
+    return (out, vjp_fun, call.result(call.aux)) if has_aux else (out, vjp_fun)
+
+
+def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """Return ``fun(*primals)`` and the linear function that pushes tangents forward.
+
+    Example:
+        >>> import tape
+        >>> y, push = tape.linearize(lambda x: x * x, 3.0)
+        >>> float(push(1.0))
+        6.0
+
+    """
+    from tape.transforms.jacobians import Linear  # noqa: PLC0415 - built on this module
+
+    _check_callable("linearize", fun)
+    call = Call("linearize", fun, primals, {}, range(len(primals)), has_aux=False)
+    linear = Linear(call)
+
+    def push(*tangents: Any) -> Any:
+        leaves, tree = flatten(tuple(tangents))
+        if tree != call.tree:
+            msg = f"linearize: the tangents have the structure {tree}, but the primals have {call.tree}"
+            raise TapeTypeError(msg)
+        return call.result(jax.tree.unflatten(call.output_tree, linear.push(leaves)))
+
+    return call.output(), push
+
+
+def pull(call: Call, roots: Sequence[Any], seeds: Sequence[Any], *, create_graph: bool) -> list[Any]:
+    """Gradients of ``roots`` with respect to a call's inputs; zeros where they are not connected."""
+    chosen = [(r, s) for r, s in zip(roots, seeds, strict=True) if r._place.kind.requires_grad]
+    if not chosen:
+        return [record.leaf(jnp.zeros(v.shape, v.dtype)) for v in call.inputs]
+    return list(
+        gradients(
+            [r for r, _ in chosen],
+            list(call.inputs),
+            [s for _, s in chosen],
+            unconnected="zero",
+            retain_graph=True,
+            create_graph=create_graph,
+        )
+    )
+
+
+def _scalar(call: Call, *, holomorphic: bool) -> Any:
+    """Return the call's output, checked to be one number of the right kind."""
+    root = call.outputs[0] if len(call.outputs) == 1 else None
+    if root is None or root.shape != ():
+        found = ", ".join(str(v.shape) for v in call.outputs) or "nothing"
+        msg = f"grad: the function must return one number (shape ()), got {found}; reduce it, or use tape.jacrev or tape.vjp"
+        raise TapeTypeError(msg)
+    is_complex = jnp.issubdtype(root.dtype, jnp.complexfloating)
+    if is_complex and not holomorphic:
+        msg = f"grad: the function returned a complex number ({root.dtype}); return its real part, or pass holomorphic=True"
+        raise TapeTypeError(msg)
+    if holomorphic and not (is_complex and all(jnp.issubdtype(v.dtype, jnp.complexfloating) for v in call.inputs)):
+        msg = "grad: holomorphic=True needs complex inputs and a complex output"
+        raise TapeTypeError(msg)
+    if not jnp.issubdtype(root.dtype, jnp.inexact):
+        msg = f"grad: the function returned dtype {root.dtype}; gradients need a floating output"
+        raise TapeTypeError(msg)
+    if not holomorphic and any(jnp.issubdtype(v.dtype, jnp.complexfloating) for v in call.inputs) and is_complex:
+        msg = "grad: complex inputs need holomorphic=True or a real output"
+        raise TapeTypeError(msg)
+    return root
+
+
+def _without_ints(argument: Any) -> Any:
+    return argument
+
+
+def _check_callable(name: str, fun: Any) -> None:
+    if not callable(fun):
+        msg = f"{name}: expected a function, got {type(fun).__name__}"
+        raise TapeTypeError(msg)

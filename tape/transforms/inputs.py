@@ -1,0 +1,172 @@
+"""What every transform does to its arguments and results: make the differentiable inputs, see what else they depend on, unwrap."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape import record
+from tape.errors import TapeTypeError, TapeValueError
+from tape.kernel import Op
+from tape.methods import detach
+from tape.modes import enable_grad
+from tape.program import look
+from tape.pullback import differentiable
+from tape.record import Handle, LeafNode
+from tape.sweep import target_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tape.trie import State
+
+__all__ = ["Call", "flatten", "positions"]
+
+_ALIAS = Op("alias", lambda x: x)
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """Flatten a pytree; Variables are leaves."""
+    return jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, Handle))
+
+
+def positions(name: str, argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
+    """Return the argument positions of ``argnums``, counted from the front."""
+    listed = (argnums,) if isinstance(argnums, (int, np.integer)) else tuple(argnums)
+    for i in listed:
+        if not isinstance(i, (int, np.integer)):
+            msg = f"{name}: argnums must be an int or a sequence of ints, got {type(i).__name__}"
+            raise TapeTypeError(msg)
+        if not -count <= i < count:
+            msg = f"{name}: argnums names argument {i}, but the function was called with {count} positional arguments"
+            raise TapeValueError(msg)
+    return tuple(int(i) % count for i in listed)
+
+
+class Call:
+    """One call of a user's function with some of its arguments made differentiable.
+
+    Attributes:
+        inputs: one differentiable Variable per leaf of the chosen arguments.
+        tree: the tree of the chosen arguments.
+        output: what the function returned.
+        plain: whether results go back as arrays: no argument was a Variable, and the output depends on no other Variable.
+
+    """
+
+    def __init__(
+        self, name: str, fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], chosen: Sequence[int], *, has_aux: bool
+    ) -> None:
+        self.name = name
+        self.inputs: list[Any] = []
+        self._variables = any(isinstance(x, Handle) for x in flatten((args, kwargs))[0])
+        self._outer = False
+        leaves, self.tree = flatten(tuple(args[i] for i in chosen))
+        with enable_grad():
+            self.inputs = [self._input(x) for x in leaves]
+            filled = list(args)
+            for i, value in zip(chosen, jax.tree.unflatten(self.tree, self.inputs), strict=True):
+                filled[i] = value
+            rest = set(chosen)
+            filled = [a if i in rest else jax.tree.map(_constant, a, is_leaf=lambda x: isinstance(x, Handle)) for i, a in enumerate(filled)]
+            result = fun(*filled, **{k: jax.tree.map(_constant, v, is_leaf=lambda x: isinstance(x, Handle)) for k, v in kwargs.items()})
+        self.aux: Any = None
+        if has_aux:
+            if not (isinstance(result, (tuple, list)) and len(result) == 2):
+                msg = f"{name}: with has_aux=True the function must return (output, aux), got {type(result).__name__}"
+                raise TapeTypeError(msg)
+            result, self.aux = result
+        outputs, self.output_tree = flatten(result)
+        self.outputs = [x if isinstance(x, Handle) else record.constant(_array(name, x)) for x in outputs]
+        self.nested = self._outer or self._depends_on_others()
+        self.plain = not self._variables and not self.nested
+
+    def _input(self, value: Any) -> Any:
+        if isinstance(value, Handle):
+            if value._place.kind.requires_grad:
+                self._outer = True
+                return record.record(_ALIAS, (value,))
+            value = look(value)
+        array = _array(self.name, value)
+        if not differentiable(array):
+            msg = (
+                f"{self.name}: an argument to differentiate has shape {array.shape}, dtype {array.dtype}; gradients need a floating or complex "
+                "dtype: convert it, or leave it out of argnums"
+            )
+            raise TapeTypeError(msg)
+        return record.leaf(array, requires_grad=True)
+
+    def _depends_on_others(self) -> bool:
+        """Tell whether an output depends on a Variable that requires grad and is not one of the inputs."""
+        ours = {target_of(v) for v in self.inputs}
+        stack = [target_of(v) for v in self.outputs if v._place.kind.requires_grad]
+        seen = set()
+        while stack:
+            target = stack.pop()
+            if target in seen or target in ours:
+                continue
+            seen.add(target)
+            if isinstance(target, LeafNode):
+                return True
+            segment, slot = target
+            stop = frozenset(t[1] for t in ours if not isinstance(t, LeafNode) and t[0] is segment)
+            stack.extend(segment.origins[s] for s in _ancestors(segment.state, slot, stop) if s in segment.origins)
+        return False
+
+    def result(self, tree: Any) -> Any:
+        """Return a tree of Variables as the caller wants it: arrays for a plain call, Variables otherwise."""
+        if self.plain:
+            return jax.tree.map(_plain, tree, is_leaf=lambda x: isinstance(x, Handle))
+        if not self.nested:
+            return jax.tree.map(lambda x: detach(x) if isinstance(x, Handle) and x._place.kind.requires_grad else x, tree, is_leaf=_is_handle)
+        return tree
+
+    def output(self) -> Any:
+        """Return the function's output as the caller wants it."""
+        return self.result(jax.tree.unflatten(self.output_tree, self.outputs))
+
+
+def _is_handle(x: Any) -> bool:
+    return isinstance(x, Handle)
+
+
+def _ancestors(state: State, slot: int, stop: frozenset[int]) -> tuple[int, ...]:
+    """Leaf slots that ``slot`` depends on by differentiable entries, not looking behind ``stop``."""
+    if state.plans is None:
+        state.plans = {}
+    key = ("ancestors", slot, stop)
+    found: tuple[int, ...] | None = state.plans.get(key)
+    if found is None:
+        reached = {slot}
+        leaves = []
+        for step in reversed(state.path()):
+            if any(p.slot in reached and p.slot not in stop for p in step.places):
+                if step.kernel is None:
+                    leaves.append(step.places[0].slot)
+                reached.update(s for s in step.inputs if state.table[s].kind.requires_grad)
+        found = state.plans[key] = tuple(leaves)
+    return found
+
+
+def _constant(value: Any) -> Any:
+    return record.constant(value) if isinstance(value, (jax.Array, np.ndarray)) else value
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, Handle):
+        return value
+    found = look(value)
+    return found if isinstance(found, jax.Array) else jnp.asarray(found)
+
+
+def _array(name: str, value: Any) -> Any:
+    if isinstance(value, jax.Array):
+        return value
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError) as e:
+        msg = f"{name}: {type(value).__name__} is not an array or a number; pass it by an argument that is not differentiated"
+        raise TapeTypeError(msg) from e
