@@ -126,7 +126,7 @@ def _eig(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, **params: Any) -> tu
         other = adjoint(_eigenvectors(None, conjugate(grad_left), jnp.conj(w), left))
         result = other if result is None else result + other
     result = conjugate(result)
-    return (result if jnp.iscomplexobj(a) else result.real,)
+    return ((result if jnp.iscomplexobj(a) else result.real).astype(a.dtype),)
 
 
 def _eigenvectors(grad_w: Any, grad_v: Any, w: Any, v: Any) -> Any:
@@ -175,8 +175,12 @@ def _eigenvalues(a: Any) -> Any:
     return lax.linalg.eig(a + _scaled(a), compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]
 
 
-def _eigenvectors_of(a: Any, *, left: bool, right: bool) -> Any:
-    return lax.linalg.eig(a + _scaled(a), compute_left_eigenvectors=left, compute_right_eigenvectors=right, enable_eigvec_derivs=True)
+def _squared_eigenvectors(a: Any, *, left: bool, right: bool) -> Any:
+    """Squares of the components: LAPACK leaves the signs open, but no other phase."""
+    w, *vectors = lax.linalg.eig(
+        a + _scaled(a), compute_left_eigenvectors=left, compute_right_eigenvectors=right, enable_eigvec_derivs=True
+    )
+    return w, *(v * v for v in vectors)
 
 
 register(
@@ -214,8 +218,8 @@ register(
     source="dW = diag(V^-1 dA V), dV = V (F * V^-1 dA V) minus the part that LAPACK's normalization removes, transposed",
     examples=[
         Example(_eigenvalues, ((3, 3),), "values"),
-        Example(lambda a: _eigenvectors_of(a, left=False, right=True), ((3, 3),), "right vectors"),
-        Example(lambda a: _eigenvectors_of(a, left=True, right=True), ((2, 3, 3),), "all vectors"),
+        Example(lambda a: _squared_eigenvectors(a, left=False, right=True), ((3, 3),), "right vectors"),
+        Example(lambda a: _squared_eigenvectors(a, left=True, right=True), ((2, 3, 3),), "all vectors"),
     ],
     complex=True,
 )
