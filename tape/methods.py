@@ -156,6 +156,7 @@ def _selecting(name: str, select: Callable[..., Any]) -> Callable[..., Any]:
 
     original = getattr(jax.Array, name)
     functools.update_wrapper(method, original)
+    method.__name__ = name
     method.__qualname__ = f"Variable.{name}"
     method.__module__ = "tape"
     return method
@@ -178,7 +179,7 @@ def refuse_reinterpretation(variable: Any, what: str) -> None:
 
 _PROPERTIES = ("T", "mT", "real", "imag")
 _METHODS = (
-    "all any argmax argmin argpartition argsort astype choose clip conj conjugate copy cumprod cumsum diagonal dot flatten max mean min "
+    "all any argmax argmin argpartition argsort astype clip conj conjugate copy cumprod cumsum diagonal dot flatten max mean min "
     "prod ptp ravel reshape round searchsorted sort squeeze std sum swapaxes take trace transpose var"
 ).split()
 
@@ -207,8 +208,7 @@ class ArrayMethods(Handle):
         return _power(base, self) if isinstance(base, _OPERANDS) else NotImplemented
 
     def __round__(self, ndigits: int | None = None) -> Any:
-        rounded = self.round(ndigits or 0)  # type: ignore[attr-defined]
-        return rounded
+        return call(_rounded, "round", (self, ndigits), {})
 
     def __contains__(self, value: Any) -> bool:
         return bool((self == value).any())  # type: ignore[attr-defined]
@@ -257,6 +257,11 @@ class ArrayMethods(Handle):
 
     repeat = _selecting("repeat", selection.repeat)
     compress = _selecting("compress", _compress)
+    choose = _selecting("choose", selection.choose)
+
+
+def _rounded(x: Any, ndigits: int | None) -> Any:
+    return round(x, ndigits)
 
 
 def _view(x: Any, dtype: Any) -> Any:

@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi, record
-from tape.mirror import call, on_values, variable
+from tape.errors import TapeValueError
+from tape.mirror import call, mirrored, on_values, variable
 from tape.program import look
 from tape.record import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["SELECTIONS", "compress", "repeat"]
+__all__ = ["SELECTIONS", "choose", "compress", "repeat"]
 
 
 def _gather(positions: Any, *data: Any) -> Any:
@@ -165,6 +166,27 @@ def _bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | 
     return call(jnp.bincount, "bincount", (x, weights), {"length": length, **options})
 
 
+def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
+    if mode == "raise" and out is None and _known(a):
+        values = np.asarray(look(a) if isinstance(a, Handle) else a)
+        count = len(choices)
+        if values.size and not (values.min() >= 0 and values.max() < count):
+            msg = f"choose: an entry of a is outside 0 to {count - 1} (found {values.min()} to {values.max()}); use mode='wrap' or mode='clip'"
+            raise TapeValueError(msg)
+        mode = "clip"
+    return call(jnp.choose, "choose", (a, choices, out, mode), {})
+
+
+def _roots(p: Any, *, strip_zeros: bool = True) -> Any:
+    if not strip_zeros or not _known(p):
+        return call(jnp.roots, "roots", (p,), {"strip_zeros": strip_zeros})
+    coefficients = variable(np.asarray(p) if isinstance(p, (list, tuple)) else p)
+    found = np.nonzero(np.asarray(look(coefficients)))[0]
+    if coefficients.ndim != 1 or not found.size:
+        return call(jnp.roots, "roots", (p,), {"strip_zeros": strip_zeros})
+    return call(jnp.roots, "roots", (coefficients[int(found[0]) :],), {"strip_zeros": False})
+
+
 def _where(*args: Any, **kwargs: Any) -> Any:
     if len(args) == 1 and kwargs.get("size") is None and not ({"x", "y"} & set(kwargs)):
         return on_values(jnp.where, "where", args, kwargs)
@@ -180,14 +202,13 @@ def _looking(fun: Callable[..., Any]) -> Callable[..., Any]:
     return select
 
 
-from tape.mirror import mirrored  # noqa: E402
-
 _WHERE = mirrored(jnp.where, "where")
 
 compress = _by_position(jnp.compress, ("a",), "condition")
 repeat = _by_position(jnp.repeat, ("a",), "repeats")
 
 SELECTIONS: dict[str, Callable[..., Any]] = {
+    "choose": choose,
     "argwhere": _looking(jnp.argwhere),
     "bincount": _bincount,
     "compress": compress,
@@ -198,6 +219,7 @@ SELECTIONS: dict[str, Callable[..., Any]] = {
     "intersect1d": _by_value(jnp.intersect1d, ("ar1", "ar2")),
     "nonzero": _looking(jnp.nonzero),
     "repeat": repeat,
+    "roots": _roots,
     "setdiff1d": _by_value(jnp.setdiff1d, ("ar1", "ar2")),
     "setxor1d": _by_value(jnp.setxor1d, ("ar1", "ar2")),
     "trim_zeros": _trim_zeros,

@@ -1,0 +1,57 @@
+"""Compare what a mirrored function returns with what JAX's returns."""
+
+import inspect
+
+import jax
+import numpy as np
+
+import tape
+
+
+def is_variable(x):
+    return isinstance(x, tape.Variable)
+
+
+def same(ours, theirs):
+    """Assert equal trees: a Variable for each array, and every other leaf equal."""
+    assert type(ours) is type(theirs) or is_variable(ours), (type(ours), type(theirs))
+    our_leaves, our_tree = jax.tree.flatten(ours, is_leaf=is_variable)
+    their_leaves, their_tree = jax.tree.flatten(theirs)
+    assert our_tree == their_tree
+    for a, b in zip(our_leaves, their_leaves, strict=True):
+        if not isinstance(b, (jax.Array, np.ndarray)):
+            assert type(a) is type(b)
+            assert a == b
+            continue
+        assert is_variable(a), type(a)
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        if jax.dtypes.issubdtype(b.dtype, jax.dtypes.prng_key):
+            a, b = tape.random.key_data(a), jax.random.key_data(b)
+        np.testing.assert_allclose(np.asarray(a.detach()).astype(complex), np.asarray(b).astype(complex), rtol=2e-4, atol=2e-5)
+
+
+def same_face(ours, theirs, name):
+    """Assert equal name, signature and docstring."""
+    assert ours.__name__ == name
+    assert ours.__doc__ == theirs.__doc__
+    try:
+        expected = inspect.signature(theirs)
+    except ValueError:
+        return
+    assert inspect.signature(ours) == expected
+
+
+def to_variables(tree):
+    """Make Variables of all JAX arrays in a tree."""
+    return jax.tree.map(lambda x: tape.Variable(x) if isinstance(x, jax.Array) else x, tree)
+
+
+def first_that_fits(fun, candidates):
+    """Return the first arguments that JAX's function accepts, with its result."""
+    errors = []
+    for args in candidates:
+        try:
+            return args, fun(*args)
+        except Exception as e:  # noqa: BLE001 - any refusal means the next candidate
+            errors.append(e)
+    raise AssertionError(f"no sample arguments for {fun}: {errors}")

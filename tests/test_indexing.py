@@ -1,0 +1,211 @@
+"""Indexing reads and assigns as NumPy does, and gradients go where the elements came from."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tape
+import tape.numpy as tnp
+from tests.agreement import same
+
+X = jnp.arange(24.0).reshape(2, 3, 4)
+N = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4)
+MASK = N % 3 == 0
+INDICES = {
+    "int": 1,
+    "negative": -1,
+    "ints": (1, 2, 3),
+    "numpy int": np.int64(1),
+    "all": slice(None),
+    "tail": slice(1, None),
+    "window": slice(0, 1),
+    "window inside": (0, slice(1, 3)),
+    "empty": (slice(None), slice(2, 2)),
+    "step": (slice(None), slice(None, None, 2)),
+    "reversed": (slice(None, None, -1), slice(None), slice(None, None, -2)),
+    "backwards": (0, 0, slice(3, 0, -1)),
+    "none": None,
+    "new axes": (None, 0, Ellipsis, None),
+    "ellipsis": (Ellipsis, 1),
+    "ellipsis last": (1, Ellipsis),
+    "empty tuple": (),
+    "window and new": (0, None, slice(1, 2), 3),
+    "list": [1, 0, 1],
+    "lists": ([0, 1], [1, 2]),
+    "array": np.array([[1, 0], [0, 0]]),
+    "arrays": (np.array([0, 1]), slice(None), np.array([3, 0])),
+    "array and int": (1, np.array([0, 2]), 3),
+    "array and slices": (slice(None), np.array([2, 0]), slice(1, 3)),
+    "array and window": (slice(0, 1), np.array([2, 0])),
+    "negative array": (np.array([-1, 0]), -1),
+    "mask": MASK,
+    "mask of rows": np.array([False, True]),
+    "mask in the middle": (slice(None), np.array([True, False, True])),
+    "mask last": (Ellipsis, np.array([True, False, True, True])),
+    "mask of two axes": (slice(None), MASK[0]),
+    "mask and array": (np.array([True, True]), np.array([0, 2])),
+    "list mask": [True, False],
+    "empty list": [],
+}
+
+
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+def test_getitem(index):
+    v = tape.Variable(X)
+    read = v[index]
+    same(read, jnp.asarray(N[index]))
+    weights = np.arange(1.0, read.size + 1, dtype=np.float32).reshape(read.shape)
+    (read * weights).sum().backward()
+    expected = np.zeros_like(N)
+    np.add.at(expected, index, weights)
+    if read.size:
+        same(v.grad, jnp.asarray(expected))
+
+
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+def test_setitem(index):
+    v = tape.Variable(X) * 1.0
+    before = v * 2
+    y = tape.Variable(jnp.full(N[index].shape, -1.0))
+    expected = N.copy()
+    expected[index] = -1.0
+    v[index] = y
+    same(v, jnp.asarray(expected))
+    same(before, 2 * X)
+    assert v.requires_grad
+    v.sum().backward()
+    if y.size and y.size == np.unique(np.arange(24).reshape(N.shape)[index]).size:
+        same(y.grad, jnp.ones(N[index].shape))
+
+
+@pytest.mark.parametrize("make", [jnp.asarray, tape.constant], ids=["jax", "variable"])
+def test_indices_of_other_kinds(make):
+    v = tape.Variable(X)
+    same(v[make(np.array([1, 0]))], X[np.array([1, 0])])
+    same(v[make(MASK)], jnp.asarray(N[MASK]))
+    same(v[0, make(np.int32(2))], X[0, 2])
+    same(v[[0, make(np.int32(1))]], X[np.array([0, 1])])
+    same(v[0, make(np.int32(1)) :], X[0, 1:])
+    w = tape.constant(X)
+    w[make(MASK)] = tape.Variable(1.0)
+    same(w, jnp.where(MASK, 1.0, X))
+    assert w.requires_grad
+
+
+def test_values_broadcast_as_in_numpy():
+    for index, value in ((0, np.ones((1, 3, 1))), (slice(0, 2), 5), ((slice(None), 1), [1.0, 2.0, 3.0, 4.0]), (Ellipsis, np.ones((1, 1, 2, 3, 4)))):
+        v, expected = tape.constant(X), N.copy()
+        v[index] = value
+        expected[index] = value
+        same(v, jnp.asarray(expected))
+    v = tape.constant(X)
+    v[..., 0] = tnp.ones((2, 1))
+    same(v[..., 0], jnp.ones((2, 3)))
+    with pytest.raises(tape.errors.TapeValueError):
+        v[0] = np.ones(5)
+
+
+def test_assigned_values_take_the_dtype():
+    v = tape.constant(np.arange(3))
+    v[0] = 7.9
+    same(v, jnp.array([7, 1, 2]))
+    with pytest.raises(tape.errors.LostGradientError, match="requires grad"):
+        v[0] = tape.Variable(1.0)
+    w = tape.constant([1.0, 2.0])
+    with pytest.raises(tape.errors.TapeTypeError, match="does not fit"):
+        w[0] = 1j
+
+
+def test_a_leaf_that_requires_grad_is_not_assigned_to():
+    v = tape.Variable([1.0, 2.0])
+    with pytest.raises(tape.errors.TapeValueError, match=r"x\.at\[i\]\.set\(value\)"):
+        v[0] = 3.0
+    same(v, jnp.array([1.0, 2.0]))
+
+
+def test_hooks_and_gradients_stay_with_the_old_value():
+    seen = []
+    x = tape.Variable([1.0, 2.0])
+    y = x * 2
+    y.name = "y"
+    y.register_hook(seen.append)
+    y.retain_grad()
+    z = y.sum()
+    y[0] = 5.0
+    assert y.grad is None
+    assert y.name == "y"
+    (y.sum() + z).backward()
+    assert y.grad is None
+    same(seen, [jnp.ones(2) + jnp.array([0.0, 1.0])])
+    same(x.grad, jnp.array([2.0, 4.0]))
+
+
+def test_a_scalar_under_a_mask_does_not_look():
+    v = tape.Variable(X) * 2
+    v[v > 3] = 0.0
+    assert v._cell[0] is None
+    same(v, jnp.where(X * 2 > 3, 0.0, X * 2))
+
+
+@pytest.mark.parametrize(
+    "index",
+    [2, -3, (0, 3), (0, 0, 0, 0), (Ellipsis, Ellipsis), np.ones((3, 3), bool), (slice(None), np.ones(2, bool))],
+)
+def test_out_of_range(index):
+    v = tape.Variable(X)
+    with pytest.raises(tape.errors.TapeIndexError):
+        v[index]
+    with pytest.raises(tape.errors.TapeIndexError):
+        tape.constant(X)[index] = 0.0
+    with pytest.raises(IndexError):
+        tape.Variable(1.0)[0]
+
+
+@pytest.mark.parametrize("index", [1.5, "a", {}])
+def test_what_is_no_index(index):
+    with pytest.raises(tape.errors.TapeError):
+        tape.Variable(X)[index]
+
+
+def test_positions_are_inputs():
+    tape.stats().reset()
+    v = tape.Variable(X)
+    for i in range(2):
+        (v[i] * v[i, 1:3].sum()).sum().value.block_until_ready()
+    first = tape.stats().programs
+    v[1][0].value.block_until_ready()
+    v[0][1].value.block_until_ready()
+    assert first <= 2
+    assert tape.stats().programs - first <= 2
+
+
+@pytest.mark.parametrize("method", ["set", "add", "subtract", "multiply", "mul", "divide", "power", "min", "max"])
+@pytest.mark.parametrize("index", [0, -1, (slice(None), 1), np.array([0, 0]), MASK, 9], ids=str)
+def test_at(method, index):
+    v = tape.Variable(X)
+    same(getattr(v.at[index], method)(2.0), getattr(X.at[index], method)(2.0))
+
+
+def test_at_options_get_and_apply():
+    v = tape.Variable(X)
+    same(v.at[5].get(mode="fill", fill_value=-1.0), X.at[5].get(mode="fill", fill_value=-1.0))
+    same(v.at[0].set(1.0, mode="drop", unique_indices=True), X.at[0].set(1.0))
+    same(v.at[0].apply(tnp.sin), X.at[0].apply(jnp.sin))
+    y = tape.Variable(2.0)
+    v.at[0].multiply(y).sum().backward()
+    same(y.grad, X[0].sum())
+    same(v.grad, jax.grad(lambda x: x.at[0].multiply(2.0).sum())(X))
+    assert "At" in repr(v.at)
+    assert "At" in repr(v.at[0])
+
+
+def test_inside_jit():
+    @jax.jit
+    def f(x, i):
+        v = tape.Variable(x)
+        return (v[i] + v[0] + v[:, 1:, 0].sum()).value
+
+    same([tape.constant(f(X, 1))], [X[1] + X[0] + X[:, 1:, 0].sum()])
+    with pytest.raises(tape.errors.ConcretizationError, match=r"where\(mask"):
+        jax.jit(lambda x: tape.Variable(x)[tape.Variable(x) > 0].value)(X)

@@ -1,0 +1,330 @@
+"""Every function of ``jax.numpy`` gives through ``tape.numpy`` what it gives in JAX, as Variables."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tape
+import tape.numpy as tnp
+from tape import namespaces
+from tests.agreement import first_that_fits, same, same_face, to_variables
+
+X = jnp.array([[0.3, 0.7, 0.2], [0.9, 0.4, 0.6], [0.1, 0.8, 0.5]])
+V = X[0]
+I = jnp.array([[1, 2, 0], [3, 1, 2], [0, 1, 1]])  # noqa: E741
+J = I[0]
+B = V > 0.25
+CANDIDATES = ((X,), (V,), (X, X), (V, V), (I,), (J,), (I, I), (J, J), ([X, X],), (X, 1), (X, I), (3,), ())
+
+# Arguments where the general candidates do not show the function's point, or do not fit.
+SAMPLES = {
+    "arange": (3,),
+    "array": ([[V[0], V[1]], [1.0, 2.0]],),
+    "array_split": (V, 2),
+    "astype": (X, jnp.float16),
+    "bincount": (J,),
+    "block": ([[X, X], [X, X]],),
+    "broadcast_shapes": ((2, 1), (3,)),
+    "broadcast_to": (V, (2, 3)),
+    "can_cast": (np.int32, np.float32),
+    "choose": (J, [V, V, V]),
+    "clip": (X, 0.2, 0.6),
+    "compress": (B, X, 1),
+    "concat": ([X, V[None]],),
+    "concatenate": ([X, V[None]],),
+    "delete": (X, np.array([0, 2]), 1),
+    "diag_indices": (3,),
+    "digitize": (X, jnp.array([0.2, 0.5])),
+    "dsplit": (X.reshape(1, 3, 3), 3),
+    "einsum": ("ij,j->i", X, V),
+    "einsum_path": ("ij,j->i", X, V),
+    "empty": ((2, 3),),
+    "expand_dims": (X, (0, 2)),
+    "extract": (B, V),
+    "eye": (3,),
+    "frombuffer": (b"abcd", np.uint8),
+    "fromstring": ("1 2 3", float, -1),
+    "full": ((2,), V[0]),
+    "full_like": (X, V[0]),
+    "gradient": (V,),
+    "hsplit": (X, 3),
+    "identity": (2,),
+    "indices": ((2, 3),),
+    "insert": (V, 1, V[:1]),
+    "interp": (V, jnp.array([0.0, 0.5, 1.0]), V),
+    "isdtype": (jnp.float32, "real floating"),
+    "issubdtype": (jnp.float32, jnp.floating),
+    "linspace": (V[0], V[1], 4),
+    "lexsort": ((J, J),),
+    "logspace": (V[0], V[1], 4),
+    "geomspace": (V[0], V[1], 4),
+    "mask_indices": (3, jnp.triu),
+    "matrix_transpose": (X,),
+    "matvec": (X, V),
+    "moveaxis": (X, 0, 1),
+    "nanpercentile": (X, 30.0, 1),
+    "nanquantile": (X, 0.3, 1),
+    "ones": ((2,),),
+    "packbits": (B,),
+    "pad": (X, ((1, 0), (0, 2))),
+    "partition": (V, 1),
+    "argpartition": (V, 1),
+    "percentile": (X, 30.0, 1),
+    "permute_dims": (X, (1, 0)),
+    "polyfit": (V, V, 1),
+    "polyval": (V, X),
+    "promote_types": (jnp.int32, jnp.float16),
+    "quantile": (X, 0.3, 1),
+    "ravel_multi_index": ((J, J), (4, 4)),
+    "repeat": (X, np.array([1, 0, 2]), 0),
+    "reshape": (X, (9, 1)),
+    "resize": (X, (2, 2)),
+    "roll": (X, 1, 1),
+    "rollaxis": (X, 1),
+    "searchsorted": (jnp.sort(V), X),
+    "select": ([X > 0.5, X > 0.2], [X, 2 * X], 0.0),
+    "split": (X, 3),
+    "squeeze": (X[None],),
+    "stack": ([X, X], 1),
+    "swapaxes": (X, 0, 1),
+    "take": (X, J, 0),
+    "take_along_axis": (X, jnp.clip(I, 0, 2), 1),
+    "tensordot": (X, X, 1),
+    "tile": (X, (2, 1)),
+    "tri": (3,),
+    "trim_zeros": (jnp.array([0.0, 1.0, 0.0, 2.0, 0.0]),),
+    "tril_indices": (3,),
+    "triu_indices": (3,),
+    "unpackbits": (jnp.array([3], jnp.uint8),),
+    "unravel_index": (J, (2, 2)),
+    "unstack": (X,),
+    "vecmat": (V, X),
+    "vsplit": (X, 3),
+    "where": (X > 0.5, X, 0.0),
+    "zeros": ((2,),),
+    "union1d": (V, X),
+    "intersect1d": (V, X),
+    "setdiff1d": (X, V),
+    "setxor1d": (X, V),
+    "unique": (jnp.array([2.0, 1.0, 2.0]), True, True, True),
+    "put_along_axis": (X, jnp.array([[0], [1], [2]]), 9.0, 1),
+    "kaiser": (4, 2.0),
+    "roots": (jnp.array([0.0, 1.0, -3.0, 2.0, 0.0]),),
+}
+OPTIONS = {
+    "fromstring": {"sep": " "},
+    "fill_diagonal": {"inplace": False},
+    "place": {"inplace": False},
+    "put": {"inplace": False},
+    "put_along_axis": {"inplace": False, "mode": "clip"},
+}
+SAMPLES |= {"fill_diagonal": (X, 5.0), "place": (X, X > 0.5, V), "put": (X, J, V)}
+FILES = {"fromfile", "load", "save", "savez", "printoptions", "get_printoptions", "set_printoptions", "from_dlpack", "fromiter", "einsum_path"}
+MODULES = ["", "linalg", "fft"]
+
+
+def functions(ours, theirs):
+    """Names of the functions of a mirrored module."""
+    return [n for n in ours.__all__ if callable(getattr(ours, n)) and not isinstance(getattr(theirs, n, None), type)]
+
+
+@pytest.mark.parametrize("name", [n for n in functions(tnp, jnp) if n not in FILES])
+def test_function(name):
+    theirs, ours = getattr(jnp, name), getattr(tnp, name)
+    same_face(ours, theirs, name)
+    options = OPTIONS.get(name, {})
+    candidates = [SAMPLES[name]] if name in SAMPLES else CANDIDATES
+    args, expected = first_that_fits(lambda *a: theirs(*a, **options), candidates)
+    same(ours(*to_variables(args), **options), expected)
+    same(ours(*args, **options), expected)
+
+
+SQUARE = X @ X.T + jnp.eye(3)
+
+
+@pytest.mark.parametrize("name", functions(tnp.linalg, jnp.linalg))
+def test_linalg(name):
+    theirs, ours = getattr(jnp.linalg, name), getattr(tnp.linalg, name)
+    same_face(ours, theirs, name)
+    samples = {"lstsq": (SQUARE, V), "matrix_power": (SQUARE, 3), "multi_dot": ([X, X, X],), "tensorsolve": (SQUARE, V), "cross": (V, V)}
+    samples |= {"solve": (SQUARE, V), "tensorinv": (SQUARE, 1), "vecdot": (X, X), "tensordot": (X, X)}
+    args, expected = first_that_fits(theirs, [samples[name]] if name in samples else [(SQUARE,), (V, V)])
+    same(ours(*to_variables(args)), expected)
+
+
+@pytest.mark.parametrize("name", functions(tnp.fft, jnp.fft))
+def test_fft(name):
+    theirs, ours = getattr(jnp.fft, name), getattr(tnp.fft, name)
+    same_face(ours, theirs, name)
+    args, expected = first_that_fits(theirs, [(4,)] if "freq" in name else [(X,)])
+    same(ours(*to_variables(args)), expected)
+
+
+def test_every_name_is_there():
+    public = {n for n in dir(jnp) if not n.startswith("_")}
+    assert public - set(tnp.__all__) == namespaces.CALLABLES["jax.numpy"]
+    assert dir(tnp) == tnp.__all__
+
+
+def test_constants_and_types():
+    assert (tnp.pi, tnp.newaxis, tnp.inf) == (jnp.pi, None, jnp.inf)
+    assert tnp.float32 is jnp.float32
+    assert tnp.ndarray is tape.Variable
+    assert isinstance(tnp.add, tnp.ufunc)
+    assert tnp.finfo(tnp.float32).eps == jnp.finfo(jnp.float32).eps
+
+
+def test_array_api():
+    assert tape.Variable(1.0).__array_namespace__() is tnp
+    assert tnp.__array_api_version__ == jnp.__array_api_version__
+    assert tnp.__array_namespace_info__().default_dtypes() == jnp.__array_namespace_info__().default_dtypes()
+    with pytest.raises(tape.errors.TapeTypeError, match="not supported"):
+        tape.Variable(1.0).__array_namespace__(api_version="9999.12")
+
+
+@pytest.mark.parametrize("method", ["reduce", "accumulate"])
+def test_ufunc_folds(method):
+    v = tape.Variable(X)
+    ours = getattr(tnp.multiply, method)(v, axis=1)
+    same(ours, getattr(jnp.multiply, method)(X, axis=1))
+    ours.sum().backward()
+    same(v.grad, jax.grad(lambda x: getattr(jnp.multiply, method)(x, axis=1).sum())(X))
+
+
+def test_ufunc_outer_at_and_reduceat():
+    v = tape.Variable(V)
+    same(tnp.subtract.outer(v, v), jnp.subtract.outer(V, V))
+    same(tnp.add.at(v, jnp.array([0, 0]), 1.0, inplace=False), jnp.add.at(V, jnp.array([0, 0]), 1.0, inplace=False))
+    same(tnp.add.reduceat(v, jnp.array([0, 1])), jnp.add.reduceat(V, jnp.array([0, 1])))
+    assert (tnp.add.nin, tnp.add.nout, tnp.add.identity) == (2, 1, 0)
+
+
+def test_index_tricks():
+    v = tape.Variable(V)
+    same(tnp.r_[v, 4.0, v], jnp.r_[V, 4.0, V])
+    same(tnp.c_[v, v], jnp.c_[V, V])
+    same(tnp.mgrid[0:2, 0:3], jnp.mgrid[0:2, 0:3])
+    assert tnp.s_[1:2] == slice(1, 2)
+
+
+def test_metadata_does_not_look():
+    v = tape.Variable(X) * 2
+    assert tnp.shape(v) == (3, 3)
+    assert tnp.ndim(v) == 2
+    assert tnp.size(v, 0) == 3
+    assert tnp.result_type(v, 2) == jnp.float32
+    assert tnp.iscomplexobj(v) is False
+    assert tnp.issubdtype(v.dtype, tnp.floating) is True
+    assert v._cell[0] is None
+
+
+def test_array_keeps_the_gradient():
+    v = tape.Variable(V)
+    (tnp.array(v) * 2 + tnp.asarray(v) + tnp.stack([v, v]).sum(0)).sum().backward()
+    same(v.grad, jnp.full(3, 5.0))
+    w = tape.Variable(2.0)
+    tnp.array([w, [w * w][0], 1.0]).sum().backward()
+    assert float(w.grad) == 5.0
+
+
+def test_numpy_inputs_are_copied():
+    a = np.ones(2, np.float32)
+    kept = [tnp.asarray(a), tnp.array(a), tnp.sin(a), tape.Variable([1.0, 1.0]) * a]
+    a[:] = 9
+    assert [float(k.sum()) for k in kept] == pytest.approx([2.0, 2.0, 2 * np.sin(1.0), 2.0])
+
+
+def test_files(tmp_path):
+    v = tape.Variable(V)
+    tnp.save(tmp_path / "a.npy", v)
+    same(tnp.load(tmp_path / "a.npy"), V)
+    np.save(tmp_path / "a.npy", np.zeros(2, np.float32))
+    same(tnp.load(tmp_path / "a.npy"), jnp.zeros(2))
+    assert tnp.array_str(v) == jnp.array_str(V)
+    with tnp.printoptions(precision=2):
+        assert tnp.get_printoptions()["precision"] == 2
+    same(tnp.from_dlpack(V), V)
+    assert repr(tnp.einsum_path("ij,j->i", tape.Variable(X), v)) == repr(jnp.einsum_path("ij,j->i", X, V))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (tnp.unique, lambda x: jnp.unique(x, size=3)),
+        (lambda x: tnp.unique(x, axis=0, return_index=True)[0], lambda x: jnp.unique(x, axis=0, size=3)),
+        (lambda x: tnp.unique_all(x).values, lambda x: jnp.unique(x, size=3)),
+        (lambda x: tnp.compress(np.array([True, False, True, True]), x), lambda x: x[jnp.array([0, 2, 3])]),
+        (lambda x: tnp.extract(x > 1.5, x), lambda x: x[jnp.array([0, 2, 3])]),
+        (lambda x: x[x > 1.5], lambda x: x[jnp.array([0, 2, 3])]),
+        (lambda x: tnp.repeat(x, tnp.array([0, 2, 1, 0])), lambda x: x[jnp.array([1, 1, 2])]),
+        (lambda x: tnp.repeat(x, 2), lambda x: jnp.repeat(x, 2)),
+        (lambda x: tnp.delete(x, x > 2.5), lambda x: x[jnp.array([0, 1, 3])]),
+        (lambda x: tnp.insert(x, np.array([1, 2]), x[:2]), lambda x: jnp.insert(x, jnp.array([1, 2]), x[:2])),
+        (lambda x: tnp.union1d(x, tnp.array([7.0])), lambda x: jnp.concatenate([x[jnp.array([1, 0, 2])], jnp.array([7.0])])),
+        (lambda x: tnp.setdiff1d(x, tnp.array([2.0])), lambda x: x[jnp.array([1, 2])]),
+        (lambda x: tnp.intersect1d(x, tnp.array([2.0, 3.0])), lambda x: x[jnp.array([0, 2])]),
+        (lambda x: tnp.trim_zeros(x * tnp.array([0.0, 1.0, 1.0, 0.0])), lambda x: x[1:3]),
+        (lambda x: tnp.bincount(tnp.array([0, 2, 2, 1]), x), lambda x: jnp.bincount(jnp.array([0, 2, 2, 1]), x, length=3)),
+    ],
+)
+def test_gradients_flow_through_what_values_select(ours, theirs):
+    data = jnp.array([2.0, 1.0, 3.0, 2.0])
+    v = tape.Variable(data)
+    result = ours(v)
+    expected = theirs(data)
+    same(result, expected)
+    weights = jnp.arange(1.0, result.size + 1).reshape(expected.shape)
+    (result * weights).sum().backward()
+    same(v.grad, jax.grad(lambda x: (theirs(x) * weights).sum())(data))
+
+
+def test_integer_results_of_values():
+    v = tape.Variable([0.0, 2.0, 3.0])
+    same(tnp.nonzero(v), jnp.nonzero(v.value))
+    same(tnp.where(v > 1), jnp.where(v.value > 1))
+    same(tnp.argwhere(v), jnp.argwhere(v.value))
+    same(tnp.flatnonzero(v, size=2), jnp.flatnonzero(v.value, size=2))
+
+
+def test_what_would_lose_a_gradient_is_refused():
+    v = tape.Variable([1.0, 2.0])
+    with pytest.raises(tape.errors.LostGradientError, match="arange"):
+        tnp.arange(v[0])
+    assert tnp.arange(v[1].detach()).shape == (2,)
+
+
+def test_creation_functions_are_constants():
+    v = tape.Variable(X)
+    for made in (tnp.zeros_like(v), tnp.ones_like(v), tnp.full_like(v, 2.0), tnp.empty_like(v), tnp.zeros(2), tnp.eye(2)):
+        assert not made.requires_grad
+    assert tnp.full_like(v, v[0, 0]).requires_grad
+
+
+def test_errors_are_raised_at_the_call():
+    v = tape.Variable(X)
+    with pytest.raises(tape.errors.TapeTypeError, match="matmul"):
+        tnp.matmul(v, tnp.ones((4, 4)))
+    with pytest.raises(tape.errors.TapeValueError, match="concatenate"):
+        tnp.concatenate([v, v], axis=7)
+    with pytest.raises(tape.errors.TapeTypeError):
+        tnp.sin(v, v, v)
+    with pytest.raises(tape.errors.TapeTypeError):
+        tnp.add(v, "a")
+    with pytest.raises(tape.errors.TapeTypeError):
+        tnp.asarray(object())
+
+
+def test_inside_jit():
+    @jax.jit
+    def f(x):
+        return tnp.sum(tnp.where(x > 0.5, tape.Variable(x) ** 2, 0.0), axis=0).value
+
+    np.testing.assert_allclose(f(X), jnp.where(X > 0.5, X**2, 0).sum(0), rtol=1e-6)
+    with pytest.raises(tape.errors.ConcretizationError):
+        jax.jit(lambda x: tnp.unique(x).value)(X)
+
+
+def test_unknown_name():
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = tnp.nothing
