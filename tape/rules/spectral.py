@@ -175,12 +175,12 @@ def _eigenvalues(a: Any) -> Any:
     return lax.linalg.eig(a + _scaled(a), compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]
 
 
-def _squared_eigenvectors(a: Any, *, left: bool, right: bool) -> Any:
-    """Squares of the components: LAPACK leaves the signs open, but no other phase."""
+def _moments(a: Any, *, left: bool, right: bool) -> Any:
+    """V W V^T for both kinds of eigenvectors: neither their order nor their signs matter, which LAPACK leaves open, but phases do."""
     w, *vectors = lax.linalg.eig(
         a + _scaled(a), compute_left_eigenvectors=left, compute_right_eigenvectors=right, enable_eigvec_derivs=True
     )
-    return w, *(v * v for v in vectors)
+    return tuple(dot(v * w[..., None, :], jnp.swapaxes(v, -1, -2)) for v in vectors)
 
 
 register(
@@ -218,8 +218,8 @@ register(
     source="dW = diag(V^-1 dA V), dV = V (F * V^-1 dA V) minus the part that LAPACK's normalization removes, transposed",
     examples=[
         Example(_eigenvalues, ((3, 3),), "values"),
-        Example(lambda a: _squared_eigenvectors(a, left=False, right=True), ((3, 3),), "right vectors"),
-        Example(lambda a: _squared_eigenvectors(a, left=True, right=True), ((2, 3, 3),), "all vectors"),
+        Example(lambda a: _moments(a, left=False, right=True), ((3, 3),), "right vectors"),
+        Example(lambda a: _moments(a, left=True, right=True), ((2, 3, 3),), "all vectors"),
     ],
     complex=True,
 )
