@@ -125,13 +125,8 @@ def _accumulations(sweep: Sweep, targets: Sequence[Any] | None) -> list[tuple[An
             continue
         extra = variable._extra
         old = None if extra is None or extra.assigned and variable._segment is not None else extra.grad
-        changes.append((variable, _share(gradient) if old is None else emission.add(old, gradient)))
+        changes.append((variable, gradient if old is None else emission.add(old, gradient)))
     return changes
-
-
-def _share(variable: Any) -> Any:
-    """A handle of its own for the same value, so that no two owners hold one handle."""
-    return handle(variable._segment, variable._place, variable._cell)
 
 
 def gradients(
@@ -193,7 +188,7 @@ def gradients(
                 raise UnconnectedError(msg)
             gradient = record.leaf(jnp.zeros(v._place.kind.aval.shape, v._place.kind.aval.dtype)) if unconnected == "zero" else None
         else:
-            gradient = _share(gradient)
+            gradient = emission.share(gradient)
         results.append(gradient)
     if not (create_graph if retain_graph is None else retain_graph):
         sweep.release()

@@ -42,6 +42,15 @@ def add(a: Any, b: Any) -> Any:
     return a if b is None else record.record(ADD, (a, b))
 
 
+def share(variable: Any) -> Any:
+    """A handle of its own for the same value, so that no two owners hold one handle; a leaf's gradient still goes to the leaf."""
+    made = handle(variable._segment, variable._place, variable._cell)
+    if variable._segment is None and variable._place.kind.requires_grad:
+        made._extra = record.Extra()
+        made._extra.node = record.node_of(variable)
+    return made
+
+
 def zeros_like(aval: Any) -> Any:
     """Record a zero cotangent of the given shape and dtype."""
     return record.record(_filled(aval, 0), ())
@@ -109,15 +118,15 @@ def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch
 
     """
     if not plan.instructions:
-        return {slot: seeds[value - state.n_slots] for slot, value in plan.outputs}
+        return {slot: share(seeds[value - state.n_slots]) for slot, value in plan.outputs}
     pending = LOCAL.segment()
     if pending is not None and pending is not segment and pending.state.depth + len(plan.instructions) > 2 * record.SEGMENT_LIMIT:
         run_pending(pending, "length")  # so that every segment of a long tape is swept from the same empty state
-    leaf_index = leaf_indices(state)
-    sources = [forward_handle(segment, state, slot, leaf_index) for slot in plan.externals]
     if plan.straight and not LOCAL.special:
         target = record.current()
         try:
+            # The forward slots of the pending segment are part of the plan; those of one that has run enter as leaves.
+            sources = () if segment is target else _sources(plan, segment, state)
             slots = [record.place_in(target, v) for v in (*sources, *seeds)]
         except record.TracerMetError:
             pass
@@ -128,12 +137,18 @@ def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch
             if jump is not None:
                 target.state = jump.state
                 return _arrive(target, jump)
-            outputs = _write(plan, segment, state, sources, seeds, batch)
+            outputs = _write(plan, segment, state, seeds, batch)
             ours = all(v._segment is target for v in outputs.values())
             if target.pending and LOCAL.segment() is target and ours:
                 start.next[key] = _Jump(target.state, tuple((slot, v._place) for slot, v in outputs.items()))
             return outputs
-    return _write(plan, segment, state, sources, seeds, batch)
+    return _write(plan, segment, state, seeds, batch)
+
+
+def _sources(plan: Plan, segment: Segment, state: State) -> list[Any]:
+    """Variables for the forward values that a plan reads."""
+    leaf_index = leaf_indices(state)
+    return [forward_handle(segment, state, slot, leaf_index) for slot in plan.externals]
 
 
 def _arrive(target: Segment, jump: _Jump) -> dict[int, Any]:
@@ -147,20 +162,18 @@ def _arrive(target: Segment, jump: _Jump) -> dict[int, Any]:
     return outputs
 
 
-def _write(plan: Plan, segment: Segment, state: State, sources: list[Any], seeds: Sequence[Any], batch: int | None) -> dict[int, Any]:
+def _write(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch: int | None) -> dict[int, Any]:
     """Record the instructions of ``plan`` one by one."""
     old, LOCAL.limit = LOCAL.limit, math.inf  # a program cut in the middle would have to return every cotangent under way
     try:
-        return _write_all(plan, segment, state, sources, seeds, batch)
+        return _write_all(plan, segment, state, seeds, batch)
     finally:
         LOCAL.limit = old
 
 
-def _write_all(
-    plan: Plan, segment: Segment, state: State, sources: list[Any], seeds: Sequence[Any], batch: int | None
-) -> dict[int, Any]:
+def _write_all(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch: int | None) -> dict[int, Any]:
     values: list[Any] = [None] * plan.size
-    for slot, source in zip(plan.externals, sources, strict=True):
+    for slot, source in zip(plan.externals, _sources(plan, segment, state), strict=True):
         values[slot] = source
     values[state.n_slots : state.n_slots + len(seeds)] = seeds
     last = {operand: i for i, step in enumerate(plan.instructions) for operand in step.operands if operand is not None}
@@ -181,7 +194,8 @@ def _write_all(
         for o in step.operands:  # cotangents that are used up need no cell
             if o is not None and last[o] == i and o >= state.n_slots and o not in kept:
                 values[o] = None
-    return {slot: values[value] for slot, value in plan.outputs if values[value] is not None}
+    # Each output gets a handle of its own: two leaves may share one cotangent.
+    return {slot: share(values[value]) for slot, value in plan.outputs if values[value] is not None}
 
 
 def _call_kernel(step: Instruction, operands: list[Any], n_slots: int, batch: int | None) -> Sequence[Any]:

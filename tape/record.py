@@ -253,22 +253,41 @@ def place_in(segment: Segment, variable: Handle) -> int:
     slot = segment.entered.get(id(cell))
     if slot is not None:
         return slot
+    return _enter(segment, variable)
+
+
+_CONCRETE: set[type] = set()  # types of values met that are no tracers: a look-up is quicker than isinstance
+
+
+def _enter(segment: Segment, variable: Handle) -> int:
+    """Enter a Variable of another segment, or of none, as a leaf."""
+    cell = variable._cell
     value = cell[0]
-    if value is None:
-        assert variable._segment is not None
-        _run_pending(variable._segment, "used elsewhere")
-        value = cell[0]
-    if isinstance(value, jaxapi.Tracer) and segment.pending and LOCAL.segment() is segment:
-        raise TracerMetError
+    if value.__class__ not in _CONCRETE:
+        if value is None:
+            assert variable._segment is not None
+            _run_pending(variable._segment, "used elsewhere")
+            value = cell[0]
+        if not isinstance(value, jaxapi.Tracer):
+            _CONCRETE.add(value.__class__)
+        elif segment.pending and LOCAL.segment() is segment:
+            raise TracerMetError
     kind = variable._place.kind
     state = segment.state
-    child = state.next.get(kind) or state.leaf(kind)
+    child = state.next.get(kind)
+    if child is None:
+        child = state.leaf(kind)
     segment.state = child
-    slot = child.place.slot
+    slot: int = child.place.slot
     segment.entered[id(cell)] = slot
     segment.leaves.append(cell)
     if kind.requires_grad:
-        segment.origins[slot] = node_of(variable) if variable._segment is None else (variable._segment, variable._place.slot)
+        origin = variable._segment
+        if origin is not None:
+            segment.origins[slot] = (origin, variable._place.slot)
+        else:
+            extra = variable._extra
+            segment.origins[slot] = extra.node if extra is not None and extra.node is not None else node_of(variable)
     return slot
 
 
@@ -352,7 +371,7 @@ def record(op: Op | Kernel, inputs: Sequence[Handle]) -> Any:
             slot = entered.get(id(v._cell))
             if slot is None:
                 try:
-                    slot = place_in(segment, v)
+                    slot = _enter(segment, v)
                 except TracerMetError:
                     return record_at_once(op, inputs)
             key.append(slot)
@@ -362,7 +381,7 @@ def record(op: Op | Kernel, inputs: Sequence[Handle]) -> Any:
         child = first_meeting(segment, op, found)
     segment.state = child
     place = child.place
-    if place is None or not child.kernel.single:
+    if place is None:
         return _results(segment, child)
     made = _new(_variable_type)
     made._segment = segment

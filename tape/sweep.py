@@ -61,7 +61,7 @@ class Sweep:
         old = set_mode(RECORD if self._create_graph else SWEEP)
         try:
             for root, seed in zip(roots, seeds, strict=True):
-                self._arrive(target_of(root), emission.ones_like(root._place.kind.aval) if seed is None else seed)
+                self._arrive(target_of(root), emission.ones_like(root._place.kind.aval) if seed is None else emission.share(seed))
             if self._targets is not None:
                 self._find_paths()
             while self._heap:

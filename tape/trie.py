@@ -114,7 +114,7 @@ class State:
         self.places = tuple(Place(self.n_slots + i, kind) for i, kind in enumerate(kinds))
         self.table.extend(self.places)
         self.n_slots += len(kinds)
-        self.place = self.places[0] if len(kinds) == 1 else None
+        self.place = self.places[0] if len(kinds) == 1 and (self.kernel is None or self.kernel.single) else None
 
     def leaf(self, kind: Kind) -> State:
         """Make the state that follows when a leaf of this kind enters."""

@@ -7,6 +7,7 @@ needs the value (``float``, printing, ``.value``) looks at it and so runs what i
 from __future__ import annotations
 
 import sys
+import sys
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -269,9 +270,15 @@ class Variable(methods.ArrayMethods):
             raise LostGradientError(msg)
         return np.array(_concrete(self, "asarray"), dtype=dtype) if copy is not False else np.asarray(_concrete(self, "asarray"), dtype=dtype)
 
-    def __jax_array__(self) -> Any:
-        if methods.called_by_array_operator(sys._getframe(1).f_code):  # noqa: SLF001 - jax_array * v: no array, so that it defers to us
-            return self
+    @property
+    def __jax_array__(self) -> Callable[[], Any]:
+        # JAX's binary operators convert an operand that has this attribute, and otherwise leave it to the operand's reflected method, which
+        # records. Should JAX rename them, `jax_array * v` raises below for a Variable that requires grad; it never loses its gradient.
+        if sys._getframe(1).f_code.co_name.startswith(("_operator_", "deferring_binary_op")):  # noqa: SLF001
+            raise AttributeError
+        return self._refuse_or_look
+
+    def _refuse_or_look(self) -> Any:
         if self.requires_grad:
             msg = (
                 f"a Variable that requires grad ({differentiation.describe(self)}) met a raw JAX function, which would lose its gradient; use "
