@@ -5,27 +5,6 @@ The records are this project's own; primitives without one use JAX's derivative.
 
 from __future__ import annotations
 
-from tape.rules import (
-    arithmetic,
-    calls,
-    comparison,
-    complex_numbers,
-    contraction,
-    control_flow,
-    convolution,
-    cumulative,
-    elementary,
-    factorizations,
-    fourier,
-    indexing,
-    layout,
-    reductions,
-    sorting,
-    special,
-    spectral,
-    triangular,
-    windows,
-)
 from tape.rules.registry import Domain, Example, Rule, coverage, defvjp, lookup, registered
 
 __all__ = ["Domain", "Example", "Rule", "coverage", "defvjp", "lookup", "registered"]

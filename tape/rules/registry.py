@@ -6,6 +6,7 @@ that is the same for all rules (arity, shapes, dtypes, which inputs need a cotan
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,17 @@ class Rule:
 
 
 _RULES: dict[jaxapi.Primitive, Rule] = {}
+_filled = False
+
+
+def _table() -> dict[jaxapi.Primitive, Rule]:
+    """Return the table, filled at the first look into it (so that ``import tape`` stays quick)."""
+    global _filled  # noqa: PLW0603 - one table for the process
+    if not _filled:
+        _filled = True
+        importlib.import_module("tape.rules.families")
+    return _RULES
+
 _revision = 0
 
 
@@ -113,7 +125,7 @@ def defvjp(primitive: jaxapi.Primitive, rule: Callable[..., Any]) -> None:
     if not callable(rule):
         msg = f"tape.rules.defvjp: the rule for {primitive} cannot be called (got {type(rule).__name__}); pass rule(ct, out, *ins, **params)"
         raise TapeTypeError(msg)
-    old = _RULES.get(primitive)
+    old = _table().get(primitive)
     _RULES[primitive] = Rule(
         primitive,
         rule,
@@ -134,12 +146,12 @@ def revision() -> int:
 
 def lookup(primitive: jaxapi.Primitive) -> Rule | None:
     """Return the record of ``primitive``, or None where JAX's own derivative is used."""
-    return _RULES.get(primitive)
+    return _table().get(primitive)
 
 
 def registered() -> tuple[Rule, ...]:
     """All records, in the order of registration."""
-    return tuple(_RULES.values())
+    return tuple(_table().values())
 
 
 def coverage() -> dict[str, str]:
@@ -157,7 +169,7 @@ def coverage() -> dict[str, str]:
     """
     known = {found for name in dir(jaxapi.primitives) if isinstance(found := getattr(jaxapi.primitives, name), jaxapi.Primitive)}
     table = {}
-    for primitive in sorted(known | set(_RULES), key=str):
+    for primitive in sorted(known | set(_table()), key=str):
         rule = _RULES.get(primitive)
         table[str(primitive)] = "jax" if rule is None else "user" if rule.source == "user" else "own"
     return table

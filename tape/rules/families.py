@@ -1,0 +1,47 @@
+"""Every family of rules: importing this module fills the table, which happens at the first look into it."""
+
+from __future__ import annotations
+
+from tape.rules import (
+    arithmetic,
+    calls,
+    comparison,
+    complex_numbers,
+    contraction,
+    control_flow,
+    convolution,
+    cumulative,
+    elementary,
+    factorizations,
+    fourier,
+    indexing,
+    layout,
+    reductions,
+    sorting,
+    special,
+    spectral,
+    triangular,
+    windows,
+)
+
+__all__ = [
+    "arithmetic",
+    "calls",
+    "comparison",
+    "complex_numbers",
+    "contraction",
+    "control_flow",
+    "convolution",
+    "cumulative",
+    "elementary",
+    "factorizations",
+    "fourier",
+    "indexing",
+    "layout",
+    "reductions",
+    "sorting",
+    "special",
+    "spectral",
+    "triangular",
+    "windows",
+]
