@@ -86,7 +86,7 @@ class Kernel:
         forward = len(self.in_avals) + len(self.out_avals)
         try:
             return tuple(s for s in self.vjp(present, wanted).sources if s < forward)
-        except TapeError:  # it has no gradient for these parameters; the sweep that asks for one says so
+        except (TapeError, NotImplementedError, TypeError, ValueError):  # it has no gradient for these parameters; the sweep that asks for one says so
             return tuple(range(forward))
 
     def batched(self, mask: tuple[bool, ...], size: int) -> Kernel:

@@ -339,6 +339,7 @@ class Namespace:
         else:
             return mirrored(value, name, module=self.name)
         made.__module__ = self.name
+        made.__name__ = made.__qualname__ = name
         return made
 
     def _passed(self, value: Any, name: str) -> Any:

@@ -110,7 +110,7 @@ SAMPLES = {
     "unique": (jnp.array([2.0, 1.0, 2.0]), True, True, True),
     "put_along_axis": (X, jnp.array([[0], [1], [2]]), 9.0, 1),
     "kaiser": (4, 2.0),
-    "roots": (jnp.array([0.0, 1.0, -3.0, 2.0, 0.0]),),
+    "roots": (jnp.array([0.0, 1.0, -3.0, 2.0]),),
 }
 OPTIONS = {
     "fromstring": {"sep": " "},
