@@ -5,6 +5,7 @@ This module checks arguments, makes seeds, and hands gradients out; the sweep it
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -82,11 +83,10 @@ def backward(
     finally:
         set_mode(old)
     retain = create_graph if retain_graph is None else retain_graph
-    if not retain:
-        sweep.release()
-    segment = LOCAL.segment()
-    if segment is not None:
-        run_pending(segment, "backward")
+    with contextlib.nullcontext() if retain else sweep.releasing():
+        segment = LOCAL.segment()
+        if segment is not None:
+            run_pending(segment, "backward")
     for root in consumed:
         root._extra.grad, root._extra.assigned = None, False
     for variable, gradient in changes:
@@ -191,7 +191,8 @@ def gradients(
             gradient = emission.share(gradient)
         results.append(gradient)
     if not (create_graph if retain_graph is None else retain_graph):
-        sweep.release()
+        with sweep.releasing():
+            pass
     return results[0] if isinstance(inputs, Handle) else tuple(results)
 
 
@@ -260,7 +261,7 @@ def _seeds(function: str, roots: list[Any], given: Any, *, required: bool = True
         if required or root._place.kind.unrecorded:
             _require_grad(function, "outputs", root)
         extra = root._extra
-        if seed is None and extra is not None and extra.assigned and root._segment is not None and root not in consumed:
+        if seed is None and extra is not None and extra.assigned and root._segment is not None and all(root is not r for r in consumed):
             seed = extra.grad  # noqa: PLW2901
             consumed.append(root)
         seeds.append(_seed(function, i, root, seed))

@@ -6,10 +6,11 @@ Every mode is a context manager and a decorator, thread-local, re-entrant, and r
 from __future__ import annotations
 
 import functools
+import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tape.errors import TapeTypeError
-from tape.record import LOCAL, set_mode
+from tape.record import LOCAL, close, set_mode
 from tape.trie import CONSTANT, RECORD
 
 if TYPE_CHECKING:
@@ -21,11 +22,18 @@ __all__ = ["eager", "enable_grad", "no_grad", "set_grad_enabled"]
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
+class _Olds(threading.local):
+    """What one mode object found at its entries, per thread."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+
+
 class _Mode:
     """A mode to enter; one object may be entered several times, also by several threads."""
 
     def __init__(self) -> None:
-        self._old: list[Any] = []
+        self._olds = _Olds()
 
     def _enter(self) -> Any:
         raise NotImplementedError
@@ -34,10 +42,10 @@ class _Mode:
         raise NotImplementedError
 
     def __enter__(self) -> None:
-        self._old.append(self._enter())
+        self._olds.stack.append(self._enter())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._leave(self._old.pop())
+        self._leave(self._olds.stack.pop())
 
     def __call__(self, function: F) -> F:
         """Decorate ``function``, so that every call of it runs in this mode."""
@@ -129,8 +137,11 @@ class eager(_Mode):  # noqa: N801
 
     def _enter(self) -> bool:
         old = LOCAL.eager
-        LOCAL.eager = LOCAL.special = True
+        segment = LOCAL.segment()
+        if segment is not None:
+            close(segment)  # it runs when somebody looks at it
+        LOCAL.eager = True
         return old
 
     def _leave(self, old: bool) -> None:
-        LOCAL.eager = LOCAL.special = old
+        LOCAL.eager = old

@@ -6,6 +6,7 @@ the tape (:mod:`tape.emission`).  Everything is checked, and every gradient know
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from tape.record import LOCAL, LeafNode, Segment, set_mode
 from tape.trie import RECORD, SWEEP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = ["Sweep"]
 
@@ -40,7 +41,7 @@ class Sweep:
         create_graph: record the sweep, so that its results can be differentiated.
         batch: cotangents have a further first axis of this length: so many sweeps as one.
 
-    After :meth:`run`, ``gradients`` maps each target (or leaf) reached to its gradient, and :meth:`release` frees what was swept.
+    After :meth:`run`, ``gradients`` maps each target (or leaf) reached to its gradient, and :meth:`releasing` frees what was swept.
 
     """
 
@@ -74,10 +75,19 @@ class Sweep:
         finally:
             set_mode(old)
 
-    def release(self) -> None:
-        """Mark what was swept as released, and free what was kept for it."""
+    @contextlib.contextmanager
+    def releasing(self) -> Iterator[None]:
+        """Mark what was swept as released, and free what was kept for it, unless the body (running what is pending) fails."""
+        before = [(segment, segment.released) for segment, _ in self._swept]
         for segment, plan in self._swept:
             segment.released = plan.entries if not segment.released else segment.released | plan.entries
+        try:
+            yield
+        except BaseException:
+            for segment, released in reversed(before):
+                segment.released = released
+            raise
+        for segment, _ in self._swept:
             if not segment.pending and differentiable_entries(segment.state) <= segment.released:
                 forget(segment)
 
