@@ -118,7 +118,15 @@ def _plan(shape: tuple[int, ...], items: tuple[Any, ...], *, windows: bool) -> t
         if isinstance(item, slice):
             start, stop, step = item.indices(n)
             length = len(range(start, stop, step))
-            if windows and step == 1 and 0 < length < n and item.start is not None and item.stop is not None and item.start >= 0 and item.stop >= 0:
+            if (
+                windows
+                and step == 1
+                and 0 < length < n
+                and item.start is not None
+                and item.stop is not None
+                and item.start >= 0
+                and item.stop >= 0
+            ):
                 spec.append(length)
                 starts.append(_start(start))
             else:
@@ -272,7 +280,10 @@ def _as_value(v: Any, value: Any) -> Any:
 def _assigned(v: Any, index: Any, new: Any) -> Any:
     shape = v._place.kind.aval.shape
     items = index if type(index) is tuple else (index,)
-    if all(type(i) is int or i is None or i is Ellipsis or (type(i) is slice and {type(i.start), type(i.stop), type(i.step)} <= set(_BOUNDS)) for i in items):
+    if all(
+        type(i) is int or i is None or i is Ellipsis or (type(i) is slice and {type(i.start), type(i.stop), type(i.step)} <= set(_BOUNDS))
+        for i in items
+    ):
         spec, starts = _plan(shape, items, windows=True)
         full = iter(shape)
         if any(isinstance(s, tuple) and s != (0, n, 1) for s, n in ((s, next(full)) for s in spec if s != "new")):

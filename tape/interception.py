@@ -54,7 +54,15 @@ def array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **options: Any
 
 def _at(name: str, target: Any, index: Any, *values: Any) -> None:
     """Rebind ``target`` as ``target[index] = ...`` does."""
-    updates = {"add": "add", "subtract": "subtract", "multiply": "multiply", "divide": "divide", "power": "power", "minimum": "min", "maximum": "max"}
+    updates = {
+        "add": "add",
+        "subtract": "subtract",
+        "multiply": "multiply",
+        "divide": "divide",
+        "power": "power",
+        "minimum": "min",
+        "maximum": "max",
+    }
     if not isinstance(target, Handle) or name not in updates:
         msg = f"np.{name}.at: cannot write a Variable into {type(target).__name__}; use x.at[index].{updates.get(name, 'set')}(values)"
         raise TapeTypeError(msg)

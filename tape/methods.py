@@ -90,9 +90,9 @@ def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Any, Any], An
 
     def forward(self: Any, other: Any) -> Any:
         if isinstance(other, Handle):
-            return record.record(op, (self, other))
+            return record.record_two(op, self, other)
         if type(other) in _PYTHON_SCALARS:
-            return record.record(op, (self, record.scalar(other)))
+            return record.record_two(op, self, record.scalar(other))
         return record.record(op, (self, _constant(other, called))) if isinstance(other, _OPERANDS) else NotImplemented
 
     def reflected(self: Any, other: Any) -> Any:
@@ -117,7 +117,7 @@ def _unary(name: str, fun: Callable[..., Any]) -> Callable[[Any], Any]:
     op = Op(fun.__name__, Application(fun, (ARRAY,), ()))
 
     def apply(self: Any) -> Any:
-        return record.record(op, (self,))
+        return record.record_one(op, self)
 
     apply.__name__ = apply.__qualname__ = f"__{name}__"
     apply.__doc__ = f"Record ``jax.numpy.{fun.__name__}``."

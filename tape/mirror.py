@@ -19,7 +19,7 @@ from tape.kernel import Op, intern_op
 from tape.program import look
 from tape.pullback import differentiable
 from tape.record import Handle
-from tape.template import ARRAY, Baked, Fixed, Node, Static, fill, fix, unfix
+from tape.template import ARRAY, Baked, Fixed, Node, Static, Structured, fill, fix, unfix
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,6 +146,9 @@ class _Splitter:
             return Node(dict, tuple(value), tuple([self.split(v, takes_array=False) for v in value.values()]))
         if isinstance(value, slice):
             return Node(slice, None, tuple([self.split(v, takes_array=False) for v in (value.start, value.stop, value.step)]))
+        if isinstance(value, Structured):
+            leaves, tree = jax.tree.flatten(value.inner, is_leaf=lambda x: isinstance(x, Handle))
+            return Node(tree, None, tuple([self.split(v, takes_array=False) for v in leaves]))
         if not isinstance(value, type) and hasattr(value, "__jax_array__"):
             return self._array(record.constant(value.__jax_array__()))
         if isinstance(value, _SCALARS):
@@ -366,24 +369,35 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
     called = name or fun.__name__
     known: dict[Any, Op] = {}
     roles: Roles | None = None
+    of_one: Op | None = None  # the op of a call with one Variable and nothing else: the quickest way
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        nonlocal roles
+        if of_one is not None and not kwargs and len(args) == 1 and isinstance(args[0], Handle):
+            return record.record_one(of_one, args[0])
+        variables: list[Any] = []
+        key = None if roles is None else quick_key(roles, args, kwargs, variables)
+        if key is not None:
+            op = known.get(key)
+            if op is not None:
+                return record.record(op, variables)
+        return first_call(key, len(variables), args, kwargs)
+
+    def first_call(key: Any, count: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        nonlocal roles, of_one
         if roles is None:
             roles = roles_of(fun, called)
-        variables: list[Any] = []
-        key = quick_key(roles, args, kwargs, variables)
+            return wrapper(*args, **kwargs)
         if key is None:
             return call(fun, called, args, kwargs)
-        op = known.get(key)
-        if op is not None:
-            return record.record(op, variables)
 
         def learn(op: Op, inputs: int) -> None:
-            if inputs == len(variables):
+            nonlocal of_one
+            if inputs == count:
                 if len(known) > _KNOWN_LIMIT:
                     known.clear()
                 known[key] = op
+                if key == (ARRAY,):
+                    of_one = op
 
         return call(fun, called, args, kwargs, learn)
 

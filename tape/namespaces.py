@@ -22,6 +22,7 @@ from tape.mirror import call, describe, mirrored, on_values
 from tape.program import look
 from tape.record import Handle
 from tape.selection import SELECTIONS
+from tape.structures import MIRRORED_CLASSES, mirrored_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -234,7 +235,9 @@ def _initializer_factory(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def factory(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, (args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
+        args, kwargs = jax.tree.map(
+            lambda x: look(x) if isinstance(x, Handle) else x, (args, kwargs), is_leaf=lambda x: isinstance(x, Handle)
+        )
         try:
             return made(args, tuple(sorted(kwargs.items())))
         except TypeError:
@@ -349,6 +352,8 @@ class Namespace:
             return Variable
         if value is jnp.ufunc:
             return UFunc
+        if name in MIRRORED_CLASSES:
+            return mirrored_class(value, self.name)
         if name in {"r_", "c_", "mgrid", "ogrid"}:
             return Indexer(value, name)
         return value

@@ -7,7 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["ARRAY", "Baked", "Fixed", "Node", "Static", "fill", "fix", "unfix"]
+from tape.record import Handle
+
+__all__ = ["ARRAY", "Baked", "Fixed", "Node", "Static", "Structured", "fill", "fix", "unfix"]
+
+
+_TREE = type(jax.tree.structure(0))
 
 
 class _Array:
@@ -61,12 +66,20 @@ class Baked(_Keyed):
         self.value = value
 
 
+class Structured:
+    """An object whose ``inner`` is a pytree with Variables as leaves."""
+
+    __slots__ = ("inner",)
+
+    inner: Any
+
+
 class Node(_Keyed):
-    """A container: its type, its keys (for dicts) and its items; not hashable where an item is not."""
+    """A container: its type (or pytree structure), its keys (for dicts) and its items; not hashable where an item is not."""
 
     __slots__ = ("items", "names", "type")
 
-    def __init__(self, type_: type, names: tuple[Any, ...] | None, items: tuple[Any, ...]) -> None:
+    def __init__(self, type_: Any, names: tuple[Any, ...] | None, items: tuple[Any, ...]) -> None:
         self.type = type_
         self.names = names
         self.items = items
@@ -76,7 +89,7 @@ class Node(_Keyed):
         return hash(self.key)
 
     def __repr__(self) -> str:
-        return f"{self.type.__name__}{self.items}"
+        return f"{getattr(self.type, '__name__', self.type)}{self.items}"
 
 
 def fill(template: Any, arrays: Any) -> Any:
@@ -91,6 +104,8 @@ def fill(template: Any, arrays: Any) -> Any:
             return dict(zip(template.names or (), items, strict=True))
         if template.type is slice:
             return slice(*items)
+        if isinstance(template.type, _TREE):
+            return jax.tree.unflatten(template.type, items)
         if hasattr(template.type, "_fields"):
             return template.type(*items)
         return template.type(items)
@@ -116,4 +131,4 @@ def fix(results: Any) -> Any:
 
 def unfix(results: Any) -> Any:
     """Take the marks off."""
-    return jax.tree.map(lambda x: x.value if isinstance(x, Fixed) else x, results, is_leaf=lambda x: isinstance(x, Fixed))
+    return jax.tree.map(lambda x: x.value if isinstance(x, Fixed) else x, results, is_leaf=lambda x: isinstance(x, (Fixed, Handle)))

@@ -94,7 +94,12 @@ def test_indices_of_other_kinds(make):
 
 
 def test_values_broadcast_as_in_numpy():
-    for index, value in ((0, np.ones((1, 3, 1))), (slice(0, 2), 5), ((slice(None), 1), [1.0, 2.0, 3.0, 4.0]), (Ellipsis, np.ones((1, 1, 2, 3, 4)))):
+    for index, value in (
+        (0, np.ones((1, 3, 1))),
+        (slice(0, 2), 5),
+        ((slice(None), 1), [1.0, 2.0, 3.0, 4.0]),
+        (Ellipsis, np.ones((1, 1, 2, 3, 4))),
+    ):
         v, expected = tape.constant(X), N.copy()
         v[index] = value
         expected[index] = value

@@ -33,7 +33,9 @@ def test_binary(op, other):
 
 
 @pytest.mark.parametrize("op", BITWISE)
-@pytest.mark.parametrize("other", [2, np.int32(2), np.full((2, 3), 2, np.int32), jnp.full((2, 3), 2)], ids=["int", "scalar", "numpy", "jax"])
+@pytest.mark.parametrize(
+    "other", [2, np.int32(2), np.full((2, 3), 2, np.int32), jnp.full((2, 3), 2)], ids=["int", "scalar", "numpy", "jax"]
+)
 def test_bitwise(op, other):
     k = tape.Variable(K)
     same(op(k, other), op(K, other))
@@ -115,7 +117,7 @@ def test_comparison_and_hash():
 
 def test_unsupported_operands():
     v = tape.Variable(X)
-    for f in (lambda: v + "a", lambda: [1] * v, lambda: v < None, lambda: v**object()):
+    for f in (lambda: v + "a", lambda: [1] * v, lambda: v < None, lambda: v ** object()):
         with pytest.raises(TypeError):
             f()
 

@@ -348,6 +348,7 @@ def test_results_keep_their_containers():
     assert tape.numpy.linalg.slogdet(v).logabsdet.requires_grad
     factor, lower = tape.scipy.linalg.cho_factor(v)
     assert lower is False
+    assert factor.requires_grad
     same(tape.scipy.linalg.cho_solve((factor, lower), V), jnp.linalg.solve(S, V))
 
 
@@ -386,3 +387,46 @@ def test_values_are_numbers_of_numpy_too():
     same(tape.lax.add(1.0, np.float32(2.0)), jax.lax.add(1.0, np.float32(2.0)))
     with pytest.raises(tape.errors.TapeTypeError, match="add"):
         tape.lax.add(tape.Variable(1.0), 1)
+
+
+def test_rotations():
+    ours, theirs = tape.scipy.spatial.transform.Rotation, jax.scipy.spatial.transform.Rotation
+    v = tape.Variable(V)
+    r, s = ours.from_rotvec(v), theirs.from_rotvec(V)
+    assert isinstance(r, ours)
+    same((r * r.inv() * r).apply(X), (s * s.inv() * s).apply(X))
+    same([r.as_matrix(), r.as_euler("xyz"), r.as_quat(), r.magnitude()], [s.as_matrix(), s.as_euler("xyz"), s.as_quat(), s.magnitude()])
+    assert r.single is True
+    r.apply(X).sum().backward()
+    same(v.grad, jax.grad(lambda x: theirs.from_rotvec(x).apply(X).sum())(V))
+    many = ours.from_rotvec(X)
+    assert len(many) == 3
+    same(many[1].as_quat(), theirs.from_rotvec(X)[1].as_quat())
+    slerp = tape.scipy.spatial.transform.Slerp.init(V[jnp.array([2, 0, 1])], many)
+    same(slerp(0.4).as_quat(), jax.scipy.spatial.transform.Slerp.init(V[jnp.array([2, 0, 1])], theirs.from_rotvec(X))(0.4).as_quat())
+
+
+def test_density_estimates():
+    v = tape.Variable(V)
+    ours, theirs = tape.scipy.stats.gaussian_kde(v, bw_method=0.5), jax.scipy.stats.gaussian_kde(V, bw_method=0.5)
+    same(
+        [ours(X[1]), ours.logpdf(X[1]), ours.integrate_box_1d(0.0, 1.0)],
+        [theirs(X[1]), theirs.logpdf(X[1]), theirs.integrate_box_1d(0.0, 1.0)],
+    )
+    same(
+        [ours.covariance, ours.resample(KEY, (2,)), ours.integrate_kde(ours)],
+        [theirs.covariance, theirs.resample(KEY, (2,)), theirs.integrate_kde(theirs)],
+    )
+    assert (ours.d, ours.n) == (1, 3)
+    ours(X[1]).sum().backward()
+    same(v.grad, jax.grad(lambda x: jax.scipy.stats.gaussian_kde(x, bw_method=0.5)(X[1]).sum())(V))
+
+
+def test_interpolators():
+    v = tape.Variable(X)
+    grid = (jnp.arange(3.0), jnp.arange(3.0))
+    ours, theirs = tape.scipy.interpolate.RegularGridInterpolator(grid, v), jax.scipy.interpolate.RegularGridInterpolator(grid, X)
+    points = jnp.array([[0.5, 1.25], [2.0, 0.75]])
+    same(ours(points), theirs(points))
+    ours(points).sum().backward()
+    same(v.grad, jax.grad(lambda x: jax.scipy.interpolate.RegularGridInterpolator(grid, x)(points).sum())(X))

@@ -120,7 +120,18 @@ OPTIONS = {
     "put_along_axis": {"inplace": False, "mode": "clip"},
 }
 SAMPLES |= {"fill_diagonal": (X, 5.0), "place": (X, X > 0.5, V), "put": (X, J, V)}
-FILES = {"fromfile", "load", "save", "savez", "printoptions", "get_printoptions", "set_printoptions", "from_dlpack", "fromiter", "einsum_path"}
+FILES = {
+    "fromfile",
+    "load",
+    "save",
+    "savez",
+    "printoptions",
+    "get_printoptions",
+    "set_printoptions",
+    "from_dlpack",
+    "fromiter",
+    "einsum_path",
+}
 MODULES = ["", "linalg", "fft"]
 
 

@@ -18,7 +18,6 @@ def __array_namespace_info__() -> Any:
     return jnp.__array_namespace_info__()
 
 
-
 def __getattr__(name: str) -> Any:
     return _NAMESPACE.get(name)
 
