@@ -6,7 +6,6 @@ instructions are recorded one by one, with hooks and ``tape.Function`` backwards
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -122,7 +121,7 @@ def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch
     pending = LOCAL.segment()
     if pending is not None and pending is not segment and pending.state.depth + len(plan.instructions) > 2 * record.SEGMENT_LIMIT:
         run_pending(pending, "length")  # so that every segment of a long tape is swept from the same empty state
-    if plan.straight and not LOCAL.special:
+    if plan.straight and not LOCAL.eager:
         target = record.current()
         try:
             # The forward slots of the pending segment are part of the plan; those of one that has run enter as leaves.
@@ -164,11 +163,11 @@ def _arrive(target: Segment, jump: _Jump) -> dict[int, Any]:
 
 def _write(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch: int | None) -> dict[int, Any]:
     """Record the instructions of ``plan`` one by one."""
-    old, LOCAL.limit = LOCAL.limit, math.inf  # a program cut in the middle would have to return every cotangent under way
+    old, LOCAL.writing = LOCAL.writing, True
     try:
         return _write_all(plan, segment, state, seeds, batch)
     finally:
-        LOCAL.limit = old
+        LOCAL.writing = old
 
 
 def _write_all(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch: int | None) -> dict[int, Any]:

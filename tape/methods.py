@@ -15,7 +15,6 @@ from tape.errors import LostGradientError, TapeTypeError
 from tape.kernel import Op
 from tape.mirror import Application, call, mirrored, on_values
 from tape.program import look
-from tape.pullback import differentiable
 from tape.record import LOCAL, Handle, handle, set_mode
 from tape.template import ARRAY
 from tape.trie import CONSTANT, RECORD, Place, kind_of
@@ -295,7 +294,7 @@ _install()
 
 @functools.cache
 def _operator_codes() -> frozenset[Any]:
-    """The code of every binary operator of ``jax.Array``."""
+    """Return the code of every binary operator of ``jax.Array``."""
     array = type(jnp.zeros(()))
     names = [f"__{r}{n}__" for n in (*_BINARY, "pow") for r in ("", "r")] + [f"__{n}__" for n in _COMPARISONS]
     functions = [inspect.unwrap(f) for n in names if callable(f := getattr(array, n, None))]

@@ -78,14 +78,14 @@ class Roles:
 
 def _takes_array(parameter: inspect.Parameter) -> bool:
     if parameter.annotation is inspect.Parameter.empty:
-        return not isinstance(parameter.default, (bool, int)) or parameter.default is inspect.Parameter.empty
+        return not isinstance(parameter.default, (bool, int))
     annotation = parameter.annotation if isinstance(parameter.annotation, str) else str(parameter.annotation)
     if any(name in annotation for name in _ARRAY_NAMES):
         return True
     return annotation.split("|")[0].strip() in {"Array", "Any"}
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def roles_of(fun: Callable[..., Any], name: str) -> Roles:
     """Return the roles of a function's parameters."""
     return Roles(fun, name)

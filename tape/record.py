@@ -19,16 +19,15 @@ import numpy as np
 
 from tape import jaxapi
 from tape.errors import LostGradientError, TapeError, TapeIndexError, TapeTypeError, TapeValueError
-from tape.trie import RECORD, Place, State, kind_of, root
+from tape.trie import CONSTANT, RECORD, SEGMENT_LIMIT, Place, State, kind_of, root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tape.kernel import Kernel, Op
 
-__all__ = ["LOCAL", "Extra", "Handle", "LeafNode", "Segment", "constant", "handle", "leaf", "place_in", "record"]
+__all__ = ["LOCAL", "SEGMENT_LIMIT", "Extra", "Handle", "LeafNode", "Segment", "constant", "handle", "leaf", "place_in", "record", "record_one", "record_two"]
 
-SEGMENT_LIMIT = 400  # entries; XLA's compile time grows faster than linearly beyond
 
 Cell = list[Any]
 
@@ -90,6 +89,7 @@ class Segment:
         "saved",
         "serial",
         "state",
+        "x64",
     )
 
     serials: ClassVar[itertools.count[int]] = itertools.count()
@@ -97,6 +97,7 @@ class Segment:
     def __init__(self, configuration: Any, mode: int) -> None:
         self.state: State = root(configuration, mode)
         self.configuration = configuration
+        self.x64 = configuration[0]
         self.pending = True
         self.cells: dict[int, Cell] = {}
         self.leaves: list[Cell] = []
@@ -120,10 +121,8 @@ class _Local(threading.local):
     def __init__(self) -> None:
         self.segment = _no_segment
         self.mode = RECORD
-        self.special = False  # eager mode, or op hooks: leave the fast path
-        self.eager = False
-        self.x64 = False
-        self.limit: float = SEGMENT_LIMIT
+        self.eager = False  # no segment is pending then
+        self.writing = False  # a sweep is being written
         self.lifting: str | None = None  # the raw JAX function that is being traced
 
 
@@ -163,15 +162,15 @@ def current() -> Segment:
     local = LOCAL
     segment = local.segment()
     if segment is not None:
-        if segment.configuration[0] == _config.jax_enable_x64 and segment.configuration == configuration():
+        if segment.pending and segment.configuration[0] == _config.jax_enable_x64 and segment.configuration == configuration():
             if segment.state.mode != local.mode:
                 segment.state = segment.state.switched(local.mode)
             return segment
         _run_pending(segment, "configuration")
     settings = configuration()
     segment = Segment(settings, local.mode)
-    local.segment = weakref.ref(segment)
-    local.x64 = settings[0]
+    if not local.eager:
+        local.segment = weakref.ref(segment)
     return segment
 
 
@@ -285,6 +284,8 @@ def _enter(segment: Segment, variable: Handle) -> int:
         origin = variable._segment
         if origin is not None:
             segment.origins[slot] = (origin, variable._place.slot)
+            if origin.serial > segment.serial:  # it was recorded at once, or by another thread, while this segment was pending
+                segment.serial = next(Segment.serials)
         else:
             extra = variable._extra
             segment.origins[slot] = extra.node if extra is not None and extra.node is not None else node_of(variable)
@@ -356,19 +357,17 @@ def record(op: Op | Kernel, inputs: Sequence[Handle]) -> Any:
 
     """
     # The hot path. Everything that is not needed for a structure met before is off it, in functions of its own.
-    local = LOCAL
-    segment = local.segment()
-    if segment is None or local.special or local.x64 is not _config.jax_enable_x64:
-        if local.eager:
+    segment = LOCAL.segment()
+    if segment is None or segment.x64 is not _config.jax_enable_x64:
+        if LOCAL.eager:
             return record_at_once(op, inputs)
         segment = current()
-    entered = segment.entered
     key: list[Any] = [op]
     for v in inputs:
         if v._segment is segment:
             key.append(v._place.slot)
         else:
-            slot = entered.get(id(v._cell))
+            slot = segment.entered.get(id(v._cell))
             if slot is None:
                 try:
                     slot = _enter(segment, v)
@@ -388,9 +387,65 @@ def record(op: Op | Kernel, inputs: Sequence[Handle]) -> Any:
     made._place = place
     made._cell = segment.cells[place.slot] = [None]
     made._extra = None
-    if child.depth > local.limit:
-        _run_pending(segment, "length")
+    if child.full:
+        run_if_long(segment)
     return made
+
+
+def record_one(op: Op, a: Handle) -> Any:
+    """:func:`record` for one input: the same steps without a loop, which is a third of their time."""
+    segment = LOCAL.segment()
+    if segment is None or segment.x64 is not _config.jax_enable_x64:
+        return record(op, (a,))
+    if a._segment is segment:
+        child = segment.state.next.get((op, a._place.slot))
+        if child is not None and child.place is not None and not child.full:
+            segment.state = child
+            made = _new(_variable_type)
+            made._segment = segment
+            made._place = place = child.place
+            made._cell = segment.cells[place.slot] = [None]
+            made._extra = None
+            return made
+    return record(op, (a,))
+
+
+def record_two(op: Op, a: Handle, b: Handle) -> Any:
+    """:func:`record` for two inputs, one of them pending and the other pending or a leaf."""
+    segment = LOCAL.segment()
+    if segment is None or segment.x64 is not _config.jax_enable_x64:
+        return record(op, (a, b))
+    if a._segment is segment:
+        i = a._place.slot
+    else:
+        i = segment.entered.get(id(a._cell))
+        if i is None:
+            return record(op, (a, b))
+    if b._segment is segment:
+        j = b._place.slot
+    else:
+        j = segment.entered.get(id(b._cell))
+        if j is None:
+            try:
+                j = _enter(segment, b)
+            except TracerMetError:
+                return record_at_once(op, (a, b))
+    child = segment.state.next.get((op, i, j))
+    if child is None or child.place is None or child.full:
+        return record(op, (a, b))
+    segment.state = child
+    made = _new(_variable_type)
+    made._segment = segment
+    made._place = place = child.place
+    made._cell = segment.cells[place.slot] = [None]
+    made._extra = None
+    return made
+
+
+def run_if_long(segment: Segment) -> None:
+    """Run a segment that has reached its limit, unless a sweep is being written (its cotangents under way would all be results)."""
+    if not LOCAL.writing:
+        _run_pending(segment, "length")
 
 
 def _results(segment: Segment, child: State) -> Any:
@@ -399,8 +454,8 @@ def _results(segment: Segment, child: State) -> Any:
     for place in child.places:
         cell = segment.cells[place.slot] = [None]
         made.append(handle(segment, place, cell))
-    if child.depth > LOCAL.limit:
-        _run_pending(segment, "length")
+    if child.full:
+        run_if_long(segment)
     return jax.tree.unflatten(child.kernel.tree, made)  # type: ignore[union-attr]
 
 
@@ -439,6 +494,8 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     traced = any(isinstance(x, jaxapi.Tracer) for x in operands)
     if traced:
         results = kernel.inline(*operands)
+        if LOCAL.mode == CONSTANT:  # no_grad: nor may the JAX transformation that traces us differentiate it
+            results = [jax.lax.stop_gradient(r) for r in results]
     else:
         with jaxapi.ensure_compile_time_eval():
             results = kernel.executable(*operands)

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CONSTANT", "RECORD", "SWEEP", "Kind", "Place", "State", "kind_of", "root"]
 
-STATE_LIMIT = 400_000
+STATE_LIMIT = 200_000
+
+SEGMENT_LIMIT = 400  # entries; XLA's compile time grows faster than linearly beyond
 
 # Grad modes. In SWEEP mode (a sweep without create_graph) results are constants that remember that they are unrecorded gradients.
 CONSTANT, RECORD, SWEEP = 0, 1, 2
@@ -71,6 +73,7 @@ class State:
 
     __slots__ = (
         "depth",
+        "full",
         "hazard",
         "inputs",
         "kernel",
@@ -97,6 +100,7 @@ class State:
         self.n_slots: int = 0 if parent is None else parent.n_slots
         # One list is shared along a chain of states; the first n_slots of it are this state's.
         self.table: list[Place] = [] if parent is None else parent.table
+        self.full = False
         self.kernel: Kernel | None = None
         self.op: Any = None
         self.inputs: tuple[int, ...] = ()
@@ -131,6 +135,7 @@ class State:
         """Make the state that follows when ``kernel`` is recorded on the slots ``inputs``."""
         child = State(self, self.mode)
         child.depth += 1
+        child.full = child.depth > SEGMENT_LIMIT
         child.kernel = kernel
         child.op = op
         child.inputs = inputs

@@ -62,8 +62,8 @@ def _table() -> dict[jaxapi.Primitive, Rule]:
     """Return the table, filled at the first look into it (so that ``import tape`` stays quick)."""
     global _filled  # noqa: PLW0603 - one table for the process
     if not _filled:
-        _filled = True
         importlib.import_module("tape.rules.families")
+        _filled = True
     return _RULES
 
 _revision = 0
