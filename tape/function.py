@@ -15,11 +15,11 @@ import numpy as np
 from tape import emission, jaxapi, record
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeTypeError
 from tape.kernel import Op
-from tape.modes import no_grad
+from tape.modes import enable_grad, no_grad
 from tape.plan import FunctionOp
 from tape.program import look
 from tape.record import LOCAL, Handle, Segment, handle
-from tape.trie import RECORD
+from tape.trie import CONSTANT, RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,13 +30,24 @@ __all__ = ["Context", "Function"]
 
 
 class _Kept:
-    """A saved Variable of the function's own segment, kept without a reference to the segment (which keeps the context)."""
+    """A saved Variable, kept without a reference to the Variable or to the function's own segment (which keeps the context)."""
 
-    __slots__ = ("cell", "place")
+    __slots__ = ("cell", "node", "own", "place", "segment")
 
-    def __init__(self, variable: Handle) -> None:
+    def __init__(self, variable: Handle, own: Segment) -> None:
         self.cell = variable._cell
         self.place = variable._place
+        self.own = variable._segment is own
+        self.segment = None if self.own else variable._segment
+        self.node = record.node_of(variable) if variable._segment is None and variable._place.kind.requires_grad else None
+
+    def variable(self, own: Segment | None) -> Any:
+        """Make the Variable again."""
+        made = handle(own if self.own else self.segment, self.place, self.cell)
+        if self.node is not None:
+            made._extra = record.Extra()
+            made._extra.node = self.node
+        return made
 
 
 class Context:
@@ -64,7 +75,7 @@ class Context:
         """What :meth:`save_for_backward` kept."""
         segment = self._segment
         return jax.tree.map(  # type: ignore[no-any-return]
-            lambda x: handle(segment, x.place, x.cell) if isinstance(x, _Kept) else x,
+            lambda x: x.variable(segment) if isinstance(x, _Kept) else x,
             self._saved,
             is_leaf=lambda x: isinstance(x, (_Kept, Handle)),
         )
@@ -73,10 +84,13 @@ class Context:
         """Have the backward see zeros instead of None for outputs without a gradient."""
         self._materialize = bool(value)
 
-    def _freeze(self, segment: Segment | None) -> None:
-        """Give up references to the segment that will hold this context, so that dropping its Variables frees it."""
+    def _freeze(self, segment: Segment, results: dict[int, Any]) -> None:
+        """Give up references to Variables and to the segment that will hold this context, so that dropping its Variables frees it.
+
+        Saved outputs (``results`` by the id of their cell) become the function's results, so that second derivatives reach them.
+        """
         self._saved = jax.tree.map(
-            lambda x: _Kept(x) if isinstance(x, Handle) and x._segment is segment and segment is not None else x,
+            lambda x: _Kept(results.get(id(x._cell), x), segment) if isinstance(x, Handle) else x,
             self._saved,
             is_leaf=lambda x: isinstance(x, Handle),
         )
@@ -180,7 +194,8 @@ class Function:
         made = record.record(_entry_op(cls, len(inputs), len(outputs)), [*inputs, *outputs])
         segment = next((v._segment for v in made if v._segment is not None), None)
         if segment is not None:
-            ctx._freeze(segment)
+            given = {id(v._cell) for v in inputs}
+            ctx._freeze(segment, {id(o._cell): m for o, m in zip(outputs, made, strict=True) if id(o._cell) not in given})
             segment.functions[made[0]._place.slot] = ctx
         return jax.tree.unflatten(tree, made)
 
@@ -232,7 +247,7 @@ def _as_custom_vjp(cls: type[Function], args: Any, kwargs: Any, inputs: list[Any
         ctx = Context(cls, tuple(v._place.kind.requires_grad for v in inputs))
         ctx._avals = tuple(v._place.kind.aval for v in inputs)
         walked, keyed, _ = rebuild(arrays)
-        with no_grad():
+        with enable_grad():  # JAX differentiates what is saved; the Variables are constants
             result = cls.forward(ctx, *walked, **keyed)
         leaves = jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, Handle))
         return ctx, [look(x) if isinstance(x, Handle) else jnp.asarray(x) for x in leaves]
@@ -252,7 +267,7 @@ def _as_custom_vjp(cls: type[Function], args: Any, kwargs: Any, inputs: list[Any
         ctx, tree, marks = residuals.static
         ctx._saved = jax.tree.unflatten(tree, [record.leaf(x) if m else x for x, m in zip(residuals.arrays, marks, strict=True)])
         seeds = [None if ct is None or ct.dtype == jaxapi.float0 else record.leaf(ct) for ct in cts]
-        with no_grad():
+        with enable_grad():
             checked = ctx._check(ctx._function.backward(ctx, *seeds))
         return tuple(
             _zero_cotangent(aval) if g is None else look(g) for g, aval in zip(checked, ctx._avals, strict=True)
@@ -260,6 +275,8 @@ def _as_custom_vjp(cls: type[Function], args: Any, kwargs: Any, inputs: list[Any
 
     call.defvjp(forward, backward)
     values = call(*[look(v) for v in inputs])
+    if LOCAL.mode == CONSTANT:
+        values = [jax.lax.stop_gradient(v) for v in values]
     assert len(values) == n_outputs
     return [record.leaf(v) for v in values]
 

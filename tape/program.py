@@ -98,6 +98,7 @@ def _store(segment: Segment, live: tuple[int, ...], residuals: tuple[int, ...], 
     segment.cells = {}
     segment.entered = {}
     segment.pending = False
+    segment.x64 = None  # equal to no setting: a thread that still takes it for its pending one leaves the fast path
 
 
 def forget(segment: Segment) -> None:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import differentiation, methods, record
+from tape import differentiation, emission, methods, record
 from tape.errors import (
     ConcretizationError,
     GradientDtypeError,
@@ -89,6 +89,8 @@ class Variable(methods.ArrayMethods):
         self._extra = None
         if name is not None:
             self.name = name
+        if jaxapi.in_trace():
+            self._own_extra().inside = True
 
     # -- what is known without looking ------------------------------------------------------------------------------
 
@@ -176,6 +178,7 @@ class Variable(methods.ArrayMethods):
         if array.dtype != self.dtype:
             msg = f"value: cannot assign dtype {array.dtype} to a Variable of dtype {self.dtype}; cast it with .astype({str(self.dtype)!r})"
             raise TapeTypeError(msg)
+        record.check_no_leak("value", self, array)
         kind = self._place.kind
         self._segment = None
         self._cell = [array]
@@ -312,13 +315,14 @@ class Variable(methods.ArrayMethods):
         if not self.requires_grad:
             msg = f"grad: a Variable that does not require grad ({differentiation.describe(self)}) takes no gradient; make it with requires_grad=True"
             raise TapeValueError(msg)
-        made = handle(gradient._segment, gradient._place, gradient._cell) if isinstance(gradient, Handle) else leaf(_to_array(gradient, "grad"))
+        made = emission.share(gradient) if isinstance(gradient, Handle) else leaf(_to_array(gradient, "grad"))
         if made.shape != self.shape:
             msg = f"grad: cannot assign a gradient of shape {made.shape} to a Variable of shape {self.shape}"
             raise GradientShapeError(msg)
         if made.dtype != self.dtype:
             msg = f"grad: cannot assign a gradient of dtype {made.dtype} to a Variable of dtype {self.dtype}; cast it with .astype({str(self.dtype)!r})"
             raise GradientDtypeError(msg)
+        record.check_no_leak("grad", self, made._cell[0])
         extra = self._own_extra()
         extra.grad, extra.assigned = made, True
 
@@ -422,7 +426,8 @@ class Variable(methods.ArrayMethods):
     # -- copies -----------------------------------------------------------------------------------------------------
 
     def __copy__(self) -> Variable:
-        return handle(self._segment, self._place, self._cell)  # type: ignore[no-any-return]
+        cell = list(self._cell) if self._segment is None else self._cell  # the cell tells leaves apart
+        return handle(self._segment, self._place, cell)  # type: ignore[no-any-return]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
         if not self.is_leaf:
