@@ -82,6 +82,8 @@ def backward(
         changes = _accumulations(sweep, targets)
     finally:
         set_mode(old)
+    for variable, gradient in changes:
+        record.check_no_leak("backward", variable, gradient._cell[0])
     retain = create_graph if retain_graph is None else retain_graph
     with contextlib.nullcontext() if retain else sweep.releasing():
         segment = LOCAL.segment()

@@ -9,6 +9,7 @@ __all__ = [
     "ConcretizationError",
     "GradientDtypeError",
     "GradientShapeError",
+    "LeakedTracerError",
     "LostGradientError",
     "ReleasedTapeError",
     "RuleError",
@@ -62,6 +63,10 @@ class LostGradientError(TapeTypeError):
 
 class ConcretizationError(TapeTypeError):
     """A value was looked at where only its shape and dtype are known."""
+
+
+class LeakedTracerError(TapeRuntimeError):
+    """A value that exists only inside a JAX transformation would be stored in a Variable from outside."""
 
 
 class ReleasedTapeError(TapeRuntimeError):

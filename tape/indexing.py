@@ -322,7 +322,7 @@ def _write(spec: tuple[Any, ...], x: Any, y: Any, *starts: Any) -> Any:
         shape = [1 if s == "new" else n for s, n in ((s, 1 if s == "new" else next(rest)) for s in spec) if s != "at"]
         y = _fitted(x, y, tuple(shape)).reshape(sizes)
         return lax.dynamic_update_slice(x, y, [np.int32(0) if isinstance(s, tuple) else next(it) for s in axes], **_KNOWN_POSITIVE)
-    index = []
+    index: list[Any] = []
     for s in spec:
         if s == "new":
             index.append(None)

@@ -32,6 +32,7 @@ __all__ = [
     "ensure_compile_time_eval",
     "eval_jaxpr",
     "float0",
+    "in_trace",
     "jaxpr_as_fun",
     "primitive",
     "prune",
@@ -43,6 +44,19 @@ def primitive(name: str) -> Primitive | None:
     """Return the ``lax`` primitive called ``name`` (without ``_p``), or None where this JAX release has none."""
     found = getattr(primitives, f"{name}_p", None) or getattr(jax.lax, f"{name}_p", None)  # some are listed in jax.lax only
     return found if isinstance(found, Primitive) else None
+
+
+def _trace_state() -> Any:
+    found = getattr(extend, "get_opaque_trace_state", None)
+    return None if found is None else found(convention="nnx")
+
+
+_OUTSIDE = _trace_state()
+
+
+def in_trace() -> bool:
+    """Tell whether a JAX transformation is tracing right now (False where this release cannot tell)."""
+    return bool(_trace_state() != _OUTSIDE)
 
 
 def _calls() -> dict[Primitive, str]:

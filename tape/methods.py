@@ -54,7 +54,7 @@ def producer(state: State, slot: int) -> Any:
     return None
 
 
-_BINARY = {
+_BINARY: dict[str, Callable[..., Any]] = {
     "add": jnp.add,
     "sub": jnp.subtract,
     "mul": jnp.multiply,
@@ -69,7 +69,7 @@ _BINARY = {
     "lshift": jnp.left_shift,
     "rshift": jnp.right_shift,
 }
-_COMPARISONS = {
+_COMPARISONS: dict[str, Callable[..., Any]] = {
     "eq": jnp.equal,
     "ne": jnp.not_equal,
     "lt": jnp.less,
@@ -77,7 +77,7 @@ _COMPARISONS = {
     "gt": jnp.greater,
     "ge": jnp.greater_equal,
 }
-_UNARY = {"neg": jnp.negative, "pos": jnp.positive, "abs": jnp.abs, "invert": jnp.bitwise_not}
+_UNARY: dict[str, Callable[..., Any]] = {"neg": jnp.negative, "pos": jnp.positive, "abs": jnp.abs, "invert": jnp.bitwise_not}
 _OPERANDS = (Handle, jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 _PYTHON_SCALARS = frozenset({bool, int, float, complex})
 
@@ -178,9 +178,41 @@ def refuse_reinterpretation(variable: Any, what: str) -> None:
 
 _PROPERTIES = ("T", "mT", "real", "imag")
 _METHODS = (
-    "all any argmax argmin argpartition argsort astype clip conj conjugate copy cumprod cumsum diagonal dot flatten max mean min "
-    "prod ptp ravel reshape round searchsorted sort squeeze std sum swapaxes take trace transpose var"
-).split()
+    "all",
+    "any",
+    "argmax",
+    "argmin",
+    "argpartition",
+    "argsort",
+    "astype",
+    "clip",
+    "conj",
+    "conjugate",
+    "copy",
+    "cumprod",
+    "cumsum",
+    "diagonal",
+    "dot",
+    "flatten",
+    "max",
+    "mean",
+    "min",
+    "prod",
+    "ptp",
+    "ravel",
+    "reshape",
+    "round",
+    "searchsorted",
+    "sort",
+    "squeeze",
+    "std",
+    "sum",
+    "swapaxes",
+    "take",
+    "trace",
+    "transpose",
+    "var",
+)
 
 
 class ArrayMethods(Handle):

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CALLABLES", "Namespace", "UFunc"]
 
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # Functions of functions: they need Variables inside the callable, and its captures found.
 CALLABLES: dict[str, frozenset[str]] = {
     "jax.numpy": frozenset({"apply_along_axis", "apply_over_axes", "fromfunction", "frompyfunc", "piecewise", "vectorize"}),
@@ -59,21 +64,21 @@ CALLABLES: dict[str, frozenset[str]] = {
 
 # Functions of shapes and dtypes: they return plain Python values and record nothing.
 METADATA: dict[str, frozenset[str]] = {
-    "jax.numpy": frozenset(
+    "jax.numpy": _names(
         "broadcast_shapes can_cast einsum_path get_printoptions iscomplexobj isdtype isrealobj isscalar issubdtype iterable ndim "
-        "promote_types result_type shape size".split()
+        "promote_types result_type shape size"
     ),
     "jax.nn": frozenset({"get_scaled_dot_general_config"}),
-    "jax.lax": frozenset(
+    "jax.lax": _names(
         "axis_size broadcast_shapes conv_dimension_numbers conv_general_permutations conv_general_shape_tuple conv_shape_tuple "
-        "conv_transpose_shape_tuple dtype padtype_to_pads reduce_window_shape_tuple".split()
+        "conv_transpose_shape_tuple dtype padtype_to_pads reduce_window_shape_tuple"
     ),
     "jax.random": frozenset({"key_dtype", "key_impl"}),
 }
 
 # Functions that read or write something outside, or look at values to make text.
 ON_VALUES: dict[str, frozenset[str]] = {
-    "jax.numpy": frozenset("array_repr array_str from_dlpack frombuffer fromfile fromiter fromstring load save savez".split()),
+    "jax.numpy": _names("array_repr array_str from_dlpack frombuffer fromfile fromiter fromstring load save savez"),
 }
 
 # Functions without arrays, and types that stand for something: taken over as they are.
@@ -86,8 +91,10 @@ PASSED: dict[str, frozenset[str]] = {
 class UFunc:
     """The recording counterpart of a ``jax.numpy.ufunc``: a function with ``reduce``, ``accumulate``, ``reduceat``, ``at`` and ``outer``."""
 
+    __name__: str
+
     def __init__(self, ufunc: Any, module: str = "tape.numpy") -> None:
-        functools.update_wrapper(self, ufunc)  # type: ignore[arg-type]
+        functools.update_wrapper(self, ufunc)
         name = ufunc.__name__
         self.__module__ = module
         self.nin, self.nout, self.nargs, self.identity = ufunc.nin, ufunc.nout, ufunc.nargs, ufunc.identity
@@ -99,10 +106,10 @@ class UFunc:
         return self._call(*args, **kwargs)
 
     def __repr__(self) -> str:
-        return f"<tape ufunc {self.__name__!r}>"  # type: ignore[attr-defined]
+        return f"<tape ufunc {self.__name__!r}>"
 
     def __reduce__(self) -> str:
-        return str(self.__name__)  # type: ignore[attr-defined]
+        return self.__name__
 
 
 class Indexer:
@@ -136,7 +143,8 @@ def _like(original: Callable[..., Any]) -> Callable[..., Any]:
         first = args[0] if args else kwargs.pop(parameter, None)
         if isinstance(first, (Handle, jax.Array, np.ndarray)):
             aval = first._place.kind.aval if isinstance(first, Handle) else first
-            first = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+            struct: Any = jax.ShapeDtypeStruct
+            first = struct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
         return call(original, name, (first, *args[1:]), kwargs)
 
     return like
@@ -359,7 +367,7 @@ class Namespace:
         return value
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _submodules(module: types.ModuleType) -> frozenset[str]:
     """Names of the public modules in a package."""
     import pkgutil  # noqa: PLC0415 - only when names are listed

@@ -18,7 +18,7 @@ import jax.errors
 import numpy as np
 
 from tape import jaxapi
-from tape.errors import LostGradientError, TapeError, TapeIndexError, TapeTypeError, TapeValueError
+from tape.errors import LeakedTracerError, LostGradientError, TapeError, TapeIndexError, TapeTypeError, TapeValueError
 from tape.trie import CONSTANT, RECORD, SEGMENT_LIMIT, Place, State, kind_of, root
 
 if TYPE_CHECKING:
@@ -45,11 +45,12 @@ class LeafNode:
 class Extra:
     """What few Variables have: a gradient, a name, hooks."""
 
-    __slots__ = ("assigned", "grad", "name", "node", "post_hooks")
+    __slots__ = ("assigned", "grad", "inside", "name", "node", "post_hooks")
 
     def __init__(self) -> None:
         self.grad: Any = None
         self.assigned = False  # .grad was set by the user, not by a sweep
+        self.inside = False  # made inside a JAX transformation
         self.name: str | None = None
         self.node: LeafNode | None = None
         self.post_hooks: dict[int, Callable[..., Any]] = {}
@@ -513,6 +514,20 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     segment.kept = tuple(segment.saved)
     segment.entered = {}
     return made[0] if kernel.single else jax.tree.unflatten(kernel.tree, made)
+
+
+def check_no_leak(function: str, variable: Handle, value: Any) -> None:
+    """Refuse to store a tracer in a Variable from outside the running JAX transformation."""
+    if not isinstance(value, jaxapi.Tracer) or isinstance(variable._cell[0], jaxapi.Tracer):
+        return
+    if variable._extra is not None and variable._extra.inside:
+        return
+    aval = variable._place.kind.aval
+    msg = (
+        f"{function}: a value that exists only inside a JAX transformation would be stored in a Variable from outside (shape {aval.shape}, "
+        f"dtype {aval.dtype}); return it from the transformed function (tape.gradients returns gradients), or pass the Variable's value in"
+    )
+    raise LeakedTracerError(msg)
 
 
 def wrap_jax_error(error: Exception, what: str) -> TapeError | None:

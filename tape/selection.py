@@ -129,7 +129,7 @@ def _unique(fun: Callable[..., Any], parameter: str) -> Callable[..., Any]:
         given[parameter] = look(source)
         results = on_values(fun, name, (), given) if name == "unique" else on_values(fun, name, tuple(given.values()), {})
         axis = given.get("axis")
-        same = {k: given[k] for k in ("axis", "equal_nan") if k in given} if name == "unique" else {"equal_nan": False}
+        same: dict[str, Any] = {k: given[k] for k in ("axis", "equal_nan") if k in given} if name == "unique" else {"equal_nan": False}
         index = np.asarray(jnp.unique(look(source), return_index=True, **same)[1])
         if axis is None:
             values = _gathered(name, index, [source])
@@ -167,6 +167,12 @@ def _bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | 
 
 
 def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
+    """Choose from arrays by position; ``mode="raise"`` looks at the positions.
+
+    Raises:
+        TapeValueError: a position is out of range.
+
+    """
     if mode == "raise" and out is None and _known(a):
         values = np.asarray(look(a) if isinstance(a, Handle) else a)
         count = len(choices)

@@ -6,7 +6,6 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any, ClassVar
 
-
 from tape.mirror import call
 from tape.template import Structured
 
@@ -48,16 +47,16 @@ def _opened(source: type, made: Any) -> Any:
 def _restored(source: type, inner: Any) -> Any:
     if _is_tree(source):
         return inner
-    made = object.__new__(source)
+    made: Any = object.__new__(source)
     made.__dict__.update(inner)
     return made
 
 
 def _wrapped(result: Any) -> Any:
-    made = _MADE.get(type(result))
-    if made is None:
+    kind = _MADE.get(type(result))
+    if kind is None:
         return result
-    mirror = object.__new__(made)
+    mirror: Any = object.__new__(kind)
     mirror.inner = result
     return mirror
 

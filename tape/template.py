@@ -37,7 +37,7 @@ class _Keyed:
         self._hash = hash(key)
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (type(other) is type(self) and self.key == other.key)  # type: ignore[attr-defined]
+        return self is other or (type(other) is type(self) and self.key == other.key)
 
     def __hash__(self) -> int:
         return self._hash
