@@ -7,14 +7,13 @@ needs the value (``float``, printing, ``.value``) looks at it and so runs what i
 from __future__ import annotations
 
 import sys
-import sys
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import differentiation, emission, methods, record
+from tape import differentiation, emission, jaxapi, methods, record
 from tape.errors import (
     ConcretizationError,
     GradientDtypeError,
