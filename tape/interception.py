@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from tape import indexing
 from tape.errors import TapeTypeError, TapeValueError
 from tape.mirror import on_values, variable
 from tape.record import Handle
@@ -22,7 +21,7 @@ def _named(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name, None)
 
 
-def array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+def array_ufunc(_self: Any, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
     """Record a NumPy ufunc, or one of its methods, on Variables.
 
     Raises:
@@ -54,7 +53,7 @@ def array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **options: Any
 
 def _at(name: str, target: Any, index: Any, *values: Any) -> None:
     """Rebind ``target`` as ``target[index] = ...`` does."""
-    updates = {
+    methods = {
         "add": "add",
         "subtract": "subtract",
         "multiply": "multiply",
@@ -63,16 +62,16 @@ def _at(name: str, target: Any, index: Any, *values: Any) -> None:
         "minimum": "min",
         "maximum": "max",
     }
-    if not isinstance(target, Handle) or name not in updates:
-        msg = f"np.{name}.at: cannot write a Variable into {type(target).__name__}; use x.at[index].{updates.get(name, 'set')}(values)"
+    if not isinstance(target, Handle) or name not in methods:
+        msg = f"np.{name}.at: cannot write a Variable into {type(target).__name__}; use x.at[index].{methods.get(name, 'set')}(values)"
         raise TapeTypeError(msg)
     if target._place.kind.requires_grad and target._segment is None:
-        msg = f"np.{name}.at: x is a leaf that requires grad, so updating it would cut it from its gradient; use y = x.at[index].{updates[name]}(values)"
+        msg = f"np.{name}.at: x is a leaf that requires grad, so updating it would cut it from its gradient; use y = x.at[index].{methods[name]}(values)"
         raise TapeValueError(msg)
-    indexing.rebind(target, getattr(indexing.At(target)[index], updates[name])(*values))
+    updates.rebind(target, getattr(updates.At(target)[index], methods[name])(*values))
 
 
-def array_function(self: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+def array_function(_self: Any, func: Any, _types: Any, args: Any, kwargs: Any) -> Any:
     """Record a NumPy function on Variables; one without a counterpart may look at values, where no gradient is lost."""
     module = (func.__module__ or "").replace("numpy", "tape.numpy", 1)
     fun = _named(module, func.__name__) if module in {"tape.numpy", "tape.numpy.linalg", "tape.numpy.fft"} else None

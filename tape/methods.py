@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import indexing, interception, record, selection
+from tape import indexing, interception, record, selection, updates
 from tape.errors import LostGradientError, TapeTypeError
 from tape.kernel import Op
 from tape.mirror import Application, call, mirrored, on_values
@@ -223,12 +223,12 @@ class ArrayMethods(Handle):
     __array_ufunc__ = interception.array_ufunc
     __array_function__ = interception.array_function
     __getitem__ = indexing.getitem
-    __setitem__ = indexing.setitem
+    __setitem__ = updates.setitem
 
     @property
-    def at(self) -> indexing.At:
+    def at(self) -> updates.At:
         """Updated copies: ``v.at[index].set(y)``, ``add``, ``multiply`` and so on, as ``jax.Array.at``."""
-        return indexing.At(self)
+        return updates.At(self)
 
     def __pow__(self, exponent: Any, modulo: Any = None) -> Any:
         if modulo is not None or not isinstance(exponent, _OPERANDS):
@@ -242,7 +242,7 @@ class ArrayMethods(Handle):
         return call(_rounded, "round", (self, ndigits), {})
 
     def __contains__(self, value: Any) -> bool:
-        return bool((self == value).any())  # type: ignore[attr-defined]
+        return bool((self == value).any())
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         """Return :mod:`tape.numpy`, an Array API namespace."""
@@ -255,7 +255,7 @@ class ArrayMethods(Handle):
 
     def view(self, dtype: Any = None) -> Any:
         """Return the same bits read as another dtype; a Variable that requires grad is refused, because its gradient would be lost."""
-        if dtype is None or jnp.dtype(dtype) == self.dtype:  # type: ignore[attr-defined]
+        if dtype is None or jnp.dtype(dtype) == self._place.kind.aval.dtype:
             return call(jnp.asarray, "view", (self,), {})
         refuse_reinterpretation(self, "view")
         return call(_view, "view", (self, dtype), {})

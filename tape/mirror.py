@@ -7,7 +7,6 @@ What is not an array, together with the function, makes the op's key, so that th
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -19,6 +18,7 @@ from tape.kernel import Op, intern_op
 from tape.program import look
 from tape.pullback import differentiable
 from tape.record import Handle
+from tape.roles import Roles, roles_of
 from tape.template import ARRAY, Baked, Fixed, Node, Static, Structured, fill, fix, unfix
 
 if TYPE_CHECKING:
@@ -30,9 +30,6 @@ _SCALARS = (bool, int, float, complex)
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 _NUMBERS = frozenset(_SCALARS)
 _PLAIN = frozenset({bool, int, float, str, type(None)})
-# Arguments that stay static although they take arrays: x**2 is another primitive than x**y, and a static roll is a concatenation.
-_STATIC_ARGUMENTS = {("power", 1), ("pow", 1), ("float_power", 1), ("integer_pow", 1), ("roll", 1)}
-_ARRAY_NAMES = ("ArrayLike", "RealArray", "IntegerArray", "numpy.ndarray", "RealNumeric", "Numeric")
 _BAKED_BYTES = 1 << 14
 _KNOWN_LIMIT = 1024
 
@@ -44,51 +41,6 @@ def variable(value: Any) -> Any:
     if hasattr(value, "__jax_array__") and not isinstance(value, _ARRAYS):
         value = value.__jax_array__()
     return record.constant(value)
-
-
-class Roles:
-    """Which parameters of a function take arrays, read off its annotations at the first call."""
-
-    __slots__ = ("names", "positions", "rest", "scalars")
-
-    def __init__(self, fun: Callable[..., Any], name: str) -> None:
-        self.names: dict[str, bool] = {}
-        positions: list[bool] = []
-        self.rest = True
-        self.scalars = True  # whether Python scalars can be arrays; unlearned when the function needs them static
-        try:
-            parameters = list(inspect.signature(fun).parameters.values())
-        except (TypeError, ValueError):
-            parameters = []
-        for p in parameters:
-            takes = _takes_array(p)
-            if p.kind is p.VAR_POSITIONAL:
-                self.rest = takes
-                continue
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
-                takes = takes and (name, len(positions)) not in _STATIC_ARGUMENTS
-                positions.append(takes)
-            self.names[p.name] = takes
-        self.positions = tuple(positions)
-
-    def at(self, position: int) -> bool:
-        """Say whether the argument at ``position`` takes an array."""
-        return self.positions[position] if position < len(self.positions) else self.rest
-
-
-def _takes_array(parameter: inspect.Parameter) -> bool:
-    if parameter.annotation is inspect.Parameter.empty:
-        return not isinstance(parameter.default, (bool, int))
-    annotation = parameter.annotation if isinstance(parameter.annotation, str) else str(parameter.annotation)
-    if any(name in annotation for name in _ARRAY_NAMES):
-        return True
-    return annotation.split("|")[0].strip() in {"Array", "Any"}
-
-
-@functools.cache
-def roles_of(fun: Callable[..., Any], name: str) -> Roles:
-    """Return the roles of a function's parameters."""
-    return Roles(fun, name)
 
 
 class Application:
@@ -208,6 +160,8 @@ def call(
         except record.CONCRETE_ERRORS as e:
             error = e
             if key is not None:
+                if len(_NEEDS_VALUES) > _KNOWN_LIMIT:
+                    _NEEDS_VALUES.clear()
                 _NEEDS_VALUES.add(key)
             continue
         except TapeError:

@@ -112,6 +112,10 @@ class Segment:
         self.released: frozenset[int] = frozenset()  # depths of the entries that a sweep released
         self.serial = next(self.serials)
         self.lock = threading.Lock()
+        STATS.segments.add(self)
+
+    def __del__(self) -> None:
+        STATS.ended(self.state.depth)
 
 
 class _Local(threading.local):

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
+from typing import Any
 
 __all__ = ["STATS", "Stats", "stats"]
 
 
 class Stats:
-    """Counts since import or the last :meth:`reset`."""
+    """Counts since import or the last :meth:`reset`.
+
+    Attributes:
+        executed: entries run.
+        interpreted: those of them that ran one by one, because their structure was met for the first time.
+        flushes: runs of pending segments, by reason (``look``, ``backward``, ``step``, ``length`` ...).
+        programs: structures run so far (with what was kept of them).
+        hits: runs of a program compiled before.
+        compiles: programs compiled.
+        compile_seconds: time spent on that, in seconds.
+
+    """
 
     def __init__(self) -> None:
+        self.segments: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._ended = 0
+        self._start = 0
         self.reset()
 
     def reset(self) -> None:
@@ -22,6 +38,30 @@ class Stats:
         self.hits = 0
         self.compiles = 0
         self.compile_seconds = 0.0
+        self._start = self._total()
+
+    @property
+    def recorded(self) -> int:
+        """Entries recorded, those of sweeps included."""
+        return self._total() - self._start
+
+    @property
+    def live_entries(self) -> int:
+        """Entries that are pending, or kept because a sweep could still reach them."""
+        return sum(s.state.depth for s in list(self.segments) if s.pending or s.saved)
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the arrays that the tape keeps: inputs of pending entries, and residuals."""
+        arrays = {id(c[0]): c[0] for s in list(self.segments) for c in (*s.leaves, *s.saved.values())}
+        return sum(int(getattr(a, "nbytes", 0)) for a in arrays.values())
+
+    def _total(self) -> int:
+        return self._ended + sum(s.state.depth for s in list(self.segments))
+
+    def ended(self, entries: int) -> None:
+        """Count the entries of a segment that is freed."""
+        self._ended += entries
 
     def flushed(self, reason: str) -> None:
         """Count one run of a pending segment."""
@@ -34,6 +74,7 @@ class Stats:
 
     def __repr__(self) -> str:
         rows = {
+            "recorded": self.recorded,
             "executed": self.executed,
             "interpreted": self.interpreted,
             "flushes": dict(self.flushes),
@@ -41,6 +82,8 @@ class Stats:
             "hits": self.hits,
             "compiles": self.compiles,
             "compile_seconds": round(self.compile_seconds, 3),
+            "live_entries": self.live_entries,
+            "live_bytes": self.live_bytes,
         }
         return "\n".join(f"{name:>16}  {value}" for name, value in rows.items())
 
@@ -49,7 +92,7 @@ STATS = Stats()
 
 
 def stats() -> Stats:
-    """Return the counters: entries executed and interpreted, flushes by reason, programs, hits, compiles and their seconds.
+    """Return the counters.
 
     Example:
         >>> import tape

@@ -92,7 +92,7 @@ def _class_method(source: type, name: str) -> Any:
         return original(*args, **kwargs)
 
     @functools.wraps(original.__func__)
-    def method(cls: type, *args: Any, **kwargs: Any) -> Any:
+    def method(_: type, *args: Any, **kwargs: Any) -> Any:
         return _wrapped(call(run, f"{source.__name__}.{name}", args, kwargs))
 
     return classmethod(method)

@@ -14,7 +14,8 @@ __all__ = _NAMESPACE.names  # noqa: PLE0605 - the names of the JAX module
 __array_api_version__: str = jnp.__array_api_version__
 
 
-def __array_namespace_info__() -> Any:
+def __array_namespace_info__() -> Any:  # noqa: N807 - the Array API's name
+    """Return the Array API's information on devices and dtypes, which is JAX's."""
     return jnp.__array_namespace_info__()
 
 
