@@ -48,6 +48,8 @@ def look(variable: record.Handle) -> Any:
     """Return the variable's array, running what is pending if it must."""
     if record.LOCAL.lifting is not None and variable._place.kind.requires_grad:
         raise LostGradientError(record.capture_message(record.LOCAL.lifting, variable))
+    if record.LOCAL.captures is not None:
+        variable = record.LOCAL.captures.inside(variable)
     value = variable._cell[0]
     if value is None:
         segment = variable._segment

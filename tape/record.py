@@ -19,6 +19,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.errors import LeakedTracerError, LostGradientError, TapeError, TapeIndexError, TapeTypeError, TapeValueError
+from tape.statistics import STATS
 from tape.trie import CONSTANT, RECORD, SEGMENT_LIMIT, Place, State, kind_of, root
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class _Local(threading.local):
         self.eager = False  # no segment is pending then
         self.writing = False  # a sweep is being written
         self.lifting: str | None = None  # the raw JAX function that is being traced
+        self.captures: Any = None  # the callable of the tape that is being traced
 
 
 def _no_segment() -> None:
@@ -486,18 +488,18 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     """Record one entry as a segment of its own and run it now: eager mode, and inputs that are JAX tracers."""
     segment = Segment(configuration(), LOCAL.mode)
     slots = []
+    captures = LOCAL.captures
     for v in inputs:
         if LOCAL.lifting is not None and v._place.kind.requires_grad:
             raise LostGradientError(capture_message(LOCAL.lifting, v))
-        slots.append(place_in(segment, v))
+        slots.append(place_in(segment, v if captures is None else captures.inside(v)))
     child = first_meeting(segment, op, (op, *slots))
     segment.state = child
     values = {p.slot: c[0] for p, c in zip([s.place for s in child.path() if s.kernel is None and s.place], segment.leaves, strict=True)}
     operands = [values[s] for s in slots]
     kernel = child.kernel
     assert kernel is not None
-    traced = any(isinstance(x, jaxapi.Tracer) for x in operands)
-    if traced:
+    if captures is not None or any(isinstance(x, jaxapi.Tracer) for x in operands):
         results = kernel.inline(*operands)
         if LOCAL.mode == CONSTANT:  # no_grad: nor may the JAX transformation that traces us differentiate it
             results = [jax.lax.stop_gradient(r) for r in results]
@@ -508,6 +510,8 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     differentiable = any(p.kind.requires_grad for p in child.places)
     for place, value in zip(child.places, results, strict=True):
         cell = [value]
+        if captures is not None:
+            captures.adopt(cell)
         if differentiable:
             segment.saved[place.slot] = cell
         made.append(handle(segment if place.kind.requires_grad else None, place, cell))
