@@ -63,7 +63,7 @@ class Sweep:
         try:
             for root, seed in zip(roots, seeds, strict=True):
                 self._arrive(target_of(root), emission.ones_like(root._place.kind.aval) if seed is None else emission.share(seed))
-            if self._targets is not None:
+            if self._targets is not None or self._ignored:
                 self._find_paths()
             while self._heap:
                 _, segment = heapq.heappop(self._heap)
@@ -111,7 +111,7 @@ class Sweep:
             run_pending(segment, "swept elsewhere")
         slots = tuple(sorted(cotangents))
         state = segment.state
-        wanted = None if self._targets is None else self._wanted.get(segment, frozenset())
+        wanted = self._wanted.get(segment, frozenset()) if self._wanted else None
         watched = {slot for slot in segment.retained if segment.retained[slot]}
         if self._targets is not None:
             watched.update(t[1] for t in self._targets if not isinstance(t, LeafNode) and t[0] is segment)
@@ -161,8 +161,7 @@ class Sweep:
             raise UnrecordedGradientError(msg)
 
     def _find_paths(self) -> None:
-        """Find which slots of which segments lead to a target (oldest first)."""
-        assert self._targets is not None
+        """Find which slots of which segments lead to a target (oldest first), not through what is ignored."""
         reachable: dict[int, Segment] = {}
         stack = list(self._cotangents)
         while stack:
@@ -172,7 +171,7 @@ class Sweep:
             reachable[segment.serial] = segment
             stack.extend({o[0] for o in segment.origins.values() if not isinstance(o, LeafNode)})
         inside: dict[Segment, set[int]] = {}
-        for target in self._targets:
+        for target in self._targets or ():
             if not isinstance(target, LeafNode):
                 inside.setdefault(target[0], set()).add(target[1])
         for serial in sorted(reachable):
@@ -183,10 +182,11 @@ class Sweep:
             self._needed[segment] = active_slots(segment.state, self._wanted[segment], self._blocked(segment))
 
     def _leads(self, origin: Target) -> bool:
-        assert self._targets is not None
-        if origin in self._targets:
-            return True
-        return not isinstance(origin, LeafNode) and origin[1] in self._needed.get(origin[0], ())
+        if origin in self._ignored:
+            return False
+        if isinstance(origin, LeafNode):
+            return self._targets is None or origin in self._targets
+        return origin[1] in self._needed.get(origin[0], ()) or (self._targets is not None and origin in self._targets)
 
 
 def differentiable_entries(state: Any) -> frozenset[int]:
