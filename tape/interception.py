@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tape import updates
 from tape.errors import TapeTypeError, TapeValueError
 from tape.mirror import on_values, variable
 from tape.record import Handle

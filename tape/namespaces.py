@@ -103,8 +103,7 @@ class Namespace:
     @functools.cached_property
     def names(self) -> list[str]:
         """Every public name."""
-        absent = CALLABLES.get(self.source, frozenset())
-        names = {n for n in self._public() if n not in absent and self.category(n) != "hidden"}
+        names = {n for n in self._public() if self.category(n) != "hidden"}
         return sorted(names | set(self.own))
 
     def _public(self) -> list[str]:
@@ -135,7 +134,7 @@ class Namespace:
             msg = f"module {self.name!r} has no attribute {name!r}"
             raise AttributeError(msg, name=name, obj=sys.modules.get(self.name))
         category = self.category(name)
-        if category in {"callables", "hidden"}:
+        if category == "hidden":
             msg = f"module {self.name!r} has no attribute {name!r}"
             raise AttributeError(msg, name=name, obj=sys.modules.get(self.name))
         made = self._make(name, category)
@@ -148,6 +147,8 @@ class Namespace:
         value = getattr(self.module, name)
         if category == "passed":
             return self._passed(value, name)
+        if category == "callables":
+            return counterpart(value, name, self.name)
         if category == "metadata":
             made = metadata(value)
         elif category == "on values":

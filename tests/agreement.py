@@ -26,8 +26,10 @@ def same(ours, theirs):
         assert is_variable(a), type(a)
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         if jax.dtypes.issubdtype(b.dtype, jax.dtypes.prng_key):
-            a, b = tape.random.key_data(a), jax.random.key_data(b)
-        np.testing.assert_allclose(np.asarray(a.detach()).astype(complex), np.asarray(b).astype(complex), rtol=2e-4, atol=2e-5)
+            ours, theirs = tape.random.key_data(a).value, jax.random.key_data(b)
+        else:
+            ours, theirs = a.value, b
+        np.testing.assert_allclose(np.asarray(ours).astype(complex), np.asarray(theirs).astype(complex), rtol=2e-4, atol=2e-5)
 
 
 def same_face(ours, theirs, name):
@@ -54,4 +56,5 @@ def first_that_fits(fun, candidates):
             return args, fun(*args)
         except Exception as e:  # noqa: BLE001 - any refusal means the next candidate
             errors.append(e)
-    raise AssertionError(f"no sample arguments for {fun}: {errors}")
+    msg = f"no sample arguments for {fun}: {errors}"
+    raise AssertionError(msg)
