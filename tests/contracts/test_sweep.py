@@ -1,0 +1,562 @@
+"""Contracts 7 to 13, 15, 16 and 19: what one sweep does."""
+
+import contextlib
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.extend.core.primitives import sin_p
+
+import tape
+import tape.numpy as tnp
+from tape.errors import GradientDtypeError, GradientShapeError, RuleError, UnconnectedError
+from tests.contracts.counting import BackwardError, counted, failing
+
+A, B = np.array([1.0, -2.0, 0.5], np.float32), np.array([3.0, 0.25, -1.0], np.float32)
+
+
+def equal(variable, expected):
+    np.testing.assert_array_equal(np.asarray(variable.value), np.asarray(expected, variable.dtype))
+
+
+def close(variable, expected):
+    np.testing.assert_allclose(np.asarray(variable.value), expected, rtol=1e-5, atol=1e-6)
+
+
+@contextlib.contextmanager
+def rule(primitive, fun):
+    """Give a primitive another VJP rule for a while."""
+    old = tape.rules.lookup(primitive)
+    tape.rules.defvjp(primitive, fun)
+    try:
+        yield
+    finally:
+        tape.rules.defvjp(primitive, old.vjp)
+
+
+# -- 7: each entry's VJP exactly once ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_07_each_vjp_runs_once_in_twelve_diamonds():
+    """4 096 paths, 12 counted entries."""
+    x = y = tape.Variable(1.5)
+    calls = []
+    for _ in range(12):
+        apply, seen = counted()
+        calls.append(seen)
+        y = apply(y) * 0.5
+        y = y + y
+    y.backward()
+    assert [len(seen) for seen in calls] == [1] * 12
+    equal(x.grad, 1.0)
+
+
+def test_contract_07_a_sweep_writes_a_number_of_entries_linear_in_the_tape():
+    counts = []
+    for n in (10, 20):
+        x = y = tape.Variable(1.0)
+        for _ in range(n):
+            y = y * x + y
+        float(y)
+        tape.stats().reset()
+        float(tape.gradients(y, x))
+        counts.append(tape.stats().executed)
+    assert counts[1] <= 2.2 * counts[0]
+    assert counts[0] < 100
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_07_sixty_doublings():
+    x = y = tape.Variable(1.0)
+    for _ in range(60):
+        y = y + y
+    y.backward()
+    equal(x.grad, 2.0**60)
+    equal(y, 2.0**60)
+
+
+def test_contract_07_last_recorded_first():
+    order = []
+    x = tape.Variable(1.0)
+    parts = []
+    for i in range(5):
+        apply, _ = counted(lambda g, i=i: order.append(i) or g)
+        parts.append(apply(x))
+    tape.backward([parts[i] for i in (2, 0, 4, 1, 3)])
+    assert order == [4, 3, 2, 1, 0]
+    equal(x.grad, 5)
+
+
+def test_contract_07_a_chain_of_100_000_ops():
+    """Iterative, and in bounded segments: neither recursion nor a program that grows."""
+    x = y = tape.Variable(1.0)
+    half = tape.constant(0.5)
+    for _ in range(50_000):
+        y = y * half
+        y = y + half
+    equal(y, 1.0)
+    compiled = tape.stats().compiles
+    y.backward()
+    equal(x.grad, 0.0)  # 0.5**50 000
+    assert tape.stats().compiles - compiled < 20
+    x = y = tape.Variable(2.0)
+    for _ in range(100_000):
+        y = y * 1.0
+    g = tape.gradients(y, x)
+    del y
+    equal(g, 1.0)
+
+
+# -- 8: ops with several outputs ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("used", [s for n in (1, 2, 3) for s in itertools.combinations(range(3), n)])
+def test_contract_08_any_subset_of_outputs(used):
+    """Outputs without a cotangent contribute zeros; the siblings' .grad is not gathered."""
+    x = tape.Variable(np.arange(6, dtype=np.float32))
+    parts = tnp.split(x * x, 3)
+    for p in parts:
+        p.retain_grad()
+    tape.backward([parts[i] for i in used], [np.full(2, 10.0**i, np.float32) for i in used])
+    slopes = np.zeros(3)
+    slopes[list(used)] = [10.0**i for i in used]
+    equal(x.grad, 2 * np.arange(6) * np.repeat(slopes, 2))
+    for i, p in enumerate(parts):
+        assert (p.grad is None) == (i not in used)
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("materialize", [False, True])
+def test_contract_08_a_function_sees_which_cotangents_are_missing(materialize):
+    seen = []
+
+    class Pair(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.set_materialize_grads(materialize)
+            return x * 2, x * 3
+
+        @staticmethod
+        def backward(ctx, g, h):
+            seen.append((g, h))
+            return (0 if g is None else g) * 2 + (0 if h is None else h) * 3
+
+    x = tape.Variable(A)
+    _, second = Pair.apply(x)
+    second.backward(B)
+    equal(x.grad, 3 * B)
+    ((g, h),) = seen
+    equal(h, B)
+    if materialize:
+        equal(g, np.zeros(3))
+    else:
+        assert g is None
+
+
+def test_contract_08_integer_outputs_beside_floating_ones():
+    x = tape.Variable(np.array([0.3, 4.0], np.float32))
+    fraction, whole = tnp.frexp(x)
+    assert whole.dtype == jnp.int32
+    assert not whole.requires_grad
+    fraction.backward(np.ones(2))
+    close(x.grad, [2.0, 0.125])
+
+
+# -- 9: what a backward returns ---------------------------------------------------------------------------------------------
+
+
+def two_inputs(result):
+    class Two(tape.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            return x * y
+
+        @staticmethod
+        def backward(ctx, g):
+            return result(g)
+
+    return Two.apply
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_09_none_is_no_gradient():
+    x, y = tape.Variable(A), tape.Variable(B)
+    two_inputs(lambda g: (None, g * 5))(x, y).sum().backward()
+    assert x.grad is None
+    equal(y.grad, np.full(3, 5.0))
+    z = x * 2
+    tape.backward([(two_inputs(lambda g: (None, g))(z, y) + z).sum()])
+    equal(x.grad, np.full(3, 2.0))  # from the other path only
+    with pytest.raises(UnconnectedError):
+        tape.gradients(two_inputs(lambda g: (None, g))(x * 2, y).sum(), x)
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize(
+    ("result", "error", "words"),
+    [
+        (lambda g: g, RuleError, "Two.backward returned 1 gradients for 2"),
+        (lambda g: (g, g, g), RuleError, "Two.backward returned 3 gradients for 2"),
+        (lambda g: (), RuleError, "Two.backward returned 0 gradients for 2"),
+        (lambda g: (g, g[:2]), GradientShapeError, r"shape \(2,\) for argument 1, which has shape \(3,\)"),
+        (lambda g: (g.sum(), g), GradientShapeError, r"shape \(\) for argument 0"),
+        (lambda g: (g.astype("float16"), g), GradientDtypeError, "float16 for argument 0, which has dtype float32"),
+        (lambda g: (g, np.ones(3, np.int32)), GradientDtypeError, "int32 for argument 1"),
+        (lambda g: ("g", g), GradientDtypeError, "str as the gradient of argument 0"),
+    ],
+)
+def test_contract_09_a_wrong_backward_names_function_and_argument(result, error, words):
+    x, y = tape.Variable(A), tape.Variable(B)
+    out = two_inputs(result)(x, y).sum()
+    with pytest.raises(error, match=words):
+        out.backward()
+    assert x.grad is y.grad is None
+
+
+# -- 10: accumulation ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_10_the_case_where_in_place_sums_go_wrong():
+    """SINGA yields 12 here: the cotangent of c*c is accumulated into the one that a and b share."""
+    a = tape.Variable(0.0)
+    c = tape.Variable(3.0)
+    b = tnp.sin(a)
+    (c * c + (a + b)).sum().backward()
+    equal(c.grad, 6)
+    equal(a.grad, 2)
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_10_one_cotangent_for_two_leaves_is_two_gradients():
+    x, y = tape.Variable(A), tape.Variable(B)
+    s = x + y
+    s.backward(np.ones(3), retain_graph=True)
+    held = x.grad
+    assert x.grad is not y.grad
+    s.backward(np.ones(3))
+    equal(held, np.ones(3))  # the old gradient, not what was added to it
+    equal(x.grad, np.full(3, 2.0))
+    x.grad[0] = 50.0
+    equal(y.grad, np.full(3, 2.0))
+
+
+# -- 11: snapshots ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("when", ["before the run", "after it", "between sweeps"])
+def test_contract_11_rebinding_a_leaf_does_not_change_gradients(when):
+    x = tape.Variable(3.0)
+    y = x * x
+    if when != "before the run":
+        equal(y, 9)
+    if when == "between sweeps":
+        y.backward(retain_graph=True)
+        x.zero_grad()
+    x.value = 10.0
+    y.backward()
+    equal(x.grad, 6)
+    equal(y, 9)
+    (x * x).backward()
+    equal(x.grad, 26)
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("looked", [True, False])
+def test_contract_11_numpy_operands_are_copied_when_recorded(looked):
+    buffer = np.zeros(64, np.float32)
+    start = (-buffer.ctypes.data % 64) // 4
+    data = buffer[start : start + 3]
+    data[:] = B
+    x = tape.Variable(A)
+    made = tape.Variable(data)
+    results = [x * data, data * x, tnp.multiply(data, x), np.multiply(data, x), x * made]
+    y = x.at[:].add(data)
+    if looked:
+        for r in results:
+            float(r.sum())
+    data[:] = 1000.0
+    for r in results:
+        equal(r, A * B)
+        equal(tape.gradients(r.sum(), x), B)
+    equal(y, A + B)
+
+
+def test_contract_11_assigning_elements_leaves_entries_as_they_were():
+    x = tape.Variable(A)
+    y = x * 1
+    z = y * y
+    y[0] = 100.0
+    w = y * y
+    tape.backward(z.sum(), retain_graph=True)
+    equal(x.grad, 2 * A)
+    x.zero_grad()
+    w.sum().backward()
+    equal(x.grad, 2 * A * [0, 1, 1])
+
+
+# -- 12: leaves accumulate -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_12_leaves_accumulate_over_sweeps():
+    x = tape.Variable(A)
+    for k in range(1, 4):
+        (x * x).sum().backward()
+        equal(x.grad, 2 * A * k)
+    x.zero_grad()
+    assert x.grad is None
+    x.grad = B
+    (x * x).sum().backward()
+    equal(x.grad, B + 2 * A)
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_12_gradients_touches_no_grad():
+    x, w = tape.Variable(A), tape.Variable(B)
+    h = x * w
+    h.retain_grad()
+    x.grad = B
+    tape.gradients(h.sum(), [x, h], retain_graph=True)
+    equal(x.grad, B)
+    assert w.grad is h.grad is None
+
+
+# -- 13: all or nothing ------------------------------------------------------------------------------------------------------
+
+
+def scene():
+    """Two leaves with gradients already there, and a root that reaches both through a sine."""
+    x, w = tape.Variable(A), tape.Variable(B)
+    x.grad = B
+    h = tnp.sin(x)
+    h.retain_grad()
+    y = (h * w).sum()
+    y.grad = 2.0
+    return x, w, h, y
+
+
+def unchanged_and_usable(x, w, h, y):
+    equal(x.grad, B)
+    assert w.grad is h.grad is None
+    equal(y.grad, 2)
+    y.backward()
+    close(x.grad, B + 2 * B * np.cos(A))
+    close(w.grad, 2 * np.sin(A))
+    close(h.grad, 2 * B)
+    assert y.grad is None
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("at", ["leaf", "last leaf", "inner", "root"])
+def test_contract_13_a_failing_hook(at):
+    x, w, h, y = scene()
+    handle = {"leaf": x, "last leaf": w, "inner": h, "root": y}[at].register_hook(failing)
+    with pytest.raises(BackwardError):
+        y.backward()
+    handle.remove()
+    unchanged_and_usable(x, w, h, y)
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize(("wrong", "error"), [(lambda g: g[:1], GradientShapeError), (lambda g: g.astype("float16"), GradientDtypeError)])
+def test_contract_13_a_hook_that_returns_what_does_not_fit(wrong, error):
+    x, w, h, y = scene()
+    handle = h.register_hook(wrong)
+    with pytest.raises(error, match="hook"):
+        y.backward()
+    handle.remove()
+    unchanged_and_usable(x, w, h, y)
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_13_a_failing_function():
+    x, w, h, y = scene()
+    broken = [True]
+    apply, _ = counted(lambda g: failing(g) if broken[0] else g)
+    z = apply(y)
+    y.grad = None
+    z.grad = 2.0
+    with pytest.raises(BackwardError):
+        z.backward()
+    broken[0] = False
+    equal(z.grad, 2)
+    y.grad = 2.0  # no root: left alone
+    z.backward()
+    equal(y.grad, 2)
+    close(x.grad, B + 2 * B * np.cos(A))
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (lambda ct, out, x, **_: failing(ct), BackwardError),
+        (lambda ct, out, x, **_: (ct, ct), RuleError),
+        (lambda ct, out, x, **_: (ct[:2],), GradientShapeError),
+        (lambda ct, out, x, **_: (ct.astype(jnp.float16),), GradientDtypeError),
+    ],
+)
+def test_contract_13_a_failing_rule(wrong, error):
+    x, w, h, y = scene()
+    with rule(sin_p, wrong), pytest.raises(error):
+        y.backward()
+    unchanged_and_usable(x, w, h, y)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_contract_13_a_run_that_fails_after_the_sweep(capfd):
+    """backward() runs what is pending at its end: if that fails, nothing is released and no .grad was set."""
+    x, w = tape.Variable(0.0), tape.Variable(2.0)
+    w.grad = 1.0
+    with jax.debug_nans(True):
+        y = tnp.log(x) * 0 + w * w
+        with pytest.raises(FloatingPointError):
+            y.backward()
+        assert x.grad is None
+        equal(w.grad, 1)
+    y.backward()
+    equal(w.grad, 5)
+
+
+def test_contract_13_failures_leave_modes_as_they_were():
+    for create in (False, True):
+        x, _, h, y = scene()
+        h.register_hook(failing)
+        with tape.no_grad(), pytest.raises(BackwardError):
+            tape.gradients(y, x, create_graph=create)
+        assert (x * 2).requires_grad
+        with tape.no_grad():
+            assert not (x * 2).requires_grad
+
+
+# -- 15: unconnected inputs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_15_unconnected_inputs():
+    x, w = tape.Variable(A, name="x"), tape.Variable(B, name="w")
+    c = tape.constant(A)
+    y = (x * c).sum()
+    with pytest.raises(UnconnectedError, match=r"inputs\[1\] \('w', shape \(3,\), dtype float32\)"):
+        tape.gradients(y, [x, w])
+    with pytest.raises(UnconnectedError):
+        tape.gradients(y, [x, c], retain_graph=True)
+    gx, gw, gc = tape.gradients(y, [x, w, c], unconnected="zero", retain_graph=True)
+    equal(gx, A)
+    equal(gw, np.zeros(3))
+    equal(gc, np.zeros(3))
+    gx, gw, gc = tape.gradients(y, [x, w, c], unconnected="none")
+    equal(gx, A)
+    assert gw is gc is None
+    with pytest.raises(ValueError, match="unconnected must be"):
+        tape.gradients(y, x, unconnected="zeros")
+
+
+def test_contract_15_unconnected_through_what_has_no_gradient():
+    x = tape.Variable(A)
+    y = (tnp.floor(x) * 1.0).sum()
+    equal(tape.gradients(y, x, unconnected="zero", retain_graph=True), np.zeros(3))
+    cut = (x.detach() * x).sum()
+    equal(tape.gradients(cut, x), A)
+    with tape.no_grad():
+        z = x * x
+    equal(tape.gradients(z.sum(), x, unconnected="zero"), np.zeros(3))
+    assert tape.gradients(z.sum(), x, unconnected="none") is None
+
+
+# -- 16: inputs= and ignore= --------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    outputs=st.lists(st.integers(0, 3), min_size=1, max_size=4),
+    inputs=st.lists(st.integers(0, 4), min_size=1, max_size=5),
+    looked=st.booleans(),
+    twice=st.booleans(),
+)
+def test_contract_16_subsets_and_orders_of_outputs_and_inputs(outputs, inputs, looked, twice):
+    """Every choice of roots and inputs (repeated too) gives what the Jacobian by hand gives; retained, it gives it twice."""
+    a, b, c = 2.0, 3.0, 5.0
+    va, vb, vc = (tape.Variable(v) for v in (a, b, c))
+    p = va * vb
+    q = p + vc
+    variables = [va, vb, vc, p, q]
+    roots = [p * 1, q * vc, q * q, p * vc]
+    #            da               db              dc             dp         dq
+    jacobian = [
+        [b, a, 0, 1, 0],
+        [b * c, a * c, c + (a * b + c), c, c],
+        [2 * (a * b + c) * b, 2 * (a * b + c) * a, 2 * (a * b + c), 2 * (a * b + c), 2 * (a * b + c)],
+        [b * c, a * c, a * b, c, 0],
+    ]
+    if looked:
+        float(roots[outputs[0]])
+    for _ in range(1 + twice):
+        found = tape.gradients([roots[i] for i in outputs], [variables[j] for j in inputs], unconnected="zero", retain_graph=True)
+        for j, g in zip(inputs, found, strict=True):
+            equal(g, sum(jacobian[i][j] for i in outputs))
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_16_only_inputs_receive_grad_and_only_paths_to_them_are_swept():
+    x, w = tape.Variable(2.0), tape.Variable(3.0)
+    on_path, seen_on = counted()
+    off_path, seen_off = counted()
+    h = on_path(x) * off_path(w)
+    y = h * h
+    y.backward(inputs=[x, h])
+    equal(x.grad, 2 * 6 * 3)
+    equal(h.grad, 12)
+    assert w.grad is None
+    assert (len(seen_on), len(seen_off)) == (1, 0)
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_16_ignored_variables_stop_the_sweep():
+    x, w = tape.Variable(2.0), tape.Variable(3.0)
+    apply, seen = counted()
+    h = apply(x * x)
+    k = h * w
+    y = k + h * 5 + x
+    y.backward(ignore=[k], retain_graph=True)
+    equal(x.grad, 5 * 4 + 1)
+    assert w.grad is None
+    x.zero_grad()
+    y.backward(ignore=h, retain_graph=True)
+    equal(x.grad, 1)
+    equal(w.grad, 4)
+    x.zero_grad()
+    y.backward(ignore=(x, w))
+    assert x.grad is None
+    equal(w.grad, 4)
+    assert len(seen) == 1  # neither behind an ignored Variable nor where only ignored leaves are left
+
+
+# -- 19: reproducible ------------------------------------------------------------------------------------------------------
+
+
+def test_contract_19_gradients_are_the_same_bit_for_bit():
+    """Interpreted, compiled and found again: runs of one tier are equal bit for bit."""
+    rng = np.random.default_rng(0)
+    w = [rng.standard_normal((8, 8)).astype(np.float32) for _ in range(4)]
+    runs = []
+    for _ in range(4):
+        ws = [tape.Variable(a) for a in w]
+        h = tape.constant(w[0])
+        branches = [tnp.tanh(h @ v) for v in ws]
+        (sum(branches[1:], branches[0]) ** 2).mean().backward()
+        runs.append([np.asarray(v.grad.value) for v in ws])
+    for a, b in zip(runs[1], runs[2], strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(runs[2], runs[3], strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(runs[0], runs[1], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
