@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import record
+from tape import jaxapi, record
 from tape.errors import TapeError
 from tape.mirror import call, describe, mirrored, on_values
 from tape.program import look
@@ -94,9 +94,9 @@ def array(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _made(*args: Any, **kwargs: Any) -> Any:
         leaves = jax.tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
-        if any(isinstance(x, (Handle, jax.core.Tracer)) for x in leaves):
+        if any(isinstance(x, (Handle, jaxapi.Tracer)) for x in leaves):
             return recording(*args, **kwargs)
-        with jax.ensure_compile_time_eval():
+        with jaxapi.ensure_compile_time_eval():
             try:
                 value = original(*args, **kwargs)
                 if name == "asarray" and any(isinstance(x, np.ndarray) for x in leaves):

@@ -230,6 +230,8 @@ def _as_item(item: Any) -> Any:
             return call(jnp.asarray, "asarray", (items,), {})
         array = np.asarray(items)
         return array.astype(np.intp) if array.size == 0 else array
+    if isinstance(item, np.bool_):
+        return bool(item)
     return int(item) if isinstance(item, np.integer) else item
 
 

@@ -14,7 +14,7 @@ from tape.record import Handle
 
 __all__ = ["array_function", "array_ufunc"]
 
-_FOLDS = ("reduce", "accumulate", "reduceat", "outer")
+
 _UNSUPPORTED = "has no counterpart in tape.numpy; pass .value or .detach() for a constant, or compose it of tape.numpy functions"
 
 

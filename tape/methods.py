@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import indexing, interception, record, selection, updates
+from tape import indexing, interception, jaxapi, record, selection, updates
 from tape.errors import LostGradientError, TapeTypeError
 from tape.kernel import Op
 from tape.mirror import Application, call, mirrored, on_values
@@ -39,7 +39,7 @@ def detach(variable: Any) -> Any:
         finally:
             set_mode(old)
     value = look(variable)
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, jaxapi.Tracer):
         value = jax.lax.stop_gradient(value)
     return handle(None, Place(-1, kind_of(kind.aval)), [value])
 

@@ -164,10 +164,11 @@ def call(
                     _NEEDS_VALUES.clear()
                 _NEEDS_VALUES.add(key)
             continue
-        except TapeError:
-            if scalars and met_scalars:
-                continue
-            raise
+        except TapeError as e:
+            if not (scalars and met_scalars) and "concrete" not in str(e):
+                raise
+            error = e
+            continue
         if op.fun.fixed:  # type: ignore[attr-defined]
             return unfix(result)
         if key is not None and bake is None and learn is not None:

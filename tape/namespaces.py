@@ -15,7 +15,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from tape import jaxapi
 from tape.adapters import SPECIAL, Indexer, UFunc, initializer_factory, looking, metadata
+from tape.callables import counterpart
 from tape.mirror import mirrored
 from tape.structures import MIRRORED_CLASSES, mirrored_class
 
@@ -122,7 +124,7 @@ class Namespace:
         value = getattr(self.module, name)
         if isinstance(value, types.ModuleType):
             return "module" if value.__name__.startswith(self.source) else "hidden"
-        if isinstance(value, jax.extend.core.Primitive) or name == "annotations":
+        if isinstance(value, jaxapi.Primitive) or name == "annotations":
             return "hidden"
         if isinstance(value, type) or not callable(value):
             return "passed"

@@ -214,3 +214,16 @@ def test_inside_jit():
     same([tape.constant(f(X, 1))], [X[1] + X[0] + X[:, 1:, 0].sum()])
     with pytest.raises(tape.errors.ConcretizationError, match=r"where\(mask"):
         jax.jit(lambda x: tape.Variable(x)[tape.Variable(x) > 0].value)(X)
+
+
+def test_single_truth_values_and_shapes_of_variables():
+    v = tape.Variable(X)
+    same([v[True], v[np.True_], v[False]], [X[True], X[True], X[False]])
+    same(v.reshape(tape.constant(6), -1), X.reshape(6, -1))
+
+
+def test_keys_are_indexed_and_assigned():
+    keys = tape.random.split(tape.random.key(0), 3)
+    expected = jax.random.split(jax.random.key(0), 3)
+    keys[0] = keys[1]
+    same(keys[::2], expected[jnp.array([1, 2])])
