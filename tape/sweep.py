@@ -89,7 +89,9 @@ class Sweep:
             raise
         for segment, _ in self._swept:
             if not segment.pending and differentiable_entries(segment.state) <= segment.released:
+                origins = segment.origins
                 forget(segment)
+                segment.origins = origins  # so that a sweep to a leaf behind it finds that it was released
 
     def _arrive(self, target: Target, cotangent: Any) -> None:
         """Add a cotangent to a leaf's gradient, or to what a segment is to be swept with."""
