@@ -8,7 +8,7 @@ from typing import Any
 from tape import errors, rules
 from tape.differentiation import backward, gradients
 from tape.function import Function
-from tape.methods import detach as stop_gradient
+from tape.methods import stop_gradient
 from tape.modes import eager, enable_grad, no_grad, set_grad_enabled
 from tape.statistics import stats
 from tape.transforms import grad, hessian, hvp, jacfwd, jacobian, jacrev, jvp, linearize, value_and_grad, vjp

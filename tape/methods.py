@@ -44,6 +44,26 @@ def detach(variable: Any) -> Any:
     return handle(None, Place(-1, kind_of(kind.aval)), [value])
 
 
+def stop_gradient(x: Any) -> Any:
+    """Return ``x`` cut off from the tape.
+
+    Args:
+        x: a Variable, an array, or a pytree of them; any shape and dtype.
+
+    Returns:
+        The same values as constant Variables.
+
+    Example:
+        >>> import tape
+        >>> x = tape.Variable(3.0)
+        >>> y = x * tape.stop_gradient(x)
+        >>> float(tape.gradients(y, x))
+        3.0
+
+    """
+    return jax.tree.map(lambda v: detach(v if isinstance(v, Handle) else record.constant(v)), x, is_leaf=lambda v: isinstance(v, Handle))
+
+
 def producer(state: State, slot: int) -> Any:
     """Return the op whose entry made ``slot``."""
     step: State | None = state

@@ -238,7 +238,7 @@ class Variable(methods.ArrayMethods):
             value = look(self)
         except ConcretizationError:
             value = None
-        flags = "" if self.requires_grad == differentiable(self._place.kind.aval) else f", requires_grad={self.requires_grad}"
+        flags = ", requires_grad=True" if self.requires_grad else ""
         named = f", name={self.name!r}" if self.name else ""
         if value is None or isinstance(value, jax.core.Tracer):
             return f"Variable(<{self._place.kind.aval.str_short()}>{flags}{named})"

@@ -40,8 +40,9 @@ def value_and_grad(
 
     Example:
         >>> import tape
-        >>> tape.value_and_grad(lambda x: x * x)(3.0)
-        (Array(9., dtype=float32, weak_type=True), Array(6., dtype=float32, weak_type=True))
+        >>> value, gradient = tape.value_and_grad(lambda x: x * x)(3.0)
+        >>> float(value), float(gradient)
+        (9.0, 6.0)
 
     """
     _check_callable("value_and_grad", fun)
@@ -68,8 +69,8 @@ def grad(
 
     Example:
         >>> import tape
-        >>> tape.grad(tape.grad(lambda x: x**3))(2.0)
-        Array(12., dtype=float32, weak_type=True)
+        >>> float(tape.grad(tape.grad(lambda x: x**3))(2.0))
+        12.0
 
     """
     both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)

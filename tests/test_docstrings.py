@@ -1,0 +1,38 @@
+"""The examples of public docstrings run as they stand."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import interop
+import tape
+
+MIRRORED = ("tape.numpy", "tape.nn", "tape.scipy", "tape.lax", "tape.random")  # their docstrings are JAX's
+
+
+def modules():
+    for package in (tape, interop):
+        yield package.__name__
+        for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            if not found.name.startswith(MIRRORED):
+                yield found.name
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_examples(name):
+    if name == "interop.optax":
+        pytest.importorskip("optax")
+    module = importlib.import_module(name)
+    failed, _ = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+    assert failed == 0
+
+
+def test_every_public_callable_has_an_example():
+    missing = [
+        name
+        for name in tape.__all__
+        if callable(getattr(tape, name)) and not isinstance(getattr(tape, name), type(tape)) and ">>>" not in (getattr(tape, name).__doc__ or "")
+    ]
+    assert missing == []
