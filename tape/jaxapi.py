@@ -32,6 +32,7 @@ __all__ = [
     "ensure_compile_time_eval",
     "eval_jaxpr",
     "float0",
+    "hoist",
     "in_trace",
     "jaxpr_as_fun",
     "primitive",
@@ -114,3 +115,12 @@ def prune(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, tuple[int, ...]]:
         jaxpr.debug_info.with_unknown_names() if hasattr(jaxpr.debug_info, "with_unknown_names") else jaxpr.debug_info,
     )
     return ClosedJaxpr(smaller, [c for _, c in constants]), sources
+
+
+def hoist(closed: ClosedJaxpr, kept: Sequence[int]) -> ClosedJaxpr:
+    """Make inputs of the constants, which come first, and drop the inputs that are not in ``kept`` (nothing may read them)."""
+    jaxpr = closed.jaxpr
+    info = jaxpr.debug_info
+    inputs = [*jaxpr.constvars, *[jaxpr.invars[i] for i in kept]]
+    info = info.with_unknown_names() if hasattr(info, "with_unknown_names") else info
+    return ClosedJaxpr(Jaxpr([], inputs, jaxpr.outvars, jaxpr.eqns, jaxpr.effects, info), [])

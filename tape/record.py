@@ -312,10 +312,12 @@ CONCRETE_ERRORS = (
 def refusing_captures(name: str) -> Iterator[None]:
     """While a raw JAX function is traced: a Variable that requires grad and is none of its arguments would lose its gradient."""
     old, LOCAL.lifting = LOCAL.lifting, name
+    captures, LOCAL.captures = LOCAL.captures, None
     try:
         yield
     finally:
         LOCAL.lifting = old
+        LOCAL.captures = captures
 
 
 @contextlib.contextmanager
