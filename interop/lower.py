@@ -82,9 +82,9 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
                 found = [sweep.gradients.get(target_of(v)) if v._place.kind.requires_grad else None for v in inputs]
                 return [jnp.zeros(v.shape, v.dtype) if g is None else _array(g) for v, g in zip(inputs, found, strict=True)]
 
-            jaxpr = jax.make_jaxpr(pull)([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in able])
+            jaxpr = jax.make_jaxpr(pull)([jaxapi.ShapedArray(v.shape, v.dtype) for v in able])
             marks = [v._place.kind.requires_grad for v in outputs]
-            kept = jax.tree_util.Partial(_Pull(jaxpr.jaxpr, marks, [differentiable(v._place.kind.aval) for v in inputs]), *jaxpr.consts)
+            kept = jaxapi.partial(_Pull(jaxpr.jaxpr, marks, [differentiable(v._place.kind.aval) for v in inputs]), *jaxpr.consts)
             return [_array(v) for v in outputs], kept
 
         def backward(kept: Any, cts: list[Any]) -> tuple[Any, ...]:

@@ -208,7 +208,7 @@ def _call_kernel(step: Instruction, operands: list[Any], n_slots: int, batch: in
             return (None,) * len(step.results)
         operands = [zeros_like(a) if v is None else v for v, a in zip(operands, kernel.in_avals, strict=True)]
     results = record.record(kernel, operands)
-    return (results,) if kernel.single else results  # type: ignore[no-any-return]
+    return (results,) if kernel.single else results
 
 
 def _rows(batch: int | None, cotangents: list[Any], fun: Callable[[list[Any]], Sequence[Any]]) -> Sequence[Any]:

@@ -117,7 +117,7 @@ class Context:
                 "where no gradient flows"
             )
             raise RuleError(msg)
-        checked = []
+        checked: list[Any] = []
         for i, (gradient, aval) in enumerate(zip(listed, self._avals, strict=True)):
             if gradient is None or not jnp.issubdtype(aval.dtype, jnp.inexact):
                 checked.append(None)

@@ -35,7 +35,9 @@ __all__ = [
     "hoist",
     "in_trace",
     "jaxpr_as_fun",
+    "partial",
     "primitive",
+    "primitives",
     "prune",
     "trace",
 ]
@@ -76,11 +78,12 @@ def closed(jaxpr: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
 
 def bind(primitive: Primitive, params: dict[str, Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
     """Apply ``primitive`` to ``inputs`` under whatever JAX trace is running and return all outputs as a tuple."""
-    found = primitive.get_bind_params(params)
+    bound: Any = primitive
+    found = bound.get_bind_params(params)
     if isinstance(found, tuple):  # older releases answer (subfunctions, parameters)
-        outputs = primitive.bind(*found[0], *inputs, **found[1])
+        outputs = bound.bind(*found[0], *inputs, **found[1])
     else:
-        outputs = primitive.bind(*inputs, **found)
+        outputs = bound.bind(*inputs, **found)
     return tuple(outputs) if primitive.multiple_results else (outputs,)
 
 
@@ -124,3 +127,9 @@ def hoist(closed: ClosedJaxpr, kept: Sequence[int]) -> ClosedJaxpr:
     inputs = [*jaxpr.constvars, *[jaxpr.invars[i] for i in kept]]
     info = info.with_unknown_names() if hasattr(info, "with_unknown_names") else info
     return ClosedJaxpr(Jaxpr([], inputs, jaxpr.outvars, jaxpr.eqns, jaxpr.effects, info), [])
+
+
+def partial(fun: Callable[..., Any], *arrays: Any) -> Any:
+    """Bind arrays to a function as a pytree, so that they may pass a transformation's boundary with it."""
+    make: Any = jax.tree_util.Partial
+    return make(fun, *arrays)

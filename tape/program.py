@@ -127,7 +127,7 @@ def _residuals(state: State, live: tuple[int, ...], released: frozenset[int]) ->
     found = state.residuals.get(key)
     if found is None:
         found = state.residuals[key] = _find_residuals(state, live, released)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _find_residuals(state: State, live: tuple[int, ...], released: frozenset[int]) -> tuple[tuple[int, ...], bool, frozenset[int]]:

@@ -140,7 +140,7 @@ def _no_segment() -> None:
 LOCAL = _Local()
 _variable_type: type[Handle] = Handle
 _new = object.__new__
-_config = jax.config
+_config: Any = jax.config
 _run_pending: Callable[[Segment, str], None]
 
 
@@ -284,7 +284,9 @@ def _enter(segment: Segment, variable: Handle) -> int:
     if child is None:
         child = state.leaf(kind)
     segment.state = child
-    slot: int = child.place.slot
+    place = child.place
+    assert place is not None
+    slot = place.slot
     segment.entered[id(cell)] = slot
     segment.leaves.append(cell)
     if kind.requires_grad:
@@ -354,11 +356,11 @@ def node_of(variable: Handle) -> LeafNode:
     return extra.node
 
 
-def record(op: Op | Kernel, inputs: Sequence[Handle]) -> Any:
+def record(op: Any, inputs: Sequence[Handle]) -> Any:
     """Record one entry and return its result: a Variable, or the tree of Variables that the op returns.
 
     Args:
-        op: an Op, or a Kernel where input shapes are known to fit.
+        op: an Op (or what has its ``kernel`` method), or a Kernel where input shapes are known to fit.
         inputs: Variables.
 
     Raises:
@@ -424,6 +426,8 @@ def record_two(op: Op, a: Handle, b: Handle) -> Any:
     segment = LOCAL.segment()
     if segment is None or segment.x64 is not _config.jax_enable_x64:
         return record(op, (a, b))
+    i: int | None
+    j: int | None
     if a._segment is segment:
         i = a._place.slot
     else:

@@ -48,7 +48,7 @@ class Stats:
     @property
     def live_entries(self) -> int:
         """Entries that are pending, or kept because a sweep could still reach them."""
-        return sum(s.state.depth for s in list(self.segments) if s.pending or s.saved)
+        return sum(int(s.state.depth) for s in list(self.segments) if s.pending or s.saved)
 
     @property
     def live_bytes(self) -> int:
@@ -57,7 +57,7 @@ class Stats:
         return sum(int(getattr(a, "nbytes", 0)) for a in arrays.values())
 
     def _total(self) -> int:
-        return self._ended + sum(s.state.depth for s in list(self.segments))
+        return self._ended + sum(int(s.state.depth) for s in list(self.segments))
 
     def ended(self, entries: int) -> None:
         """Count the entries of a segment that is freed."""

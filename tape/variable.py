@@ -6,7 +6,6 @@ needs the value (``float``, printing, ``.value``) looks at it and so runs what i
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -14,11 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import differentiation, emission, jaxapi, methods, record
+from tape.conversion import Convertible, as_array, concrete
 from tape.errors import (
-    ConcretizationError,
     GradientDtypeError,
     GradientShapeError,
-    LostGradientError,
     TapeTypeError,
     TapeValueError,
 )
@@ -29,7 +27,7 @@ from tape.record import Extra, Handle, handle, leaf
 from tape.trie import Place, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 __all__ = ["Variable", "constant"]
 
@@ -48,7 +46,7 @@ def _to_array(value: Any, where: str) -> Any:
         raise TapeTypeError(msg) from e
 
 
-class Variable(methods.ArrayMethods):
+class Variable(Convertible):
     """A value on the tape.
 
     Args:
@@ -91,42 +89,6 @@ class Variable(methods.ArrayMethods):
         if jaxapi.in_trace():
             self._own_extra().inside = True
 
-    # -- what is known without looking ------------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Lengths of the axes."""
-        return self._place.kind.aval.shape  # type: ignore[no-any-return]
-
-    @property
-    def dtype(self) -> Any:
-        """NumPy dtype (or a JAX extended dtype, for PRNG keys)."""
-        return self._place.kind.aval.dtype
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self._place.kind.aval.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return int(self._place.kind.aval.size)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-        return int(self.dtype.itemsize)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements."""
-        return self.size * self.itemsize
-
-    @property
-    def weak_type(self) -> bool:
-        """Whether the dtype gives way to others, as a Python scalar's does."""
-        return bool(self._place.kind.aval.weak_type)
 
     @property
     def requires_grad(self) -> bool:
@@ -155,6 +117,9 @@ class Variable(methods.ArrayMethods):
         _check_name(name)
         self._own_extra().name = name
 
+    def __hash__(self) -> int:
+        return id(self)
+
     # -- the value --------------------------------------------------------------------------------------------------
 
     @property
@@ -163,7 +128,7 @@ class Variable(methods.ArrayMethods):
 
         Assigning replaces the value of a leaf by one of the same shape and dtype; entries recorded before keep the old one.
         """
-        return _array(look(self))
+        return as_array(look(self))
 
     @value.setter
     def value(self, value: Any) -> None:
@@ -182,118 +147,6 @@ class Variable(methods.ArrayMethods):
         self._segment = None
         self._cell = [array]
         self._place = Place(-1, kind_of(jax.typeof(array), requires_grad=kind.requires_grad))
-
-    def item(self, *args: Any) -> Any:
-        """Return the one element as a Python scalar (or the element at an index)."""
-        return _concrete(self, "item").item(*args)
-
-    def numpy(self) -> np.ndarray[Any, Any]:
-        """Return a NumPy array of its own with the value; a gradient does not follow."""
-        return np.array(_concrete(self, "numpy"))
-
-    def tolist(self) -> Any:
-        """Return the value as nested lists of Python scalars."""
-        return _concrete(self, "tolist").tolist()
-
-    def block_until_ready(self) -> Variable:
-        """Run what is pending, wait for it, and return self."""
-        value = look(self)
-        if hasattr(value, "block_until_ready"):
-            value.block_until_ready()
-        return self
-
-    @property
-    def device(self) -> Any:
-        """The device (or sharding) of the value."""
-        return _array(look(self)).device
-
-    @property
-    def sharding(self) -> Any:
-        """The sharding of the value."""
-        return _array(look(self)).sharding
-
-    def __bool__(self) -> bool:
-        return bool(_concrete(self, "bool"))
-
-    def __float__(self) -> float:
-        return _convert(float, self)  # type: ignore[no-any-return]
-
-    def __int__(self) -> int:
-        return _convert(int, self)  # type: ignore[no-any-return]
-
-    def __complex__(self) -> complex:
-        return _convert(complex, self)  # type: ignore[no-any-return]
-
-    def __index__(self) -> int:
-        return _concrete(self, "index").__index__()  # type: ignore[no-any-return]
-
-    def __format__(self, spec: str) -> str:
-        value = look(self)
-        if isinstance(value, jax.core.Tracer):
-            return repr(self)
-        return format(_array(value), spec) if self.ndim == 0 and spec else (str(_array(value)) if not spec else format(_array(value), spec))
-
-    def __repr__(self) -> str:
-        try:
-            value = look(self)
-        except ConcretizationError:
-            value = None
-        flags = ", requires_grad=True" if self.requires_grad else ""
-        named = f", name={self.name!r}" if self.name else ""
-        if value is None or isinstance(value, jax.core.Tracer):
-            return f"Variable(<{self._place.kind.aval.str_short()}>{flags}{named})"
-        value = _array(value)
-        body = repr(value)
-        if body.startswith("Array("):
-            body = body[len("Array(") : -1]
-        return f"Variable({body}{flags}{named})"
-
-    def __len__(self) -> int:
-        if not self.shape:
-            msg = "len() of a Variable without axes (shape ())"
-            raise TapeTypeError(msg)
-        return self.shape[0]
-
-    def __iter__(self) -> Iterator[Any]:
-        if not self.shape:
-            msg = "iteration over a Variable without axes (shape ())"
-            raise TapeTypeError(msg)
-        return iter([self[i] for i in range(self.shape[0])])
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        if self.requires_grad:
-            msg = (
-                f"np.asarray of a Variable that requires grad ({differentiation.describe(self)}) would lose its gradient; use .value or "
-                ".detach() for a constant, or tape.numpy functions to stay on the tape"
-            )
-            raise LostGradientError(msg)
-        return np.array(_concrete(self, "asarray"), dtype=dtype) if copy is not False else np.asarray(_concrete(self, "asarray"), dtype=dtype)
-
-    @property
-    def __jax_array__(self) -> Callable[[], Any]:
-        # JAX's binary operators convert an operand that has this attribute, and otherwise leave it to the operand's reflected method, which
-        # records. Should JAX rename them, `jax_array * v` raises below for a Variable that requires grad; it never loses its gradient.
-        if sys._getframe(1).f_code.co_name.startswith(("_operator_", "deferring_binary_op")):  # noqa: SLF001
-            raise AttributeError
-        return self._refuse_or_look
-
-    def _refuse_or_look(self) -> Any:
-        if self.requires_grad:
-            msg = (
-                f"a Variable that requires grad ({differentiation.describe(self)}) met a raw JAX function, which would lose its gradient; use "
-                "the function's counterpart in tape.numpy, tape.lax or tape.nn, wrap yours with interop.lift, or pass .detach() or .value"
-            )
-            raise LostGradientError(msg)
-        return _array(look(self))
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return np.asarray(self).__dlpack__(**options) if self.requires_grad else _array(look(self)).__dlpack__(**options)
-
-    def __dlpack_device__(self) -> Any:
-        return _array(look(self)).__dlpack_device__()
 
     # -- gradients --------------------------------------------------------------------------------------------------
 
@@ -439,8 +292,8 @@ class Variable(methods.ArrayMethods):
         return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
-        value = np.asarray(_concrete(self, "pickle"))
-        gradient = None if self.grad is None else np.asarray(_concrete(self.grad, "pickle"))
+        value = np.asarray(concrete(self, "pickle"))
+        gradient = None if self.grad is None else np.asarray(concrete(self.grad, "pickle"))
         return (_restore, (value, self.requires_grad, self.name, gradient, self.weak_type))
 
 
@@ -455,33 +308,6 @@ def _check_name(name: Any) -> None:
     if name is not None and not isinstance(name, str):
         msg = f"Variable: name must be a string, got {type(name).__name__}"
         raise TapeTypeError(msg)
-
-
-def _array(value: Any) -> Any:
-    """A scalar constant keeps its Python value in the cell; users see arrays."""
-    return value if isinstance(value, jax.Array) else jnp.asarray(value)
-
-
-def _concrete(variable: Variable, what: str) -> Any:
-    """Return the array of a Variable for a conversion to Python or NumPy."""
-    value = look(variable)
-    if isinstance(value, jax.core.Tracer):
-        msg = (
-            f"{what}: the value of a Variable ({differentiation.describe(variable)}) is not known inside a JAX transformation; use "
-            "tape.lax.cond or tape.numpy.where instead of Python control flow, or leave it out of the transformed function"
-        )
-        raise ConcretizationError(msg)
-    return _array(value)
-
-
-def _convert(kind: type, variable: Variable) -> Any:
-    try:
-        return kind(_concrete(variable, kind.__name__))
-    except ConcretizationError:
-        raise
-    except TypeError as e:
-        msg = f"{kind.__name__}: needs a Variable of size 1, got {differentiation.describe(variable)}; reduce it, or index one element"
-        raise TapeTypeError(msg) from e
 
 
 def constant(value: Any) -> Variable:

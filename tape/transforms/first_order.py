@@ -165,7 +165,7 @@ def pull(call: Call, roots: Sequence[Any], seeds: Sequence[Any], *, create_graph
 
 def _scalar(call: Call, *, holomorphic: bool) -> Any:
     """Return the call's output, checked to be one number of the right kind."""
-    root = call.outputs[0] if len(call.outputs) == 1 else None
+    root: Any = call.outputs[0] if len(call.outputs) == 1 else None
     if root is None or root.shape != ():
         found = ", ".join(str(v.shape) for v in call.outputs) or "nothing"
         msg = f"grad: the function must return one number (shape ()), got {found}; reduce it, or use tape.jacrev or tape.vjp"

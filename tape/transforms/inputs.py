@@ -80,7 +80,7 @@ class Call:
                 raise TapeTypeError(msg)
             result, self.aux = result
         outputs, self.output_tree = flatten(result)
-        self.outputs = [x if isinstance(x, Handle) else record.constant(_array(name, x)) for x in outputs]
+        self.outputs: list[Any] = [x if isinstance(x, Handle) else record.constant(_array(name, x)) for x in outputs]
         self.nested = self._outer or self._depends_on_others()
         self.plain = not self._variables and not self.nested
 
