@@ -279,7 +279,9 @@ def test_every_name_is_known(source):
     namespace = namespaces.Namespace(ours.__name__, source)
     for name in [n for n in dir(module) if not n.startswith("_")]:
         category = namespace.category(name)
-        if category in {"callables", "hidden"}:
+        if category == "callables":
+            continue
+        if category == "hidden":
             assert name not in ours.__all__
             with pytest.raises(AttributeError):
                 getattr(ours, name)
