@@ -158,7 +158,7 @@ def make_program(random):
         frozenset(builder.dtypes),
         builder.wide,
         mode=random.choice(("lazy", "eager", "jit")),
-        order=1 if builder.penalties else random.choice((1, 2)),
+        order=1 if builder.penalties or builder.hooks else random.choice((1, 2)),
         how=random.choice(("gradients", "backward")),
         every=random.choice((0, 0, 0, 1, 3)),
         look_first=random.random() < 0.5,
@@ -181,7 +181,10 @@ class _Builder:
         self.fixed = set()  # results with a hook or tap: not to be rebound
         self.count = 0
         self.tap = None
+        # A hook or a tap sees what the VJP of its own entry has read of it, so that with a gradient among the values it is defined by how the
+        # rule is written (from its result or from its arguments): those do not meet in one program.
         self.penalties = 0
+        self.hooks = 0
 
     def pick(self, things):
         return self.random.choice(list(things))
@@ -275,15 +278,16 @@ class _Builder:
 
     def hook(self):
         able = [n for n in self.floats(self.made[-2:]) if n not in self.fixed]
-        if able:
+        if able and not self.penalties:
             name = self.pick(able)
             self.fixed.add(name)
+            self.hooks += 1
             line = f"if {name}.requires_grad: handles = [{name}.register_hook(flip), {name}.register_hook(lambda g: g * seed(g))]"
             self.steps.append(Step(line, f"{name} = hooked({name})"))
 
     def tapped(self):
         able = [n for n in self.floats(self.made[-1:]) if n not in self.fixed]
-        if able and self.tap is None:
+        if able and self.tap is None and not self.penalties:
             name = able[0]
             self.fixed.add(name)
             self.tap = (name, self.pool[name])
@@ -314,12 +318,13 @@ class _Builder:
         able = [n for n in self.floats(self.made) if n not in self.fixed]
         if able:
             name = self.pick(able)
+            self.fixed.add(name)  # a leaf from now on
             self.steps.append(Step(f"{name}.unchain()", f"{name} = stop_gradient({name})"))
 
     def penalty(self):
         """The gradient of a value with respect to a leaf becomes a value of the program."""
         able = self.floats(self.made)
-        if able and not self.penalties and len(self.steps) < 8:
+        if able and not self.penalties and not self.hooks and self.tap is None and len(self.steps) < 8:
             self.penalties += 1
             value = self.pick(able)
             leaf = self.pick([leaf for leaf in self.leaves if leaf.requires_grad])

@@ -1,0 +1,173 @@
+"""Random programs give the same values, first and second derivatives on the tape as in JAX, and wrong rules and engines are noticed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import re
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from tape import emission, plan, program, sweep, trie
+from tape.record import LeafNode, handle
+from tape.rules import registry
+from tests.programs.execution import MismatchError, check, fails_like
+from tests.programs.program_strategy import make_program, minimal, programs
+
+CI_EXAMPLES = 200
+
+
+@settings(
+    deadline=None,  # compiling takes most of the time
+    phases=[phase for phase in Phase if phase is not Phase.shrink],  # minimal() does it
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(programs())
+def test_a_program_agrees_with_jax(drawn):
+    try:
+        check(drawn)
+    except Exception as error:
+        check(minimal(drawn, fails_like(error)))
+        raise
+
+
+# -- the power of the property ------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def example(number):
+    """One of as many programs as the `ci` profile draws, with a memory for its references."""
+    return make_program(random.Random(number)), {}
+
+
+def noticed(pattern, errors=MismatchError):
+    """First example that matches a pattern and fails; the others have nothing to do with what was planted."""
+    for number in range(CI_EXAMPLES):
+        drawn, references = example(number)
+        if not re.search(pattern, drawn.reproducer()):
+            continue
+        try:
+            check(drawn, references)
+        except errors:
+            return number
+    pytest.fail("no example noticed it")
+
+
+def forget():
+    """Have everything recorded, planned and compiled anew."""
+    trie._ROOTS.clear()
+    registry._revision += 1
+
+
+@contextlib.contextmanager
+def planted():
+    forget()
+    try:
+        yield
+    finally:
+        forget()
+
+
+def scaled(rule):
+    def times(grad):
+        if callable(grad):
+            return lambda: times(grad())
+        return None if grad is None else grad * 1.001
+
+    def vjp(ct, out, *ins, **params):
+        grads = rule.vjp(ct, out, *ins, **params)
+        return tuple(map(times, grads if isinstance(grads, (tuple, list)) else (grads,)))
+
+    return vjp
+
+
+RULES = {
+    "tanh": r"np\.tanh",
+    "logistic": r"nn\.sigmoid",
+    "mul": r"v\d+ \* v\d+",
+    "sub": r"v\d+ - v\d+",
+    "dot_general": r"v\d+ @ v|einsum",
+    "reduce_sum": r"np\.sum",
+    "gather": r"np\.take\(",
+    "broadcast_in_dim": r"broadcast_to",
+    "select_n": r"np\.where",
+    "concatenate": r"np\.(concatenate|stack)",
+    "sort": r"np\.sort",
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_scaled_by_one_thousandth_is_noticed(name, monkeypatch):
+    rule = next(r for r in registry.registered() if str(r.primitive) == name)
+    monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
+    with planted():
+        registry.defvjp(rule.primitive, scaled(rule))
+        found = noticed(RULES[name])
+        monkeypatch.undo()
+    check(*example(found))
+
+
+def keep_last(a, b):
+    return a if b is None else b
+
+
+def backwards(hooks, gradient, original=emission.run_hooks):
+    return original(dict(reversed(hooks.items())), gradient)
+
+
+def newest_value(segment, state, slot, leaf_index, original=emission.forward_handle):
+    """The leaf as it is now, not as it was when the entry was recorded."""
+    origin = segment.origins.get(slot)
+    if isinstance(origin, LeafNode) and slot in leaf_index and origin.ref() is not None:
+        return handle(None, state.table[slot], origin.ref()._cell)
+    return original(segment, state, slot, leaf_index)
+
+
+def twice(self, segment, cotangents, original=sweep.Sweep._sweep_segment):
+    original(self, segment, dict(cotangents))
+    original(self, segment, cotangents)
+
+
+def all_but_last(*args, original=plan.active_slots):
+    return frozenset(sorted(original(*args))[:-1])
+
+
+def first_leaves(state, keep, *rest, original=program._compile):
+    """A program that remembers the arguments of its first run."""
+    run = original(state, keep, *rest)
+    answers = []
+
+    def stale(*leaves):
+        if not answers:
+            answers.append(run(*leaves))
+        return answers[0]
+
+    return stale
+
+
+ENGINES = {
+    "accumulation is dropped": (emission, "add", keep_last, r"v", MismatchError),
+    "hooks run in the opposite order": (emission, "run_hooks", backwards, r"register_hook", MismatchError),
+    "residuals follow a rebound leaf": (emission, "forward_handle", newest_value, r"\.value = ", MismatchError),
+    "segments are swept twice": (sweep.Sweep, "_sweep_segment", twice, r"v", MismatchError),
+    "a slot is taken for inactive": (plan, "active_slots", all_but_last, r"v", (MismatchError, LookupError)),
+    "a compiled program is stale": (program, "_compile", first_leaves, r"mode: lazy", MismatchError),
+    "a Variable's value is not kept": (program, "_ONLY_SEGMENT", program._ONLY_SEGMENT + 1, r"mode: lazy", Exception),
+}
+
+
+@pytest.mark.parametrize("bug", ENGINES)
+def test_a_wrong_engine_is_noticed(bug, monkeypatch):
+    owner, name, wrong, pattern, errors = ENGINES[bug]
+    with planted():
+        monkeypatch.setattr(owner, name, wrong)
+        found = noticed(pattern, errors)
+        monkeypatch.undo()
+    check(*example(found))
+
+
+def test_a_failing_program_prints_as_source_that_runs():
+    drawn = make_program(random.Random(0))
+    exec(compile(repr(drawn), "reproducer", "exec"), {"print": lambda *_: None})  # noqa: S102
