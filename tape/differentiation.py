@@ -24,6 +24,7 @@ from tape.errors import (
 from tape.kernel import Op
 from tape.program import run_pending
 from tape.record import LOCAL, Extra, Handle, LeafNode, handle, set_mode
+from tape.replay import remember, replayed
 from tape.sweep import Sweep, target_of
 from tape.trie import RECORD, SWEEP
 
@@ -68,6 +69,19 @@ def backward(
         array([2., 4.], dtype=float32)
 
     """
+    plain = (
+        isinstance(outputs, Handle)
+        and grad_outputs is None
+        and inputs is None
+        and ignore.__class__ is tuple
+        and not ignore
+        and not retain_graph
+        and not create_graph
+    )
+    if plain and replayed(outputs):
+        return
+    pending = LOCAL.segment()
+    start = None if pending is None else pending.state
     roots = _variables("backward", "outputs", outputs)
     seeds, consumed = _seeds("backward", roots, grad_outputs)
     targets = None if inputs is None else _variables("backward", "inputs", inputs)
@@ -84,6 +98,8 @@ def backward(
         set_mode(old)
     for variable, gradient in changes:
         record.check_no_leak("backward", variable, gradient._cell[0])
+    if plain and pending is not None and start is not None and outputs._segment is pending and not consumed:
+        remember(outputs, pending, start, sweep, changes)
     retain = create_graph if retain_graph is None else retain_graph
     with contextlib.nullcontext() if retain else sweep.releasing():
         segment = LOCAL.segment()

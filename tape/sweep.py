@@ -75,6 +75,10 @@ class Sweep:
         finally:
             set_mode(old)
 
+    def only_plan(self, segment: Segment) -> Plan | None:
+        """Return the plan, if nothing but ``segment`` was swept."""
+        return self._swept[0][1] if len(self._swept) == 1 and self._swept[0][0] is segment else None
+
     @contextlib.contextmanager
     def releasing(self) -> Iterator[None]:
         """Mark what was swept as released, and free what was kept for it, unless the body (running what is pending) fails."""

@@ -1,0 +1,104 @@
+"""Replay: a plain ``backward()`` that was written before at the same point of the same tape, as one step of the trie.
+
+It applies to the common case (one pending root without a seed, leaves without hooks whose ``.grad`` is empty); everything else takes the
+general way in :mod:`tape.differentiation`, which also fills the cache here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from tape.program import run_pending
+from tape.record import LOCAL, LeafNode, handle
+from tape.rules import registry
+
+if TYPE_CHECKING:
+    from tape.record import Segment
+    from tape.sweep import Sweep
+    from tape.trie import Place, State
+
+__all__ = ["remember", "replayed"]
+
+_config: Any = jax.config
+_BACKWARD = "backward"
+
+
+class _Replay:
+    """Where a backward pass ended on the trie, the place of each leaf's gradient, and the entries that it swept."""
+
+    __slots__ = ("entries", "outputs", "state")
+
+    def __init__(self, state: State, outputs: tuple[tuple[int, Place], ...], entries: frozenset[int]) -> None:
+        self.state = state
+        self.outputs = outputs
+        self.entries = entries
+
+
+def replayed(root: Any) -> bool:
+    """Do what ``backward(root)`` does if it was done before at this point of the tape; tell whether it was."""
+    segment = root._segment
+    if (
+        segment is None
+        or LOCAL.segment() is not segment
+        or segment.x64 is not _config.jax_enable_x64
+        or segment.hooks
+        or segment.retained
+        or segment.released
+    ):
+        return False
+    known: _Replay | None = segment.state.next.get((_BACKWARD, root._place.slot, registry.revision()))
+    if known is None or (root._extra is not None and root._extra.assigned):
+        return False
+    origins = segment.origins
+    receivers = []
+    for slot, place in known.outputs:
+        node = origins[slot]
+        if node.__class__ is not LeafNode or node.hooks:
+            return False
+        variable = node.ref()
+        if variable is not None:
+            extra = variable._extra
+            if extra is None or extra.grad is not None or extra.post_hooks:
+                return False
+            receivers.append((extra, place))
+    if len({extra for extra, _ in receivers}) != len(receivers):
+        return False  # one leaf entered with two values: its gradients add up
+    old = segment.state
+    segment.state = known.state
+    segment.released = known.entries
+    cells = segment.cells
+    gradients = []
+    for extra, place in receivers:
+        cell = cells.get(place.slot)
+        if cell is None:
+            cell = cells[place.slot] = [None]
+        gradients.append((extra, handle(segment, place, cell)))
+    try:
+        run_pending(segment, "backward")
+    except BaseException:
+        for _, place in receivers:
+            cells.pop(place.slot, None)
+        segment.state = old
+        segment.released = frozenset()
+        raise
+    for extra, gradient in gradients:
+        extra.grad = gradient
+        extra.assigned = False
+    return True
+
+
+def remember(root: Any, segment: Segment, start: State, sweep: Sweep, changes: list[tuple[Any, Any]]) -> None:
+    """Keep a backward pass from ``root`` that began in ``start`` and is written now, if it can be replayed."""
+    plan = sweep.only_plan(segment)
+    if plan is None or not plan.straight or LOCAL.segment() is not segment or len(changes) != len(plan.outputs):
+        return
+    found = {variable._extra.node: gradient for variable, gradient in changes if variable._extra is not None}
+    outputs = []
+    for slot, _ in plan.outputs:
+        gradient = found.get(segment.origins.get(slot))
+        if gradient is None or gradient._segment is not segment:
+            return
+        outputs.append((slot, gradient._place))
+    start.next[(_BACKWARD, root._place.slot, registry.revision())] = _Replay(segment.state, tuple(outputs), plan.entries)
