@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
-import types
+import sys
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -134,7 +134,7 @@ class _Applied:
             if x is _INPUT:
                 leaves.append(next(it))
             elif _takes_variables(x):
-                leaves.append(met.setdefault(id(x), handing_variables(x)))
+                leaves.append(met.setdefault(id(x), _handing_variables(x)))
             else:
                 leaves.append(_counterpart(x))
         args, kwargs = jax.tree.unflatten(self._tree, leaves)
@@ -183,8 +183,9 @@ def _parameters(fun: Callable[..., Any]) -> tuple[tuple[str, ...], str | None, f
 
 
 def _counterpart(x: Any) -> Any:
-    """Return the JAX function that a mirrored function records; anything else as it is."""
-    if callable(x) and not isinstance(x, type) and str(getattr(x, "__module__", "")).startswith("tape."):
+    """Return the JAX function that a function of a mirrored namespace records; anything else as it is."""
+    module = str(getattr(x, "__module__", ""))
+    if callable(x) and module.startswith("tape.") and getattr(sys.modules.get(module), getattr(x, "__name__", ""), None) is x:
         return inspect.unwrap(x)
     return x
 
@@ -193,20 +194,22 @@ def _takes_variables(x: Any) -> bool:
     """Tell whether a leaf is a function of Variables: any callable but a type, a function of JAX, or the mirror of one."""
     if not callable(x) or isinstance(x, (type, Handle)):
         return False
+    if isinstance(x, functools.partial):
+        return _takes_variables(x.func)
     original = _counterpart(x)
     module = getattr(original, "__module__", None) or type(original).__module__
-    if str(module).split(".")[0] in ("jax", "jaxlib", "numpy") and not hasattr(original, "__self__"):
-        return isinstance(original, (functools.partial, types.MethodType)) and _takes_variables(getattr(original, "func", None))
-    return True
+    return str(module).split(".")[0] not in ("jax", "jaxlib")
 
 
-def handing_variables(fun: Callable[..., Any]) -> Callable[..., Any]:
+def _handing_variables(fun: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of arrays that calls a function of Variables."""
 
     def handing(*args: Any, **kwargs: Any) -> Any:
         return _leave(fun(*_enter(args), **_enter(kwargs)))
 
     handing.__name__ = handing.__qualname__ = getattr(fun, "__name__", type(fun).__name__)
+    vars(handing)["__wrapped__"] = fun  # JAX's messages name it
+    vars(handing)["of_variables"] = fun
     return handing
 
 
@@ -222,7 +225,7 @@ def _entering(x: Any) -> Any:
             return record.leaf(x, requires_grad=requires_grad)
         return LOCAL.captures.leaf(x, requires_grad=requires_grad)
     if callable(x) and not isinstance(x, (type, Handle)):
-        return calling(x)
+        return getattr(x, "of_variables", None) or calling(x)
     return x
 
 
@@ -251,7 +254,7 @@ def _intern(name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any) -> Op:
 
 def calling(fun: Callable[..., Any], name: str | None = None, module: str | None = None) -> Callable[..., Any]:
     """Return the recording counterpart of a JAX function that takes callables."""
-    called = name or getattr(fun, "__name__", type(fun).__name__)
+    called = name or str(getattr(fun, "__name__", type(fun).__name__))
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return invoke(fun, called, args, kwargs)
@@ -266,7 +269,9 @@ def calling(fun: Callable[..., Any], name: str | None = None, module: str | None
 class _Made:
     """A JAX function of functions that returns a function: its recording counterpart is applied at every call."""
 
-    def __init__(self, make: Callable[..., Any], name: str, fun: Callable[..., Any], options: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def __init__(
+        self, make: Callable[..., Any], name: str, fun: Callable[..., Any], options: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
         self._make = make
         self._name = name
         self._fun = fun

@@ -11,8 +11,9 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
-from jax import dtypes, lax, random
+from jax import lax, random
 
 from tape import record
 from tape.errors import LeakedTracerError, TapeRuntimeError
@@ -52,12 +53,12 @@ class Captures:
     def __enter__(self) -> None:
         self._old = (LOCAL.captures, LOCAL.eager, LOCAL.segment, LOCAL.lifting)
         LOCAL.captures, LOCAL.eager, LOCAL.lifting = self, True, None
-        LOCAL.segment = record._no_segment  # noqa: SLF001 - what is pending outside stays so
+        LOCAL.segment = record._no_segment  # what is pending outside stays so
 
     def __exit__(self, *_: object) -> None:
         LOCAL.captures, LOCAL.eager, parked, LOCAL.lifting = self._old
         segment = parked()
-        LOCAL.segment = parked if segment is not None and segment.pending else record._no_segment  # noqa: SLF001
+        LOCAL.segment = parked if segment is not None and segment.pending else record._no_segment
         leaked = None
         for v, cell in self._before:
             if v._cell is not cell and isinstance(v._cell[0], Tracer) and not isinstance(cell[0], Tracer):
@@ -140,7 +141,7 @@ def _calibrate() -> None:
 
 def _placeholder(aval: Any) -> Any:
     """Return a traced value of this shape and dtype, for a trace that will be made again."""
-    if dtypes.issubdtype(aval.dtype, dtypes.prng_key):
+    if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
         return lax.broadcast(random.key(0), aval.shape)
     return lax.broadcast(lax.convert_element_type(0, aval.dtype), aval.shape)
 
@@ -170,7 +171,7 @@ def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Se
     """
     _calibrate()
     known = list({id(v._cell): v for v in _guess(callables)}.values())
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
         captures = Captures(known)
 
         def run(*arrays: Any, captures: Captures = captures) -> Any:
@@ -179,15 +180,23 @@ def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Se
 
         with captures:
             jaxpr, shapes = trace(run, *avals, *[v._place.kind.aval for v in known])
-        missed = captures.missed()
         used = captures.used()
+        missed = captures.missed()
+        if attempt:  # a Variable that is made anew at every trace belongs to none
+            missed = [v for v in missed if not _made_inside(v)]
         if not missed:
             return Trace(jaxpr, shapes, [known[i] for i in used], [*range(len(avals)), *[len(avals) + i for i in used]])
         known = [*[known[i] for i in used], *missed]
-    if any(v._cell[0] is None for v in missed) or any(v._place.kind.requires_grad for v in missed):
-        msg = f"the function captured other Variables at each of {_ATTEMPTS} traces; make Variables outside, and pass or capture the same ones"
-        raise TapeRuntimeError(msg)
-    return Trace(jaxpr, shapes, [known[i] for i in used], [*range(len(avals)), *[len(avals) + i for i in used]])
+    msg = f"the function captured other Variables at each of {_ATTEMPTS} traces; make them outside of it, and pass them or capture the same ones"
+    raise TapeRuntimeError(msg)
+
+
+def _made_inside(variable: Any) -> bool:
+    """Tell whether a Variable that was met unexpectedly may stay a constant of the trace."""
+    if variable._cell[0] is None:
+        return False
+    extra = variable._extra
+    return not variable._place.kind.requires_grad or (extra is not None and extra.inside)
 
 
 def _guess(callables: Sequence[Any]) -> Iterator[Any]:
@@ -226,13 +235,17 @@ def _contents(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple, set, frozenset)):
         return list(value)
     if _is_plain_object(value):
-        call = getattr(type(value), "__call__", None)
+        call = getattr(type(value), "__call__", None)  # noqa: B004 - its closure is wanted
         return [*vars(value).values(), *([call] if isinstance(call, types.FunctionType) else [])]
     return []
 
 
 def _is_plain_object(value: Any) -> bool:
-    return hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType)) and not type(value).__module__.startswith(("jax", "numpy"))
+    return (
+        hasattr(value, "__dict__")
+        and not isinstance(value, (type, types.ModuleType))
+        and not type(value).__module__.startswith(("jax", "numpy"))
+    )
 
 
 @functools.lru_cache(maxsize=4096)

@@ -84,7 +84,7 @@ class _Walk:
     def _object(self, value: Any) -> Hashable:
         kind = type(value)
         if kind.__name__ in _BOOKKEEPING:
-            return kind
+            return kind.__name__
         if id(value) in self._met:
             return ("met", self._met[id(value)])
         if isinstance(value, types.FunctionType):

@@ -187,7 +187,7 @@ class Function:
             msg = f"{cls.__name__}.forward must return Variables or arrays, got {type(result).__name__}"
             raise TapeTypeError(msg)
         outputs = [x if isinstance(x, Handle) else record.constant(x) for x in leaves]
-        if any(isinstance(v._cell[0], jaxapi.Tracer) for v in inputs):
+        if LOCAL.captures is not None or any(isinstance(v._cell[0], jaxapi.Tracer) for v in inputs):
             outputs = _as_custom_vjp(cls, args, kwargs, inputs, outputs)
         if not any(needs):
             return jax.tree.unflatten(tree, outputs)

@@ -82,6 +82,9 @@ class Sweep:
     @contextlib.contextmanager
     def releasing(self) -> Iterator[None]:
         """Mark what was swept as released, and free what was kept for it, unless the body (running what is pending) fails."""
+        if LOCAL.captures is not None:  # a callable may be traced again, and what it captures is not its own to release
+            yield
+            return
         before = [(segment, segment.released) for segment, _ in self._swept]
         for segment, plan in self._swept:
             segment.released = plan.entries if not segment.released else segment.released | plan.entries
