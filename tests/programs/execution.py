@@ -7,14 +7,13 @@ import math
 
 import jax
 import jax.numpy as jnp
-import numpy as onp
+import numpy as onp  # noqa: ICN001 - np is the namespace of the programs
 
 import tape
 from tape import lax, nn, scipy
 from tape import numpy as np
 from tape.program import run_pending
 from tape.record import LOCAL
-
 from tests.programs.operations import REFERENCE
 
 TOLERANCE = {"float16": 5e-2, "bfloat16": 4e-1, "float32": 1e-3, "float64": 1e-9}
@@ -118,7 +117,7 @@ def reference(program, variant):
     tap = None if program.tap is None else jnp.zeros(program.tap[1].shape, program.tap[1].dtype)
 
     def total(leaves, tap):
-        names, seen, swept = run_reference(program, {**arrays, **leaves}, tap)
+        names, seen, _ = run_reference(program, {**arrays, **leaves}, tap)
         pool = {n: x for n, x in names.items() if n.startswith("v") and isinstance(x, jax.Array)}
         return sum(weigh(names[r]) for r in program.roots), (pool, seen)
 

@@ -9,46 +9,44 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as onp
+import numpy as onp  # noqa: ICN001 - np is the namespace of the programs
 
-SHAPES = ((), (1,), (2,), (3,), (6,), (0,), (2, 3), (3, 2), (3, 1), (1, 3), (3, 3), (2, 1), (2, 2), (0, 3), (2, 1, 3), (2, 3, 1), (1, 3, 3), (2, 2, 3), (2, 3, 3), (2, 1, 3, 3))
-HALF = ("float16", "bfloat16")
-
-
-@dataclass(frozen=True)
-class Info:
-    """What the strategy knows of a value: ``exact`` means free of rounding, ``coarse`` that half precision took part."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    exact: bool = True
-    coarse: bool = False
-    weak: bool = False
-    raw: bool = False  # not a Variable when run on the tape
-
-    @property
-    def ndim(self):
-        return len(self.shape)
-
-    @property
-    def size(self):
-        return math.prod(self.shape)
-
-    @property
-    def inexact(self):
-        return self.dtype.startswith(("float", "bfloat"))
-
-    @property
-    def full(self):
-        """A float that LAPACK and the special functions take."""
-        return self.inexact and self.dtype not in HALF
+from tests.programs.operands import (
+    HALF,
+    SHAPES,
+    Info,
+    along,
+    along_full,
+    always,
+    both,
+    broadcast,
+    cast,
+    counted,
+    fits,
+    gathered,
+    indexed,
+    integers,
+    joined,
+    masked,
+    matmul,
+    matrices,
+    ranked,
+    reduced,
+    reshaped,
+    same_rows,
+    selected,
+    solvable,
+    split,
+    square,
+    stacked,
+    updated,
+)
 
 
 @dataclass(frozen=True)
@@ -66,157 +64,6 @@ class Operation:
     exact: bool = False
 
 
-def always(*operands):
-    return [{}] if all(x.inexact for x in operands) else []
-
-
-def fits(*operands):
-    """Broadcast together, at least one of them a float, and a Variable."""
-    if not any(x.inexact for x in operands) or all(x.raw for x in operands):
-        return []
-    try:
-        onp.broadcast_shapes(*(x.shape for x in operands))
-    except ValueError:
-        return []
-    return [{}]
-
-
-def axes(x):
-    return [None, *range(x.ndim), *([-1] if x.ndim else []), *([(0, 1)] if x.ndim >= 2 else [])]
-
-
-def reduced(x, *, empty=True):
-    if not x.inexact or (x.size == 0 and not empty):
-        return []
-    return [{"axis": axis, "keep": keep} for keep in (False, True) for axis in axes(x)]
-
-
-def along(x, *, empty=True):
-    if not x.inexact or (x.size == 0 and not empty):
-        return []
-    return [{"axis": axis} for axis in (*range(x.ndim), *([-1] if x.ndim else []))]
-
-
-def along_full(x):
-    return along(x, empty=False)
-
-
-def reshaped(x):
-    return [{"shape": s} for s in SHAPES if math.prod(s) == x.size and s != x.shape] if x.inexact else []
-
-
-def broadcast(x):
-    def possible(shape):
-        try:
-            return onp.broadcast_shapes(x.shape, shape) == shape and shape != x.shape
-        except ValueError:
-            return False
-
-    return [{"shape": s} for s in SHAPES if possible(s)] if x.inexact else []
-
-
-def joined(a, b):
-    if not (a.inexact and b.inexact) or a.ndim != b.ndim:
-        return []
-    return [{"axis": i} for i in range(a.ndim) if all(m == n for j, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)) if i != j)]
-
-
-def stacked(a, b):
-    return [{"axis": i} for i in (*range(a.ndim + 1), -1)] if a.shape == b.shape and a.inexact and b.inexact else []
-
-
-def split(x):
-    if not x.inexact:
-        return []
-    return [{"axis": i, "count": n} for i in range(x.ndim) for n in (2, 3) if x.shape[i] and x.shape[i] % n == 0]
-
-
-def ranked(low, high=3, *, empty=True):
-    return lambda x: [{}] if x.inexact and low <= x.ndim <= high and (empty or x.size) else []
-
-
-def indexed(x):
-    """Basic and advanced static indices."""
-    if not x.inexact or not x.ndim or x.shape[0] == 0:
-        return []
-    n = x.shape[0]
-    found = ["0", "-1", "0:1", "1:", "::-1", "None", "..., None", "...", ":-1", "::2", f"onp.array([0, {n - 1}, 0])", "onp.array([[0, -1], [0, 0]])"]
-    found += [f"onp.arange({n}) % 2 == 0"]
-    if x.ndim >= 2 and x.shape[1]:
-        m = x.shape[1]
-        found += ["0, 0", ":, 0", "..., -1", ":, ::-1", f"onp.array([0, {n - 1}, 0]), onp.array([{m - 1}, 0, {m - 1}])", ":, onp.array([0, 0, 0])", "-1, None, :1"]
-    return [{"i": i} for i in found]
-
-
-def updated(a, b):
-    """``a.at[i].add(b)``: b is broadcast to ``a[i]``, indices may be duplicate."""
-    return [{"i": o["i"], "do": do} for o in indexed(a) for do in ("add", "set", "multiply") if _assignable(a, b, o["i"], duplicates=do == "add")]
-
-
-@functools.cache
-def _assignable(a, b, index, *, duplicates):
-    if "arange" in index or not b.inexact or (not duplicates and "array" in index) or b.dtype != a.dtype or a.raw:
-        return False
-    target = eval(f"x[{index}]", {"onp": onp, "x": onp.zeros(a.shape)}).shape  # noqa: S307 - one of the literals above
-    try:
-        return onp.broadcast_shapes(target, b.shape) == target
-    except ValueError:
-        return False
-
-
-def square(x):
-    return [{}] if x.full and x.shape == (3, 3) else []
-
-
-def solvable(a, b):
-    return [{}] if square(a) and b.full and b.ndim in (1, 2) and b.shape[0] == 3 and a.dtype == b.dtype else []
-
-
-def matmul(a, b):
-    if not (a.inexact and b.inexact) or not a.ndim or not b.ndim or (a.raw and b.raw):
-        return []
-    return [{}] if a.shape[-1] == b.shape[-2 if b.ndim > 1 else -1] and max(a.ndim, b.ndim) <= 2 else []
-
-
-def matrices(a, b):
-    return [{}] if a.inexact and b.inexact and a.ndim == b.ndim == 2 and a.shape[1] == b.shape[0] else []
-
-
-def same_rows(a, b):
-    return [{}] if a.inexact and b.inexact and a.ndim == b.ndim == 2 and a.shape == b.shape else []
-
-
-def both(a, b):
-    return [{}] if a.inexact and b.inexact and a.ndim == b.ndim == 1 else []
-
-
-def masked(a, b):
-    """A mask of the broadcast shape, given as data."""
-    return [{"mask": (onp.arange(math.prod(s)) % 3 == 1).reshape(s).tolist()} for _ in fits(a, b) for s in [onp.broadcast_shapes(a.shape, b.shape)] if math.prod(s)]
-
-
-def selected(a, b, c):
-    return fits(a, b, c) if a.inexact and b.inexact and c.inexact else []
-
-
-def cast(x):
-    return [{"dtype": d} for d in ("float16", "bfloat16", "float32", "float64") if d != x.dtype and (d != "float64" or jax.config.jax_enable_x64)] if x.inexact else []
-
-
-def integers(x):
-    return [{}] if x.dtype.startswith("int") else []
-
-
-def counted(a, i):
-    return [{"n": a.shape[0]}] if a.inexact and a.ndim and a.shape[0] and i.dtype.startswith("int") and i.ndim <= 1 and not a.raw else []
-
-
-def gathered(x):
-    if not x.inexact or not x.size:
-        return []
-    return [{"axis": i, "index": [0, n - 1, 0]} for i, n in enumerate(x.shape)]
-
-
 def _unary(*texts, **kwargs):
     return [Operation(t, always, **kwargs) for t in texts]
 
@@ -224,12 +71,23 @@ def _unary(*texts, **kwargs):
 OPERATIONS = (
     *_unary("np.tanh({a})", "np.sin({a})", "{a} * 0.5", "nn.sigmoid({a})", "np.exp(np.sin({a}))", "np.log({a} * {a} + 1)", "np.cos({a})"),
     *_unary("np.sqrt({a} * {a} + 0.5)", "nn.softplus({a})", "nn.gelu({a})", "np.arctan({a})", "np.square({a})", "1 / ({a} * {a} + 1)"),
-    *_unary("np.expm1(np.tanh({a}))", "np.log1p({a} * {a})", "lax.rsqrt({a} * {a} + 1)", "nn.silu({a})", "np.tanh({a}) ** 3", "(1.5 + np.sin({a})) ** 1.5"),
+    *_unary(
+        "np.expm1(np.tanh({a}))",
+        "np.log1p({a} * {a})",
+        "lax.rsqrt({a} * {a} + 1)",
+        "nn.silu({a})",
+        "np.tanh({a}) ** 3",
+        "(1.5 + np.sin({a})) ** 1.5",
+    ),
     *_unary("2.0 - {a}", "-{a}", "{a} + {a}", exact=True),
     Operation("scipy.special.erf({a})", lambda a: [{}] if a.full else []),
     Operation("scipy.special.gammaln({a} * {a} + 1)", lambda a: [{}] if a.full else []),
     Operation("cube({a})", always),
-    Operation("both_of({a}, {b})", lambda a, b: [{}] if a.shape == b.shape and a.dtype == b.dtype and a.inexact and not (a.raw or b.raw) else [], arity=2),
+    Operation(
+        "both_of({a}, {b})",
+        lambda a, b: [{}] if a.shape == b.shape and a.dtype == b.dtype and a.inexact and not (a.raw or b.raw) else [],
+        arity=2,
+    ),
     Operation("{a} * {b}", fits, arity=2),
     Operation("{a} + {b}", fits, arity=2),
     Operation("{a} - {b}", fits, arity=2),
@@ -275,10 +133,18 @@ OPERATIONS = (
     Operation("tuple({a})", lambda a: [{}] if a.inexact and a.ndim and 1 < a.shape[0] <= 3 and not a.raw else [], exact=True),
     Operation("np.flip({a}, axis={axis})", along, exact=True),
     Operation("np.roll({a}, 1, axis={axis})", along, exact=True),
-    Operation("np.pad({a}, 1, mode={mode!r})", lambda a: [{"mode": m} for m in ("constant", "wrap", "edge")] if a.inexact and a.shape in ((1,), (2, 1)) else [], exact=True),
+    Operation(
+        "np.pad({a}, 1, mode={mode!r})",
+        lambda a: [{"mode": m} for m in ("constant", "wrap", "edge")] if a.inexact and a.shape in ((1,), (2, 1)) else [],
+        exact=True,
+    ),
     Operation("np.tile({a}, 2)", ranked(0, 2), exact=True),
     Operation("np.repeat({a}, 2, axis={axis})", along, exact=True),
-    Operation("np.repeat({a}, onp.array([2, 0, 1]), axis=0, total_repeat_length=3)", lambda a: [{}] if a.inexact and a.ndim and a.shape[0] == 3 else [], exact=True),
+    Operation(
+        "np.repeat({a}, onp.array([2, 0, 1]), axis=0, total_repeat_length=3)",
+        lambda a: [{}] if a.inexact and a.ndim and a.shape[0] == 3 else [],
+        exact=True,
+    ),
     Operation("{a}[{i}]", lambda a: [] if a.raw else indexed(a), exact=True),
     Operation("np.take({a}, np.array({index}), axis={axis})", gathered, exact=True),
     Operation("{a}[{b} % {n}]", counted, arity=2, exact=True),
@@ -292,7 +158,9 @@ OPERATIONS = (
     Operation("np.linalg.inv(np.tanh({a}) + 4 * np.eye(3, dtype={a}.dtype))", square),
     Operation("np.linalg.slogdet(np.tanh({a}) + 4 * np.eye(3, dtype={a}.dtype))", square),
     Operation("np.linalg.qr(np.tanh({a}) + 4 * np.eye(3, dtype={a}.dtype))", square),
-    Operation("(lambda e: (e[0], e[1] * e[1]))(np.linalg.eigh(np.tanh({a} + {a}.T) + np.diag(np.array([0, 5, 10], dtype={a}.dtype))))", square),
+    Operation(
+        "(lambda e: (e[0], e[1] * e[1]))(np.linalg.eigh(np.tanh({a} + {a}.T) + np.diag(np.array([0, 5, 10], dtype={a}.dtype))))", square
+    ),
     Operation("np.linalg.svd(np.tanh({a}) + np.diag(np.array([3, 8, 13], dtype={a}.dtype)), compute_uv=False)", square),
     Operation("{a}.astype(np.{dtype})", lambda a: [] if a.raw else cast(a)),
     Operation("np.round({a} * 3).astype(np.int32)", always, kink="shift"),

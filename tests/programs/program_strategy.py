@@ -6,129 +6,16 @@ value, dropping a Variable, a backward in the middle) or mean something that JAX
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import jax
-import numpy as onp
 from hypothesis import strategies as st
 
-from tests.programs.operations import HALF, OPERATIONS, SHAPES, Info, _assignable, indexed, results, source, uses
+from tests.programs.operands import HALF, Info, assignable, indexed
+from tests.programs.operations import OPERATIONS, results, source, uses
+from tests.programs.program import Leaf, Program, Step
 
 LEAF_SHAPES = ((3,), (2, 3), (), (3, 3), (1,), (3, 1), (0,))
-GRID = (-1.0, -0.5, 0.0, 0.5, 1.0)
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """What a program starts from; ``form`` is how it is given to the tape ("python" values are part of the text)."""
-
-    name: str
-    info: Info
-    form: str
-    requires_grad: bool
-    ties: bool
-    seed: int
-
-    def value(self, variant):
-        """Values for the first, second, ... set of arguments."""
-        if self.form == "python":
-            return (0.75, -0.5, 2, 1.25)[self.seed % 4]
-        rng = onp.random.default_rng([self.seed, variant])
-        if not self.info.inexact:
-            return rng.integers(0, 4, self.info.shape).astype(self.info.dtype)
-        drawn = rng.choice(GRID, self.info.shape) if self.ties else rng.uniform(-1.2, 1.2, self.info.shape)
-        return onp.asarray(drawn, self.info.dtype)
-
-    def made(self, variant):
-        """Source that makes the leaf on the tape."""
-        if self.form == "python":
-            return f"{self.name} = {self.value(variant)!r}"
-        array = f"onp.array({self.value(variant).tolist()}, {self.info.dtype!r})"
-        if self.info.size == 0:
-            array = f"onp.zeros({self.info.shape}, {self.info.dtype!r})"
-        array = array if self.form == "numpy" else f"jnp.asarray({array})"
-        return f"{self.name} = " + (f"tape.Variable({array}, requires_grad={self.requires_grad})" if self.form == "variable" else array)
-
-
-@dataclass(frozen=True)
-class Step:
-    """Lines of the tape and of JAX; ``looking`` steps need concrete values."""
-
-    tape: str
-    jax: str
-    looking: bool = False
-
-
-@dataclass(frozen=True)
-class Program:
-    """See :mod:`program_strategy`.  ``order`` is the highest derivative compared, ``how`` the call that asks for the first."""
-
-    leaves: tuple[Leaf, ...]
-    steps: tuple[Step, ...]
-    roots: tuple[str, ...]
-    tap: tuple[str, Info] | None  # an intermediate value that is an input of `gradients` too
-    dtypes: frozenset[str]
-    wide: bool
-    mode: str
-    order: int
-    how: str
-    every: int  # a segment of the tape ends after so many steps; 0: it grows long
-    look_first: bool
-    drop_first: bool
-
-    @property
-    def arguments(self):
-        """The leaves that are arrays."""
-        return tuple(leaf for leaf in self.leaves if leaf.form != "python")
-
-    @property
-    def targets(self):
-        """The leaves that gradients are compared of."""
-        return tuple(leaf for leaf in self.leaves if leaf.requires_grad)
-
-    def lines(self, *, looking=True):
-        """Source of the steps on the tape."""
-        lines = [step.tape for step in self.steps if step.tape and (looking or not step.looking)]
-        if self.every:
-            lines = [x for i, line in enumerate(lines) for x in ((line, "cut()") if i % self.every == self.every - 1 else (line,))]
-        return lines
-
-    def reproducer(self, variant=0):
-        """The program as Python source that uses the tape."""
-        names = ", ".join(leaf.name for leaf in self.targets)
-        body = [leaf.made(variant) for leaf in self.leaves] + self.lines(looking=self.mode != "jit")
-        roots = [f"roots = [r for r in ({', '.join(self.roots)},) if r.requires_grad]"]
-        if self.look_first:
-            roots.insert(0, "print(" + ", ".join(f"{r}.value" for r in self.roots) + ")")
-        if self.drop_first:
-            roots.append(f"del {', '.join(self.roots)}  # and every other value that is no leaf")
-        seeds = "[seed(r) for r in roots]"
-        wanted = names + (", tapped" if self.tap else "")
-        if self.how == "backward":
-            roots += [f"for v in ({names},): v.zero_grad()"] * (self.order > 1)
-            roots += [f"tape.backward(roots, {seeds}, create_graph={self.order > 1})", f"g = [v.grad for v in ({names},)]"]
-        else:
-            roots.append(f'g = tape.gradients(roots, [{wanted}], {seeds}, unconnected="zero", create_graph={self.order > 1})')
-        if self.order > 1:
-            roots += [
-                "g = [x for x in g if x is not None and x.requires_grad]",
-                f'h = tape.gradients(g, [{names}], [seed(x) for x in g], unconnected="zero")',
-            ]
-        roots.append("print(g)" if self.order == 1 else "print(g, h)")
-        text = "\n".join([*body, *roots])
-        head = f"# mode: {self.mode}, jax_enable_x64: {self.wide}"
-        if self.mode == "lazy":
-            head += " (run three times: interpreted, compiled, replayed with other values)"
-        return f"{head}\n{PREAMBLE}\n{text}"
-
-    def __repr__(self):
-        return f"\n{self.reproducer()}\n"
-
-
-PREAMBLE = """import jax, jax.numpy as jnp, numpy as onp, tape
-from tape import lax, nn, numpy as np, scipy, stop_gradient
-from tests.programs.execution import both_of, cube, cut, flip, seed, weigh
-seen = []"""
 
 
 def programs():
@@ -180,6 +67,7 @@ class _Builder:
         self.made = []  # names of results, in order
         self.fixed = set()  # results with a hook or tap: not to be rebound
         self.count = 0
+        self.called = 0  # number of steps up to the last operation
         self.tap = None
         # A hook or a tap sees what the VJP of its own entry has read of it, so that with a gradient among the values it is defined by how the
         # rule is written (from its result or from its arguments): those do not meet in one program.
@@ -195,7 +83,9 @@ class _Builder:
 
     def add_leaves(self):
         for i in range(self.random.randint(1, 4)):
-            form = "variable" if i == 0 else self.pick(("variable", "variable", "variable", "variable", "constant", "jax", "numpy", "python"))
+            form = (
+                "variable" if i == 0 else self.pick(("variable", "variable", "variable", "variable", "constant", "jax", "numpy", "python"))
+            )
             integer = form != "python" and i > 0 and self.pick((False, False, False, False, True))
             ties = self.random.random() < 0.4
             seed = self.random.randrange(4)
@@ -232,6 +122,7 @@ class _Builder:
             self.steps.append(Step(f"with tape.eager():\n    {line}", line))
         else:
             self.steps.append(Step(line, line))
+        self.called = len(self.steps)
         for name, info in zip(names, infos, strict=True):
             self.pool[name] = info
             self.made.append(name)
@@ -239,6 +130,10 @@ class _Builder:
 
     def floats(self, names):
         return [n for n in names if n in self.pool and self.pool[n].inexact and not self.pool[n].raw]
+
+    def fresh(self):
+        """Results of the step before this one, which nothing has used."""
+        return [n for n in self.floats(self.made[-1:]) if n not in self.fixed] if len(self.steps) == self.called else []
 
     def choose_roots(self):
         able = self.floats(self.made)
@@ -255,7 +150,12 @@ class _Builder:
         if name not in self.pool:
             return
         how = self.pick(("{v}.value", "float(np.sum({v}))", "{v}.numpy()", "bool(np.sum({v}) > 1000)"))
-        theirs = {"{v}.value": "{v}", "float(np.sum({v}))": "np.sum({v})", "{v}.numpy()": "{v}", "bool(np.sum({v}) > 1000)": "np.sum({v}) > 1000"}
+        theirs = {
+            "{v}.value": "{v}",
+            "float(np.sum({v}))": "np.sum({v})",
+            "{v}.numpy()": "{v}",
+            "bool(np.sum({v}) > 1000)": "np.sum({v}) > 1000",
+        }
         self.steps.append(Step(f"seen.append({how.format(v=name)})", f"seen.append({theirs[how].format(v=name)})", looking=True))
 
     def drop(self):
@@ -277,7 +177,7 @@ class _Builder:
         self.steps.append(Step(f"for v in ({names},): v.zero_grad()", "swept.clear()"))
 
     def hook(self):
-        able = [n for n in self.floats(self.made[-2:]) if n not in self.fixed]
+        able = self.fresh()
         if able and not self.penalties:
             name = self.pick(able)
             self.fixed.add(name)
@@ -286,7 +186,7 @@ class _Builder:
             self.steps.append(Step(line, f"{name} = hooked({name})"))
 
     def tapped(self):
-        able = [n for n in self.floats(self.made[-1:]) if n not in self.fixed]
+        able = self.fresh()
         if able and self.tap is None and not self.penalties:
             name = able[0]
             self.fixed.add(name)
@@ -300,11 +200,13 @@ class _Builder:
             for a in able
             for o in indexed(self.pool[a])
             for b in self.pool
-            if _assignable(self.pool[a], replace(self.pool[b], raw=False), o["i"], duplicates=False)
+            if assignable(self.pool[a], replace(self.pool[b], raw=False), o["i"], duplicates=False)
         ]
         if found:
             a, index, b = self.pick(found)
-            self.pool[a] = replace(self.pool[a], exact=self.pool[a].exact and self.pool[b].exact, coarse=self.pool[a].coarse or self.pool[b].coarse)
+            self.pool[a] = replace(
+                self.pool[a], exact=self.pool[a].exact and self.pool[b].exact, coarse=self.pool[a].coarse or self.pool[b].coarse
+            )
             self.steps.append(Step(f"{a}[{index}] = {b}", f"{a} = {a}.at[{index}].set({b})"))
 
     def rebind(self):
@@ -350,35 +252,6 @@ _EVENTS = (
     _Builder.zero_grad,
     _Builder.unchain,
 )
-
-
-def minimal(program, fails, budget=200):
-    """Leave out what the failure does not need: steps, roots, modes; ``fails`` tells whether a smaller program still fails."""
-    shrinking = True
-    while shrinking and budget:
-        shrinking = False
-        for smaller in _smaller(program):
-            budget -= 1
-            if budget <= 0:
-                break
-            if fails(smaller):
-                program, shrinking = smaller, True
-                break
-    return program
-
-
-def _smaller(program):
-    for i in reversed(range(len(program.steps))):
-        if not any("penalty(" in step.jax for step in program.steps[i:]):  # it refers to steps by number
-            yield replace(program, steps=program.steps[:i] + program.steps[i + 1 :])
-    if len(program.roots) > 1:
-        for root in program.roots:
-            yield replace(program, roots=tuple(r for r in program.roots if r != root))
-    for name, simple in (("order", 1), ("every", 0), ("how", "gradients"), ("look_first", False), ("drop_first", False), ("tap", None)):
-        if getattr(program, name) != simple:
-            yield replace(program, **{name: simple})
-    for leaf in program.leaves[1:]:
-        yield replace(program, leaves=tuple(x for x in program.leaves if x is not leaf))
 
 
 def _frozen(option):

@@ -14,7 +14,8 @@ from tape import emission, plan, program, sweep, trie
 from tape.record import LeafNode, handle
 from tape.rules import registry
 from tests.programs.execution import MismatchError, check, fails_like
-from tests.programs.program_strategy import make_program, minimal, programs
+from tests.programs.minimal import minimal
+from tests.programs.program_strategy import make_program, programs
 
 CI_EXAMPLES = 200
 
@@ -39,7 +40,7 @@ def test_a_program_agrees_with_jax(drawn):
 @functools.cache
 def example(number):
     """One of as many programs as the `ci` profile draws, with a memory for its references."""
-    return make_program(random.Random(number)), {}
+    return make_program(random.Random(number)), {}  # noqa: S311
 
 
 def noticed(pattern, errors=MismatchError):
@@ -169,5 +170,5 @@ def test_a_wrong_engine_is_noticed(bug, monkeypatch):
 
 
 def test_a_failing_program_prints_as_source_that_runs():
-    drawn = make_program(random.Random(0))
+    drawn, _ = example(0)
     exec(compile(repr(drawn), "reproducer", "exec"), {"print": lambda *_: None})  # noqa: S102
