@@ -113,7 +113,11 @@ class Convertible(methods.ArrayMethods):
         value = look(self)
         if isinstance(value, jax.core.Tracer):
             return repr(self)
-        return format(as_array(value), spec) if self.ndim == 0 and spec else (str(as_array(value)) if not spec else format(as_array(value), spec))
+        return (
+            format(as_array(value), spec)
+            if self.ndim == 0 and spec
+            else (str(as_array(value)) if not spec else format(as_array(value), spec))
+        )
 
     def __repr__(self) -> str:
         try:

@@ -23,7 +23,7 @@ from tape.errors import (
 )
 from tape.kernel import Op
 from tape.program import run_pending
-from tape.record import LOCAL, Extra, Handle, LeafNode, handle, set_mode
+from tape.record import LOCAL, Extra, Handle, LeafNode, set_mode
 from tape.replay import remember, replayed
 from tape.sweep import Sweep, target_of
 from tape.trie import RECORD, SWEEP
@@ -142,7 +142,7 @@ def _accumulations(sweep: Sweep, targets: Sequence[Any] | None) -> list[tuple[An
         if variable is None or gradient is None:
             continue
         extra = variable._extra
-        old = None if extra is None or extra.assigned and variable._segment is not None else extra.grad
+        old = None if extra is None or (extra.assigned and variable._segment is not None) else extra.grad
         changes.append((variable, gradient if old is None else emission.add(old, gradient)))
     return changes
 
@@ -326,4 +326,3 @@ def _cast(shape: tuple[int, ...], dtype: Any) -> Any:
     if found is None:
         found = _CASTS[key] = Op("seed", lambda x: jnp.reshape(x, shape).astype(dtype))
     return found
-

@@ -269,9 +269,7 @@ def _as_custom_vjp(cls: type[Function], args: Any, kwargs: Any, inputs: list[Any
         seeds = [None if ct is None or ct.dtype == jaxapi.float0 else record.leaf(ct) for ct in cts]
         with enable_grad():
             checked = ctx._check(ctx._function.backward(ctx, *seeds))
-        return tuple(
-            _zero_cotangent(aval) if g is None else look(g) for g, aval in zip(checked, ctx._avals, strict=True)
-        )
+        return tuple(_zero_cotangent(aval) if g is None else look(g) for g, aval in zip(checked, ctx._avals, strict=True))
 
     call.defvjp(forward, backward)
     values = call(*[look(v) for v in inputs])

@@ -86,7 +86,12 @@ class Kernel:
         forward = len(self.in_avals) + len(self.out_avals)
         try:
             return tuple(s for s in self.vjp(present, wanted).sources if s < forward)
-        except (TapeError, NotImplementedError, TypeError, ValueError):  # it has no gradient for these parameters; the sweep that asks for one says so
+        except (
+            TapeError,
+            NotImplementedError,
+            TypeError,
+            ValueError,
+        ):  # it has no gradient for these parameters; the sweep that asks for one says so
             return tuple(range(forward))
 
     def batched(self, mask: tuple[bool, ...], size: int) -> Kernel:
@@ -94,9 +99,7 @@ class Kernel:
         key = ("batched", mask, size)
         found: Any = self._vjps.get(key)
         if found is None:
-            avals = [
-                jaxapi.ShapedArray((size, *a.shape), a.dtype) if m else a for a, m in zip(self.in_avals, mask, strict=True)
-            ]
+            avals = [jaxapi.ShapedArray((size, *a.shape), a.dtype) if m else a for a, m in zip(self.in_avals, mask, strict=True)]
             mapped = jax.vmap(lambda *args: self.inline(*args), in_axes=tuple(0 if m else None for m in mask), axis_size=size)
             jaxpr, _ = jaxapi.trace(mapped, *avals)
             found = self._vjps[key] = Kernel(f"batched_{self.name}", jaxpr, self.tree)
@@ -128,7 +131,7 @@ class Kernel:
 
 _CHEAP = {
     jaxapi.primitive(name)
-    for name in "broadcast_in_dim reshape squeeze transpose rev slice concatenate pad iota split convert_element_type copy select_n".split()
+    for name in ["broadcast_in_dim", "reshape", "squeeze", "transpose", "rev", "slice", "concatenate", "pad", "iota", "split", "convert_element_type", "copy", "select_n"]
 }
 
 

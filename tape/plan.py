@@ -121,7 +121,14 @@ def plan_sweep(
     return found
 
 
-def _make(state: State, seeds: tuple[int, ...], active: Collection[int], watched: frozenset[int], hooked: frozenset[int], kept: tuple[int, ...] | None) -> Plan:
+def _make(
+    state: State,
+    seeds: tuple[int, ...],
+    active: Collection[int],
+    watched: frozenset[int],
+    hooked: frozenset[int],
+    kept: tuple[int, ...] | None,
+) -> Plan:
     plan = Plan()
     plan.seeds = seeds
     count = state.n_slots + len(seeds)

@@ -6,6 +6,7 @@ run keeps: the values that Variables still hold, and the residuals that a later 
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -34,13 +35,24 @@ _ONLY_SEGMENT = _baseline()
 
 
 class Program:
-    """The compiled form of a segment for one choice of results."""
+    """How a segment runs for one choice of results: what it keeps, and its compiled form once there is one.
 
-    __slots__ = ("executable", "keep", "met")
+    ``live`` are slots that Variables hold, ``residuals`` further ones that a sweep will read; ``history`` says whether there can be a
+    sweep at all, and ``dead`` are the depths of differentiable entries that none can reach, because their Variables are gone; ``rooted``
+    tells whether a Variable that is held requires grad.
+    """
 
-    def __init__(self, keep: tuple[int, ...]) -> None:
-        self.keep = keep
+    __slots__ = ("dead", "executable", "history", "keep", "live", "met", "residuals", "rooted", "size")
+
+    def __init__(self, live: tuple[int, ...], residuals: tuple[int, ...], history: bool, dead: frozenset[int], rooted: bool) -> None:
+        self.live = live
+        self.residuals = residuals
+        self.keep = live + residuals
+        self.history = history
+        self.dead = dead
+        self.rooted = rooted
         self.met = 0
+        self.size = 0  # entries that a run computes
         self.executable: Callable[..., Sequence[Any]] | None = None
 
 
@@ -69,40 +81,50 @@ def run_pending(segment: Segment, reason: str) -> None:
             return
         state = segment.state
         cells = segment.cells
-        counts = list(map(sys.getrefcount, cells.values()))  # before anything else here refers to a cell
-        live = tuple(slot for (slot, cell), count in zip(cells.items(), counts, strict=True) if count > _ONLY_SEGMENT and cell[0] is None)
-        residuals, history, dead = _residuals(state, live, segment.released)
-        keep = live + residuals
-        if keep:
-            results = _run(state, keep, [cell[0] for cell in segment.leaves])
+        held = map(_ONLY_SEGMENT.__lt__, map(sys.getrefcount, cells.values()))  # before anything else here refers to a cell
+        live = tuple(itertools.compress(cells, held))
+        programs = state.programs
+        program = None if programs is None else programs.get((live, segment.released))
+        if program is None:
+            program = _program(state, live, segment.released)
+        results: Sequence[Any] = ()
+        if program.keep:
+            results = _run(state, program, [cell[0] for cell in segment.leaves])
             STATS.flushed(reason)
-            _store(segment, live, residuals, results, history)
-        else:
-            _store(segment, live, residuals, (), history)
-        if dead:
-            segment.released |= dead
+        _store(segment, program, results)
     record.close(segment)
 
 
-def _store(segment: Segment, live: tuple[int, ...], residuals: tuple[int, ...], results: Sequence[Any], history: bool) -> None:
+def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
     """Hand out what was computed and forget what no sweep will need."""
     cells = segment.cells
     values = iter(results)
-    for slot in live:
+    for slot in program.live:
         cells[slot][0] = next(values)
-    for slot in residuals:
-        segment.saved[slot] = [next(values)]
-    if history:
-        for slot, cell in cells.items():
-            if cell[0] is not None:
-                segment.saved[slot] = cell
+    if program.history:
+        for slot in program.residuals:
+            segment.saved[slot] = [next(values)]
+        for slot in program.live:
+            segment.saved[slot] = cells[slot]
         segment.kept = tuple(segment.saved)
+        if program.dead:
+            segment.released |= program.dead
     else:
+        origins = segment.origins
         forget(segment)
+        if program.rooted:
+            segment.origins = origins  # so that a sweep to a leaf behind it finds that it was released
     segment.cells = {}
     segment.entered = {}
     segment.pending = False
     segment.x64 = None  # equal to no setting: a thread that still takes it for its pending one leaves the fast path
+
+
+def sweepable(segment: Segment) -> bool:
+    """Tell whether a sweep could still go through a segment that has run: from a Variable that somebody holds."""
+    held = map(_ONLY_SEGMENT.__lt__, map(sys.getrefcount, segment.saved.values()))
+    live = tuple(itertools.compress(segment.saved, held))
+    return _residuals(segment.state, live, segment.released)[1]
 
 
 def forget(segment: Segment) -> None:
@@ -113,24 +135,23 @@ def forget(segment: Segment) -> None:
     segment.functions = {}
 
 
-def _residuals(state: State, live: tuple[int, ...], released: frozenset[int]) -> tuple[tuple[int, ...], bool, frozenset[int]]:
-    """Slots that no Variable holds but that a sweep from the live ones reads, and whether there can be such a sweep at all.
-
-    The third result are the depths of the differentiable entries that no sweep can reach, because their Variables are gone.
+def _program(state: State, live: tuple[int, ...], released: frozenset[int]) -> Program:
+    """Work out what a run has to keep, and note it on the structure.
 
     What is cheap to compute again (elementwise) is not kept: XLA fuses it into the sweep, and each further result of a program would
     cost it a kernel of its own (100 chained sines: 0.15 s to compile with one result, 3.4 s with all of them).
     """
-    if state.residuals is None:
-        state.residuals = {}
-    key = (live, released)
-    found = state.residuals.get(key)
-    if found is None:
-        found = state.residuals[key] = _find_residuals(state, live, released)
-    return found
+    if state.programs is None:
+        state.programs = {}
+    STATS.programs += 1
+    program = state.programs[(live, released)] = Program(
+        live, *_residuals(state, live, released), any(state.table[slot].kind.requires_grad for slot in live)
+    )
+    return program
 
 
-def _find_residuals(state: State, live: tuple[int, ...], released: frozenset[int]) -> tuple[tuple[int, ...], bool, frozenset[int]]:
+def _residuals(state: State, live: tuple[int, ...], released: frozenset[int]) -> tuple[tuple[int, ...], bool, frozenset[int]]:
+    """Return the last three attributes of a :class:`Program`."""
     table = state.table
     reached = {slot for slot in live if table[slot].kind.requires_grad}
     if not reached:
@@ -160,27 +181,26 @@ def _find_residuals(state: State, live: tuple[int, ...], released: frozenset[int
     return tuple(sorted(saved)), history, frozenset(dead)
 
 
-def _run(state: State, keep: tuple[int, ...], leaves: list[Any]) -> Sequence[Any]:
-    """Compute the slots ``keep``: interpreted at the first meeting, compiled from the second on."""
-    if state.programs is None:
-        state.programs = {}
-    program = state.programs.get(keep)
-    if program is None:
-        program = state.programs[keep] = Program(keep)
-        STATS.programs += 1
+def _run(state: State, program: Program, leaves: list[Any]) -> Sequence[Any]:
+    """Compute what a program keeps: interpreted at the first meeting, compiled from the second on."""
     program.met += 1
-    with jaxapi.ensure_compile_time_eval():
+    if program.met == 1:
+        program.size = sum(step.kernel is not None for step in needed_entries(state, program.keep))
+    STATS.executed += program.size
+    if program.executable is not None and not jaxapi.in_trace():
+        STATS.hits += 1
+        return program.executable(*leaves)
+    with jaxapi.ensure_compile_time_eval():  # inside a JAX transformation, what is concrete runs concretely
+        if program.met == 1:
+            return _interpret(state, program.keep, leaves)
         if program.executable is not None:
             STATS.hits += 1
-            STATS.executed += state.depth
             return program.executable(*leaves)
-        if program.met == 1:
-            return _interpret(state, keep, leaves)
         started = time.perf_counter()
-        program.executable = _compile(state, keep)
-        results = program.executable(*leaves)
+        executable = _compile(state, program.keep)
+        results = executable(*leaves)
+        program.executable = executable
         STATS.compiled(time.perf_counter() - started)
-        STATS.executed += state.depth
         return results
 
 
@@ -210,7 +230,6 @@ def _interpret(state: State, keep: tuple[int, ...], leaves: list[Any]) -> list[A
         for place, result in zip(step.places, results, strict=True):
             values[place.slot] = result
         STATS.interpreted += 1
-        STATS.executed += 1
     return [values[s] for s in keep]
 
 

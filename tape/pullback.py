@@ -158,9 +158,7 @@ def _apply(line: Line, cts: list[Any], needed: list[bool], forward: _Forward, av
     if not isinstance(grads, (tuple, list)):
         grads = (grads,)
     if len(grads) != len(ins):
-        msg = (
-            f"VJP rule of {line.primitive}: returned {len(grads)} cotangents for {len(ins)} inputs; return one per input, None where no gradient flows"
-        )
+        msg = f"VJP rule of {line.primitive}: returned {len(grads)} cotangents for {len(ins)} inputs; return one per input, None where no gradient flows"
         raise RuleError(msg)
     return [_checked(line, i, grad, avals, rule) if need else None for i, (grad, need) in enumerate(zip(grads, needed, strict=True))]
 

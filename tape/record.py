@@ -113,10 +113,10 @@ class Segment:
         self.released: frozenset[int] = frozenset()  # depths of the entries that a sweep released
         self.serial = next(self.serials)
         self.lock = threading.Lock()
-        STATS.segments.add(self)
+        STATS.segments[id(self)] = weakref.ref(self)
 
     def __del__(self) -> None:
-        STATS.ended(self.state.depth)
+        STATS.ended(self)
 
 
 class _Local(threading.local):

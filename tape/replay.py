@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tape.program import run_pending
-from tape.record import LOCAL, LeafNode, handle
+from tape.record import LOCAL, LeafNode
 from tape.rules import registry
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["remember", "replayed"]
 
 _config: Any = jax.config
+_new = object.__new__
 _BACKWARD = "backward"
 
 
@@ -70,11 +71,17 @@ def replayed(root: Any) -> bool:
     segment.released = known.entries
     cells = segment.cells
     gradients = []
+    kind = root.__class__
     for extra, place in receivers:
         cell = cells.get(place.slot)
         if cell is None:
             cell = cells[place.slot] = [None]
-        gradients.append((extra, handle(segment, place, cell)))
+        made = _new(kind)
+        made._segment = segment
+        made._place = place
+        made._cell = cell
+        made._extra = None
+        gradients.append((extra, made))
     try:
         run_pending(segment, "backward")
     except BaseException:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["STATS", "Stats", "stats"]
 
@@ -24,7 +26,7 @@ class Stats:
     """
 
     def __init__(self) -> None:
-        self.segments: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.segments: dict[int, Callable[[], Any]] = {}  # by id, weakly; a WeakSet costs more than the rest of a segment
         self._ended = 0
         self._start = 0
         self.reset()
@@ -48,20 +50,24 @@ class Stats:
     @property
     def live_entries(self) -> int:
         """Entries that are pending, or kept because a sweep could still reach them."""
-        return sum(int(s.state.depth) for s in list(self.segments) if s.pending or s.saved)
+        return sum(int(s.state.depth) for s in self._alive() if s.pending or s.saved)
 
     @property
     def live_bytes(self) -> int:
         """Bytes of the arrays that the tape keeps: inputs of pending entries, and residuals."""
-        arrays = {id(c[0]): c[0] for s in list(self.segments) for c in (*s.leaves, *s.saved.values())}
+        arrays = {id(c[0]): c[0] for s in self._alive() for c in (*s.leaves, *s.saved.values())}
         return sum(int(getattr(a, "nbytes", 0)) for a in arrays.values())
 
     def _total(self) -> int:
-        return self._ended + sum(int(s.state.depth) for s in list(self.segments))
+        return self._ended + sum(int(s.state.depth) for s in self._alive())
 
-    def ended(self, entries: int) -> None:
+    def _alive(self) -> list[Any]:
+        return [s for ref in list(self.segments.values()) if (s := ref()) is not None]
+
+    def ended(self, segment: Any) -> None:
         """Count the entries of a segment that is freed."""
-        self._ended += entries
+        self._ended += segment.state.depth
+        self.segments.pop(id(segment), None)
 
     def flushed(self, reason: str) -> None:
         """Count one run of a pending segment."""

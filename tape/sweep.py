@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tape import emission, record
 from tape.errors import ReleasedTapeError, UnrecordedGradientError
 from tape.plan import Plan, active_slots, plan_sweep
-from tape.program import forget, run_pending
+from tape.program import forget, run_pending, sweepable
 from tape.record import LOCAL, LeafNode, Segment, set_mode
 from tape.trie import RECORD, SWEEP
 
@@ -95,7 +95,7 @@ class Sweep:
                 segment.released = released
             raise
         for segment, _ in self._swept:
-            if not segment.pending and differentiable_entries(segment.state) <= segment.released:
+            if not segment.pending and not sweepable(segment):
                 origins = segment.origins
                 forget(segment)
                 segment.origins = origins  # so that a sweep to a leaf behind it finds that it was released
@@ -196,16 +196,3 @@ class Sweep:
         if isinstance(origin, LeafNode):
             return self._targets is None or origin in self._targets
         return origin[1] in self._needed.get(origin[0], ()) or (self._targets is not None and origin in self._targets)
-
-
-def differentiable_entries(state: Any) -> frozenset[int]:
-    """Depths of the entries that a sweep can visit."""
-    if state.plans is None:
-        state.plans = {}
-    found: frozenset[int] | None = state.plans.get("differentiable")
-    if found is None:
-        found = frozenset(
-            step.depth for step in state.path() if step.kernel is not None and any(p.kind.requires_grad for p in step.places)
-        )
-        state.plans["differentiable"] = found
-    return found

@@ -87,7 +87,6 @@ class State:
         "plans",
         "programs",
         
-        "residuals",
         "table",
         "where",
     )
@@ -110,7 +109,6 @@ class State:
         self.where: tuple[str, int] | None = None
         self.programs: dict[Hashable, Any] | None = None
         self.plans: dict[Hashable, Any] | None = None
-        self.residuals: dict[Hashable, Any] | None = None
 
     def _add_slots(self, kinds: list[Kind]) -> None:
         if len(self.table) != self.n_slots:

@@ -180,7 +180,8 @@ class Variable(Convertible):
 
     def zero_grad(self) -> None:
         """Forget the gathered gradient (set it to None)."""
-        self.grad = None
+        if self._extra is not None:
+            self._extra.grad, self._extra.assigned = None, False
 
     def backward(
         self,

@@ -66,6 +66,7 @@ def _table() -> dict[jaxapi.Primitive, Rule]:
         _filled = True
     return _RULES
 
+
 _revision = 0
 
 
@@ -123,7 +124,9 @@ def defvjp(primitive: jaxapi.Primitive, rule: Callable[..., Any]) -> None:
         msg = f"tape.rules.defvjp: primitive must be a jax.extend.core.Primitive, got {type(primitive).__name__}; pass for instance jax.extend.core.primitives.sin_p"
         raise TapeTypeError(msg)
     if not callable(rule):
-        msg = f"tape.rules.defvjp: the rule for {primitive} cannot be called (got {type(rule).__name__}); pass rule(ct, out, *ins, **params)"
+        msg = (
+            f"tape.rules.defvjp: the rule for {primitive} cannot be called (got {type(rule).__name__}); pass rule(ct, out, *ins, **params)"
+        )
         raise TapeTypeError(msg)
     old = _table().get(primitive)
     _RULES[primitive] = Rule(

@@ -30,7 +30,7 @@ def _whole(name: str, found: int, size: int) -> None:
 def _again(name: str, a: Any, params: dict[str, Any]) -> tuple[Any, ...]:
     """Bind the decomposition once more, with other parameters."""
     found = jaxapi.primitive(name)
-    assert found is not None  # noqa: S101 - we are in its rule
+    assert found is not None
     return jaxapi.bind(found, params, (a,))
 
 

@@ -62,7 +62,7 @@ def _tridiagonal_solve(ct: Any, out: Any, *ins: Any, **params: Any) -> tuple[Any
     """Differentiate T X = B: the cotangent of B solves the transposed system, that of T is the three diagonals of -CB X^T."""
     lower, diagonal, upper, _b = ins
     found = jaxapi.primitive("tridiagonal_solve")
-    assert found is not None  # noqa: S101 - we are in its rule
+    assert found is not None
     (ct_b,) = jaxapi.bind(found, params, (_shifted(upper, 1), diagonal, _shifted(lower, -1), ct))
     rows = jnp.swapaxes(ct_b, -1, -2)
     values = jnp.swapaxes(out, -1, -2)
@@ -88,7 +88,7 @@ def _linear_solve(
     The constants of the solvers (a factorization, say) follow from c, and so get no cotangent.
     """
     found = jaxapi.primitive("linear_solve")
-    assert found is not None  # noqa: S101 - we are in its rule
+    assert found is not None
     if jaxprs.transpose_solve is None:
         msg = "gradient of custom_linear_solve: there is no solver for the transposed system; pass transpose_solve or symmetric=True"
         raise TapeTypeError(msg)

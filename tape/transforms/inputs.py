@@ -121,7 +121,9 @@ class Call:
         if self.plain:
             return jax.tree.map(_plain, tree, is_leaf=lambda x: isinstance(x, Handle))
         if not self.nested:
-            return jax.tree.map(lambda x: detach(x) if isinstance(x, Handle) and x._place.kind.requires_grad else x, tree, is_leaf=_is_handle)
+            return jax.tree.map(
+                lambda x: detach(x) if isinstance(x, Handle) and x._place.kind.requires_grad else x, tree, is_leaf=_is_handle
+            )
         return tree
 
     def output(self) -> Any:

@@ -37,7 +37,9 @@ class Linear:
 
     def push(self, tangents: Sequence[Any], batch: int | None = None) -> list[Any]:
         """Push tangents (one per input leaf; with ``batch``, stacked along a first axis) forward to the outputs."""
-        roots = [(g, _like(t, v, batch)) for g, t, v in zip(self.pulled, tangents, self.call.inputs, strict=True) if g._place.kind.requires_grad]
+        roots = [
+            (g, _like(t, v, batch)) for g, t, v in zip(self.pulled, tangents, self.call.inputs, strict=True) if g._place.kind.requires_grad
+        ]
         able = [s for s in self.seeds if s._place.kind.requires_grad]
         nested = self.call.nested or any(isinstance(t, Handle) and t._place.kind.requires_grad for t in tangents)
         found = dict(zip(map(id, able), swept(roots, able, batch, create_graph=nested), strict=True)) if roots and able else {}
@@ -252,4 +254,3 @@ def hvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     from tape.transforms.first_order import grad  # noqa: PLC0415
 
     return jvp(grad(fun), primals, tangents)[1]
-
