@@ -7,6 +7,7 @@ a machine whose speed drifts does not change them.  Gradients are compared befor
 from __future__ import annotations
 
 import gc
+import itertools
 import resource
 import statistics
 import subprocess
@@ -140,7 +141,7 @@ def chains() -> None:
         marks.append(time.perf_counter())
         del y
         marks.append(time.perf_counter())
-        spans = [(b - a) / n * 1e6 for a, b in zip(marks, marks[1:], strict=False)]
+        spans = [(b - a) / n * 1e6 for a, b in itertools.pairwise(marks)]
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         rows.append((f"{n} ops", *(f"{s:.2f}" for s in spans), f"{sum(spans):.2f}", str(peak)))
     table("Long chains (the first of a length compiles)", rows)
@@ -150,7 +151,9 @@ def imports() -> None:
     """Time what ``import tape`` adds to ``import jax``."""
     code = "import time, jax; t = time.perf_counter(); import tape; print(time.perf_counter() - t)"
     found = [float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout) for _ in range(9)]  # noqa: S603
-    table("Import", [("import tape, after import jax", "ms", "min"), ("", f"{statistics.median(found) * 1e3:.1f}", f"{min(found) * 1e3:.1f}")])
+    table(
+        "Import", [("import tape, after import jax", "ms", "min"), ("", f"{statistics.median(found) * 1e3:.1f}", f"{min(found) * 1e3:.1f}")]
+    )
 
 
 def main() -> None:

@@ -120,5 +120,3 @@ class _Applied:
             if isinstance(x, Handle) and x._place.kind.requires_grad:
                 raise LostGradientError(record.capture_message(self.name, x))
         return jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, result, is_leaf=lambda x: isinstance(x, Handle))
-
-

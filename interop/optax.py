@@ -47,7 +47,7 @@ class Optimizer:
     """
 
     def __init__(self, parameters: Any, transformation: Any) -> None:
-        if hasattr(parameters, "__next__") or not isinstance(parameters, (Handle, list, tuple, dict)) and hasattr(parameters, "__iter__"):
+        if hasattr(parameters, "__next__") or (not isinstance(parameters, (Handle, list, tuple, dict)) and hasattr(parameters, "__iter__")):
             parameters = list(parameters)
         self.parameters = parameters
         self._leaves, self._tree = jax.tree.flatten(parameters, is_leaf=_is_handle)
@@ -124,5 +124,3 @@ class Optimizer:
 
 def _is_handle(x: Any) -> bool:
     return isinstance(x, Handle)
-
-

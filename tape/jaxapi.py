@@ -80,10 +80,8 @@ def bind(primitive: Primitive, params: dict[str, Any], inputs: Sequence[Any]) ->
     """Apply ``primitive`` to ``inputs`` under whatever JAX trace is running and return all outputs as a tuple."""
     bound: Any = primitive
     found = bound.get_bind_params(params)
-    if isinstance(found, tuple):  # older releases answer (subfunctions, parameters)
-        outputs = bound.bind(*found[0], *inputs, **found[1])
-    else:
-        outputs = bound.bind(*inputs, **found)
+    subfunctions, options = found if isinstance(found, tuple) else ((), found)  # older releases answer with both
+    outputs = bound.bind(*subfunctions, *inputs, **options)
     return tuple(outputs) if primitive.multiple_results else (outputs,)
 
 

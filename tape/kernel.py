@@ -100,7 +100,7 @@ class Kernel:
         found: Any = self._vjps.get(key)
         if found is None:
             avals = [jaxapi.ShapedArray((size, *a.shape), a.dtype) if m else a for a, m in zip(self.in_avals, mask, strict=True)]
-            mapped = jax.vmap(lambda *args: self.inline(*args), in_axes=tuple(0 if m else None for m in mask), axis_size=size)
+            mapped = jax.vmap(self.inline, in_axes=tuple(0 if m else None for m in mask), axis_size=size)
             jaxpr, _ = jaxapi.trace(mapped, *avals)
             found = self._vjps[key] = Kernel(f"batched_{self.name}", jaxpr, self.tree)
         return found  # type: ignore[no-any-return]
@@ -131,7 +131,21 @@ class Kernel:
 
 _CHEAP = {
     jaxapi.primitive(name)
-    for name in ["broadcast_in_dim", "reshape", "squeeze", "transpose", "rev", "slice", "concatenate", "pad", "iota", "split", "convert_element_type", "copy", "select_n"]
+    for name in [
+        "broadcast_in_dim",
+        "reshape",
+        "squeeze",
+        "transpose",
+        "rev",
+        "slice",
+        "concatenate",
+        "pad",
+        "iota",
+        "split",
+        "convert_element_type",
+        "copy",
+        "select_n",
+    ]
 }
 
 

@@ -25,9 +25,23 @@ from tape.trie import CONSTANT, RECORD, SEGMENT_LIMIT, Place, State, kind_of, ro
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tape.kernel import Kernel, Op
+    from tape.kernel import Op
 
-__all__ = ["LOCAL", "SEGMENT_LIMIT", "Extra", "Handle", "LeafNode", "Segment", "constant", "handle", "leaf", "place_in", "record", "record_one", "record_two"]
+__all__ = [
+    "LOCAL",
+    "SEGMENT_LIMIT",
+    "Extra",
+    "Handle",
+    "LeafNode",
+    "Segment",
+    "constant",
+    "handle",
+    "leaf",
+    "place_in",
+    "record",
+    "record_one",
+    "record_two",
+]
 
 
 Cell = list[Any]

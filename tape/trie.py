@@ -86,7 +86,6 @@ class State:
         "places",
         "plans",
         "programs",
-        
         "table",
         "where",
     )
@@ -188,7 +187,7 @@ def root(configuration: Hashable, mode: int) -> State:
 
 def user_line() -> tuple[str, int] | None:
     """File and line of the innermost frame outside this library."""
-    frame = sys._getframe(1)  # noqa: SLF001 - a traceback would cost a hundred times as much
+    frame = sys._getframe(1)  # a traceback would cost a hundred times as much
     while frame is not None and frame.f_code.co_filename.startswith((_PACKAGE, _INTEROP)):
         frame = frame.f_back  # type: ignore[assignment]
     return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)

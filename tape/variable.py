@@ -42,7 +42,9 @@ def _to_array(value: Any, where: str) -> Any:
         with jax.ensure_compile_time_eval():
             return jnp.array(value)
     except (TypeError, ValueError, OverflowError) as e:
-        msg = f"{where}: cannot make an array of {type(value).__name__}: {e}; pass a number, a NumPy or JAX array, or nested lists of numbers"
+        msg = (
+            f"{where}: cannot make an array of {type(value).__name__}: {e}; pass a number, a NumPy or JAX array, or nested lists of numbers"
+        )
         raise TapeTypeError(msg) from e
 
 
@@ -88,7 +90,6 @@ class Variable(Convertible):
             self.name = name
         if jaxapi.in_trace():
             self._own_extra().inside = True
-
 
     @property
     def requires_grad(self) -> bool:

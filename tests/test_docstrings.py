@@ -33,6 +33,8 @@ def test_every_public_callable_has_an_example():
     missing = [
         name
         for name in tape.__all__
-        if callable(getattr(tape, name)) and not isinstance(getattr(tape, name), type(tape)) and ">>>" not in (getattr(tape, name).__doc__ or "")
+        if callable(getattr(tape, name))
+        and not isinstance(getattr(tape, name), type(tape))
+        and ">>>" not in (getattr(tape, name).__doc__ or "")
     ]
     assert missing == []

@@ -38,7 +38,7 @@ def test_shell_commands_are_those_that_ci_runs():
     for block in SHELL:
         _make, _activate, install, run = block.strip().split(" && ")
         assert re.search(f"^{re.escape(run)}( |$)", ci, re.MULTILINE)
-        assert f'{install[:11]} -q {install[12:]}' in ci
+        assert f"{install[:11]} -q {install[12:]}" in ci
 
 
 def test_linked_files_exist():

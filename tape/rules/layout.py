@@ -137,11 +137,11 @@ def _barrier(ct: Any, out: Any, *ins: Any, **params: Any) -> tuple[Any, ...]:
 
 
 def _held(*values: Any) -> Any:
-    return lax.optimization_barrier(values)  # type: ignore[no-untyped-call]
+    return lax.optimization_barrier(values)
 
 
 def _placed(x: Any) -> Any:
-    return lax.with_sharding_constraint(x, jax.sharding.SingleDeviceSharding(jax.devices()[0]))  # type: ignore[no-untyped-call]
+    return lax.with_sharding_constraint(x, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
 
 
 register(

@@ -156,7 +156,7 @@ def test_contract_02_complex_roots_take_real_and_complex_seeds():
         (x * x).backward(seed)
         expected = jax.vjp(lambda v: v * v, jnp.asarray(z))[1](jnp.asarray(seed, jnp.complex64))[0]
         close(x.grad, expected)
-    with pytest.raises(SeedDtypeError, match="complex64.*real"):
+    with pytest.raises(SeedDtypeError, match=r"complex64.*real"):
         tape.Variable(1.0).backward(1j)
 
 

@@ -378,7 +378,7 @@ def test_contract_13_a_hook_that_returns_what_does_not_fit(wrong, error):
 
 @pytest.mark.usefixtures("tier")
 def test_contract_13_a_failing_function():
-    x, w, h, y = scene()
+    x, _w, _h, y = scene()
     broken = [True]
     apply, _ = counted(lambda g: failing(g) if broken[0] else g)
     z = apply(y)
