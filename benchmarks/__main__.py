@@ -30,9 +30,14 @@ LAYERS, WIDTH = 5, 16
 
 def layers(xp: Any, parameters: list[Any], x: Any) -> Any:
     """Five tanh layers and the mean of squares, over any namespace."""
-    for w, b in zip(parameters[::2], parameters[1::2], strict=True):
+    for w, b in parameters:
         x = xp.tanh(x @ w + b)
     return xp.mean(x * x)
+
+
+def pairs(parameters: list[Any]) -> list[tuple[Any, Any]]:
+    """Return weights and biases, layer by layer."""
+    return list(zip(parameters[::2], parameters[1::2], strict=True))
 
 
 def contestants() -> dict[str, Callable[[], list[Any]]]:
@@ -43,13 +48,14 @@ def contestants() -> dict[str, Callable[[], list[Any]]]:
     raw, x = [jnp.asarray(a) for a in arrays], jnp.asarray(data)
 
     def plain(parameters: list[Any], x: Any) -> Any:
-        return layers(jnp, parameters, x)
+        return layers(jnp, pairs(parameters), x)
 
     compiled = jax.jit(jax.value_and_grad(plain))
     variables, v = [tape.Variable(a) for a in raw], tape.constant(x)
+    layered = pairs(variables)
 
     def define_by_run() -> list[Any]:
-        loss = layers(tnp, variables, v)
+        loss = layers(tnp, layered, v)
         loss.backward()
         gradients = [p.grad for p in variables]
         for p in variables:
@@ -67,9 +73,10 @@ def contestants() -> dict[str, Callable[[], list[Any]]]:
         return found
     torch.set_num_threads(1)
     tensors, t = [torch.tensor(a, requires_grad=True) for a in arrays], torch.tensor(data)
+    pairs_of_tensors = pairs(tensors)
 
     def eager() -> list[Any]:
-        loss = layers(torch, tensors, t)
+        loss = layers(torch, pairs_of_tensors, t)
         loss.backward()
         gradients = [p.grad for p in tensors]
         for p in tensors:

@@ -18,7 +18,7 @@ import numpy as np
 
 from tape import jaxapi, record
 from tape.captures import trace_capturing
-from tape.errors import TapeError
+from tape.errors import TapeError, TapeTypeError
 from tape.fingerprint import fingerprint
 from tape.kernel import Kernel, Op
 from tape.program import look
@@ -47,6 +47,8 @@ _STATIC: frozenset[str] = frozenset(
         "dtype",
         "has_aux",
         "indices_are_sorted",
+        "init_value",
+        "init_values",
         "length",
         "lower",
         "maxiter",
@@ -66,6 +68,7 @@ _STATIC: frozenset[str] = frozenset(
         "window_strides",
     )
 )
+_FUNCTIONS = frozenset({"f", "fn", "func", "func1d", "function", "body_fun", "cond_fun", "computation", "matvec", "solve", "tangent_solve"})
 # Functions that hand further arguments to the callable as they are.
 _HAND_ON = {"apply_along_axis": "args", "piecewise": "args"}
 
@@ -89,11 +92,15 @@ def invoke(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: di
     template: list[Any] = []
     callables: list[Any] = []
     leaves, tree = jax.tree.flatten((list(args), kwargs), is_leaf=_is_leaf)
+    for parameter, value in (*zip(_parameters(fun)[0], args, strict=False), *kwargs.items()):
+        if parameter in _FUNCTIONS and not callable(value):
+            msg = f"{name}: {parameter} must be a function, got {type(value).__name__}"
+            raise TapeTypeError(msg)
     try:
         for x, static in zip(leaves, _static_flags(fun, name, args, kwargs), strict=True):
             if isinstance(x, Handle):
                 variables.append(x)
-            elif isinstance(x, (*_ARRAYS, np.generic, *_NUMBERS)) and not (static and isinstance(x, (np.generic, *_NUMBERS))):
+            elif isinstance(x, (*_ARRAYS, np.generic, *_NUMBERS)) and not (static and _is_number(x)):
                 variables.append(_constant(x))
             else:
                 template.append(x)
@@ -145,6 +152,11 @@ def _is_leaf(x: Any) -> bool:
     return isinstance(x, Handle) or (callable(x) and not isinstance(x, type))
 
 
+def _is_number(x: Any) -> bool:
+    """Tell whether the value of a leaf can be part of the program."""
+    return isinstance(x, (np.generic, *_NUMBERS)) or (isinstance(x, _ARRAYS) and x.ndim == 0 and not isinstance(x, jaxapi.Tracer))
+
+
 def _constant(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         with jaxapi.ensure_compile_time_eval():
@@ -185,7 +197,7 @@ def _parameters(fun: Callable[..., Any]) -> tuple[tuple[str, ...], str | None, f
 def _counterpart(x: Any) -> Any:
     """Return the JAX function that a function of a mirrored namespace records; anything else as it is."""
     module = str(getattr(x, "__module__", ""))
-    if callable(x) and module.startswith("tape.") and getattr(sys.modules.get(module), getattr(x, "__name__", ""), None) is x:
+    if module.startswith("tape.") and getattr(sys.modules.get(module), getattr(x, "__name__", ""), None) is x and callable(x):
         return inspect.unwrap(x)
     return x
 
@@ -303,9 +315,24 @@ def composite(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def composed(decomposition: Any, name: str, version: int = 0) -> Any:
-        return _function(original, decomposition, (name, version), {})
+        return _function(functools.partial(_compose, original), decomposition, (name, version), {})
 
     return composed
+
+
+def _compose(original: Callable[..., Any], fun: Callable[..., Any], name: str, version: int) -> Callable[..., Any]:
+    """Return a composite op that is given what its decomposition captures: JAX has it close over nothing that is traced."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        jaxpr, shapes = jaxapi.trace(functools.partial(fun, **kwargs), *args)
+
+        def decomposition(consts: Any, *args: Any, **_: Any) -> Any:
+            results = jaxapi.eval_jaxpr(jaxpr.jaxpr, consts, *jax.tree.leaves(args))
+            return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+        return original(decomposition, name, version)(jaxpr.consts, *args, **kwargs)
+
+    return call
 
 
 def _function(original: Callable[..., Any], fun: Any, options: tuple[Any, ...], keywords: dict[str, Any]) -> Callable[..., Any]:

@@ -43,7 +43,7 @@ class Captures:
     def __init__(self, known: Sequence[Any]) -> None:
         self.known = list(known)
         self.unknown: dict[int, Any] = {}  # id(cell) -> Variable that was met unexpectedly
-        self._before = [(v, v._cell) for v in known]
+        self._before = [(v, v._segment, v._place, v._cell) for v in known]
         self._expected = {id(v._cell): i for i, v in enumerate(known)}
         self._inputs: Sequence[Any] = ()
         self._own: dict[int, Cell] = {}  # cells made in this trace; kept, so that their ids stay theirs
@@ -60,10 +60,11 @@ class Captures:
         segment = parked()
         LOCAL.segment = parked if segment is not None and segment.pending else record._no_segment
         leaked = None
-        for v, cell in self._before:
+        for v, origin, place, cell in self._before:
             if v._cell is not cell and isinstance(v._cell[0], Tracer) and not isinstance(cell[0], Tracer):
-                v._cell = cell
+                v._segment, v._place, v._cell = origin, place, cell
                 leaked = v
+        self._before.clear()
         if leaked is not None:
             aval = leaked._place.kind.aval
             msg = (
@@ -99,6 +100,7 @@ class Captures:
                 value = self._inputs[position]
             else:
                 self.unknown[key] = variable
+                self._before.append((variable, variable._segment, variable._place, cell))
                 value = _placeholder(variable._place.kind.aval) if cell[0] is None else cell[0]
             stand_in = self._stand_ins[key] = [value]
             self.adopt(stand_in)
@@ -113,13 +115,16 @@ class Captures:
         return [i for key, i in self._expected.items() if key in self._stand_ins]
 
     def missed(self) -> list[Any]:
-        """Unknown Variables that somebody outside the trace (which has ended) holds, or that are pending."""
+        """Unknown Variables that are pending, or that require grad and are held outside the trace (which has ended).
+
+        Other constants can stay constants: the trace is made anew at every call.
+        """
         self._own.clear()
         cells = {key: v._cell for key, v in self.unknown.items()}
         held = [n > _ALONE[0] for n in map(sys.getrefcount, self.unknown.values())]
         shared = [n > _ALONE[1] for n in map(sys.getrefcount, cells.values())]
         flags = zip(self.unknown.values(), held, shared, strict=True)
-        return [v for v, h, s in flags if h or s or v._cell[0] is None]
+        return [v for v, h, s in flags if v._cell[0] is None or (v._place.kind.requires_grad and (h or s))]
 
 
 def _alone() -> tuple[int, int]:
@@ -135,8 +140,7 @@ _ALONE = (0, 0)
 def _calibrate() -> None:
     global _ALONE  # noqa: PLW0603 - set at the first trace, since it makes an array
     if _ALONE == (0, 0):
-        with_array = _alone()
-        _ALONE = with_array
+        _ALONE = _alone()
 
 
 def _placeholder(aval: Any) -> Any:
@@ -183,20 +187,12 @@ def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Se
         used = captures.used()
         missed = captures.missed()
         if attempt:  # a Variable that is made anew at every trace belongs to none
-            missed = [v for v in missed if not _made_inside(v)]
+            missed = [v for v in missed if v._cell[0] is None or v._extra is None or not v._extra.inside]
         if not missed:
             return Trace(jaxpr, shapes, [known[i] for i in used], [*range(len(avals)), *[len(avals) + i for i in used]])
         known = [*[known[i] for i in used], *missed]
     msg = f"the function captured other Variables at each of {_ATTEMPTS} traces; make them outside of it, and pass them or capture the same ones"
     raise TapeRuntimeError(msg)
-
-
-def _made_inside(variable: Any) -> bool:
-    """Tell whether a Variable that was met unexpectedly may stay a constant of the trace."""
-    if variable._cell[0] is None:
-        return False
-    extra = variable._extra
-    return not variable._place.kind.requires_grad or (extra is not None and extra.inside)
 
 
 def _guess(callables: Sequence[Any]) -> Iterator[Any]:

@@ -108,7 +108,7 @@ def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Any, Any], An
     op = Op(called, Application(fun, (ARRAY, ARRAY), ()))
 
     def forward(self: Any, other: Any) -> Any:
-        if isinstance(other, Handle):
+        if other.__class__ is self.__class__ or isinstance(other, Handle):
             return record.record_two(op, self, other)
         if type(other) in _PYTHON_SCALARS:
             return record.record_two(op, self, record.scalar(other))

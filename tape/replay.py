@@ -39,7 +39,7 @@ class _Replay:
 
 def replayed(root: Any) -> bool:
     """Do what ``backward(root)`` does if it was done before at this point of the tape; tell whether it was."""
-    segment = root._segment
+    segment: Any = root._segment
     if (
         segment is None
         or LOCAL.segment() is not segment
@@ -53,44 +53,37 @@ def replayed(root: Any) -> bool:
     if known is None or (root._extra is not None and root._extra.assigned):
         return False
     origins = segment.origins
-    receivers = []
+    kind = root.__class__
+    fresh: dict[int, list[Any]] = {}
+    gradients: dict[Any, Any] = {}
     for slot, place in known.outputs:
         node = origins[slot]
         if node.__class__ is not LeafNode or node.hooks:
             return False
         variable = node.ref()
-        if variable is not None:
-            extra = variable._extra
-            if extra is None or extra.grad is not None or extra.post_hooks:
-                return False
-            receivers.append((extra, place))
-    if len({extra for extra, _ in receivers}) != len(receivers):
-        return False  # one leaf entered with two values: its gradients add up
+        if variable is None:
+            continue
+        extra = variable._extra
+        if extra is None or extra.grad is not None or extra.post_hooks or extra in gradients:
+            return False  # also where one leaf entered with two values: its gradients add up
+        gradients[extra] = made = _new(kind)
+        made._segment = None  # it has its value, or an error was raised, before anybody sees it
+        made._place = place
+        made._cell = fresh.setdefault(place.slot, [None])
+        made._extra = None
     old = segment.state
     segment.state = known.state
     segment.released = known.entries
-    cells = segment.cells
-    gradients = []
-    kind = root.__class__
-    for extra, place in receivers:
-        cell = cells.get(place.slot)
-        if cell is None:
-            cell = cells[place.slot] = [None]
-        made = _new(kind)
-        made._segment = segment
-        made._place = place
-        made._cell = cell
-        made._extra = None
-        gradients.append((extra, made))
+    segment.cells.update(fresh)
     try:
         run_pending(segment, "backward")
     except BaseException:
-        for _, place in receivers:
-            cells.pop(place.slot, None)
+        for slot in fresh:
+            segment.cells.pop(slot, None)
         segment.state = old
         segment.released = frozenset()
         raise
-    for extra, gradient in gradients:
+    for extra, gradient in gradients.items():
         extra.grad = gradient
         extra.assigned = False
     return True
