@@ -40,9 +40,10 @@ class _Replay:
 def replayed(root: Any) -> bool:
     """Do what ``backward(root)`` does if it was done before at this point of the tape; tell whether it was."""
     segment: Any = root._segment
+    current: Any = LOCAL.segment()
     if (
         segment is None
-        or LOCAL.segment() is not segment
+        or current is not segment
         or segment.x64 is not _config.jax_enable_x64
         or segment.hooks
         or segment.retained
@@ -94,6 +95,8 @@ def remember(root: Any, segment: Segment, start: State, sweep: Sweep, changes: l
     plan = sweep.only_plan(segment)
     if plan is None or not plan.straight or LOCAL.segment() is not segment or len(changes) != len(plan.outputs):
         return
+    if any(variable._extra is not None and variable._extra.grad is not None for variable, _ in changes):
+        return  # what was in .grad before entered the tape, to be added to
     found = {variable._extra.node: gradient for variable, gradient in changes if variable._extra is not None}
     outputs = []
     for slot, _ in plan.outputs:
