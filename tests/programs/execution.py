@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 
@@ -157,7 +158,7 @@ def run_tape(program, leaves, *, looking=True):
     for leaf in program.leaves:
         value = leaf.value(0) if leaf.form == "python" else leaves[leaf.name]
         handles[leaf.name] = tape.Variable(value, requires_grad=leaf.requires_grad) if leaf.form == "variable" else value
-    names = {"tape": tape, "np": np, "nn": nn, "lax": lax, "scipy": scipy, "onp": onp, "stop_gradient": tape.stop_gradient}
+    names = {"tape": tape, "copy": copy, "np": np, "nn": nn, "lax": lax, "scipy": scipy, "onp": onp, "stop_gradient": tape.stop_gradient}
     names |= {"cube": cube, "both_of": both_of, "flip": flip, "cut": cut, "seed": seed, "seen": [], **handles}
     targets = [handles[leaf.name] for leaf in program.targets]
     for line in program.lines(looking=looking):
@@ -193,24 +194,45 @@ def first_order(program, roots, targets, tapped, answer, middle):
     """Ask for the first derivatives in the way of the program; Variables, one per target."""
     seeds = [seed(r) for r in roots]
     again = program.order == 2
+    watched = [tapped] if tapped is not None and tapped.requires_grad else []
     if not roots:
         grads = [np.zeros(v.shape, v.dtype) for v in targets]
-    elif program.how == "backward":
+    elif program.how == "gradients":
+        grads = tape.gradients(roots, [*targets, *watched], seeds, unconnected="zero", create_graph=again)
+        if watched:
+            answer["tap"] = grads[-1].value
+        grads = grads[: len(targets)]
+    else:
         for v in targets if again else ():
             v.zero_grad()
-        tape.backward(roots, seeds, create_graph=again)
-        grads = [np.zeros(v.shape, v.dtype) if v.grad is None else v.grad for v in targets]
+        if program.how == "inputs":
+            tape.backward(roots, seeds, inputs=[*targets, *watched], create_graph=again)
+            if watched:
+                answer["tap"] = zeros_for_none(tapped).value
+        else:
+            tape.backward(roots, seeds, create_graph=again)
+            if not again and not all(r.is_leaf for r in roots):
+                refuses_again(program, roots, seeds)
+        grads = [zeros_for_none(v) for v in targets]
         if not again:  # .grad holds the sum of this sweep and those in the middle
-            answer["total"] = [g.value for g in grads]
-            middle[:] = [np.zeros(v.shape, v.dtype) if m is None else m for v, m in zip(targets, middle, strict=True)]
-            grads = [g - m for g, m in zip(grads, middle, strict=True)]
-    elif tapped is not None and tapped.requires_grad:
-        *grads, tap = tape.gradients(roots, [*targets, tapped], seeds, unconnected="zero", create_graph=again)
-        answer["tap"] = tap.value
-    else:
-        grads = tape.gradients(roots, targets, seeds, unconnected="zero", create_graph=again)
+            grads = [g if m is None else g - m for g, m in zip(grads, middle, strict=True)]
     answer["middle"] = {leaf.name: None if m is None else m.value for leaf, m in zip(program.targets, middle, strict=True)}
     return grads
+
+
+def zeros_for_none(variable):
+    """The gradient of a Variable that no sweep may have reached."""
+    return np.zeros(variable.shape, variable.dtype) if variable.grad is None else variable.grad
+
+
+def refuses_again(program, roots, seeds):
+    """What was swept is released."""
+    try:
+        tape.backward(roots, seeds)
+    except tape.errors.ReleasedTapeError:
+        return
+    msg = f"a released part of the tape was swept again\n\n{program.reproducer()}"
+    raise MismatchError(msg)
 
 
 def run(program, variant):

@@ -97,9 +97,10 @@ class Program:
             roots.append(f"del {', '.join(self.roots)}  # and every other value that is no leaf")
         seeds = "[seed(r) for r in roots]"
         wanted = names + (", tapped" if self.tap else "")
-        if self.how == "backward":
+        if self.how != "gradients":
+            inputs = f", inputs=[{wanted}]" if self.how == "inputs" else ""
             roots += [f"for v in ({names},): v.zero_grad()"] * (self.order > 1)
-            roots += [f"tape.backward(roots, {seeds}, create_graph={self.order > 1})", f"g = [v.grad for v in ({names},)]"]
+            roots += [f"tape.backward(roots, {seeds}, create_graph={self.order > 1}{inputs})", f"g = [v.grad for v in ({names},)]"]
         else:
             roots.append(f'g = tape.gradients(roots, [{wanted}], {seeds}, unconnected="zero", create_graph={self.order > 1})')
         if self.order > 1:
@@ -118,7 +119,7 @@ class Program:
         return f"\n{self.reproducer()}\n"
 
 
-PREAMBLE = """import jax, jax.numpy as jnp, numpy as onp, tape
+PREAMBLE = """import copy, jax, jax.numpy as jnp, numpy as onp, tape
 from tape import lax, nn, numpy as np, scipy, stop_gradient
 from tests.programs.execution import both_of, cube, cut, flip, seed, weigh
 seen = []"""

@@ -15,6 +15,7 @@ from tests.programs.operands import HALF, Info, assignable, indexed
 from tests.programs.operations import OPERATIONS, results, source, uses
 from tests.programs.program import Leaf, Program, Step
 
+EVENTS = 0.5  # share of operations that are followed by an event
 LEAF_SHAPES = ((3,), (2, 3), (), (3, 3), (1,), (3, 1), (0,))
 
 
@@ -34,7 +35,7 @@ def make_program(random):
         builder.add_leaves()
         for _ in range(random.randint(3, 12)):
             builder.add_operation()
-            if random.random() < 0.4:
+            if random.random() < EVENTS:
                 random.choice(_EVENTS)(builder)
         roots = builder.choose_roots()
     return Program(
@@ -46,7 +47,7 @@ def make_program(random):
         builder.wide,
         mode=random.choice(("lazy", "eager", "jit")),
         order=1 if builder.penalties or builder.hooks else random.choice((1, 2)),
-        how=random.choice(("gradients", "backward")),
+        how=random.choice(("gradients", "backward", "inputs")),
         every=random.choice((0, 0, 0, 1, 3)),
         look_first=random.random() < 0.5,
         drop_first=random.random() < 0.5,
@@ -216,6 +217,26 @@ class _Builder:
         theirs = f"{new}\n{leaf.name} = {leaf.name}_new + ({leaf.name} - stop_gradient({leaf.name}))"
         self.steps.append(Step(f"{new}\n{leaf.name}.value = {leaf.name}_new", theirs))
 
+    def descend(self):
+        """One step of gradient descent on a leaf, in the middle of the program."""
+        able = self.floats(self.made)
+        if able and len(self.steps) < 10:
+            value = self.pick(able)
+            leaf = self.pick([leaf for leaf in self.leaves if leaf.requires_grad]).name
+            ours = f'slope = tape.gradients({value}, {leaf}, seed({value}), unconnected="zero", retain_graph=True)\n{leaf}.value = {leaf}.value - 0.1 * slope.value'
+            theirs = f"slope = penalty({len(self.steps)}, {value!r}, {leaf!r})\n{leaf} = stop_gradient({leaf} - 0.1 * slope) + ({leaf} - stop_gradient({leaf}))"
+            self.pool[leaf] = replace(self.pool[leaf], exact=False)
+            self.steps.append(Step(ours, theirs))
+
+    def alias(self):
+        """A second handle of the same value."""
+        able = self.floats(self.made)
+        if able:
+            old, new = self.pick(able), self.name()
+            self.pool[new] = self.pool[old]
+            self.made.append(new)
+            self.steps.append(Step(f"{new} = copy.copy({old})", f"{new} = {old}"))
+
     def unchain(self):
         able = [n for n in self.floats(self.made) if n not in self.fixed]
         if able:
@@ -245,6 +266,8 @@ _EVENTS = (
     _Builder.hook,
     _Builder.tapped,
     _Builder.rebind,
+    _Builder.descend,
+    _Builder.alias,
     _Builder.penalty,
     _Builder.look,
     _Builder.drop,
