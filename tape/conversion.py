@@ -14,7 +14,7 @@ import numpy as np
 
 from tape import methods
 from tape.differentiation import describe
-from tape.errors import ConcretizationError, LostGradientError, TapeTypeError
+from tape.errors import ConcretizationError, LostGradientError, TapeError, TapeTypeError
 from tape.program import look
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def concrete(variable: Any, what: str) -> Any:
 def _convert(kind: type, variable: Any) -> Any:
     try:
         return kind(concrete(variable, kind.__name__))
-    except ConcretizationError:
+    except TapeError:
         raise
     except TypeError as e:
         msg = f"{kind.__name__}: needs a Variable of size 1, got {describe(variable)}; reduce it, or index one element"
