@@ -88,7 +88,7 @@ def test_contract_20_hooks_that_look_in_a_repeated_second_sweep(times):
         y = w * w * w
         g = tape.gradients(y, x, create_graph=True)
         if k >= times:
-            w.register_hook(lambda g: float(g) * 0 and None)
+            w.register_hook(lambda g: print(float(g)))
         h = tape.gradients(g, x, create_graph=True)
         close(h, jax.grad(jax.grad(lambda x: jnp.sin(x) ** 3))(0.5 + k))
         close(tape.gradients(h, x), jax.grad(jax.grad(jax.grad(lambda x: jnp.sin(x) ** 3)))(0.5 + k))
