@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from tape import record
+from tape import boundary, jaxapi, record
 from tape.errors import LostGradientError, TapeTypeError
 from tape.kernel import Op
 from tape.program import look
-from tape.record import Handle
+from tape.segment import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -57,7 +57,7 @@ def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
         leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
         try:
             return _call(leaves, tree, numbers_are_arrays=True)
-        except record.CONCRETE_ERRORS:
+        except jaxapi.CONCRETE_ERRORS:
             return _call(leaves, tree, numbers_are_arrays=False)
 
     def _call(leaves: list[Any], tree: Any, *, numbers_are_arrays: bool) -> Any:
@@ -114,9 +114,9 @@ class _Applied:
         it = iter(arrays)
         filled = [next(it) if x is _DYNAMIC else x.value for x in self.template]
         args, kwargs = jax.tree.unflatten(self.tree, filled)
-        with record.refusing_captures(self.name):
+        with boundary.refusing_captures(self.name):
             result = self.fun(*args, **kwargs)
         for x in jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, Handle)):
             if isinstance(x, Handle) and x._place.kind.requires_grad:
-                raise LostGradientError(record.capture_message(self.name, x))
+                raise LostGradientError(boundary.capture_message(self.name, x))
         return jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, result, is_leaf=lambda x: isinstance(x, Handle))

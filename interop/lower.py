@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import jaxapi, record
+from tape import boundary, jaxapi, record
 from tape.errors import TapeTypeError
 from tape.modes import enable_grad
 from tape.program import look
 from tape.pullback import differentiable
-from tape.record import Handle
+from tape.segment import Handle
 from tape.sweep import Sweep, target_of
 
 if TYPE_CHECKING:
@@ -53,15 +53,17 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
         leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
         leaves = [look(x) if isinstance(x, Handle) else x for x in leaves]
         dynamic = [isinstance(x, (jax.Array, np.ndarray, np.generic, float, complex)) or type(x) is int for x in leaves]
+        arguments = [x for x, d in zip(leaves, dynamic, strict=True) if d]
+        statics = [None if d else x for x, d in zip(leaves, dynamic, strict=True)]  # what JAX keeps of us may hold no tracer
         trees: list[Any] = []
 
         def run(arrays: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
             """Call the tape function on Variables of ``arrays``; return them and its flat outputs as Variables."""
             inputs = [record.leaf(jnp.asarray(x), requires_grad=differentiable(jnp.asarray(x))) for x in arrays]
             it = iter(inputs)
-            filled = [next(it) if d else x for x, d in zip(leaves, dynamic, strict=True)]
+            filled = [next(it) if d else x for x, d in zip(statics, dynamic, strict=True)]
             again_args, again_kwargs = jax.tree.unflatten(tree, filled)
-            with enable_grad(), record.allowing_captures():
+            with enable_grad(), boundary.allowing_captures():
                 result = tape_fun(*again_args, **again_kwargs)
             flat, out_tree = jax.tree.flatten(result, is_leaf=lambda x: isinstance(x, Handle))
             trees[:] = [out_tree]
@@ -77,7 +79,7 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
 
             def pull(seeds: list[Any]) -> list[Any]:
                 sweep = Sweep([target_of(v) for v in inputs if v._place.kind.requires_grad], (), create_graph=False)
-                with record.allowing_captures():
+                with boundary.allowing_captures():
                     sweep.run(able, [record.leaf(s) for s in seeds])
                 found = [sweep.gradients.get(target_of(v)) if v._place.kind.requires_grad else None for v in inputs]
                 return [jnp.zeros(v.shape, v.dtype) if g is None else _array(g) for v, g in zip(inputs, found, strict=True)]
@@ -91,7 +93,7 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
             return kept(cts=cts)  # type: ignore[no-any-return]
 
         call.defvjp(forward, backward)
-        results = call(*[x for x, d in zip(leaves, dynamic, strict=True) if d])
+        results = call(*arguments)
         return jax.tree.unflatten(trees[0], results)
 
     return lowered
@@ -121,5 +123,6 @@ def _variable(value: Any) -> Any:
 
 
 def _array(variable: Any) -> Any:
-    found = look(variable)
+    with boundary.allowing_captures():  # JAX differentiates it by our sweep: nothing is lost
+        found = look(variable)
     return found if isinstance(found, jax.Array) else jnp.asarray(found)

@@ -12,7 +12,7 @@ from tape.differentiation import describe
 from tape.errors import TapeTypeError, TapeValueError
 from tape.modes import no_grad
 from tape.program import look, run_pending
-from tape.record import LOCAL, Handle
+from tape.segment import LOCAL, Handle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import jaxapi, record
+from tape import errors, jaxapi, record
 from tape.errors import TapeError
 from tape.mirror import call, describe, mirrored, on_values
 from tape.program import look
-from tape.record import Handle
+from tape.segment import Handle
 from tape.selection import SELECTIONS
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def array(original: Callable[..., Any]) -> Callable[..., Any]:
                 if name == "asarray" and any(isinstance(x, np.ndarray) for x in leaves):
                     value = jnp.array(value, copy=True)
             except (TypeError, ValueError, OverflowError) as e:
-                raise (record.wrap_jax_error(e, name) or e) from e
+                raise (errors.wrap(e, name) or e) from e
         return record.leaf(value)
 
     return _made
@@ -121,7 +121,7 @@ def metadata(original: Callable[..., Any]) -> Callable[..., Any]:
         except TapeError:
             raise
         except (TypeError, ValueError) as e:
-            raise (record.wrap_jax_error(e, original.__name__) or e) from e
+            raise (errors.wrap(e, original.__name__) or e) from e
 
     return _answer
 

@@ -6,7 +6,7 @@ the traced program.  Equal programs are one op, so that a lambda made anew at ea
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import functools
 import inspect
 import sys
@@ -16,14 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import jaxapi, record
+from tape import errors, jaxapi, record
 from tape.captures import trace_capturing
 from tape.errors import TapeError, TapeTypeError
 from tape.fingerprint import fingerprint
 from tape.kernel import Kernel, Op
 from tape.program import look
 from tape.pullback import differentiable
-from tape.record import LOCAL, Handle
+from tape.segment import LOCAL, Handle
 from tape.trie import RECORD
 
 if TYPE_CHECKING:
@@ -111,12 +111,12 @@ def invoke(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: di
         traced = trace_capturing(_Applied(fun, tree, template), [v._place.kind.aval for v in variables], callables)
     except TapeError:
         raise
-    except record.CONCRETE_ERRORS:
+    except jaxapi.CONCRETE_ERRORS:
         raise
     except (TypeError, ValueError, IndexError, OverflowError) as e:
         if type(e) not in (TypeError, ValueError, IndexError, OverflowError):
             raise
-        raise (record.wrap_jax_error(e, name) or e) from e
+        raise (errors.wrap(e, name) or e) from e
     constants = [_constant(c) for c in traced.jaxpr.consts]
     op = _intern(name, jaxapi.hoist(traced.jaxpr, traced.used), jax.tree.structure(traced.shapes))
     return record.record(op, [*constants, *variables, *traced.captured])
@@ -217,7 +217,9 @@ def _handing_variables(fun: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of arrays that calls a function of Variables."""
 
     def handing(*args: Any, **kwargs: Any) -> Any:
-        return _leave(fun(*_enter(args), **_enter(kwargs)))
+        captures = LOCAL.captures
+        with contextlib.nullcontext() if captures is None else captures.part():
+            return _leave(fun(*_enter(args), **_enter(kwargs)))
 
     handing.__name__ = handing.__qualname__ = getattr(fun, "__name__", type(fun).__name__)
     vars(handing)["__wrapped__"] = fun  # JAX's messages name it
@@ -245,22 +247,22 @@ def _leave(tree: Any) -> Any:
     return jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, tree, is_leaf=lambda x: isinstance(x, Handle))
 
 
-_OPS: collections.OrderedDict[Hashable, Op] = collections.OrderedDict()
+_OPS: dict[Hashable, Op] = {}  # the oldest first
 
 
 def _intern(name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any) -> Op:
     """Return the op of a traced program, the same one for an equal program."""
     key = (name, tree, fingerprint(jaxpr))
-    found = _OPS.get(key)
+    found = _OPS.pop(key, None)
     if found is not None:
-        _OPS.move_to_end(key)
+        _OPS[key] = found  # the newest again
         return found
     kernel = Kernel(name, jaxpr, tree)
     made = Op(name, lambda *arrays: jax.tree.unflatten(tree, kernel.inline(*arrays)))
     made._kernels[kernel.in_avals] = kernel
     _OPS[key] = made
-    while len(_OPS) > _OPS_LIMIT:
-        _OPS.popitem(last=False)
+    if len(_OPS) > _OPS_LIMIT:
+        _OPS.pop(next(iter(_OPS)), None)
     return made
 
 

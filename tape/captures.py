@@ -6,6 +6,7 @@ closes over; where the trace meets another one that somebody outside holds, it i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import types
@@ -18,7 +19,8 @@ from jax import lax, random
 from tape import record
 from tape.errors import LeakedTracerError, TapeRuntimeError
 from tape.jaxapi import Tracer, trace
-from tape.record import LOCAL, Cell, Extra, Handle, handle
+from tape.record import handle
+from tape.segment import LOCAL, Cell, Extra, Handle, no_segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -48,17 +50,18 @@ class Captures:
         self._inputs: Sequence[Any] = ()
         self._own: dict[int, Cell] = {}  # cells made in this trace; kept, so that their ids stay theirs
         self._stand_ins: dict[int, Cell] = {}  # id(captured cell) -> cell of the traced value
+        self._standing: set[int] = set()  # ids of those
         self._old: Any = None
 
     def __enter__(self) -> None:
         self._old = (LOCAL.captures, LOCAL.eager, LOCAL.segment, LOCAL.lifting)
         LOCAL.captures, LOCAL.eager, LOCAL.lifting = self, True, None
-        LOCAL.segment = record._no_segment  # what is pending outside stays so
+        LOCAL.segment = no_segment  # what is pending outside stays so
 
     def __exit__(self, *_: object) -> None:
         LOCAL.captures, LOCAL.eager, parked, LOCAL.lifting = self._old
         segment = parked()
-        LOCAL.segment = parked if segment is not None and segment.pending else record._no_segment
+        LOCAL.segment = parked if segment is not None and segment.pending else no_segment
         leaked = None
         for v, origin, place, cell in self._before:
             if v._cell is not cell and isinstance(v._cell[0], Tracer) and not isinstance(cell[0], Tracer):
@@ -81,6 +84,15 @@ class Captures:
         """Note a cell that was made in this trace."""
         self._own[id(cell)] = cell
 
+    @contextlib.contextmanager
+    def part(self) -> Iterator[None]:
+        """While JAX traces one callable: the cells made in it are forgotten with it."""
+        outer, self._own = self._own, dict(self._own)
+        try:
+            yield
+        finally:
+            self._own = outer
+
     def leaf(self, value: Any, *, requires_grad: bool) -> Any:
         """Make a Variable of this trace."""
         made = record.leaf(value, requires_grad=requires_grad)
@@ -91,7 +103,7 @@ class Captures:
         """Return the Variable as this trace knows it: one of its own as it is, for a captured one its stand-in."""
         cell = variable._cell
         key = id(cell)
-        if key in self._own or type(cell[0]) in _PYTHON_SCALARS:
+        if key in self._own or key in self._standing or type(cell[0]) in _PYTHON_SCALARS:
             return variable
         stand_in = self._stand_ins.get(key)
         if stand_in is None:
@@ -102,8 +114,12 @@ class Captures:
                 self.unknown[key] = variable
                 self._before.append((variable, variable._segment, variable._place, cell))
                 value = _placeholder(variable._place.kind.aval) if cell[0] is None else cell[0]
-            stand_in = self._stand_ins[key] = [value]
-            self.adopt(stand_in)
+            stand_in = [value]
+            if cell[0] is None and position is None:
+                self.adopt(stand_in)  # a placeholder belongs to the part of the trace that meets it
+            else:
+                self._stand_ins[key] = stand_in
+                self._standing.add(id(stand_in))
         made = handle(variable._segment, variable._place, stand_in)
         if variable._segment is None and variable._place.kind.requires_grad:  # a sweep inside finds the leaf itself
             made._extra = Extra()

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import emission, record
+from tape import boundary, emission, record
 from tape.errors import (
     SeedDtypeError,
     SeedError,
@@ -23,8 +23,8 @@ from tape.errors import (
 )
 from tape.kernel import Op
 from tape.program import run_pending
-from tape.record import LOCAL, Extra, Handle, LeafNode, set_mode
 from tape.replay import remember, replayed
+from tape.segment import LOCAL, Extra, Handle, LeafNode, set_mode
 from tape.sweep import Sweep, target_of
 from tape.trie import RECORD, SWEEP
 
@@ -97,7 +97,7 @@ def backward(
     finally:
         set_mode(old)
     for variable, gradient in changes:
-        record.check_no_leak("backward", variable, gradient._cell[0])
+        boundary.check_no_leak("backward", variable, gradient._cell[0])
     if plain and pending is not None and start is not None and outputs._segment is pending and not consumed:
         remember(outputs, pending, start, sweep, changes)
     retain = create_graph if retain_graph is None else retain_graph

@@ -15,8 +15,9 @@ from tape.errors import GradientDtypeError, GradientShapeError
 from tape.kernel import Op
 from tape.plan import ADD, Instruction, Plan
 from tape.program import run_pending
-from tape.record import LOCAL, Segment, handle
-from tape.trie import Place, State
+from tape.record import handle
+from tape.segment import LOCAL, Extra, Handle, LeafNode, Segment
+from tape.trie import SEGMENT_LIMIT, Place, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,7 +46,7 @@ def share(variable: Any) -> Any:
     """A handle of its own for the same value, so that no two owners hold one handle; a leaf's gradient still goes to the leaf."""
     made = handle(variable._segment, variable._place, variable._cell)
     if variable._segment is None and variable._place.kind.requires_grad:
-        made._extra = record.Extra()
+        made._extra = Extra()
         made._extra.node = record.node_of(variable)
     return made
 
@@ -83,9 +84,9 @@ def forward_handle(segment: Segment, state: State, slot: int, leaf_index: dict[i
     if slot in leaf_index:
         cell = segment.leaves[leaf_index[slot]]
         origin = segment.origins.get(slot)
-        if isinstance(origin, record.LeafNode):
+        if isinstance(origin, LeafNode):
             made = handle(None, place, cell)
-            made._extra = record.Extra()
+            made._extra = Extra()
             made._extra.node = origin
             return made
         if origin is not None:
@@ -119,7 +120,7 @@ def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch
     if not plan.instructions:
         return {slot: share(seeds[value - state.n_slots]) for slot, value in plan.outputs}
     pending = LOCAL.segment()
-    if pending is not None and pending is not segment and pending.state.depth + len(plan.instructions) > 2 * record.SEGMENT_LIMIT:
+    if pending is not None and pending is not segment and pending.state.depth + len(plan.instructions) > 2 * SEGMENT_LIMIT:
         run_pending(pending, "length")  # so that every segment of a long tape is swept from the same empty state
     if plan.straight and not LOCAL.eager:
         target = record.current()
@@ -257,7 +258,7 @@ def run_hooks(hooks: dict[int, Callable[..., Any]], gradient: Any) -> Any:
         replacement = hook(gradient)
         if replacement is None:
             continue
-        if not isinstance(replacement, record.Handle):
+        if not isinstance(replacement, Handle):
             replacement = record.constant(replacement)
         old, new = gradient._place.kind.aval, replacement._place.kind.aval
         if new.shape != old.shape:

@@ -22,6 +22,7 @@ __all__ = [
     "TapeValueError",
     "UnconnectedError",
     "UnrecordedGradientError",
+    "wrap",
 ]
 
 
@@ -87,3 +88,11 @@ class GradientShapeError(RuleError, ValueError):
 
 class GradientDtypeError(RuleError, TypeError):
     """A VJP rule or a custom backward returned a cotangent of the wrong dtype."""
+
+
+def wrap(error: Exception, what: str) -> TapeError | None:
+    """Return the TapeError that says what JAX's TypeError, ValueError or IndexError says; None for any other."""
+    for builtin, ours in ((TypeError, TapeTypeError), (IndexError, TapeIndexError), (ValueError, TapeValueError)):
+        if isinstance(error, builtin):
+            return ours(f"{what}: {error}")
+    return None

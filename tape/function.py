@@ -18,7 +18,9 @@ from tape.kernel import Op
 from tape.modes import enable_grad, no_grad
 from tape.plan import FunctionOp
 from tape.program import look
-from tape.record import LOCAL, Handle, Segment, handle
+from tape.pullback import differentiable
+from tape.record import handle
+from tape.segment import LOCAL, Extra, Handle, Segment
 from tape.trie import CONSTANT, RECORD
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class _Kept:
         """Make the Variable again."""
         made = handle(own if self.own else self.segment, self.place, self.cell)
         if self.node is not None:
-            made._extra = record.Extra()
+            made._extra = Extra()
             made._extra.node = self.node
         return made
 
@@ -232,21 +234,15 @@ def _entry_op(cls: type[Function], n_inputs: int, n_outputs: int) -> FunctionOp:
 def _as_custom_vjp(cls: type[Function], args: Any, kwargs: Any, inputs: list[Any], outputs: list[Any]) -> list[Any]:
     """Compute the outputs as a JAX function whose derivative is the user's backward."""
     n_outputs = len(outputs)
-
-    def rebuild(arrays: Any) -> tuple[list[Any], dict[str, Any], list[Any]]:
-        it = iter(arrays)
-
-        def swap(x: Any) -> Any:
-            return record.leaf(next(it)) if isinstance(x, (Handle, jax.Array, np.ndarray)) else x
-
-        walked = [jax.tree.map(swap, a, is_leaf=lambda x: isinstance(x, Handle)) for a in args]
-        keyed = {k: jax.tree.map(swap, v, is_leaf=lambda x: isinstance(x, Handle)) for k, v in kwargs.items()}
-        return walked, keyed, []
+    avals = tuple(v._place.kind.aval for v in inputs)
+    leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
+    template = [_ARGUMENT if isinstance(x, (Handle, jax.Array, np.ndarray)) else x for x in leaves]  # what JAX keeps of us may hold no tracer
 
     def run(arrays: Any) -> tuple[Context, list[Any]]:
-        ctx = Context(cls, tuple(v._place.kind.requires_grad for v in inputs))
-        ctx._avals = tuple(v._place.kind.aval for v in inputs)
-        walked, keyed, _ = rebuild(arrays)
+        ctx = Context(cls, tuple(differentiable(aval) for aval in avals))  # what JAX differentiates by, it does not say
+        ctx._avals = avals
+        it = iter(arrays)
+        walked, keyed = jax.tree.unflatten(tree, [record.leaf(next(it)) if x is _ARGUMENT else x for x in template])
         with enable_grad():  # JAX differentiates what is saved; the Variables are constants
             result = cls.forward(ctx, *walked, **keyed)
         leaves = jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, Handle))
@@ -261,6 +257,7 @@ def _as_custom_vjp(cls: type[Function], args: Any, kwargs: Any, inputs: list[Any
         leaves, tree = jax.tree.flatten(ctx._saved, is_leaf=lambda x: isinstance(x, Handle))
         arrays_saved = [look(x) if isinstance(x, Handle) else x for x in leaves]
         marks = [isinstance(x, Handle) for x in leaves]
+        ctx._saved = ()
         return results, _Residuals(arrays_saved, (ctx, tree, marks))
 
     def backward(residuals: _Residuals, cts: Any) -> Any:
@@ -277,6 +274,9 @@ def _as_custom_vjp(cls: type[Function], args: Any, kwargs: Any, inputs: list[Any
         values = [jax.lax.stop_gradient(v) for v in values]
     assert len(values) == n_outputs
     return [record.leaf(v) for v in values]
+
+
+_ARGUMENT = object()
 
 
 class _Residuals:

@@ -21,7 +21,7 @@ from tape.errors import ConcretizationError, TapeIndexError
 from tape.kernel import Op
 from tape.mirror import call
 from tape.program import look
-from tape.record import Handle
+from tape.segment import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import numpy as np
 from tape import updates
 from tape.errors import TapeTypeError, TapeValueError
 from tape.mirror import on_values, variable
-from tape.record import Handle
+from tape.segment import Handle
 
 __all__ = ["array_function", "array_ufunc"]
 

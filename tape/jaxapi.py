@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.errors
 import jax.extend.core as extend
 from jax.core import ShapedArray, Tracer, ensure_compile_time_eval, eval_jaxpr
 from jax.dtypes import float0
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CALL_JAXPR_PARAMS",
+    "CONCRETE_ERRORS",
     "ClosedJaxpr",
     "Jaxpr",
     "JaxprEqn",
@@ -41,6 +43,15 @@ __all__ = [
     "prune",
     "trace",
 ]
+
+
+CONCRETE_ERRORS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 
 
 def primitive(name: str) -> Primitive | None:

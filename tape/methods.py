@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import indexing, interception, jaxapi, record, selection, updates
+from tape import errors, indexing, interception, jaxapi, record, selection, updates
 from tape.errors import LostGradientError, TapeTypeError
 from tape.kernel import Op
 from tape.mirror import Application, call, mirrored, on_values
 from tape.program import look
-from tape.record import LOCAL, Handle, handle, set_mode
+from tape.record import handle
+from tape.segment import LOCAL, Handle, set_mode
 from tape.template import ARRAY
 from tape.trie import CONSTANT, RECORD, Place, kind_of
 
@@ -129,7 +130,7 @@ def _constant(value: Any, called: str) -> Any:
     try:
         return record.constant(value)
     except (TypeError, ValueError, OverflowError) as e:
-        raise (record.wrap_jax_error(e, called) or e) from e
+        raise (errors.wrap(e, called) or e) from e
 
 
 def _unary(name: str, fun: Callable[..., Any]) -> Callable[[Any], Any]:

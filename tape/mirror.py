@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from tape import jaxapi, record
+from tape import errors, jaxapi, record
 from tape.errors import ConcretizationError, LostGradientError, TapeError
 from tape.kernel import Op, intern_op
 from tape.program import look
 from tape.pullback import differentiable
-from tape.record import Handle
 from tape.roles import Roles, roles_of
+from tape.segment import LOCAL, Handle
 from tape.template import ARRAY, Baked, Fixed, Node, Static, Structured, fill, fix, unfix
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def call(
             break  # nothing is left to trace with
         try:
             result = record.record(op, splitter.variables)
-        except record.CONCRETE_ERRORS as e:
+        except jaxapi.CONCRETE_ERRORS as e:
             error = e
             if key is not None:
                 if len(_NEEDS_VALUES) > _KNOWN_LIMIT:
@@ -197,7 +197,7 @@ def _split(
     except TapeError:
         raise
     except (TypeError, ValueError, OverflowError) as e:
-        raise (record.wrap_jax_error(e, name) or e) from e
+        raise (errors.wrap(e, name) or e) from e
     application = Application(fun, positional, keyword)
     key = (fun, positional, keyword)
     try:
@@ -215,12 +215,12 @@ def describe(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: 
         splitter, op, _ = _split(fun, name, roles_of(fun, name), args, kwargs, scalars=scalars, bake=None)
         try:
             kernel = op.kernel(tuple(v._place.kind.aval for v in splitter.variables))
-        except record.CONCRETE_ERRORS:
+        except jaxapi.CONCRETE_ERRORS:
             if not scalars:
                 raise
             continue
         except (TypeError, ValueError, IndexError) as e:
-            raise (record.wrap_jax_error(e, name) or e) from e
+            raise (errors.wrap(e, name) or e) from e
         return unfix(jax.tree.unflatten(kernel.tree, kernel.out_avals))
     raise AssertionError
 
@@ -238,14 +238,14 @@ def on_values(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs:
         if isinstance(leaf, jaxapi.Tracer) or (isinstance(leaf, Handle) and isinstance(look(leaf), jaxapi.Tracer)):
             msg = f"{name}: needs the value of an argument, which is not known inside a JAX transformation; give static sizes, or call it outside"
             raise ConcretizationError(msg) from error
-        if isinstance(leaf, Handle) and leaf._place.kind.requires_grad and record.LOCAL.mode:
+        if isinstance(leaf, Handle) and leaf._place.kind.requires_grad and LOCAL.mode:
             requiring = leaf._place.kind.aval
     values, options = jax.tree.map(_value, (args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
     with jaxapi.ensure_compile_time_eval():
         try:
             results = fun(*values, **options)
         except (TypeError, ValueError, IndexError) as e:
-            raise (record.wrap_jax_error(e, name) or e) from e
+            raise (errors.wrap(e, name) or e) from e
     if requiring is not None and any(isinstance(x, _ARRAYS) and differentiable(x) for x in jax.tree.leaves(results)):
         msg = (
             f"{name}: the result depends on the values of a Variable that requires grad (shape {requiring.shape}, dtype {requiring.dtype}) "

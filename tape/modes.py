@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tape.errors import TapeTypeError
-from tape.record import LOCAL, close, set_mode
+from tape.segment import LOCAL, close, set_mode
 from tape.trie import CONSTANT, RECORD
 
 if TYPE_CHECKING:

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from tape import jaxapi, record
+from tape import boundary, jaxapi
 from tape.errors import LostGradientError
+from tape.segment import LOCAL, Handle, close
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tape.record import Segment
+    from tape.segment import Segment
     from tape.trie import State
 
 __all__ = ["look", "run_pending"]
@@ -56,12 +57,12 @@ class Program:
         self.executable: Callable[..., Sequence[Any]] | None = None
 
 
-def look(variable: record.Handle) -> Any:
+def look(variable: Handle) -> Any:
     """Return the variable's array, running what is pending if it must."""
-    if record.LOCAL.lifting is not None and variable._place.kind.requires_grad:
-        raise LostGradientError(record.capture_message(record.LOCAL.lifting, variable))
-    if record.LOCAL.captures is not None:
-        variable = record.LOCAL.captures.inside(variable)
+    if LOCAL.lifting is not None and variable._place.kind.requires_grad:
+        raise LostGradientError(boundary.capture_message(LOCAL.lifting, variable))
+    if LOCAL.captures is not None:
+        variable = LOCAL.captures.inside(variable)
     value = variable._cell[0]
     if value is None:
         segment = variable._segment
@@ -92,7 +93,7 @@ def run_pending(segment: Segment, reason: str) -> None:
             results = _run(state, program, [cell[0] for cell in segment.leaves])
             STATS.flushed(reason)
         _store(segment, program, results)
-    record.close(segment)
+    close(segment)
 
 
 def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:

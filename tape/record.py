@@ -1,157 +1,43 @@
 """Recording: an op on Variables becomes an entry of the pending segment, and runs nothing.
 
-A :class:`Segment` is the pending part of a thread's tape: a state of the trie, the cells of the leaves that entered it, and the cells
-of its results.  A cell is a list of one item, the value once there is one.  Variables hold cells, and a segment tells by a cell's
-reference count whether a Variable still does; so nothing here refers back to a Variable, and dropping Variables frees their tape.
+A structure recorded before is found again on the trie: one look-up per entry gives its place, shape and dtype.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import threading
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.errors
 import numpy as np
 
-from tape import jaxapi
-from tape.errors import LeakedTracerError, LostGradientError, TapeError, TapeIndexError, TapeTypeError, TapeValueError
-from tape.statistics import STATS
-from tape.trie import CONSTANT, RECORD, SEGMENT_LIMIT, Place, State, kind_of, root
+from tape import boundary, errors, jaxapi
+from tape.errors import LostGradientError, TapeError
+from tape.segment import LOCAL, Cell, Extra, Handle, LeafNode, Segment, configuration
+from tape.trie import CONSTANT, Place, State, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from tape.kernel import Op
 
 __all__ = [
-    "LOCAL",
-    "SEGMENT_LIMIT",
-    "Extra",
-    "Handle",
-    "LeafNode",
-    "Segment",
+    "TracerMetError",
+    "connect",
     "constant",
+    "current",
     "handle",
     "leaf",
+    "node_of",
     "place_in",
     "record",
     "record_one",
     "record_two",
+    "scalar",
 ]
 
 
-Cell = list[Any]
-
-
-class LeafNode:
-    """Where a leaf's gradient goes: the Variable (weakly) and its hooks."""
-
-    __slots__ = ("hooks", "ref")
-
-    def __init__(self, variable: Handle) -> None:
-        self.ref = weakref.ref(variable)
-        self.hooks: dict[int, Callable[..., Any]] = {}
-
-
-class Extra:
-    """What few Variables have: a gradient, a name, hooks."""
-
-    __slots__ = ("assigned", "grad", "inside", "name", "node", "post_hooks")
-
-    def __init__(self) -> None:
-        self.grad: Any = None
-        self.assigned = False  # .grad was set by the user, not by a sweep
-        self.inside = False  # made inside a JAX transformation
-        self.name: str | None = None
-        self.node: LeafNode | None = None
-        self.post_hooks: dict[int, Callable[..., Any]] = {}
-
-
-class Handle:
-    """The recorder's side of a Variable.
-
-    ``_cell`` holds the value or will; ``_segment`` is the segment that produced it (None for a leaf); ``_place`` its slot and kind.
-    """
-
-    __slots__ = ("__weakref__", "_cell", "_extra", "_place", "_segment")
-
-    _cell: Cell
-    _segment: Segment | None
-    _place: Place
-    _extra: Extra | None
-
-
-class Segment:
-    """A run of entries: pending, or run (then it keeps what a later sweep needs)."""
-
-    __slots__ = (
-        "__weakref__",
-        "cells",
-        "configuration",
-        "entered",
-        "functions",
-        "hooks",
-        "kept",
-        "leaves",
-        "lock",
-        "origins",
-        "pending",
-        "released",
-        "retained",
-        "saved",
-        "serial",
-        "state",
-        "x64",
-    )
-
-    serials: ClassVar[itertools.count[int]] = itertools.count()
-
-    def __init__(self, configuration: Any, mode: int) -> None:
-        self.state: State = root(configuration, mode)
-        self.configuration = configuration
-        self.x64 = configuration[0]
-        self.pending = True
-        self.cells: dict[int, Cell] = {}
-        self.leaves: list[Cell] = []
-        self.entered: dict[int, int] = {}  # id(cell of a leaf) -> slot; self.leaves keeps the cells alive
-        self.origins: dict[int, Any] = {}  # slot of a differentiable leaf -> LeafNode, or (segment, slot)
-        self.functions: dict[int, Any] = {}  # first slot of a tape.Function's entry -> its context
-        self.hooks: dict[int, dict[int, Callable[..., Any]]] = {}
-        self.retained: dict[int, list[weakref.ref[Handle]]] = {}
-        self.saved: dict[int, Cell] = {}
-        self.kept: tuple[int, ...] = ()  # the slots in saved: part of the structure, once it has run
-        self.released: frozenset[int] = frozenset()  # depths of the entries that a sweep released
-        self.serial = next(self.serials)
-        self.lock = threading.Lock()
-        STATS.segments[id(self)] = weakref.ref(self)
-
-    def __del__(self) -> None:
-        STATS.ended(self)
-
-
-class _Local(threading.local):
-    """The recorder of one thread."""
-
-    segment: Callable[[], Segment | None]
-
-    def __init__(self) -> None:
-        self.segment = _no_segment
-        self.mode = RECORD
-        self.eager = False  # no segment is pending then
-        self.writing = False  # a sweep is being written
-        self.lifting: str | None = None  # the raw JAX function that is being traced
-        self.captures: Any = None  # the callable of the tape that is being traced
-
-
-def _no_segment() -> None:
-    return None
-
-
-LOCAL = _Local()
 _variable_type: type[Handle] = Handle
 _new = object.__new__
 _config: Any = jax.config
@@ -163,19 +49,6 @@ def connect(variable_type: type[Handle], run_pending: Callable[[Segment, str], N
     global _variable_type, _run_pending  # noqa: PLW0603 - set once, at import
     _variable_type = variable_type
     _run_pending = run_pending
-
-
-def configuration() -> tuple[Any, ...]:
-    """The settings of JAX that change what a recorded op means."""
-    return (
-        _config.jax_enable_x64,
-        _config.jax_default_matmul_precision,
-        _config.jax_default_device,
-        _config.jax_default_prng_impl,
-        _config.jax_numpy_rank_promotion,
-        _config.jax_numpy_dtype_promotion,
-        _config.jax_debug_nans,
-    )
 
 
 def current() -> Segment:
@@ -193,21 +66,6 @@ def current() -> Segment:
     if not local.eager:
         local.segment = weakref.ref(segment)
     return segment
-
-
-def set_mode(mode: int) -> int:
-    """Set this thread's grad mode and return the old one."""
-    old, LOCAL.mode = LOCAL.mode, mode
-    segment = LOCAL.segment()
-    if segment is not None and mode != old:
-        segment.state = segment.state.switched(mode)
-    return old
-
-
-def close(segment: Segment) -> None:
-    """Take ``segment`` from its thread: the next entry starts a new one."""
-    if LOCAL.segment() is segment:
-        LOCAL.segment = _no_segment
 
 
 def handle(segment: Segment | None, place: Place, cell: Cell) -> Any:
@@ -313,47 +171,6 @@ def _enter(segment: Segment, variable: Handle) -> int:
             extra = variable._extra
             segment.origins[slot] = extra.node if extra is not None and extra.node is not None else node_of(variable)
     return slot
-
-
-CONCRETE_ERRORS = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.NonConcreteBooleanIndexError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerBoolConversionError,
-    jax.errors.TracerIntegerConversionError,
-)
-
-
-@contextlib.contextmanager
-def refusing_captures(name: str) -> Iterator[None]:
-    """While a raw JAX function is traced: a Variable that requires grad and is none of its arguments would lose its gradient."""
-    old, LOCAL.lifting = LOCAL.lifting, name
-    captures, LOCAL.captures = LOCAL.captures, None
-    try:
-        yield
-    finally:
-        LOCAL.lifting = old
-        LOCAL.captures = captures
-
-
-@contextlib.contextmanager
-def allowing_captures() -> Iterator[None]:
-    """While a function of the tape runs inside a raw JAX function: Variables are looked at as usual."""
-    old, LOCAL.lifting = LOCAL.lifting, None
-    try:
-        yield
-    finally:
-        LOCAL.lifting = old
-
-
-def capture_message(name: str, variable: Handle) -> str:
-    """Say which Variable a lifted function captured."""
-    aval = variable._place.kind.aval
-    called = f" {variable._extra.name!r}" if variable._extra is not None and variable._extra.name else ""
-    return (
-        f"lift: the function {name!r} captures a Variable{called} that requires grad (shape {aval.shape}, dtype {aval.dtype}), whose gradient "
-        "would be lost; pass it as an argument, or capture variable.detach()"
-    )
 
 
 class TracerMetError(Exception):
@@ -495,10 +312,10 @@ def first_meeting(segment: Segment, op: Any, key: tuple[Any, ...]) -> State:
             kernel = op.kernel(tuple(state.table[s].kind.aval for s in slots))
         except TapeError:
             raise
-        except CONCRETE_ERRORS:
+        except jaxapi.CONCRETE_ERRORS:
             raise
         except (TypeError, ValueError, IndexError) as e:
-            raise (wrap_jax_error(e, op.name) or e) from e
+            raise (errors.wrap(e, op.name) or e) from e
     else:
         kernel = op
     return state.entry(key, op, kernel, slots)
@@ -511,7 +328,7 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     captures = LOCAL.captures
     for v in inputs:
         if LOCAL.lifting is not None and v._place.kind.requires_grad:
-            raise LostGradientError(capture_message(LOCAL.lifting, v))
+            raise LostGradientError(boundary.capture_message(LOCAL.lifting, v))
         slots.append(place_in(segment, v if captures is None else captures.inside(v)))
     child = first_meeting(segment, op, (op, *slots))
     segment.state = child
@@ -542,25 +359,3 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     segment.kept = tuple(segment.saved)
     segment.entered = {}
     return made[0] if kernel.single else jax.tree.unflatten(kernel.tree, made)
-
-
-def check_no_leak(function: str, variable: Handle, value: Any) -> None:
-    """Refuse to store a tracer in a Variable from outside the running JAX transformation."""
-    if not isinstance(value, jaxapi.Tracer) or isinstance(variable._cell[0], jaxapi.Tracer):
-        return
-    if variable._extra is not None and variable._extra.inside:
-        return
-    aval = variable._place.kind.aval
-    msg = (
-        f"{function}: a value that exists only inside a JAX transformation would be stored in a Variable from outside (shape {aval.shape}, "
-        f"dtype {aval.dtype}); return it from the transformed function (tape.gradients returns gradients), or pass the Variable's value in"
-    )
-    raise LeakedTracerError(msg)
-
-
-def wrap_jax_error(error: Exception, what: str) -> TapeError | None:
-    """Return the TapeError that says what JAX's TypeError, ValueError or IndexError says; None for any other."""
-    for builtin, ours in ((TypeError, TapeTypeError), (IndexError, TapeIndexError), (ValueError, TapeValueError)):
-        if isinstance(error, builtin):
-            return ours(f"{what}: {error}")
-    return None

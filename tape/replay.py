@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tape.program import run_pending
-from tape.record import LOCAL, LeafNode
 from tape.rules import registry
+from tape.segment import LOCAL, LeafNode
 
 if TYPE_CHECKING:
-    from tape.record import Segment
+    from tape.segment import Segment
     from tape.sweep import Sweep
     from tape.trie import Place, State
 

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import jaxapi, record
+from tape import errors, jaxapi, record
 from tape.errors import TapeValueError
 from tape.mirror import call, mirrored, on_values, variable
 from tape.program import look
-from tape.record import Handle
+from tape.segment import LOCAL, Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ def _by_position(fun: Callable[..., Any], data: tuple[str, ...], deciding: str) 
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as e:
-            raise (record.wrap_jax_error(e, name) or e) from e
+            raise (errors.wrap(e, name) or e) from e
         given = bound.arguments
         if any(given.get(n) is not None for n in static) or not _is_array(given[deciding]) or not _known(given[deciding]):
             return call(fun, name, args, kwargs)
@@ -82,7 +82,7 @@ def _by_value(fun: Callable[..., Any], data: tuple[str, ...]) -> Callable[..., A
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as e:
-            raise (record.wrap_jax_error(e, name) or e) from e
+            raise (errors.wrap(e, name) or e) from e
         given = bound.arguments
         sources = [given[n] for n in data]
         if given.get("size") is not None or not _requires_grad(sources) or not _known(sources):
@@ -104,7 +104,7 @@ def _first_positions(values: Any, wanted: Any) -> Any:
 
 
 def _requires_grad(values: Any) -> bool:
-    return bool(record.LOCAL.mode) and any(isinstance(v, Handle) and v._place.kind.requires_grad for v in values)
+    return bool(LOCAL.mode) and any(isinstance(v, Handle) and v._place.kind.requires_grad for v in values)
 
 
 def _detached(value: Any) -> Any:
@@ -120,7 +120,7 @@ def _unique(fun: Callable[..., Any], parameter: str) -> Callable[..., Any]:
         try:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError as e:
-            raise (record.wrap_jax_error(e, name) or e) from e
+            raise (errors.wrap(e, name) or e) from e
         source = given[parameter]
         if given.get("size") is not None:
             return call(fun, name, args, kwargs)

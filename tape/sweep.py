@@ -14,7 +14,7 @@ from tape import emission, record
 from tape.errors import ReleasedTapeError, UnrecordedGradientError
 from tape.plan import Plan, active_slots, plan_sweep
 from tape.program import forget, run_pending, sweepable
-from tape.record import LOCAL, LeafNode, Segment, set_mode
+from tape.segment import LOCAL, LeafNode, Segment, set_mode
 from tape.trie import RECORD, SWEEP
 
 if TYPE_CHECKING:

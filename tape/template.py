@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tape.record import Handle
+from tape.segment import Handle
 
 __all__ = ["ARRAY", "Baked", "Fixed", "Node", "Static", "Structured", "fill", "fix", "unfix"]
 

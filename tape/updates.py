@@ -14,7 +14,7 @@ from tape.errors import LostGradientError, TapeTypeError, TapeValueError
 from tape.indexing import BOUNDS, KNOWN_POSITIVE, basic_op, expand, gather, is_mask, plan
 from tape.mirror import call, variable
 from tape.pullback import differentiable
-from tape.record import Extra, Handle
+from tape.segment import Extra, Handle
 
 __all__ = ["At", "AtIndex", "rebind", "setitem"]
 

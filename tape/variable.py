@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import differentiation, emission, jaxapi, methods, record
+from tape import boundary, differentiation, emission, jaxapi, methods, record
 from tape.conversion import Convertible, as_array, concrete
 from tape.errors import (
     GradientDtypeError,
@@ -23,7 +23,8 @@ from tape.errors import (
 from tape.hooks import RemovableHandle
 from tape.program import look, run_pending
 from tape.pullback import differentiable
-from tape.record import Extra, Handle, handle, leaf
+from tape.record import handle, leaf
+from tape.segment import Extra, Handle
 from tape.trie import Place, kind_of
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class Variable(Convertible):
         if array.dtype != self.dtype:
             msg = f"value: cannot assign dtype {array.dtype} to a Variable of dtype {self.dtype}; cast it with .astype({str(self.dtype)!r})"
             raise TapeTypeError(msg)
-        record.check_no_leak("value", self, array)
+        boundary.check_no_leak("value", self, array)
         kind = self._place.kind
         self._segment = None
         self._cell = [array]
@@ -175,7 +176,7 @@ class Variable(Convertible):
         if made.dtype != self.dtype:
             msg = f"grad: cannot assign a gradient of dtype {made.dtype} to a Variable of dtype {self.dtype}; cast it with .astype({str(self.dtype)!r})"
             raise GradientDtypeError(msg)
-        record.check_no_leak("grad", self, made._cell[0])
+        boundary.check_no_leak("grad", self, made._cell[0])
         extra = self._own_extra()
         extra.grad, extra.assigned = made, True
 

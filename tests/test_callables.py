@@ -273,7 +273,7 @@ def test_captured_integers_and_keys():
 
 def test_different_derivatives_are_different_ops():
     def make(slope):
-        fun = jax.custom_jvp(lambda a: jnp.sin(a))  # noqa: PLW0108 - a function of its own
+        fun = jax.custom_jvp(lambda a: jnp.sin(a))
         fun.defjvp(lambda p, t: (fun(*p), t[0] * slope))
         return interop.lift(fun)
 
@@ -462,8 +462,8 @@ def test_errors(name):
     with pytest.raises(error, match=text):
         call(w)
     close(pending * 2, W * 4)  # the recorder is as it was
-    assert tape.record.LOCAL.captures is None
-    assert not tape.record.LOCAL.eager
+    assert tape.LOCAL.captures is None
+    assert not tape.LOCAL.eager
 
 
 def test_functions_of_jax_receive_arrays_and_mirrors_are_taken_for_them():
@@ -486,6 +486,21 @@ def test_the_count_of_references_is_calibrated():
 
 def test_old_ops_are_forgotten(monkeypatch):
     monkeypatch.setattr(callables, "_OPS_LIMIT", 2)
+    monkeypatch.setattr(callables, "_OPS", {})
     for i in range(4):
         close(tape.lax.map(lambda a, i=i: a**i, X), X**i)
     assert len(callables._OPS) <= 2
+
+
+def test_pending_captures_of_two_branches_that_no_guess_finds():
+    v = tape.Variable(W)
+    find = {"w": v * 3}.__getitem__
+    y = tape.lax.cond(True, lambda: find("w") * 2, lambda: find("w") + find("w"))
+    close(tape.gradients(y.sum(), v), jnp.full(3, 6.0))
+
+
+def test_no_tracer_is_left_over():
+    w = tape.Variable(W)
+    with jax.checking_leaks():
+        y = tape.lax.scan(lambda c, a: (tnp.sin(c * w + a), tape.lax.cond(a > 0, lambda: c, lambda: w)), w, X)[0]
+    close(y, jax.lax.scan(lambda c, a: (jnp.sin(c * W + a), None), W, X)[0])

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from tape import record
 from tape.differentiation import gradients
 from tape.errors import TapeTypeError
-from tape.record import Handle
+from tape.segment import Handle
 from tape.transforms.inputs import Call, flatten, positions
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tape.methods import detach
 from tape.modes import enable_grad
 from tape.program import look
 from tape.pullback import differentiable
-from tape.record import Handle, LeafNode
+from tape.segment import Handle, LeafNode
 from tape.sweep import target_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from tape import record
 from tape.errors import TapeTypeError, TapeValueError
 from tape.kernel import Op
-from tape.record import Handle
+from tape.segment import Handle
 from tape.sweep import Sweep, target_of
 from tape.transforms.first_order import _check_callable, pull
 from tape.transforms.inputs import Call, flatten, positions

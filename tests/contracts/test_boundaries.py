@@ -303,6 +303,28 @@ def test_contract_26_jax_uses_the_backward_of_a_function():
     np.testing.assert_allclose(jax.grad(jax.grad(raw))(0.5), 10 * np.exp(0.5), rtol=1e-6)  # JAX differentiates what was saved
 
 
+def test_contract_26_jax_wants_every_gradient_of_a_function():
+    """JAX does not say which inputs it differentiates by, and keeps no tracer of ours."""
+
+    class Times(tape.Function):
+        @staticmethod
+        def forward(ctx, x, y, n):
+            ctx.save_for_backward(x, y)
+            return x * y * n
+
+        @staticmethod
+        def backward(ctx, g):
+            x, y = ctx.saved
+            return g * y if ctx.needs_input_grad[0] else None, g * x if ctx.needs_input_grad[1] else None
+
+    def raw(x, y):
+        return Times.apply(tape.constant(x), y, 1).value
+
+    with jax.checking_leaks():
+        assert float(jax.jit(jax.grad(raw))(3.0, jnp.float32(5.0))) == 5.0
+    assert float(jax.grad(raw, argnums=1)(3.0, 5.0)) == 3.0
+
+
 # -- 27 ----------------------------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ import tape
 from tape import lax, nn, scipy
 from tape import numpy as np
 from tape.program import run_pending
-from tape.record import LOCAL
+from tape.segment import LOCAL
 from tests.programs.operations import REFERENCE
 
 TOLERANCE = {"float16": 5e-2, "bfloat16": 4e-1, "float32": 1e-3, "float64": 1e-9}

@@ -234,6 +234,7 @@ class _Builder:
         if able:
             old, new = self.pick(able), self.name()
             self.pool[new] = self.pool[old]
+            self.fixed |= {new} if old in self.fixed else set()
             self.made.append(new)
             self.steps.append(Step(f"{new} = copy.copy({old})", f"{new} = {old}"))
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from tape import emission, plan, program, sweep, trie
-from tape.record import LeafNode, handle
+from tape.record import handle
 from tape.rules import registry
 from tests.programs.execution import MismatchError, check, fails_like
 from tests.programs.minimal import minimal
@@ -121,7 +121,7 @@ def backwards(hooks, gradient, original=emission.run_hooks):
 def newest_value(segment, state, slot, leaf_index, original=emission.forward_handle):
     """The leaf as it is now, not as it was when the entry was recorded."""
     origin = segment.origins.get(slot)
-    if isinstance(origin, LeafNode) and slot in leaf_index and origin.ref() is not None:
+    if hasattr(origin, "ref") and slot in leaf_index and origin.ref() is not None:
         return handle(None, state.table[slot], origin.ref()._cell)
     return original(segment, state, slot, leaf_index)
 

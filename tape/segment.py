@@ -1,0 +1,161 @@
+"""Segments: the pending part of a thread's tape, and what is kept of it once it has run.
+
+A cell is a list of one item, the value once there is one.  Variables hold cells, and a segment tells by a cell's reference count whether
+a Variable still does; so nothing here refers back to a Variable, and dropping Variables frees their tape.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import jax
+
+from tape.statistics import STATS
+from tape.trie import RECORD, Place, State, root
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["LOCAL", "Cell", "Extra", "Handle", "LeafNode", "Segment", "close", "configuration", "no_segment", "set_mode"]
+
+_config: Any = jax.config
+
+Cell = list[Any]
+
+
+class LeafNode:
+    """Where a leaf's gradient goes: the Variable (weakly) and its hooks."""
+
+    __slots__ = ("hooks", "ref")
+
+    def __init__(self, variable: Handle) -> None:
+        self.ref = weakref.ref(variable)
+        self.hooks: dict[int, Callable[..., Any]] = {}
+
+
+class Extra:
+    """What few Variables have: a gradient, a name, hooks."""
+
+    __slots__ = ("assigned", "grad", "inside", "name", "node", "post_hooks")
+
+    def __init__(self) -> None:
+        self.grad: Any = None
+        self.assigned = False  # .grad was set by the user, not by a sweep
+        self.inside = False  # made inside a JAX transformation
+        self.name: str | None = None
+        self.node: LeafNode | None = None
+        self.post_hooks: dict[int, Callable[..., Any]] = {}
+
+
+class Handle:
+    """The recorder's side of a Variable.
+
+    ``_cell`` holds the value or will; ``_segment`` is the segment that produced it (None for a leaf); ``_place`` its slot and kind.
+    """
+
+    __slots__ = ("__weakref__", "_cell", "_extra", "_place", "_segment")
+
+    _cell: Cell
+    _segment: Segment | None
+    _place: Place
+    _extra: Extra | None
+
+
+class Segment:
+    """A run of entries: pending, or run (then it keeps what a later sweep needs)."""
+
+    __slots__ = (
+        "__weakref__",
+        "cells",
+        "configuration",
+        "entered",
+        "functions",
+        "hooks",
+        "kept",
+        "leaves",
+        "lock",
+        "origins",
+        "pending",
+        "released",
+        "retained",
+        "saved",
+        "serial",
+        "state",
+        "x64",
+    )
+
+    serials: ClassVar[itertools.count[int]] = itertools.count()
+
+    def __init__(self, configuration: Any, mode: int) -> None:
+        self.state: State = root(configuration, mode)
+        self.configuration = configuration
+        self.x64 = configuration[0]
+        self.pending = True
+        self.cells: dict[int, Cell] = {}
+        self.leaves: list[Cell] = []
+        self.entered: dict[int, int] = {}  # id(cell of a leaf) -> slot; self.leaves keeps the cells alive
+        self.origins: dict[int, Any] = {}  # slot of a differentiable leaf -> LeafNode, or (segment, slot)
+        self.functions: dict[int, Any] = {}  # first slot of a tape.Function's entry -> its context
+        self.hooks: dict[int, dict[int, Callable[..., Any]]] = {}
+        self.retained: dict[int, list[weakref.ref[Handle]]] = {}
+        self.saved: dict[int, Cell] = {}
+        self.kept: tuple[int, ...] = ()  # the slots in saved: part of the structure, once it has run
+        self.released: frozenset[int] = frozenset()  # depths of the entries that a sweep released
+        self.serial = next(self.serials)
+        self.lock = threading.Lock()
+        STATS.segments[id(self)] = weakref.ref(self)
+
+    def __del__(self) -> None:
+        STATS.ended(self)
+
+
+class _Local(threading.local):
+    """The recorder of one thread."""
+
+    segment: Callable[[], Segment | None]
+
+    def __init__(self) -> None:
+        self.segment = no_segment
+        self.mode = RECORD
+        self.eager = False  # no segment is pending then
+        self.writing = False  # a sweep is being written
+        self.lifting: str | None = None  # the raw JAX function that is being traced
+        self.captures: Any = None  # the callable of the tape that is being traced
+
+
+def no_segment() -> None:
+    return None
+
+
+LOCAL = _Local()
+
+
+def configuration() -> tuple[Any, ...]:
+    """The settings of JAX that change what a recorded op means."""
+    return (
+        _config.jax_enable_x64,
+        _config.jax_default_matmul_precision,
+        _config.jax_default_device,
+        _config.jax_default_prng_impl,
+        _config.jax_numpy_rank_promotion,
+        _config.jax_numpy_dtype_promotion,
+        _config.jax_debug_nans,
+    )
+
+
+def set_mode(mode: int) -> int:
+    """Set this thread's grad mode and return the old one."""
+    old, LOCAL.mode = LOCAL.mode, mode
+    segment = LOCAL.segment()
+    if segment is not None and mode != old:
+        segment.state = segment.state.switched(mode)
+    return old
+
+
+def close(segment: Segment) -> None:
+    """Take ``segment`` from its thread: the next entry starts a new one."""
+    if LOCAL.segment() is segment:
+        LOCAL.segment = no_segment

@@ -1,0 +1,117 @@
+"""Raw JAX functions as ops of the tape."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import interop
+import tape
+import tape.numpy as tnp
+from tape.errors import TapeError, TapeTypeError
+
+A = np.array([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]], np.float32)
+
+
+def close(variable, expected):
+    np.testing.assert_allclose(np.asarray(variable.value), expected, rtol=1e-5, atol=1e-6)
+
+
+def network(params, x):
+    for layer in params[:-1]:
+        x = jnp.tanh(x @ layer["w"] + layer["b"])
+    return x @ params[-1]["w"] + params[-1]["b"]
+
+
+def test_lifted_networks_have_the_gradients_of_jax():
+    keys = jax.random.split(jax.random.key(0), 2)
+    params = [{"w": jax.random.normal(k, (3, 3)), "b": jnp.ones(3)} for k in keys]
+
+    def loss(params, x):
+        return (network(params, x) ** 2).mean()
+
+    variables = jax.tree.map(tape.Variable, params)
+    lifted = interop.lift(network)
+    for _ in range(3):
+        (lifted(variables, A) ** 2).mean().backward()
+    expected = jax.grad(loss)(params, A)
+    for v, g in zip(jax.tree.leaves(variables, is_leaf=lambda v: isinstance(v, tape.Variable)), jax.tree.leaves(expected), strict=True):
+        close(v.grad, 3 * g)
+
+
+def test_lift_is_closed_world_and_keeps_trees():
+    f = interop.lift(lambda x, n=2: {"sum": x.sum(), "parts": (x * n, jnp.argmax(x)), "none": None})
+    for x in (A, jnp.asarray(A), tape.Variable(A)):
+        out = f(x)
+        assert set(out) == {"sum", "parts", "none"}
+        assert out["none"] is None
+        assert isinstance(out["sum"], tape.Variable)
+        assert out["parts"][1].dtype == jnp.int32
+        assert not out["parts"][1].requires_grad
+        close(out["parts"][0], 2 * A)
+    assert f(tape.Variable(A))["sum"].requires_grad
+    close(f(A, n=3)["parts"][0], 3 * A)
+
+
+def test_lift_takes_numbers_that_must_be_seen_as_static():
+    f = interop.lift(lambda x, n, reverse=False: jnp.concatenate([x for _ in range(n)])[:: -1 if reverse else 1])
+    x = tape.Variable(A)
+    y = f(x, 3)
+    close(y, np.concatenate([A] * 3))
+    y.sum().backward()
+    close(x.grad, np.full_like(A, 3.0))
+    close(f(x, 2, reverse=True), np.concatenate([A] * 2)[::-1])
+
+
+def test_lift_honours_custom_derivatives():
+    @jax.custom_vjp
+    def odd(x):
+        return x * 2
+
+    odd.defvjp(lambda x: (x * 2, None), lambda _, g: (g * 100,))
+    x = tape.Variable(A)
+    interop.lift(odd)(x).sum().backward()
+    close(x.grad, np.full_like(A, 100.0))
+
+
+def test_lift_second_order_and_control_flow():
+    def f(x):
+        return jax.lax.fori_loop(0, 3, lambda _, c: jnp.sin(c) * x, x).sum()
+
+    x = tape.Variable(A[0])
+    g = tape.gradients(interop.lift(lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c) * x, None), x, length=3)[0].sum())(x), x, create_graph=True)
+    close(g, jax.jacfwd(f)(A[0]))
+    close(tape.gradients(g.sum(), x), jax.jacfwd(jax.jacfwd(f))(A[0]).sum(0))
+
+
+def test_lift_traces_once_per_structure():
+    traces = []
+
+    def f(x, *, power):
+        traces.append(x.shape)
+        return x**power
+
+    lifted = interop.lift(f)
+    for shape in ((2,), (2,), (3,), (2,)):
+        lifted(tape.Variable(jnp.ones(shape)), power=2)
+    assert traces == [(2,), (3,)]
+    assert lifted.__name__ == "f"
+
+
+def test_lift_inside_jax_transformations():
+    f = interop.lift(lambda x: jnp.sin(x) * x)
+
+    def g(x):
+        return f(tape.constant(x)).value.sum()
+
+    np.testing.assert_allclose(jax.jit(jax.grad(g))(A), np.cos(A) * A + np.sin(A), rtol=1e-5)
+
+
+def test_lift_errors():
+    with pytest.raises(TapeTypeError, match="lift: expected a function, got int"):
+        interop.lift(3)
+    x = tape.Variable(A)
+    with pytest.raises(TapeError):
+        interop.lift(lambda a, b: a @ b)(x, x)
+    assert x.grad is None
+    close(tnp.sum(x), A.sum())

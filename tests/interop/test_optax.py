@@ -1,0 +1,113 @@
+"""The optimizer on Variables follows optax on raw arrays, step by step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import interop.optax
+import tape
+from tape.errors import TapeTypeError, TapeValueError
+
+X = np.array([[1.0, -2.0], [0.5, 0.25], [3.0, 1.0]], np.float32)
+Y = np.array([[1.0], [0.0], [2.0]], np.float32)
+START = {"layer": {"w": np.array([[0.3], [-0.7]], np.float32), "b": np.zeros(1, np.float32)}, "scale": np.float32(1.5)}
+
+
+def loss(params, x, y):
+    out = (x @ params["layer"]["w"] + params["layer"]["b"]) * params["scale"]
+    return ((out - y) ** 2).mean()
+
+
+TRANSFORMATIONS = {
+    "sgd": lambda: optax.sgd(0.1, momentum=0.9, nesterov=True),
+    "adam": lambda: optax.adam(0.05),
+    "adamw": lambda: optax.adamw(optax.cosine_decay_schedule(0.1, 5), weight_decay=0.01),
+    "clip": lambda: optax.chain(optax.clip_by_global_norm(0.1), optax.scale_by_rms(), optax.scale(-0.1)),
+    "multi": lambda: optax.multi_transform({"fast": optax.sgd(0.5), "frozen": optax.set_to_zero()}, {"layer": "fast", "scale": "frozen"}),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+def test_steps_equal_those_of_optax(name):
+    transformation = TRANSFORMATIONS[name]()
+    params = jax.tree.map(jnp.asarray, START)
+    state = transformation.init(params)
+    variables = jax.tree.map(tape.Variable, START)
+    optimizer = interop.optax.Optimizer(variables, transformation)
+    for _ in range(6):
+        gradients = jax.grad(loss)(params, X, Y)
+        updates, state = transformation.update(gradients, state, params)
+        params = optax.apply_updates(params, updates)
+        optimizer.zero_grad()
+        loss(variables, X, Y).backward()
+        optimizer.step()
+        ours = jax.tree.map(lambda v: v.value, variables, is_leaf=lambda v: isinstance(v, tape.Variable))
+        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(params), strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+    for a, b in zip(jax.tree.leaves(optimizer.state), jax.tree.leaves(state), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+    assert jax.tree.structure(optimizer.state) == jax.tree.structure(state)
+
+
+def test_extra_arguments_reach_the_transformation():
+    x = tape.Variable(np.float32(2.0))
+    optimizer = interop.optax.Optimizer(x, optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()))
+    value = x * x
+    value.backward()
+    optimizer.step(value=value)
+    np.testing.assert_allclose(float(x), 1.6, rtol=1e-6)
+
+
+def test_steps_compile_once():
+    x = tape.Variable(np.ones(3, np.float32))
+    optimizer = interop.optax.Optimizer([x], optax.adam(0.1))
+    for k in range(6):
+        if k == 3:
+            tape.stats().reset()
+        optimizer.zero_grad()
+        (x * x).sum().backward()
+        optimizer.step()
+    assert tape.stats().compiles == 0
+    assert x.is_leaf
+    assert x.requires_grad
+
+
+def test_parameters_may_be_an_iterator_and_are_iterated():
+    x, w = tape.Variable(1.0), tape.Variable(2.0)
+    optimizer = interop.optax.Optimizer(iter([x, w]), optax.sgd(0.5))
+    assert list(map(id, optimizer)) == [id(x), id(w)]
+    (x * w).backward()
+    optimizer.step()
+    assert (float(x), float(w)) == (0.0, 1.5)
+    optimizer.zero_grad()
+    assert x.grad is w.grad is None
+
+
+def test_a_missing_gradient_changes_nothing():
+    x, w = tape.Variable(1.0, name="x"), tape.Variable(2.0, name="w")
+    optimizer = interop.optax.Optimizer([x, w], optax.adam(0.5))
+    (x * x).backward()
+    before = optimizer.state
+    with pytest.raises(TapeValueError, match=r"1 of 2 parameters have no gradient, first parameter 1 \('w'"):
+        optimizer.step()
+    assert optimizer.state is before
+    assert (float(x), float(w), float(x.grad)) == (1.0, 2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda x: ([], optax.sgd(1.0)), TapeValueError, "no parameters"),
+        (lambda x: ([x, np.ones(2)], optax.sgd(1.0)), TapeTypeError, "parameter 1 must be a tape.Variable, got ndarray"),
+        (lambda x: ([x * 1], optax.sgd(1.0)), TapeValueError, "must be a leaf"),
+        (lambda x: ([tape.constant(1.0)], optax.sgd(1.0)), TapeValueError, "requires grad"),
+        (lambda x: ({"a": x, "b": x}, optax.sgd(1.0)), TapeValueError, "twice"),
+        (lambda x: ([x], optax.sgd), TapeTypeError, "GradientTransformation, got function"),
+    ],
+)
+def test_errors(make, error, words):
+    x = tape.Variable(1.0)
+    with pytest.raises(error, match=words):
+        interop.optax.Optimizer(*make(x))
