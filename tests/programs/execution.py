@@ -11,10 +11,9 @@ import jax.numpy as jnp
 import numpy as onp  # noqa: ICN001 - np is the namespace of the programs
 
 import tape
-from tape import lax, nn, scipy
+from tape import lax, nn, record, scipy
 from tape import numpy as np
 from tape.program import run_pending
-from tape.segment import LOCAL
 from tests.programs.operations import REFERENCE
 
 TOLERANCE = {"float16": 5e-2, "bfloat16": 4e-1, "float32": 1e-3, "float64": 1e-9}
@@ -64,7 +63,7 @@ def seed(x):
 
 def cut():
     """End the pending segment here, as if it had grown long."""
-    segment = LOCAL.segment()
+    segment = record.LOCAL.segment()
     if segment is not None:
         run_pending(segment, "length")
 
