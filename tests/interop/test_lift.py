@@ -79,7 +79,9 @@ def test_lift_second_order_and_control_flow():
         return jax.lax.fori_loop(0, 3, lambda _, c: jnp.sin(c) * x, x).sum()
 
     x = tape.Variable(A[0])
-    g = tape.gradients(interop.lift(lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c) * x, None), x, length=3)[0].sum())(x), x, create_graph=True)
+    g = tape.gradients(
+        interop.lift(lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c) * x, None), x, length=3)[0].sum())(x), x, create_graph=True
+    )
     close(g, jax.jacfwd(f)(A[0]))
     close(tape.gradients(g.sum(), x), jax.jacfwd(jax.jacfwd(f))(A[0]).sum(0))
 
