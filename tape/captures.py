@@ -44,6 +44,7 @@ class Captures:
 
     def __init__(self, known: Sequence[Any]) -> None:
         self.known = list(known)
+        self.used: list[int] = []  # positions of the known Variables that were met, once the trace has ended
         self.unknown: dict[int, Any] = {}  # id(cell) -> Variable that was met unexpectedly
         self._before = [(v, v._segment, v._place, v._cell) for v in known]
         self._expected = {id(v._cell): i for i, v in enumerate(known)}
@@ -67,7 +68,11 @@ class Captures:
             if v._cell is not cell and isinstance(v._cell[0], Tracer) and not isinstance(cell[0], Tracer):
                 v._segment, v._place, v._cell = origin, place, cell
                 leaked = v
+        self.used = [i for key, i in self._expected.items() if key in self._stand_ins]
         self._before.clear()
+        self._own.clear()
+        self._stand_ins.clear()
+        self._inputs = ()
         if leaked is not None:
             aval = leaked._place.kind.aval
             msg = (
@@ -126,16 +131,11 @@ class Captures:
             made._extra.node = record.node_of(variable)
         return made
 
-    def used(self) -> list[int]:
-        """Positions of the known Variables that were met."""
-        return [i for key, i in self._expected.items() if key in self._stand_ins]
-
     def missed(self) -> list[Any]:
         """Unknown Variables that are pending, or that require grad and are held outside the trace (which has ended).
 
         Other constants can stay constants: the trace is made anew at every call.
         """
-        self._own.clear()
         cells = {key: v._cell for key, v in self.unknown.items()}
         held = [n > _ALONE[0] for n in map(sys.getrefcount, self.unknown.values())]
         shared = [n > _ALONE[1] for n in map(sys.getrefcount, cells.values())]
@@ -195,12 +195,12 @@ def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Se
         captures = Captures(known)
 
         def run(*arrays: Any, captures: Captures = captures) -> Any:
-            captures.begin(arrays[len(avals) :])
-            return fun(*arrays[: len(avals)])
+            with captures:
+                captures.begin(arrays[len(avals) :])
+                return fun(*arrays[: len(avals)])
 
-        with captures:
-            jaxpr, shapes = trace(run, *avals, *[v._place.kind.aval for v in known])
-        used = captures.used()
+        jaxpr, shapes = trace(run, *avals, *[v._place.kind.aval for v in known])
+        used = captures.used
         missed = captures.missed()
         if attempt:  # a Variable that is made anew at every trace belongs to none
             missed = [v for v in missed if v._cell[0] is None or v._extra is None or not v._extra.inside]

@@ -127,7 +127,7 @@ class _Local(threading.local):
 
 
 def no_segment() -> None:
-    return None
+    """Stand for the weak reference to a segment where there is none."""
 
 
 LOCAL = _Local()

@@ -12,6 +12,7 @@ import tape
 import tape.lax
 import tape.numpy as tnp
 from tape import callables, captures
+from tape.segment import LOCAL
 from tests.agreement import same
 
 X = jnp.array([0.3, 0.7, 1.2])
@@ -439,8 +440,6 @@ def test_captured_variables_cannot_be_assigned():
     same(x, X)
 
 
-# noqa: PLW0108 - as users write it
-
 ERRORS = {
     "carry": (lambda w: tape.lax.scan(lambda c, _: (tnp.stack([c, c]), None), w, X), tape.errors.TapeTypeError, "carry"),
     "pair": (lambda w: tape.lax.scan(lambda c, _: c, w, X), tape.errors.TapeTypeError, "pair"),
@@ -462,8 +461,8 @@ def test_errors(name):
     with pytest.raises(error, match=text):
         call(w)
     close(pending * 2, W * 4)  # the recorder is as it was
-    assert tape.LOCAL.captures is None
-    assert not tape.LOCAL.eager
+    assert LOCAL.captures is None
+    assert not LOCAL.eager
 
 
 def test_functions_of_jax_receive_arrays_and_mirrors_are_taken_for_them():

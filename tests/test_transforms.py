@@ -1,0 +1,266 @@
+"""Transforms against those of JAX: the same functions of operators and methods, on arrays and on the tape."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tape
+import tape.numpy as tnp
+from tape.errors import SeedError, TapeTypeError, TapeValueError
+
+A = jnp.array([1.0, -2.0, 0.5])
+B = jnp.array([0.3, 1.5, -1.0])
+TREE = {"a": A, "b": [B, jnp.float32(2.0)]}
+
+
+def same(ours, theirs):
+    """Equal trees of plain arrays of the same dtypes."""
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert not isinstance(a, tape.Variable)
+        assert (jnp.shape(a), a.dtype) == (jnp.shape(b), b.dtype)
+        if b.dtype != jax.dtypes.float0:
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def scalar(tree, w):
+    return (tree["a"] * tree["b"][0] * w).sum() * tree["b"][1] + (tree["a"] ** 3).mean()
+
+
+def vector(x, w):
+    return {"y": x * x * w, "z": (x * w).sum()}
+
+
+
+@pytest.mark.parametrize("argnums", [0, 1, -1, (0,), (0, 1), (1, 0)])
+def test_grad_of_pytrees(argnums):
+    same(tape.grad(scalar, argnums)(TREE, B), jax.grad(scalar, argnums)(TREE, B))
+    same(tape.value_and_grad(scalar, argnums=argnums)(TREE, B), jax.value_and_grad(scalar, argnums=argnums)(TREE, B))
+
+
+def test_grad_with_aux_and_kwargs():
+    def f(x, *, scale, mode):
+        y = x * scale
+        return (y * y).sum(), {"y": y, "mode": mode}
+
+    ours = tape.value_and_grad(f, has_aux=True)(A, scale=B, mode="m")
+    theirs = jax.value_and_grad(f, has_aux=True)(A, scale=B, mode="m")
+    assert ours[0][1].pop("mode") == theirs[0][1].pop("mode") == "m"
+    same(ours, theirs)
+    g, aux = tape.grad(f, has_aux=True)(A, scale=3.0, mode=None)
+    same(g, 18 * A)
+    same(aux["y"], 3 * A)
+
+
+@pytest.mark.parametrize("transform", ["jacrev", "jacfwd", "jacobian", "hessian"])
+@pytest.mark.parametrize("argnums", [0, (0, 1)])
+def test_jacobians_of_pytrees(transform, argnums):
+    theirs = getattr(jax, "jacrev" if transform == "jacobian" else transform)
+    same(getattr(tape, transform)(vector, argnums)(A, B), theirs(vector, argnums)(A, B))
+
+
+def test_hessian_and_hvp_of_a_tree():
+    f = functools.partial(scalar, w=B)
+    same(tape.hessian(f)(TREE), jax.hessian(f)(TREE))
+    tangent = jax.tree.map(jnp.cos, TREE)
+    same(tape.hvp(f, (TREE,), (tangent,)), jax.jvp(jax.grad(f), (TREE,), (tangent,))[1])
+
+
+def test_vjp_jvp_linearize():
+    cotangent = {"y": B, "z": jnp.float32(2.0)}
+    ours, pull = tape.vjp(vector, A, B)
+    theirs, their_pull = jax.vjp(vector, A, B)
+    same(ours, theirs)
+    for _ in range(2):
+        same(pull(cotangent), their_pull(cotangent))
+    same(tape.jvp(vector, (A, B), (B, A)), jax.jvp(vector, (A, B), (B, A)))
+    ours, push = tape.linearize(vector, A, B)
+    theirs, their_push = jax.linearize(vector, A, B)
+    same(ours, theirs)
+    for t in (A, B):
+        same(push(t, B), their_push(t, B))
+    _, _, aux = tape.vjp(lambda x: (x * x, x + 1), A, has_aux=True)
+    same(aux, A + 1)
+
+
+def test_holomorphic_and_complex():
+    z = jnp.array(1.0 + 2.0j)
+    same(tape.grad(lambda z: z * z * z, holomorphic=True)(z), jax.grad(lambda z: z * z * z, holomorphic=True)(z))
+    same(tape.grad(lambda z: (z * z.conj()).real)(z), jax.grad(lambda z: (z * z.conj()).real)(z))
+    same(tape.jacrev(lambda z: z * z, holomorphic=True)(z), jax.jacrev(lambda z: z * z, holomorphic=True)(z))
+    same(tape.jacfwd(lambda z: z * z, holomorphic=True)(z), jax.jacfwd(lambda z: z * z, holomorphic=True)(z))
+    for f, options in ((lambda z: z * z, {}), (lambda z: z.real, {"holomorphic": True})):
+        with pytest.raises(TapeTypeError, match="holomorphic|complex"):
+            tape.grad(f, **options)(z)
+
+
+def test_integer_arguments():
+    def f(x, i):
+        return x[i] * 2.0 + x.sum() * i
+
+    same(tape.grad(f)(A, 1), jax.grad(f)(A, 1))
+    with pytest.raises(TapeTypeError, match="int32"):
+        tape.grad(lambda i: i * 2.0)(3)
+
+
+def test_allow_int_gives_float0():
+    same(tape.grad(lambda i: i * 2.0, allow_int=True)(3), jax.grad(lambda i: i * 2.0, allow_int=True)(3))
+    f = lambda x, i: (x * i).sum()  # noqa: E731
+    ours = tape.grad(f, argnums=(0, 1), allow_int=True)(A, 3)
+    same(ours, jax.grad(f, argnums=(0, 1), allow_int=True)(A, 3))
+
+
+# -- captured Variables ------------------------------------------------------------------------------------------------------
+
+
+def test_gradients_of_captured_variables_are_not_lost():
+    x = tape.Variable(3.0)
+    g = tape.grad(lambda y: x * y * y)(2.0)  # 2 x y
+    assert isinstance(g, tape.Variable)
+    g.backward()
+    assert float(x.grad) == 4.0
+    value, g = tape.value_and_grad(lambda y: x * x * y)(2.0)
+    (value + g).backward()
+    assert float(x.grad) == 4.0 + 12.0 + 6.0
+    for transform in (tape.jacrev, tape.jacfwd):
+        j = transform(lambda y: x * y * y)(A)
+        (gx,) = tape.gradients(j.sum(), [x])
+        np.testing.assert_allclose(gx.value, 2 * A.sum(), rtol=1e-6)
+    y, dy = tape.jvp(lambda y: x * y * y, (2.0,), (1.0,))
+    assert float(tape.gradients(dy, x)) == 4.0
+    h = tape.hessian(lambda y: x * y * y * y)(2.0)
+    assert float(tape.gradients(h, x)) == 12.0
+
+
+def test_nested_grad_with_plain_inner_arguments():
+    same(tape.grad(lambda x: x * tape.grad(lambda y: x * y)(1.0))(3.0), jax.grad(lambda x: x * jax.grad(lambda y: x * y)(1.0))(3.0))
+    f = lambda g: g(lambda x: x * g(lambda y: x * x * y * y)(2.0))(3.0)  # noqa: E731
+    same(f(tape.grad), f(jax.grad))
+
+
+def test_variables_in_variables_out():
+    x = tape.Variable(A)
+    g = tape.grad(lambda x: (x**3).sum())(x)
+    assert isinstance(g, tape.Variable)
+    np.testing.assert_allclose(tape.gradients(g.sum(), x).value, 6 * A, rtol=1e-6)
+    g = tape.grad(lambda x: (x**3).sum())(tape.constant(A))
+    assert isinstance(g, tape.Variable)
+    assert not g.requires_grad
+    assert x.grad is None
+
+
+# -- composition -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_nested_grads(order):
+    ours, theirs = (lambda x: x**5 + x.sum(),) * 2
+    for _ in range(order):
+        ours, theirs = tape.grad(ours), jax.grad(theirs)
+    same(ours(jnp.float32(1.5)), theirs(jnp.float32(1.5)))
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(a, b) for a in ("jacrev", "jacfwd") for b in ("jacrev", "jacfwd", "grad")])
+def test_jacobians_of_jacobians(outer, inner):
+    f = (lambda x: (x**3).sum() * x[0]) if inner == "grad" else (lambda x: x**3 * x[0])
+    same(getattr(tape, outer)(getattr(tape, inner)(f))(A), getattr(jax, outer)(getattr(jax, inner)(f))(A))
+
+
+@pytest.mark.parametrize("transform", ["grad", "value_and_grad", "hessian"])
+def test_under_transformations_of_jax(transform):
+    f = lambda x: (x**3).sum() * x[0]  # noqa: E731
+    ours, theirs = getattr(tape, transform)(f), getattr(jax, transform)(f)
+    batch = jnp.stack([A, B])
+    with jax.checking_leaks():
+        same(jax.jit(ours)(A), theirs(A))
+    same(jax.vmap(ours)(batch), jax.vmap(theirs)(batch))
+    same(jax.jit(jax.vmap(ours))(batch), jax.vmap(theirs)(batch))
+    if transform == "grad":
+        same(jax.grad(lambda x: (ours(x) ** 2).sum())(A), jax.grad(lambda x: (theirs(x) ** 2).sum())(A))
+        same(jax.jacfwd(ours)(A), jax.hessian(f)(A))
+
+
+# -- dtypes, sizes, independence ----------------------------------------------------------------------------------------------
+
+
+def test_float64_under_enable_x64():
+    with jax.enable_x64(True):
+        x = jnp.array([1.0, 2.0])
+        assert x.dtype == jnp.float64
+        for name in ("grad", "value_and_grad", "hessian"):
+            f = lambda x: (x**3).sum() / 3.0  # noqa: E731
+            same(getattr(tape, name)(f)(x), getattr(jax, name)(f)(x))
+        g = tape.grad(lambda x: tnp.sin(x))(1.0)
+        assert g.dtype == jnp.float64
+        assert abs(float(g) - np.cos(1.0)) < 1e-15
+    same(tape.grad(lambda x: (x * x).sum())(A), 2 * A)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_half_precision_stays(dtype):
+    x = A.astype(dtype)
+    same(tape.grad(lambda x: (x * x * 0.5).sum())(x), jax.grad(lambda x: (x * x * 0.5).sum())(x))
+    same(tape.jvp(lambda x: x * x, (x,), (x,)), jax.jvp(lambda x: x * x, (x,), (x,)))
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0)])
+def test_size_zero(shape):
+    x = jnp.zeros(shape)
+    for name in ("grad", "hessian"):
+        same(getattr(tape, name)(lambda x: (x * x).sum())(x), getattr(jax, name)(lambda x: (x * x).sum())(x))
+    for name in ("jacrev", "jacfwd"):
+        same(getattr(tape, name)(lambda x: x * x)(x), getattr(jax, name)(lambda x: x * x)(x))
+
+
+def test_outputs_that_do_not_depend_on_inputs():
+    constant = lambda x: {"c": jnp.ones(2) * 3.0, "x": x * 2}  # noqa: E731
+    for name in ("jacrev", "jacfwd"):
+        same(getattr(tape, name)(constant)(A), getattr(jax, name)(constant)(A))
+    same(tape.grad(lambda x, y: (y * y).sum())(A, B), jnp.zeros(3))
+    same(tape.grad(lambda x: 1.0)(A), jnp.zeros(3))
+    same(tape.jvp(lambda x: jnp.ones(2), (A,), (B,)), (jnp.ones(2), jnp.zeros(2)))
+    same(tape.vjp(lambda x: jnp.ones(2), A)[1](jnp.ones(2)), (jnp.zeros(3),))
+
+
+def test_under_no_grad():
+    with tape.no_grad():
+        same(tape.grad(lambda x: (x * x).sum())(A), 2 * A)
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["grad", "value_and_grad", "jacrev", "jacfwd", "vjp", "jvp", "linearize"])
+def test_what_is_no_function(name):
+    args = {"vjp": (3, A), "jvp": (3, (A,), (A,)), "linearize": (3, A)}.get(name, (3,))
+    with pytest.raises(TapeTypeError, match=f"{name}: expected a function, got int"):
+        getattr(tape, name)(*args)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: tape.grad(lambda x: x * 2)(A), TapeTypeError, r"one number .*got \(3,\).*jacrev"),
+        (lambda: tape.grad(lambda x: (x.sum(), x.sum()))(A), TapeTypeError, "one number"),
+        (lambda: tape.grad(lambda x: x.sum().astype("int32"))(A), TapeTypeError, "int32"),
+        (lambda: tape.grad(lambda x: x.sum(), argnums=2)(A), TapeValueError, "names argument 2.*1 positional"),
+        (lambda: tape.grad(lambda x: x.sum(), argnums=(0.5,))(A), TapeTypeError, "argnums must be"),
+        (lambda: tape.grad(lambda x: x)("text"), TapeTypeError, "str"),
+        (lambda: tape.grad(lambda x: x.sum(), has_aux=True)(A), TapeTypeError, "has_aux"),
+        (lambda: tape.jvp(lambda x: x, (A,), (A, A)), TapeTypeError, "one structure"),
+        (lambda: tape.jvp(lambda x: x, A, A), TapeTypeError, "tuples or lists"),
+        (lambda: tape.jvp(lambda x: x, (A,), (A[:2],)), TapeValueError, r"\(2,\).*\(3,\)"),
+        (lambda: tape.jvp(lambda x: x, (A,), (A.astype(jnp.float16),)), TapeTypeError, "float16.*float32"),
+        (lambda: tape.vjp(lambda x: (x, x), A)[1](A), TapeTypeError, "structure"),
+        (lambda: tape.vjp(lambda x: x, A)[1](A[:2]), SeedError, r"\(2,\)"),
+        (lambda: tape.linearize(lambda x: x, A)[1](A, A), TapeTypeError, "structure"),
+        (lambda: tape.jacrev(lambda x: x * 1j)(A), TapeTypeError, "holomorphic"),
+        (lambda: tape.jacfwd(lambda x: x.astype("int32"))(A), TapeTypeError, "int32"),
+    ],
+)
+def test_errors(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
