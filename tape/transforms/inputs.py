@@ -110,6 +110,8 @@ class Call:
                 continue
             seen.add(target)
             if isinstance(target, LeafNode):
+                if target.ref() is None:
+                    continue  # an input of a call inside this one, gone since
                 return True
             segment, slot = target
             stop = frozenset(t[1] for t in ours if not isinstance(t, LeafNode) and t[0] is segment)
