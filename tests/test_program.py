@@ -1,0 +1,151 @@
+"""Programs: what was met before runs as one, and only what is held is kept."""
+
+import numpy as np
+import pytest
+
+import tape
+import tape.numpy as tnp
+
+A = np.array([1.0, -2.0, 0.5], np.float32)
+
+
+def step(x, w):
+    h = tnp.tanh(x * w)
+    loss = (h * h).mean()
+    x.zero_grad()
+    loss.backward()
+    return loss
+
+
+def test_a_structure_met_again_runs_as_one_program():
+    x, w = tape.Variable(A), tape.constant(A + 1)
+    stats = tape.stats()
+    step(x, w)
+    stats.reset()
+    step(x, w)
+    assert stats.interpreted == 0
+    assert stats.compiles == 1
+    stats.reset()
+    for k in range(5):
+        x.value = x.value * 0.9 + k
+        step(x, w)
+    assert (stats.interpreted, stats.compiles, stats.programs) == (0, 0, 0)
+    assert stats.hits == 5
+    assert stats.flushes == {"backward": 5}
+
+
+def test_a_structure_met_once_is_not_compiled():
+    x = tape.Variable(A)
+    tape.stats().reset()
+    float((tnp.cos(x) * 3.25 + 17).sum())
+    stats = tape.stats()
+    assert stats.compiles == 0
+    assert stats.interpreted == stats.executed == 4
+    assert "interpreted" in repr(stats)
+
+
+@pytest.mark.parametrize("kept", [(), (0,), (1,), (0, 2), (0, 1, 2)])
+def test_results_that_are_held_are_kept(kept):
+    for _ in range(3):
+        x = tape.Variable(A)
+        made = [x * 2, tnp.sin(x), x + 3]
+        last = sum(made[1:], made[0]).sum()
+        held = {i: made[i] for i in kept}
+        del made
+        last.backward()
+        tape.stats().reset()
+        for i, v in held.items():
+            np.testing.assert_allclose(v.value, [2 * A, np.sin(A), A + 3][i], rtol=1e-6)
+        assert tape.stats().executed == 0
+        np.testing.assert_allclose(x.grad.value, 3 + np.cos(A), rtol=1e-6)
+
+
+def test_a_value_is_looked_at_without_running_again():
+    x = tape.Variable(A)
+    y = (x * 2).sum()
+    float(y)
+    tape.stats().reset()
+    float(y)
+    repr(y)
+    assert tape.stats().executed == 0
+
+
+def test_segments_are_bounded_and_compile_once():
+    x = tape.Variable(A)
+
+    def loop():
+        y = x
+        for _ in range(3000):
+            y = y * 1.0
+        return y
+
+    loop().value
+    loop().value
+    tape.stats().reset()
+    np.testing.assert_array_equal(loop().value, A)
+    stats = tape.stats()
+    assert stats.compiles == stats.interpreted == 0
+    assert stats.flushes["length"] >= 6
+
+
+def test_loops_of_different_lengths_share_their_segments():
+    def run(n):
+        x = y = tape.Variable(A)
+        for _ in range(n):
+            y = tnp.sin(y)
+        y.sum().backward()
+        return x.grad.value
+
+    run(2000)
+    run(2000)
+    tape.stats().reset()
+    run(3000)
+    assert tape.stats().compiles <= 4
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_that_fails_can_be_run_again():
+    import jax
+
+    x = tape.Variable(0.0)
+    with jax.debug_nans(True):
+        y = tnp.log(x) * 0
+        z = x + 1
+        with pytest.raises(FloatingPointError):
+            float(y)
+    assert float(z) == 1.0
+    assert np.isnan(float(y))
+
+
+def test_eager_and_lazy_agree():
+    def run():
+        x = tape.Variable(A)
+        h = tnp.exp(tnp.sin(x) * 0.5) @ x
+        g = tape.gradients(h, x, create_graph=True)
+        return [h.value, g.value, tape.gradients((g * g).sum(), x).value]
+
+    lazy = [run() for _ in range(3)]
+    with tape.eager():
+        eager = run()
+    for other in lazy:
+        for a, b in zip(eager, other, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_changed_rules_are_seen_by_structures_met_before():
+    from jax.extend.core.primitives import sin_p
+
+    def slope():
+        x = tape.Variable(0.5)
+        y = tnp.sin(x)
+        y.backward()
+        return float(x.grad)
+
+    before = [slope() for _ in range(3)]
+    old = tape.rules.lookup(sin_p)
+    tape.rules.defvjp(sin_p, lambda ct, out, x, **_: (ct * 7,))
+    try:
+        assert [slope() for _ in range(3)] == [7.0] * 3
+    finally:
+        tape.rules.defvjp(sin_p, old.vjp)
+    assert slope() == pytest.approx(before[0])
