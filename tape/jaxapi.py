@@ -98,7 +98,11 @@ def bind(primitive: Primitive, params: dict[str, Any], inputs: Sequence[Any]) ->
 
 def trace(fun: Callable[..., Any], *avals: Any) -> tuple[ClosedJaxpr, Any]:
     """Trace ``fun`` on abstract inputs; return its jaxpr and the tree of its results' shapes and dtypes."""
-    jaxpr, shapes = jax.make_jaxpr(fun, return_shape=True)(*avals)
+
+    def fresh(*args: Any) -> Any:  # JAX keeps jaxprs by the identity of the function, also where it has captured another trace's values
+        return fun(*args)
+
+    jaxpr, shapes = jax.make_jaxpr(fresh, return_shape=True)(*avals)
     return jaxpr, shapes
 
 

@@ -33,7 +33,7 @@ class Vjp(NamedTuple):
 class Kernel:
     """An op at given input avals; immutable but for its caches."""
 
-    __slots__ = ("_cheap", "_executable", "_vjps", "in_avals", "inline", "jaxpr", "name", "out_avals", "params", "single", "tree")
+    __slots__ = ("_cheap", "_executable", "_vjps", "in_avals", "inline", "jaxpr", "name", "out_avals", "params", "single", "transient", "tree")
 
     def __init__(self, name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any, params: Any = None) -> None:
         self.name = name
@@ -47,6 +47,8 @@ class Kernel:
         self._executable: Callable[..., Sequence[Any]] | None = None
         self._vjps: dict[Hashable, Any] = {}
         self._cheap: bool | None = None
+        # It closes over values of the JAX transformation that is running, so nothing may keep it beyond that.
+        self.transient = any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts)
 
     @property
     def executable(self) -> Callable[..., Sequence[Any]]:
@@ -170,7 +172,9 @@ class Op:
         found = self._kernels.get(avals)
         if found is None:
             jaxpr, shapes = jaxapi.trace(self.fun, *avals)
-            found = self._kernels[avals] = Kernel(self.name, jaxpr, jax.tree.structure(shapes), self.params)
+            found = Kernel(self.name, jaxpr, jax.tree.structure(shapes), self.params)
+            if not found.transient:
+                self._kernels[avals] = found
         return found
 
     def __repr__(self) -> str:

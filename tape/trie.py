@@ -150,7 +150,7 @@ class State:
         child._add_slots(out)
         child.hazard = tainted if differentiable_input else None
         child.where = user_line()
-        return _enter(self, key, child)
+        return child if kernel.transient else _enter(self, key, child)
 
     def path(self) -> list[State]:
         """All states from the root (left out) to this one."""

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from tape import record
+from tape import jaxapi, record
 from tape.differentiation import gradients
 from tape.errors import TapeTypeError
 from tape.segment import Handle
@@ -30,7 +31,7 @@ def value_and_grad(
         argnums: which positional arguments (pytrees) to differentiate.
         has_aux: ``fun`` returns ``(output, aux)``.
         holomorphic: inputs and output are complex and ``fun`` is holomorphic.
-        allow_int: accepted integer inputs get zero gradients of dtype ``float0``.
+        allow_int: integer and boolean inputs are accepted; their gradients are zeros of dtype ``float0``.
 
     Returns:
         A function with ``fun``'s arguments that returns ``(value, gradient)`` or ``((value, aux), gradient)``.
@@ -50,8 +51,7 @@ def value_and_grad(
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         chosen = positions("value_and_grad", argnums, len(args))
-        args = tuple(_without_ints(a) if allow_int and i in chosen else a for i, a in enumerate(args))
-        call = Call("grad", fun, args, kwargs, chosen, has_aux=has_aux)
+        call = Call("grad", fun, args, kwargs, chosen, has_aux=has_aux, allow_int=allow_int)
         root = _scalar(call, holomorphic=holomorphic)
         found = pull(call, [root], [None], create_graph=call.nested)
         tree = jax.tree.unflatten(call.tree, found)
@@ -103,7 +103,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
     """
     _check_callable("vjp", fun)
-    call = Call("vjp", fun, primals, {}, range(len(primals)), has_aux=has_aux)
+    call = Call("vjp", fun, primals, {}, range(len(primals)), has_aux=has_aux, allow_int=True)
 
     def vjp_fun(cotangent: Any) -> Any:
         seeds, tree = flatten(cotangent)
@@ -149,18 +149,13 @@ def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...
 def pull(call: Call, roots: Sequence[Any], seeds: Sequence[Any], *, create_graph: bool) -> list[Any]:
     """Gradients of ``roots`` with respect to a call's inputs; zeros where they are not connected."""
     chosen = [(r, s) for r, s in zip(roots, seeds, strict=True) if r._place.kind.requires_grad]
-    if not chosen:
-        return [record.leaf(jnp.zeros(v.shape, v.dtype)) for v in call.inputs]
-    return list(
-        gradients(
-            [r for r, _ in chosen],
-            list(call.inputs),
-            [s for _, s in chosen],
-            unconnected="zero",
-            retain_graph=True,
-            create_graph=create_graph,
-        )
-    )
+    able = [v for v in call.inputs if v._place.kind.requires_grad]
+    if chosen and able:
+        options: dict[str, Any] = {"unconnected": "zero", "retain_graph": True, "create_graph": create_graph}
+        found = iter(gradients([r for r, _ in chosen], able, [s for _, s in chosen], **options))
+    else:
+        found = iter([record.leaf(jnp.zeros(v.shape, v.dtype)) for v in able])
+    return [next(found) if v._place.kind.requires_grad else np.zeros(v.shape, jaxapi.float0) for v in call.inputs]
 
 
 def _scalar(call: Call, *, holomorphic: bool) -> Any:
@@ -184,10 +179,6 @@ def _scalar(call: Call, *, holomorphic: bool) -> Any:
         msg = "grad: complex inputs need holomorphic=True or a real output"
         raise TapeTypeError(msg)
     return root
-
-
-def _without_ints(argument: Any) -> Any:
-    return argument
 
 
 def _check_callable(name: str, fun: Any) -> None:

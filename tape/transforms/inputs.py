@@ -58,9 +58,18 @@ class Call:
     """
 
     def __init__(
-        self, name: str, fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], chosen: Sequence[int], *, has_aux: bool
+        self,
+        name: str,
+        fun: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        chosen: Sequence[int],
+        *,
+        has_aux: bool,
+        allow_int: bool = False,
     ) -> None:
         self.name = name
+        self._allow_int = allow_int
         self.inputs: list[Any] = []
         self._variables = any(isinstance(x, Handle) for x in flatten((args, kwargs))[0])
         self._outer = False
@@ -89,9 +98,13 @@ class Call:
             if value._place.kind.requires_grad:
                 self._outer = True
                 return record.record(_ALIAS, (value,))
+            if self._allow_int and not differentiable(value._place.kind.aval):
+                return value
             value = look(value)
         array = _array(self.name, value)
         if not differentiable(array):
+            if self._allow_int:
+                return record.leaf(array)
             msg = (
                 f"{self.name}: an argument to differentiate has shape {array.shape}, dtype {array.dtype}; gradients need a floating or complex "
                 "dtype: convert it, or leave it out of argnums"

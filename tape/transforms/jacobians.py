@@ -156,7 +156,7 @@ def jacrev(
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         chosen = positions("jacrev", argnums, len(args))
-        call = Call("jacrev", fun, args, kwargs, chosen, has_aux=has_aux)
+        call = Call("jacrev", fun, args, kwargs, chosen, has_aux=has_aux, allow_int=allow_int)
         _check_kinds("jacrev", call, holomorphic=holomorphic, allow_int=allow_int)
         outputs = call.outputs
         total = sum(v.size for v in outputs)
