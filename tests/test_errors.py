@@ -196,7 +196,7 @@ def test_a_released_tape():
     x, h, _, _ = scene()
     h.sum().backward()
     held = x.grad.numpy()
-    with pytest.raises(errors.ReleasedTapeError, match="earlier sweep released.*retain_graph=True") as info:
+    with pytest.raises(errors.ReleasedTapeError, match=r"earlier sweep released.*retain_graph=True") as info:
         (h * 2).sum().backward()
     assert isinstance(info.value, RuntimeError)
     np.testing.assert_array_equal(x.grad.value, held)

@@ -1,0 +1,143 @@
+"""Contract 13: a sweep that fails changes nothing."""
+
+import contextlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core.primitives import sin_p
+
+import tape
+import tape.numpy as tnp
+from tape.errors import GradientDtypeError, GradientShapeError, RuleError
+from tests.contracts.counting import BackwardError, counted, failing
+
+A, B = np.array([1.0, -2.0, 0.5], np.float32), np.array([3.0, 0.25, -1.0], np.float32)
+
+
+def equal(variable, expected):
+    np.testing.assert_array_equal(np.asarray(variable.value), np.asarray(expected, variable.dtype))
+
+
+def close(variable, expected):
+    np.testing.assert_allclose(np.asarray(variable.value), expected, rtol=1e-5, atol=1e-6)
+
+
+@contextlib.contextmanager
+def rule(primitive, fun):
+    """Give a primitive another VJP rule for a while."""
+    old = tape.rules.lookup(primitive)
+    tape.rules.defvjp(primitive, fun)
+    try:
+        yield
+    finally:
+        tape.rules.defvjp(primitive, old.vjp)
+
+
+# -- 13: all or nothing ------------------------------------------------------------------------------------------------------
+
+
+def scene():
+    """Two leaves with gradients already there, and a root that reaches both through a sine."""
+    x, w = tape.Variable(A), tape.Variable(B)
+    x.grad = B
+    h = tnp.sin(x)
+    h.retain_grad()
+    y = (h * w).sum()
+    y.grad = 2.0
+    return x, w, h, y
+
+
+def unchanged_and_usable(x, w, h, y):
+    equal(x.grad, B)
+    assert w.grad is h.grad is None
+    equal(y.grad, 2)
+    y.backward()
+    close(x.grad, B + 2 * B * np.cos(A))
+    close(w.grad, 2 * np.sin(A))
+    close(h.grad, 2 * B)
+    assert y.grad is None
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("at", ["leaf", "last leaf", "inner", "root"])
+def test_contract_13_a_failing_hook(at):
+    x, w, h, y = scene()
+    handle = {"leaf": x, "last leaf": w, "inner": h, "root": y}[at].register_hook(failing)
+    with pytest.raises(BackwardError):
+        y.backward()
+    handle.remove()
+    unchanged_and_usable(x, w, h, y)
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize(("wrong", "error"), [(lambda g: g[:1], GradientShapeError), (lambda g: g.astype("float16"), GradientDtypeError)])
+def test_contract_13_a_hook_that_returns_what_does_not_fit(wrong, error):
+    x, w, h, y = scene()
+    handle = h.register_hook(wrong)
+    with pytest.raises(error, match="hook"):
+        y.backward()
+    handle.remove()
+    unchanged_and_usable(x, w, h, y)
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_13_a_failing_function():
+    x, _w, _h, y = scene()
+    broken = [True]
+    apply, _ = counted(lambda g: failing(g) if broken[0] else g)
+    z = apply(y)
+    y.grad = None
+    z.grad = 2.0
+    with pytest.raises(BackwardError):
+        z.backward()
+    broken[0] = False
+    equal(z.grad, 2)
+    y.grad = 2.0  # no root: left alone
+    z.backward()
+    equal(y.grad, 2)
+    close(x.grad, B + 2 * B * np.cos(A))
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (lambda ct, out, x, **_: failing(ct), BackwardError),
+        (lambda ct, out, x, **_: (ct, ct), RuleError),
+        (lambda ct, out, x, **_: (ct[:2],), GradientShapeError),
+        (lambda ct, out, x, **_: (ct.astype(jnp.float16),), GradientDtypeError),
+    ],
+)
+def test_contract_13_a_failing_rule(wrong, error):
+    x, w, h, y = scene()
+    with rule(sin_p, wrong), pytest.raises(error):
+        y.backward()
+    unchanged_and_usable(x, w, h, y)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_contract_13_a_run_that_fails_after_the_sweep(capfd):
+    """backward() runs what is pending at its end: if that fails, nothing is released and no .grad was set."""
+    x, w = tape.Variable(0.0), tape.Variable(2.0)
+    w.grad = 1.0
+    with jax.debug_nans(True):
+        y = tnp.log(x) * 0 + w * w
+        with pytest.raises(FloatingPointError):
+            y.backward()
+        assert x.grad is None
+        equal(w.grad, 1)
+    y.backward()
+    equal(w.grad, 5)
+
+
+def test_contract_13_failures_leave_modes_as_they_were():
+    for create in (False, True):
+        x, _, h, y = scene()
+        h.register_hook(failing)
+        with tape.no_grad(), pytest.raises(BackwardError):
+            tape.gradients(y, x, create_graph=create)
+        assert (x * 2).requires_grad
+        with tape.no_grad():
+            assert not (x * 2).requires_grad
