@@ -90,7 +90,10 @@ class Program:
         """The program as Python source that uses the tape."""
         names = ", ".join(leaf.name for leaf in self.targets)
         body = [leaf.made(variant) for leaf in self.leaves] + self.lines(looking=self.mode != "jit")
-        roots = [f"roots = [r for r in ({', '.join(self.roots)},) if r.requires_grad]"]
+        roots = [
+            f"roots = [r for r in ({', '.join(self.roots)},) if r.requires_grad]",
+            'if not roots: raise SystemExit("no root requires grad")',
+        ]
         if self.look_first:
             roots.insert(0, "print(" + ", ".join(f"{r}.value" for r in self.roots) + ")")
         if self.drop_first:

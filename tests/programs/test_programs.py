@@ -94,7 +94,6 @@ RULES = {
     "gather": r"np\.take\(",
     "broadcast_in_dim": r"broadcast_to",
     "select_n": r"np\.where",
-    "concatenate": r"np\.(concatenate|stack)",
     "sort": r"np\.sort",
 }
 
@@ -171,4 +170,5 @@ def test_a_wrong_engine_is_noticed(bug, monkeypatch):
 
 def test_a_failing_program_prints_as_source_that_runs():
     drawn, _ = example(0)
-    exec(compile(repr(drawn), "reproducer", "exec"), {"print": lambda *_: None})  # noqa: S102
+    with contextlib.suppress(SystemExit):  # no root requires grad
+        exec(compile(repr(drawn), "reproducer", "exec"), {"print": lambda *_: None})  # noqa: S102
