@@ -17,6 +17,7 @@ __all__ = [
     "SeedError",
     "TapeError",
     "TapeIndexError",
+    "TapeOverflowError",
     "TapeRuntimeError",
     "TapeTypeError",
     "TapeValueError",
@@ -36,6 +37,10 @@ class TapeTypeError(TapeError, TypeError):
 
 class TapeValueError(TapeError, ValueError):
     """An argument has the right type but a value or shape that does not fit."""
+
+
+class TapeOverflowError(TapeError, OverflowError):
+    """A Python number does not fit the dtype that it would get."""
 
 
 class TapeIndexError(TapeError, IndexError):
@@ -92,7 +97,7 @@ class GradientDtypeError(RuleError, TypeError):
 
 def wrap(error: Exception, what: str) -> TapeError | None:
     """Return the TapeError that says what JAX's TypeError, ValueError or IndexError says; None for any other."""
-    for builtin, ours in ((TypeError, TapeTypeError), (IndexError, TapeIndexError), (ValueError, TapeValueError)):
+    for builtin, ours in ((TypeError, TapeTypeError), (IndexError, TapeIndexError), (OverflowError, TapeOverflowError), (ValueError, TapeValueError)):
         if isinstance(error, builtin):
             return ours(f"{what}: {error}")
     return None

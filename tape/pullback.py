@@ -204,7 +204,14 @@ def _jax_rule(line: Line, cts: list[Any], needed: list[bool], ins: list[Any], av
             filled[i] = value
         return evaluate(line, filled)
 
-    _, vjp = jax.vjp(fun, *[ins[i] for i in chosen])
+    try:
+        _, vjp = jax.vjp(fun, *[ins[i] for i in chosen])
+    except (ValueError, TypeError, NotImplementedError, AssertionError) as e:
+        msg = (
+            f"{line.primitive}: this library has no VJP rule for the primitive, and JAX cannot differentiate it here ({e}); give it one with "
+            "tape.rules.defvjp, or cut the gradient with .detach()"
+        )
+        raise RuleError(msg) from e
     seeds = []
     for slot, ct in zip(line.outputs, cts, strict=True):
         aval = avals[slot]

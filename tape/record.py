@@ -108,7 +108,7 @@ def scalar(value: Any) -> Any:
         return found
     if isinstance(value, int) and not isinstance(value, bool) and not -(2**63 if x64 else 2**31) <= value < (2**63 if x64 else 2**31):
         msg = f"Python integer {value} is out of bounds for int{64 if x64 else 32}; pass a NumPy scalar of a wider dtype"
-        raise OverflowError(msg)
+        raise errors.TapeOverflowError(msg)
     with jaxapi.ensure_compile_time_eval():
         aval = jax.typeof(jax.numpy.asarray(value))
     made: Handle = handle(None, Place(-1, kind_of(aval)), [value])

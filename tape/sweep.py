@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tape import emission, record
 from tape.errors import ReleasedTapeError, UnrecordedGradientError
+from tape.kernel import Op
 from tape.plan import Plan, active_slots, plan_sweep
 from tape.program import forget, run_pending, sweepable
 from tape.segment import LOCAL, LeafNode, Segment, set_mode
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = ["Sweep"]
+
+_SEED = Op("seed", lambda x: x)
 
 Target = Any  # a LeafNode, or (segment, slot)
 
@@ -62,7 +65,7 @@ class Sweep:
         old = set_mode(RECORD if self._create_graph else SWEEP)
         try:
             for root, seed in zip(roots, seeds, strict=True):
-                self._arrive(target_of(root), emission.ones_like(root._place.kind.aval) if seed is None else emission.share(seed))
+                self._arrive(target_of(root), emission.ones_like(root._place.kind.aval) if seed is None else self._seed(seed))
             if self._targets is not None or self._ignored:
                 self._find_paths()
             while self._heap:
@@ -74,6 +77,12 @@ class Sweep:
                     self.gradients[target] = emission.run_hooks(target.hooks, gradient)
         finally:
             set_mode(old)
+
+    def _seed(self, seed: Any) -> Any:
+        """Return a seed as this sweep uses it: without ``create_graph`` its own derivative is not recorded."""
+        if seed._place.kind.requires_grad and not self._create_graph:
+            return record.record(_SEED, (seed,))
+        return emission.share(seed)
 
     def only_plan(self, segment: Segment) -> Plan | None:
         """Return the plan, if nothing but ``segment`` was swept."""
