@@ -97,7 +97,12 @@ class GradientDtypeError(RuleError, TypeError):
 
 def wrap(error: Exception, what: str) -> TapeError | None:
     """Return the TapeError that says what JAX's TypeError, ValueError or IndexError says; None for any other."""
-    for builtin, ours in ((TypeError, TapeTypeError), (IndexError, TapeIndexError), (OverflowError, TapeOverflowError), (ValueError, TapeValueError)):
+    for builtin, ours in (
+        (TypeError, TapeTypeError),
+        (IndexError, TapeIndexError),
+        (OverflowError, TapeOverflowError),
+        (ValueError, TapeValueError),
+    ):
         if isinstance(error, builtin):
             return ours(f"{what}: {error}")
     return None

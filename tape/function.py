@@ -236,7 +236,9 @@ def _as_custom_vjp(cls: type[Function], args: Any, kwargs: Any, inputs: list[Any
     n_outputs = len(outputs)
     avals = tuple(v._place.kind.aval for v in inputs)
     leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
-    template = [_ARGUMENT if isinstance(x, (Handle, jax.Array, np.ndarray)) else x for x in leaves]  # what JAX keeps of us may hold no tracer
+    template = [
+        _ARGUMENT if isinstance(x, (Handle, jax.Array, np.ndarray)) else x for x in leaves
+    ]  # what JAX keeps of us may hold no tracer
 
     def run(arrays: Any) -> tuple[Context, list[Any]]:
         ctx = Context(cls, tuple(differentiable(aval) for aval in avals))  # what JAX differentiates by, it does not say

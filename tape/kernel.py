@@ -12,7 +12,7 @@ import jax
 
 from tape import jaxapi
 from tape.errors import TapeError
-from tape.linear import flatten
+from tape.linear import LineList, flatten
 from tape.pullback import differentiable, pullback
 from tape.rules import registry
 
@@ -33,9 +33,24 @@ class Vjp(NamedTuple):
 class Kernel:
     """An op at given input avals; immutable but for its caches."""
 
-    __slots__ = ("_cheap", "_executable", "_vjps", "in_avals", "inline", "jaxpr", "name", "out_avals", "params", "single", "transient", "tree")
+    __slots__ = (
+        "_augmented",
+        "_cheap",
+        "_executable",
+        "_vjps",
+        "in_avals",
+        "inline",
+        "jaxpr",
+        "name",
+        "out_avals",
+        "params",
+        "single",
+        "transient",
+        "tree",
+        "visible",
+    )
 
-    def __init__(self, name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any, params: Any = None) -> None:
+    def __init__(self, name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any, params: Any = None, visible: int | None = None) -> None:
         self.name = name
         self.params = params
         self.jaxpr = jaxpr
@@ -44,6 +59,9 @@ class Kernel:
         self.out_avals = tuple(v.aval for v in jaxpr.jaxpr.outvars)
         self.single = tree is None or jax.tree.structure(0) == tree
         self.inline: Callable[..., Sequence[Any]] = jaxapi.jaxpr_as_fun(jaxpr)
+        # Outputs beyond the visible ones are residuals: no Variable holds them, only VJPs read them.
+        self.visible = len(self.out_avals) if visible is None else visible
+        self._augmented: Kernel | None = None
         self._executable: Callable[..., Sequence[Any]] | None = None
         self._vjps: dict[Hashable, Any] = {}
         self._cheap: bool | None = None
@@ -80,6 +98,45 @@ class Kernel:
         if self._cheap is None:
             self._cheap = not self.jaxpr.effects and all(_is_cheap(line.primitive) for line in flatten(self.jaxpr).lines)
         return self._cheap
+
+    def augmented(self) -> Kernel:
+        """Return a kernel that also gives the costly values inside it that its VJP reads, so that they are computed once.
+
+        It is the kernel itself where there are none (a single primitive, or elementwise ones around it).
+        """
+        if self._augmented is None:
+            self._augmented = self._augment()
+        return self._augmented
+
+    def exposed(self) -> Kernel:
+        """Return the kernel with every output visible."""
+        return Kernel(self.name, self.jaxpr, jax.tree.structure([0] * len(self.out_avals)), self.params)
+
+    def _augment(self) -> Kernel:
+        if self.visible != len(self.out_avals):
+            return self
+        listed = flatten(self.jaxpr)
+        outputs = {s for s in listed.outputs if isinstance(s, int)}
+        costly = [s for line in listed.lines if str(line.primitive) in _COSTLY for s in line.outputs if s not in outputs]
+        if not costly:
+            return self
+        tried = self._with_outputs(listed, costly)
+        present = tuple(differentiable(a) for a in self.out_avals) + (False,) * len(costly)
+        first = len(self.in_avals) + len(self.out_avals)
+        sources = tried.vjp(present, tuple(differentiable(a) for a in self.in_avals)).sources
+        read = [costly[s - first] for s in sources if first <= s < first + len(costly)]
+        return self._with_outputs(listed, read) if read else self
+
+    def _with_outputs(self, listed: LineList, slots: list[int]) -> Kernel:
+        def run(*args: Any) -> list[Any]:
+            values = dict(enumerate(args))
+            for line in listed.lines:
+                ins = [values[s] if isinstance(s, int) else s.value for s in line.inputs]
+                values.update(zip(line.outputs, jaxapi.bind(line.primitive, line.params, ins), strict=True))
+            return [values[s] if isinstance(s, int) else s.value for s in (*listed.outputs, *slots)]
+
+        jaxpr, _ = jaxapi.trace(run, *self.in_avals)
+        return Kernel(self.name, jaxpr, self.tree, self.params, len(self.out_avals))
 
     def residuals(self) -> tuple[int, ...]:
         """Positions in (*inputs, *outputs) that the VJP of everything reads: what a later sweep needs of this entry."""
@@ -154,6 +211,12 @@ _CHEAP = {
 def _is_cheap(primitive: jaxapi.Primitive) -> bool:
     rule = registry.lookup(primitive)
     return primitive in _CHEAP or (rule is not None and rule.elementwise)
+
+
+_COSTLY = frozenset(  # primitives whose results are kept rather than computed again; by name, for callbacks are not listed publicly
+    "dot_general ragged_dot_general conv_general_dilated fft cholesky lu qr eigh eig svd schur triangular_solve linear_solve tridiagonal_solve "
+    "scan while cond sort top_k random_bits random_gamma threefry2x32 rng_bit_generator pure_callback io_callback".split()
+)
 
 
 class Op:

@@ -205,6 +205,6 @@ def _recompute(plan: Plan, state: State, wanted: set[int], kept: set[int]) -> se
             outside.update(wanted.intersection(slots))
         else:
             wanted = wanted.union(step.inputs)
-            again.append(Instruction(step.kernel, step.inputs, slots, where=step.where))
+            again.append(Instruction(step.kernel.exposed(), step.inputs, slots, where=step.where))
     plan.instructions[:0] = again[::-1]
     return outside

@@ -295,7 +295,7 @@ def run_if_long(segment: Segment) -> None:
 def _results(segment: Segment, child: State) -> Any:
     """Make the Variables of an entry with several outputs, in the op's own tree."""
     made = []
-    for place in child.places:
+    for place in child.places[: child.kernel.visible]:  # type: ignore[union-attr]
         cell = segment.cells[place.slot] = [None]
         made.append(handle(segment, place, cell))
     if child.full:
@@ -358,4 +358,4 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
         segment.origins = {}
     segment.kept = tuple(segment.saved)
     segment.entered = {}
-    return made[0] if kernel.single else jax.tree.unflatten(kernel.tree, made)
+    return made[0] if kernel.single else jax.tree.unflatten(kernel.tree, made[: kernel.visible])

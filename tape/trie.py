@@ -115,7 +115,7 @@ class State:
         self.places = tuple(Place(self.n_slots + i, kind) for i, kind in enumerate(kinds))
         self.table.extend(self.places)
         self.n_slots += len(kinds)
-        self.place = self.places[0] if len(kinds) == 1 and (self.kernel is None or self.kernel.single) else None
+        self.place = self.places[0] if self.kernel is None or self.kernel.single else None
 
     def leaf(self, kind: Kind) -> State:
         """Make the state that follows when a leaf of this kind enters."""
@@ -133,12 +133,14 @@ class State:
         child = State(self, self.mode)
         child.depth += 1
         child.full = child.depth > SEGMENT_LIMIT
-        child.kernel = kernel
         child.op = op
         child.inputs = inputs
         kinds = [self.table[s].kind for s in inputs]
         tainted = next((i for i, k in enumerate(kinds) if k.unrecorded), None)
         differentiable_input = self.mode == RECORD and any(k.requires_grad for k in kinds)
+        if differentiable_input:
+            kernel = kernel.augmented()
+        child.kernel = kernel
         unrecorded = (self.mode == RECORD and tainted is not None) or (
             self.mode == SWEEP and any(k.requires_grad or k.unrecorded for k in kinds)
         )
