@@ -27,6 +27,10 @@ JAX_IS_WRONG = {
 }
 
 
+# JAX's gradient is traced, and fails when it is compiled: a slice that starts at a negative place.
+JAX_CANNOT_LOWER = {("reduce_window_max", "negative padding"), ("reduce_window_min", "negative padding")}
+
+
 def each(records):
     return pytest.mark.parametrize("record", records, ids=[str(r.primitive) for r in records])
 
@@ -90,7 +94,7 @@ def accepts(fun, args):
 
 def trusted(record, example, thunk):
     """What JAX makes of ``thunk``, or None where it has no derivative or a wrong one."""
-    if (str(record.primitive), example.name) in JAX_IS_WRONG:
+    if (str(record.primitive), example.name) in JAX_IS_WRONG or (str(record.primitive), example.name) in JAX_CANNOT_LOWER:
         return None
     try:
         return thunk()
