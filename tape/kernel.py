@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["Kernel", "Op", "Vjp", "intern_op"]
 
 
+# An op that has no gradient for its parameters can be recorded; the sweep that asks for one says so.
+_REFUSALS = (TapeError, NotImplementedError, TypeError, ValueError)
+
+
 class Vjp(NamedTuple):
     """The VJP of a kernel for one choice of cotangents: a kernel, where its inputs come from, and where its outputs go."""
 
@@ -123,7 +127,10 @@ class Kernel:
         tried = self._with_outputs(listed, costly)
         present = tuple(differentiable(a) for a in self.out_avals) + (False,) * len(costly)
         first = len(self.in_avals) + len(self.out_avals)
-        sources = tried.vjp(present, tuple(differentiable(a) for a in self.in_avals)).sources
+        try:
+            sources = tried.vjp(present, tuple(differentiable(a) for a in self.in_avals)).sources
+        except _REFUSALS:
+            return self
         read = [costly[s - first] for s in sources if first <= s < first + len(costly)]
         return self._with_outputs(listed, read) if read else self
 
@@ -145,12 +152,7 @@ class Kernel:
         forward = len(self.in_avals) + len(self.out_avals)
         try:
             return tuple(s for s in self.vjp(present, wanted).sources if s < forward)
-        except (
-            TapeError,
-            NotImplementedError,
-            TypeError,
-            ValueError,
-        ):  # it has no gradient for these parameters; the sweep that asks for one says so
+        except _REFUSALS:
             return tuple(range(forward))
 
     def batched(self, mask: tuple[bool, ...], size: int) -> Kernel:
