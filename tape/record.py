@@ -14,6 +14,7 @@ import numpy as np
 
 from tape import boundary, errors, jaxapi
 from tape.errors import LostGradientError, TapeError
+from tape.jaxapi import X64
 from tape.segment import LOCAL, Cell, Extra, Handle, LeafNode, Segment, configuration
 from tape.trie import CONSTANT, Place, State, kind_of
 
@@ -40,7 +41,6 @@ __all__ = [
 
 _variable_type: type[Handle] = Handle
 _new = object.__new__
-_config: Any = jax.config
 _run_pending: Callable[[Segment, str], None]
 
 
@@ -56,7 +56,7 @@ def current() -> Segment:
     local = LOCAL
     segment = local.segment()
     if segment is not None:
-        if segment.pending and segment.configuration[0] == _config.jax_enable_x64 and segment.configuration == configuration():
+        if segment.pending and segment.configuration[0] is X64.value and segment.configuration == configuration():
             if segment.state.mode != local.mode:
                 segment.state = segment.state.switched(local.mode)
             return segment
@@ -101,7 +101,7 @@ SCALAR_LIMIT = 4096
 
 def scalar(value: Any) -> Any:
     """Make a constant of a Python scalar, weakly typed; equal scalars share one cell, so that they enter a segment once."""
-    x64 = _config.jax_enable_x64
+    x64 = X64.value
     key = (type(value), value or repr(value), x64)  # 0.0 and -0.0 are equal, and not the same
     found = _SCALARS.get(key)
     if found is not None:
@@ -200,7 +200,7 @@ def record(op: Any, inputs: Sequence[Handle]) -> Any:
     """
     # The hot path. Everything that is not needed for a structure met before is off it, in functions of its own.
     segment = LOCAL.segment()
-    if segment is None or segment.x64 is not _config.jax_enable_x64:
+    if segment is None or segment.x64 is not X64.value:
         if LOCAL.eager:
             return record_at_once(op, inputs)
         segment = current()
@@ -237,11 +237,11 @@ def record(op: Any, inputs: Sequence[Handle]) -> Any:
 def record_one(op: Op, a: Handle) -> Any:
     """:func:`record` for one input: the same steps without a loop, which is a third of their time."""
     segment = LOCAL.segment()
-    if segment is None or segment.x64 is not _config.jax_enable_x64:
+    if segment is None or segment.x64 is not X64.value:
         return record(op, (a,))
     if a._segment is segment:
         child = segment.state.next.get((op, a._place.slot))
-        if child is not None and child.place is not None and not child.full:
+        if child is not None and child.quick:
             segment.state = child
             made = _new(_variable_type)
             made._segment = segment
@@ -255,7 +255,7 @@ def record_one(op: Op, a: Handle) -> Any:
 def record_two(op: Op, a: Handle, b: Handle) -> Any:
     """:func:`record` for two inputs, one of them pending and the other pending or a leaf."""
     segment = LOCAL.segment()
-    if segment is None or segment.x64 is not _config.jax_enable_x64:
+    if segment is None or segment.x64 is not X64.value:
         return record(op, (a, b))
     i: int | None
     j: int | None
@@ -275,7 +275,7 @@ def record_two(op: Op, a: Handle, b: Handle) -> Any:
             except TracerMetError:
                 return record_at_once(op, (a, b))
     child = segment.state.next.get((op, i, j))
-    if child is None or child.place is None or child.full:
+    if child is None or not child.quick:
         return record(op, (a, b))
     segment.state = child
     made = _new(_variable_type)

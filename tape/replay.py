@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import jax
-
+from tape.jaxapi import X64
 from tape.program import run_pending
 from tape.rules import registry
 from tape.segment import LOCAL, LeafNode
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["remember", "replayed"]
 
-_config: Any = jax.config
 _new = object.__new__
 _BACKWARD = "backward"
 
@@ -44,7 +42,7 @@ def replayed(root: Any) -> bool:
     if (
         segment is None
         or current is not segment
-        or segment.x64 is not _config.jax_enable_x64
+        or segment.x64 is not X64.value
         or segment.hooks
         or segment.retained
         or segment.released

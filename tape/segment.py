@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 
+from tape.jaxapi import X64
 from tape.statistics import STATS
 from tape.trie import RECORD, Place, State, root
 
@@ -136,7 +137,7 @@ LOCAL = _Local()
 def configuration() -> tuple[Any, ...]:
     """The settings of JAX that change what a recorded op means."""
     return (
-        _config.jax_enable_x64,
+        X64.value,
         _config.jax_default_matmul_precision,
         _config.jax_default_device,
         _config.jax_default_prng_impl,

@@ -86,6 +86,7 @@ class State:
         "places",
         "plans",
         "programs",
+        "quick",
         "table",
         "where",
     )
@@ -99,6 +100,7 @@ class State:
         # One list is shared along a chain of states; the first n_slots of it are this state's.
         self.table: list[Place] = [] if parent is None else parent.table
         self.full = False
+        self.quick = False  # one visible result, and room for more entries
         self.kernel: Kernel | None = None
         self.op: Any = None
         self.inputs: tuple[int, ...] = ()
@@ -150,6 +152,7 @@ class State:
             requires_grad = differentiable_input and inexact
             out.append(kind_of(aval, requires_grad=requires_grad, unrecorded=inexact and not requires_grad and unrecorded))
         child._add_slots(out)
+        child.quick = child.place is not None and not child.full
         child.hazard = tainted if differentiable_input else None
         child.where = user_line()
         return child if kernel.transient else _enter(self, key, child)

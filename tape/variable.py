@@ -24,6 +24,7 @@ from tape.hooks import RemovableHandle
 from tape.program import look, run_pending
 from tape.pullback import differentiable
 from tape.record import handle, leaf
+from tape.replay import replayed
 from tape.segment import Extra, Handle
 from tape.trie import Place, kind_of
 
@@ -195,6 +196,8 @@ class Variable(Convertible):
         create_graph: bool = False,
     ) -> None:
         """Sweep back from this Variable; see :func:`tape.backward`."""
+        if grad is None and inputs is None and ignore.__class__ is tuple and not ignore and not retain_graph and not create_graph and replayed(self):
+            return
         differentiation.backward(
             self,
             None if grad is None else [grad],
