@@ -216,7 +216,33 @@ def _is_cheap(primitive: jaxapi.Primitive) -> bool:
 
 
 _COSTLY = frozenset(  # primitives whose results are kept rather than computed again; by name, for callbacks are not listed publicly
-    ["dot_general", "ragged_dot_general", "conv_general_dilated", "fft", "cholesky", "lu", "qr", "eigh", "eig", "svd", "schur", "triangular_solve", "linear_solve", "tridiagonal_solve", "scan", "while", "cond", "sort", "top_k", "random_bits", "random_gamma", "threefry2x32", "rng_bit_generator", "pure_callback", "io_callback"]
+    [
+        "dot_general",
+        "ragged_dot_general",
+        "conv_general_dilated",
+        "fft",
+        "cholesky",
+        "lu",
+        "qr",
+        "eigh",
+        "eig",
+        "svd",
+        "schur",
+        "triangular_solve",
+        "linear_solve",
+        "tridiagonal_solve",
+        "scan",
+        "while",
+        "cond",
+        "sort",
+        "top_k",
+        "random_bits",
+        "random_gamma",
+        "threefry2x32",
+        "rng_bit_generator",
+        "pure_callback",
+        "io_callback",
+    ]
 )
 
 

@@ -39,14 +39,7 @@ def replayed(root: Any) -> bool:
     """Do what ``backward(root)`` does if it was done before at this point of the tape; tell whether it was."""
     segment: Any = root._segment
     current: Any = LOCAL.segment()
-    if (
-        segment is None
-        or current is not segment
-        or segment.x64 is not X64.value
-        or segment.hooks
-        or segment.retained
-        or segment.released
-    ):
+    if segment is None or current is not segment or segment.x64 is not X64.value or segment.hooks or segment.retained or segment.released:
         return False
     known: _Replay | None = segment.state.next.get((_BACKWARD, root._place.slot, registry.revision()))
     if known is None or (root._extra is not None and root._extra.assigned):

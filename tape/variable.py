@@ -196,7 +196,15 @@ class Variable(Convertible):
         create_graph: bool = False,
     ) -> None:
         """Sweep back from this Variable; see :func:`tape.backward`."""
-        if grad is None and inputs is None and ignore.__class__ is tuple and not ignore and not retain_graph and not create_graph and replayed(self):
+        if (
+            grad is None
+            and inputs is None
+            and ignore.__class__ is tuple
+            and not ignore
+            and not retain_graph
+            and not create_graph
+            and replayed(self)
+        ):
             return
         differentiation.backward(
             self,
