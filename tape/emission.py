@@ -77,10 +77,12 @@ def forward_handle(segment: Segment, state: State, slot: int, leaf_index: dict[i
     """Return a Variable for a forward slot of ``segment``, pending or run."""
     place = state.table[slot]
     if segment.pending:
+        if slot in leaf_index:
+            return handle(segment, place, segment.leaves[leaf_index[slot]])
         cell = segment.cells.get(slot)
-        if cell is None and slot in leaf_index:
-            cell = segment.leaves[leaf_index[slot]]
-        return handle(segment, place, [None] if cell is None else cell)
+        if cell is None:  # known to the segment, so that it gets its value should a traced cotangent make us look at it
+            cell = segment.cells[slot] = [None]
+        return handle(segment, place, cell)
     if slot in leaf_index:
         cell = segment.leaves[leaf_index[slot]]
         origin = segment.origins.get(slot)

@@ -146,6 +146,7 @@ def _enter(segment: Segment, variable: Handle) -> int:
             assert variable._segment is not None
             _run_pending(variable._segment, "used elsewhere")
             value = cell[0]
+            assert value is not None, "a cell that its segment does not know"
         if not isinstance(value, jaxapi.Tracer):
             _CONCRETE.add(value.__class__)
         elif segment.pending and LOCAL.segment() is segment:
