@@ -41,6 +41,7 @@ class Kernel:
         "_augmented",
         "_cheap",
         "_executable",
+        "_exposed",
         "_vjps",
         "in_avals",
         "inline",
@@ -66,6 +67,7 @@ class Kernel:
         # Outputs beyond the visible ones are residuals: no Variable holds them, only VJPs read them.
         self.visible = len(self.out_avals) if visible is None else visible
         self._augmented: Kernel | None = None
+        self._exposed: Kernel | None = None
         self._executable: Callable[..., Sequence[Any]] | None = None
         self._vjps: dict[Hashable, Any] = {}
         self._cheap: bool | None = None
@@ -114,7 +116,11 @@ class Kernel:
 
     def exposed(self) -> Kernel:
         """Return the kernel with every output visible."""
-        return Kernel(self.name, self.jaxpr, jax.tree.structure([0] * len(self.out_avals)), self.params)
+        if self.visible == len(self.out_avals):
+            return self
+        if self._exposed is None:
+            self._exposed = Kernel(self.name, self.jaxpr, jax.tree.structure([0] * len(self.out_avals)), self.params)
+        return self._exposed
 
     def _augment(self) -> Kernel:
         if self.visible != len(self.out_avals):
