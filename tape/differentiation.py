@@ -251,7 +251,7 @@ def _require_grad(function: str, argument: str, variable: Any) -> None:
         raise UnconnectedError(msg)
     msg = (
         f"{function}: a root ({describe(variable)}) does not require grad: it depends on no Variable that does, or it was computed under "
-        "no_grad(), detached, or is of integer or boolean dtype; compute it from a tape.Variable with requires_grad=True"
+        "no_grad(), detached, came out of a JAX transformation, or is of integer or boolean dtype; compute it from a tape.Variable with requires_grad=True"
     )
     raise TapeValueError(msg)
 

@@ -161,8 +161,8 @@ def coverage() -> dict[str, str]:
     """Say for every ``lax`` primitive whose derivative a sweep uses.
 
     Returns:
-        A dict from the primitive's name to ``"own"`` (a rule of this library), ``"user"`` (one given to :func:`defvjp`) or ``"jax"``
-        (JAX's derivative of the primitive).
+        A dict from the primitive's name to ``"own"`` (a rule of this library; plain calls such as ``jit`` are inlined), ``"user"`` (one
+        given to :func:`defvjp`) or ``"jax"`` (JAX's derivative of the primitive).
 
     Example:
         >>> import tape
@@ -174,5 +174,6 @@ def coverage() -> dict[str, str]:
     table = {}
     for primitive in sorted(known | set(_table()), key=str):
         rule = _RULES.get(primitive)
-        table[str(primitive)] = "jax" if rule is None else "user" if rule.source == "user" else "own"
+        called = primitive in jaxapi.CALL_JAXPR_PARAMS  # inlined: the rules of what it calls apply
+        table[str(primitive)] = "own" if called else "jax" if rule is None else "user" if rule.source == "user" else "own"
     return table
