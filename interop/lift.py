@@ -12,7 +12,7 @@ from tape import boundary, jaxapi, record
 from tape.errors import LostGradientError, TapeTypeError
 from tape.kernel import Op
 from tape.program import look
-from tape.segment import Handle
+from tape.segment import LOCAL, Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -72,7 +72,7 @@ def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
                 template.append(_Typed(x))
         key = (tree, tuple(template))
         op = ops.get(key)
-        if op is None:
+        if op is None or op.fun.stale():  # type: ignore[attr-defined]
             op = ops[key] = Op(name, _Applied(jax_fun, tree, template, name))
         return record.record(op, variables)
 
@@ -109,6 +109,11 @@ class _Applied:
         self.tree = tree
         self.template = template
         self.name = name
+        self.reads: dict[int, tuple[Any, Any]] = {}  # captured constants, by cell
+
+    def stale(self) -> bool:
+        """Tell whether a captured constant has another value now than when the function was traced."""
+        return any(variable._cell is not cell for variable, cell in self.reads.values())
 
     def __call__(self, *arrays: Any) -> Any:
         it = iter(arrays)
@@ -116,6 +121,7 @@ class _Applied:
         args, kwargs = jax.tree.unflatten(self.tree, filled)
         with boundary.refusing_captures(self.name):
             result = self.fun(*args, **kwargs)
+            self.reads.update((id(cell), (v, cell)) for v, cell in LOCAL.reads if not isinstance(cell[0], jaxapi.Tracer))
         for x in jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, Handle)):
             if isinstance(x, Handle) and x._place.kind.requires_grad:
                 raise LostGradientError(boundary.capture_message(self.name, x))

@@ -19,6 +19,7 @@ __all__ = ["allowing_captures", "capture_message", "check_no_leak", "refusing_ca
 def refusing_captures(name: str) -> Iterator[None]:
     """While a raw JAX function is traced: a Variable that requires grad and is none of its arguments would lose its gradient."""
     old, LOCAL.lifting = LOCAL.lifting, name
+    LOCAL.reads = []
     captures, LOCAL.captures = LOCAL.captures, None
     try:
         yield

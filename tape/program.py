@@ -59,8 +59,10 @@ class Program:
 
 def look(variable: Handle) -> Any:
     """Return the variable's array, running what is pending if it must."""
-    if LOCAL.lifting is not None and variable._place.kind.requires_grad:
-        raise LostGradientError(boundary.capture_message(LOCAL.lifting, variable))
+    if LOCAL.lifting is not None:
+        if variable._place.kind.requires_grad:
+            raise LostGradientError(boundary.capture_message(LOCAL.lifting, variable))
+        LOCAL.reads.append((variable, variable._cell))
     if LOCAL.captures is not None:
         variable = LOCAL.captures.inside(variable)
     value = variable._cell[0]

@@ -328,8 +328,10 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     slots = []
     captures = LOCAL.captures
     for v in inputs:
-        if LOCAL.lifting is not None and v._place.kind.requires_grad:
-            raise LostGradientError(boundary.capture_message(LOCAL.lifting, v))
+        if LOCAL.lifting is not None:
+            if v._place.kind.requires_grad:
+                raise LostGradientError(boundary.capture_message(LOCAL.lifting, v))
+            LOCAL.reads.append((v, v._cell))
         slots.append(place_in(segment, v if captures is None else captures.inside(v)))
     child = first_meeting(segment, op, (op, *slots))
     segment.state = child

@@ -124,6 +124,7 @@ class _Local(threading.local):
         self.eager = False  # no segment is pending then
         self.writing = False  # a sweep is being written
         self.lifting: str | None = None  # the raw JAX function that is being traced
+        self.reads: list[tuple[Any, Cell]] = []  # the constant Variables that it read so far, with their cells
         self.captures: Any = None  # the callable of the tape that is being traced
 
 

@@ -117,3 +117,15 @@ def test_lift_errors():
         interop.lift(lambda a, b: a @ b)(x, x)
     assert x.grad is None
     close(tnp.sum(x), A.sum())
+
+
+def test_a_captured_constant_is_read_again_when_it_is_rebound():
+    c = tape.constant(2.0)
+    for read in (lambda x: x * c.value, lambda x: x * c):
+        c.value = 2.0
+        lifted = interop.lift(read)
+        x = tape.Variable(3.0)
+        assert float(lifted(x)) == 6.0
+        c.value = 5.0
+        assert float(lifted(x)) == 15.0
+        assert float(tape.gradients(lifted(x), x)) == 5.0
