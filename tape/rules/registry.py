@@ -55,6 +55,7 @@ class Rule:
 
 
 _RULES: dict[jaxapi.Primitive, Rule] = {}
+_OWN: dict[jaxapi.Primitive, Rule] = {}
 _filled = False
 
 
@@ -85,7 +86,7 @@ def register(
     """Enter the record of the primitive called ``name``; a primitive that this JAX release lacks is passed over."""
     found = jaxapi.primitive(name)
     if found is not None:
-        _RULES[found] = Rule(found, vjp, domain, source, tuple(examples), complex, kinks, elementwise, selective)
+        _OWN[found] = _RULES[found] = Rule(found, vjp, domain, source, tuple(examples), complex, kinks, elementwise, selective)
 
 
 def no_gradient(ct: Any, out: Any, *ins: Any, **params: Any) -> tuple[None, ...]:
@@ -129,6 +130,11 @@ def defvjp(primitive: jaxapi.Primitive, rule: Callable[..., Any]) -> None:
         )
         raise TapeTypeError(msg)
     old = _table().get(primitive)
+    own = _OWN.get(primitive)
+    if own is not None and rule is own.vjp:  # the library's own rule is put back
+        _RULES[primitive] = own
+        _revision += 1
+        return
     _RULES[primitive] = Rule(
         primitive,
         rule,
