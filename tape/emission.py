@@ -13,11 +13,12 @@ import jax.numpy as jnp
 from tape import record
 from tape.errors import GradientDtypeError, GradientShapeError
 from tape.kernel import Op
+from tape.kinds import Place
 from tape.plan import ADD, Instruction, Plan
 from tape.program import run_pending
 from tape.record import handle
 from tape.segment import LOCAL, Extra, Handle, LeafNode, Segment
-from tape.trie import SEGMENT_LIMIT, Place, State
+from tape.trie import SEGMENT_LIMIT, SWEEP, State, enter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -136,15 +137,40 @@ def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch
             start = target.state
             key = (plan, batch, *slots)
             jump = start.next.get(key)
+            if jump is None and batch is None and start.mode == SWEEP:
+                jump = enter(
+                    start, key, _written(plan, start, dict(zip(_numbers(plan, segment is target, state.n_slots), slots, strict=True)))
+                )
             if jump is not None:
                 target.state = jump.state
                 return _arrive(target, jump)
             outputs = _write(plan, segment, state, seeds, batch)
             ours = all(v._segment is target for v in outputs.values())
             if target.pending and LOCAL.segment() is target and ours:
-                start.next[key] = _Jump(target.state, tuple((slot, v._place) for slot, v in outputs.items()))
+                enter(start, key, _Jump(target.state, tuple((slot, v._place) for slot, v in outputs.items())))
             return outputs
     return _write(plan, segment, state, seeds, batch)
+
+
+def _numbers(plan: Plan, inside: bool, n_slots: int) -> Sequence[int]:
+    """Which values of a plan come from outside of it, in the order in which :func:`emit` enters them."""
+    seeds = range(n_slots, n_slots + len(plan.seeds))
+    return seeds if inside else (*plan.externals, *seeds)
+
+
+def _written(plan: Plan, start: State, slots: dict[int | None, int]) -> _Jump:
+    """Write a plan as one state after ``start``; ``slots`` maps its values to slots there, and those it lacks are forward slots."""
+    written = []
+    n = start.n_slots
+    get = slots.get
+    for step in plan.instructions:
+        inputs: Any = tuple([get(o, o) for o in step.operands])
+        written.append((step.op, inputs, step.where))
+        for value in step.results:
+            slots[value] = n
+            n += 1
+    state = start.swept(written)
+    return _Jump(state, tuple((slot, state.table[get(value, value)]) for slot, value in plan.outputs))
 
 
 def _sources(plan: Plan, segment: Segment, state: State) -> list[Any]:

@@ -39,6 +39,7 @@ __all__ = [
     "in_trace",
     "jaxpr_as_fun",
     "partial",
+    "passed_on",
     "primitive",
     "primitives",
     "prune",
@@ -149,6 +150,15 @@ def prune(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, tuple[int, ...]]:
         jaxpr.debug_info.with_unknown_names() if hasattr(jaxpr.debug_info, "with_unknown_names") else jaxpr.debug_info,
     )
     return ClosedJaxpr(smaller, [c for _, c in constants]), sources
+
+
+def passed_on(closed: ClosedJaxpr) -> tuple[int, ...] | None:
+    """Return which inputs the outputs are, for a jaxpr that computes nothing; None for any other."""
+    jaxpr = closed.jaxpr
+    positions = {v: i for i, v in enumerate(jaxpr.invars)}
+    if jaxpr.eqns or not all(isinstance(v, Var) and v in positions for v in jaxpr.outvars):
+        return None
+    return tuple(positions[v] for v in jaxpr.outvars)
 
 
 def hoist(closed: ClosedJaxpr, kept: Sequence[int]) -> ClosedJaxpr:

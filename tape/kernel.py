@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+from jax import lax
 
 from tape import jaxapi
 from tape.errors import TapeError
+from tape.kinds import Kind, kinds_of
 from tape.linear import LineList, flatten
 from tape.pullback import differentiable, pullback
 from tape.rules import registry
@@ -27,10 +29,13 @@ _REFUSALS = (TapeError, NotImplementedError, TypeError, ValueError)
 
 
 class Vjp(NamedTuple):
-    """The VJP of a kernel for one choice of cotangents: a kernel, where its inputs come from, and where its outputs go."""
+    """The VJP of a kernel for one choice of cotangents: a kernel, where its inputs come from, and where its outputs go.
+
+    Without a kernel there is nothing to compute: the sources are the cotangents, unchanged.
+    """
 
     kernel: Kernel | None
-    sources: tuple[int, ...]  # positions in (*inputs, *outputs, *present cotangents)
+    sources: tuple[int, ...]  # positions in (*inputs, *outputs, *present cotangents, *sums to add to)
     targets: tuple[int, ...]  # the inputs whose cotangents it returns
 
 
@@ -42,6 +47,7 @@ class Kernel:
         "_cheap",
         "_executable",
         "_exposed",
+        "_kinds",
         "_vjps",
         "in_avals",
         "inline",
@@ -71,6 +77,7 @@ class Kernel:
         self._executable: Callable[..., Sequence[Any]] | None = None
         self._vjps: dict[Hashable, Any] = {}
         self._cheap: bool | None = None
+        self._kinds: dict[int, tuple[Kind, ...]] = {}
         # It closes over values of the JAX transformation that is running, so nothing may keep it beyond that.
         self.transient = any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts)
 
@@ -87,15 +94,35 @@ class Kernel:
             self._executable = jax.jit(run)
         return self._executable
 
-    def vjp(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Vjp:
+    def kinds(self, role: int) -> tuple[Kind, ...]:
+        """Return the kinds of the outputs, for an entry of this role."""
+        found = self._kinds.get(role)
+        if found is None:
+            found = self._kinds[role] = kinds_of(self.out_avals, role)
+        return found
+
+    def vjp(
+        self,
+        present: tuple[bool, ...],
+        wanted: tuple[bool, ...],
+        adding: tuple[bool, ...] = (),
+        same: tuple[int, ...] = (),
+    ) -> Vjp:
         """Return the VJP for the outputs that have a cotangent and the inputs that need one.
 
         The forward values that the rules do not read are no inputs of it, so they need not be kept.
+
+        Args:
+            present: for each output, whether it has a cotangent.
+            wanted: for each input, whether a cotangent is asked for.
+            adding: for each input, whether there is a sum of cotangents already, to which this one is added; () for none.
+            same: for each input, the first input that is the same value, where some are: their cotangents are added up; () for none.
+
         """
-        key = (present, wanted, registry.revision())
+        key = (present, wanted, adding, same, registry.revision())
         found = self._vjps.get(key)
         if found is None:
-            found = self._vjps[key] = self._trace_vjp(present, wanted)
+            found = self._vjps[key] = self._trace_vjp(present, wanted, adding, same)
         return found
 
     @property
@@ -172,27 +199,32 @@ class Kernel:
             found = self._vjps[key] = Kernel(f"batched_{self.name}", jaxpr, self.tree)
         return found  # type: ignore[no-any-return]
 
-    def _trace_vjp(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Vjp:
+    def _trace_vjp(self, present: tuple[bool, ...], wanted: tuple[bool, ...], adding: tuple[bool, ...], same: tuple[int, ...]) -> Vjp:
         n_in, n_out = len(self.in_avals), len(self.out_avals)
         targets: list[int] = []
 
         def run(*args: Any) -> list[Any]:
-            cts = iter(args[n_in + n_out :])
-            grads = pullback(
-                self.jaxpr,
-                args[:n_in],
-                [next(cts) if p else None for p in present],
-                wanted,
-                args[n_in : n_in + n_out],
-            )
-            targets[:] = [i for i, g in enumerate(grads) if g is not None]
-            return [grads[i] for i in targets]
+            further = iter(args[n_in + n_out :])
+            cts = [next(further) if p else None for p in present]
+            totals = {i: next(further) for i, a in enumerate(adding) if a}
+            returned = set()
+            for i, grad in enumerate(pullback(self.jaxpr, args[:n_in], cts, wanted, args[n_in : n_in + n_out])):
+                if grad is not None:
+                    first = same[i] if same else i
+                    totals[first] = lax.add(totals[first], grad) if first in totals else grad
+                    returned.add(first)
+            targets[:] = sorted(returned)
+            return [totals[i] for i in targets]
 
         ct_avals = [jaxapi.ShapedArray(a.shape, a.dtype) for a, p in zip(self.out_avals, present, strict=True) if p]
+        ct_avals += [jaxapi.ShapedArray(a.shape, a.dtype) for a, p in zip(self.in_avals, adding, strict=False) if p]
         jaxpr, _ = jaxapi.trace(run, *self.in_avals, *self.out_avals, *ct_avals)
         if not targets:
             return Vjp(None, (), ())
         jaxpr, sources = jaxapi.prune(jaxpr)
+        passed = jaxapi.passed_on(jaxpr)
+        if passed is not None and all(sources[i] >= n_in + n_out for i in passed):
+            return Vjp(None, tuple(sources[i] for i in passed), tuple(targets))
         return Vjp(Kernel(f"vjp_{self.name}", jaxpr, jax.tree.structure([0] * len(targets))), sources, tuple(targets))
 
 
@@ -255,13 +287,14 @@ _COSTLY = frozenset(  # primitives whose results are kept rather than computed a
 class Op:
     """A function of arrays with its static parameters bound; ``kernel(avals)`` specialises it."""
 
-    __slots__ = ("_kernels", "fun", "name", "params")
+    __slots__ = ("_by_kinds", "_kernels", "fun", "name", "params")
 
     def __init__(self, name: str, fun: Callable[..., Any], params: Any = None) -> None:
         self.name = name
         self.fun = fun
         self.params = params
         self._kernels: dict[tuple[Any, ...], Kernel] = {}
+        self._by_kinds: dict[tuple[Kind, ...], Kernel] = {}
 
     def kernel(self, avals: tuple[Any, ...]) -> Kernel:
         """Return the kernel for inputs of these shapes and dtypes, tracing the function at their first meeting."""
@@ -271,6 +304,15 @@ class Op:
             found = Kernel(self.name, jaxpr, jax.tree.structure(shapes), self.params)
             if not found.transient:
                 self._kernels[avals] = found
+        return found
+
+    def kernel_of(self, kinds: tuple[Kind, ...]) -> Kernel:
+        """:meth:`kernel`, by kinds, which are compared by identity: shapes and dtypes are slow to hash."""
+        found = self._by_kinds.get(kinds)
+        if found is None:
+            found = self.kernel(tuple([k.aval for k in kinds]))
+            if not found.transient:
+                self._by_kinds[kinds] = found
         return found
 
     def __repr__(self) -> str:

@@ -13,12 +13,13 @@ import numpy as np
 from tape import errors, indexing, interception, jaxapi, record, selection, updates
 from tape.errors import LostGradientError, TapeTypeError
 from tape.kernel import Op
+from tape.kinds import Place, kind_of
 from tape.mirror import Application, call, mirrored, on_values
 from tape.program import look
 from tape.record import handle
 from tape.segment import LOCAL, Handle, set_mode
 from tape.template import ARRAY
-from tape.trie import CONSTANT, RECORD, Place, kind_of
+from tape.trie import CONSTANT, RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,8 +70,11 @@ def producer(state: State, slot: int) -> Any:
     """Return the op whose entry made ``slot``."""
     step: State | None = state
     while step is not None:
-        if any(p.slot == slot for p in step.places):
+        if slot in step.slots:
             return step.op if step.kernel is not None else None
+        for line in step.lines or ():
+            if slot in line.slots:
+                return line.kernel
         step = step.parent
     return None
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from tape.kernel import Kernel
+    from tape.kinds import Kind
     from tape.trie import State
 
 __all__ = ["ADD", "FunctionOp", "Instruction", "Plan", "active_slots", "plan_sweep"]
@@ -32,9 +33,9 @@ class FunctionOp:
         self.identity = identity
         self.params: Any = None
 
-    def kernel(self, avals: tuple[Any, ...]) -> Kernel:
+    def kernel_of(self, kinds: tuple[Kind, ...]) -> Kernel:
         """Return the identity on the outputs."""
-        return self.identity.kernel(avals)
+        return self.identity.kernel_of(kinds)
 
 
 class Instruction(NamedTuple):
@@ -130,6 +131,9 @@ def _make(
     kept: tuple[int, ...] | None,
 ) -> Plan:
     plan = Plan()
+    path = state.path()
+    # A Function's backward may leave out a cotangent, so that a sum to add to may be missing when the plan is written.
+    fused = not any(isinstance(step.op, FunctionOp) for step in path)
     plan.seeds = seeds
     count = state.n_slots + len(seeds)
     totals: dict[int, int] = {slot: state.n_slots + i for i, slot in enumerate(seeds) if slot in active}
@@ -138,12 +142,13 @@ def _make(
     entries: set[int] = set()
     emit = plan.instructions.append
 
-    for step in reversed(state.path()):
-        present = tuple(p.slot in totals for p in step.places)
+    for step in reversed(path):
+        if not step.places:
+            continue
+        present = tuple([slot in totals for slot in step.slots])
         if True not in present:
             continue
-        for place in step.places:
-            slot = place.slot
+        for slot in step.slots:
             if slot in totals:
                 if slot in hooked:
                     emit(Instruction(None, (totals[slot],), (count,), hook=slot))
@@ -154,7 +159,8 @@ def _make(
                     outputs.append((slot, totals[slot]))
         if step.kernel is None:
             continue
-        wanted = tuple(s in active for s in step.inputs)
+        inputs = step.inputs
+        wanted = tuple([s in active for s in inputs])
         if True not in wanted:
             continue
         entries.add(step.depth)
@@ -162,23 +168,41 @@ def _make(
             plan.hazard = step
         if isinstance(step.op, FunctionOp):
             targets = tuple(i for i, w in enumerate(wanted) if w)
-            operands: tuple[int | None, ...] = tuple(totals.get(p.slot) for p in step.places)
+            operands: tuple[int | None, ...] = tuple(totals.get(s) for s in step.slots)
             results = tuple(range(count, count + len(targets)))
+            count += len(targets)
             emit(Instruction(None, operands, results, function=step, wanted=wanted, where=step.where))
             plan.straight = False
         else:
-            vjp = step.kernel.vjp(present, wanted)
+            adding: tuple[bool, ...] = ()
+            same: tuple[int, ...] = ()
+            if fused:
+                if len(inputs) > 1 and len(set(inputs)) < len(inputs):
+                    same = tuple([inputs.index(s) for s in inputs])
+                    adding = tuple([s in totals and same[i] == i for i, s in enumerate(inputs)])
+                else:
+                    adding = tuple([s in totals for s in inputs])
+                if True not in adding:
+                    adding = ()
+            vjp = step.kernel.vjp(present, wanted, adding, same)
             targets = vjp.targets
+            values = [*inputs, *step.slots]
+            n_forward = len(values)
+            values += [totals[s] for s in step.slots if s in totals]
+            values += [totals[s] for s, a in zip(inputs, adding, strict=False) if a]
+            operands = tuple([values[i] for i in vjp.sources])
             if vjp.kernel is None:
+                results = operands  # type: ignore[assignment]
+            else:
+                externals.update([values[i] for i in vjp.sources if i < n_forward])
+                results = tuple(range(count, count + len(targets)))
+                count += len(targets)
+                emit(Instruction(vjp.kernel, operands, results, where=step.where))
+            if fused:
+                totals.update([(inputs[i], value) for i, value in zip(targets, results, strict=True)])
                 continue
-            forward = step.inputs + tuple(p.slot for p in step.places)
-            values = forward + tuple(totals[p.slot] for p in step.places if p.slot in totals)
-            externals.update(values[i] for i in vjp.sources if i < len(forward))
-            results = tuple(range(count, count + len(targets)))
-            emit(Instruction(vjp.kernel, tuple(values[i] for i in vjp.sources), results, where=step.where))
-        count += len(targets)
         for i, value in zip(targets, results, strict=True):
-            slot = step.inputs[i]
+            slot = inputs[i]
             if slot in totals:
                 emit(Instruction(ADD, (totals[slot], value), (count,), where=step.where))
                 value = count  # noqa: PLW2901 - the sum takes the place of the term
@@ -198,7 +222,7 @@ def _recompute(plan: Plan, state: State, wanted: set[int], kept: set[int]) -> se
     outside: set[int] = set()
     again: list[Instruction] = []
     for step in reversed(state.path()):
-        slots = tuple(p.slot for p in step.places)
+        slots = step.slots
         if wanted.isdisjoint(slots):
             continue
         if step.kernel is None or kept.issuperset(wanted.intersection(slots)):

@@ -167,7 +167,7 @@ def _residuals(state: State, live: tuple[int, ...], released: frozenset[int]) ->
     for entry in reversed(state.path()):
         if entry.kernel is None:
             continue
-        slots = [p.slot for p in entry.places]
+        slots = entry.slots
         if entry.depth not in released and any(s in reached for s in slots):
             history = True
             reached.update(s for s in entry.inputs if table[s].kind.requires_grad)
@@ -187,15 +187,15 @@ def _residuals(state: State, live: tuple[int, ...], released: frozenset[int]) ->
 def _run(state: State, program: Program, leaves: list[Any]) -> Sequence[Any]:
     """Compute what a program keeps: interpreted at the first meeting, compiled from the second on."""
     program.met += 1
-    if program.met == 1:
-        program.size = sum(step.kernel is not None for step in needed_entries(state, program.keep))
     STATS.executed += program.size
     if program.executable is not None and not jaxapi.in_trace():
         STATS.hits += 1
         return program.executable(*leaves)
     with jaxapi.ensure_compile_time_eval():  # inside a JAX transformation, what is concrete runs concretely
         if program.met == 1:
-            return _interpret(state, program.keep, leaves)
+            found = _interpret(state, program, leaves)
+            STATS.executed += program.size
+            return found
         if program.executable is not None:
             STATS.hits += 1
             return program.executable(*leaves)
@@ -207,49 +207,65 @@ def _run(state: State, program: Program, leaves: list[Any]) -> Sequence[Any]:
         return results
 
 
-def needed_entries(state: State, keep: tuple[int, ...]) -> list[State]:
-    """The states on the path to ``state`` that ``keep`` depends on, and all its leaves, in order."""
+def needed_entries(state: State, keep: tuple[int, ...]) -> tuple[list[Any], list[int]]:
+    """Return the entries that ``keep`` depends on, in order, and the slots of all leaves."""
     wanted = set(keep)
     chosen = []
+    leaves = []
     for step in reversed(state.path()):
         if step.kernel is None:
-            if step.places:
-                chosen.append(step)
-        elif any(p.slot in wanted for p in step.places):
+            leaves.extend(step.slots)
+        elif not wanted.isdisjoint(step.slots):
             wanted.update(step.inputs)
             chosen.append(step)
-    return chosen[::-1]
+    return chosen[::-1], leaves[::-1]
 
 
-def _interpret(state: State, keep: tuple[int, ...], leaves: list[Any]) -> list[Any]:
+def _interpret(state: State, program: Program, leaves: list[Any]) -> list[Any]:
     """Run kernel by kernel, each compiled on its own and shared by all structures."""
+    entries, slots = needed_entries(state, program.keep)
+    program.size = len(entries)
     values: list[Any] = [None] * state.n_slots
-    arrays = iter(leaves)
-    for step in needed_entries(state, keep):
-        if step.kernel is None:
-            values[step.places[0].slot] = next(arrays)
-            continue
+    for slot, value in zip(slots, leaves, strict=True):
+        values[slot] = value
+    drop = _last_uses(entries, program.keep)
+    for step, dropped in zip(entries, drop, strict=True):
         results = step.kernel.executable(*[values[s] for s in step.inputs])
-        for place, result in zip(step.places, results, strict=True):
-            values[place.slot] = result
-        STATS.interpreted += 1
-    return [values[s] for s in keep]
+        start = step.slots[0]
+        if len(results) == 1:
+            values[start] = results[0]
+        else:
+            values[start : start + len(results)] = results
+        for s in dropped:
+            values[s] = None
+    STATS.interpreted += len(entries)
+    return [values[s] for s in program.keep]
+
+
+def _last_uses(entries: list[Any], keep: tuple[int, ...]) -> list[Sequence[int]]:
+    """Return for each entry the slots that nothing after it reads, so that big values are freed as they would be by plain Python."""
+    later = set(keep)
+    found: list[Sequence[int]] = []
+    for step in reversed(entries):
+        dropped = [s for s in (*step.inputs, *step.slots) if s not in later]
+        later.update(dropped)
+        found.append(dropped)
+    found.reverse()
+    return found
 
 
 def _compile(state: State, keep: tuple[int, ...]) -> Callable[..., Sequence[Any]]:
     """Make one compiled function of the segment, from its leaves to ``keep``."""
-    steps = needed_entries(state, keep)
+    entries, slots = needed_entries(state, keep)
+    n_slots = state.n_slots
 
     def run(*leaves: Any) -> list[Any]:
-        values: list[Any] = [None] * state.n_slots
-        arrays = iter(leaves)
-        for step in steps:
-            if step.kernel is None:
-                values[step.places[0].slot] = next(arrays)
-                continue
-            results = step.kernel.inline(*[values[s] for s in step.inputs])
-            for place, result in zip(step.places, results, strict=True):
-                values[place.slot] = result
+        values: list[Any] = [None] * n_slots
+        for slot, value in zip(slots, leaves, strict=True):
+            values[slot] = value
+        for step in entries:
+            for slot, result in zip(step.slots, step.kernel.inline(*[values[s] for s in step.inputs]), strict=True):
+                values[slot] = result
         return [values[s] for s in keep]
 
     run.__name__ = "segment"

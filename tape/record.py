@@ -15,8 +15,9 @@ import numpy as np
 from tape import boundary, errors, jaxapi
 from tape.errors import LostGradientError, TapeError
 from tape.jaxapi import X64
+from tape.kinds import Place, kind_of
 from tape.segment import LOCAL, Cell, Extra, Handle, LeafNode, Segment, configuration
-from tape.trie import CONSTANT, Place, State, kind_of
+from tape.trie import CONSTANT, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -308,9 +309,9 @@ def first_meeting(segment: Segment, op: Any, key: tuple[Any, ...]) -> State:
     """Make the trie state of an entry that was never recorded at this point of this tape."""
     state = segment.state
     slots = key[1:]
-    if hasattr(op, "kernel"):
+    if hasattr(op, "kernel_of"):
         try:
-            kernel = op.kernel(tuple(state.table[s].kind.aval for s in slots))
+            kernel = op.kernel_of(tuple([state.table[s].kind for s in slots]))
         except TapeError:
             raise
         except jaxapi.CONCRETE_ERRORS:

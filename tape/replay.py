@@ -12,11 +12,13 @@ from tape.jaxapi import X64
 from tape.program import run_pending
 from tape.rules import registry
 from tape.segment import LOCAL, LeafNode
+from tape.trie import enter
 
 if TYPE_CHECKING:
+    from tape.kinds import Place
     from tape.segment import Segment
     from tape.sweep import Sweep
-    from tape.trie import Place, State
+    from tape.trie import State
 
 __all__ = ["remember", "replayed"]
 
@@ -95,4 +97,4 @@ def remember(root: Any, segment: Segment, start: State, sweep: Sweep, changes: l
         if gradient is None or gradient._segment is not segment:
             return
         outputs.append((slot, gradient._place))
-    start.next[(_BACKWARD, root._place.slot, registry.revision())] = _Replay(segment.state, tuple(outputs), plan.entries)
+    enter(start, (_BACKWARD, root._place.slot, registry.revision()), _Replay(segment.state, tuple(outputs), plan.entries))

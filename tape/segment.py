@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import jax
 
 from tape.jaxapi import X64
+from tape.kinds import Place
 from tape.statistics import STATS
-from tape.trie import RECORD, Place, State, root
+from tape.trie import RECORD, State, root
 
 if TYPE_CHECKING:
     from collections.abc import Callable

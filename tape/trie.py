@@ -1,6 +1,6 @@
 """The trie of tapes: every prefix of a tape recorded before is a state, found again by one dict look-up per entry.
 
-An edge is a new leaf (keyed by its :class:`Kind`), an entry (keyed by op and input slots), or a change of the grad mode.  What can be
+An edge is a new leaf (keyed by its :class:`Kind`), an entry (keyed by op and input slots), a sweep, or a change of the grad mode.  What can be
 known of an entry without running it (shapes, dtypes, flags, place) hangs on its state, and so do programs and sweep plans, so that
 nothing is hashed or planned for a structure met again.
 """
@@ -8,17 +8,18 @@ nothing is hashed or planned for a structure met again.
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tape.pullback import differentiable
+from tape.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, Place
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Sequence
 
     from tape.kernel import Kernel
 
-__all__ = ["CONSTANT", "RECORD", "SWEEP", "Kind", "Place", "State", "kind_of", "root"]
+__all__ = ["CONSTANT", "RECORD", "SWEEP", "Line", "State", "root"]
 
 STATE_LIMIT = 200_000
 
@@ -27,49 +28,33 @@ SEGMENT_LIMIT = 400  # entries; XLA's compile time grows faster than linearly be
 # Grad modes. In SWEEP mode (a sweep without create_graph) results are constants that remember that they are unrecorded gradients.
 CONSTANT, RECORD, SWEEP = 0, 1, 2
 
+_NOWHERE: dict[Any, Any] = {}  # the edges of a state that has none: most states of a structure never met again; nothing is put in here
+_LOCK = threading.Lock()
+_CODES_LIMIT = 4096
+
 _PACKAGE = str(Path(__file__).parent)
 _INTEROP = str(Path(__file__).parent.parent / "interop")
 
 
-class Kind:
-    """What is known of a value without its value: shape and dtype (``aval``), ``requires_grad``, and ``unrecorded``.
+class Line:
+    """One entry of a sweep that was written as a whole: the sweep is one state of the trie, and its lines stand in for states."""
 
-    ``unrecorded`` marks gradients that were taken without ``create_graph``: differentiating through them would lose a gradient.
-    Kinds are interned, so that they are compared by identity.
-    """
+    __slots__ = ("depth", "inputs", "kernel", "slots", "where")
 
-    __slots__ = ("aval", "requires_grad", "unrecorded")
+    op: Any = None
+    places: tuple[Place, ...] = ()  # nothing here is differentiable
+    hazard: int | None = None
 
-    def __init__(self, aval: Any, requires_grad: bool, unrecorded: bool) -> None:
-        self.aval = aval
-        self.requires_grad = requires_grad
-        self.unrecorded = unrecorded
-
-
-_KINDS: dict[tuple[Any, bool, bool], Kind] = {}
-
-
-def kind_of(aval: Any, *, requires_grad: bool = False, unrecorded: bool = False) -> Kind:
-    """Return the one Kind of these properties."""
-    key = (aval, requires_grad, unrecorded)
-    found = _KINDS.get(key)
-    if found is None:
-        found = _KINDS[key] = Kind(aval, requires_grad, unrecorded)
-    return found
-
-
-class Place:
-    """One slot of a segment: its number and kind.  A slot of -1 is a value outside any segment."""
-
-    __slots__ = ("kind", "slot")
-
-    def __init__(self, slot: int, kind: Kind) -> None:
-        self.slot = slot
-        self.kind = kind
+    def __init__(self, kernel: Kernel, inputs: tuple[int, ...], slots: tuple[int, ...], where: Any, depth: int) -> None:
+        self.kernel = kernel
+        self.inputs = inputs
+        self.slots = slots
+        self.where = where
+        self.depth = depth
 
 
 class State:
-    """One prefix of a tape.  ``kernel`` is None for leaves and changes of mode."""
+    """One prefix of a tape.  ``kernel`` is None for leaves, changes of mode, and sweeps (which have ``lines``)."""
 
     __slots__ = (
         "depth",
@@ -77,6 +62,7 @@ class State:
         "hazard",
         "inputs",
         "kernel",
+        "lines",
         "mode",
         "n_slots",
         "next",
@@ -87,6 +73,7 @@ class State:
         "plans",
         "programs",
         "quick",
+        "slots",
         "table",
         "where",
     )
@@ -94,16 +81,20 @@ class State:
     def __init__(self, parent: State | None, mode: int) -> None:
         self.parent = parent
         self.mode = mode
-        self.next: dict[Hashable, Any] = {}
-        self.depth: int = 0 if parent is None else parent.depth
-        self.n_slots: int = 0 if parent is None else parent.n_slots
+        self.next = _NOWHERE
         # One list is shared along a chain of states; the first n_slots of it are this state's.
-        self.table: list[Place] = [] if parent is None else parent.table
+        self.table: list[Place]
+        if parent is None:
+            self.depth, self.n_slots, self.table = 0, 0, []
+        else:
+            self.depth, self.n_slots, self.table = parent.depth, parent.n_slots, parent.table
         self.full = False
         self.quick = False  # one visible result, and room for more entries
         self.kernel: Kernel | None = None
         self.op: Any = None
+        self.lines: tuple[Line, ...] | None = None
         self.inputs: tuple[int, ...] = ()
+        self.slots: tuple[int, ...] = ()
         self.places: tuple[Place, ...] = ()
         self.place: Place | None = None
         self.hazard: int | None = None
@@ -111,24 +102,37 @@ class State:
         self.programs: dict[Hashable, Any] | None = None
         self.plans: dict[Hashable, Any] | None = None
 
-    def _add_slots(self, kinds: list[Kind]) -> None:
-        if len(self.table) != self.n_slots:
-            self.table = self.table[: self.n_slots]
-        self.places = tuple(Place(self.n_slots + i, kind) for i, kind in enumerate(kinds))
-        self.table.extend(self.places)
-        self.n_slots += len(kinds)
+    def _add_slots(self, kinds: Sequence[Kind]) -> None:
+        n = self.n_slots
+        if len(self.table) != n:
+            self.table = self.table[:n]
+        if len(kinds) == 1:  # the usual case, without loops
+            place = Place(n, kinds[0])
+            self.places = (place,)
+            self.slots = (n,)
+            self.table.append(place)
+            self.n_slots = n + 1
+        else:
+            self.places = tuple([Place(n + i, kind) for i, kind in enumerate(kinds)])
+            self.slots = tuple(range(n, n + len(kinds)))
+            self.table.extend(self.places)
+            self.n_slots = n + len(kinds)
         self.place = self.places[0] if self.kernel is None or self.kernel.single else None
 
     def leaf(self, kind: Kind) -> State:
         """Make the state that follows when a leaf of this kind enters."""
         child = State(self, self.mode)
-        child._add_slots([kind])
-        return _enter(self, kind, child)
+        child._add_slots((kind,))
+        found: State = enter(self, kind, child)
+        return found
 
     def switched(self, mode: int) -> State:
         """Return the state that follows when the grad mode becomes ``mode``."""
         found: State | None = self.next.get(mode)
-        return found if found is not None else _enter(self, mode, State(self, mode))
+        if found is None:
+            found = enter(self, mode, State(self, mode))
+        assert found is not None
+        return found
 
     def entry(self, key: Hashable, op: Any, kernel: Kernel, inputs: tuple[int, ...]) -> State:
         """Make the state that follows when ``kernel`` is recorded on the slots ``inputs``."""
@@ -137,44 +141,90 @@ class State:
         child.full = child.depth > SEGMENT_LIMIT
         child.op = op
         child.inputs = inputs
-        kinds = [self.table[s].kind for s in inputs]
-        tainted = next((i for i, k in enumerate(kinds) if k.unrecorded), None)
-        differentiable_input = self.mode == RECORD and any(k.requires_grad for k in kinds)
-        if differentiable_input:
-            kernel = kernel.augmented()
+        differentiable_input = False
+        tainted = None
+        table = self.table
+        for i, s in enumerate(inputs):
+            kind = table[s].kind
+            if kind.requires_grad:
+                differentiable_input = True
+            elif kind.unrecorded and tainted is None:
+                tainted = i
+        role = PLAIN
+        if self.mode == RECORD:
+            if differentiable_input:
+                role = DIFFERENTIABLE
+                kernel = kernel.augmented()
+                child.hazard = tainted
+            elif tainted is not None:
+                role = UNRECORDED
+        elif self.mode == SWEEP and (differentiable_input or tainted is not None):
+            role = UNRECORDED
         child.kernel = kernel
-        unrecorded = (self.mode == RECORD and tainted is not None) or (
-            self.mode == SWEEP and any(k.requires_grad or k.unrecorded for k in kinds)
-        )
-        out = []
-        for aval in kernel.out_avals:
-            inexact = differentiable(aval)
-            requires_grad = differentiable_input and inexact
-            out.append(kind_of(aval, requires_grad=requires_grad, unrecorded=inexact and not requires_grad and unrecorded))
-        child._add_slots(out)
+        child._add_slots(kernel.kinds(role))
         child.quick = child.place is not None and not child.full
-        child.hazard = tainted if differentiable_input else None
         child.where = user_line()
-        return child if kernel.transient else _enter(self, key, child)
+        if kernel.transient:
+            return child
+        found: State = enter(self, key, child)
+        return found
 
-    def path(self) -> list[State]:
-        """All states from the root (left out) to this one."""
-        states = []
+    def swept(self, written: Sequence[tuple[Any, tuple[int, ...], Any]]) -> State:
+        """Make the state that follows when a sweep without ``create_graph`` is written: kernels or ops, input slots, and lines in files.
+
+        The results of the first one are numbered from ``n_slots``, and so on.
+        """
+        child = State(self, self.mode)
+        if len(self.table) != self.n_slots:
+            child.table = self.table[: self.n_slots]
+        table, n = child.table, self.n_slots
+        child.depth = depth = self.depth + len(written)
+        lines = []
+        for op, inputs, where in written:
+            kernel = op if hasattr(op, "kinds") else op.kernel_of(tuple([table[s].kind for s in inputs]))
+            role = PLAIN
+            for s in inputs:
+                kind = table[s].kind
+                if kind.requires_grad or kind.unrecorded:
+                    role = UNRECORDED
+                    break
+            start = n
+            for kind in kernel.kinds(role):
+                table.append(Place(n, kind))
+                n += 1
+            lines.append(Line(kernel, inputs, (start,) if n == start + 1 else tuple(range(start, n)), where, depth))
+        child.n_slots = n
+        child.lines = tuple(lines)
+        child.full = depth > SEGMENT_LIMIT
+        return child
+
+    def path(self) -> list[Any]:
+        """All entries, leaves and changes of mode from the first to this state's, in order: states, and the lines of sweeps."""
+        found: list[Any] = []
         state = self
         while state.parent is not None:
-            states.append(state)
+            if state.lines is None:
+                found.append(state)
+            else:
+                found.extend(reversed(state.lines))
             state = state.parent
-        return states[::-1]
+        found.reverse()
+        return found
 
 
 _count = 0
 _ROOTS: dict[Hashable, State] = {}
 
 
-def _enter(parent: State, key: Hashable, child: State) -> State:
+def enter(parent: State, key: Hashable, child: Any) -> Any:
+    """Make ``child`` (a state, or what leads to one) known under ``key``; return what is known there, should another thread have been first."""
     global _count  # noqa: PLW0603 - one trie for the process
     _count += 1
-    return parent.next.setdefault(key, child)  # type: ignore[no-any-return]
+    if parent.next is _NOWHERE:
+        with _LOCK:
+            if parent.next is _NOWHERE:
+                parent.next = {}
+    return parent.next.setdefault(key, child)
 
 
 def root(configuration: Hashable, mode: int) -> State:
@@ -190,9 +240,20 @@ def root(configuration: Hashable, mode: int) -> State:
     return found
 
 
+_FOREIGN: dict[Any, bool] = {}  # code object -> whether it is outside this library
+
+
 def user_line() -> tuple[str, int] | None:
     """File and line of the innermost frame outside this library."""
-    frame = sys._getframe(1)  # a traceback would cost a hundred times as much
-    while frame is not None and frame.f_code.co_filename.startswith((_PACKAGE, _INTEROP)):
-        frame = frame.f_back  # type: ignore[assignment]
-    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+    frame: Any = sys._getframe(1)  # a traceback would cost a hundred times as much
+    while frame is not None:
+        code = frame.f_code
+        foreign = _FOREIGN.get(code)
+        if foreign is None:
+            if len(_FOREIGN) > _CODES_LIMIT:
+                _FOREIGN.clear()
+            foreign = _FOREIGN[code] = not code.co_filename.startswith((_PACKAGE, _INTEROP))
+        if foreign:
+            return (code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return None

@@ -21,12 +21,12 @@ from tape.errors import (
     TapeValueError,
 )
 from tape.hooks import RemovableHandle
+from tape.kinds import Place, kind_of
 from tape.program import look, run_pending
 from tape.pullback import differentiable
 from tape.record import handle, leaf
 from tape.replay import replayed
 from tape.segment import Extra, Handle
-from tape.trie import Place, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
