@@ -21,6 +21,7 @@ from tape.statistics import STATS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tape.kinds import Kind
     from tape.segment import Segment
     from tape.trie import State
 
@@ -147,10 +148,22 @@ def _program(state: State, live: tuple[int, ...], released: frozenset[int]) -> P
     if state.programs is None:
         state.programs = {}
     STATS.programs += 1
+    kinds = [state.table[slot].kind for slot in live]
     program = state.programs[(live, released)] = Program(
-        live, *_residuals(state, live, released), any(state.table[slot].kind.requires_grad for slot in live)
+        _ordered(live, kinds), *_residuals(state, live, released), any(kind.requires_grad for kind in kinds)
     )
     return program
+
+
+def _ordered(live: tuple[int, ...], kinds: list[Kind]) -> tuple[int, ...]:
+    """Put gradients last, those of the first leaves first.
+
+    XLA schedules what the first results need first.  The way back to the first leaves is the long one, and the gradients beside it fill
+    the gaps of the other threads; in the order of their making they hold it up (7 percent of a transformer block on two cores).
+    """
+    forward = [slot for slot, kind in zip(live, kinds, strict=True) if not kind.unrecorded]
+    gradients = [slot for slot, kind in zip(live, kinds, strict=True) if kind.unrecorded]
+    return (*forward, *reversed(gradients))
 
 
 def _residuals(state: State, live: tuple[int, ...], released: frozenset[int]) -> tuple[tuple[int, ...], bool, frozenset[int]]:
