@@ -18,6 +18,7 @@ import numpy as np
 
 from tape import errors, jaxapi, record
 from tape.captures import trace_capturing
+from tape.configuration import configuration
 from tape.errors import TapeError, TapeTypeError
 from tape.fingerprint import fingerprint
 from tape.kernel import Kernel, Op
@@ -252,14 +253,14 @@ _OPS: dict[Hashable, Op] = {}  # the oldest first
 
 def _intern(name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any) -> Op:
     """Return the op of a traced program, the same one for an equal program."""
-    key = (name, tree, fingerprint(jaxpr))
+    key = (name, tree, fingerprint(jaxpr), configuration())
     found = _OPS.pop(key, None)
     if found is not None:
         _OPS[key] = found  # the newest again
         return found
     kernel = Kernel(name, jaxpr, tree)
     made = Op(name, lambda *arrays: jax.tree.unflatten(tree, kernel.inline(*arrays)))
-    made._kernels[kernel.in_avals] = kernel
+    made.adopt(kernel)
     _OPS[key] = made
     if len(_OPS) > _OPS_LIMIT:
         _OPS.pop(next(iter(_OPS)), None)

@@ -17,7 +17,7 @@ from tape.kinds import Place
 from tape.plan import ADD, Instruction, Plan
 from tape.program import run_pending
 from tape.record import handle
-from tape.segment import LOCAL, Extra, Handle, LeafNode, Segment
+from tape.segment import LOCAL, Extra, Handle, LeafNode, Segment, SegmentClosedError
 from tape.trie import SEGMENT_LIMIT, SWEEP, State, enter
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _filled(aval: Any, value: int) -> Op:
 
 
 def forward_handle(segment: Segment, state: State, slot: int, leaf_index: dict[int, int]) -> Any:
-    """Return a Variable for a forward slot of ``segment``, pending or run."""
+    """Return a Variable for a forward slot of ``segment``, pending or run (with its lock held)."""
     place = state.table[slot]
     if segment.pending:
         if slot in leaf_index:
@@ -119,6 +119,9 @@ def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch
         seeds: one cotangent (Variable) per slot in ``plan.seeds``.
         batch: the length of the cotangents' further first axis, if they have one.
 
+    Raises:
+        SegmentClosedError: another thread has run ``segment`` or this thread's pending one; nothing was written.
+
     """
     if not plan.instructions:
         return {slot: share(seeds[value - state.n_slots]) for slot, value in plan.outputs}
@@ -142,7 +145,6 @@ def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch
                     start, key, _written(plan, start, dict(zip(_numbers(plan, segment is target, state.n_slots), slots, strict=True)))
                 )
             if jump is not None:
-                target.state = jump.state
                 return _arrive(target, jump)
             outputs = _write(plan, segment, state, seeds, batch)
             ours = all(v._segment is target for v in outputs.values())
@@ -174,19 +176,31 @@ def _written(plan: Plan, start: State, slots: dict[int | None, int]) -> _Jump:
 
 
 def _sources(plan: Plan, segment: Segment, state: State) -> list[Any]:
-    """Variables for the forward values that a plan reads."""
+    """Variables for the forward values that a plan reads.
+
+    Raises:
+        SegmentClosedError: another thread has run or released the segment since the plan was made, which no longer fits.
+
+    """
     leaf_index = leaf_indices(state)
-    return [forward_handle(segment, state, slot, leaf_index) for slot in plan.externals]
+    with segment.lock:
+        if segment.pending != plan.pending or not plan.entries.isdisjoint(segment.released):
+            raise SegmentClosedError
+        return [forward_handle(segment, state, slot, leaf_index) for slot in plan.externals]
 
 
 def _arrive(target: Segment, jump: _Jump) -> dict[int, Any]:
-    """Make the Variables of the outputs of a sweep that was replayed."""
+    """Record a sweep that was written before, and make the Variables of its outputs."""
     outputs = {}
-    for slot, place in jump.places:
-        cell = target.cells.get(place.slot)
-        if cell is None:
-            cell = target.cells[place.slot] = [None]
-        outputs[slot] = handle(target, place, cell)
+    cells: dict[int, Any] = {}
+    with target.lock:
+        if not target.open:
+            raise SegmentClosedError
+        for slot, place in jump.places:
+            cell = target.cells.get(place.slot) or cells.setdefault(place.slot, [None])
+            outputs[slot] = handle(target, place, cell)
+        target.state = jump.state
+        target.cells.update(cells)
     return outputs
 
 

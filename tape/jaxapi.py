@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 __all__ = [
     "CALL_JAXPR_PARAMS",
     "CONCRETE_ERRORS",
+    "SETTINGS",
     "X64",
     "ClosedJaxpr",
     "Jaxpr",
     "JaxprEqn",
     "Literal",
     "Primitive",
+    "Setting",
     "ShapedArray",
     "Tracer",
     "Var",
@@ -44,6 +46,7 @@ __all__ = [
     "primitives",
     "prune",
     "trace",
+    "watch",
 ]
 
 
@@ -62,21 +65,72 @@ def primitive(name: str) -> Primitive | None:
     return found if isinstance(found, Primitive) else None
 
 
-class _Configured:
-    """Whether 64-bit types are enabled, read from ``jax.config``."""
+class Setting:
+    """One setting of JAX: a name of ``jax.config`` that has a context manager in ``jax``."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        manager = getattr(jax, name.removeprefix("jax_"), None)
+        self.set_to: Callable[[Any], Any] = manager  # type: ignore[assignment]  # those without one are left out below
+        self.known = callable(manager) and hasattr(jax.config, name)
+        self._quick = manager if hasattr(manager, "value") else None  # twice as quick as by way of jax.config
 
     @property
-    def value(self) -> bool:
-        return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+    def value(self) -> Any:
+        """What is in force in this thread."""
+        return getattr(jax.config, self.name) if self._quick is None else self._quick.value
 
 
-def _x64() -> Any:
-    # The recorder asks at every entry: 24 ns where the public flag tells its value, 51 ns by way of jax.config.
-    flag = getattr(jax, "enable_x64", None)
-    return flag if isinstance(getattr(flag, "value", None), bool) else _Configured()
+# What changes the meaning of an op, where it runs, or what is checked while it runs.
+SETTINGS: tuple[Setting, ...] = tuple(
+    setting
+    for name in [
+        "jax_enable_x64",
+        "jax_default_matmul_precision",
+        "jax_default_device",
+        "jax_debug_nans",
+        "jax_debug_infs",
+        "jax_disable_jit",
+        "jax_default_prng_impl",
+        "jax_enable_custom_prng",
+        "jax_legacy_prng_key",
+        "jax_threefry_partitionable",
+        "jax_debug_key_reuse",
+        "jax_numpy_rank_promotion",
+        "jax_numpy_dtype_promotion",
+        "jax_softmax_custom_jvp",
+        "jax_allow_f16_reductions",
+    ]
+    if (setting := Setting(name)).known
+)
+X64: Any = SETTINGS[0] if SETTINGS[0]._quick is None else SETTINGS[0]._quick
 
 
-X64: Any = _x64()
+def watch(changed: Callable[[bool], None]) -> bool:
+    """Have ``changed`` called at every change of a setting, with whether it is one for the whole process.
+
+    JAX gives no such notice.  Its settings are objects of one class, whose setters (which its documentation does not list) are wrapped
+    here.  Returns False where a release has others: then whoever needs to know must ask.
+    """
+    kind: Any = type(getattr(jax, "debug_nans", None))
+    names = {setting.name for setting in SETTINGS}
+    setters = {"swap_local": False, "set_local": False, "set_global": True}
+    if not all(callable(getattr(kind, name, None)) for name in setters):
+        return False
+
+    def wrapped(original: Callable[..., Any], everywhere: bool) -> Callable[..., Any]:
+        def setter(setting: Any, *args: Any) -> Any:
+            try:
+                return original(setting, *args)
+            finally:
+                if getattr(setting, "name", None) in names:
+                    changed(everywhere)
+
+        return setter
+
+    for name, everywhere in setters.items():
+        setattr(kind, name, wrapped(getattr(kind, name), everywhere))
+    return True
 
 
 def _trace_state() -> Any:

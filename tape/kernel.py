@@ -12,6 +12,7 @@ import jax
 from jax import lax
 
 from tape import jaxapi
+from tape.configuration import configuration
 from tape.errors import TapeError
 from tape.kinds import Kind, kinds_of
 from tape.linear import LineList, flatten
@@ -119,7 +120,7 @@ class Kernel:
             same: for each input, the first input that is the same value, where some are: their cotangents are added up; () for none.
 
         """
-        key = (present, wanted, adding, same, registry.revision())
+        key = (present, wanted, adding, same, registry.revision(), configuration())
         found = self._vjps.get(key)
         if found is None:
             found = self._vjps[key] = self._trace_vjp(present, wanted, adding, same)
@@ -293,26 +294,32 @@ class Op:
         self.name = name
         self.fun = fun
         self.params = params
-        self._kernels: dict[tuple[Any, ...], Kernel] = {}
-        self._by_kinds: dict[tuple[Kind, ...], Kernel] = {}
+        self._kernels: dict[Hashable, Kernel] = {}
+        self._by_kinds: dict[Hashable, Kernel] = {}
 
     def kernel(self, avals: tuple[Any, ...]) -> Kernel:
         """Return the kernel for inputs of these shapes and dtypes, tracing the function at their first meeting."""
-        found = self._kernels.get(avals)
+        key = (avals, configuration())  # which decides on dtypes, precisions, promotion ...
+        found = self._kernels.get(key)
         if found is None:
             jaxpr, shapes = jaxapi.trace(self.fun, *avals)
             found = Kernel(self.name, jaxpr, jax.tree.structure(shapes), self.params)
             if not found.transient:
-                self._kernels[avals] = found
+                self._kernels[key] = found
         return found
+
+    def adopt(self, kernel: Kernel) -> None:
+        """Take a kernel that was traced already."""
+        self._kernels[kernel.in_avals, configuration()] = kernel
 
     def kernel_of(self, kinds: tuple[Kind, ...]) -> Kernel:
         """:meth:`kernel`, by kinds, which are compared by identity: shapes and dtypes are slow to hash."""
-        found = self._by_kinds.get(kinds)
+        key = (kinds, id(configuration()))  # there is one object for equal ones, for good
+        found = self._by_kinds.get(key)
         if found is None:
             found = self.kernel(tuple([k.aval for k in kinds]))
             if not found.transient:
-                self._by_kinds[kinds] = found
+                self._by_kinds[key] = found
         return found
 
     def __repr__(self) -> str:

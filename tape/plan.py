@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax import lax
 
+from tape.configuration import configuration
 from tape.kernel import Op
 from tape.rules import registry
 
@@ -57,7 +58,7 @@ class Instruction(NamedTuple):
 class Plan:
     """The instructions of a sweep, what they read and what they give."""
 
-    __slots__ = ("entries", "externals", "hazard", "instructions", "outputs", "seeds", "size", "straight")
+    __slots__ = ("entries", "externals", "hazard", "instructions", "outputs", "pending", "seeds", "size", "straight")
 
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
@@ -67,6 +68,7 @@ class Plan:
         self.entries: frozenset[int] = frozenset()  # depths of the entries swept
         self.hazard: State | None = None  # an entry that takes an unrecorded gradient for a constant
         self.straight = True  # no Python in between: can be replayed in one step
+        self.pending = True  # made for a segment that has not run
         self.size = 0
 
 
@@ -115,7 +117,7 @@ def plan_sweep(
 
     """
     plans = _plans(state)
-    key = (seeds, wanted, blocked, watched, hooked, kept, registry.revision())
+    key = (seeds, wanted, blocked, watched, hooked, kept, registry.revision(), configuration())
     found: Plan | None = plans.get(key)
     if found is None:
         found = plans[key] = _make(state, seeds, active_slots(state, wanted, blocked), watched, hooked, kept)
@@ -135,6 +137,7 @@ def _make(
     # A Function's backward may leave out a cotangent, so that a sum to add to may be missing when the plan is written.
     fused = not any(isinstance(step.op, FunctionOp) for step in path)
     plan.seeds = seeds
+    plan.pending = kept is None
     count = state.n_slots + len(seeds)
     totals: dict[int, int] = {slot: state.n_slots + i for i, slot in enumerate(seeds) if slot in active}
     outputs: list[tuple[int, int]] = []

@@ -83,6 +83,7 @@ def run_pending(segment: Segment, reason: str) -> None:
     with segment.lock:
         if not segment.pending:
             return
+        segment.open, segment.epoch = False, None  # should it belong to another thread, that one does not touch it any more
         state = segment.state
         cells = segment.cells
         held = map(_ONLY_SEGMENT.__lt__, map(sys.getrefcount, cells.values()))  # before anything else here refers to a cell
@@ -121,7 +122,6 @@ def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
     segment.cells = {}
     segment.entered = {}
     segment.pending = False
-    segment.x64 = None  # equal to no setting: a thread that still takes it for its pending one leaves the fast path
 
 
 def sweepable(segment: Segment) -> bool:

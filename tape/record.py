@@ -5,6 +5,7 @@ A structure recorded before is found again on the trie: one look-up per entry gi
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,11 @@ import jax.errors
 import numpy as np
 
 from tape import boundary, errors, jaxapi
+from tape.configuration import CHANGES
 from tape.errors import LostGradientError, TapeError
 from tape.jaxapi import X64
 from tape.kinds import Place, kind_of
-from tape.segment import LOCAL, Cell, Extra, Handle, LeafNode, Segment, configuration
+from tape.segment import LOCAL, Cell, Handle, LeafNode, Segment, SegmentClosedError, close, extra_of, still_open
 from tape.trie import CONSTANT, State
 
 if TYPE_CHECKING:
@@ -57,13 +59,12 @@ def current() -> Segment:
     local = LOCAL
     segment = local.segment()
     if segment is not None:
-        if segment.pending and segment.configuration[0] is X64.value and segment.configuration == configuration():
+        if still_open(segment):
             if segment.state.mode != local.mode:
                 segment.state = segment.state.switched(local.mode)
             return segment
-        _run_pending(segment, "configuration")
-    settings = configuration()
-    segment = Segment(settings, local.mode)
+        close(segment)  # where it is pending, it runs when somebody looks at it
+    segment = Segment(local.mode)
     if not local.eager:
         local.segment = weakref.ref(segment)
     return segment
@@ -124,6 +125,7 @@ def place_in(segment: Segment, variable: Handle) -> int:
 
     Raises:
         TracerMetError: the variable's value is a JAX tracer (the caller then evaluates at once).
+        SegmentClosedError: this thread can no longer record in ``segment`` (the caller then begins again).
 
     """
     if variable._segment is segment:
@@ -140,38 +142,39 @@ _CONCRETE: set[type] = set()  # types of values met that are no tracers: a look-
 
 def _enter(segment: Segment, variable: Handle) -> int:
     """Enter a Variable of another segment, or of none, as a leaf."""
-    cell = variable._cell
+    cell, origin, place = variable._cell, variable._segment, variable._place  # at once: another thread may rebind it
     value = cell[0]
     if value.__class__ not in _CONCRETE:
         if value is None:
-            assert variable._segment is not None
-            _run_pending(variable._segment, "used elsewhere")
+            assert origin is not None
+            _run_pending(origin, "used elsewhere")
             value = cell[0]
             assert value is not None, "a cell that its segment does not know"
         if not isinstance(value, jaxapi.Tracer):
             _CONCRETE.add(value.__class__)
         elif segment.pending and LOCAL.segment() is segment:
             raise TracerMetError
-    kind = variable._place.kind
+    kind = place.kind
     state = segment.state
     child = state.next.get(kind)
     if child is None:
         child = state.leaf(kind)
-    segment.state = child
-    place = child.place
-    assert place is not None
-    slot = place.slot
-    segment.entered[id(cell)] = slot
-    segment.leaves.append(cell)
+    slot: int = child.slots[0]
     if kind.requires_grad:
-        origin = variable._segment
         if origin is not None:
-            segment.origins[slot] = (origin, variable._place.slot)
+            segment.origins[slot] = (origin, place.slot)
             if origin.serial > segment.serial:  # it was recorded at once, or by another thread, while this segment was pending
                 segment.serial = next(Segment.serials)
         else:
             extra = variable._extra
             segment.origins[slot] = extra.node if extra is not None and extra.node is not None else node_of(variable)
+    key = id(cell)
+    while segment.epoch is not CHANGES.epoch:
+        if not still_open(segment):
+            raise SegmentClosedError
+    segment.state = child
+    segment.leaves.append(cell)  # in the same breath: see Segment
+    segment.entered[key] = slot
     return slot
 
 
@@ -181,12 +184,15 @@ class TracerMetError(Exception):
 
 def node_of(variable: Handle) -> LeafNode:
     """Return the leaf's accumulation node, made on first use."""
-    extra = variable._extra
-    if extra is None:
-        extra = variable._extra = Extra()
+    extra = extra_of(variable)
     if extra.node is None:
-        extra.node = LeafNode(variable)
+        with _NODES:  # every thread must find the same one
+            if extra.node is None:
+                extra.node = LeafNode(variable)
     return extra.node
+
+
+_NODES = threading.Lock()
 
 
 def record(op: Any, inputs: Sequence[Handle]) -> Any:
@@ -202,7 +208,7 @@ def record(op: Any, inputs: Sequence[Handle]) -> Any:
     """
     # The hot path. Everything that is not needed for a structure met before is off it, in functions of its own.
     segment = LOCAL.segment()
-    if segment is None or segment.x64 is not X64.value:
+    if segment is None or segment.epoch is not CHANGES.epoch:
         if LOCAL.eager:
             return record_at_once(op, inputs)
         segment = current()
@@ -217,20 +223,26 @@ def record(op: Any, inputs: Sequence[Handle]) -> Any:
                     slot = _enter(segment, v)
                 except TracerMetError:
                     return record_at_once(op, inputs)
+                except SegmentClosedError:
+                    return record(op, inputs)
             key.append(slot)
     found = tuple(key)
     child = segment.state.next.get(found)
     if child is None:
         child = first_meeting(segment, op, found)
-    segment.state = child
     place = child.place
     if place is None:
-        return _results(segment, child)
+        return _record_several(segment, child, op, inputs)
     made = _new(_variable_type)
     made._segment = segment
     made._place = place
-    made._cell = segment.cells[place.slot] = [None]
+    made._cell = cell = [None]
     made._extra = None
+    while segment.epoch is not CHANGES.epoch:
+        if not still_open(segment):
+            return record(op, inputs)
+    segment.state = child
+    segment.cells[place.slot] = cell
     if child.full:
         run_if_long(segment)
     return made
@@ -239,25 +251,25 @@ def record(op: Any, inputs: Sequence[Handle]) -> Any:
 def record_one(op: Op, a: Handle) -> Any:
     """:func:`record` for one input: the same steps without a loop, which is a third of their time."""
     segment = LOCAL.segment()
-    if segment is None or segment.x64 is not X64.value:
-        return record(op, (a,))
-    if a._segment is segment:
+    if segment is not None and a._segment is segment:
         child = segment.state.next.get((op, a._place.slot))
         if child is not None and child.quick:
-            segment.state = child
             made = _new(_variable_type)
             made._segment = segment
             made._place = place = child.place
-            made._cell = segment.cells[place.slot] = [None]
+            made._cell = cell = [None]
             made._extra = None
-            return made
+            if segment.epoch is CHANGES.epoch:
+                segment.state = child
+                segment.cells[place.slot] = cell  # in the same breath: see Segment
+                return made
     return record(op, (a,))
 
 
 def record_two(op: Op, a: Handle, b: Handle) -> Any:
     """:func:`record` for two inputs, one of them pending and the other pending or a leaf."""
     segment = LOCAL.segment()
-    if segment is None or segment.x64 is not X64.value:
+    if segment is None:
         return record(op, (a, b))
     i: int | None
     j: int | None
@@ -276,16 +288,21 @@ def record_two(op: Op, a: Handle, b: Handle) -> Any:
                 j = _enter(segment, b)
             except TracerMetError:
                 return record_at_once(op, (a, b))
+            except SegmentClosedError:
+                return record(op, (a, b))
     child = segment.state.next.get((op, i, j))
     if child is None or not child.quick:
         return record(op, (a, b))
-    segment.state = child
     made = _new(_variable_type)
     made._segment = segment
     made._place = place = child.place
-    made._cell = segment.cells[place.slot] = [None]
+    made._cell = cell = [None]
     made._extra = None
-    return made
+    if segment.epoch is CHANGES.epoch:
+        segment.state = child
+        segment.cells[place.slot] = cell  # in the same breath: see Segment
+        return made
+    return record(op, (a, b))
 
 
 def run_if_long(segment: Segment) -> None:
@@ -294,12 +311,18 @@ def run_if_long(segment: Segment) -> None:
         _run_pending(segment, "length")
 
 
-def _results(segment: Segment, child: State) -> Any:
-    """Make the Variables of an entry with several outputs, in the op's own tree."""
+def _record_several(segment: Segment, child: State, op: Any, inputs: Sequence[Handle]) -> Any:
+    """Record an entry with several outputs: make its Variables, in the op's own tree."""
     made = []
+    cells: dict[int, Cell] = {}
     for place in child.places[: child.kernel.visible]:  # type: ignore[union-attr]
-        cell = segment.cells[place.slot] = [None]
+        cell = cells[place.slot] = [None]
         made.append(handle(segment, place, cell))
+    while segment.epoch is not CHANGES.epoch:
+        if not still_open(segment):
+            return record(op, inputs)
+    segment.state = child
+    segment.cells.update(cells)
     if child.full:
         run_if_long(segment)
     return jax.tree.unflatten(child.kernel.tree, made)  # type: ignore[union-attr]
@@ -325,7 +348,7 @@ def first_meeting(segment: Segment, op: Any, key: tuple[Any, ...]) -> State:
 
 def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     """Record one entry as a segment of its own and run it now: eager mode, and inputs that are JAX tracers."""
-    segment = Segment(configuration(), LOCAL.mode)
+    segment = Segment(LOCAL.mode)
     slots = []
     captures = LOCAL.captures
     for v in inputs:

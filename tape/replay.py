@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tape.jaxapi import X64
+from tape.configuration import CHANGES
 from tape.program import run_pending
 from tape.rules import registry
 from tape.segment import LOCAL, LeafNode
@@ -41,7 +41,14 @@ def replayed(root: Any) -> bool:
     """Do what ``backward(root)`` does if it was done before at this point of the tape; tell whether it was."""
     segment: Any = root._segment
     current: Any = LOCAL.segment()
-    if segment is None or current is not segment or segment.x64 is not X64.value or segment.hooks or segment.retained or segment.released:
+    if (
+        segment is None
+        or current is not segment
+        or segment.epoch is not CHANGES.epoch
+        or segment.hooks
+        or segment.retained
+        or segment.released
+    ):
         return False
     known: _Replay | None = segment.state.next.get((_BACKWARD, root._place.slot, registry.revision()))
     if known is None or (root._extra is not None and root._extra.assigned):
@@ -65,18 +72,21 @@ def replayed(root: Any) -> bool:
         made._place = place
         made._cell = fresh.setdefault(place.slot, [None])
         made._extra = None
-    old = segment.state
-    segment.state = known.state
-    segment.released = known.entries
-    segment.cells.update(fresh)
-    try:
-        run_pending(segment, "backward")
-    except BaseException:
-        for slot in fresh:
-            segment.cells.pop(slot, None)
-        segment.state = old
-        segment.released = frozenset()
-        raise
+    with segment.lock:
+        if not segment.open:  # another thread has run it
+            return False
+        old = segment.state
+        try:
+            segment.released = known.entries
+            segment.state = known.state
+            segment.cells.update(fresh)
+            run_pending(segment, "backward")
+        except BaseException:
+            for slot in fresh:
+                segment.cells.pop(slot, None)
+            segment.state = old
+            segment.released = frozenset()
+            raise
     for extra, gradient in gradients.items():
         extra.grad = gradient
         extra.assigned = False

@@ -11,9 +11,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import jax
-
-from tape.jaxapi import X64
+from tape.configuration import CHANGES, Configuration, configuration, on_change
 from tape.kinds import Place
 from tape.statistics import STATS
 from tape.trie import RECORD, State, root
@@ -21,9 +19,20 @@ from tape.trie import RECORD, State, root
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["LOCAL", "Cell", "Extra", "Handle", "LeafNode", "Segment", "close", "configuration", "no_segment", "set_mode"]
-
-_config: Any = jax.config
+__all__ = [
+    "LOCAL",
+    "Cell",
+    "Extra",
+    "Handle",
+    "LeafNode",
+    "Segment",
+    "SegmentClosedError",
+    "close",
+    "extra_of",
+    "no_segment",
+    "set_mode",
+    "still_open",
+]
 
 Cell = list[Any]
 
@@ -66,19 +75,44 @@ class Handle:
     _extra: Extra | None
 
 
+_EXTRAS = threading.Lock()
+
+
+def extra_of(variable: Handle) -> Extra:
+    """Return the variable's Extra, made on first use (by one thread, should several be first)."""
+    extra = variable._extra
+    if extra is None:
+        with _EXTRAS:
+            extra = variable._extra
+            if extra is None:
+                extra = variable._extra = Extra()
+    return extra
+
+
+class SegmentClosedError(Exception):
+    """The segment was run by another thread, or JAX's configuration changed: the entry belongs to another segment."""
+
+
 class Segment:
-    """A run of entries: pending, or run (then it keeps what a later sweep needs)."""
+    """A run of entries: pending, or run (then it keeps what a later sweep needs).
+
+    Any thread may run it, but only the thread that made it records in it, as long as it is ``open``.  That thread takes no lock: it sees
+    that ``epoch`` is the present one, and in the same breath (nothing in between calls: so no other thread and no signal comes between)
+    advances ``state`` and enters the cells.  Whoever runs the segment takes ``epoch`` away first.
+    """
 
     __slots__ = (
         "__weakref__",
         "cells",
         "configuration",
         "entered",
+        "epoch",
         "functions",
         "hooks",
         "kept",
         "leaves",
         "lock",
+        "open",
         "origins",
         "pending",
         "released",
@@ -86,16 +120,16 @@ class Segment:
         "saved",
         "serial",
         "state",
-        "x64",
     )
 
     serials: ClassVar[itertools.count[int]] = itertools.count()
 
-    def __init__(self, configuration: Any, mode: int) -> None:
-        self.state: State = root(configuration, mode)
-        self.configuration = configuration
-        self.x64 = configuration[0]
+    def __init__(self, mode: int) -> None:
+        self.epoch: Any = CHANGES.epoch  # before the configuration is read: should it change meanwhile, the epoch tells
+        self.configuration: Configuration = configuration()
+        self.state: State = root(self.configuration, mode)
         self.pending = True
+        self.open = True
         self.cells: dict[int, Cell] = {}
         self.leaves: list[Cell] = []
         self.entered: dict[int, int] = {}  # id(cell of a leaf) -> slot; self.leaves keeps the cells alive
@@ -107,7 +141,7 @@ class Segment:
         self.kept: tuple[int, ...] = ()  # the slots in saved: part of the structure, once it has run
         self.released: frozenset[int] = frozenset()  # depths of the entries that a sweep released
         self.serial = next(self.serials)
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         STATS.segments[id(self)] = weakref.ref(self)
 
     def __del__(self) -> None:
@@ -136,19 +170,6 @@ def no_segment() -> None:
 LOCAL = _Local()
 
 
-def configuration() -> tuple[Any, ...]:
-    """The settings of JAX that change what a recorded op means."""
-    return (
-        X64.value,
-        _config.jax_default_matmul_precision,
-        _config.jax_default_device,
-        _config.jax_default_prng_impl,
-        _config.jax_numpy_rank_promotion,
-        _config.jax_numpy_dtype_promotion,
-        _config.jax_debug_nans,
-    )
-
-
 def set_mode(mode: int) -> int:
     """Set this thread's grad mode and return the old one."""
     old, LOCAL.mode = LOCAL.mode, mode
@@ -162,3 +183,22 @@ def close(segment: Segment) -> None:
     """Take ``segment`` from its thread: the next entry starts a new one."""
     if LOCAL.segment() is segment:
         LOCAL.segment = no_segment
+
+
+def still_open(segment: Segment) -> bool:
+    """Tell whether this thread may go on recording in its segment, whose epoch has passed."""
+    with segment.lock:
+        epoch = CHANGES.epoch
+        if not segment.open or segment.configuration is not configuration():
+            return False
+        segment.epoch = epoch
+        return True
+
+
+def _configuration_changed() -> None:
+    segment = LOCAL.segment()
+    if segment is not None:
+        segment.epoch = None
+
+
+on_change(_configuration_changed)

@@ -15,8 +15,8 @@ from tape.errors import ReleasedTapeError, UnrecordedGradientError
 from tape.kernel import Op
 from tape.plan import Plan, active_slots, plan_sweep
 from tape.program import forget, run_pending, sweepable
-from tape.segment import LOCAL, LeafNode, Segment, set_mode
-from tape.trie import RECORD, SWEEP
+from tape.segment import LOCAL, LeafNode, Segment, SegmentClosedError, set_mode
+from tape.trie import RECORD, SWEEP, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -125,6 +125,24 @@ class Sweep:
         waiting[slot] = emission.add(waiting.get(slot), cotangent)
 
     def _sweep_segment(self, segment: Segment, cotangents: dict[int, Any]) -> None:
+        while True:
+            try:
+                state, plan, outputs = self._write(segment, cotangents)
+                break
+            except SegmentClosedError:  # nothing was written
+                continue
+        self._swept.append((segment, plan))
+        leaves = emission.leaf_indices(state)
+        for slot, gradient in outputs.items():
+            if slot in leaves:
+                origin = segment.origins.get(slot)
+                if origin is not None:
+                    self._arrive(origin, gradient)
+            else:
+                self.gradients[(segment, slot)] = gradient
+
+    def _write(self, segment: Segment, cotangents: dict[int, Any]) -> tuple[State, Plan, dict[int, Any]]:
+        """Plan the sweep of ``segment`` and write it; return its structure, the plan, and the cotangents that leave it."""
         if segment.pending and LOCAL.segment() is not segment:
             run_pending(segment, "swept elsewhere")
         slots = tuple(sorted(cotangents))
@@ -143,16 +161,7 @@ class Sweep:
             None if segment.pending else segment.kept,
         )
         self._check(segment, plan)
-        outputs = emission.emit(plan, segment, state, [cotangents[s] for s in slots], self._batch)
-        self._swept.append((segment, plan))
-        leaves = emission.leaf_indices(state)
-        for slot, gradient in outputs.items():
-            if slot in leaves:
-                origin = segment.origins.get(slot)
-                if origin is not None:
-                    self._arrive(origin, gradient)
-            else:
-                self.gradients[(segment, slot)] = gradient
+        return state, plan, emission.emit(plan, segment, state, [cotangents[s] for s in slots], self._batch)
 
     def _blocked(self, segment: Segment) -> frozenset[int]:
         blocked = {t[1] for t in self._ignored if not isinstance(t, LeafNode) and t[0] is segment}

@@ -104,19 +104,17 @@ class State:
 
     def _add_slots(self, kinds: Sequence[Kind]) -> None:
         n = self.n_slots
-        if len(self.table) != n:
-            self.table = self.table[:n]
         if len(kinds) == 1:  # the usual case, without loops
-            place = Place(n, kinds[0])
-            self.places = (place,)
+            self.places = (Place(n, kinds[0]),)
             self.slots = (n,)
-            self.table.append(place)
-            self.n_slots = n + 1
         else:
             self.places = tuple([Place(n + i, kind) for i, kind in enumerate(kinds)])
             self.slots = tuple(range(n, n + len(kinds)))
+        with _LOCK:  # another thread may be growing the same list
+            if len(self.table) != n:
+                self.table = self.table[:n]
             self.table.extend(self.places)
-            self.n_slots = n + len(kinds)
+        self.n_slots = n + len(kinds)
         self.place = self.places[0] if self.kernel is None or self.kernel.single else None
 
     def leaf(self, kind: Kind) -> State:
@@ -175,9 +173,8 @@ class State:
         The results of the first one are numbered from ``n_slots``, and so on.
         """
         child = State(self, self.mode)
-        if len(self.table) != self.n_slots:
-            child.table = self.table[: self.n_slots]
-        table, n = child.table, self.n_slots
+        n = self.n_slots
+        child.table = table = self.table[:n]  # a list of its own: what follows takes time, and other threads may grow the old one
         child.depth = depth = self.depth + len(written)
         lines = []
         for op, inputs, where in written:

@@ -26,7 +26,7 @@ from tape.program import look, run_pending
 from tape.pullback import differentiable
 from tape.record import handle, leaf
 from tape.replay import replayed
-from tape.segment import Extra, Handle
+from tape.segment import Extra, Handle, extra_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,10 +146,8 @@ class Variable(Convertible):
             msg = f"value: cannot assign dtype {array.dtype} to a Variable of dtype {self.dtype}; cast it with .astype({str(self.dtype)!r})"
             raise TapeTypeError(msg)
         boundary.check_no_leak("value", self, array)
-        kind = self._place.kind
-        self._segment = None
-        self._cell = [array]
-        self._place = Place(-1, kind_of(jax.typeof(array), requires_grad=kind.requires_grad))
+        place = Place(-1, kind_of(jax.typeof(array), requires_grad=self._place.kind.requires_grad))
+        self._segment, self._cell, self._place = None, [array], place  # at once, for the threads that share it
 
     # -- gradients --------------------------------------------------------------------------------------------------
 
@@ -285,9 +283,7 @@ class Variable(Convertible):
         return RemovableHandle(self._own_extra().post_hooks, hook)
 
     def _own_extra(self) -> Extra:
-        if self._extra is None:
-            self._extra = Extra()
-        return self._extra
+        return extra_of(self)
 
     # -- copies -----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,105 @@
+"""Configuration: the settings of JAX that change what an op means or how it runs, and noticing that one of them changed.
+
+An entry runs with the settings in force when it was recorded, so a segment belongs to one configuration.  Asking JAX for each setting at
+each entry would cost more than recording it; so JAX's settings tell us when they change (:func:`tape.jaxapi.watch`), and an entry only
+compares one number (:class:`Changes`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+from tape import jaxapi
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["CHANGES", "Configuration", "applying", "configuration", "on_change"]
+
+Configuration = tuple[Any, ...]  # one value per setting in jaxapi.SETTINGS; equal ones are one object
+
+
+class Changes:
+    """``epoch`` is another number after each change of a setting for the whole process."""
+
+    __slots__ = ("epoch",)
+
+    def __init__(self) -> None:
+        self.epoch: Any = 1 << 10  # compared by identity, and small numbers are shared
+
+
+class _Asking:
+    """Where JAX's settings cannot be watched: ``epoch`` asks for all of them, at every entry."""
+
+    @property
+    def epoch(self) -> Configuration:
+        return _read()
+
+
+class _Seen(threading.local):
+    """What a thread knows of its settings, and the epoch in which it asked (None: it changed one since)."""
+
+    epoch: Any = None
+    settings: Configuration = ()
+
+
+_SEEN = _Seen()
+_KNOWN: dict[Configuration, Configuration] = {}
+_LISTENERS: list[Callable[[], None]] = []
+
+
+def _read() -> Configuration:
+    values = tuple([setting.value for setting in jaxapi.SETTINGS])
+    return _KNOWN.setdefault(values, values)
+
+
+def configuration() -> Configuration:
+    """Return this thread's settings; the same object as long as they are equal."""
+    epoch = CHANGES.epoch
+    if _SEEN.epoch is not epoch:
+        _SEEN.settings = _read()
+        _SEEN.epoch = epoch
+    return _SEEN.settings
+
+
+def on_change(listener: Callable[[], None]) -> None:
+    """Call ``listener`` in a thread that changes a setting for itself."""
+    _LISTENERS.append(listener)
+
+
+def _changed(everywhere: bool) -> None:
+    if everywhere:
+        CHANGES.epoch += 1
+    _SEEN.epoch = None
+    for listener in _LISTENERS:
+        listener()
+
+
+@contextlib.contextmanager
+def applying(wanted: Configuration) -> Iterator[None]:
+    """Have JAX's settings be those of ``wanted``."""
+    present = configuration()
+    with contextlib.ExitStack() as stack:
+        if present is not wanted:
+            for setting, old, new in zip(jaxapi.SETTINGS, present, wanted, strict=True):
+                if old != new:
+                    stack.enter_context(setting.set_to(new))
+        yield
+
+
+def _noticed() -> bool:
+    """Try whether every setting tells when it is changed, and when it is changed back."""
+    for setting in jaxapi.SETTINGS:
+        _SEEN.epoch = 0
+        with setting.set_to(setting.value):
+            if _SEEN.epoch is not None:
+                return False
+            _SEEN.epoch = 0
+        if _SEEN.epoch is not None:
+            return False
+    return True
+
+
+CHANGES: Any = Changes() if jaxapi.watch(_changed) and _noticed() else _Asking()
