@@ -87,7 +87,7 @@ class _Splitter:
                 return Static(value)
             self.met_scalars = True
             if self.scalars:
-                self.variables.append(record.constant(value if type(value) in _NUMBERS else np.asarray(value)))
+                self.variables.append(record.constant(value))
                 return ARRAY
             return Static(value)
         if isinstance(value, _ARRAYS):
@@ -305,6 +305,10 @@ def _quick(key: list[Any], a: Any, variables: list[Any], takes_array: bool) -> b
                 key.append(ARRAY)
             else:
                 return False
+        return True
+    if takes_array and isinstance(a, np.generic):
+        variables.append(record.constant(a))
+        key.append(ARRAY)
         return True
     if isinstance(a, (type, np.dtype)):
         key.append(kind)

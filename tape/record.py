@@ -89,6 +89,8 @@ def constant(value: Any) -> Any:
     """Make a constant Variable of an array, a NumPy array (copied) or a Python scalar (weakly typed)."""
     if isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
         return scalar(value)
+    if isinstance(value, np.generic):
+        return _numpy_scalar(value)
     if isinstance(value, np.ndarray):
         value = jax.numpy.array(value)
     elif not isinstance(value, jax.Array):
@@ -118,6 +120,19 @@ def scalar(value: Any) -> Any:
         _SCALARS.clear()
     _SCALARS[key] = made
     return made
+
+
+def _numpy_scalar(value: np.generic) -> Any:
+    """Make a constant of a NumPy scalar, of its dtype; equal ones share one cell, as Python's do."""
+    key = (type(value), value.dtype, value.tobytes(), X64.value)
+    found = _SCALARS.get(key)
+    if found is None:
+        with jaxapi.ensure_compile_time_eval():
+            found = leaf(jax.numpy.asarray(value))
+        if len(_SCALARS) > SCALAR_LIMIT:
+            _SCALARS.clear()
+        _SCALARS[key] = found
+    return found
 
 
 def place_in(segment: Segment, variable: Handle) -> int:

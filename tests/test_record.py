@@ -213,6 +213,18 @@ def test_settings_of_jax_belong_to_their_entries():
     close(z, np.arange(3) * 2)
 
 
+def test_numpy_scalars_keep_their_dtype_and_are_converted_once(monkeypatch):
+    x = tape.constant(A)
+    values = [np.float32(0.0), np.float32(-0.0), np.float16(2.0), np.int32(2), np.float32(2.0)]
+    for v in values:
+        np.testing.assert_array_equal((x * v).value, A * v)
+        np.testing.assert_array_equal(np.signbit((x * v).value), np.signbit(A * v))
+    assert [(x * v).dtype for v in values] == [jnp.result_type(x.value, v) for v in values]
+    assert (tape.constant(A.astype(np.int32)) * np.float16(0.5)).dtype == jnp.float16  # strongly typed
+    monkeypatch.setattr(jnp, "asarray", None)
+    assert float((x * np.float32(2.0)).sum()) == float(tnp.sum(tnp.where(x != np.float32(0.0), x, np.float32(2.0))) * 2) == -1.0
+
+
 def test_python_scalars_are_weakly_typed():
     for dtype in (jnp.float16, jnp.bfloat16, jnp.float32):
         x = tape.Variable(jnp.ones(2, dtype))
