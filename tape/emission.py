@@ -18,7 +18,7 @@ from tape.plan import ADD, Instruction, Plan
 from tape.program import run_pending
 from tape.record import handle
 from tape.segment import LOCAL, Extra, Handle, LeafNode, Segment, SegmentClosedError
-from tape.trie import SEGMENT_LIMIT, SWEEP, State, enter
+from tape.trie import SEGMENT_LIMIT, SWEEP, State, link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -141,7 +141,7 @@ def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch
             key = (plan, batch, *slots)
             jump = start.next.get(key)
             if jump is None and batch is None and start.mode == SWEEP:
-                jump = enter(
+                jump = link(
                     start, key, _written(plan, start, dict(zip(_numbers(plan, segment is target, state.n_slots), slots, strict=True)))
                 )
             if jump is not None:
@@ -149,7 +149,7 @@ def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch
             outputs = _write(plan, segment, state, seeds, batch)
             ours = all(v._segment is target for v in outputs.values())
             if target.pending and LOCAL.segment() is target and ours:
-                enter(start, key, _Jump(target.state, tuple((slot, v._place) for slot, v in outputs.items())))
+                link(start, key, _Jump(target.state, tuple((slot, v._place) for slot, v in outputs.items())))
             return outputs
     return _write(plan, segment, state, seeds, batch)
 

@@ -34,6 +34,7 @@ __all__ = [
     "Var",
     "bind",
     "closed",
+    "described",
     "ensure_compile_time_eval",
     "eval_jaxpr",
     "float0",
@@ -213,6 +214,15 @@ def passed_on(closed: ClosedJaxpr) -> tuple[int, ...] | None:
     if jaxpr.eqns or not all(isinstance(v, Var) and v in positions for v in jaxpr.outvars):
         return None
     return tuple(positions[v] for v in jaxpr.outvars)
+
+
+def described(value: Any) -> Any:
+    """Return what ``jax.jit`` needs to know of an argument to compile for it, without its value; a Python scalar is returned as it is."""
+    if not isinstance(value, jax.Array):
+        return value
+    aval = jax.typeof(value)
+    sharding = value.sharding if value.committed else None
+    return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding, weak_type=aval.weak_type)
 
 
 def hoist(closed: ClosedJaxpr, kept: Sequence[int]) -> ClosedJaxpr:

@@ -1,25 +1,22 @@
-"""Programs: how a pending segment runs.
+"""Programs: what a run of a pending segment computes and keeps.
 
-A structure met for the first time is interpreted, kernel by kernel; met again, it is compiled whole and found from then on.  What a
-run keeps: the values that Variables still hold, and the residuals that a later sweep from them will read.
+What it keeps: the values that Variables still hold, and the residuals that a later sweep from them will read.  How it runs is the
+business of :mod:`tape.execution`.
 """
 
 from __future__ import annotations
 
 import itertools
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
-import jax
-
-from tape import boundary, jaxapi
+from tape import boundary, execution
 from tape.errors import LostGradientError
 from tape.segment import LOCAL, Handle, close
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tape.kinds import Kind
     from tape.segment import Segment
@@ -36,26 +33,25 @@ def _baseline() -> int:
 _ONLY_SEGMENT = _baseline()
 
 
-class Program:
-    """How a segment runs for one choice of results: what it keeps, and its compiled form once there is one.
+class Program(execution.Execution):
+    """What a segment computes for one choice of results.
 
     ``live`` are slots that Variables hold, ``residuals`` further ones that a sweep will read; ``history`` says whether there can be a
     sweep at all, and ``dead`` are the depths of differentiable entries that none can reach, because their Variables are gone; ``rooted``
     tells whether a Variable that is held requires grad.
     """
 
-    __slots__ = ("dead", "executable", "history", "keep", "live", "met", "residuals", "rooted", "size")
+    __slots__ = ("dead", "history", "live", "residuals", "rooted")
 
-    def __init__(self, live: tuple[int, ...], residuals: tuple[int, ...], history: bool, dead: frozenset[int], rooted: bool) -> None:
+    def __init__(
+        self, state: State, live: tuple[int, ...], residuals: tuple[int, ...], history: bool, dead: frozenset[int], rooted: bool
+    ) -> None:
+        super().__init__(state, live + residuals)
         self.live = live
         self.residuals = residuals
-        self.keep = live + residuals
         self.history = history
         self.dead = dead
         self.rooted = rooted
-        self.met = 0
-        self.size = 0  # entries that a run computes
-        self.executable: Callable[..., Sequence[Any]] | None = None
 
 
 def look(variable: Handle) -> Any:
@@ -94,7 +90,7 @@ def run_pending(segment: Segment, reason: str) -> None:
             program = _program(state, live, segment.released)
         results: Sequence[Any] = ()
         if program.keep:
-            results = _run(state, program, [cell[0] for cell in segment.leaves])
+            results = program.run(state, [cell[0] for cell in segment.leaves])
             STATS.flushed(reason)
         _store(segment, program, results)
     close(segment)
@@ -150,7 +146,7 @@ def _program(state: State, live: tuple[int, ...], released: frozenset[int]) -> P
     STATS.programs += 1
     kinds = [state.table[slot].kind for slot in live]
     program = state.programs[(live, released)] = Program(
-        _ordered(live, kinds), *_residuals(state, live, released), any(kind.requires_grad for kind in kinds)
+        state, _ordered(live, kinds), *_residuals(state, live, released), any(kind.requires_grad for kind in kinds)
     )
     return program
 
@@ -195,91 +191,3 @@ def _residuals(state: State, live: tuple[int, ...], released: frozenset[int]) ->
             else:
                 saved.update(missing)
     return tuple(sorted(saved)), history, frozenset(dead)
-
-
-def _run(state: State, program: Program, leaves: list[Any]) -> Sequence[Any]:
-    """Compute what a program keeps: interpreted at the first meeting, compiled from the second on."""
-    program.met += 1
-    STATS.executed += program.size
-    if program.executable is not None and not jaxapi.in_trace():
-        STATS.hits += 1
-        return program.executable(*leaves)
-    with jaxapi.ensure_compile_time_eval():  # inside a JAX transformation, what is concrete runs concretely
-        if program.met == 1:
-            found = _interpret(state, program, leaves)
-            STATS.executed += program.size
-            return found
-        if program.executable is not None:
-            STATS.hits += 1
-            return program.executable(*leaves)
-        started = time.perf_counter()
-        executable = _compile(state, program.keep)
-        results = executable(*leaves)
-        program.executable = executable
-        STATS.compiled(time.perf_counter() - started)
-        return results
-
-
-def needed_entries(state: State, keep: tuple[int, ...]) -> tuple[list[Any], list[int]]:
-    """Return the entries that ``keep`` depends on, in order, and the slots of all leaves."""
-    wanted = set(keep)
-    chosen = []
-    leaves = []
-    for step in reversed(state.path()):
-        if step.kernel is None:
-            leaves.extend(step.slots)
-        elif not wanted.isdisjoint(step.slots):
-            wanted.update(step.inputs)
-            chosen.append(step)
-    return chosen[::-1], leaves[::-1]
-
-
-def _interpret(state: State, program: Program, leaves: list[Any]) -> list[Any]:
-    """Run kernel by kernel, each compiled on its own and shared by all structures."""
-    entries, slots = needed_entries(state, program.keep)
-    program.size = len(entries)
-    values: list[Any] = [None] * state.n_slots
-    for slot, value in zip(slots, leaves, strict=True):
-        values[slot] = value
-    drop = _last_uses(entries, program.keep)
-    for step, dropped in zip(entries, drop, strict=True):
-        results = step.kernel.executable(*[values[s] for s in step.inputs])
-        start = step.slots[0]
-        if len(results) == 1:
-            values[start] = results[0]
-        else:
-            values[start : start + len(results)] = results
-        for s in dropped:
-            values[s] = None
-    STATS.interpreted += len(entries)
-    return [values[s] for s in program.keep]
-
-
-def _last_uses(entries: list[Any], keep: tuple[int, ...]) -> list[Sequence[int]]:
-    """Return for each entry the slots that nothing after it reads, so that big values are freed as they would be by plain Python."""
-    later = set(keep)
-    found: list[Sequence[int]] = []
-    for step in reversed(entries):
-        dropped = [s for s in (*step.inputs, *step.slots) if s not in later]
-        later.update(dropped)
-        found.append(dropped)
-    found.reverse()
-    return found
-
-
-def _compile(state: State, keep: tuple[int, ...]) -> Callable[..., Sequence[Any]]:
-    """Make one compiled function of the segment, from its leaves to ``keep``."""
-    entries, slots = needed_entries(state, keep)
-    n_slots = state.n_slots
-
-    def run(*leaves: Any) -> list[Any]:
-        values: list[Any] = [None] * n_slots
-        for slot, value in zip(slots, leaves, strict=True):
-            values[slot] = value
-        for step in entries:
-            for slot, result in zip(step.slots, step.kernel.inline(*[values[s] for s in step.inputs]), strict=True):
-                values[slot] = result
-        return [values[s] for s in keep]
-
-    run.__name__ = "segment"
-    return jax.jit(run)

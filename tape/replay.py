@@ -12,7 +12,7 @@ from tape.configuration import CHANGES
 from tape.program import run_pending
 from tape.rules import registry
 from tape.segment import LOCAL, LeafNode
-from tape.trie import enter
+from tape.trie import link
 
 if TYPE_CHECKING:
     from tape.kinds import Place
@@ -107,4 +107,4 @@ def remember(root: Any, segment: Segment, start: State, sweep: Sweep, changes: l
         if gradient is None or gradient._segment is not segment:
             return
         outputs.append((slot, gradient._place))
-    enter(start, (_BACKWARD, root._place.slot, registry.revision()), _Replay(segment.state, tuple(outputs), plan.entries))
+    link(start, (_BACKWARD, root._place.slot, registry.revision()), _Replay(segment.state, tuple(outputs), plan.entries))

@@ -3,6 +3,9 @@
 An edge is a new leaf (keyed by its :class:`Kind`), an entry (keyed by op and input slots), a sweep, or a change of the grad mode.  What can be
 known of an entry without running it (shapes, dtypes, flags, place) hangs on its state, and so do programs and sweep plans, so that
 nothing is hashed or planned for a structure met again.
+
+A state met for the first time is not put on the trie: only a number is kept by which it is recognised.  So tapes whose structure never
+repeats leave nothing behind.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["CONSTANT", "RECORD", "SWEEP", "Line", "State", "root"]
 
 STATE_LIMIT = 200_000
+SEEN_LIMIT = 1 << 17
 
 SEGMENT_LIMIT = 400  # entries; XLA's compile time grows faster than linearly beyond
 
@@ -59,9 +63,11 @@ class State:
     __slots__ = (
         "depth",
         "full",
+        "hash",
         "hazard",
         "inputs",
         "kernel",
+        "known",
         "lines",
         "mode",
         "n_slots",
@@ -73,6 +79,7 @@ class State:
         "plans",
         "programs",
         "quick",
+        "seen",
         "slots",
         "table",
         "where",
@@ -86,8 +93,11 @@ class State:
         self.table: list[Place]
         if parent is None:
             self.depth, self.n_slots, self.table = 0, 0, []
+            self.hash = id(self)
         else:
             self.depth, self.n_slots, self.table = parent.depth, parent.n_slots, parent.table
+        self.known = True  # it is on the trie
+        self.seen = 0  # when it was met before it was put there, if ever: a run's number
         self.full = False
         self.quick = False  # one visible result, and room for more entries
         self.kernel: Kernel | None = None
@@ -128,7 +138,9 @@ class State:
         """Return the state that follows when the grad mode becomes ``mode``."""
         found: State | None = self.next.get(mode)
         if found is None:
-            found = enter(self, mode, State(self, mode))
+            child = State(self, mode)
+            child.known, child.seen, child.hash = self.known, self.seen, hash((self.hash, mode))
+            found = link(self, mode, child)
         assert found is not None
         return found
 
@@ -163,6 +175,7 @@ class State:
         child.quick = child.place is not None and not child.full
         child.where = user_line()
         if kernel.transient:
+            child.known, child.hash = False, 0
             return child
         found: State = enter(self, key, child)
         return found
@@ -173,6 +186,7 @@ class State:
         The results of the first one are numbered from ``n_slots``, and so on.
         """
         child = State(self, self.mode)
+        child.known, child.seen, child.hash = self.known, self.seen, hash((self.hash, len(written)))
         n = self.n_slots
         child.table = table = self.table[:n]  # a list of its own: what follows takes time, and other threads may grow the old one
         child.depth = depth = self.depth + len(written)
@@ -211,11 +225,36 @@ class State:
 
 _count = 0
 _ROOTS: dict[Hashable, State] = {}
+_SEEN: list[dict[int, int]] = [{}, {}]  # numbers of states met once, and when: the newer ones, the older ones
 
 
-def enter(parent: State, key: Hashable, child: Any) -> Any:
-    """Make ``child`` (a state, or what leads to one) known under ``key``; return what is known there, should another thread have been first."""
+class Clock:
+    """Counts the runs of pending segments: the time by which structures are old or new."""
+
+    now = 1
+
+
+def enter(parent: State, key: Hashable, child: State) -> State:
+    """Put ``child`` on the trie if it was met before; return what is there, should another thread have been first."""
+    child.hash = number = hash((parent.hash, key))
+    newer, older = _SEEN
+    seen = newer.get(number) or older.get(number)
+    if seen and parent.known:
+        child.seen = seen
+        return link(parent, key, child)  # type: ignore[no-any-return]
+    child.known = False
+    if len(newer) > SEEN_LIMIT:
+        newer = {}
+        _SEEN[:] = newer, _SEEN[0]
+    newer[number] = Clock.now
+    return child
+
+
+def link(parent: State, key: Hashable, child: Any) -> Any:
+    """Make ``child`` (a state, or what leads to one) the one after ``parent`` by ``key``, where that is on the trie itself."""
     global _count  # noqa: PLW0603 - one trie for the process
+    if not parent.known:
+        return child
     _count += 1
     if parent.next is _NOWHERE:
         with _LOCK:

@@ -251,7 +251,7 @@ def run(program, variant):
 
 
 def check(program, references=None):
-    """Compare the program in its mode with JAX; lazy programs run three times: interpreted, compiled, replayed with other values.
+    """Compare the program in its mode with JAX; lazy programs run three times: interpreted, again, compiled with other values.
 
     Returns:
         False for a program that is not compared, because its numbers are too large for rounding to be told from errors.

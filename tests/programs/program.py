@@ -115,7 +115,7 @@ class Program:
         text = "\n".join([*body, *roots])
         head = f"# mode: {self.mode}, jax_enable_x64: {self.wide}"
         if self.mode == "lazy":
-            head += " (run three times: interpreted, compiled, replayed with other values)"
+            head += " (run three times: interpreted, again, compiled with other values)"
         return f"{head}\n{PREAMBLE}\n{text}"
 
     def __repr__(self):
