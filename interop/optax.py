@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 import optax
 
 from interop.lift import lift
+from tape import record
+from tape.conversion import as_array
 from tape.differentiation import describe
 from tape.errors import TapeTypeError, TapeValueError
 from tape.modes import no_grad
@@ -70,6 +73,7 @@ class Optimizer:
             msg = f"Optimizer: transformation must be an optax.GradientTransformation, got {type(transformation).__name__}"
             raise TapeTypeError(msg)
         self.transformation = transformation
+        self._state: Any = None
         self.state = transformation.init(self._values())
         extended = optax.with_extra_args_support(transformation)
 
@@ -78,6 +82,15 @@ class Optimizer:
             return optax.apply_updates(values, updates), state
 
         self._update = lift(update)
+
+    @property
+    def state(self) -> Any:
+        """Optax's state, a pytree of arrays; assigning replaces it."""
+        return jax.tree.map(lambda x: as_array(look(x)) if isinstance(x, Handle) else x, self._state, is_leaf=_is_handle)
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self._state = jax.tree.map(_kept, state, is_leaf=_is_handle)  # Variables, so that a compiled step finds them and writes to them
 
     def _values(self) -> Any:
         return jax.tree.unflatten(self._tree, [look(p) for p in self._leaves])
@@ -103,15 +116,26 @@ class Optimizer:
         gradients = jax.tree.unflatten(self._tree, [p.grad for p in self._leaves])
         values = jax.tree.unflatten(self._tree, self._leaves)
         with no_grad():
-            updated, state = self._update(gradients, self.state, values, extra)
+            updated, state = self._update(gradients, self._state, values, extra)
         new = jax.tree.leaves(updated, is_leaf=_is_handle)
         segment = LOCAL.segment()
         if segment is not None:
             run_pending(segment, "step")
         arrays = [look(v) for v in new]
-        self.state = jax.tree.map(look, state, is_leaf=_is_handle)
+        self._advance(state)
         for p, array in zip(self._leaves, arrays, strict=True):
             p.value = array
+
+    def _advance(self, state: Any) -> None:
+        """Give the Variables of the state the values of the new one."""
+        new, tree = jax.tree.flatten(state, is_leaf=_is_handle)
+        old, old_tree = jax.tree.flatten(self._state, is_leaf=_is_handle)
+        pairs = list(zip(old, new, strict=False))
+        if _same(tree, old_tree) and all(isinstance(a, Handle) and isinstance(b, Handle) and a._place.kind is b._place.kind for a, b in pairs):
+            for a, b in pairs:
+                a.value = look(b)
+        else:  # the first step of some transformations changes a dtype
+            self.state = jax.tree.map(look, state, is_leaf=_is_handle)
 
     def zero_grad(self) -> None:
         """Forget the gradients of all parameters (set them to None)."""
@@ -120,6 +144,17 @@ class Optimizer:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._leaves)
+
+
+def _same(tree: Any, other: Any) -> bool:
+    return bool(tree == other)
+
+
+def _kept(value: Any) -> Any:
+    """Return a leaf of the state as the optimizer keeps it: arrays in constant Variables, anything else as it is."""
+    if isinstance(value, Handle):
+        value = look(value)
+    return record.constant(value) if isinstance(value, (jax.Array, np.ndarray, np.generic)) else value
 
 
 def _is_handle(x: Any) -> bool:

@@ -92,7 +92,7 @@ def test_a_missing_gradient_changes_nothing():
     before = optimizer.state
     with pytest.raises(TapeValueError, match=r"1 of 2 parameters have no gradient, first parameter 1 \('w'"):
         optimizer.step()
-    assert optimizer.state is before
+    assert all(a is b for a, b in zip(jax.tree.leaves(optimizer.state), jax.tree.leaves(before), strict=True))
     assert (float(x), float(w), float(x.grad)) == (1.0, 2.0, 2.0)
 
 
