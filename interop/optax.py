@@ -131,7 +131,9 @@ class Optimizer:
         new, tree = jax.tree.flatten(state, is_leaf=_is_handle)
         old, old_tree = jax.tree.flatten(self._state, is_leaf=_is_handle)
         pairs = list(zip(old, new, strict=False))
-        if _same(tree, old_tree) and all(isinstance(a, Handle) and isinstance(b, Handle) and a._place.kind is b._place.kind for a, b in pairs):
+        if _same(tree, old_tree) and all(
+            isinstance(a, Handle) and isinstance(b, Handle) and a._place.kind is b._place.kind for a, b in pairs
+        ):
             for a, b in pairs:
                 a.value = look(b)
         else:  # the first step of some transformations changes a dtype
