@@ -295,17 +295,7 @@ def _quick(key: list[Any], a: Any, variables: list[Any], takes_array: bool) -> b
             key.append(a)
         return True
     if kind is tuple or kind is list:
-        key.append(kind)
-        key.append(len(a))
-        for item in a:
-            if type(item) is int:
-                key.append(item)
-            elif isinstance(item, Handle):
-                variables.append(item)
-                key.append(ARRAY)
-            else:
-                return False
-        return True
+        return _quick_items(key, a, variables)
     if takes_array and isinstance(a, np.generic):
         variables.append(record.constant(a))
         key.append(ARRAY)
@@ -321,6 +311,22 @@ def _quick(key: list[Any], a: Any, variables: list[Any], takes_array: bool) -> b
         key.append(ARRAY)
         return True
     return False
+
+
+def _quick_items(key: list[Any], items: Any, variables: list[Any]) -> bool:
+    """Append a sequence of Variables, axes, names, or further sequences."""
+    key.append(type(items))
+    key.append(len(items))
+    for item in items:
+        kind = type(item)
+        if kind is int or kind is str:
+            key.append(item)
+        elif isinstance(item, Handle):
+            variables.append(item)
+            key.append(ARRAY)
+        elif not ((kind is tuple or kind is list) and _quick_items(key, item, variables)):
+            return False
+    return True
 
 
 def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = "tape.numpy") -> Callable[..., Any]:

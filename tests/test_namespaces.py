@@ -461,3 +461,20 @@ def test_interpolators():
     same(ours(points), theirs(points))
     ours(points).sum().backward()
     same(v.grad, jax.grad(lambda x: jax.scipy.interpolate.RegularGridInterpolator(grid, x)(points).sum())(X))
+
+
+def test_calls_that_differ_inside_sequences_are_told_apart():
+    x = jnp.arange(6.0).reshape(2, 3)
+    v = tape.constant(x)
+    for _ in range(2):
+        for width in (((0, 1), (1, 0)), ((1, 0), (0, 1)), [(0, 1), [1, 0]], (0, 1), ((1, 1),)):
+            np.testing.assert_array_equal(tape.numpy.pad(v, width).value, jnp.pad(x, width))
+        for items in ([[1, 2], [3, 4]], [[1, 2], [3, 5]], [(1, True), (3, 4)], [[1, v[0, 1]], [v[1, 2], 2]]):
+            plain = [[float(i) for i in row] for row in items]
+            np.testing.assert_array_equal(tape.numpy.array(items).value, plain)
+    kernel = jnp.ones((1, 2, 3, 3))
+    image = jnp.arange(32.0).reshape(1, 4, 4, 2)
+    for numbers in (("NHWC", "OIHW", "NHWC"), ("NHWC", "OIHW", "NCHW"), ("NWHC", "OIHW", "NCHW")):
+        made = tape.lax.conv_general_dilated(tape.constant(image), kernel, (1, 2), "SAME", dimension_numbers=numbers)
+        expected = jax.lax.conv_general_dilated(image, kernel, (1, 2), "SAME", dimension_numbers=numbers)
+        np.testing.assert_array_equal(made.value, expected)
