@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.ad_checkpoint
 import jax.errors
 import jax.extend.core as extend
 from jax.core import ShapedArray, Tracer, ensure_compile_time_eval, eval_jaxpr
@@ -45,7 +46,7 @@ __all__ = [
     "passed_on",
     "primitive",
     "primitives",
-    "prune",
+    "saveable",
     "trace",
     "watch",
 ]
@@ -180,31 +181,11 @@ def trace(fun: Callable[..., Any], *avals: Any) -> tuple[ClosedJaxpr, Any]:
     return jaxpr, shapes
 
 
-def prune(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, tuple[int, ...]]:
-    """Drop the equations that no output needs, and the inputs that none of the rest reads.
-
-    Returns:
-        The smaller jaxpr and the positions of the inputs that it kept.
-
-    """
-    jaxpr = closed.jaxpr
-    needed = {v for v in jaxpr.outvars if isinstance(v, Var)}
-    kept = []
-    for eqn in reversed(jaxpr.eqns):
-        if any(v in needed for v in eqn.outvars):
-            kept.append(eqn)
-            needed.update(v for v in eqn.invars if isinstance(v, Var))
-    sources = tuple(i for i, v in enumerate(jaxpr.invars) if v in needed)
-    constants = [(v, c) for v, c in zip(jaxpr.constvars, closed.consts, strict=True) if v in needed]
-    smaller = Jaxpr(
-        [v for v, _ in constants],
-        [jaxpr.invars[i] for i in sources],
-        jaxpr.outvars,
-        kept[::-1],
-        jaxpr.effects,
-        jaxpr.debug_info.with_unknown_names() if hasattr(jaxpr.debug_info, "with_unknown_names") else jaxpr.debug_info,
-    )
-    return ClosedJaxpr(smaller, [c for _, c in constants]), sources
+def saveable(decision: Any) -> bool:
+    """Tell whether a checkpoint policy's answer lets a value be kept; one that it would move to the host is kept where it is."""
+    if isinstance(decision, bool):
+        return decision
+    return decision is not jax.ad_checkpoint.Recompute
 
 
 def passed_on(closed: ClosedJaxpr) -> tuple[int, ...] | None:

@@ -15,8 +15,10 @@ from tape import jaxapi
 from tape.configuration import configuration
 from tape.errors import TapeError
 from tape.kinds import Kind, kinds_of
-from tape.linear import LineList, flatten
+from tape.linear import flatten
+from tape.pruning import prune, trim
 from tape.pullback import differentiable, pullback
+from tape.residuals import Keep, exposing, inside
 from tape.rules import registry
 
 if TYPE_CHECKING:
@@ -153,31 +155,32 @@ class Kernel:
     def _augment(self) -> Kernel:
         if self.visible != len(self.out_avals):
             return self
-        listed = flatten(self.jaxpr)
-        outputs = {s for s in listed.outputs if isinstance(s, int)}
-        costly = [s for line in listed.lines if str(line.primitive) in _COSTLY for s in line.outputs if s not in outputs]
+        listed, slots = inside(self.jaxpr, Keep())
+        costly = [s for s in slots if s not in listed.outputs]
         if not costly:
             return self
-        tried = self._with_outputs(listed, costly)
-        present = tuple(differentiable(a) for a in self.out_avals) + (False,) * len(costly)
-        first = len(self.in_avals) + len(self.out_avals)
+        visible = len(self.out_avals)
+        tried = Kernel(self.name, exposing(listed, costly), self.tree, self.params, visible)
+        wanted = tuple(differentiable(a) for a in self.in_avals)
+        present = tuple(differentiable(a) for a in self.out_avals)
         try:
-            sources = tried.vjp(present, tuple(differentiable(a) for a in self.in_avals)).sources
+            vjp = tried.vjp((*present, *(False for _ in costly)), wanted)
         except _REFUSALS:
             return self
-        read = [costly[s - first] for s in sources if first <= s < first + len(costly)]
-        return self._with_outputs(listed, read) if read else self
-
-    def _with_outputs(self, listed: LineList, slots: list[int]) -> Kernel:
-        def run(*args: Any) -> list[Any]:
-            values = dict(enumerate(args))
-            for line in listed.lines:
-                ins = [values[s] if isinstance(s, int) else s.value for s in line.inputs]
-                values.update(zip(line.outputs, jaxapi.bind(line.primitive, line.params, ins), strict=True))
-            return [values[s] if isinstance(s, int) else s.value for s in (*listed.outputs, *slots)]
-
-        jaxpr, _ = jaxapi.trace(run, *self.in_avals)
-        return Kernel(self.name, jaxpr, self.tree, self.params, len(self.out_avals))
+        first = len(self.in_avals) + visible
+        end = first + len(costly)
+        read = [s - first for s in vjp.sources if first <= s < end]
+        if not read:
+            return self
+        chosen = set(read)
+        kept = trim(tried.jaxpr, [True] * visible + [i in chosen for i in range(len(costly))])
+        made = Kernel(self.name, kept, self.tree, self.params, visible)
+        # The VJP of everything is known already: of the values inside it reads those that are kept now.
+        numbers = {first + s: first + i for i, s in enumerate(read)}
+        sources = tuple(numbers[s] if first <= s < end else s - len(costly) + len(read) if s >= end else s for s in vjp.sources)
+        key = ((*present, *(False for _ in read)), wanted, (), (), registry.revision(), configuration())
+        made._vjps[key] = vjp._replace(sources=sources)
+        return made
 
     def residuals(self) -> tuple[int, ...]:
         """Positions in (*inputs, *outputs) that the VJP of everything reads: what a later sweep needs of this entry."""
@@ -222,7 +225,7 @@ class Kernel:
         jaxpr, _ = jaxapi.trace(run, *self.in_avals, *self.out_avals, *ct_avals)
         if not targets:
             return Vjp(None, (), ())
-        jaxpr, sources = jaxapi.prune(jaxpr)
+        jaxpr, sources = prune(jaxpr)
         passed = jaxapi.passed_on(jaxpr)
         if passed is not None and all(sources[i] >= n_in + n_out for i in passed):
             return Vjp(None, tuple(sources[i] for i in passed), tuple(targets))
@@ -252,37 +255,6 @@ _CHEAP = {
 def _is_cheap(primitive: jaxapi.Primitive) -> bool:
     rule = registry.lookup(primitive)
     return primitive in _CHEAP or (rule is not None and rule.elementwise)
-
-
-_COSTLY = frozenset(  # primitives whose results are kept rather than computed again; by name, for callbacks are not listed publicly
-    [
-        "dot_general",
-        "ragged_dot_general",
-        "conv_general_dilated",
-        "fft",
-        "cholesky",
-        "lu",
-        "qr",
-        "eigh",
-        "eig",
-        "svd",
-        "schur",
-        "triangular_solve",
-        "linear_solve",
-        "tridiagonal_solve",
-        "scan",
-        "while",
-        "cond",
-        "sort",
-        "top_k",
-        "random_bits",
-        "random_gamma",
-        "threefry2x32",
-        "rng_bit_generator",
-        "pure_callback",
-        "io_callback",
-    ]
-)
 
 
 class Op:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from tape import jaxapi
+from tape import jaxapi, residuals
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError
 from tape.linear import Constant, Line, LineList, flatten
 from tape.rules import registry
@@ -20,7 +20,7 @@ from tape.rules import registry
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["depends", "differentiable", "pullback", "zeros"]
+__all__ = ["depends", "differentiable", "pullback", "receives", "zeros"]
 
 
 def differentiable(aval: Any) -> bool:
@@ -43,8 +43,11 @@ class _Forward:
         self.producer: dict[int, Line] = {slot: line for line in listed.lines for slot in line.outputs}
         if outputs is not None:
             for slot, value in zip(listed.outputs, outputs, strict=True):
-                if isinstance(slot, int) and value is not None:
-                    self.values[slot] = value
+                known: int | Constant | None = slot
+                while value is not None and isinstance(known, int):
+                    self.values[known] = value
+                    line = self.producer.get(known)  # what is named is known by its name
+                    known = line.inputs[0] if line is not None and line.primitive is _NAME else None
 
     def read(self, wanted: int | Constant) -> Any:
         """Return the value of a slot, computing the lines that it depends on (iteratively, each once)."""
@@ -61,11 +64,22 @@ class _Forward:
                     continue
                 stack.pop()
                 if any(values[s] is None for s in line.outputs):
-                    results = evaluate(line, [s.value if isinstance(s, Constant) else values[s] for s in line.inputs])
+                    results = self._evaluate(line, [s.value if isinstance(s, Constant) else values[s] for s in line.inputs])
                     for slot, value in zip(line.outputs, results, strict=True):
                         if values[slot] is None:
                             values[slot] = value
         return values[wanted]
+
+    def _evaluate(self, line: Line, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Run one line; of a checkpoint, values inside it that are known are not computed again."""
+        known = [self.values[s] for s in line.outputs]
+        if line.primitive is not _REMAT or all(value is None for value in known):
+            return evaluate(line, inputs)
+        body = _Forward(flatten(jaxapi.closed(line.params["jaxpr"])), inputs, known)
+        return [body.read(s) for s in body.listed.outputs]
+
+
+_NAME, _REMAT = jaxapi.primitive("name"), jaxapi.primitive("remat")
 
 
 def evaluate(line: Line, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -97,6 +111,7 @@ def pullback(
 
     """
     listed = flatten(closed)
+    residuals.augment(listed, residuals.Keep())
     forward = _Forward(listed, inputs, outputs)
     avals = listed.avals
     active = _activity(listed, wanted)
@@ -141,6 +156,17 @@ def depends(closed: jaxapi.ClosedJaxpr, wanted: Sequence[bool]) -> list[bool]:
     listed = flatten(closed)
     active = _activity(listed, wanted)
     return [isinstance(slot, int) and active[slot] for slot in listed.outputs]
+
+
+def receives(closed: jaxapi.ClosedJaxpr, present: Sequence[bool], wanted: Sequence[bool]) -> list[bool]:
+    """Tell for every wanted input of a jaxpr whether it can get a cotangent from one of the outputs that have one."""
+    listed = flatten(closed)
+    active = _activity(listed, wanted)
+    reached = {s for s, flag in zip(listed.outputs, present, strict=True) if flag and isinstance(s, int) and active[s]}
+    for line in reversed(listed.lines):
+        if not reached.isdisjoint(line.outputs):
+            reached.update(s for s in line.inputs if isinstance(s, int) and active[s])
+    return [s in reached for s in range(listed.n_inputs)]
 
 
 def _apply(line: Line, cts: list[Any], needed: list[bool], forward: _Forward, avals: list[Any]) -> list[Any]:

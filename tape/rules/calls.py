@@ -15,6 +15,8 @@ from jax import lax
 
 from tape import jaxapi
 from tape import pullback as sweep
+from tape.linear import flatten
+from tape.residuals import Keep, exposing, inside
 from tape.rules.registry import Example, register
 
 
@@ -75,28 +77,87 @@ def _custom_jvp_call(
     return _spread(grads, chosen, len(ins))
 
 
+class _Kept:
+    """The policy of a checkpoint whose kept values are outputs of it, and which outputs those are."""
+
+    def __init__(self, policy: Any, variables: frozenset[Any]) -> None:
+        self.policy = policy
+        self.variables = variables
+
+    def __call__(self, *args: Any, **params: Any) -> Any:
+        return self.policy(*args, **params)
+
+
 def _remat(
     ct: tuple[Any, ...],
     out: tuple[Any, ...],
     *ins: Any,
     jaxpr: Any,
     prevent_cse: Any = True,
+    policy: Any = None,
     wanted: tuple[bool, ...] | None = None,
     **_: Any,
 ) -> tuple[Any, ...]:
-    """Sweep the body with all its forward values computed again, not before the cotangents are there.
-
-    A policy says which values may be kept; none of them is.
-    """
+    """Sweep the body with its forward values computed again, those excepted that the policy kept, not before the cotangents are there."""
+    kept = policy.variables if isinstance(policy, _Kept) else ()
+    known = [not isinstance(v, jaxapi.Literal) and v in kept for v in jaxpr.outvars]
     guarded = prevent_cse if isinstance(prevent_cse, (tuple, list)) else (prevent_cse,) * len(ins)
     held = [i for i, guard in enumerate(guarded) if guard]
     values = list(ins)
+    outs = [x if flag else None for x, flag in zip(out, known, strict=True)]
+    body = jaxapi.closed(jaxpr)
     if held:
         barrier: Any = lax.optimization_barrier
-        barred, ct = barrier(([ins[i] for i in held], tuple(ct)))
+        barred, outs, ct = barrier(([ins[i] for i in held], outs, tuple(ct)))
         for i, value in zip(held, barred, strict=True):
             values[i] = value
-    return sweep.pullback(jaxapi.closed(jaxpr), values, ct, wanted)
+        if jax.default_backend() == "cpu":
+            _hide(values, _cover(body, held), ct)
+    return sweep.pullback(body, values, ct, wanted, outs)
+
+
+def _cover(body: jaxapi.ClosedJaxpr, held: list[int]) -> list[int]:
+    """Choose inputs, small ones first, such that whatever depends on a held input depends on a chosen one."""
+    listed = flatten(body)
+    depends = {i for i in held if not jnp.issubdtype(listed.avals[i].dtype, jax.dtypes.extended)}
+    hidden: set[int] = set()
+    chosen = []
+    for line in listed.lines:
+        slots = [s for s in line.inputs if isinstance(s, int)]
+        if hidden.isdisjoint(slots) and (given := [s for s in slots if s in depends and s < listed.n_inputs]):
+            chosen.append(min(given, key=lambda i: listed.avals[i].size))
+            hidden.add(chosen[-1])
+        if not hidden.isdisjoint(slots):
+            hidden.update(line.outputs)
+    return chosen
+
+
+def _hide(values: list[Any], chosen: list[int], cts: Any) -> None:
+    """Replace chosen values by ones that are equal, which XLA cannot know before the cotangents are there.
+
+    On CPU, XLA drops the barrier before it looks for common subexpressions, and would undo the checkpoint.
+    """
+    found = next((ct for ct in cts if ct is not None and ct.size), None)
+    if found is None:
+        return
+    first = lax.reshape(lax.slice(found, (0,) * found.ndim, (1,) * found.ndim), ())
+    true = lax.bitwise_or(lax.eq(first, first), lax.ne(first, first))
+    for i in chosen:
+        values[i] = lax.select(lax.broadcast(true, values[i].shape), values[i], lax.full_like(values[i], 0))
+
+
+def _augment_remat(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], list[Any]]:
+    """Give a checkpoint the values that its policy lets be kept as further outputs."""
+    policy = params["policy"]
+    if policy is None or isinstance(policy, _Kept):
+        return params, []
+    listed, slots = inside(jaxapi.closed(params["jaxpr"]), keep.under(policy))
+    further = [s for s in slots if s not in listed.outputs]
+    made = exposing(listed, further)
+    if made.consts:  # nowhere to put them: the primitive has none
+        return params, []
+    kept = [v for s, v in zip((*listed.outputs, *further), made.jaxpr.outvars, strict=True) if s in slots]
+    return {**params, "jaxpr": made.jaxpr, "policy": _Kept(policy, frozenset(kept))}, [listed.avals[s] for s in further]
 
 
 @jax.custom_vjp
@@ -160,4 +221,5 @@ register(
     ],
     complex=True,
     selective=True,
+    augment=_augment_remat,
 )

@@ -14,6 +14,8 @@ from jax import lax
 from tape import jaxapi
 from tape import pullback as sweep
 from tape.errors import TapeValueError
+from tape.pruning import prune
+from tape.residuals import Keep, exposing, inside
 from tape.rules.registry import Example, register
 
 
@@ -25,27 +27,32 @@ def _flags(values: Any, wanted: Any = None) -> list[bool]:
 
 
 class _Swept:
-    """The pullback of a jaxpr, itself a jaxpr: from the inputs and the cotangents that there are to those that flow."""
+    """The pullback of a jaxpr, itself a jaxpr: from inputs, outputs and the cotangents that there are to those that flow.
 
-    def __init__(self, closed: jaxapi.ClosedJaxpr, present: list[bool], wanted: list[bool]) -> None:
+    ``known`` tells which outputs are at hand; the forward values that are not are computed again.  ``reads`` are the positions in
+    (inputs, known outputs, cotangents) that it looks at.
+    """
+
+    def __init__(self, closed: jaxapi.ClosedJaxpr, present: list[bool], wanted: list[bool], known: list[bool]) -> None:
         shaped: Any = jax.ShapeDtypeStruct
-        avals = [shaped(v.aval.shape, v.aval.dtype) for v in (*closed.jaxpr.invars, *closed.jaxpr.outvars)]
-        self.n_inputs = len(closed.jaxpr.invars)
+        ins = [shaped(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.invars]
+        outs = [shaped(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.outvars]
         self.flows: list[bool] = []
 
-        def fun(*args: Any) -> list[Any]:
-            cts = iter(args[self.n_inputs :])
-            grads = sweep.pullback(closed, args[: self.n_inputs], [next(cts) if flag else None for flag in present], wanted)
+        def fun(ins: Any, outs: Any, cts: Any) -> list[Any]:
+            given, seeds = iter(outs), iter(cts)
+            found = [next(given) if flag else None for flag in known]
+            grads = sweep.pullback(closed, ins, [next(seeds) if flag else None for flag in present], wanted, found)
             self.flows = [grad is not None for grad in grads]
             return [grad for grad in grads if grad is not None]
 
-        seeds = [aval for aval, flag in zip(avals[self.n_inputs :], present, strict=True) if flag]
-        traced, _ = jaxapi.trace(fun, *avals[: self.n_inputs], *seeds)
-        self.jaxpr, self.reads = jaxapi.prune(traced)  # forward values that no rule looked at go
+        at_hand = [aval for aval, flag in zip(outs, known, strict=True) if flag]
+        seeds = [aval for aval, flag in zip(outs, present, strict=True) if flag]
+        traced, _ = jaxapi.trace(fun, ins, at_hand, seeds)
+        self.jaxpr, self.reads = prune(traced)
 
-    def __call__(self, inputs: Any, cts: Any) -> list[Any]:
-        """Return one cotangent per input, None where none flows."""
-        given = (*inputs, *cts)
+    def __call__(self, given: Any) -> list[Any]:
+        """Return one cotangent per input, None where none flows; of what is given only ``reads`` is looked at."""
         grads = iter(jaxapi.eval_jaxpr(self.jaxpr.jaxpr, self.jaxpr.consts, *(given[i] for i in self.reads)))
         return [next(grads) if flag else None for flag in self.flows]
 
@@ -54,19 +61,46 @@ def _cond(ct: tuple[Any, ...], out: tuple[Any, ...], index: Any, *ins: Any, bran
     """Sweep the branch that was taken; where another branch has a cotangent and this one has none, it is zero."""
     asked = _flags(ins, None if wanted is None else wanted[1:])
     present = [c is not None for c in ct]
-    cts = [c for c in ct if c is not None]
-    swept = [_Swept(branch, present, asked) for branch in branches]
+    given = [*ins, *out, *(c for c in ct if c is not None)]
+    swept = [_Swept(branch, present, asked, [True] * len(out)) for branch in branches]
     flows = [any(flags) for flags in zip(*(one.flows for one in swept), strict=True)]
+    reads = sorted({i for one in swept for i in one.reads})
 
     def run(one: _Swept) -> Any:
-        def branch(ins: list[Any], cts: list[Any]) -> list[Any]:
-            grads = one(ins, cts)
+        def branch(operands: list[Any]) -> list[Any]:
+            grads = one(dict(zip(reads, operands, strict=True)))
             return [sweep.zeros(x) if g is None else g for g, x, flag in zip(grads, ins, flows, strict=True) if flag]
 
         return branch
 
-    grads = iter(lax.switch(index, [run(one) for one in swept], list(ins), cts))
+    grads = iter(lax.switch(index, [run(one) for one in swept], [given[i] for i in reads]))
     return (None, *(next(grads) if flag else None for flag in flows))
+
+
+def _augment_cond(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], list[Any]]:
+    """Give every branch further outputs, of which it fills in its own values and leaves the rest zero; branches share what fits."""
+    parts = []
+    avals: list[Any] = []
+    for branch in params["branches"]:
+        listed, slots = inside(branch, keep)
+        free = list(range(len(avals)))
+        filled: dict[int, int] = {}
+        for slot in slots:
+            aval = listed.avals[slot]
+            if slot in listed.outputs or jnp.issubdtype(aval.dtype, jax.dtypes.extended):
+                continue  # there already, or a key, of which there is no zero
+            place = next((i for i in free if (avals[i].shape, avals[i].dtype) == (aval.shape, aval.dtype)), None)
+            if place is None:
+                place = len(avals)
+                avals.append(jaxapi.ShapedArray(aval.shape, aval.dtype))
+            else:
+                free.remove(place)
+            filled[place] = slot
+        parts.append((listed, filled))
+    if not avals:
+        return params, []
+    branches = tuple(exposing(listed, [filled.get(i, aval) for i, aval in enumerate(avals)]) for listed, filled in parts)
+    return {**params, "branches": branches}, avals
 
 
 def _reached(body: jaxapi.ClosedJaxpr, n_consts: int, n_carry: int, wanted: list[bool]) -> list[bool]:
@@ -116,9 +150,9 @@ def _scan(
     reverse: bool,
     unroll: Any = 1,
     wanted: Any = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[Any, ...]:
-    """Scan forward once more keeping the carries, then scan back with the pullback of the body.
+    """Scan back with the pullback of the body, which finds the forward values of its step among the stacked outputs.
 
     The carries of the way back are the cotangents of the forward carries, and the sums of those of the constants.
     """
@@ -127,44 +161,59 @@ def _scan(
     asked = _reached(jaxpr, num_consts, num_carry, _flags(ins, wanted))
     present = [c is not None and flag for c, flag in zip(ct, (*asked[num_consts:first_x], *(True for _ in ct[num_carry:])), strict=True)]
     while True:  # the carries that have a cotangent at some step
-        swept = _Swept(jaxpr, present, asked)
-        grown = [a or b for a, b in zip(present, swept.flows[num_consts:first_x], strict=False)] + present[num_carry:]
+        grown = [a or b for a, b in zip(present, sweep.receives(jaxpr, present, asked)[num_consts:first_x], strict=False)]
+        grown += present[num_carry:]
         if grown == present:
             break
         present = grown
+    swept = _Swept(jaxpr, present, asked, [False] * num_carry + [True] * (len(out) - num_carry))
+    if any(num_consts <= i < first_x for i in swept.reads):  # carries that were not kept: run forward once more, keeping them
+        params = {"jaxpr": jaxpr, "num_consts": num_consts, "num_carry": num_carry, "length": length, "reverse": reverse, "unroll": unroll}
+        params, avals = _augment_scan({**params, **others}, Keep())
+        outputs = jaxapi.bind(jaxapi.primitives.scan_p, params, ins)
+        return _scan((*ct, *(None for _ in avals)), outputs, *ins, **params, wanted=wanted)
 
-    kept = [position in swept.reads for position in range(num_consts, first_x)]
-
-    def forward(carry: Any, x: Any) -> Any:
-        results = jaxapi.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *consts, *carry, *x)
-        return list(results[:num_carry]), [c for c, flag in zip(carry, kept, strict=True) if flag]
-
-    scan: Any = lax.scan
-    carries: Any = []
-    if any(kept):
-        _, carries = scan(forward, list(init), list(xs), length=length, reverse=reverse, unroll=unroll)
     moving = present[:num_carry]
     summed = swept.flows[:num_consts]
+    # What a step reads is constant, carried or scanned over; each is numbered as the inputs of the pullback are.
+    cts_y = [c for c in ct[num_carry:] if c is not None]
+    n_known = len(out) - num_carry
+    scanned = dict(zip(range(first_x, first_x + len(xs) + n_known), (*xs, *out[num_carry:]), strict=True))
+    scanned.update(enumerate(cts_y, len(ins) + n_known + sum(moving)))
+    scanned = {i: value for i, value in scanned.items() if i in swept.reads}
 
     def backward(state: Any, step: Any) -> Any:
         cts, totals = state
-        stored, x, cts_y = step
-        given = iter(stored)
-        carry = [next(given) if flag else None for flag in kept]
-        grads = swept((*consts, *carry, *x), (*cts, *cts_y))
+        grads = swept({**dict(enumerate(consts)), **dict(enumerate(cts, len(ins) + n_known)), **step})
         flowing = [g for g, flag in zip(grads, summed, strict=False) if flag]
         before = [sweep.zeros(c) if g is None else g for g, c, flag in zip(grads[num_consts:], init, moving, strict=False) if flag]
         return (before, [lax.add(total, g) for total, g in zip(totals, flowing, strict=True)]), [
             g for g in grads[first_x:] if g is not None
         ]
 
+    scan: Any = lax.scan
     start = [jnp.zeros_like(c) if given is None else given for given, c, flag in zip(ct, init, moving, strict=False) if flag]
     totals = [jnp.zeros_like(c) for c, flag in zip(consts, summed, strict=True) if flag]
-    cts_y = [c for c in ct[num_carry:] if c is not None]
-    steps = (carries, list(xs), cts_y)
-    (cts_init, totals), cts_xs = scan(backward, (start, totals), steps, length=length, reverse=not reverse, unroll=unroll)
+    (cts_init, totals), cts_xs = scan(backward, (start, totals), scanned, length=length, reverse=not reverse, unroll=unroll)
     found = iter((*totals, *cts_init, *cts_xs))
     return tuple(next(found) if flag else None for flag in (*summed, *moving, *swept.flows[first_x:]))
+
+
+def _augment_scan(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], list[Any]]:
+    """Stack the carries of every step, and the values inside it that are kept; what is the same at every step is computed again."""
+    body, n_consts, n_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
+    if keep.policies:  # a loop in a checkpoint runs again as a whole
+        return params, []
+    listed, slots = inside(body, keep.in_loop())
+    varying = set(range(n_consts, listed.n_inputs))
+    for line in listed.lines:
+        if not varying.isdisjoint(line.inputs):
+            varying.update(line.outputs)
+    stacked = listed.outputs[n_carry:]
+    kept = dict.fromkeys((*range(n_consts, n_consts + n_carry), *slots))
+    further = [s for s in kept if s in varying and s not in stacked]
+    avals = [jaxapi.ShapedArray((params["length"], *listed.avals[s].shape), listed.avals[s].dtype) for s in further]
+    return {**params, "jaxpr": exposing(listed, further)}, avals
 
 
 def _two_ways(x: Any, y: Any) -> Any:
@@ -197,6 +246,7 @@ register(
     source="chain rule over the branch taken",
     examples=[Example(_two_ways, ((3,), (3,)), "two branches"), Example(_three_ways, ((2,), (2,)), "three branches")],
     selective=True,
+    augment=_augment_cond,
 )
 register(
     "while",
@@ -208,7 +258,7 @@ register(
     "scan",
     _scan,
     domain=((-1.0, 1.0), (-1.0, 1.0), (-1.0, 1.0)),
-    source="chain rule over the steps, last to first; the carries are kept, the rest of a step is computed again",
+    source="chain rule over the steps, last to first; carries and costly values are kept, the rest of a step is computed again",
     examples=[
         Example(_recurrence, ((3,), (3,), (4, 3))),
         Example(lambda w, h, x: _recurrence(w, h, x, reverse=True, unroll=2), ((3,), (3,), (4, 3)), "reversed and unrolled"),
@@ -220,4 +270,5 @@ register(
     ],
     complex=True,
     selective=True,
+    augment=_augment_scan,
 )

@@ -41,6 +41,9 @@ class Rule:
     that computes it, called only if the cotangent is wanted.  For a primitive with several results ``ct`` and ``out`` are tuples,
     and ``ct`` holds None for a result without a cotangent.  A ``selective`` rule is also told which cotangents are wanted (``wanted=``,
     one bool per input): for primitives that hold a jaxpr, where one sweep yields all of them.
+
+    ``augment(params, keep)`` gives such a primitive the values inside it that ``keep`` lets be kept as further outputs: it returns the
+    parameters changed, and the avals of those outputs.
     """
 
     primitive: jaxapi.Primitive
@@ -52,6 +55,7 @@ class Rule:
     kinks: tuple[float, ...] = ()
     elementwise: bool = False
     selective: bool = False
+    augment: Callable[[dict[str, Any], Any], tuple[dict[str, Any], list[Any]]] | None = None
 
 
 _RULES: dict[jaxapi.Primitive, Rule] = {}
@@ -82,11 +86,12 @@ def register(
     kinks: tuple[float, ...] = (),
     elementwise: bool = False,
     selective: bool = False,
+    augment: Callable[[dict[str, Any], Any], tuple[dict[str, Any], list[Any]]] | None = None,
 ) -> None:
     """Enter the record of the primitive called ``name``; a primitive that this JAX release lacks is passed over."""
     found = jaxapi.primitive(name)
     if found is not None:
-        _OWN[found] = _RULES[found] = Rule(found, vjp, domain, source, tuple(examples), complex, kinks, elementwise, selective)
+        _OWN[found] = _RULES[found] = Rule(found, vjp, domain, source, tuple(examples), complex, kinks, elementwise, selective, augment)
 
 
 def no_gradient(ct: Any, out: Any, *ins: Any, **params: Any) -> tuple[None, ...]:
