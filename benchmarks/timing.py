@@ -1,0 +1,117 @@
+"""Timing: batches of steps of several systems in turn, so that a machine whose speed drifts changes no ratio.
+
+A figure is the median over the rounds; a ratio is the median of the ratios of batches that ran side by side.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Effort", "Spread", "Times", "geometric_mean", "interleave", "quantile", "ratio"]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure.
+
+    Attributes:
+        rounds: batches per system.
+        batch_seconds: what a batch is to last, in seconds; it holds at least one step.
+        warm_seconds: how long every system runs before the first batch, in seconds.
+        quick: whether long cases are left out.
+
+    """
+
+    rounds: int = 15
+    batch_seconds: float = 0.01
+    warm_seconds: float = 0.5
+    quick: bool = False
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median with its quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Times:
+    """Microseconds per step of one system, one number per round."""
+
+    rounds: tuple[float, ...]
+
+    @property
+    def spread(self) -> Spread:
+        """The median and the quartiles over the rounds."""
+        return spread(self.rounds)
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """Return the value below which ``share`` of the values lie, interpolated."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return the median of some values and their quartiles."""
+    return Spread(statistics.median(values), quantile(values, 0.25), quantile(values, 0.75))
+
+
+def ratio(of: Times, to: Times) -> Spread:
+    """Return how many times as long the steps of the first system last, round by round."""
+    return spread([a / b for a, b in zip(of.rounds, to.rounds, strict=True)])
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Return the n-th root of the product of n positive values."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def _batch(step: Callable[[], Any], wait: Callable[[Any], None], count: int) -> float:
+    """Seconds for ``count`` steps, what they computed waited for at the end."""
+    started = time.perf_counter()
+    for _ in range(count):
+        result = step()
+    wait(result)
+    return time.perf_counter() - started
+
+
+def _warm(step: Callable[[], Any], wait: Callable[[Any], None], seconds: float) -> float:
+    """Run a step at least five times and for some time; return the seconds of the fastest one."""
+    fastest, ran, stop = math.inf, 0, time.perf_counter() + seconds
+    while ran < 5 or time.perf_counter() < stop:
+        fastest = min(fastest, _batch(step, wait, 1))
+        ran += 1
+    return fastest
+
+
+def interleave(steps: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]], effort: Effort) -> dict[str, Times]:
+    """Time several systems in turn.
+
+    Args:
+        steps: for each system a step, and what waits for the step's result.
+        effort: how long to measure.
+
+    Returns:
+        The times of each system.
+
+    """
+    gc.collect()
+    counts = {name: max(1, round(effort.batch_seconds / _warm(step, wait, effort.warm_seconds))) for name, (step, wait) in steps.items()}
+    found: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(effort.rounds):
+        for name, (step, wait) in steps.items():
+            found[name].append(_batch(step, wait, counts[name]) / counts[name] * 1e6)
+    return {name: Times(tuple(times)) for name, times in found.items()}

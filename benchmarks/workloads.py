@@ -1,0 +1,59 @@
+"""A workload: a program written once over a namespace, and what it is run on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Dynamic", "Workload", "normal"]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One step, in every system.
+
+    Attributes:
+        name: what tables call it.
+        make: returns parameters (a flat list of NumPy arrays) and data (NumPy arrays) from a generator and whether they are to be tiny.
+        program: ``program(xp, parameters, *data)`` returns results, a tree of arrays, over the namespace ``xp``
+            (see :mod:`benchmarks.systems`).
+        trains: whether ``program`` is a loss, and the step one update by Adam that returns the parameters.
+        needs: features that some system lacks: "second order", "convolution", "linear algebra", "optimizer".
+        skips: systems that it would tell nothing about, by name.
+
+    """
+
+    name: str
+    make: Callable[[np.random.Generator, bool], tuple[list[Any], tuple[Any, ...]]]
+    program: Callable[..., Any]
+    trains: bool = False
+    needs: frozenset[str] = frozenset()
+    skips: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """A step whose structure depends on its data.
+
+    Attributes:
+        name: what tables call it.
+        make: returns parameters from a generator.
+        samples: yields data from a generator, never the same structure twice.
+        program: ``program(xp, parameters, *sample)`` returns results.
+
+    """
+
+    name: str
+    make: Callable[[np.random.Generator], list[Any]]
+    samples: Callable[[np.random.Generator], Iterator[tuple[Any, ...]]]
+    program: Callable[..., Any]
+
+
+def normal(rng: np.random.Generator, *shape: int, scale: float | None = None) -> Any:
+    """Return normal numbers in float32; by default scaled by the root of the second to last dimension."""
+    if scale is None:
+        scale = float(shape[-2] if len(shape) > 1 else shape[-1]) ** -0.5
+    return (rng.normal(size=shape) * scale).astype(np.float32)
