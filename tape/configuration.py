@@ -16,7 +16,7 @@ from tape import jaxapi
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["CHANGES", "Configuration", "applying", "configuration", "on_change"]
+__all__ = ["CHANGES", "Configuration", "applying", "checks_results", "configuration", "on_change"]
 
 Configuration = tuple[Any, ...]  # one value per setting in jaxapi.SETTINGS; equal ones are one object
 
@@ -75,6 +75,15 @@ def _changed(everywhere: bool) -> None:
     _SEEN.epoch = None
     for listener in _LISTENERS:
         listener()
+
+
+_DEBUGGING = [i for i, s in enumerate(jaxapi.SETTINGS) if s.name in {"jax_debug_nans", "jax_debug_infs"}]
+
+
+def checks_results() -> bool:
+    """Tell whether the result of every single op is to be checked."""
+    settings = configuration()
+    return any(settings[i] for i in _DEBUGGING)
 
 
 @contextlib.contextmanager

@@ -6,13 +6,14 @@ This module checks arguments, makes seeds, and hands gradients out; the sweep it
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tape import boundary, emission, record
+from tape.accumulation import additions, assign
 from tape.errors import (
     SeedDtypeError,
     SeedError,
@@ -24,12 +25,9 @@ from tape.errors import (
 from tape.kernel import Op
 from tape.program import run_pending
 from tape.replay import remember, replayed
-from tape.segment import LOCAL, Extra, Handle, LeafNode, set_mode
+from tape.segment import LOCAL, Handle, in_mode
 from tape.sweep import Sweep, target_of
 from tape.trie import RECORD, SWEEP
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["backward", "gradients"]
 
@@ -91,60 +89,22 @@ def backward(
             _require_grad("backward", "inputs", target)
     sweep = Sweep(None if targets is None else map(target_of, targets), map(target_of, ignored), create_graph)
     sweep.run(roots, seeds)
-    old = set_mode(RECORD if create_graph else SWEEP)
-    try:
-        changes = _accumulations(sweep, targets)
-    finally:
-        set_mode(old)
-    for variable, gradient in changes:
-        boundary.check_no_leak("backward", variable, gradient._cell[0])
+    made = in_mode(RECORD if create_graph else SWEEP, additions, sweep.gradients, targets)
+    for addition in made:
+        boundary.check_no_leak("backward", addition.variable, addition.total._cell[0])
     if plain and pending is not None and start is not None and outputs._segment is pending and not consumed:
-        remember(outputs, pending, start, sweep, changes)
+        remember(outputs, pending, start, sweep, made)
     retain = create_graph if retain_graph is None else retain_graph
     with contextlib.nullcontext() if retain else sweep.releasing():
         segment = LOCAL.segment()
         if segment is not None:
             run_pending(segment, "backward")
-    for root in consumed:
-        root._extra.grad, root._extra.assigned = None, False
-    for variable, gradient in changes:
-        extra = variable._extra
-        if extra is None:
-            extra = variable._extra = Extra()
-        extra.grad, extra.assigned = gradient, False
-    for variable, _ in changes:
+        assign(made, consumed, recorded=create_graph)
+    for variable, *_ in made:
         hooks = variable._extra.post_hooks
         for key in list(hooks):
             if key in hooks:
                 hooks[key](variable)
-
-
-def _accumulations(sweep: Sweep, targets: Sequence[Any] | None) -> list[tuple[Any, Any]]:
-    """Pair each Variable that receives a gradient with the sum of its old and new one."""
-    receivers: list[tuple[Any, Any]] = []
-    if targets is not None:
-        seen = set()
-        for target in targets:
-            if id(target) not in seen:
-                seen.add(id(target))
-                receivers.append((target, sweep.gradients.get(target_of(target))))
-    else:
-        for target, gradient in sweep.gradients.items():
-            if isinstance(target, LeafNode):
-                receivers.append((target.ref(), gradient))
-    for target, gradient in sweep.gradients.items():
-        if not isinstance(target, LeafNode):
-            segment, slot = target
-            alive = [v for ref in segment.retained.get(slot, ()) if (v := ref()) is not None]
-            receivers.extend((v, gradient) for v in alive if targets is None or all(v is not t for t in targets))
-    changes = []
-    for variable, gradient in receivers:
-        if variable is None or gradient is None:
-            continue
-        extra = variable._extra
-        old = None if extra is None or (extra.assigned and variable._segment is not None) else extra.grad
-        changes.append((variable, gradient if old is None else emission.add(old, gradient)))
-    return changes
 
 
 def gradients(

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from tape import record
 from tape.errors import GradientDtypeError, GradientShapeError
+from tape.failures import naming
 from tape.kernel import Op
 from tape.kinds import Place
 from tape.plan import ADD, Instruction, Plan
@@ -224,9 +225,11 @@ def _write_all(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any],
         operands = [None if o is None else values[o] for o in step.operands]
         if step.hook is not None:
             hooks = segment.hooks[step.hook]
-            results: Sequence[Any] = _rows(batch, operands, lambda cts, hooks=hooks: (run_hooks(hooks, cts[0]),))  # type: ignore[misc]
+            with naming(state, step.hook, "a hook on a result of"):
+                results: Sequence[Any] = _rows(batch, operands, lambda cts, hooks=hooks: (run_hooks(hooks, cts[0]),))  # type: ignore[misc]
         elif step.function is not None:
-            results = _rows(batch, operands, lambda cts, step=step: _call_function(step, segment, cts))  # type: ignore[misc]
+            with naming(state, step.function.slots[0], "the backward of"):
+                results = _rows(batch, operands, lambda cts, step=step: _call_function(step, segment, cts))  # type: ignore[misc]
         elif step.op is ADD:
             results = (add(operands[0], operands[1]),)
         else:

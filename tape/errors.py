@@ -7,10 +7,13 @@ from __future__ import annotations
 
 __all__ = [
     "ConcretizationError",
+    "ExecutionError",
     "GradientDtypeError",
     "GradientShapeError",
     "LeakedTracerError",
     "LostGradientError",
+    "NonFiniteError",
+    "OutOfMemoryError",
     "ReleasedTapeError",
     "RuleError",
     "SeedDtypeError",
@@ -73,6 +76,18 @@ class ConcretizationError(TapeTypeError):
 
 class LeakedTracerError(TapeRuntimeError):
     """A value that exists only inside a JAX transformation would be stored in a Variable from outside."""
+
+
+class ExecutionError(TapeRuntimeError):
+    """An op that was recorded failed when it ran: a callback raised, or XLA did."""
+
+
+class NonFiniteError(TapeError, FloatingPointError):
+    """An op that was recorded under ``jax.debug_nans`` or ``jax.debug_infs`` gave what that forbids."""
+
+
+class OutOfMemoryError(TapeError, MemoryError):
+    """There was not enough memory to run what is pending; it stays pending."""
 
 
 class ReleasedTapeError(TapeRuntimeError):

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tape import background, jaxapi
-from tape.configuration import applying, configuration
+from tape.configuration import applying, checks_results, configuration
+from tape.failures import StoppedError
 from tape.statistics import STATS
 from tape.trie import Clock
 
@@ -31,13 +32,14 @@ OFTEN = 8
 class Execution:
     """How the entries that lead to some slots of a structure run."""
 
-    __slots__ = ("_compiling", "_executable", "_last", "_met", "_size", "keep")
+    __slots__ = ("_compiles", "_compiling", "_executable", "_last", "_met", "_size", "keep")
 
     def __init__(self, state: State, keep: tuple[int, ...]) -> None:
         self.keep = keep
         self._met = int(state.seen > 0)
         self._last = state.seen  # the number of the run that met it last
         self._size = 0  # entries that a run computes
+        self._compiles = True  # as far as is known
         self._executable: Callable[..., Sequence[Any]] | None = None
         self._compiling: tuple[background.Job, Callable[..., Sequence[Any]]] | None = None
 
@@ -56,16 +58,25 @@ class Execution:
         Clock.now += 1
         soon = Clock.now - self._last <= SOON
         self._last = Clock.now
-        if self._compiling is not None:
-            job, executable = self._compiling
-            job.wait()
-            self._executable, self._compiling = executable, None
-            STATS.compiled(job.seconds)
+        if checks_results():  # one program for all would show what is wrong with its results only
+            return self._interpret(state, leaves)
+        compiling = self._compiling
+        if compiling is not None:
+            job, executable = compiling
+            try:
+                job.wait()
+            except Exception:  # noqa: BLE001 - the compiler refuses the whole: each entry on its own may well run
+                self._compiles = False
+            else:
+                self._executable = executable
+                STATS.compiled(job.seconds)
+            finally:  # after Ctrl-C it is compiled anew
+                self._compiling = None
         if self._executable is not None:
             STATS.executed += self._size
             STATS.hits += 1
             return self._executable(*leaves)
-        if self._met > 1 and (soon or self._met >= OFTEN):
+        if self._compiles and self._met > 1 and (soon or self._met >= OFTEN):
             self._compile(state, leaves)
         return self._interpret(state, leaves)
 
@@ -76,7 +87,10 @@ class Execution:
         for slot, value in zip(slots, leaves, strict=True):
             values[slot] = value
         for step, dropped in zip(entries, _last_uses(entries, self.keep), strict=True):
-            results = step.kernel.executable(*[values[s] for s in step.inputs])
+            try:
+                results = step.kernel.executable(*[values[s] for s in step.inputs])
+            except Exception as error:
+                raise StoppedError(entries.index(step), values) from error
             start = step.slots[0]
             if len(results) == 1:
                 values[start] = results[0]

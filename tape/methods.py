@@ -17,7 +17,7 @@ from tape.kinds import Place, kind_of
 from tape.mirror import Application, call, mirrored, on_values
 from tape.program import look
 from tape.record import handle
-from tape.segment import LOCAL, Handle, set_mode
+from tape.segment import LOCAL, Handle, in_mode
 from tape.template import ARRAY
 from tape.trie import CONSTANT, RECORD
 
@@ -35,11 +35,7 @@ def detach(variable: Any) -> Any:
     """Return a constant of the same value, without running what is pending."""
     kind = variable._place.kind
     if variable._segment is not None and variable._cell[0] is None:
-        old = set_mode(CONSTANT)
-        try:
-            return record.record(_IDENTITY, (variable,))
-        finally:
-            set_mode(old)
+        return in_mode(CONSTANT, record.record, _IDENTITY, (variable,))
     value = look(variable)
     if isinstance(value, jaxapi.Tracer):
         value = jax.lax.stop_gradient(value)

@@ -35,14 +35,24 @@ class _Mode:
     def __init__(self) -> None:
         self._olds = _Olds()
 
-    def _enter(self) -> Any:
+    def _present(self) -> Any:
+        """Return the mode that is to be restored."""
+        raise NotImplementedError
+
+    def _enter(self) -> None:
         raise NotImplementedError
 
     def _leave(self, old: Any) -> None:
         raise NotImplementedError
 
     def __enter__(self) -> None:
-        self._olds.stack.append(self._enter())
+        old = self._present()
+        try:
+            self._enter()
+            self._olds.stack.append(old)
+        except BaseException:  # Ctrl-C: there will be no exit
+            self._leave(old)
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._leave(self._olds.stack.pop())
@@ -55,8 +65,9 @@ class _Mode:
 
         @functools.wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            old = self._enter()
+            old = self._present()
             try:
+                self._enter()
                 return function(*args, **kwargs)
             finally:
                 self._leave(old)
@@ -84,8 +95,11 @@ class set_grad_enabled(_Mode):  # noqa: N801 - a context manager, named as in Py
             raise TapeTypeError(msg)
         self._mode = RECORD if enabled else CONSTANT
 
-    def _enter(self) -> int:
-        return set_mode(self._mode)
+    def _present(self) -> int:
+        return LOCAL.mode
+
+    def _enter(self) -> None:
+        set_mode(self._mode)
 
     def _leave(self, old: int) -> None:
         set_mode(old)
@@ -135,13 +149,14 @@ class eager(_Mode):  # noqa: N801
 
     """
 
-    def _enter(self) -> bool:
-        old = LOCAL.eager
+    def _present(self) -> bool:
+        return LOCAL.eager
+
+    def _enter(self) -> None:
         segment = LOCAL.segment()
         if segment is not None:
             close(segment)  # it runs when somebody looks at it
         LOCAL.eager = True
-        return old
 
     def _leave(self, old: bool) -> None:
         LOCAL.eager = old

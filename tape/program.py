@@ -10,8 +10,10 @@ import itertools
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tape import boundary, execution
+from tape import boundary, execution, jaxapi
+from tape.configuration import applying, configuration
 from tape.errors import LostGradientError
+from tape.failures import check_slots, salvage
 from tape.segment import LOCAL, Handle, close
 from tape.statistics import STATS
 
@@ -68,13 +70,20 @@ def look(variable: Handle) -> Any:
         assert segment is not None
         run_pending(segment, "look")
         value = variable._cell[0]
+        if value is None:
+            check_slots(segment, (variable._place.slot,))
+            assert value is not None, "a cell that its segment does not know"
     return value
 
 
 def run_pending(segment: Segment, reason: str) -> None:
     """Run the pending entries of ``segment`` whose results somebody holds; afterwards it is no longer pending.
 
-    If running fails, the segment stays as it was and can be run again.
+    An entry that fails, and what depends on it, has no value then: looking at one raises (:mod:`tape.failures`).
+
+    Raises:
+        OutOfMemoryError: memory was used up; like after Ctrl-C, the segment is pending as before and can be run again.
+
     """
     with segment.lock:
         if not segment.pending:
@@ -90,9 +99,18 @@ def run_pending(segment: Segment, reason: str) -> None:
             program = _program(state, live, segment.released)
         results: Sequence[Any] = ()
         if program.keep:
-            results = program.run(state, [cell[0] for cell in segment.leaves])
             STATS.flushed(reason)
-        _store(segment, program, results)
+            try:
+                if configuration() is segment.configuration:
+                    results = program.run(state, [cell[0] for cell in segment.leaves])
+                else:
+                    with applying(segment.configuration):
+                        results = program.run(state, [cell[0] for cell in segment.leaves])
+            except Exception as error:  # noqa: BLE001 - whoever looks at what failed is told
+                with applying(segment.configuration), jaxapi.ensure_compile_time_eval():
+                    salvage(segment, *execution.needed_entries(state, program.keep), error)
+        if segment.pending:
+            _store(segment, program, results)
     close(segment)
 
 
@@ -110,14 +128,14 @@ def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
         segment.kept = tuple(segment.saved)
         if program.dead:
             segment.released |= program.dead
-    else:
+    segment.pending = False  # Ctrl-C before this line leaves it to be run again
+    if not program.history:
         origins = segment.origins
         forget(segment)
         if program.rooted:
             segment.origins = origins  # so that a sweep to a leaf behind it finds that it was released
     segment.cells = {}
     segment.entered = {}
-    segment.pending = False
 
 
 def sweepable(segment: Segment) -> bool:

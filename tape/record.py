@@ -5,7 +5,6 @@ A structure recorded before is found again on the trie: one look-up per entry gi
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,10 @@ import numpy as np
 from tape import boundary, errors, jaxapi
 from tape.configuration import CHANGES
 from tape.errors import LostGradientError, TapeError
+from tape.failures import check_slots, failed_entry
 from tape.jaxapi import X64
 from tape.kinds import Place, kind_of
-from tape.segment import LOCAL, Cell, Handle, LeafNode, Segment, SegmentClosedError, close, extra_of, still_open
+from tape.segment import LOCAL, Cell, Handle, Segment, SegmentClosedError, close, node_of, still_open
 from tape.trie import CONSTANT, State
 
 if TYPE_CHECKING:
@@ -164,7 +164,9 @@ def _enter(segment: Segment, variable: Handle) -> int:
             assert origin is not None
             _run_pending(origin, "used elsewhere")
             value = cell[0]
-            assert value is not None, "a cell that its segment does not know"
+            if value is None:
+                check_slots(origin, (place.slot,))
+                assert value is not None, "a cell that its segment does not know"
         if not isinstance(value, jaxapi.Tracer):
             _CONCRETE.add(value.__class__)
         elif segment.pending and LOCAL.segment() is segment:
@@ -195,19 +197,6 @@ def _enter(segment: Segment, variable: Handle) -> int:
 
 class TracerMetError(Exception):
     """An input of an op is a JAX tracer: the op cannot stay pending."""
-
-
-def node_of(variable: Handle) -> LeafNode:
-    """Return the leaf's accumulation node, made on first use."""
-    extra = extra_of(variable)
-    if extra.node is None:
-        with _NODES:  # every thread must find the same one
-            if extra.node is None:
-                extra.node = LeafNode(variable)
-    return extra.node
-
-
-_NODES = threading.Lock()
 
 
 def record(op: Any, inputs: Sequence[Handle]) -> Any:
@@ -384,7 +373,10 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
             results = [jax.lax.stop_gradient(r) for r in results]
     else:
         with jaxapi.ensure_compile_time_eval():
-            results = kernel.executable(*operands)
+            try:
+                results = kernel.executable(*operands)
+            except Exception as error:
+                raise failed_entry(child, error) from error
     made = []
     differentiable = any(p.kind.requires_grad for p in child.places)
     for place, value in zip(child.places, results, strict=True):

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tape.accumulation import Addition, assign
 from tape.configuration import CHANGES
+from tape.failures import check_slots
 from tape.program import run_pending
 from tape.rules import registry
 from tape.segment import LOCAL, LeafNode
 from tape.trie import link
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tape.kinds import Place
     from tape.segment import Segment
     from tape.sweep import Sweep
@@ -56,7 +60,7 @@ def replayed(root: Any) -> bool:
     origins = segment.origins
     kind = root.__class__
     fresh: dict[int, list[Any]] = {}
-    gradients: dict[Any, Any] = {}
+    made: dict[Any, Addition] = {}
     for slot, place in known.outputs:
         node = origins[slot]
         if node.__class__ is not LeafNode or node.hooks:
@@ -65,13 +69,14 @@ def replayed(root: Any) -> bool:
         if variable is None:
             continue
         extra = variable._extra
-        if extra is None or extra.grad is not None or extra.post_hooks or extra in gradients:
+        if extra is None or extra.grad is not None or extra.post_hooks or extra in made:
             return False  # also where one leaf entered with two values: its gradients add up
-        gradients[extra] = made = _new(kind)
-        made._segment = None  # it has its value, or an error was raised, before anybody sees it
-        made._place = place
-        made._cell = fresh.setdefault(place.slot, [None])
-        made._extra = None
+        gradient = _new(kind)
+        gradient._segment = None  # it has its value, or an error was raised, before anybody sees it
+        gradient._place = place
+        gradient._cell = fresh.setdefault(place.slot, [None])
+        gradient._extra = None
+        made[extra] = Addition(variable, gradient, None, gradient)
     with segment.lock:
         if not segment.open:  # another thread has run it
             return False
@@ -81,26 +86,27 @@ def replayed(root: Any) -> bool:
             segment.state = known.state
             segment.cells.update(fresh)
             run_pending(segment, "backward")
+            check_slots(segment, tuple(fresh))
         except BaseException:
-            for slot in fresh:
-                segment.cells.pop(slot, None)
-            segment.state = old
-            segment.released = frozenset()
+            if segment.pending:
+                for slot in fresh:
+                    segment.cells.pop(slot, None)
+                segment.state = old
+            if segment.leaves:  # nothing was released yet
+                segment.released = frozenset()
             raise
-    for extra, gradient in gradients.items():
-        extra.grad = gradient
-        extra.assigned = False
+    assign(tuple(made.values()), (), recorded=False)
     return True
 
 
-def remember(root: Any, segment: Segment, start: State, sweep: Sweep, changes: list[tuple[Any, Any]]) -> None:
+def remember(root: Any, segment: Segment, start: State, sweep: Sweep, made: Sequence[Addition]) -> None:
     """Keep a backward pass from ``root`` that began in ``start`` and is written now, if it can be replayed."""
     plan = sweep.only_plan(segment)
-    if plan is None or not plan.straight or LOCAL.segment() is not segment or len(changes) != len(plan.outputs):
+    if plan is None or not plan.straight or LOCAL.segment() is not segment or len(made) != len(plan.outputs):
         return
-    if any(variable._extra is not None and variable._extra.grad is not None for variable, _ in changes):
+    if any(addition.found is not None for addition in made):
         return  # what was in .grad before entered the tape, to be added to
-    found = {variable._extra.node: gradient for variable, gradient in changes if variable._extra is not None}
+    found = {addition.variable._extra.node: addition.gradient for addition in made}
     outputs = []
     for slot, _ in plan.outputs:
         gradient = found.get(segment.origins.get(slot))

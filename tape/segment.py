@@ -29,7 +29,9 @@ __all__ = [
     "SegmentClosedError",
     "close",
     "extra_of",
+    "in_mode",
     "no_segment",
+    "node_of",
     "set_mode",
     "still_open",
 ]
@@ -89,6 +91,16 @@ def extra_of(variable: Handle) -> Extra:
     return extra
 
 
+def node_of(variable: Handle) -> LeafNode:
+    """Return the leaf's accumulation node, made on first use."""
+    extra = extra_of(variable)
+    if extra.node is None:
+        with _EXTRAS:  # every thread must find the same one
+            if extra.node is None:
+                extra.node = LeafNode(variable)
+    return extra.node
+
+
 class SegmentClosedError(Exception):
     """The segment was run by another thread, or JAX's configuration changed: the entry belongs to another segment."""
 
@@ -107,6 +119,7 @@ class Segment:
         "configuration",
         "entered",
         "epoch",
+        "failed",
         "functions",
         "hooks",
         "kept",
@@ -140,6 +153,7 @@ class Segment:
         self.saved: dict[int, Cell] = {}
         self.kept: tuple[int, ...] = ()  # the slots in saved: part of the structure, once it has run
         self.released: frozenset[int] = frozenset()  # depths of the entries that a sweep released
+        self.failed: dict[int, Any] | None = None  # slots without a value, because an entry failed -> why
         self.serial = next(self.serials)
         self.lock = threading.RLock()
         STATS.segments[id(self)] = weakref.ref(self)
@@ -172,11 +186,27 @@ LOCAL = _Local()
 
 def set_mode(mode: int) -> int:
     """Set this thread's grad mode and return the old one."""
-    old, LOCAL.mode = LOCAL.mode, mode
+    old = LOCAL.mode
     segment = LOCAL.segment()
     if segment is not None and mode != old:
-        segment.state = segment.state.switched(mode)
+        state = segment.state.switched(mode)
+        segment.state = state
+    LOCAL.mode = mode  # nothing is called since the line above: Ctrl-C leaves both or none
     return old
+
+
+def in_mode(mode: int, function: Callable[..., Any], *args: Any) -> Any:
+    """Return ``function(*args)``, called in a grad mode."""
+    old = LOCAL.mode
+    try:
+        try:
+            set_mode(mode)
+            return function(*args)
+        finally:
+            set_mode(old)
+    finally:
+        if LOCAL.mode != old:  # Ctrl-C interrupted the line above
+            set_mode(old)
 
 
 def close(segment: Segment) -> None:

@@ -66,8 +66,8 @@ class Stats:
 
     def ended(self, segment: Any) -> None:
         """Count the entries of a segment that is freed."""
-        self._ended += segment.state.depth
-        self.segments.pop(id(segment), None)
+        if self.segments.pop(id(segment), None) is not None:  # Ctrl-C may have come before it was counted
+            self._ended += segment.state.depth
 
     def flushed(self, reason: str) -> None:
         """Count one run of a pending segment."""

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from tape import emission, record
 from tape.errors import ReleasedTapeError, UnrecordedGradientError
+from tape.failures import check_slots
 from tape.kernel import Op
 from tape.plan import Plan, active_slots, plan_sweep
 from tape.program import forget, run_pending, sweepable
-from tape.segment import LOCAL, LeafNode, Segment, SegmentClosedError, set_mode
+from tape.segment import LOCAL, LeafNode, Segment, SegmentClosedError, in_mode
 from tape.trie import RECORD, SWEEP, State
 
 if TYPE_CHECKING:
@@ -62,21 +63,19 @@ class Sweep:
 
     def run(self, roots: Sequence[Any], seeds: Sequence[Any]) -> None:
         """Sweep from ``roots`` (Variables) with ``seeds`` (Variables, or None for ones)."""
-        old = set_mode(RECORD if self._create_graph else SWEEP)
-        try:
-            for root, seed in zip(roots, seeds, strict=True):
-                self._arrive(target_of(root), emission.ones_like(root._place.kind.aval) if seed is None else self._seed(seed))
-            if self._targets is not None or self._ignored:
-                self._find_paths()
-            while self._heap:
-                _, segment = heapq.heappop(self._heap)
-                negated = self._cotangents.pop(segment)
-                self._sweep_segment(segment, negated)
-            for target, gradient in self.gradients.items():
-                if isinstance(target, LeafNode) and target.hooks:
-                    self.gradients[target] = emission.run_hooks(target.hooks, gradient)
-        finally:
-            set_mode(old)
+        in_mode(RECORD if self._create_graph else SWEEP, self._run, roots, seeds)
+
+    def _run(self, roots: Sequence[Any], seeds: Sequence[Any]) -> None:
+        for root, seed in zip(roots, seeds, strict=True):
+            self._arrive(target_of(root), emission.ones_like(root._place.kind.aval) if seed is None else self._seed(seed))
+        if self._targets is not None or self._ignored:
+            self._find_paths()
+        while self._heap:
+            _, segment = heapq.heappop(self._heap)
+            self._sweep_segment(segment, self._cotangents.pop(segment))
+        for target, gradient in self.gradients.items():
+            if isinstance(target, LeafNode) and target.hooks:
+                self.gradients[target] = emission.run_hooks(target.hooks, gradient)
 
     def _seed(self, seed: Any) -> Any:
         """Return a seed as this sweep uses it: without ``create_graph`` its own derivative is not recorded."""
@@ -101,13 +100,15 @@ class Sweep:
             yield
         except BaseException:
             for segment, released in reversed(before):
-                segment.released = released
+                if segment.leaves:  # what it kept is still there
+                    segment.released = released
             raise
         for segment, _ in self._swept:
-            if not segment.pending and not sweepable(segment):
-                origins = segment.origins
-                forget(segment)
-                segment.origins = origins  # so that a sweep to a leaf behind it finds that it was released
+            with segment.lock:
+                if not segment.pending and not sweepable(segment):
+                    origins = segment.origins
+                    forget(segment)
+                    segment.origins = origins  # so that a sweep to a leaf behind it finds that it was released
 
     def _arrive(self, target: Target, cotangent: Any) -> None:
         """Add a cotangent to a leaf's gradient, or to what a segment is to be swept with."""
@@ -170,7 +171,8 @@ class Sweep:
         return frozenset(blocked)
 
     def _check(self, segment: Segment, plan: Plan) -> None:
-        """Refuse to sweep what was released, and what would take an unrecorded gradient for a constant."""
+        """Refuse to sweep what failed or was released, and what would take an unrecorded gradient for a constant."""
+        check_slots(segment, plan.seeds)
         if not plan.entries.isdisjoint(segment.released):
             msg = (
                 "the sweep reached a part of the tape that an earlier sweep released; pass retain_graph=True to the first "

@@ -1,0 +1,105 @@
+"""Accumulation: the gradients of a sweep are added to the ``.grad`` of Variables, to all of them or to none.
+
+Several threads may sweep to the same leaves.  A sum is recorded and run before it is assigned; where another thread was quicker to assign
+its own in the meantime, the sum is made again with that one.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tape import emission
+from tape.failures import check_slots
+from tape.program import run_pending
+from tape.segment import LOCAL, LeafNode, extra_of, in_mode
+from tape.sweep import target_of
+from tape.trie import RECORD, SWEEP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["Addition", "additions", "assign"]
+
+_ASSIGNING = threading.Lock()
+
+
+class Addition(NamedTuple):
+    """One Variable's gradient of this sweep, the ``.grad`` that was found there, and the sum of the two."""
+
+    variable: Any
+    gradient: Any
+    found: Any
+    total: Any
+
+
+def additions(gradients: dict[Any, Any], targets: Sequence[Any] | None) -> list[Addition]:
+    """Record, for each Variable that receives a gradient, the sum with the one that it has.
+
+    Args:
+        gradients: those of the sweep, by target.
+        targets: the Variables that receive one; None for all leaves and those that retain theirs.
+
+    """
+    receivers: list[tuple[Any, Any]] = []
+    if targets is not None:
+        receivers.extend((target, gradients.get(target_of(target))) for target in {id(t): t for t in targets}.values())
+    else:
+        receivers.extend((target.ref(), gradient) for target, gradient in gradients.items() if isinstance(target, LeafNode))
+    for target, gradient in gradients.items():
+        if not isinstance(target, LeafNode):
+            segment, slot = target
+            alive = [v for ref in segment.retained.get(slot, ()) if (v := ref()) is not None]
+            receivers.extend((v, gradient) for v in alive if targets is None or all(v is not t for t in targets))
+    return [_addition(v, gradient) for v, gradient in receivers if v is not None and gradient is not None]
+
+
+def _addition(variable: Any, gradient: Any) -> Addition:
+    extra = extra_of(variable)
+    found = extra.grad
+    seed = extra.assigned and variable._segment is not None  # of a root: it is used up
+    return Addition(variable, gradient, found, gradient if found is None or seed else emission.add(found, gradient))
+
+
+def assign(made: Sequence[Addition], consumed: Iterable[Any], *, recorded: bool) -> None:
+    """Set every ``.grad`` to its sum (which has run), once none has failed.
+
+    Args:
+        made: what :func:`additions` returned.
+        consumed: roots whose assigned ``.grad`` was their seed.
+        recorded: whether the sums are differentiable.
+
+    Raises:
+        TapeError: a gradient could not be computed.  Nothing is changed then.
+
+    """
+    while True:
+        for addition in made:
+            segment = addition.total._segment
+            if segment is not None and addition.total._cell[0] is None:
+                check_slots(segment, (addition.total._place.slot,))
+        with _ASSIGNING:
+            if all(a.variable._extra.grad is a.found for a in made):
+                _assign(made, consumed)
+                return
+        made = in_mode(RECORD if recorded else SWEEP, _added_again, made)
+        segment = LOCAL.segment()
+        if segment is not None:
+            run_pending(segment, "backward")
+
+
+def _added_again(made: Sequence[Addition]) -> list[Addition]:
+    return [a if a.variable._extra.grad is a.found else _addition(a.variable, a.gradient) for a in made]
+
+
+def _assign(made: Sequence[Addition], consumed: Iterable[Any]) -> None:
+    new = {id(root._extra): (root._extra, None) for root in consumed}
+    new.update((id(a.variable._extra), (a.variable._extra, a.total)) for a in made)
+    before = [(extra, extra.grad, extra.assigned) for extra, _ in new.values()]
+    try:
+        for extra, gradient in new.values():
+            extra.grad, extra.assigned = gradient, False
+    except BaseException:  # Ctrl-C
+        for extra, gradient, assigned in before:
+            extra.grad, extra.assigned = gradient, assigned
+        raise
