@@ -12,7 +12,7 @@ from tape.segment import LOCAL, Handle
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["allowing_captures", "capture_message", "check_no_leak", "refusing_captures"]
+__all__ = ["allowing_captures", "capture_message", "check_no_leak", "is_traced", "refusing_captures"]
 
 
 @contextlib.contextmanager
@@ -48,9 +48,18 @@ def capture_message(name: str, variable: Handle) -> str:
     )
 
 
+def is_traced(variable: Handle) -> bool:
+    """Tell whether a Variable's value belongs to a JAX transformation, without looking at it."""
+    value = variable._cell[0]
+    if value is None:
+        return variable._segment is not None and variable._segment.trace is not None
+    return isinstance(value, jaxapi.Tracer)
+
+
 def check_no_leak(function: str, variable: Handle, value: Any) -> None:
-    """Refuse to store a tracer in a Variable from outside the running JAX transformation."""
-    if not isinstance(value, jaxapi.Tracer) or isinstance(variable._cell[0], jaxapi.Tracer):
+    """Refuse to store a tracer (or what will be one) in a Variable from outside the running JAX transformation."""
+    found = is_traced(value) if isinstance(value, Handle) else isinstance(value, jaxapi.Tracer)
+    if not found or is_traced(variable):
         return
     if variable._extra is not None and variable._extra.inside:
         return

@@ -91,7 +91,7 @@ def backward(
     sweep.run(roots, seeds)
     made = in_mode(RECORD if create_graph else SWEEP, additions, sweep.gradients, targets)
     for addition in made:
-        boundary.check_no_leak("backward", addition.variable, addition.total._cell[0])
+        boundary.check_no_leak("backward", addition.variable, addition.total)
     if plain and pending is not None and start is not None and outputs._segment is pending and not consumed:
         remember(outputs, pending, start, sweep, made)
     retain = create_graph if retain_graph is None else retain_graph

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from tape import record
+from tape import record, staging
 from tape.errors import GradientDtypeError, GradientShapeError
 from tape.failures import naming
 from tape.kernel import Op
@@ -18,7 +18,7 @@ from tape.kinds import Place
 from tape.plan import ADD, Instruction, Plan
 from tape.program import run_pending
 from tape.record import handle
-from tape.segment import LOCAL, Extra, Handle, LeafNode, Segment, SegmentClosedError
+from tape.segment import LOCAL, Extra, Handle, LeafNode, Segment, SegmentClosedError, TracerMetError
 from tape.trie import SEGMENT_LIMIT, SWEEP, State, link
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ class _Jump:
         self.places = places
 
 
-def add(a: Any, b: Any) -> Any:
+def add(a: Any, b: Any, write: Callable[[Any, Sequence[Any]], Any] = record.record) -> Any:
     """Record the sum of two cotangents; None is zero."""
     if a is None:
         return b
-    return a if b is None else record.record(ADD, (a, b))
+    return a if b is None else write(ADD, (a, b))
 
 
 def share(variable: Any) -> Any:
@@ -130,14 +130,12 @@ def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch
     if pending is not None and pending is not segment and pending.state.depth + len(plan.instructions) > 2 * SEGMENT_LIMIT:
         run_pending(pending, "length")  # so that every segment of a long tape is swept from the same empty state
     if plan.straight and not LOCAL.eager:
-        target = record.current()
-        try:
-            # The forward slots of the pending segment are part of the plan; those of one that has run enter as leaves.
-            sources = () if segment is target else _sources(plan, segment, state)
-            slots = [record.place_in(target, v) for v in (*sources, *seeds)]
-        except record.TracerMetError:
-            pass
-        else:
+        target = record.current() if segment.trace is None else staging.current()
+        slots = None if target is None else _places(plan, segment, state, seeds, target)
+        if slots is None and segment.trace is None:
+            target = staging.current()
+            slots = None if target is None else _places(plan, segment, state, seeds, target)
+        if target is not None and slots is not None:
             start = target.state
             key = (plan, batch, *slots)
             jump = start.next.get(key)
@@ -147,12 +145,22 @@ def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch
                 )
             if jump is not None:
                 return _arrive(target, jump)
-            outputs = _write(plan, segment, state, seeds, batch)
+            outputs = _write(plan, segment, state, seeds, batch, target)
             ours = all(v._segment is target for v in outputs.values())
-            if target.pending and LOCAL.segment() is target and ours:
+            if target.pending and staging.recording(target) and ours:
                 link(start, key, _Jump(target.state, tuple((slot, v._place) for slot, v in outputs.items())))
             return outputs
-    return _write(plan, segment, state, seeds, batch)
+    return _write(plan, segment, state, seeds, batch, segment)
+
+
+def _places(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], target: Segment) -> list[int] | None:
+    """Enter in ``target`` what a plan reads from outside of it; None where that belongs to a JAX transformation and ``target`` does not."""
+    try:
+        # The forward slots of the pending segment are part of the plan; those of one that has run enter as leaves.
+        sources = () if segment is target else _sources(plan, segment, state)
+        return [staging.place_in(target, v) for v in (*sources, *seeds)]
+    except TracerMetError:
+        return None
 
 
 def _numbers(plan: Plan, inside: bool, n_slots: int) -> Sequence[int]:
@@ -205,16 +213,18 @@ def _arrive(target: Segment, jump: _Jump) -> dict[int, Any]:
     return outputs
 
 
-def _write(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch: int | None) -> dict[int, Any]:
-    """Record the instructions of ``plan`` one by one."""
+def _write(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch: int | None, target: Segment) -> dict[int, Any]:
+    """Record the instructions of ``plan`` one by one, in the JAX transformation that ``target`` belongs to, if it does to one."""
     old, LOCAL.writing = LOCAL.writing, True
     try:
-        return _write_all(plan, segment, state, seeds, batch)
+        return _write_all(plan, segment, state, seeds, batch, record.record if target.trace is None else staging.record_staged)
     finally:
         LOCAL.writing = old
 
 
-def _write_all(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch: int | None) -> dict[int, Any]:
+def _write_all(
+    plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch: int | None, write: Callable[[Any, Sequence[Any]], Any]
+) -> dict[int, Any]:
     values: list[Any] = [None] * plan.size
     for slot, source in zip(plan.externals, _sources(plan, segment, state), strict=True):
         values[slot] = source
@@ -231,9 +241,9 @@ def _write_all(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any],
             with naming(state, step.function.slots[0], "the backward of"):
                 results = _rows(batch, operands, lambda cts, step=step: _call_function(step, segment, cts))  # type: ignore[misc]
         elif step.op is ADD:
-            results = (add(operands[0], operands[1]),)
+            results = (add(operands[0], operands[1], write),)
         else:
-            results = _call_kernel(step, operands, state.n_slots, batch)
+            results = _call_kernel(step, operands, state.n_slots, batch, write)
         for number, value in zip(step.results, results, strict=True):
             values[number] = value
         for o in step.operands:  # cotangents that are used up need no cell
@@ -243,7 +253,9 @@ def _write_all(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any],
     return {slot: share(values[value]) for slot, value in plan.outputs if values[value] is not None}
 
 
-def _call_kernel(step: Instruction, operands: list[Any], n_slots: int, batch: int | None) -> Sequence[Any]:
+def _call_kernel(
+    step: Instruction, operands: list[Any], n_slots: int, batch: int | None, write: Callable[[Any, Sequence[Any]], Any]
+) -> Sequence[Any]:
     """Record a VJP kernel; a cotangent that a Python backward left out is zero."""
     kernel = step.op
     cotangent = tuple(o is not None and o >= n_slots for o in step.operands)
@@ -253,7 +265,7 @@ def _call_kernel(step: Instruction, operands: list[Any], n_slots: int, batch: in
         if all(v is None for v, c in zip(operands, cotangent, strict=True) if c):
             return (None,) * len(step.results)
         operands = [zeros_like(a) if v is None else v for v, a in zip(operands, kernel.in_avals, strict=True)]
-    results = record.record(kernel, operands)
+    results = write(kernel, operands)
     return (results,) if kernel.single else results
 
 

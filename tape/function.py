@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import emission, jaxapi, record
+from tape import boundary, emission, jaxapi, record
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeTypeError
 from tape.kernel import Op
 from tape.modes import enable_grad, no_grad
@@ -189,7 +189,7 @@ class Function:
             msg = f"{cls.__name__}.forward must return Variables or arrays, got {type(result).__name__}"
             raise TapeTypeError(msg)
         outputs = [x if isinstance(x, Handle) else record.constant(x) for x in leaves]
-        if LOCAL.captures is not None or any(isinstance(v._cell[0], jaxapi.Tracer) for v in inputs):
+        if LOCAL.captures is not None or any(boundary.is_traced(v) for v in inputs):
             outputs = _as_custom_vjp(cls, args, kwargs, inputs, outputs)
         if not any(needs):
             return jax.tree.unflatten(tree, outputs)

@@ -6,18 +6,22 @@ renames one, this is the only module to change.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.ad_checkpoint
 import jax.errors
 import jax.extend.core as extend
+import numpy as np
 from jax.core import ShapedArray, Tracer, ensure_compile_time_eval, eval_jaxpr
 from jax.dtypes import float0
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxpr_as_fun, primitives
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = [
     "CALL_JAXPR_PARAMS",
@@ -26,6 +30,7 @@ __all__ = [
     "X64",
     "ClosedJaxpr",
     "Jaxpr",
+    "JaxprBuilder",
     "JaxprEqn",
     "Literal",
     "Primitive",
@@ -34,7 +39,9 @@ __all__ = [
     "Tracer",
     "Var",
     "bind",
+    "call",
     "closed",
+    "current_trace",
     "described",
     "ensure_compile_time_eval",
     "eval_jaxpr",
@@ -42,6 +49,7 @@ __all__ = [
     "hoist",
     "in_trace",
     "jaxpr_as_fun",
+    "makes_jaxpr",
     "partial",
     "passed_on",
     "primitive",
@@ -49,6 +57,7 @@ __all__ = [
     "saveable",
     "trace",
     "watch",
+    "within",
 ]
 
 
@@ -135,9 +144,21 @@ def watch(changed: Callable[[bool], None]) -> bool:
     return True
 
 
+def _core(name: str) -> Any:
+    """Return a name of ``jax.extend.core``, which older releases have in ``jax.core`` (some of them deprecated there); None without it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return getattr(extend, name, None) or getattr(jax.core, name, None)
+
+
+_DropVar: Any = _core("DropVar")
+_opaque_trace_state = _core("get_opaque_trace_state")
+_taken_trace = _core("take_current_trace")
+_set_trace = _core("set_current_trace")
+
+
 def _trace_state() -> Any:
-    found = getattr(extend, "get_opaque_trace_state", None)
-    return None if found is None else found(convention="nnx")
+    return None if _opaque_trace_state is None else _opaque_trace_state(convention="nnx")
 
 
 _OUTSIDE = _trace_state()
@@ -146,6 +167,29 @@ _OUTSIDE = _trace_state()
 def in_trace() -> bool:
     """Tell whether a JAX transformation is tracing right now (False where this release cannot tell)."""
     return bool(_trace_state() != _OUTSIDE)
+
+
+def current_trace() -> Any:
+    """Return what stands for the JAX transformation that is running; None where this release cannot tell."""
+    if _taken_trace is None or _set_trace is None:
+        return None
+    with _taken_trace() as trace:
+        return trace
+
+
+@contextlib.contextmanager
+def within(trace: Any) -> Iterator[None]:
+    """Have what is computed belong to another JAX transformation that is running, around the innermost one."""
+    if current_trace() is trace:
+        yield
+        return
+    with _set_trace(trace):
+        yield
+
+
+def makes_jaxpr(trace: Any) -> bool:
+    """Tell whether a JAX transformation writes a jaxpr (``jax.jit``, ``lax.scan`` ...): only those take over a call as it is."""
+    return type(trace).__name__ == "DynamicJaxprTrace" and _call_form() is not None
 
 
 def _calls() -> dict[Primitive, str]:
@@ -169,6 +213,82 @@ def bind(primitive: Primitive, params: dict[str, Any], inputs: Sequence[Any]) ->
     subfunctions, options = found if isinstance(found, tuple) else ((), found)  # older releases answer with both
     outputs = bound.bind(*subfunctions, *inputs, **options)
     return tuple(outputs) if primitive.multiple_results else (outputs,)
+
+
+def _call_form() -> dict[str, Any] | None:
+    """Return the parameters of a ``jit`` call of a function of 2 inputs and 3 results, in the context in force (a mesh may be)."""
+    mesh = getattr(jax.sharding, "get_abstract_mesh", lambda: None)()
+    if mesh not in _FORMS:
+        number = ShapedArray((), np.dtype("float32"))
+        (eqn,) = jax.make_jaxpr(jax.jit(lambda a, b: (a + b, a - b, a * b)))(number, number).eqns
+        known = eqn.primitive in CALL_JAXPR_PARAMS and isinstance(eqn.params.get("jaxpr"), ClosedJaxpr)
+        _FORMS[mesh] = dict(eqn.params, primitive=eqn.primitive) if known else None
+    return _FORMS[mesh]
+
+
+_FORMS: dict[Any, dict[str, Any] | None] = {}
+
+
+def call(name: str, closed: ClosedJaxpr, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Apply a jaxpr under the running JAX transformation as one ``jit`` call, without tracing it again."""
+    form = dict(_call_form() or {})
+    called: Primitive = form.pop("primitive")
+    lengths = {2: len(inputs), 3: len(closed.jaxpr.outvars)}  # what is given per input or per result, is given for all alike
+    params = {k: v[:1] * lengths[len(v)] if isinstance(v, tuple) and len(v) in lengths else v for k, v in form.items()}
+    return bind(called, {**params, "jaxpr": closed, "name": name}, inputs)
+
+
+class JaxprBuilder:
+    """Puts jaxprs together into one, by copying their equations."""
+
+    def __init__(self) -> None:
+        self._vars: list[Var] = []
+        self._values: list[Any] = []  # of those variables
+        self._eqns: list[JaxprEqn] = []
+        self._constants: dict[int, Var] = {}  # by id
+
+    def input(self, value: Any, aval: Any) -> Var:
+        """Add an input and its value."""
+        made = Var(aval)
+        self._vars.append(made)
+        self._values.append(value)
+        return made
+
+    def literal(self, value: Any, aval: Any) -> Literal:
+        """Return what stands for a number in an equation."""
+        return Literal(aval.dtype.type(value), aval)
+
+    def inline(self, closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
+        """Add the equations of a jaxpr on the given inputs, and return its results."""
+        jaxpr = closed.jaxpr
+        atoms: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
+        for v, value in zip(jaxpr.constvars, closed.consts, strict=True):
+            if id(value) not in self._constants:
+                self._constants[id(value)] = self.input(value, v.aval)
+            atoms[v] = self._constants[id(value)]
+        add = self._eqns.append
+        for eqn in jaxpr.eqns:
+            ins = [v if isinstance(v, Literal) else atoms[v] for v in eqn.invars]
+            outs = []
+            for v in eqn.outvars:
+                if isinstance(v, _DropVar):
+                    outs.append(v)
+                else:
+                    made = atoms[v] = Var(v.aval)
+                    outs.append(made)
+            add(eqn.replace(invars=ins, outvars=outs))
+        return [v if isinstance(v, Literal) else atoms[v] for v in jaxpr.outvars]
+
+    def call(self, name: str, outputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Call the whole under the running JAX transformation."""
+        return call(name, ClosedJaxpr(Jaxpr([], self._vars, list(outputs), self._eqns, frozenset(), _no_origin()), []), self._values)
+
+
+@functools.cache
+def _no_origin() -> Any:
+    """Return what JAX notes of the origin of a jaxpr, for one that no function was traced to."""
+    info = jax.make_jaxpr(lambda: ())().jaxpr.debug_info
+    return info.with_unknown_names() if hasattr(info, "with_unknown_names") else info
 
 
 def trace(fun: Callable[..., Any], *avals: Any) -> tuple[ClosedJaxpr, Any]:

@@ -192,6 +192,16 @@ class Kernel:
         except _REFUSALS:
             return tuple(range(forward))
 
+    def stopped(self) -> Kernel:
+        """Return the kernel whose results no transformation of JAX differentiates."""
+        found: Any = self._vjps.get("stopped")
+        if found is None:
+            jaxpr, _ = jaxapi.trace(lambda *args: [lax.stop_gradient(r) for r in self.inline(*args)], *self.in_avals)
+            found = Kernel(self.name, jaxpr, self.tree, self.params, self.visible)
+            if not self.transient:
+                self._vjps["stopped"] = found
+        return found  # type: ignore[no-any-return]
+
     def batched(self, mask: tuple[bool, ...], size: int) -> Kernel:
         """Return the kernel that maps over a new first axis of length ``size`` of the inputs in ``mask``."""
         key = ("batched", mask, size)

@@ -10,7 +10,7 @@ import itertools
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tape import boundary, execution, jaxapi
+from tape import boundary, execution, jaxapi, staging
 from tape.configuration import applying, configuration
 from tape.errors import LostGradientError
 from tape.failures import check_slots, salvage
@@ -101,12 +101,16 @@ def run_pending(segment: Segment, reason: str) -> None:
         if program.keep:
             STATS.flushed(reason)
             try:
-                if configuration() is segment.configuration:
+                if segment.trace is not None:
+                    results = staging.run(segment, program.keep)
+                elif configuration() is segment.configuration:
                     results = program.run(state, [cell[0] for cell in segment.leaves])
                 else:
                     with applying(segment.configuration):
                         results = program.run(state, [cell[0] for cell in segment.leaves])
-            except Exception as error:  # noqa: BLE001 - whoever looks at what failed is told
+            except Exception as error:
+                if segment.trace is not None:
+                    raise
                 with applying(segment.configuration), jaxapi.ensure_compile_time_eval():
                     salvage(segment, *execution.needed_entries(state, program.keep), error)
         if segment.pending:

@@ -18,7 +18,7 @@ from tape.errors import LostGradientError, TapeError
 from tape.failures import check_slots, failed_entry
 from tape.jaxapi import X64
 from tape.kinds import Place, kind_of
-from tape.segment import LOCAL, Cell, Handle, Segment, SegmentClosedError, close, node_of, still_open
+from tape.segment import LOCAL, Cell, Handle, Segment, SegmentClosedError, TracerMetError, close, node_of, still_open
 from tape.trie import CONSTANT, State
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tape.kernel import Op
 
 __all__ = [
-    "TracerMetError",
     "connect",
     "constant",
     "current",
@@ -45,13 +44,17 @@ __all__ = [
 _variable_type: type[Handle] = Handle
 _new = object.__new__
 _run_pending: Callable[[Segment, str], None]
+_record_staged: Callable[[Any, Sequence[Handle]], Any]
 
 
-def connect(variable_type: type[Handle], run_pending: Callable[[Segment, str], None]) -> None:
-    """Tell the recorder what it returns, and how a pending segment is run (both are defined in layers above)."""
-    global _variable_type, _run_pending  # noqa: PLW0603 - set once, at import
+def connect(
+    variable_type: type[Handle], run_pending: Callable[[Segment, str], None], record_staged: Callable[[Any, Sequence[Handle]], Any]
+) -> None:
+    """Tell the recorder what it returns, how a pending segment is run, and who records tracers (all are defined in layers above)."""
+    global _variable_type, _run_pending, _record_staged  # noqa: PLW0603 - set once, at import
     _variable_type = variable_type
     _run_pending = run_pending
+    _record_staged = record_staged
 
 
 def current() -> Segment:
@@ -162,6 +165,8 @@ def _enter(segment: Segment, variable: Handle) -> int:
     if value.__class__ not in _CONCRETE:
         if value is None:
             assert origin is not None
+            if origin.trace is not None and segment.pending and LOCAL.segment() is segment:
+                raise TracerMetError
             _run_pending(origin, "used elsewhere")
             value = cell[0]
             if value is None:
@@ -195,10 +200,6 @@ def _enter(segment: Segment, variable: Handle) -> int:
     return slot
 
 
-class TracerMetError(Exception):
-    """An input of an op is a JAX tracer: the op cannot stay pending."""
-
-
 def record(op: Any, inputs: Sequence[Handle]) -> Any:
     """Record one entry and return its result: a Variable, or the tree of Variables that the op returns.
 
@@ -215,6 +216,8 @@ def record(op: Any, inputs: Sequence[Handle]) -> Any:
     if segment is None or segment.epoch is not CHANGES.epoch:
         if LOCAL.eager:
             return record_at_once(op, inputs)
+        if LOCAL.staged and any(v._segment is not None and v._segment.trace is not None for v in inputs):
+            return _record_staged(op, inputs)
         segment = current()
     key: list[Any] = [op]
     for v in inputs:
@@ -226,7 +229,7 @@ def record(op: Any, inputs: Sequence[Handle]) -> Any:
                 try:
                     slot = _enter(segment, v)
                 except TracerMetError:
-                    return record_at_once(op, inputs)
+                    return _record_staged(op, inputs)
                 except SegmentClosedError:
                     return record(op, inputs)
             key.append(slot)
@@ -291,7 +294,7 @@ def record_two(op: Op, a: Handle, b: Handle) -> Any:
             try:
                 j = _enter(segment, b)
             except TracerMetError:
-                return record_at_once(op, (a, b))
+                return _record_staged(op, (a, b))
             except SegmentClosedError:
                 return record(op, (a, b))
     child = segment.state.next.get((op, i, j))

@@ -27,6 +27,7 @@ __all__ = [
     "LeafNode",
     "Segment",
     "SegmentClosedError",
+    "TracerMetError",
     "close",
     "extra_of",
     "in_mode",
@@ -105,6 +106,10 @@ class SegmentClosedError(Exception):
     """The segment was run by another thread, or JAX's configuration changed: the entry belongs to another segment."""
 
 
+class TracerMetError(Exception):
+    """An input of an op is a JAX tracer, or will be one: the op cannot be part of a segment outside the transformation."""
+
+
 class Segment:
     """A run of entries: pending, or run (then it keeps what a later sweep needs).
 
@@ -115,6 +120,7 @@ class Segment:
 
     __slots__ = (
         "__weakref__",
+        "borrowed",
         "cells",
         "configuration",
         "entered",
@@ -133,6 +139,7 @@ class Segment:
         "saved",
         "serial",
         "state",
+        "trace",
     )
 
     serials: ClassVar[itertools.count[int]] = itertools.count()
@@ -155,6 +162,8 @@ class Segment:
         self.released: frozenset[int] = frozenset()  # depths of the entries that a sweep released
         self.failed: dict[int, Any] | None = None  # slots without a value, because an entry failed -> why
         self.serial = next(self.serials)
+        self.trace: Any = None  # the JAX transformation that its values belong to (tape.staging)
+        self.borrowed: list[Cell] = []  # cells of values that were made again in it
         self.lock = threading.RLock()
         STATS.segments[id(self)] = weakref.ref(self)
 
@@ -175,6 +184,7 @@ class _Local(threading.local):
         self.lifting: str | None = None  # the raw JAX function that is being traced
         self.reads: list[tuple[Any, Cell]] = []  # the constant Variables that it read so far, with their cells
         self.captures: Any = None  # the callable of the tape that is being traced
+        self.staged: list[Callable[[], Segment | None]] = []  # pending segments of the JAX transformations that are running
 
 
 def no_segment() -> None:

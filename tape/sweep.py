@@ -10,7 +10,7 @@ import contextlib
 import heapq
 from typing import TYPE_CHECKING, Any
 
-from tape import emission, record
+from tape import emission, record, staging
 from tape.errors import ReleasedTapeError, UnrecordedGradientError
 from tape.failures import check_slots
 from tape.kernel import Op
@@ -144,7 +144,7 @@ class Sweep:
 
     def _write(self, segment: Segment, cotangents: dict[int, Any]) -> tuple[State, Plan, dict[int, Any]]:
         """Plan the sweep of ``segment`` and write it; return its structure, the plan, and the cotangents that leave it."""
-        if segment.pending and LOCAL.segment() is not segment:
+        if segment.pending and not staging.recording(segment):
             run_pending(segment, "swept elsewhere")
         slots = tuple(sorted(cotangents))
         state = segment.state

@@ -46,6 +46,7 @@ class Line:
     __slots__ = ("depth", "inputs", "kernel", "slots", "where")
 
     op: Any = None
+    mode = SWEEP
     places: tuple[Place, ...] = ()  # nothing here is differentiable
     hazard: int | None = None
 

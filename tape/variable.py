@@ -27,6 +27,7 @@ from tape.pullback import differentiable
 from tape.record import handle, leaf
 from tape.replay import replayed
 from tape.segment import Extra, Handle, extra_of
+from tape.staging import record_staged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -175,7 +176,7 @@ class Variable(Convertible):
         if made.dtype != self.dtype:
             msg = f"grad: cannot assign a gradient of dtype {made.dtype} to a Variable of dtype {self.dtype}; cast it with .astype({str(self.dtype)!r})"
             raise GradientDtypeError(msg)
-        boundary.check_no_leak("grad", self, made._cell[0])
+        boundary.check_no_leak("grad", self, made)
         extra = self._own_extra()
         extra.grad, extra.assigned = made, True
 
@@ -359,4 +360,4 @@ def _unflatten(static: tuple[bool, str | None], children: Any) -> Any:
 
 _OPAQUE = jax.core.ShapedArray((), np.dtype(bool))
 jax.tree_util.register_pytree_node(Variable, _flatten, _unflatten)
-record.connect(Variable, run_pending)
+record.connect(Variable, run_pending, record_staged)
