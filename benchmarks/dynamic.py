@@ -95,7 +95,7 @@ def _fixed_point(xp: Any, p: list[Any], x: Any, tolerance: float) -> Any:
         z, error = x, 1.0
         while float(error) > tolerance:
             new = xp.tanh(z @ p[0] + x @ p[1] + p[2])
-            error = xp.max(xp.abs(new - z))
+            error = xp.max(xp.abs(xp.cut(new) - xp.cut(z)))
             z = new
         return xp.sum(z * z)
 

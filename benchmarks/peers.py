@@ -59,6 +59,7 @@ class Torch(System):
             value_and_grad=self._swept,
             gradients=self._recorded,
             leaf=lambda x: x.detach().requires_grad_(),
+            cut=lambda x: x.detach(),
             hvp=self._hvp,
         )
 
@@ -122,6 +123,7 @@ class Autograd(System):
             value_and_grad=lambda fun, parameters: value_and_grad(fun)(parameters),
             gradients=lambda fun, inputs: grad(fun)(inputs),
             leaf=lambda x: x,
+            cut=importlib.import_module("autograd.tracer").getval,
             hvp=lambda fun, parameters, tangents: grad(
                 lambda p: sum(numpy.sum(g * t) for g, t in zip(grad(fun)(p), tangents, strict=True)),
             )(parameters),
@@ -154,6 +156,7 @@ class MyGrad(System):
             gelu=functools.partial(_gelu, mygrad),
             scan=functools.partial(_scan, mygrad.stack),
             value_and_grad=self._swept,
+            cut=self._array,
         )
 
     @staticmethod
@@ -165,6 +168,9 @@ class MyGrad(System):
             p.null_grad()
         return loss, gradients
 
+    def _array(self, x: Any) -> Any:
+        return x.data if isinstance(x, self.mygrad.Tensor) else x
+
     def data(self, tree: Any) -> Any:
         return tree
 
@@ -172,7 +178,7 @@ class MyGrad(System):
         return [self.mygrad.tensor(a) for a in arrays]
 
     def numpy(self, results: Any) -> list[Any]:
-        return [np.asarray(getattr(t, "data", t)) for t in leaves(results)]
+        return [np.asarray(self._array(t)) for t in leaves(results)]
 
 
 SYSTEMS: tuple[type[System], ...] = (Jitted, Tape, TapeJit, LookFirst, Unjitted, Torch, Autograd, MyGrad)

@@ -6,6 +6,7 @@ A program sees a system as its namespace ``xp``: the functions of NumPy, ``nn``-
 - ``value_and_grad(fun, parameters)``: the value of ``fun(parameters)`` and its gradients, the final ones;
 - ``gradients(fun, inputs)``: gradients that can be differentiated again;
 - ``leaf(x)``: the same array, cut from what made it, for ``gradients`` with respect to it;
+- ``cut(x)``: the same array without gradient, so that every system lets Python look at what is computed from it;
 - ``hvp(fun, parameters, tangents)``: the Hessian times a list of arrays.
 
 Each is what a user of that system would write by hand for speed.
@@ -129,6 +130,7 @@ class Unjitted(System):
         value_and_grad=lambda fun, parameters: jax.value_and_grad(fun)(parameters),
         gradients=lambda fun, inputs: jax.grad(fun)(inputs),
         leaf=lambda x: x,
+        cut=jax.lax.stop_gradient,
         hvp=lambda fun, parameters, tangents: jax.jvp(jax.grad(fun), (parameters,), (tangents,))[1],
     )
 
@@ -209,6 +211,10 @@ def _leaf(x: Any) -> Any:
     return x.detach().requires_grad_()
 
 
+def _cut(x: Any) -> Any:
+    return x.detach()
+
+
 def _hvp(fun: Callable[[Any], Any], parameters: list[Any], tangents: list[Any]) -> Any:
     return tape.gradients(tape.gradients(fun(parameters), parameters, create_graph=True), parameters, tangents)
 
@@ -217,7 +223,7 @@ class Tape(System):
     """The tape, define-by-run: plain Python, ``.backward()`` and ``tape.gradients``."""
 
     name = "tape"
-    xp = _jax_like(tape.numpy, tape.lax, tape.nn, tape.scipy, value_and_grad=_swept, gradients=_recorded, leaf=_leaf, hvp=_hvp)
+    xp = _jax_like(tape.numpy, tape.lax, tape.nn, tape.scipy, value_and_grad=_swept, gradients=_recorded, leaf=_leaf, cut=_cut, hvp=_hvp)
 
     def data(self, tree: Any) -> Any:
         return convert(tree, lambda a: tape.constant(jnp.asarray(a)))
@@ -269,6 +275,7 @@ class LookFirst(Tape):
         value_and_grad=lambda fun, parameters: _swept(fun, parameters, look=True),
         gradients=_recorded,
         leaf=_leaf,
+        cut=_cut,
         hvp=_hvp,
     )
 

@@ -1,0 +1,89 @@
+"""Every benchmark computes the same in all systems, and its harness notices when it does not."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from benchmarks import compute, dispatch, dynamic
+from benchmarks.comparison import DisagreementError, agree, suited, verify
+from benchmarks.peers import systems
+from benchmarks.report import Score, ratios
+from benchmarks.timing import Effort, Times, interleave, quantile, ratio
+from benchmarks.varying import disagreements
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # a peer's warnings are its own
+
+FAST = {"jax.jit", "tape", "tape.jit", "PyTorch", "HIPS autograd", "MyGrad"}  # un-jitted JAX takes seconds on the chains
+STATIC = [*dispatch.WORKLOADS, *compute.WORKLOADS]
+
+
+@pytest.mark.parametrize("workload", STATIC, ids=lambda w: w.name)
+def test_systems_agree(workload):
+    steps, failures = verify(workload, tiny=True, names=FAST)
+    assert not failures
+    assert steps.keys() == suited(workload, FAST).keys()
+
+
+@pytest.mark.parametrize("workload", dynamic.WORKLOADS, ids=lambda w: w.name)
+def test_systems_agree_where_structures_vary(workload):
+    assert not disagreements(workload, count=2)
+
+
+def test_a_wrong_gradient_is_noticed():
+    workload = dispatch.WORKLOADS[0]
+    tape = systems()["tape"]
+
+    def program(xp, p, x):
+        loss, gradients = workload.program(xp, p, x)
+        return loss, [g * (1.01 if xp is tape.xp else 1.0) for g in gradients]
+
+    steps, failures = verify(dataclasses.replace(workload, program=program), tiny=True, names={"jax.jit", "tape"})
+    assert list(steps) == ["jax.jit"]
+    assert "DisagreementError: tape: array 1" in failures["tape"]
+
+
+def test_arrays_agree_only_with_equal_shapes_and_numbers():
+    agree([np.ones(3)], [np.ones(3)], "it")
+    for wrong in ([], [np.ones((3, 1))], [np.full(3, np.nan)], [np.full(3, 1.01)]):
+        with pytest.raises(DisagreementError, match="it"):
+            agree(wrong, [np.ones(3)], "it")
+
+
+def test_systems_are_skipped_for_what_they_lack():
+    adam = next(w for w in dispatch.WORKLOADS if w.trains)
+    assert suited(adam).keys() <= {"jax.jit", "tape", "tape.jit", "tape, look first", "jax.grad", "PyTorch"}
+
+
+def test_structures_never_repeat():
+    for workload in dynamic.WORKLOADS[:2]:
+        samples = workload.samples(np.random.default_rng(0))
+        shapes = [_shape(next(samples)) for _ in range(200)]
+        assert len(set(shapes)) == len(shapes)
+
+
+def _shape(sample):
+    return tuple(_shape(x) for x in sample) if isinstance(sample, tuple) else sample if isinstance(sample, int) else None
+
+
+def test_ratios_are_taken_round_by_round():
+    drifting, twice = Times((1.0, 2.0, 8.0)), Times((2.0, 4.0, 16.0))
+    assert ratio(twice, drifting).median == 2.0
+    assert ratio(twice, drifting).low == 2.0
+    assert quantile([0.0, 10.0], 0.25) == 2.5
+
+
+def test_interleaving_waits_for_each_batch():
+    log = []
+    steps = {name: (lambda name=name: log.append(name) or name, lambda result: log.append(f"wait {result}")) for name in "ab"}
+    times = interleave(steps, Effort(rounds=2, batch_seconds=0.0, warm_seconds=0.0))
+    assert log[-8:] == ["a", "wait a", "b", "wait b"] * 2
+    assert len(times["a"].rounds) == 2
+
+
+def test_scores_know_which_way_is_better():
+    assert Score("", {"x": 1.0, "y": 4.0}, 2.0).reached
+    assert not Score("", {"x": 1.0, "y": 4.0}, 2.0, worst_limit=3.0).reached
+    assert Score("", {"x": 9.0}, 8.0, at_least=True).reached
+    assert not Score("", {"x": 7.0}, 8.0, at_least=True).reached
+    assert ratios([], "tape", "jax.jit") == {}
