@@ -16,7 +16,7 @@ from tape import jaxapi
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["CHANGES", "Configuration", "applying", "checks_results", "configuration", "on_change"]
+__all__ = ["CHANGES", "Configuration", "applying", "checks_results", "configuration", "on_change", "sixty_four_bits"]
 
 Configuration = tuple[Any, ...]  # one value per setting in jaxapi.SETTINGS; equal ones are one object
 
@@ -70,11 +70,21 @@ def on_change(listener: Callable[[], None]) -> None:
 
 
 def _changed(everywhere: bool) -> None:
-    if everywhere:
+    if everywhere and isinstance(CHANGES, Changes):
         CHANGES.epoch += 1
     _SEEN.epoch = None
     for listener in _LISTENERS:
         listener()
+
+
+@contextlib.contextmanager
+def sixty_four_bits() -> Iterator[None]:
+    """Allow 64-bit types."""
+    if jaxapi.X64.value:
+        yield
+    else:
+        with jaxapi.SETTINGS[0].set_to(True):
+            yield
 
 
 _DEBUGGING = [i for i, s in enumerate(jaxapi.SETTINGS) if s.name in {"jax_debug_nans", "jax_debug_infs"}]

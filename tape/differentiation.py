@@ -6,7 +6,7 @@ This module checks arguments, makes seeds, and hands gradients out; the sweep it
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import numpy as np
 
 from tape import boundary, emission, record
 from tape.accumulation import additions, assign
+from tape.configuration import sixty_four_bits
 from tape.errors import (
     SeedDtypeError,
     SeedError,
@@ -22,12 +23,16 @@ from tape.errors import (
     UnconnectedError,
     UnrecordedGradientError,
 )
+from tape.jaxapi import X64
 from tape.kernel import Op
 from tape.program import run_pending
 from tape.replay import remember, replayed
 from tape.segment import LOCAL, Handle, in_mode
 from tape.sweep import Sweep, target_of
 from tape.trie import RECORD, SWEEP
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["backward", "gradients"]
 
@@ -81,25 +86,28 @@ def backward(
     pending = LOCAL.segment()
     start = None if pending is None else pending.state
     roots = _variables("backward", "outputs", outputs)
-    seeds, consumed = _seeds("backward", roots, grad_outputs)
-    targets = None if inputs is None else _variables("backward", "inputs", inputs)
-    ignored = _variables("backward", "ignore", ignore)
-    if targets is not None:
-        for target in targets:
-            _require_grad("backward", "inputs", target)
-    sweep = Sweep(None if targets is None else map(target_of, targets), map(target_of, ignored), create_graph)
-    sweep.run(roots, seeds)
-    made = in_mode(RECORD if create_graph else SWEEP, additions, sweep.gradients, targets)
-    for addition in made:
-        boundary.check_no_leak("backward", addition.variable, addition.total)
-    if plain and pending is not None and start is not None and outputs._segment is pending and not consumed:
-        remember(outputs, pending, start, sweep, made)
-    retain = create_graph if retain_graph is None else retain_graph
-    with contextlib.nullcontext() if retain else sweep.releasing():
-        segment = LOCAL.segment()
-        if segment is not None:
-            run_pending(segment, "backward")
-        assign(made, consumed, recorded=create_graph)
+    with contextlib.ExitStack() as settings:
+        if _need_sixty_four_bits(roots):
+            settings.enter_context(sixty_four_bits())
+        seeds, consumed = _seeds("backward", roots, grad_outputs)
+        targets = None if inputs is None else _variables("backward", "inputs", inputs)
+        ignored = _variables("backward", "ignore", ignore)
+        if targets is not None:
+            for target in targets:
+                _require_grad("backward", "inputs", target)
+        sweep = Sweep(None if targets is None else map(target_of, targets), map(target_of, ignored), create_graph)
+        sweep.run(roots, seeds, settings)
+        made = in_mode(RECORD if create_graph else SWEEP, additions, sweep.gradients, targets)
+        for addition in made:
+            boundary.check_no_leak("backward", addition.variable, addition.total)
+        if plain and pending is not None and start is not None and outputs._segment is pending and not consumed:
+            remember(outputs, pending, start, sweep, made)
+        retain = create_graph if retain_graph is None else retain_graph
+        with contextlib.nullcontext() if retain else sweep.releasing():
+            segment = LOCAL.segment()
+            if segment is not None:
+                run_pending(segment, "backward")
+            assign(made, consumed, recorded=create_graph)
     for variable, *_ in made:
         hooks = variable._extra.post_hooks
         for key in list(hooks):
@@ -146,32 +154,43 @@ def gradients(
         raise TapeValueError(msg)
     roots = _variables("gradients", "outputs", outputs)
     wanted = _variables("gradients", "inputs", inputs)
-    seeds, _ = _seeds("gradients", roots, grad_outputs, required=unconnected == "raise")
-    able = [v for v in wanted if v._place.kind.requires_grad]
-    if unconnected == "raise":
-        for v in wanted:
-            _require_grad("gradients", "inputs", v)
-    rooted = [(r, s) for r, s in zip(roots, seeds, strict=True) if r._place.kind.requires_grad]
-    sweep = Sweep(map(target_of, able), (), create_graph)
-    sweep.run([r for r, _ in rooted], [s for _, s in rooted])
-    results = []
-    for i, v in enumerate(wanted):
-        gradient = sweep.gradients.get(target_of(v)) if v._place.kind.requires_grad else None
-        if gradient is None:
-            if unconnected == "raise":
-                msg = (
-                    f"gradients: inputs[{i}] ({describe(v)}) is not connected to any of the outputs by differentiable operations; "
-                    'use it in the computation, or pass unconnected="zero" or unconnected="none"'
-                )
-                raise UnconnectedError(msg)
-            gradient = record.leaf(jnp.zeros(v._place.kind.aval.shape, v._place.kind.aval.dtype)) if unconnected == "zero" else None
-        else:
-            gradient = emission.share(gradient)
-        results.append(gradient)
-    if not (create_graph if retain_graph is None else retain_graph):
-        with sweep.releasing():
-            pass
+    with contextlib.ExitStack() as settings:
+        if _need_sixty_four_bits(roots):
+            settings.enter_context(sixty_four_bits())
+        seeds, _ = _seeds("gradients", roots, grad_outputs, required=unconnected == "raise")
+        able = [v for v in wanted if v._place.kind.requires_grad]
+        if unconnected == "raise":
+            for v in wanted:
+                _require_grad("gradients", "inputs", v)
+        rooted = [(r, s) for r, s in zip(roots, seeds, strict=True) if r._place.kind.requires_grad]
+        sweep = Sweep(map(target_of, able), (), create_graph)
+        sweep.run([r for r, _ in rooted], [s for _, s in rooted], settings)
+        results = []
+        for i, v in enumerate(wanted):
+            gradient = sweep.gradients.get(target_of(v)) if v._place.kind.requires_grad else None
+            if gradient is None:
+                if unconnected == "raise":
+                    msg = (
+                        f"gradients: inputs[{i}] ({describe(v)}) is not connected to any of the outputs by differentiable operations; "
+                        'use it in the computation, or pass unconnected="zero" or unconnected="none"'
+                    )
+                    raise UnconnectedError(msg)
+                gradient = record.leaf(jnp.zeros(v._place.kind.aval.shape, v._place.kind.aval.dtype)) if unconnected == "zero" else None
+            else:
+                gradient = emission.share(gradient)
+            results.append(gradient)
+        if not (create_graph if retain_graph is None else retain_graph):
+            with sweep.releasing():
+                pass
     return results[0] if isinstance(inputs, Handle) else tuple(results)
+
+
+def _need_sixty_four_bits(roots: Sequence[Any]) -> bool:
+    """Tell whether cotangents of the roots have dtypes that JAX's configuration does not allow now, as it did when they were recorded."""
+    return not X64.value and any(root._place.kind.aval.dtype in _WIDE for root in roots)
+
+
+_WIDE = frozenset({np.dtype(np.float64), np.dtype(np.complex128)})
 
 
 def describe(variable: Any) -> str:

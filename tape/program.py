@@ -89,33 +89,36 @@ def run_pending(segment: Segment, reason: str) -> None:
         if not segment.pending:
             return
         segment.open, segment.epoch = False, None  # should it belong to another thread, that one does not touch it any more
-        state = segment.state
-        cells = segment.cells
-        held = map(_ONLY_SEGMENT.__lt__, map(sys.getrefcount, cells.values()))  # before anything else here refers to a cell
-        live = tuple(itertools.compress(cells, held))
-        programs = state.programs
-        program = None if programs is None else programs.get((live, segment.released))
-        if program is None:
-            program = _program(state, live, segment.released)
-        results: Sequence[Any] = ()
-        if program.keep:
-            STATS.flushed(reason)
-            try:
-                if segment.trace is not None:
-                    results = staging.run(segment, program.keep)
-                elif configuration() is segment.configuration:
-                    results = program.run(state, [cell[0] for cell in segment.leaves])
-                else:
-                    with applying(segment.configuration):
-                        results = program.run(state, [cell[0] for cell in segment.leaves])
-            except Exception as error:
-                if segment.trace is not None:
-                    raise
-                with applying(segment.configuration), jaxapi.ensure_compile_time_eval():
-                    salvage(segment, *execution.needed_entries(state, program.keep), error)
-        if segment.pending:
-            _store(segment, program, results)
+        if configuration() is segment.configuration:
+            _run(segment, reason)
+        else:
+            with applying(segment.configuration):
+                _run(segment, reason)
     close(segment)
+
+
+def _run(segment: Segment, reason: str) -> None:
+    state = segment.state
+    cells = segment.cells
+    held = map(_ONLY_SEGMENT.__lt__, map(sys.getrefcount, cells.values()))  # before anything else here refers to a cell
+    live = tuple(itertools.compress(cells, held))
+    programs = state.programs
+    program = None if programs is None else programs.get((live, segment.released))
+    if program is None:
+        program = _program(state, live, segment.released)
+    results: Sequence[Any] = ()
+    if program.keep:
+        STATS.flushed(reason)
+        if segment.trace is not None:
+            results = staging.run(segment, program.keep)
+        else:
+            try:
+                results = program.run(state, [cell[0] for cell in segment.leaves])
+            except Exception as error:  # noqa: BLE001 - whoever looks at what failed is told
+                with jaxapi.ensure_compile_time_eval():
+                    salvage(segment, *execution.needed_entries(state, program.keep), error)
+    if segment.pending:
+        _store(segment, program, results)
 
 
 def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:

@@ -11,8 +11,10 @@ import heapq
 from typing import TYPE_CHECKING, Any
 
 from tape import emission, record, staging
+from tape.configuration import sixty_four_bits
 from tape.errors import ReleasedTapeError, UnrecordedGradientError
 from tape.failures import check_slots
+from tape.jaxapi import X64
 from tape.kernel import Op
 from tape.plan import Plan, active_slots, plan_sweep
 from tape.program import forget, run_pending, sweepable
@@ -61,17 +63,27 @@ class Sweep:
         self._wanted: dict[Segment, frozenset[int]] = {}
         self._needed: dict[Segment, frozenset[int]] = {}
 
-    def run(self, roots: Sequence[Any], seeds: Sequence[Any]) -> None:
-        """Sweep from ``roots`` (Variables) with ``seeds`` (Variables, or None for ones)."""
-        in_mode(RECORD if self._create_graph else SWEEP, self._run, roots, seeds)
+    def run(self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack | None = None) -> None:
+        """Sweep back.
 
-    def _run(self, roots: Sequence[Any], seeds: Sequence[Any]) -> None:
+        Args:
+            roots: Variables.
+            seeds: a Variable for each of them, or None for ones.
+            settings: what JAX settings the sweep needs are entered into, until the caller leaves it.
+
+        """
+        with contextlib.ExitStack() as stack:
+            in_mode(RECORD if self._create_graph else SWEEP, self._run, roots, seeds, settings or stack)
+
+    def _run(self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack) -> None:
         for root, seed in zip(roots, seeds, strict=True):
             self._arrive(target_of(root), emission.ones_like(root._place.kind.aval) if seed is None else self._seed(seed))
         if self._targets is not None or self._ignored:
             self._find_paths()
         while self._heap:
             _, segment = heapq.heappop(self._heap)
+            if segment.configuration[0] and not X64.value:  # cotangents have the dtypes of their primals
+                settings.enter_context(sixty_four_bits())
             self._sweep_segment(segment, self._cotangents.pop(segment))
         for target, gradient in self.gradients.items():
             if isinstance(target, LeafNode) and target.hooks:
