@@ -13,7 +13,7 @@ import jax
 
 from tape import background, jaxapi
 from tape.configuration import applying, checks_results, configuration
-from tape.failures import StoppedError
+from tape.interpretation import interpret, needed_entries
 from tape.statistics import STATS
 from tape.trie import Clock
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Execution"]
 
-# A structure is compiled when it comes back within so many runs, or for the so-manieth time.
-SOON = 16
-OFTEN = 8
+# A structure is compiled when it comes back within so many runs, times the square of its meetings; or for the so-manieth time.
+SOON = 2
+OFTEN = 16
 
 
 class Execution:
@@ -45,18 +45,20 @@ class Execution:
 
     def run(self, state: State, leaves: Sequence[Any]) -> Sequence[Any]:
         """Return the values kept, for the values of all leaves; ``state`` is the structure, which is not held: it holds its executions."""
+        if jaxapi.in_trace():  # what is concrete runs concretely
+            with jaxapi.ensure_compile_time_eval():
+                return self._run(state, leaves)
         executable = self._executable
-        if executable is not None and not jaxapi.in_trace():
-            STATS.executed += self._size
-            STATS.hits += 1
-            return executable(*leaves)
-        with jaxapi.ensure_compile_time_eval():  # inside a JAX transformation, what is concrete runs concretely
+        if executable is None:
             return self._run(state, leaves)
+        STATS.executed += self._size
+        STATS.hits += 1
+        return executable(*leaves)
 
     def _run(self, state: State, leaves: Sequence[Any]) -> Sequence[Any]:
         self._met += 1
         Clock.now += 1
-        soon = Clock.now - self._last <= SOON
+        soon = Clock.now - self._last <= SOON * self._met**2
         self._last = Clock.now
         if checks_results():  # one program for all would show what is wrong with its results only
             return self._interpret(state, leaves)
@@ -81,27 +83,10 @@ class Execution:
         return self._interpret(state, leaves)
 
     def _interpret(self, state: State, leaves: Sequence[Any]) -> list[Any]:
-        """Run kernel by kernel, each compiled on its own and shared by all structures."""
-        entries, slots = needed_entries(state, self.keep)
-        values: list[Any] = [None] * state.n_slots
-        for slot, value in zip(slots, leaves, strict=True):
-            values[slot] = value
-        for step, dropped in zip(entries, _last_uses(entries, self.keep), strict=True):
-            try:
-                results = step.kernel.executable(*[values[s] for s in step.inputs])
-            except Exception as error:
-                raise StoppedError(entries.index(step), values) from error
-            start = step.slots[0]
-            if len(results) == 1:
-                values[start] = results[0]
-            else:
-                values[start : start + len(results)] = results
-            for s in dropped:
-                values[s] = None
-        self._size = len(entries)
+        found, self._size = interpret(state, self.keep, leaves, by_blocks=self._compiling is None and not checks_results())
         STATS.executed += self._size
         STATS.interpreted += self._size
-        return [values[s] for s in self.keep]
+        return found
 
     def _compile(self, state: State, leaves: Sequence[Any]) -> None:
         """Begin to make one compiled function of the whole."""
@@ -126,29 +111,3 @@ class Execution:
                 executable.lower(*described).compile()  # a call finds what was compiled before for the same shapes, dtypes and devices
 
         self._compiling = background.submit(compiled), executable
-
-
-def needed_entries(state: State, keep: tuple[int, ...]) -> tuple[list[Any], list[int]]:
-    """Return the entries that ``keep`` depends on, in order, and the slots of all leaves."""
-    wanted = set(keep)
-    chosen = []
-    leaves = []
-    for step in reversed(state.path()):
-        if step.kernel is None:
-            leaves.extend(step.slots)
-        elif not wanted.isdisjoint(step.slots):
-            wanted.update(step.inputs)
-            chosen.append(step)
-    return chosen[::-1], leaves[::-1]
-
-
-def _last_uses(entries: list[Any], keep: tuple[int, ...]) -> list[Sequence[int]]:
-    """Return for each entry the slots that nothing after it reads, so that big values are freed as they would be by plain Python."""
-    later = set(keep)
-    found: list[Sequence[int]] = []
-    for step in reversed(entries):
-        dropped = [s for s in (*step.inputs, *step.slots) if s not in later]
-        later.update(dropped)
-        found.append(dropped)
-    found.reverse()
-    return found

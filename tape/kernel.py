@@ -51,6 +51,7 @@ class Kernel:
         "_executable",
         "_exposed",
         "_kinds",
+        "_pinned",
         "_vjps",
         "in_avals",
         "inline",
@@ -80,6 +81,7 @@ class Kernel:
         self._executable: Callable[..., Sequence[Any]] | None = None
         self._vjps: dict[Hashable, Any] = {}
         self._cheap: bool | None = None
+        self._pinned: bool | None = None
         self._kinds: dict[int, tuple[Kind, ...]] = {}
         # It closes over values of the JAX transformation that is running, so nothing may keep it beyond that.
         self.transient = any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts)
@@ -96,6 +98,13 @@ class Kernel:
             run.__name__ = self.name
             self._executable = jax.jit(run)
         return self._executable
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it runs on its own where entries run one by one: it has side effects, or belongs to a JAX transformation."""
+        if self._pinned is None:
+            self._pinned = self.transient or bool(self.jaxpr.effects)
+        return self._pinned
 
     def kinds(self, role: int) -> tuple[Kind, ...]:
         """Return the kinds of the outputs, for an entry of this role."""

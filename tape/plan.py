@@ -78,13 +78,16 @@ def active_slots(state: State, wanted: frozenset[int] | None, blocked: frozenset
     key = ("active", wanted, blocked)
     found: frozenset[int] | None = plans.get(key)
     if found is None:
-        active: set[int] = set()
-        for step in state.path():
-            leaf = step.kernel is None
-            reached = (leaf and wanted is None) or any(s in active for s in step.inputs)
-            for place in step.places:
-                if place.kind.requires_grad and place.slot not in blocked and (reached or (wanted is not None and place.slot in wanted)):
-                    active.add(place.slot)
+        if wanted is None and not blocked:  # each of them depends on a leaf
+            active = {place.slot for place in state.table[: state.n_slots] if place.kind.requires_grad}
+        else:
+            active = set()
+            for step in state.path():
+                reached = (step.kernel is None and wanted is None) or not active.isdisjoint(step.inputs)
+                for place in step.places:
+                    slot = place.slot
+                    if place.kind.requires_grad and slot not in blocked and (reached or (wanted is not None and slot in wanted)):
+                        active.add(slot)
         found = plans[key] = frozenset(active)
     return found
 
@@ -124,6 +127,9 @@ def plan_sweep(
     return found
 
 
+_YES = (True,)
+
+
 def _make(
     state: State,
     seeds: tuple[int, ...],
@@ -141,17 +147,22 @@ def _make(
     count = state.n_slots + len(seeds)
     totals: dict[int, int] = {slot: state.n_slots + i for i, slot in enumerate(seeds) if slot in active}
     outputs: list[tuple[int, int]] = []
-    externals: set[int] = set()
     entries: set[int] = set()
     emit = plan.instructions.append
 
     for step in reversed(path):
         if not step.places:
             continue
-        present = tuple([slot in totals for slot in step.slots])
-        if True not in present:
-            continue
-        for slot in step.slots:
+        slots = step.slots
+        if len(slots) == 1:
+            if slots[0] not in totals:
+                continue
+            present: tuple[bool, ...] = _YES
+        else:
+            present = tuple([slot in totals for slot in slots])
+            if True not in present:
+                continue
+        for slot in slots:
             if slot in totals:
                 if slot in hooked:
                     emit(Instruction(None, (totals[slot],), (count,), hook=slot))
@@ -171,7 +182,7 @@ def _make(
             plan.hazard = step
         if isinstance(step.op, FunctionOp):
             targets = tuple(i for i, w in enumerate(wanted) if w)
-            operands: tuple[int | None, ...] = tuple(totals.get(s) for s in step.slots)
+            operands: tuple[int | None, ...] = tuple(totals.get(s) for s in slots)
             results = tuple(range(count, count + len(targets)))
             count += len(targets)
             emit(Instruction(None, operands, results, function=step, wanted=wanted, where=step.where))
@@ -189,20 +200,20 @@ def _make(
                     adding = ()
             vjp = step.kernel.vjp(present, wanted, adding, same)
             targets = vjp.targets
-            values = [*inputs, *step.slots]
-            n_forward = len(values)
-            values += [totals[s] for s in step.slots if s in totals]
-            values += [totals[s] for s, a in zip(inputs, adding, strict=False) if a]
+            values = [*inputs, *slots]
+            values += [totals[s] for s in slots if s in totals]
+            if adding:
+                values += [totals[s] for s, a in zip(inputs, adding, strict=True) if a]
             operands = tuple([values[i] for i in vjp.sources])
             if vjp.kernel is None:
                 results = operands  # type: ignore[assignment]
             else:
-                externals.update([values[i] for i in vjp.sources if i < n_forward])
                 results = tuple(range(count, count + len(targets)))
                 count += len(targets)
-                emit(Instruction(vjp.kernel, operands, results, where=step.where))
+                emit(Instruction(vjp.kernel, operands, results, None, None, (), step.where))
             if fused:
-                totals.update([(inputs[i], value) for i, value in zip(targets, results, strict=True)])
+                for i, value in zip(targets, results, strict=True):
+                    totals[inputs[i]] = value
                 continue
         for i, value in zip(targets, results, strict=True):
             slot = inputs[i]
@@ -211,6 +222,8 @@ def _make(
                 value = count  # noqa: PLW2901 - the sum takes the place of the term
                 count += 1
             totals[slot] = value
+    n_slots = state.n_slots
+    externals = {o for i in plan.instructions for o in i.operands if o is not None and o < n_slots}
     if kept is not None:
         externals = _recompute(plan, state, externals, set(kept))
     plan.outputs = tuple(outputs)

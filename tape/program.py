@@ -14,6 +14,7 @@ from tape import boundary, execution, jaxapi, staging
 from tape.configuration import applying, configuration
 from tape.errors import LostGradientError
 from tape.failures import check_slots, salvage
+from tape.interpretation import needed_entries
 from tape.segment import LOCAL, Handle, close
 from tape.statistics import STATS
 
@@ -116,7 +117,7 @@ def _run(segment: Segment, reason: str) -> None:
                 results = program.run(state, [cell[0] for cell in segment.leaves])
             except Exception as error:  # noqa: BLE001 - whoever looks at what failed is told
                 with jaxapi.ensure_compile_time_eval():
-                    salvage(segment, *execution.needed_entries(state, program.keep), error)
+                    salvage(segment, *needed_entries(state, program.keep), error)
     if segment.pending:
         _store(segment, program, results)
 
@@ -202,7 +203,10 @@ def _residuals(state: State, live: tuple[int, ...], released: frozenset[int]) ->
         if entry.kernel is None:
             continue
         slots = entry.slots
-        if entry.depth not in released and any(s in reached for s in slots):
+        if entry.depth in released:
+            if not needed:
+                continue
+        elif not reached.isdisjoint(slots):
             history = True
             reached.update(s for s in entry.inputs if table[s].kind.requires_grad)
             forward = (*entry.inputs, *slots)

@@ -297,8 +297,10 @@ def record_two(op: Op, a: Handle, b: Handle) -> Any:
                 return _record_staged(op, (a, b))
             except SegmentClosedError:
                 return record(op, (a, b))
-    child = segment.state.next.get((op, i, j))
-    if child is None or not child.quick:
+    child: Any = segment.state.next.get((op, i, j))
+    if child is None:
+        child = first_meeting(segment, op, (op, i, j))
+    if not child.quick:
         return record(op, (a, b))
     made = _new(_variable_type)
     made._segment = segment

@@ -14,7 +14,7 @@ import jax
 
 from tape import jaxapi, record
 from tape.configuration import applying
-from tape.execution import needed_entries
+from tape.interpretation import needed_entries
 from tape.segment import LOCAL, Cell, Handle, Segment, SegmentClosedError, still_open
 from tape.trie import CONSTANT
 

@@ -282,7 +282,7 @@ _FOREIGN: dict[Any, bool] = {}  # code object -> whether it is outside this libr
 
 def user_line() -> tuple[str, int] | None:
     """File and line of the innermost frame outside this library."""
-    frame: Any = sys._getframe(1)  # a traceback would cost a hundred times as much
+    frame: Any = sys._getframe(3)  # entry, first_meeting, record; a traceback would cost a hundred times as much
     while frame is not None:
         code = frame.f_code
         foreign = _FOREIGN.get(code)
