@@ -12,14 +12,19 @@ from collections.abc import Callable
 
 from benchmarks import compute, dispatch, dynamic
 from benchmarks.report import Report, machine
+from benchmarks.scale import WORKLOADS as SCALES
+from benchmarks.scale import scale
 from benchmarks.steady import compute_bound, dispatch_bound
 from benchmarks.timing import Effort
+from benchmarks.under_jit import MODELS, under_jit
 from benchmarks.varying import dynamic_steps
 
 KINDS: dict[str, tuple[Callable[[Report, Effort, frozenset[str]], None], frozenset[str]]] = {
     "dispatch": (dispatch_bound, frozenset(w.name for w in dispatch.WORKLOADS)),
     "compute": (compute_bound, frozenset(w.name for w in compute.WORKLOADS)),
     "dynamic": (dynamic_steps, frozenset(w.name for w in dynamic.WORKLOADS)),
+    "scale": (scale, SCALES),
+    "under_jit": (under_jit, frozenset(MODELS)),
 }
 QUICK = Effort(rounds=5, batch_seconds=0.003, warm_seconds=0.1, quick=True)
 
