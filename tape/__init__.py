@@ -6,10 +6,12 @@ import importlib
 from typing import Any
 
 from tape import errors, rules
+from tape.checkpoint import checkpoint, checkpoint_name, checkpoint_policies
 from tape.differentiation import backward, gradients
 from tape.function import Function
 from tape.methods import stop_gradient
 from tape.modes import eager, enable_grad, no_grad, set_grad_enabled
+from tape.schedules import checkpoint_scan, checkpoint_sequential
 from tape.statistics import stats
 from tape.transforms import grad, hessian, hvp, jacfwd, jacobian, jacrev, jvp, linearize, value_and_grad, vjp
 from tape.variable import Variable, constant
@@ -18,6 +20,11 @@ __all__ = [
     "Function",
     "Variable",
     "backward",
+    "checkpoint",
+    "checkpoint_name",
+    "checkpoint_policies",
+    "checkpoint_scan",
+    "checkpoint_sequential",
     "constant",
     "eager",
     "enable_grad",

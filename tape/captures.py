@@ -52,6 +52,7 @@ class Captures:
         self._own: dict[int, Cell] = {}  # cells made in this trace; kept, so that their ids stay theirs
         self._stand_ins: dict[int, Cell] = {}  # id(captured cell) -> cell of the traced value
         self._standing: set[int] = set()  # ids of those
+        self._hooks: list[tuple[dict[int, Any], Any]] = []  # registered in this trace and not called so far
         self._old: Any = None
 
     def __enter__(self) -> None:
@@ -59,7 +60,7 @@ class Captures:
         LOCAL.captures, LOCAL.eager, LOCAL.lifting = self, True, None
         LOCAL.segment = no_segment  # what is pending outside stays so
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         LOCAL.captures, LOCAL.eager, parked, LOCAL.lifting = self._old
         segment = parked()
         LOCAL.segment = parked if segment is not None and segment.pending else no_segment
@@ -73,6 +74,14 @@ class Captures:
         self._own.clear()
         self._stand_ins.clear()
         self._inputs = ()
+        waiting = next((hook for hooks, hook in self._hooks if any(h is hook for h in hooks.values())), None)
+        self._hooks.clear()
+        if waiting is not None and kind is None:
+            msg = (
+                f"hook {getattr(waiting, '__name__', waiting)!r} was registered on a Variable inside a traced function, where no sweep comes by: it goes "
+                "through the function as one entry; register it outside, on an argument or a result of the function"
+            )
+            raise TapeRuntimeError(msg)
         if leaked is not None:
             aval = leaked._place.kind.aval
             msg = (
@@ -88,6 +97,19 @@ class Captures:
     def adopt(self, cell: Cell) -> None:
         """Note a cell that was made in this trace."""
         self._own[id(cell)] = cell
+
+    def watched(self, variable: Any, hooks: dict[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a hook for ``variable`` of which this trace sees whether a sweep inside it comes by."""
+        if id(variable._cell) not in self._own:
+            return hook
+
+        @functools.wraps(hook, updated=())
+        def watching(gradient: Any) -> Any:
+            self._hooks = [known for known in self._hooks if known[1] is not watching]
+            return hook(gradient)
+
+        self._hooks.append((hooks, watching))
+        return watching
 
     @contextlib.contextmanager
     def part(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ import jax.ad_checkpoint
 import jax.errors
 import jax.extend.core as extend
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jax.core import ShapedArray, Tracer, ensure_compile_time_eval, eval_jaxpr
 from jax.dtypes import float0
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxpr_as_fun, primitives
@@ -40,6 +41,7 @@ __all__ = [
     "Var",
     "bind",
     "call",
+    "checkpoint_name",
     "closed",
     "current_trace",
     "described",

@@ -26,7 +26,7 @@ from tape.program import look, run_pending
 from tape.pullback import differentiable
 from tape.record import handle, leaf
 from tape.replay import replayed
-from tape.segment import Extra, Handle, extra_of
+from tape.segment import LOCAL, Extra, Handle, extra_of
 from tape.staging import record_staged
 
 if TYPE_CHECKING:
@@ -269,9 +269,10 @@ class Variable(Convertible):
         if not self.requires_grad:
             msg = f"register_hook: a Variable that does not require grad ({differentiation.describe(self)}) gets no gradient"
             raise TapeValueError(msg)
-        if self._segment is None:
-            return RemovableHandle(record.node_of(self).hooks, hook)
-        return RemovableHandle(self._segment.hooks.setdefault(self._place.slot, {}), hook)
+        hooks = record.node_of(self).hooks if self._segment is None else self._segment.hooks.setdefault(self._place.slot, {})
+        if LOCAL.captures is not None:
+            hook = LOCAL.captures.watched(self, hooks, hook)
+        return RemovableHandle(hooks, hook)
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Variable], Any]) -> RemovableHandle:
         """Call ``hook(variable)`` after a sweep has set this leaf's ``.grad``; returns a handle with ``remove()``."""
