@@ -116,9 +116,7 @@ def scalar(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool) and not -(2**63 if x64 else 2**31) <= value < (2**63 if x64 else 2**31):
         msg = f"Python integer {value} is out of bounds for int{64 if x64 else 32}; pass a NumPy scalar of a wider dtype"
         raise errors.TapeOverflowError(msg)
-    with jaxapi.ensure_compile_time_eval():
-        aval = jax.typeof(jax.numpy.asarray(value))
-    made: Handle = handle(None, Place(-1, kind_of(aval)), [value])
+    made: Handle = handle(None, Place(-1, kind_of(jax.typeof(value))), [value])
     if len(_SCALARS) > SCALAR_LIMIT:
         _SCALARS.clear()
     _SCALARS[key] = made
@@ -131,7 +129,7 @@ def _numpy_scalar(value: np.generic) -> Any:
     found = _SCALARS.get(key)
     if found is None:
         with jaxapi.ensure_compile_time_eval():
-            found = leaf(jax.numpy.asarray(value))
+            found = leaf(jax.device_put(value))  # asarray would compile a copy of the first one of each dtype
         if len(_SCALARS) > SCALAR_LIMIT:
             _SCALARS.clear()
         _SCALARS[key] = found

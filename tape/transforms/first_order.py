@@ -52,8 +52,9 @@ def value_and_grad(
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         chosen = positions("value_and_grad", argnums, len(args))
         call = Call("grad", fun, args, kwargs, chosen, has_aux=has_aux, allow_int=allow_int)
-        root = _scalar(call, holomorphic=holomorphic)
-        found = pull(call, [root], [None], create_graph=call.nested)
+        _check_scalar(call, holomorphic=holomorphic)
+        found = pull(call, call.outputs, [None], create_graph=call.nested)
+        call.settle()
         tree = jax.tree.unflatten(call.tree, found)
         gradient = call.result(tree[0] if isinstance(argnums, int) else tree)
         value = call.output()
@@ -158,8 +159,8 @@ def pull(call: Call, roots: Sequence[Any], seeds: Sequence[Any], *, create_graph
     return [next(found) if v._place.kind.requires_grad else np.zeros(v.shape, jaxapi.float0) for v in call.inputs]
 
 
-def _scalar(call: Call, *, holomorphic: bool) -> Any:
-    """Return the call's output, checked to be one number of the right kind."""
+def _check_scalar(call: Call, *, holomorphic: bool) -> None:
+    """Check that the call's output is one number of the right kind."""
     root: Any = call.outputs[0] if len(call.outputs) == 1 else None
     if root is None or root.shape != ():
         found = ", ".join(str(v.shape) for v in call.outputs) or "nothing"
@@ -178,7 +179,6 @@ def _scalar(call: Call, *, holomorphic: bool) -> Any:
     if not holomorphic and any(jnp.issubdtype(v.dtype, jnp.complexfloating) for v in call.inputs) and is_complex:
         msg = "grad: complex inputs need holomorphic=True or a real output"
         raise TapeTypeError(msg)
-    return root
 
 
 def _check_callable(name: str, fun: Any) -> None:

@@ -15,8 +15,9 @@ from tape.methods import detach
 from tape.modes import enable_grad
 from tape.program import look
 from tape.pullback import differentiable
-from tape.segment import Handle, LeafNode
+from tape.segment import Handle, LeafNode, in_mode
 from tape.sweep import target_of
+from tape.trie import SWEEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -140,6 +141,11 @@ class Call:
                 lambda x: detach(x) if isinstance(x, Handle) and x._place.kind.requires_grad else x, tree, is_leaf=_is_handle
             )
         return tree
+
+    def settle(self) -> None:
+        """Give up the differentiable outputs of a plain call, once swept: what only another sweep from them would read is not kept."""
+        if self.plain:
+            self.outputs = in_mode(SWEEP, lambda: [record.record(_ALIAS, (v,)) if v._place.kind.requires_grad else v for v in self.outputs])
 
     def output(self) -> Any:
         """Return the function's output as the caller wants it."""
