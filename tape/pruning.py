@@ -6,6 +6,7 @@ is neither kept nor computed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tape import jaxapi
@@ -14,7 +15,19 @@ from tape.jaxapi import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["prune", "trim"]
+__all__ = ["Kept", "prune", "trim"]
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)  # JAX keeps traces by weak references to their parameters
+class Kept:
+    """The policy of a checkpoint of which values inside are outputs besides; ``kept`` tells of which outputs the policy lets be kept."""
+
+    policy: Callable[..., Any]
+    kept: tuple[bool, ...]
+
+    def __call__(self, *args: Any, **params: Any) -> Any:
+        """Answer as the policy."""
+        return self.policy(*args, **params)
 
 
 def prune(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, tuple[int, ...]]:
@@ -122,7 +135,11 @@ def _cond(eqn: JaxprEqn, used: list[bool]) -> JaxprEqn:
 def _remat(eqn: JaxprEqn, used: list[bool]) -> JaxprEqn:
     """Drop the outputs of a checkpoint that nothing reads; its inputs stay."""
     smaller, _ = _pruned(jaxapi.closed(eqn.params["jaxpr"]), used)
-    return _replaced(eqn, [True] * len(eqn.invars), used, {**eqn.params, "jaxpr": smaller.jaxpr})
+    params = {**eqn.params, "jaxpr": smaller.jaxpr}
+    policy = eqn.params["policy"]
+    if isinstance(policy, Kept) and len(policy.kept) == len(used):
+        params["policy"] = Kept(policy.policy, tuple(_chosen(policy.kept, used)))
+    return _replaced(eqn, [True] * len(eqn.invars), used, params)
 
 
 _INSIDE: dict[Any, Callable[[JaxprEqn, list[bool]], JaxprEqn]] = {

@@ -11,6 +11,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 import interop
 import tape
+import tape.lax
+import tape.numpy as tnp
 from tape import residuals
 
 W = jnp.asarray(np.linspace(-1.0, 1.0, 9, dtype="float32").reshape(3, 3))
@@ -166,6 +168,38 @@ def test_a_checkpoint_in_a_checkpoint_keeps_what_both_let_be_kept():
 def test_everything_in_a_loop_in_a_checkpoint_runs_again():
     counts = both(lambda w, h, xs: jax.checkpoint(recurrent, policy=POLICIES.dots_saveable)(w, h, xs), W, H, X)
     assert counts["tanh"] == 2 * 4
+
+
+def lstm(w, h, xs):
+    def step(state, x):
+        h, c = state
+        i, f, g, o = jnp.split(h @ w + x, 4)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        return (jax.nn.sigmoid(o) * jnp.tanh(c), c), None
+
+    return jnp.sum(lax.scan(step, (h, h), xs)[0][0])
+
+
+@pytest.mark.parametrize(("fun", "gates"), [(recurrent, 1), (lstm, 4)])
+def test_a_recurrent_network_costs_what_it_costs_in_jax(fun, gates):
+    args = (jnp.zeros((64, 64 * gates)), jnp.zeros(64), jnp.zeros((32, 64 * gates)))
+    ours, theirs = (
+        jax.jit(v(fun, (0, 1))).lower(*args).compile()
+        for v in (lambda *a: tape.value_and_grad(interop.lift(a[0]), a[1]), jax.value_and_grad)
+    )
+    for cost in ("flops", "transcendentals", "bytes accessed"):
+        assert ours.cost_analysis()[cost] <= 1.05 * theirs.cost_analysis()[cost]
+    assert ours.memory_analysis().temp_size_in_bytes <= 1.05 * theirs.memory_analysis().temp_size_in_bytes
+
+
+def test_equal_programs_with_checkpoints_swept_inside_are_one_op():
+    def step(c, _):
+        kept = tape.checkpoint(lambda v: tnp.sin(tnp.sin(v)), policy=POLICIES.everything_saveable)
+        return tape.grad(lambda v: tnp.sum(kept(v)))(c), None
+
+    h = tape.Variable(H)
+    ops = {tape.lax.scan(step, h, None, length=2)[0].op for _ in range(2)}
+    assert len(ops) == 1
 
 
 def test_xla_does_not_undo_a_checkpoint():

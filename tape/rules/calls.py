@@ -16,6 +16,7 @@ from jax import lax
 from tape import jaxapi
 from tape import pullback as sweep
 from tape.linear import flatten
+from tape.pruning import Kept
 from tape.residuals import Keep, exposing, inside
 from tape.rules.registry import Example, register
 
@@ -77,17 +78,6 @@ def _custom_jvp_call(
     return _spread(grads, chosen, len(ins))
 
 
-class _Kept:
-    """The policy of a checkpoint whose kept values are outputs of it, and which outputs those are."""
-
-    def __init__(self, policy: Any, variables: frozenset[Any]) -> None:
-        self.policy = policy
-        self.variables = variables
-
-    def __call__(self, *args: Any, **params: Any) -> Any:
-        return self.policy(*args, **params)
-
-
 def _remat(
     ct: tuple[Any, ...],
     out: tuple[Any, ...],
@@ -99,8 +89,7 @@ def _remat(
     **_: Any,
 ) -> tuple[Any, ...]:
     """Sweep the body with its forward values computed again, those excepted that the policy kept, not before the cotangents are there."""
-    kept = policy.variables if isinstance(policy, _Kept) else ()
-    known = [not isinstance(v, jaxapi.Literal) and v in kept for v in jaxpr.outvars]
+    known = policy.kept if isinstance(policy, Kept) and len(policy.kept) == len(out) else (False,) * len(out)
     guarded = prevent_cse if isinstance(prevent_cse, (tuple, list)) else (prevent_cse,) * len(ins)
     held = [i for i, guard in enumerate(guarded) if guard]
     values = list(ins)
@@ -149,15 +138,15 @@ def _hide(values: list[Any], chosen: list[int], cts: Any) -> None:
 def _augment_remat(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], list[Any]]:
     """Give a checkpoint the values that its policy lets be kept as further outputs."""
     policy = params["policy"]
-    if policy is None or isinstance(policy, _Kept):
+    if policy is None or isinstance(policy, Kept):
         return params, []
     listed, slots = inside(jaxapi.closed(params["jaxpr"]), keep.under(policy))
     further = [s for s in slots if s not in listed.outputs]
     made = exposing(listed, further)
     if made.consts:  # nowhere to put them: the primitive has none
         return params, []
-    kept = [v for s, v in zip((*listed.outputs, *further), made.jaxpr.outvars, strict=True) if s in slots]
-    return {**params, "jaxpr": made.jaxpr, "policy": _Kept(policy, frozenset(kept))}, [listed.avals[s] for s in further]
+    kept = tuple(s in slots for s in (*listed.outputs, *further))
+    return {**params, "jaxpr": made.jaxpr, "policy": Kept(policy, kept)}, [listed.avals[s] for s in further]
 
 
 @jax.custom_vjp
