@@ -11,9 +11,13 @@ import sys
 from collections.abc import Callable
 
 from benchmarks import compute, dispatch, dynamic
+from benchmarks.memory import WORKLOADS as MEMORIES
+from benchmarks.memory import memory
 from benchmarks.report import Report, machine
 from benchmarks.scale import WORKLOADS as SCALES
 from benchmarks.scale import scale
+from benchmarks.startup import WORKLOADS as STARTS
+from benchmarks.startup import startup
 from benchmarks.steady import compute_bound, dispatch_bound
 from benchmarks.timing import Effort
 from benchmarks.under_jit import MODELS, under_jit
@@ -24,34 +28,41 @@ KINDS: dict[str, tuple[Callable[[Report, Effort, frozenset[str]], None], frozens
     "compute": (compute_bound, frozenset(w.name for w in compute.WORKLOADS)),
     "dynamic": (dynamic_steps, frozenset(w.name for w in dynamic.WORKLOADS)),
     "scale": (scale, SCALES),
+    "startup": (startup, STARTS),
+    "memory": (memory, MEMORIES),
     "under_jit": (under_jit, frozenset(MODELS)),
 }
 QUICK = Effort(rounds=5, batch_seconds=0.003, warm_seconds=0.1, quick=True)
 
 
+def chosen_of(name: str) -> frozenset[str]:
+    """Return the workloads of a class, or those whose names contain ``name``."""
+    if name in KINDS:
+        return KINDS[name][1]
+    return frozenset(w for _, workloads in KINDS.values() for w in workloads if name.lower() in w.lower())
+
+
 def main() -> None:
     """Run every class of benchmarks, or the classes and workloads named."""
-    names = sorted({*KINDS, *(w for _, workloads in KINDS.values() for w in workloads)})
+    workloads = sorted(name for _, names in KINDS.values() for name in names)
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
-    parser.add_argument(
-        "name", nargs="*", help=f"a class ({', '.join(KINDS)}) or a workload: {', '.join(n for n in names if n not in KINDS)}"
-    )
+    parser.add_argument("name", nargs="*", help=f"a class ({', '.join(KINDS)}) or part of a workload's name ({', '.join(workloads)})")
     parser.add_argument("--quick", action="store_true", help="few rounds, and without the long cases")
     parser.add_argument("--json", metavar="FILE", help="write all figures there")
     parser.add_argument("--picture", metavar="FILE", help="draw the ratios there (needs matplotlib)")
     options = parser.parse_args()
-    unknown = [name for name in options.name if name not in names]
-    if unknown:
-        parser.error(f"unknown name {unknown[0]!r}; known: {', '.join(names)}")
-    chosen = frozenset(options.name)
+    for name in options.name:
+        if not chosen_of(name):
+            parser.error(f"unknown name {name!r}; known: {', '.join([*KINDS, *workloads])}")
+    chosen = frozenset().union(*map(chosen_of, options.name))
     report, effort = Report(), QUICK if options.quick else Effort()
     for key, value in machine().items():
         print(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
-    for kind, (run, workloads) in KINDS.items():
-        if not chosen or kind in chosen:
+    for kind, (run, known) in KINDS.items():
+        if not chosen or kind in options.name:
             run(report, effort, frozenset())
-        elif workloads & chosen:
-            run(report, effort, workloads & chosen)
+        elif known & chosen:
+            run(report, effort, known & chosen)
     report.summarize()
     if options.json:
         report.write(options.json)

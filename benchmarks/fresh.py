@@ -1,0 +1,130 @@
+"""``python -m benchmarks.fresh``: one measurement in a process of its own, printed as JSON; started by the classes that need one."""
+
+from __future__ import annotations
+
+import gc
+import json
+import pathlib
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["measure_fresh"]
+
+ROOT = pathlib.Path(__file__).parent.parent
+TURNS = 10
+
+
+def measure_fresh(what: str, *arguments: str) -> dict[str, Any]:
+    """Run one measurement of this module in a new process.
+
+    Args:
+        what: a key of ``MEASUREMENTS``.
+        arguments: its arguments.
+
+    Returns:
+        What it found.
+
+    Raises:
+        RuntimeError: the process failed; the message ends with what it said.
+
+    """
+    command = [sys.executable, "-m", "benchmarks.fresh", what, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)  # noqa: S603 - our own module
+    if done.returncode:
+        msg = f"{' '.join(command[2:])}: {done.stderr.strip()[-500:]}"
+        raise RuntimeError(msg)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def imports() -> dict[str, Any]:
+    """Return the seconds that ``import tape`` adds to ``import jax``."""
+    import jax  # noqa: F401, PLC0415 - imports are what is measured
+
+    started = time.perf_counter()
+    import tape  # noqa: F401, PLC0415 - the same
+
+    return {"seconds": time.perf_counter() - started}
+
+
+def steps(name: str, system: str) -> dict[str, Any]:
+    """Return the milliseconds of the first steps of a workload, and what JAX spent on tracing, lowering and compiling."""
+    import jax  # noqa: PLC0415 - after the imports that are measured
+
+    from benchmarks import compute, dispatch, dynamic  # noqa: PLC0415 - the same
+    from benchmarks.compiles import watching  # noqa: PLC0415 - the same
+    from benchmarks.peers import systems  # noqa: PLC0415 - the same
+    from benchmarks.workloads import Dynamic  # noqa: PLC0415 - the same
+
+    its = systems()[system]
+    jax.block_until_ready(jax.numpy.zeros(8) + 1)  # the backend starts before the clock
+    rng, workload = np.random.default_rng(0), {w.name: w for w in (*dispatch.WORKLOADS, *compute.WORKLOADS, *dynamic.WORKLOADS)}[name]
+    if isinstance(workload, Dynamic):
+        arrays, samples = workload.make(rng), workload.samples(rng)
+    else:
+        arrays, fixed = workload.make(rng, False)
+        samples = iter([fixed] * TURNS)
+    make = its.training if getattr(workload, "trains", False) else its.step
+    data, parameters = [its.data(next(samples)) for _ in range(TURNS)], its.parameters(arrays)
+    times = []
+    with watching() as compiles:
+        step = make(workload.program, parameters)
+        for sample in data:
+            started = time.perf_counter()
+            its.wait(step(*sample))
+            times.append((time.perf_counter() - started) * 1e3)
+    spent = {"trace": sum(compiles.traced), "lower": sum(compiles.lowered), "compile": sum(compiles.compiled)}
+    return {"steps": times, "spent": {key: s * 1e3 for key, s in spent.items()}, "compiles": len(compiles.compiled)}
+
+
+def peak(name: str, system: str) -> dict[str, Any]:
+    """Return MB of resident memory before and at the peak of some steps of a workload."""
+    from benchmarks import compute  # noqa: PLC0415 - as above
+    from benchmarks.peers import systems  # noqa: PLC0415 - as above
+
+    its = systems()[system]
+    workload = {w.name: w for w in compute.WORKLOADS}[name]
+    arrays, data = workload.make(np.random.default_rng(0), False)
+    parameters, data = its.parameters(arrays), its.data(data)
+    before = resident()
+    step = its.step(workload.program, parameters)
+    for _ in range(TURNS):
+        its.wait(step(*data))
+    return {"before": before, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def growth(system: str, count: str) -> dict[str, Any]:
+    """Return MB of resident memory at tenths of many steps whose structure never repeats."""
+    from benchmarks.loops import parameters, program, structures  # noqa: PLC0415 - as above
+    from benchmarks.peers import systems  # noqa: PLC0415 - as above
+
+    its, rng = systems()[system], np.random.default_rng(0)
+    step, total = its.step(program, its.parameters(parameters(rng))), int(count)
+    marks, found = structures(rng), []
+    started = time.perf_counter()
+    for i in range(total):
+        its.wait(step(next(marks)))
+        if (i + 1) % (total // 10) == 0:
+            gc.collect()
+            found.append(resident())
+    return {"resident": found, "seconds": time.perf_counter() - started, "objects": len(gc.get_objects())}
+
+
+def resident() -> float:
+    """Return MB of resident memory now."""
+    statm = pathlib.Path("/proc/self/statm")
+    if not statm.exists():  # not Linux: the peak is the next best
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return int(statm.read_text(encoding="ascii").split()[1]) * resource.getpagesize() / 2**20
+
+
+MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {"imports": imports, "steps": steps, "peak": peak, "growth": growth}
+
+if __name__ == "__main__":
+    print(json.dumps(MEASUREMENTS[sys.argv[1]](*sys.argv[2:])))
