@@ -334,11 +334,20 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
     called = name or fun.__name__
     known: dict[Any, Op] = {}
     roles: Roles | None = None
-    of_one: Op | None = None  # the op of a call with one Variable and nothing else: the quickest way
+    of_one: Op | None = None  # the op of a call with one Variable and nothing else, and with two: the quickest ways
+    of_two: Op | None = None
+    scales = False  # whether a Python number as the second argument is an input of that op
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if of_one is not None and not kwargs and len(args) == 1 and isinstance(args[0], Handle):
-            return record.record_one(of_one, args[0])
+        if not kwargs:
+            if of_one is not None and len(args) == 1 and isinstance(args[0], Handle):
+                return record.record_one(of_one, args[0])
+            if of_two is not None and len(args) == 2 and isinstance(args[0], Handle):
+                a, b = args
+                if isinstance(b, Handle):
+                    return record.record_two(of_two, a, b)
+                if scales and type(b) in _NUMBERS and roles.scalars:  # type: ignore[union-attr]
+                    return record.record_two(of_two, a, record.scalar(b))
         variables: list[Any] = []
         key = None if roles is None else quick_key(roles, args, kwargs, variables)
         if key is not None:
@@ -348,21 +357,24 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
         return first_call(key, len(variables), args, kwargs)
 
     def first_call(key: Any, count: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        nonlocal roles, of_one
+        nonlocal roles, scales
         if roles is None:
             roles = roles_of(fun, called)
+            scales = roles.at(1)
             return wrapper(*args, **kwargs)
         if key is None:
             return call(fun, called, args, kwargs)
 
         def learn(op: Op, inputs: int) -> None:
-            nonlocal of_one
+            nonlocal of_one, of_two
             if inputs == count:
                 if len(known) > _KNOWN_LIMIT:
                     known.clear()
                 known[key] = op
                 if key == (ARRAY,):
                     of_one = op
+                elif key == (ARRAY, ARRAY):
+                    of_two = op
 
         return call(fun, called, args, kwargs, learn)
 
