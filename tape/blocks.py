@@ -65,6 +65,11 @@ class Block:
             STATS.compiled(job.seconds)
         return self._executable
 
+    @property
+    def bought(self) -> bool:
+        """Whether it is compiled, or will be."""
+        return self._executable is not None
+
     def worthwhile(self) -> bool:
         """Tell whether it is time to compile the block."""
         return self._job is None and self._executable is None and self._first < Clock.now and self._saved >= PRICE * (1 + len(_BOUGHT)) ** 2
@@ -126,7 +131,9 @@ def block_of(entries: Sequence[Any], last: dict[int, int], end: int) -> tuple[Bl
     found = _BLOCKS.get(key)
     if found is None:
         if len(_BLOCKS) > LIMIT:
+            compiled = [(k, b) for k, b in _BLOCKS.items() if b.bought]
             _BLOCKS.clear()
+            _BLOCKS.update(compiled[-LIMIT // 2 :])
         found = _BLOCKS[key] = Block()
     return found, sources, results
 

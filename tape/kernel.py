@@ -6,6 +6,8 @@ executable, and the kernels of its VJPs, each traced once and kept.
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -279,7 +281,7 @@ def _is_cheap(primitive: jaxapi.Primitive) -> bool:
 class Op:
     """A function of arrays with its static parameters bound; ``kernel(avals)`` specialises it."""
 
-    __slots__ = ("_by_kinds", "_kernels", "fun", "name", "params")
+    __slots__ = ("__weakref__", "_by_kinds", "_kernels", "fun", "name", "params")
 
     def __init__(self, name: str, fun: Callable[..., Any], params: Any = None) -> None:
         self.name = name
@@ -297,6 +299,10 @@ class Op:
             found = Kernel(self.name, jaxpr, jax.tree.structure(shapes), self.params)
             if not found.transient:
                 self._kernels[key] = found
+                _CACHED.append((weakref.ref(self), key))
+                while len(_CACHED) > KERNEL_LIMIT:
+                    op, old = _CACHED.popleft()
+                    _forget(op(), old)
         return found
 
     def adopt(self, kernel: Kernel) -> None:
@@ -315,6 +321,19 @@ class Op:
 
     def __repr__(self) -> str:
         return f"Op({self.name})"
+
+
+# Kernels in the order of their making: programs of ever new shapes must not fill the memory with executables.  What is on the trie keeps
+# its kernels, so that only a structure that is new again traces one of the oldest anew.
+KERNEL_LIMIT = 4096
+_CACHED: deque[tuple[weakref.ref[Op], Hashable]] = deque()
+
+
+def _forget(op: Op | None, key: Hashable) -> None:
+    if op is not None:
+        kernel = op._kernels.pop(key, None)
+        for kinds in [kinds for kinds, known in list(op._by_kinds.items()) if known is kernel]:
+            op._by_kinds.pop(kinds, None)
 
 
 _OPS: dict[Hashable, Op] = {}

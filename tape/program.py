@@ -17,6 +17,7 @@ from tape.failures import check_slots, salvage
 from tape.interpretation import needed_entries
 from tape.segment import LOCAL, Handle, close
 from tape.statistics import STATS
+from tape.trie import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,6 +110,8 @@ def _run(segment: Segment, reason: str) -> None:
         program = _program(state, live, segment.released)
     results: Sequence[Any] = ()
     if program.keep:
+        Clock.now += 1
+        state.used = Clock.now
         STATS.flushed(reason)
         if segment.trace is not None:
             results = staging.run(segment, program.keep)

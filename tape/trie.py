@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tape.eviction import evict
 from tape.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, Place
 
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CONSTANT", "RECORD", "SWEEP", "Line", "State", "root"]
 
-STATE_LIMIT = 200_000
-SEEN_LIMIT = 1 << 17
+STATE_LIMIT = 1 << 14  # then what did not run among the last runs goes
+RECENT = 1000
+SEEN_LIMIT = 1 << 16
 
 SEGMENT_LIMIT = 400  # entries; XLA's compile time grows faster than linearly beyond
 
@@ -83,6 +85,7 @@ class State:
         "seen",
         "slots",
         "table",
+        "used",
         "where",
     )
 
@@ -98,6 +101,7 @@ class State:
         else:
             self.depth, self.n_slots, self.table = parent.depth, parent.n_slots, parent.table
         self.known = True  # it is on the trie
+        self.used = 0  # the last run that ended here
         self.seen = 0  # when it was met before it was put there, if ever: a run's number
         self.full = False
         self.quick = False  # one visible result, and room for more entries
@@ -225,6 +229,7 @@ class State:
 
 
 _count = 0
+_limit = STATE_LIMIT
 _ROOTS: dict[Hashable, State] = {}
 _SEEN: list[dict[int, int]] = [{}, {}]  # numbers of states met once, and when: the newer ones, the older ones
 
@@ -266,10 +271,12 @@ def link(parent: State, key: Hashable, child: Any) -> Any:
 
 def root(configuration: Hashable, mode: int) -> State:
     """Return the empty tape for a JAX configuration and grad mode."""
-    global _count  # noqa: PLW0603
-    if _count > STATE_LIMIT:
-        _ROOTS.clear()
-        _count = 0
+    global _count, _limit  # noqa: PLW0603
+    if _count > _limit:
+        with _LOCK:
+            if _count > _limit:
+                _count = evict(_ROOTS, max(Clock.now - RECENT, 1))
+                _limit = max(STATE_LIMIT, 2 * _count)  # a program that needs so many is not to be compiled over and over
     key = (configuration, mode)
     found = _ROOTS.get(key)
     if found is None:
