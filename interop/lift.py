@@ -64,9 +64,13 @@ def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
         variables: list[Any] = []
         template: list[Any] = []
         for x in leaves:
+            if isinstance(x, Handle):
+                variables.append(x)
+                template.append(_DYNAMIC)
+                continue
             number = isinstance(x, (int, float, complex)) and not isinstance(x, (bool, np.generic))
-            if isinstance(x, (Handle, *_ARRAYS)) or (number and numbers_are_arrays):
-                variables.append(x if isinstance(x, Handle) else record.constant(np.asarray(x) if isinstance(x, np.generic) else x))
+            if isinstance(x, _ARRAYS) or (number and numbers_are_arrays):
+                variables.append(record.constant(x))
                 template.append(_DYNAMIC)
             else:
                 template.append(_Typed(x))

@@ -13,9 +13,9 @@ from tape import record
 from tape.conversion import as_array
 from tape.differentiation import describe
 from tape.errors import TapeTypeError, TapeValueError
-from tape.modes import no_grad
 from tape.program import look, run_pending
-from tape.segment import LOCAL, Handle
+from tape.segment import LOCAL, Handle, extra_of, set_mode
+from tape.trie import CONSTANT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,24 +73,33 @@ class Optimizer:
             msg = f"Optimizer: transformation must be an optax.GradientTransformation, got {type(transformation).__name__}"
             raise TapeTypeError(msg)
         self.transformation = transformation
-        self._state: Any = None
+        token = object()
+        for p in self._leaves:
+            extra_of(p).updater = token
+        self._fitting: Any = None  # the place of the first result of an update that all Variables were seen to fit
+        self._following: dict[Any, Any] = {}  # tree of a state -> tree of the next one
         self.state = transformation.init(self._values())
         extended = optax.with_extra_args_support(transformation)
 
-        def update(gradients: Any, state: Any, values: Any, extra: dict[str, Any]) -> Any:
-            updates, state = extended.update(gradients, state, values, **extra)
-            return optax.apply_updates(values, updates), state
+        def update(
+            gradients: list[Any], values: list[Any], state: list[Any], tree: Any, extra: dict[str, Any]
+        ) -> tuple[list[Any], list[Any]]:
+            before = jax.tree.unflatten(self._tree, values)
+            updates, after = extended.update(jax.tree.unflatten(self._tree, gradients), jax.tree.unflatten(tree, state), before, **extra)
+            leaves, self._following[tree] = jax.tree.flatten(after)
+            return jax.tree.leaves(optax.apply_updates(before, updates)), leaves
 
         self._update = lift(update)
 
     @property
     def state(self) -> Any:
         """Optax's state, a pytree of arrays; assigning replaces it."""
-        return jax.tree.map(lambda x: as_array(look(x)) if isinstance(x, Handle) else x, self._state, is_leaf=_is_handle)
+        return jax.tree.unflatten(self._state_tree, [as_array(look(x)) if isinstance(x, Handle) else x for x in self._state])
 
     @state.setter
     def state(self, state: Any) -> None:
-        self._state = jax.tree.map(_kept, state, is_leaf=_is_handle)  # Variables, so that a compiled step finds them and writes to them
+        leaves, self._state_tree = jax.tree.flatten(state, is_leaf=_is_handle)
+        self._state = [_kept(x) for x in leaves]  # Variables, so that a compiled step finds them and writes to them
 
     def _values(self) -> Any:
         return jax.tree.unflatten(self._tree, [look(p) for p in self._leaves])
@@ -98,58 +107,69 @@ class Optimizer:
     def step(self, **extra: Any) -> None:
         """Apply one update from the ``.grad`` of every parameter.
 
+        A backward pass to these parameters alone, of a structure met before, waits for it: both run as one program.
+
         Args:
             extra: extra arguments for transformations that take them (``value=loss`` for instance).
 
         Raises:
             TapeValueError: a parameter has no gradient.  Nothing is changed then.
+            ExecutionError: an update could not be computed.  Nothing is changed then.
 
         """
-        missing = [i for i, p in enumerate(self._leaves) if p.grad is None]
+        old = set_mode(CONSTANT)
+        try:
+            values, state = self._update(self._gradients(), self._leaves, self._state, self._state_tree, extra)
+            segment = LOCAL.segment()
+            if segment is not None:
+                run_pending(segment, "step")
+        finally:
+            set_mode(old)
+        self._assign(values, state)
+
+    def _gradients(self) -> list[Any]:
+        found = [p.grad for p in self._leaves]
+        missing = [i for i, gradient in enumerate(found) if gradient is None]
         if missing:
             i = missing[0]
             msg = (
-                f"Optimizer.step: {len(missing)} of {len(self._leaves)} parameters have no gradient, first parameter {i} "
+                f"Optimizer.step: {len(missing)} of {len(found)} parameters have no gradient, first parameter {i} "
                 f"({describe(self._leaves[i])}); call backward() first, leave the parameter out, or set its .grad to zeros"
             )
             raise TapeValueError(msg)
-        gradients = jax.tree.unflatten(self._tree, [p.grad for p in self._leaves])
-        values = jax.tree.unflatten(self._tree, self._leaves)
-        with no_grad():
-            updated, state = self._update(gradients, self._state, values, extra)
-        new = jax.tree.leaves(updated, is_leaf=_is_handle)
-        segment = LOCAL.segment()
-        if segment is not None:
-            run_pending(segment, "step")
-        arrays = [look(v) for v in new]
-        self._advance(state)
-        for p, array in zip(self._leaves, arrays, strict=True):
-            p.value = array
+        return found
 
-    def _advance(self, state: Any) -> None:
-        """Give the Variables of the state the values of the new one."""
-        new, tree = jax.tree.flatten(state, is_leaf=_is_handle)
-        old, old_tree = jax.tree.flatten(self._state, is_leaf=_is_handle)
-        pairs = list(zip(old, new, strict=False))
-        if _same(tree, old_tree) and all(
-            isinstance(a, Handle) and isinstance(b, Handle) and a._place.kind is b._place.kind for a, b in pairs
-        ):
-            for a, b in pairs:
-                a.value = look(b)
+    def _assign(self, values: list[Any], state: list[Any]) -> None:
+        """Give the parameters and the Variables of the state their new values, once all of them are there."""
+        made = [*values, *state]
+        arrays = [look(v) for v in made]
+        kept = [*self._leaves, *self._state]
+        known = LOCAL.captures is None and self._fitting is made[0]._place  # then nothing can differ from the last time
+        if known:
+            for a, b in zip(kept, made, strict=True):
+                a._cell = b._cell
+            return
+        following = self._following[self._state_tree]
+        same = following == self._state_tree and all(
+            isinstance(a, Handle) and a._place.kind is b._place.kind for a, b in zip(self._state, state, strict=True)
+        )
+        for p, array in zip(self._leaves, arrays, strict=False):
+            p.value = array
+        if same:
+            for a, array in zip(self._state, arrays[len(values) :], strict=True):
+                a.value = array
+            if LOCAL.captures is None and all(p._place.kind.aval == v._place.kind.aval for p, v in zip(self._leaves, values, strict=True)):
+                self._fitting = made[0]._place
         else:  # the first step of some transformations changes a dtype
-            self.state = jax.tree.map(look, state, is_leaf=_is_handle)
+            self.state = jax.tree.unflatten(following, arrays[len(values) :])
 
     def zero_grad(self) -> None:
         """Forget the gradients of all parameters (set them to None)."""
         for p in self._leaves:
-            p.grad = None
+            p.zero_grad()
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._leaves)
-
-
-def _same(tree: Any, other: Any) -> bool:
-    return bool(tree == other)
 
 
 def _kept(value: Any) -> Any:

@@ -19,7 +19,7 @@ from tape.trie import RECORD, SWEEP
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Addition", "additions", "assign"]
+__all__ = ["Addition", "additions", "assign", "awaited"]
 
 _ASSIGNING = threading.Lock()
 
@@ -59,6 +59,12 @@ def _addition(variable: Any, gradient: Any) -> Addition:
     found = extra.grad
     seed = extra.assigned and variable._segment is not None  # of a root: it is used up
     return Addition(variable, gradient, found, gradient if found is None or seed else emission.add(found, gradient))
+
+
+def awaited(made: Iterable[Addition]) -> bool:
+    """Tell whether one optimizer updates all these Variables: its step will run the sweep too, so that both are one program."""
+    updaters = {a.variable._extra.updater if a.found is None else None for a in made}
+    return len(updaters) == 1 and None not in updaters
 
 
 def assign(made: Sequence[Addition], consumed: Iterable[Any], *, recorded: bool) -> None:

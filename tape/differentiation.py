@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import boundary, emission, record
-from tape.accumulation import additions, assign
+from tape.accumulation import additions, assign, awaited
 from tape.configuration import sixty_four_bits
 from tape.errors import (
     SeedDtypeError,
@@ -103,9 +103,10 @@ def backward(
         if plain and pending is not None and start is not None and outputs._segment is pending and not consumed:
             remember(outputs, pending, start, sweep, made)
         retain = create_graph if retain_graph is None else retain_graph
+        waits = plain and pending is not None and outputs._segment is pending and not pending.released and awaited(made)
         with contextlib.nullcontext() if retain else sweep.releasing():
             segment = LOCAL.segment()
-            if segment is not None:
+            if segment is not None and not waits:
                 run_pending(segment, "backward")
             assign(made, consumed, recorded=create_graph)
     for variable, *_ in made:

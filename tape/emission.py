@@ -147,7 +147,7 @@ def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch
                 return _arrive(target, jump)
             outputs = _write(plan, segment, state, seeds, batch, target)
             ours = all(v._segment is target for v in outputs.values())
-            if target.pending and staging.recording(target) and ours:
+            if target.pending and staging.recording(target) and ours and target.state.known:
                 link(start, key, _Jump(target.state, tuple((slot, v._place) for slot, v in outputs.items())))
             return outputs
     return _write(plan, segment, state, seeds, batch, segment)

@@ -1,14 +1,15 @@
 """Replay: a plain ``backward()`` that was written before at the same point of the same tape, as one step of the trie.
 
 It applies to the common case (one pending root without a seed, leaves without hooks whose ``.grad`` is empty); everything else takes the
-general way in :mod:`tape.differentiation`, which also fills the cache here.
+general way in :mod:`tape.differentiation`, which also fills the cache here.  Where one optimizer updates all leaves, what was replayed stays
+pending until its step, and so is one program with the update.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tape.accumulation import Addition, assign
+from tape.accumulation import Addition, assign, awaited
 from tape.configuration import CHANGES
 from tape.failures import check_slots
 from tape.program import run_pending
@@ -77,6 +78,7 @@ def replayed(root: Any) -> bool:
         gradient._cell = fresh.setdefault(place.slot, [None])
         gradient._extra = None
         made[extra] = Addition(variable, gradient, None, gradient)
+    waits = awaited(made.values())
     with segment.lock:
         if not segment.open:  # another thread has run it
             return False
@@ -85,8 +87,12 @@ def replayed(root: Any) -> bool:
             segment.released = known.entries
             segment.state = known.state
             segment.cells.update(fresh)
-            run_pending(segment, "backward")
-            check_slots(segment, tuple(fresh))
+            if waits:
+                for addition in made.values():
+                    addition.gradient._segment = segment
+            else:
+                run_pending(segment, "backward")
+                check_slots(segment, tuple(fresh))
         except BaseException:
             if segment.pending:
                 for slot in fresh:
@@ -104,6 +110,8 @@ def remember(root: Any, segment: Segment, start: State, sweep: Sweep, made: Sequ
     plan = sweep.only_plan(segment)
     if plan is None or not plan.straight or LOCAL.segment() is not segment or len(made) != len(plan.outputs):
         return
+    if not segment.state.known:
+        return  # what is recorded after it would never come to be on the trie
     if any(addition.found is not None for addition in made):
         return  # what was in .grad before entered the tape, to be added to
     found = {addition.variable._extra.node: addition.gradient for addition in made}

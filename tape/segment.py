@@ -53,7 +53,7 @@ class LeafNode:
 class Extra:
     """What few Variables have: a gradient, a name, hooks."""
 
-    __slots__ = ("assigned", "grad", "inside", "name", "node", "post_hooks")
+    __slots__ = ("assigned", "grad", "inside", "name", "node", "post_hooks", "updater")
 
     def __init__(self) -> None:
         self.grad: Any = None
@@ -62,6 +62,7 @@ class Extra:
         self.name: str | None = None
         self.node: LeafNode | None = None
         self.post_hooks: dict[int, Callable[..., Any]] = {}
+        self.updater: Any = None  # who updates the leaf from its gradient, and runs what is pending then
 
 
 class Handle:

@@ -63,15 +63,137 @@ def test_extra_arguments_reach_the_transformation():
 def test_steps_compile_once():
     x = tape.Variable(np.ones(3, np.float32))
     optimizer = interop.optax.Optimizer([x], optax.adam(0.1))
-    for k in range(6):
-        if k == 3:
+    for k in range(8):
+        if k == 5:
             tape.stats().reset()
         optimizer.zero_grad()
         (x * x).sum().backward()
         optimizer.step()
-    assert tape.stats().compiles == 0
+    stats = tape.stats()
+    assert (stats.compiles, stats.interpreted, stats.hits) == (0, 0, 3)  # sweep and update are one program
+    assert stats.flushes == {"step": 3}
     assert x.is_leaf
     assert x.requires_grad
+
+
+def train(steps, between=lambda loss, x: None):
+    """Train x by gradient descent and return the values seen by ``between``, which runs after every backward pass, and x."""
+    x = tape.Variable(np.array([1.0, 2.0], np.float32))
+    optimizer = interop.optax.Optimizer([x], optax.sgd(0.25))
+    seen = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = (x * x).sum()
+        loss.backward()
+        seen.append(between(loss, x))
+        optimizer.step()
+        np.testing.assert_array_equal(x.value * 4, x.grad.value)  # x became x / 2, and the gradient 2 x stays there
+        assert float(loss) == float((x.value**2).sum()) * 4
+    return seen, x.value
+
+
+def test_what_is_looked_at_between_backward_and_step_is_there():
+    expected = np.array([1.0, 2.0]) / 2**6
+    np.testing.assert_array_equal(train(6)[1], expected)
+    losses, values = train(6, lambda loss, _: float(loss))
+    np.testing.assert_array_equal(values, expected)
+    np.testing.assert_array_equal(losses, 5.0 / 4.0 ** np.arange(6))
+    gradients, values = train(6, lambda _, x: x.grad.numpy())
+    np.testing.assert_array_equal(values, expected)
+    np.testing.assert_array_equal(gradients, 2 * np.array([1.0, 2.0]) / 2.0 ** np.arange(6)[:, None])
+
+
+def test_gradients_changed_before_the_step_are_those_that_count():
+    x = tape.Variable(np.float32(1.0))
+    optimizer = interop.optax.Optimizer([x], optax.sgd(1.0))
+    for k in range(6):
+        optimizer.zero_grad()
+        (x * 3.0).backward()
+        x.grad = x.grad * 0.5
+        optimizer.step()
+        assert float(x) == 1.0 - 1.5 * (k + 1)
+
+
+def test_a_backward_pass_waits_only_where_one_step_uses_all_its_gradients():
+    x, w = tape.Variable(np.float32(2.0)), tape.Variable(np.float32(3.0))
+    optimizer = interop.optax.Optimizer([x], optax.sgd(0.5))
+    for sole in (False, True):
+        for k in range(6):
+            if k == 3:
+                tape.stats().reset()
+            x.value, w.grad = np.float32(2.0), None
+            optimizer.zero_grad()
+            (x * x * (3.0 if sole else w)).backward()
+            assert sole or float(w.grad) == 4.0
+            optimizer.step()
+            assert (float(x.grad), float(x)) == (12.0, -4.0)
+        assert tape.stats().flushes == ({"step": 3} if sole else {"backward": 3, "step": 3})
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_backward_pass_that_no_step_follows_is_run_by_the_next_or_by_nobody(held):
+    x = tape.Variable(np.float32(2.0))
+    optimizer = interop.optax.Optimizer([x], optax.sgd(0.5))
+    losses = []
+    for k in range(9):
+        if k == 3:
+            tape.stats().reset()
+        optimizer.zero_grad()
+        loss = x * x
+        loss.backward()
+        if held:
+            losses.append(loss)
+        del loss
+    assert tape.stats().flushes == ({"backward": 3} if held else {})
+    assert float(x.grad) == 4.0
+    optimizer.step()
+    assert float(x) == 0.0
+    assert set(map(float, losses)) <= {4.0}
+
+
+def test_micro_batches_add_up():
+    x = tape.Variable(np.float32(8.0))
+    optimizer = interop.optax.Optimizer([x], optax.sgd(0.25))
+    for k in range(5):
+        optimizer.zero_grad()
+        for factor in (0.5, 1.5, 1.0):
+            (x * x * factor).backward()
+        assert float(x.grad) == 6 * float(x)
+        optimizer.step()
+        assert float(x) == 8.0 * (-0.5) ** (k + 1)
+
+
+def test_an_update_that_fails_changes_nothing():
+    broken = False
+
+    def check(u):
+        if broken:
+            msg = "no update today"
+            raise ValueError(msg)
+        return u
+
+    def update(updates, state, params=None):
+        del params
+        checked = jax.pure_callback(check, jax.ShapeDtypeStruct((), np.float32), updates[0])
+        return [-checked], state + 1
+
+    x = tape.Variable(np.float32(1.0))
+    optimizer = interop.optax.Optimizer([x], optax.GradientTransformation(lambda _: jnp.zeros(()), update))
+    for _ in range(5):
+        optimizer.zero_grad()
+        (x * 0.5).backward()
+        optimizer.step()
+    broken = True
+    before = (float(x), float(optimizer.state))
+    optimizer.zero_grad()
+    (x * 0.5).backward()
+    with pytest.raises(tape.errors.TapeError, match="no update today"):
+        optimizer.step()
+    assert (float(x), float(optimizer.state)) == before == (-1.5, 5.0)
+    assert float(x.grad) == 0.5
+    broken = False
+    optimizer.step()
+    assert float(x) == -2.0
 
 
 def test_parameters_may_be_an_iterator_and_are_iterated():
