@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
 from tape import boundary, jaxapi, record
-from tape.errors import LostGradientError, TapeTypeError
+from tape.configuration import configuration
+from tape.errors import LostGradientError, TapeError, TapeTypeError, wrap
+from tape.interning import intern
 from tape.kernel import Op
 from tape.program import look
 from tape.segment import LOCAL, Handle
@@ -33,6 +35,11 @@ def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
         Variables in place of arrays.  Numbers are traced like arrays; where the function needs to see one, it is taken as static.
         Booleans, strings, None and other objects are static.
 
+        ``jax_fun`` is traced once for each choice of shapes, dtypes and static arguments.  What it reads besides its arguments is read
+        then: arrays and constant Variables that it closes over (it is traced anew when such a Variable was rebound), and plain Python
+        state, whose later changes it does not see.  Lifting a function made anew at every step costs a trace each time, but no compilation:
+        equal programs are one op, and the arrays in closures are inputs of it.
+
     Raises:
         TapeTypeError: ``jax_fun`` cannot be called; or it does not fit its arguments (JAX's message).
         LostGradientError: ``jax_fun`` captures a Variable that requires grad: pass it as an argument.
@@ -50,7 +57,7 @@ def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
         msg = f"lift: expected a function, got {type(jax_fun).__name__}"
         raise TapeTypeError(msg)
     name = getattr(jax_fun, "__name__", type(jax_fun).__name__)
-    ops: dict[Hashable, Op] = {}
+    traces: dict[Hashable, _Trace] = {}
 
     @functools.wraps(jax_fun)
     def lifted(*args: Any, **kwargs: Any) -> Any:
@@ -74,13 +81,36 @@ def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
                 template.append(_DYNAMIC)
             else:
                 template.append(_Typed(x))
-        key = (tree, tuple(template))
-        op = ops.get(key)
-        if op is None or op.fun.stale():  # type: ignore[attr-defined]
-            op = ops[key] = Op(name, _Applied(jax_fun, tree, template, name))
-        return record.record(op, variables)
+        kinds = tuple([v._place.kind for v in variables])
+        key = (tree, tuple(template), kinds, configuration())
+        trace = traces.get(key)
+        if trace is None or trace.applied.stale():
+            applied = _Applied(jax_fun, tree, template, name)
+            jaxpr, shapes = _traced(applied, name, [k.aval for k in kinds])
+            if any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts):  # it belongs to the JAX transformation that is running
+                return record.record(Op(name, applied), variables)
+            op = intern(name, jaxapi.hoist(jaxpr, range(len(variables))), jax.tree.structure(shapes))
+            trace = traces[key] = _Trace(applied, op, [record.constant(c) for c in jaxpr.consts])
+        return record.record(trace.op, [*trace.constants, *variables])
 
     return lifted
+
+
+class _Trace(NamedTuple):
+    """A traced function: the op of its program, and the arrays that it closes over, which are the op's first inputs."""
+
+    applied: _Applied
+    op: Op
+    constants: list[Any]
+
+
+def _traced(applied: _Applied, name: str, avals: list[Any]) -> tuple[jaxapi.ClosedJaxpr, Any]:
+    try:
+        return jaxapi.trace(applied, *avals)
+    except (TapeError, *jaxapi.CONCRETE_ERRORS):
+        raise
+    except (TypeError, ValueError, IndexError) as e:
+        raise (wrap(e, name) or e) from e
 
 
 class _Dynamic:

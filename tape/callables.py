@@ -18,23 +18,20 @@ import numpy as np
 
 from tape import errors, jaxapi, record
 from tape.captures import trace_capturing
-from tape.configuration import configuration
 from tape.errors import TapeError, TapeTypeError
-from tape.fingerprint import fingerprint
-from tape.kernel import Kernel, Op
+from tape.interning import intern
 from tape.program import look
 from tape.pullback import differentiable
 from tape.segment import LOCAL, Handle
 from tape.trie import RECORD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["calling", "invoke"]
 
 _ARRAYS = (jax.Array, np.ndarray)
 _NUMBERS = (bool, int, float, complex)
-_OPS_LIMIT = 2048
 
 # Parameters whose numbers are part of the program and not inputs: sizes, axes, bounds of counted loops.
 _STATIC: frozenset[str] = frozenset(
@@ -119,7 +116,7 @@ def invoke(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: di
             raise
         raise (errors.wrap(e, name) or e) from e
     constants = [_constant(c) for c in traced.jaxpr.consts]
-    op = _intern(name, jaxapi.hoist(traced.jaxpr, traced.used), jax.tree.structure(traced.shapes))
+    op = intern(name, jaxapi.hoist(traced.jaxpr, traced.used), jax.tree.structure(traced.shapes))
     return record.record(op, [*constants, *variables, *traced.captured])
 
 
@@ -246,25 +243,6 @@ def _entering(x: Any) -> Any:
 
 def _leave(tree: Any) -> Any:
     return jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, tree, is_leaf=lambda x: isinstance(x, Handle))
-
-
-_OPS: dict[Hashable, Op] = {}  # the oldest first
-
-
-def _intern(name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any) -> Op:
-    """Return the op of a traced program, the same one for an equal program."""
-    key = (name, tree, fingerprint(jaxpr), configuration())
-    found = _OPS.pop(key, None)
-    if found is not None:
-        _OPS[key] = found  # the newest again
-        return found
-    kernel = Kernel(name, jaxpr, tree)
-    made = Op(name, lambda *arrays: jax.tree.unflatten(tree, kernel.inline(*arrays)))
-    made.adopt(kernel)
-    _OPS[key] = made
-    if len(_OPS) > _OPS_LIMIT:
-        _OPS.pop(next(iter(_OPS)), None)
-    return made
 
 
 def calling(fun: Callable[..., Any], name: str | None = None, module: str | None = None) -> Callable[..., Any]:

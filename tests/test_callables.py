@@ -11,7 +11,7 @@ import interop
 import tape
 import tape.lax
 import tape.numpy as tnp
-from tape import callables, captures
+from tape import captures, interning
 from tape.segment import LOCAL
 from tests.agreement import same
 
@@ -484,11 +484,11 @@ def test_the_count_of_references_is_calibrated():
 
 
 def test_old_ops_are_forgotten(monkeypatch):
-    monkeypatch.setattr(callables, "_OPS_LIMIT", 2)
-    monkeypatch.setattr(callables, "_OPS", {})
+    monkeypatch.setattr(interning, "_LIMIT", 2)
+    monkeypatch.setattr(interning, "_OPS", {})
     for i in range(4):
         close(tape.lax.map(lambda a, i=i: a**i, X), X**i)
-    assert len(callables._OPS) <= 2
+    assert len(interning._OPS) <= 2
 
 
 def test_pending_captures_of_two_branches_that_no_guess_finds():

@@ -129,3 +129,29 @@ def test_a_captured_constant_is_read_again_when_it_is_rebound():
         c.value = 5.0
         assert float(lifted(x)) == 15.0
         assert float(tape.gradients(lifted(x), x)) == 5.0
+
+
+def test_a_function_lifted_anew_at_every_step_is_compiled_once():
+    x = tape.Variable(np.array([1.0, -2.0, 0.5], np.float32))
+
+    def step(k):
+        weights = jnp.full(3, 1.0 + k)  # closed over, and another array at every step
+        loss = interop.lift(lambda a: jnp.sum(jnp.sin(a) * weights) * 1.25)(x)
+        x.zero_grad()
+        loss.backward()
+        np.testing.assert_allclose(x.grad.value, np.cos(x.value) * 1.25 * (1 + k), rtol=1e-5)
+
+    for k in range(5):
+        step(k)
+    stats = tape.stats()
+    stats.reset()
+    for k in range(5):
+        step(k)
+    assert (stats.compiles, stats.interpreted, stats.programs) == (0, 0, 0)
+    assert stats.hits == 5
+
+
+def test_lifted_programs_that_differ_are_told_apart():
+    x = tape.Variable(np.float32(2.0))
+    for k in range(6):
+        assert float(interop.lift(lambda a, k=k: a * float(k) + k)(x)) == 3.0 * k
