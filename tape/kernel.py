@@ -14,17 +14,20 @@ import jax
 from jax import lax
 
 from tape import jaxapi
+from tape.assembly import line_key, one_line, vjp_of_lines
 from tape.configuration import configuration
 from tape.errors import TapeError
 from tape.kinds import Kind, kinds_of
 from tape.linear import flatten
 from tape.pruning import prune, trim
-from tape.pullback import differentiable, pullback
-from tape.residuals import Keep, exposing, inside
+from tape.pullback import activity, differentiable, pullback
+from tape.residuals import Keep, augment, exposing, inside
 from tape.rules import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
+
+    from tape.linear import Line
 
 __all__ = ["Kernel", "Op", "Vjp", "intern_op"]
 
@@ -226,6 +229,11 @@ class Kernel:
 
     def _trace_vjp(self, present: tuple[bool, ...], wanted: tuple[bool, ...], adding: tuple[bool, ...], same: tuple[int, ...]) -> Vjp:
         n_in, n_out = len(self.in_avals), len(self.out_avals)
+        listed = flatten(self.jaxpr)
+        if len(listed.lines) > _SHORT and not any(line.primitive in _TRACED_WHOLE or line.eqn.effects for line in listed.lines):
+            augment(listed, Keep())
+            active = activity(listed, wanted)
+            return self._vjp_of(*vjp_of_lines(listed, self.out_avals, active, present, adding, same, _line_kernel))
         targets: list[int] = []
 
         def run(*args: Any) -> list[Any]:
@@ -244,6 +252,11 @@ class Kernel:
         ct_avals = [jaxapi.ShapedArray(a.shape, a.dtype) for a, p in zip(self.out_avals, present, strict=True) if p]
         ct_avals += [jaxapi.ShapedArray(a.shape, a.dtype) for a, p in zip(self.in_avals, adding, strict=False) if p]
         jaxpr, _ = jaxapi.trace(run, *self.in_avals, *self.out_avals, *ct_avals)
+        return self._vjp_of(jaxpr, targets)
+
+    def _vjp_of(self, jaxpr: jaxapi.ClosedJaxpr, targets: list[int]) -> Vjp:
+        """Make the VJP that a jaxpr of inputs, outputs, cotangents and sums computes."""
+        n_in, n_out = len(self.in_avals), len(self.out_avals)
         if not targets:
             return Vjp(None, (), ())
         jaxpr, sources = prune(jaxpr)
@@ -334,6 +347,25 @@ def _forget(op: Op | None, key: Hashable) -> None:
         kernel = op._kernels.pop(key, None)
         for kinds in [kinds for kinds, known in list(op._by_kinds.items()) if known is kernel]:
             op._by_kinds.pop(kinds, None)
+
+
+_SHORT = 6  # lines; what is longer is put together from the VJPs of its lines
+_TRACED_WHOLE = {jaxapi.primitive("remat"), jaxapi.primitive("name")}  # what is known of their inside has further meanings
+_LINES: dict[Hashable, Kernel] = {}
+_LINES_LIMIT = 4096
+
+
+def _line_kernel(line: Line, avals: Sequence[Any]) -> Kernel:
+    """Return the kernel of one line of a jaxpr; lines that are alike share one."""
+    key = line_key(line, avals)
+    found = None if key is None else _LINES.get(key)
+    if found is None:
+        found = Kernel(str(line.primitive), one_line(line, avals), None)
+        if key is not None:
+            if len(_LINES) > _LINES_LIMIT:
+                _LINES.clear()
+            _LINES[key] = found
+    return found
 
 
 _OPS: dict[Hashable, Op] = {}

@@ -18,10 +18,11 @@ __all__ = ["Line", "LineList", "flatten"]
 class Constant:
     """An input of a line that is known when the list is made: a literal, or a constant of the jaxpr."""
 
-    __slots__ = ("value",)
+    __slots__ = ("aval", "value")
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, aval: Any) -> None:
         self.value = value
+        self.aval = aval
 
 
 class Line:
@@ -61,10 +62,10 @@ def flatten(closed: ClosedJaxpr) -> LineList:
 
 def _inline(closed: ClosedJaxpr, inputs: tuple[int | Constant, ...], into: LineList) -> tuple[int | Constant, ...]:
     env: dict[Any, int | Constant] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
-    env.update((v, Constant(c)) for v, c in zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    env.update((v, Constant(c, v.aval)) for v, c in zip(closed.jaxpr.constvars, closed.consts, strict=True))
 
     def read(atom: Any) -> int | Constant:
-        return Constant(atom.val) if isinstance(atom, jaxapi.Literal) else env[atom]
+        return Constant(atom.val, atom.aval) if isinstance(atom, jaxapi.Literal) else env[atom]
 
     for eqn in closed.jaxpr.eqns:
         operands = tuple(map(read, eqn.invars))

@@ -20,7 +20,7 @@ from tape.rules import registry
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["depends", "differentiable", "pullback", "receives", "zeros"]
+__all__ = ["activity", "depends", "differentiable", "pullback", "receives", "zeros"]
 
 
 def differentiable(aval: Any) -> bool:
@@ -114,7 +114,7 @@ def pullback(
     residuals.augment(listed, residuals.Keep())
     forward = _Forward(listed, inputs, outputs)
     avals = listed.avals
-    active = _activity(listed, wanted)
+    active = activity(listed, wanted)
     totals: list[Any] = [None] * len(avals)
     for out, ct in zip(listed.outputs, cotangents, strict=True):
         if ct is not None and isinstance(out, int) and active[out]:
@@ -136,7 +136,7 @@ def pullback(
     return tuple(totals[s] if active[s] else None for s in range(listed.n_inputs))
 
 
-def _activity(listed: LineList, wanted: Sequence[bool] | None) -> list[bool]:
+def activity(listed: LineList, wanted: Sequence[bool] | None) -> list[bool]:
     """Tell for every slot whether a gradient can flow from it to a wanted input."""
     avals = listed.avals
     active = [False] * len(avals)
@@ -154,14 +154,14 @@ def _activity(listed: LineList, wanted: Sequence[bool] | None) -> list[bool]:
 def depends(closed: jaxapi.ClosedJaxpr, wanted: Sequence[bool]) -> list[bool]:
     """Tell for every output of a jaxpr whether a gradient can flow from it to one of the wanted inputs."""
     listed = flatten(closed)
-    active = _activity(listed, wanted)
+    active = activity(listed, wanted)
     return [isinstance(slot, int) and active[slot] for slot in listed.outputs]
 
 
 def receives(closed: jaxapi.ClosedJaxpr, present: Sequence[bool], wanted: Sequence[bool]) -> list[bool]:
     """Tell for every wanted input of a jaxpr whether it can get a cotangent from one of the outputs that have one."""
     listed = flatten(closed)
-    active = _activity(listed, wanted)
+    active = activity(listed, wanted)
     reached = {s for s, flag in zip(listed.outputs, present, strict=True) if flag and isinstance(s, int) and active[s]}
     for line in reversed(listed.lines):
         if not reached.isdisjoint(line.outputs):

@@ -6,11 +6,13 @@ rule then finds them among the outputs; what no rule reads is pruned.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from jax import lax
 
 from tape import jaxapi
+from tape.assembly import Forward
 from tape.linear import flatten
 from tape.rules import registry
 
@@ -151,16 +153,15 @@ def augment(listed: LineList, keep: Keep) -> list[int]:
 
 def exposing(listed: LineList, further: Sequence[Any]) -> jaxapi.ClosedJaxpr:
     """Make a jaxpr of lines, with further outputs: slots, or avals for zeros."""
-
-    def run(*args: Any) -> list[Any]:
-        values = dict(enumerate(args))
-        for line in listed.lines:
-            ins = [values[s] if isinstance(s, int) else s.value for s in line.inputs]
-            values.update(zip(line.outputs, jaxapi.bind(line.primitive, line.params, ins), strict=True))
-        outputs = [values[s] if isinstance(s, int) else s.value for s in listed.outputs]
-        return [*outputs, *(values[s] if isinstance(s, int) else lax.full(s.shape, 0, s.dtype) for s in further)]
-
-    return jaxapi.trace(run, *listed.avals[: listed.n_inputs])[0]
+    into = jaxapi.JaxprBuilder()
+    forward = Forward(into, listed)
+    for line in listed.lines:
+        forward.add(line)
+    outputs = [forward.read(s) for s in listed.outputs]
+    zeros = {
+        s: into.inline(jaxapi.trace(functools.partial(lax.full, s.shape, 0, s.dtype))[0], ())[0] for s in further if not isinstance(s, int)
+    }
+    return into.closed([*outputs, *(forward.read(s) if isinstance(s, int) else zeros[s] for s in further)])
 
 
 def inside(closed: jaxapi.ClosedJaxpr, keep: Keep) -> tuple[LineList, list[int]]:

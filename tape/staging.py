@@ -148,10 +148,14 @@ def _kernel(step: Any) -> Kernel:
 def _merged(entries: Sequence[Any], leaves: dict[int, tuple[Any, Any]], keep: Sequence[int]) -> Sequence[Any]:
     """Put the jaxprs of entries together into one, and call it on ``leaves``: values, with their shapes and dtypes."""
     joined = jaxapi.JaxprBuilder()
-    atoms: dict[int, Any] = {
-        slot: joined.literal(value, aval) if type(value) in _SCALARS else joined.input(value, aval)
-        for slot, (value, aval) in leaves.items()
-    }
+    atoms: dict[int, Any] = {}
+    inputs = []
+    for slot, (value, aval) in leaves.items():
+        if type(value) in _SCALARS:
+            atoms[slot] = joined.constant(value, aval)
+        else:
+            atoms[slot] = joined.input(aval)
+            inputs.append(value)
     for step in entries:
         atoms.update(zip(step.slots, joined.inline(_kernel(step).jaxpr, [atoms[s] for s in step.inputs]), strict=True))
-    return joined.call("tape", [atoms[s] for s in keep])
+    return joined.call("tape", [atoms[s] for s in keep], inputs)

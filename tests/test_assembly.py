@@ -1,0 +1,142 @@
+"""The VJP of a long jaxpr is put together from those of its lines."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import interop
+import tape
+from tape import kernel as kernels
+from tape.kernel import Op
+
+X = jnp.asarray(np.linspace(-0.9, 1.1, 12), jnp.float32).reshape(3, 4)
+MASK = jnp.asarray(np.arange(12).reshape(3, 4) % 2, jnp.float32)
+
+
+def numbers_and_arrays(x):
+    return 2.0 * jnp.sin(x * MASK + 0.5) + x * np.float32(3) + MASK * x
+
+
+def one_value_many_times(x):
+    y = x * x + x
+    z = y * y
+    return z * y + jnp.where(z > 0.5, y, z) + y
+
+
+def several_results(x):
+    a, b = jnp.split(x * x, 2, axis=1)
+    return jnp.sort(a * b, axis=0) + a + lax.top_k(b, 2)[0]
+
+
+def own_derivatives(x):
+    return jax.nn.relu(jax.nn.gelu(x) + jax.nn.softplus(x)) * jax.nn.softmax(x) + jax.nn.silu(x)
+
+
+def loops(x):
+    def step(carry, row):
+        carry = jnp.tanh(carry + row)
+        return carry, carry * row
+
+    return lax.scan(step, x[0], x)[1] + lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, x) + x * 2
+
+
+def checkpointed(x):
+    return jax.checkpoint(lambda y: jnp.sin(jnp.cos(y) * y))(x) * jnp.tanh(x + 1) + jnp.exp(x) * x
+
+
+def integers(x):
+    index = jnp.argsort(x, axis=1)
+    return jnp.take_along_axis(x * x, index, axis=1) + jnp.floor(x) * x + x**3
+
+
+def complex_numbers(x):
+    z = lax.complex(x, x * x)
+    w = jnp.exp(1j * z) * z
+    return w.real + jnp.abs(w + 2)
+
+
+FUNCTIONS = [
+    numbers_and_arrays,
+    one_value_many_times,
+    several_results,
+    own_derivatives,
+    loops,
+    checkpointed,
+    integers,
+    complex_numbers,
+]
+
+
+@pytest.mark.parametrize("outside", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("fun", FUNCTIONS, ids=lambda f: f.__name__)
+def test_two_derivatives(fun, outside):
+    def total(x):
+        return (fun(x) ** 2).sum()
+
+    def second(gradient):
+        return lambda x: (gradient(x) ** 2).sum()
+
+    lifted = interop.lift(total)
+    np.testing.assert_allclose(outside(tape.grad(lifted))(X), jax.grad(total)(X), rtol=1e-4, atol=1e-5)
+    ours = outside(tape.grad(second(tape.grad(lifted))))(X)
+    np.testing.assert_allclose(ours, jax.grad(second(jax.grad(total)))(X), rtol=1e-3, atol=1e-4)
+
+
+def test_an_output_that_is_an_input_or_a_number():
+    def fun(x, y):
+        for _ in range(8):
+            y = jnp.sin(y)
+        return x, y, 1.0, x
+
+    def seeded(f):
+        out, pull = f
+        return out, pull((X, 2 * X, 3.0, X))
+
+    ours, theirs = seeded(tape.vjp(interop.lift(fun), X, X)), seeded(jax.vjp(fun, X, X))
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def network(x, layers=12):
+    for i in range(layers):
+        x = jnp.tanh(x @ jnp.eye(4) + 0.5) * x + (i == layers)
+    return x.sum()
+
+
+def test_layers_that_are_alike_are_traced_once(monkeypatch):
+    traces = []
+    trace = kernels.jaxapi.trace
+    monkeypatch.setattr(kernels.jaxapi, "trace", lambda fun, *avals: traces.append(fun) or trace(fun, *avals))
+    counts = []
+    for layers in (6, 12):
+        traces.clear()
+        kernels._LINES.clear()
+        jax.make_jaxpr(tape.grad(interop.lift(lambda x, n=layers: network(x, n))))(X)
+        counts.append(len(traces))
+    assert counts[0] == counts[1]
+
+
+def test_no_more_operations_than_jax():
+    ours, theirs = [jax.jit(g).lower(X).compile() for g in (tape.grad(interop.lift(network)), jax.grad(network))]
+    assert ours.cost_analysis()["flops"] <= theirs.cost_analysis()["flops"]
+
+
+def test_lines_are_forgotten(monkeypatch):
+    monkeypatch.setattr(kernels, "_LINES_LIMIT", 3)
+    kernels._LINES.clear()
+    jax.make_jaxpr(tape.grad(interop.lift(network)))(X)
+    assert len(kernels._LINES) <= 4
+
+
+def test_a_traced_constant_does_not_outlive_its_trace():
+    @jax.jit
+    def outer(c):
+        op = Op("closing", lambda x: network(x * c) * c.sum())
+        v = tape.Variable(X)
+        return tape.gradients(tape.record.record(op, (v,)), v)
+
+    with jax.checking_leaks():
+        found = outer(MASK)
+    np.testing.assert_allclose(found.value, jax.grad(lambda x: network(x * MASK) * MASK.sum())(X), rtol=1e-4, atol=1e-5)
