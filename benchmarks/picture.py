@@ -1,11 +1,11 @@
-"""The picture: how many times as long as hand-jitted JAX each system's steps last."""
+"""The picture: how many times as long as JAX's (hand-jitted; un-jitted where structures vary) each system's steps last."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from benchmarks.peers import SYSTEMS
-from benchmarks.systems import Jitted
+from benchmarks.systems import Jitted, Unjitted
 from benchmarks.timing import ratio
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ def draw(report: Report, path: str) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415 - optional
 
-    kinds = [(kind, [c for c in found if Jitted.name in c.times]) for kind, found in report.comparisons.items()]
+    references = {kind: Unjitted.name if kind == "dynamic" else Jitted.name for kind in report.comparisons}
+    kinds = [(kind, [c for c in found if references[kind] in c.times]) for kind, found in report.comparisons.items()]
     kinds = [(kind, found) for kind, found in kinds if found]
     if not kinds:
         return
@@ -37,7 +38,7 @@ def draw(report: Report, path: str) -> None:
     )
     for panel, (kind, found) in zip(panels[:, 0], kinds, strict=True):
         for i, name in enumerate(s.name for s in SYSTEMS):
-            marks = [(row, ratio(c.times[name], c.times[Jitted.name])) for row, c in enumerate(found) if name in c.times]
+            marks = [(row, ratio(c.times[name], c.times[references[kind]])) for row, c in enumerate(found) if name in c.times]
             if not marks:
                 continue
             rows, middles = [row for row, _ in marks], [s.median for _, s in marks]
@@ -47,7 +48,7 @@ def draw(report: Report, path: str) -> None:
         panel.axvline(1.0, color="0.8", zorder=0)
         panel.set_yticks(range(len(found)), [c.name for c in found])
         panel.set_ylim(len(found) - 0.5, -0.5)
-        panel.set_title(f"{kind}: time of a step / {Jitted.name}", loc="left", fontsize=10)
+        panel.set_title(f"{kind}: time of a step / {references[kind]}", loc="left", fontsize=10)
         panel.grid(axis="x", color="0.92")
     handles = {label: h for p in panels[:, 0] for h, label in zip(*p.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import os
 import pathlib
 import platform
 import sys
@@ -13,9 +15,12 @@ import jax
 
 from benchmarks.comparison import Comparison
 from benchmarks.peers import systems
+from benchmarks.systems import found
 from benchmarks.timing import geometric_mean, ratio
 
 __all__ = ["Report", "Score", "ratios", "table"]
+
+PACKAGES = ("jax", "jaxlib", "numpy", "optax", "torch", "autograd", "mygrad")
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,8 @@ def machine() -> dict[str, Any]:
     """Return what the figures depend on."""
     return {
         "python": sys.version.split()[0],
-        "jax": jax.__version__,
+        "packages": [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES if found(name)],
+        "processors": os.cpu_count(),
         "device": str(jax.devices()[0].device_kind),
         "platform": platform.platform(),
         "systems": list(systems()),

@@ -8,93 +8,107 @@ import resource
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
+from benchmarks.comparison import agree
 from benchmarks.compiles import watching
 from benchmarks.peers import systems
 from benchmarks.report import Report, Score
 from benchmarks.steady import one_thread
-from benchmarks.timing import Effort
+from benchmarks.systems import System
+from benchmarks.timing import Effort, Times, interleave, ratio
 
 __all__ = ["WORKLOADS", "scale"]
 
 WORKLOADS = frozenset({"long chains", "wide fan-out"})
-LIMITS = {"jax.grad": 1_000, "jax.jit": 1_000}  # un-jitted JAX takes minutes beyond, and so does XLA's compilation
-REPEATS = 6  # the first ones compile; the last three count
+LIMITS = {"jax.grad": 1_000, "jax.jit": 1_000, "tape.jit": 1_000, "HIPS autograd": 10_000, "MyGrad": 10_000}  # minutes beyond
+START = np.full(8, 0.5, np.float32)
+WARM = 7  # steps in which the tape compiles
+ROUNDS = 7
+SKIPPED = "tape, look first"
 
 
-def _chain(length: int) -> Callable[..., Any]:
-    def program(xp: Any, p: list[Any]) -> Any:
-        def loss(p: list[Any]) -> Any:
-            y = p[0]
-            for _ in range(length):
-                y = xp.sin(y)
-            return xp.sum(y)
+@dataclass(frozen=True)
+class _Long:
+    """A program of any length, and its gradient by hand."""
 
-        return xp.value_and_grad(loss, p)
+    title: str
+    body: Callable[[Any, Any, int], Any]
+    gradient: Callable[[Any, int], Any]
 
-    return program
-
-
-def _fan(width: int) -> Callable[..., Any]:
-    def program(xp: Any, p: list[Any]) -> Any:
-        def loss(p: list[Any]) -> Any:
-            x, total = p[0], p[0]
-            for _ in range(width // 2):  # each turn records two entries
-                total = total + xp.sin(x)
-            return xp.sum(total)
-
-        return xp.value_and_grad(loss, p)
-
-    return program
+    def program(self, length: int) -> Callable[..., Any]:
+        """Return the program of so many ops."""
+        return lambda xp, p: xp.value_and_grad(lambda p: xp.sum(self.body(xp, p[0], length)), p)
 
 
-def _measure(
-    title: str, make: Callable[[int], Callable[..., Any]], lengths: tuple[int, ...], report: Report
-) -> tuple[dict[int, float], float]:
-    """Enter a table of microseconds per op; return the tape's by length, and the seconds of its longest compilation."""
-    rows, ours, longest, value = [], {}, 0.0, np.full(8, 0.5, np.float32)
+def _chain(xp: Any, x: Any, length: int) -> Any:
+    for _ in range(length):
+        x = xp.sin(x)
+    return x
+
+
+def _chain_gradient(x: Any, length: int) -> Any:
+    slope = np.ones_like(x)
+    for _ in range(length):
+        slope, x = slope * np.cos(x), np.sin(x)
+    return slope
+
+
+def _fan(xp: Any, x: Any, length: int) -> Any:
+    total = x
+    for _ in range(length // 2):  # each turn records two entries
+        total = total + xp.sin(x)
+    return total
+
+
+CHAIN = _Long("chain of sin on 8 floats", _chain, _chain_gradient)
+FAN = _Long("fan-out of one array", _fan, lambda x, length: 1 + length // 2 * np.cos(x))
+
+
+def _begin(long: _Long, length: int, system: System) -> tuple[Callable[[], Any], float]:
+    """Return a warm step whose gradient is right, and the seconds of the first one."""
+    step = system.step(long.program(length), system.parameters([START]))
+    started = time.perf_counter()
+    results = step()
+    system.wait(results)
+    first = time.perf_counter() - started
+    for _ in range(WARM):
+        results = step()
+    agree(system.numpy(results)[1:], [long.gradient(START.astype(float), length)], system.name)
+    return step, first
+
+
+def _measure(long: _Long, lengths: tuple[int, ...], report: Report) -> tuple[dict[int, Times], float]:
+    """Enter tables of microseconds per op; return the tape's by length, and the seconds of its longest compilation."""
+    names = [name for name in systems() if name != SKIPPED]
+    steps, firsts, longest = {}, {}, 0.0
     for length in lengths:
-        row: dict[str, Any] = {"ops": length}
-        for name, system in systems().items():
-            if name == "tape, look first":
+        for name in names:
+            if length > LIMITS.get(name, length):
                 continue
-            if length > LIMITS.get(name, length) or (not system.varies and length > 1_000):
-                row[name] = row[f"{name}, first"] = "-"
+            try:
+                with watching() as compiles:
+                    step, firsts[length, name] = _begin(long, length, systems()[name])
+            except Exception as e:  # noqa: BLE001 - whatever a system raises is its result
+                report.failed(f"scale: {long.title}: {name} at {length}: {type(e).__name__}: {e}")
                 continue
-            gc.collect()
-            with watching() as compiles:
-                try:
-                    step = system.step(make(length), system.parameters([value]))
-                    found = []
-                    for _ in range(REPEATS):
-                        started = time.perf_counter()
-                        results = step()
-                        system.wait(results)
-                        del results
-                        found.append((time.perf_counter() - started) / length * 1e6)
-                except Exception as e:  # noqa: BLE001 - whatever a system raises is its result
-                    report.failed(f"scale: {title}: {name} at {length}: {type(e).__name__}: {e}")
-                    row[name] = row[f"{name}, first"] = "-"
-                    continue
-            row[f"{name}, first"], row[name] = found[0], statistics.median(found[-3:])
+            steps[f"{name} {length}"] = (step, systems()[name].wait)
             if name == "tape":
-                ours[length] = row[name]
-                row["longest compile s"] = compiles.longest
                 longest = max(longest, compiles.longest)
-        row["peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        rows.append(row)
-    report.tabled("scale", f"{title}, us per op", [{key: row[key] for key in _order(rows)} for row in rows])
-    return ours, longest
-
-
-def _order(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the columns: repeated steps first, then first steps."""
-    keys = list(rows[0])
-    return sorted(keys, key=lambda k: (k != "ops", k.endswith(", first"), k in {"longest compile s", "peak MB"}, keys.index(k)))
+    times = interleave(steps, Effort(rounds=ROUNDS, batch_seconds=0.005, warm_seconds=0.0))
+    per_op = {key: Times(tuple(us / int(key.split()[-1]) for us in found.rounds)) for key, found in times.items()}
+    for title, cell in (
+        (f"{long.title}, us per op", lambda length, name: per_op[f"{name} {length}"].spread.median),
+        (f"{long.title}, first step, us per op", lambda length, name: firsts[length, name] / length * 1e6),
+    ):
+        rows = [{"ops": n, **{name: cell(n, name) if f"{name} {n}" in per_op else "-" for name in names}} for n in lengths]
+        report.tabled("scale", title, rows)
+    print(f"  peak memory so far: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB")
+    return {length: per_op[f"tape {length}"] for length in lengths if f"tape {length}" in per_op}, longest
 
 
 def _parts(lengths: tuple[int, ...], report: Report) -> None:
@@ -105,7 +119,7 @@ def _parts(lengths: tuple[int, ...], report: Report) -> None:
     rows = []
     for length in lengths:
         found = []
-        for _ in range(REPEATS):
+        for _ in range(WARM + 3):
             gc.collect()
             x = tape.Variable(jax.numpy.full(8, 0.5))
             marks = [time.perf_counter()]
@@ -126,17 +140,19 @@ def _parts(lengths: tuple[int, ...], report: Report) -> None:
 
 def scale(report: Report, effort: Effort, chosen: frozenset[str]) -> None:
     """Measure the cost per op from short tapes to long ones."""
-    lengths = (100, 1_000, 10_000) if effort.quick else (100, 1_000, 10_000, 100_000)
-    longest = {}
+    most = 10_000 if effort.quick else 100_000
+    longest: dict[str, float] = {}
+    grown: dict[str, float] = {}
     with one_thread():
+        for name, long, lengths in (("long chains", CHAIN, (100, 1_000, 10_000, most)), ("wide fan-out", FAN, (100, 1_000, 10_000))):
+            if not chosen or name in chosen:
+                ours, longest[name] = _measure(long, tuple(sorted(set(lengths))), report)
+                if {1_000, max(lengths)} <= ours.keys():
+                    grown[f"{name}, {max(lengths)}"] = ratio(ours[max(lengths)], ours[1_000]).median
         if not chosen or "long chains" in chosen:
-            ours, longest["long chains"] = _measure("chain of sin on 8 floats", _chain, lengths, report)
-            _parts(lengths, report)
-            if len(ours) == len(lengths):
-                grown = f"chain of {lengths[-1]}"
-                report.scored("scale", Score("cost per op / that at 1000", {grown: ours[lengths[-1]] / ours[1_000]}, 1.3))
-        if not chosen or "wide fan-out" in chosen:
-            ours, longest["wide fan-out"] = _measure("fan-out of one array", _fan, (100, 1_000, 10_000), report)
-            if len(ours) == 3:
-                report.scored("scale", Score("fan-out, cost per op / that at 1000", {"fan-out of 10000": ours[10_000] / ours[1_000]}, 1.3))
-    report.scored("scale", Score("longest compile of the tape, s", {name: max(s, 1e-9) for name, s in longest.items()}, 5.0, 5.0))
+            _parts(tuple(sorted({1_000, 10_000, most})), report)
+    report.scored(
+        "scale",
+        Score("cost per op / that at 1000", grown, 1.3, 1.3),
+        Score("longest compile of the tape, s", {name: max(s, 1e-9) for name, s in longest.items()}, 5.0, 5.0),
+    )

@@ -22,13 +22,14 @@ MEASURED = ("jax.jit", "tape", "tape.jit", "jax.grad", "PyTorch")
 def _first_steps(name: str, repeats: int, report: Report) -> dict[str, float]:
     """Enter a table of one workload's first steps; return the milliseconds of the very first, by system."""
     rows, firsts = [], {}
-    for system in MEASURED:
-        if system not in systems() or (name in VARYING and not systems()[system].varies):
-            continue
+    found: dict[str, list[dict[str, Any]]] = {s: [] for s in MEASURED if s in systems() and (name in FIXED or systems()[s].varies)}
+    for system in [*found] * repeats:  # in turns
         try:
-            runs = [measure_fresh("steps", name, system) for _ in range(repeats)]
+            found[system].append(measure_fresh("steps", name, system))
         except RuntimeError as e:
             report.failed(f"startup: {name}: {system}: {e}")
+    for system, runs in found.items():
+        if not runs:
             continue
         middle = [statistics.median(step) for step in zip(*(run["steps"] for run in runs), strict=True)]
         spent = {key: statistics.median(run["spent"][key] for run in runs) for key in ("trace", "lower", "compile")}

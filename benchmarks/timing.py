@@ -9,7 +9,7 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +97,7 @@ def _warm(step: Callable[[], Any], wait: Callable[[Any], None], seconds: float) 
     return fastest
 
 
-def interleave(steps: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]], effort: Effort) -> dict[str, Times]:
+def interleave(steps: Mapping[str, tuple[Callable[[], Any], Callable[[Any], None]]], effort: Effort) -> dict[str, Times]:
     """Time several systems in turn.
 
     Args:

@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 
 from benchmarks import dynamic
-from benchmarks.comparison import SEED, agree
+from benchmarks.comparison import SEED, Comparison, agree
 from benchmarks.peers import systems
 from benchmarks.report import Report, Score
 from benchmarks.steady import one_thread
 from benchmarks.systems import System, Unjitted
-from benchmarks.timing import Effort, quantile
+from benchmarks.timing import Effort, Times, quantile
 from benchmarks.workloads import Dynamic
 
 __all__ = ["disagreements", "dynamic_steps", "suited"]
 
 WARM = 10  # steps after which a system is to be steady
+BLOCK = 10
 
 
 def suited() -> dict[str, System]:
@@ -51,19 +52,28 @@ def disagreements(workload: Dynamic, count: int = 3) -> dict[str, str]:
 
 
 def _measure(workload: Dynamic, count: int, failures: dict[str, str]) -> dict[str, list[float]]:
-    """Milliseconds of each step; the systems take turns on the same sample."""
+    """Milliseconds of each step; the systems take turns on blocks of the same samples.
+
+    Before each block the garbage of the others is collected, so that a step pays for its own only.
+    """
     chosen = {name: system for name, system in suited().items() if name not in failures}
     runs = {name: _start(workload, system) for name, system in chosen.items()}
     samples = workload.samples(np.random.default_rng(SEED + 2))
     times: dict[str, list[float]] = {name: [] for name in chosen}
     gc.collect()
-    for _ in range(count):
-        sample = next(samples)
-        for name, system in chosen.items():
-            data = system.data(sample)
-            started = time.perf_counter()
-            system.wait(runs[name](*data))
-            times[name].append((time.perf_counter() - started) * 1e3)
+    gc.freeze()
+    try:
+        for _ in range(count // BLOCK):
+            block = [next(samples) for _ in range(BLOCK)]
+            for name, system in chosen.items():
+                data = [system.data(sample) for sample in block]
+                gc.collect()
+                for sample in data:
+                    started = time.perf_counter()
+                    system.wait(runs[name](*sample))
+                    times[name].append((time.perf_counter() - started) * 1e3)
+    finally:
+        gc.unfreeze()
     return times
 
 
@@ -90,6 +100,9 @@ def dynamic_steps(report: Report, effort: Effort, chosen: frozenset[str]) -> Non
                 }
                 for name, found in steady.items()
             ]
+            report.comparisons.setdefault("dynamic", []).append(
+                Comparison(workload.name, {name: Times(tuple(ms * 1e3 for ms in found)) for name, found in steady.items()}, failures)
+            )
             report.tabled("dynamic", f"{workload.name}, structures that never repeat", rows)
             if "tape" in steady:
                 faster[workload.name] = quantile(
