@@ -14,6 +14,7 @@ import jax
 from tape import background, jaxapi
 from tape.configuration import applying, checks_results, configuration
 from tape.interpretation import interpret, needed_entries
+from tape.reasons import why
 from tape.statistics import STATS
 from tape.trie import Clock
 
@@ -104,6 +105,7 @@ class Execution:
         executable = jax.jit(segment)
         described = [jaxapi.described(x) for x in leaves]
         settings = configuration()
+        STATS.reasons[why(entries, [jax.typeof(x) for x in leaves], settings)] += 1
 
         def compiled() -> None:
             with applying(settings):

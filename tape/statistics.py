@@ -22,6 +22,8 @@ class Stats:
         hits: runs of a program compiled before.
         compiles: programs compiled.
         compile_seconds: time spent on that, in seconds.
+        reasons: why programs were compiled: a new structure, or what differs from the last program of the same ops (shapes, settings, a
+            function or parameter, the results that are held).
 
     """
 
@@ -40,6 +42,7 @@ class Stats:
         self.hits = 0
         self.compiles = 0
         self.compile_seconds = 0.0
+        self.reasons: Counter[str] = Counter()
         self._start = self._total()
 
     @property
@@ -88,6 +91,7 @@ class Stats:
             "hits": self.hits,
             "compiles": self.compiles,
             "compile_seconds": round(self.compile_seconds, 3),
+            "reasons": dict(self.reasons),
             "live_entries": self.live_entries,
             "live_bytes": self.live_bytes,
         }
