@@ -194,7 +194,7 @@ def test_rebinding_while_others_read():
 
     def read():
         while not stop.is_set():
-            y = w * w * w
+            y = w**3
             g = tape.gradients(y, w, unconnected="zero")
             slope, value = float(g), float(y)
             assert round(value ** (1 / 3)) ** 3 == pytest.approx(value)
