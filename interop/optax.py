@@ -142,13 +142,13 @@ class Optimizer:
     def _assign(self, values: list[Any], state: list[Any]) -> None:
         """Give the parameters and the Variables of the state their new values, once all of them are there."""
         made = [*values, *state]
-        arrays = [look(v) for v in made]
-        kept = [*self._leaves, *self._state]
+        cells = [v._cell for v in made]
         known = LOCAL.captures is None and self._fitting is made[0]._place  # then nothing can differ from the last time
-        if known:
-            for a, b in zip(kept, made, strict=True):
-                a._cell = b._cell
+        if known and all(cell[0] is not None for cell in cells):
+            for variable, cell in zip([*self._leaves, *self._state], cells, strict=True):
+                variable._cell = cell
             return
+        arrays = [look(v) for v in made]
         following = self._following[self._state_tree]
         same = following == self._state_tree and all(
             isinstance(a, Handle) and a._place.kind is b._place.kind for a, b in zip(self._state, state, strict=True)

@@ -323,8 +323,10 @@ def _record_several(segment: Segment, child: State, op: Any, inputs: Sequence[Ha
     made = []
     cells: dict[int, Cell] = {}
     for place in child.places[: child.kernel.visible]:  # type: ignore[union-attr]
-        cell = cells[place.slot] = [None]
-        made.append(handle(segment, place, cell))
+        variable = _new(_variable_type)
+        variable._segment, variable._place, variable._extra = segment, place, None
+        variable._cell = cells[place.slot] = [None]
+        made.append(variable)
     while segment.epoch is not CHANGES.epoch:
         if not still_open(segment):
             return record(op, inputs)
