@@ -9,6 +9,7 @@ from tape import errors, rules
 from tape.checkpoint import checkpoint, checkpoint_name, checkpoint_policies
 from tape.differentiation import backward, gradients
 from tape.function import Function
+from tape.jitted import jit
 from tape.methods import stop_gradient
 from tape.modes import eager, enable_grad, no_grad, set_grad_enabled
 from tape.schedules import checkpoint_scan, checkpoint_sequential
@@ -36,6 +37,7 @@ __all__ = [
     "jacfwd",
     "jacobian",
     "jacrev",
+    "jit",
     "jvp",
     "linearize",
     "no_grad",

@@ -12,7 +12,17 @@ from tape.segment import LOCAL, Handle
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["allowing_captures", "capture_message", "check_no_leak", "is_traced", "refusing_captures"]
+__all__ = [
+    "allowing_captures",
+    "capture_message",
+    "check_no_leak",
+    "check_not_gone",
+    "gone",
+    "is_traced",
+    "reading_grad",
+    "refusing_captures",
+    "writing",
+]
 
 
 @contextlib.contextmanager
@@ -48,6 +58,48 @@ def capture_message(name: str, variable: Handle) -> str:
     )
 
 
+def writing(variable: Handle) -> bool:
+    """Tell the running traces that a Variable is about to change, and return whether the innermost takes that as a result."""
+    captures = LOCAL.captures
+    while captures is not None:
+        if captures.writing(variable):
+            return captures is LOCAL.captures
+        captures = captures.outer
+    return False
+
+
+def reading_grad(variable: Handle) -> None:
+    """Tell the running traces that a Variable's ``.grad`` is looked at, be it None or not."""
+    captures = LOCAL.captures
+    while captures is not None:
+        captures.reading_grad(variable)
+        captures = captures.outer
+
+
+_GONE: dict[int, tuple[Any, str]] = {}  # by id of the cell: the cell (so that its id stays its own), and what to say
+_GONE_LIMIT = 1024
+
+
+def gone(cell: Any, what: str) -> None:
+    """Empty the cell of a Variable that outlives the trace in which it was made."""
+    cell[0] = None
+    if len(_GONE) >= _GONE_LIMIT:
+        del _GONE[next(iter(_GONE))]
+    _GONE[id(cell)] = (cell, what)
+
+
+def check_not_gone(variable: Handle) -> None:
+    """Refuse a Variable whose value existed only while a function was traced.
+
+    Raises:
+        LeakedTracerError: it does.
+
+    """
+    found = _GONE.get(id(variable._cell))
+    if found is not None:
+        raise LeakedTracerError(found[1])
+
+
 def is_traced(variable: Handle) -> bool:
     """Tell whether a Variable's value belongs to a JAX transformation, without looking at it."""
     value = variable._cell[0]
@@ -58,6 +110,8 @@ def is_traced(variable: Handle) -> bool:
 
 def check_no_leak(function: str, variable: Handle, value: Any) -> None:
     """Refuse to store a tracer (or what will be one) in a Variable from outside the running JAX transformation."""
+    if LOCAL.captures is not None and writing(variable):
+        return
     found = is_traced(value) if isinstance(value, Handle) else isinstance(value, jaxapi.Tracer)
     if not found or is_traced(variable):
         return

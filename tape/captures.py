@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-import types
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -19,8 +18,9 @@ from jax import lax, random
 from tape import record
 from tape.errors import LeakedTracerError, TapeRuntimeError
 from tape.jaxapi import Tracer, trace
+from tape.reach import reach
 from tape.record import handle
-from tape.segment import LOCAL, Cell, Extra, Handle, no_segment
+from tape.segment import LOCAL, Cell, Extra, no_segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["Captures", "Trace", "trace_capturing"]
 
 _ATTEMPTS = 5
-_GUESS_LIMIT = 2000  # objects looked through for a guess
 _PYTHON_SCALARS = frozenset({bool, int, float, complex})
 
 
@@ -41,6 +40,8 @@ class Captures:
         known: Variables expected to be captured.
 
     """
+
+    releases = False  # a sweep inside leaves what it swept: the trace may be made again, and what it captures is not its own to release
 
     def __init__(self, known: Sequence[Any]) -> None:
         self.known = list(known)
@@ -89,6 +90,18 @@ class Captures:
                 "only while the function is traced: return it, and assign it outside"
             )
             raise LeakedTracerError(msg)
+
+    @property
+    def outer(self) -> Captures | None:
+        """The trace around this one."""
+        return None if self._old is None else self._old[0]
+
+    def writing(self, variable: Any) -> bool:  # noqa: ARG002 - one that takes changes as results looks at it
+        """Note that a Variable is about to change; tell whether the change is a result of the trace."""
+        return False
+
+    def reading_grad(self, variable: Any) -> None:
+        """Note that the trace depends on whether a Variable has a gradient."""
 
     def begin(self, inputs: Sequence[Any]) -> None:
         """Take the traced values of the known Variables."""
@@ -140,7 +153,7 @@ class Captures:
             else:
                 self.unknown[key] = variable
                 self._before.append((variable, variable._segment, variable._place, cell))
-                value = _placeholder(variable._place.kind.aval) if cell[0] is None else cell[0]
+                value = placeholder(variable._place.kind.aval) if cell[0] is None else cell[0]
             stand_in = [value]
             if cell[0] is None and position is None:
                 self.adopt(stand_in)  # a placeholder belongs to the part of the trace that meets it
@@ -181,7 +194,7 @@ def _calibrate() -> None:
         _ALONE = _alone()
 
 
-def _placeholder(aval: Any) -> Any:
+def placeholder(aval: Any) -> Any:
     """Return a traced value of this shape and dtype, for a trace that will be made again."""
     if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
         return lax.broadcast(random.key(0), aval.shape)
@@ -212,7 +225,7 @@ def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Se
 
     """
     _calibrate()
-    known = list({id(v._cell): v for v in _guess(callables)}.values())
+    known = list({id(v._cell): v for v, _ in reach(callables).variables.values()}.values())
     for attempt in range(_ATTEMPTS):
         captures = Captures(known)
 
@@ -231,61 +244,3 @@ def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Se
         known = [*[known[i] for i in used], *missed]
     msg = f"the function captured other Variables at each of {_ATTEMPTS} traces; make them outside of it, and pass them or capture the same ones"
     raise TapeRuntimeError(msg)
-
-
-def _guess(callables: Sequence[Any]) -> Iterator[Any]:
-    """Find Variables that callables close over, hold, or name as globals."""
-    stack = list(callables)
-    seen: set[int] = set()
-    while stack and len(seen) < _GUESS_LIMIT:
-        value = stack.pop()
-        if isinstance(value, Handle):
-            yield value
-            continue
-        if id(value) in seen or isinstance(value, (type, types.ModuleType, str, bytes, int, float)):
-            continue
-        seen.add(id(value))
-        stack.extend(_contents(value))
-
-
-def _contents(value: Any) -> list[Any]:
-    """What a function, container or object holds."""
-    if isinstance(value, types.FunctionType):
-        names = _global_names(value.__code__)
-        found = [value.__globals__[n] for n in names if n in value.__globals__]
-        found = [v for v in found if isinstance(v, (Handle, list, tuple, dict, types.FunctionType)) or _is_plain_object(v)]
-        for cell in value.__closure__ or ():
-            try:
-                found.append(cell.cell_contents)
-            except ValueError:  # not yet filled
-                continue
-        return [*found, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-    if isinstance(value, types.MethodType):
-        return [value.__func__, value.__self__]
-    if isinstance(value, functools.partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return list(value)
-    if _is_plain_object(value):
-        call = getattr(type(value), "__call__", None)  # noqa: B004 - its closure is wanted
-        return [*vars(value).values(), *([call] if isinstance(call, types.FunctionType) else [])]
-    return []
-
-
-def _is_plain_object(value: Any) -> bool:
-    return (
-        hasattr(value, "__dict__")
-        and not isinstance(value, (type, types.ModuleType))
-        and not type(value).__module__.startswith(("jax", "numpy"))
-    )
-
-
-@functools.lru_cache(maxsize=4096)
-def _global_names(code: types.CodeType) -> tuple[str, ...]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names.update(_global_names(constant))
-    return tuple(sorted(names))

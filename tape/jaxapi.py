@@ -57,6 +57,7 @@ __all__ = [
     "passed_on",
     "primitive",
     "primitives",
+    "restrict",
     "saveable",
     "trace",
     "watch",
@@ -351,6 +352,15 @@ def described(value: Any) -> Any:
     aval = jax.typeof(value)
     sharding = value.sharding if value.committed else None
     return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding, weak_type=aval.weak_type)
+
+
+def restrict(closed: ClosedJaxpr, kept: Sequence[int]) -> ClosedJaxpr:
+    """Drop the inputs that are not in ``kept`` (nothing may read them)."""
+    jaxpr = closed.jaxpr
+    info = jaxpr.debug_info
+    info = info.with_unknown_names() if hasattr(info, "with_unknown_names") else info
+    smaller = Jaxpr(jaxpr.constvars, [jaxpr.invars[i] for i in kept], jaxpr.outvars, jaxpr.eqns, jaxpr.effects, info)
+    return ClosedJaxpr(smaller, closed.consts)
 
 
 def hoist(closed: ClosedJaxpr, kept: Sequence[int]) -> ClosedJaxpr:

@@ -70,6 +70,8 @@ class Kernel:
         "visible",
     )
 
+    by_lines = True  # a long jaxpr's VJP may be put together from those of its lines
+
     def __init__(self, name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any, params: Any = None, visible: int | None = None) -> None:
         self.name = name
         self.params = params
@@ -227,10 +229,18 @@ class Kernel:
             found = self._vjps[key] = Kernel(f"batched_{self.name}", jaxpr, self.tree)
         return found  # type: ignore[no-any-return]
 
+    def pull(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any], wanted: Sequence[bool]) -> Sequence[Any]:
+        """Pull cotangents (None where there is none) back to the inputs: the mathematics of every VJP."""
+        return pullback(self.jaxpr, inputs, cotangents, wanted, outputs)
+
     def _trace_vjp(self, present: tuple[bool, ...], wanted: tuple[bool, ...], adding: tuple[bool, ...], same: tuple[int, ...]) -> Vjp:
         n_in, n_out = len(self.in_avals), len(self.out_avals)
         listed = flatten(self.jaxpr)
-        if len(listed.lines) > _SHORT and not any(line.primitive in _TRACED_WHOLE or line.eqn.effects for line in listed.lines):
+        if (
+            self.by_lines
+            and len(listed.lines) > _SHORT
+            and not any(line.primitive in _TRACED_WHOLE or line.eqn.effects for line in listed.lines)
+        ):
             augment(listed, Keep())
             active = activity(listed, wanted)
             return self._vjp_of(*vjp_of_lines(listed, self.out_avals, active, present, adding, same, _line_kernel))
@@ -241,7 +251,7 @@ class Kernel:
             cts = [next(further) if p else None for p in present]
             totals = {i: next(further) for i, a in enumerate(adding) if a}
             returned = set()
-            for i, grad in enumerate(pullback(self.jaxpr, args[:n_in], cts, wanted, args[n_in : n_in + n_out])):
+            for i, grad in enumerate(self.pull(args[:n_in], args[n_in : n_in + n_out], cts, wanted)):
                 if grad is not None:
                     first = same[i] if same else i
                     totals[first] = lax.add(totals[first], grad) if first in totals else grad

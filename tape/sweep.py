@@ -33,6 +33,8 @@ Target = Any  # a LeafNode, or (segment, slot)
 
 def target_of(variable: Any) -> Target:
     """Return what identifies a Variable in the graph: its node for a leaf, its segment and slot otherwise."""
+    if LOCAL.captures is not None and LOCAL.captures.releases:
+        variable = LOCAL.captures.inside(variable)  # what is computed outside is a leaf there
     if variable._segment is None:
         return record.node_of(variable)
     return (variable._segment, variable._place.slot)
@@ -63,17 +65,22 @@ class Sweep:
         self._wanted: dict[Segment, frozenset[int]] = {}
         self._needed: dict[Segment, frozenset[int]] = {}
 
-    def run(self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack | None = None) -> None:
+    def run(
+        self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack | None = None, *, leaf_hooks: bool = True
+    ) -> None:
         """Sweep back.
 
         Args:
             roots: Variables.
             seeds: a Variable for each of them, or None for ones.
             settings: what JAX settings the sweep needs are entered into, until the caller leaves it.
+            leaf_hooks: whether to call the hooks of leaves; a sweep that is a part of another one does not.
 
         """
         with contextlib.ExitStack() as stack:
             in_mode(RECORD if self._create_graph else SWEEP, self._run, roots, seeds, settings or stack)
+            if leaf_hooks:
+                in_mode(RECORD if self._create_graph else SWEEP, self._run_leaf_hooks)
 
     def _run(self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack) -> None:
         for root, seed in zip(roots, seeds, strict=True):
@@ -85,6 +92,8 @@ class Sweep:
             if segment.configuration[0] and not X64.value:  # cotangents have the dtypes of their primals
                 settings.enter_context(sixty_four_bits())
             self._sweep_segment(segment, self._cotangents.pop(segment))
+
+    def _run_leaf_hooks(self) -> None:
         for target, gradient in self.gradients.items():
             if isinstance(target, LeafNode) and target.hooks:
                 self.gradients[target] = emission.run_hooks(target.hooks, gradient)
@@ -102,7 +111,7 @@ class Sweep:
     @contextlib.contextmanager
     def releasing(self) -> Iterator[None]:
         """Mark what was swept as released, and free what was kept for it, unless the body (running what is pending) fails."""
-        if LOCAL.captures is not None:  # a callable may be traced again, and what it captures is not its own to release
+        if LOCAL.captures is not None and not LOCAL.captures.releases:
             yield
             return
         before = [(segment, segment.released) for segment, _ in self._swept]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tape import record
+from tape import boundary, record
 from tape.errors import LostGradientError, TapeTypeError, TapeValueError
 from tape.indexing import BOUNDS, KNOWN_POSITIVE, basic_op, expand, gather, is_mask, plan
 from tape.mirror import call, variable
@@ -113,6 +113,7 @@ def _write(spec: tuple[Any, ...], x: Any, y: Any, *starts: Any) -> Any:
 
 def rebind(v: Any, result: Any) -> None:
     """Make ``v`` the Variable that ``result`` is; gradient and hooks of the old one stay behind."""
+    boundary.writing(v)
     if v._segment is not None:
         retained = v._segment.retained.get(v._place.slot)
         if retained:

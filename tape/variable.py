@@ -158,13 +158,14 @@ class Variable(Convertible):
 
         Assigning None clears it; an array or Variable of the same shape and dtype replaces it, and is the seed of a non-leaf root.
         """
+        if LOCAL.captures is not None:
+            boundary.reading_grad(self)
         return None if self._extra is None else self._extra.grad
 
     @grad.setter
     def grad(self, gradient: Any) -> None:
         if gradient is None:
-            if self._extra is not None:
-                self._extra.grad, self._extra.assigned = None, False
+            self.zero_grad()
             return
         if not self.requires_grad:
             msg = f"grad: a Variable that does not require grad ({differentiation.describe(self)}) takes no gradient; make it with requires_grad=True"
@@ -182,6 +183,7 @@ class Variable(Convertible):
 
     def zero_grad(self) -> None:
         """Forget the gathered gradient (set it to None)."""
+        boundary.writing(self)
         if self._extra is not None:
             self._extra.grad, self._extra.assigned = None, False
 
@@ -224,6 +226,7 @@ class Variable(Convertible):
                 return self
             msg = f"requires_grad_(False): only a leaf's flag can be cleared ({differentiation.describe(self)} was produced by an op); use detach()"
             raise TapeValueError(msg)
+        boundary.writing(self)
         value = look(self)
         self._segment = None
         self._cell = [value]
@@ -251,6 +254,7 @@ class Variable(Convertible):
         """Cut this Variable from its past: it becomes a leaf that requires grad as before."""
         if self._segment is None:
             return
+        boundary.writing(self)
         value = look(self)
         self._segment = None
         self._cell = [value]
