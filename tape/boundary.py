@@ -12,11 +12,13 @@ from tape.segment import LOCAL, Handle
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tape.segment import Segment
+
 __all__ = [
     "allowing_captures",
+    "awaited",
     "capture_message",
     "check_no_leak",
-    "check_not_gone",
     "gone",
     "is_traced",
     "reading_grad",
@@ -88,16 +90,18 @@ def gone(cell: Any, what: str) -> None:
     _GONE[id(cell)] = (cell, what)
 
 
-def check_not_gone(variable: Handle) -> None:
-    """Refuse a Variable whose value existed only while a function was traced.
+def awaited(cell: Any, segment: Segment | None) -> Segment:
+    """Return the segment that an empty cell waits for, given where its Variable says it belongs.
 
     Raises:
-        LeakedTracerError: it does.
+        LeakedTracerError: its value existed only while a function was traced.
 
     """
-    found = _GONE.get(id(variable._cell))
+    found = _GONE.get(id(cell))
     if found is not None:
         raise LeakedTracerError(found[1])
+    assert segment is not None, "a leaf without a value"
+    return segment
 
 
 def is_traced(variable: Handle) -> bool:

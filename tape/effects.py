@@ -105,10 +105,10 @@ class Effects(Captures):
             if position is not None:
                 traced = self._inputs[position]
             else:
-                boundary.check_not_gone(variable)
                 self._unexpected(variable)
                 if value is not None:
                     return variable
+                boundary.awaited(cell, variable._segment)
                 traced = captures.placeholder(variable._place.kind.aval)
             stand_in = self._stand_ins[key] = [traced]
         made = handle(None, Place(-1, variable._place.kind), stand_in)

@@ -68,9 +68,7 @@ def look(variable: Handle) -> Any:
         variable = LOCAL.captures.inside(variable)
     value = variable._cell[0]
     if value is None:
-        boundary.check_not_gone(variable)
-        segment = variable._segment
-        assert segment is not None
+        segment = boundary.awaited(variable._cell, variable._segment)
         run_pending(segment, "look")
         value = variable._cell[0]
         if value is None:

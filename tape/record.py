@@ -162,8 +162,7 @@ def _enter(segment: Segment, variable: Handle) -> int:
     value = cell[0]
     if value.__class__ not in _CONCRETE:
         if value is None:
-            boundary.check_not_gone(variable)
-            assert origin is not None
+            origin = boundary.awaited(cell, origin)
             if origin.trace is not None and segment.pending and LOCAL.segment() is segment:
                 raise TracerMetError
             _run_pending(origin, "used elsewhere")
