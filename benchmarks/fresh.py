@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import pathlib
@@ -60,6 +61,7 @@ def steps(name: str, system: str) -> dict[str, Any]:
     from benchmarks import compute, dispatch, dynamic  # noqa: PLC0415 - the same
     from benchmarks.compiles import watching  # noqa: PLC0415 - the same
     from benchmarks.peers import systems  # noqa: PLC0415 - the same
+    from benchmarks.steady import one_thread  # noqa: PLC0415 - the same
     from benchmarks.workloads import Dynamic  # noqa: PLC0415 - the same
 
     its = systems()[system]
@@ -73,7 +75,7 @@ def steps(name: str, system: str) -> dict[str, Any]:
     make = its.training if getattr(workload, "trains", False) else its.step
     data, parameters = [its.data(next(samples)) for _ in range(TURNS)], its.parameters(arrays)
     times = []
-    with watching() as compiles:
+    with contextlib.nullcontext() if workload in compute.WORKLOADS else one_thread(), watching() as compiles:
         step = make(workload.program, parameters)
         for sample in data:
             started = time.perf_counter()
