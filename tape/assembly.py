@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from jax import lax
 
 from tape import jaxapi
@@ -72,7 +73,7 @@ def line_key(line: Line, avals: Sequence[Any]) -> Any:
     """Return what lines have in common that have the same VJP; None where that cannot be told."""
     if any(_holds_tracers(value) for value in line.params.values()):
         return None
-    operands = [avals[s] if isinstance(s, int) else (s.aval, repr(s.value) if _is_number(s) else None) for s in line.inputs]
+    operands = [avals[s] if isinstance(s, int) else (s.aval, np.asarray(s.value).tobytes() if _is_number(s) else None) for s in line.inputs]
     key = (line.primitive, tuple(line.params.items()), tuple(operands), tuple([avals[s] for s in line.outputs]), configuration())
     try:
         hash(key)

@@ -258,8 +258,8 @@ class JaxprBuilder:
 
     def constant(self, value: Any, aval: Any) -> Any:
         """Return what stands for a number or array in an equation."""
-        if isinstance(value, _NUMBERS):
-            return Literal(aval.dtype.type(value), aval)
+        if is_number(value):
+            return Literal(np.asarray(value, aval.dtype)[()], aval)
         found = self._constants.get(id(value))
         if found is None:
             found = self._constants[id(value)] = Var(aval), value
@@ -309,7 +309,7 @@ _NUMBERS = (bool, int, float, complex, np.generic)
 
 def is_number(value: Any) -> bool:
     """Tell whether a constant is a number that stands in the equation itself."""
-    return isinstance(value, _NUMBERS)
+    return isinstance(value, _NUMBERS) or (isinstance(value, np.ndarray) and not value.shape)
 
 
 @functools.cache

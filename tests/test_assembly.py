@@ -16,7 +16,7 @@ MASK = jnp.asarray(np.arange(12).reshape(3, 4) % 2, jnp.float32)
 
 
 def numbers_and_arrays(x):
-    return 2.0 * jnp.sin(x * MASK + 0.5) + x * np.float32(3) + MASK * x
+    return 2.0 * jnp.sin(x * MASK + 0.5) + x * np.float32(3) + MASK * x + 7.0 * jnp.sin(x)
 
 
 def one_value_many_times(x):

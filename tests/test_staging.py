@@ -255,14 +255,29 @@ def test_a_leaked_variable_says_so():
         np.asarray(leaked[0] + 1)
 
 
-def test_the_configuration_of_recording_holds():
+@pytest.mark.parametrize("transformation", [jax.jit, lambda f: lambda x: jax.vmap(f)(x[None])[0]], ids=["jit", "vmap"])
+def test_the_configuration_of_recording_holds(transformation):
     def fun(x):
         y = tnp.sin(tape.constant(x))
         with jax.enable_x64(True):
-            z = y * 2 + tnp.arange(3)
-        return z.value.sum()
+            z = y.astype("float64") + 1e-12
+        assert z.value.dtype == jnp.float64
+        return z.value
 
-    close(jax.jit(fun)(X), (jnp.sin(X) * 2 + jnp.arange(3)).sum())
+    found = transformation(fun)(X)
+    assert found.dtype == jnp.float64
+    assert (np.asarray(found) != np.sin(X)).all()
+
+
+def test_sweeps_met_again_under_other_transformations():
+    def cube(x):
+        return (x**3).sum() * x[0]
+
+    hessian = tape.hessian(cube)
+    expected = jax.vmap(jax.hessian(cube))(X.T)
+    for _ in range(3):
+        close(jax.vmap(hessian)(X.T), expected)
+        close(jax.jit(jax.vmap(lambda x: hessian(x)))(X.T), expected)
 
 
 def test_effects_happen_whether_or_not_somebody_looks():
