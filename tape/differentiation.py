@@ -26,6 +26,7 @@ from tape.errors import (
 from tape.jaxapi import X64
 from tape.kernel import Op
 from tape.program import run_pending
+from tape.recall import call_of
 from tape.replay import remember, replayed
 from tape.segment import LOCAL, Handle, in_mode
 from tape.sweep import Sweep, target_of
@@ -153,6 +154,13 @@ def gradients(
     if unconnected not in ("raise", "zero", "none"):
         msg = f"gradients: unconnected must be 'raise', 'zero' or 'none', got {unconnected!r}"
         raise TapeValueError(msg)
+    retain = create_graph if retain_graph is None else retain_graph
+    call = call_of(outputs, inputs, grad_outputs, bool(create_graph), bool(retain))
+    if call is not None:
+        found = call.recalled()
+        if found is not None:
+            return found[0] if isinstance(inputs, Handle) else tuple(found)
+        leaves = len(call.segment.leaves)
     roots = _variables("gradients", "outputs", outputs)
     wanted = _variables("gradients", "inputs", inputs)
     with contextlib.ExitStack() as settings:
@@ -180,9 +188,11 @@ def gradients(
             else:
                 gradient = emission.share(gradient)
             results.append(gradient)
-        if not (create_graph if retain_graph is None else retain_graph):
+        if not retain:
             with sweep.releasing():
                 pass
+        if call is not None:
+            call.remember(sweep, results, leaves)
     return results[0] if isinstance(inputs, Handle) else tuple(results)
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tape.kernel import Op
 
 __all__ = [
+    "CONCRETE",
     "connect",
     "constant",
     "current",
@@ -153,14 +154,14 @@ def place_in(segment: Segment, variable: Handle) -> int:
     return _enter(segment, variable)
 
 
-_CONCRETE: set[type] = set()  # types of values met that are no tracers: a look-up is quicker than isinstance
+CONCRETE: set[type] = set()  # types of values met that are no tracers: a look-up is quicker than isinstance
 
 
 def _enter(segment: Segment, variable: Handle) -> int:
     """Enter a Variable of another segment, or of none, as a leaf."""
     cell, origin, place = variable._cell, variable._segment, variable._place  # at once: another thread may rebind it
     value = cell[0]
-    if value.__class__ not in _CONCRETE:
+    if value.__class__ not in CONCRETE:
         if value is None:
             origin = boundary.awaited(cell, origin)
             if origin.trace is not None and segment.pending and LOCAL.segment() is segment:
@@ -171,7 +172,7 @@ def _enter(segment: Segment, variable: Handle) -> int:
                 check_slots(origin, (place.slot,))
                 assert value is not None, "a cell that its segment does not know"
         if not isinstance(value, jaxapi.Tracer):
-            _CONCRETE.add(value.__class__)
+            CONCRETE.add(value.__class__)
         elif segment.pending and LOCAL.segment() is segment:
             raise TracerMetError
     kind = place.kind
