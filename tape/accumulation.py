@@ -19,7 +19,7 @@ from tape.trie import RECORD, SWEEP
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Addition", "additions", "assign", "awaited"]
+__all__ = ["Addition", "additions", "assign", "assign_first", "awaited"]
 
 _ASSIGNING = threading.Lock()
 
@@ -92,6 +92,23 @@ def assign(made: Sequence[Addition], consumed: Iterable[Any], *, recorded: bool)
         segment = LOCAL.segment()
         if segment is not None:
             run_pending(segment, "backward")
+
+
+def assign_first(made: dict[Any, Any]) -> bool:
+    """Set gradients, which have run, where there are none yet; do nothing and return False should another thread have set one."""
+    with _ASSIGNING:
+        for extra in made:
+            if extra.grad is not None:
+                return False
+        try:
+            for extra, gradient in made.items():
+                extra.grad = gradient
+                extra.assigned = False
+        except BaseException:  # Ctrl-C
+            for extra in made:
+                extra.grad = None
+            raise
+    return True
 
 
 def _added_again(made: Sequence[Addition]) -> list[Addition]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tape.accumulation import Addition, assign, awaited
+from tape.accumulation import Addition, assign, assign_first
 from tape.configuration import CHANGES
 from tape.failures import check_slots
 from tape.program import run_pending
@@ -61,7 +61,8 @@ def replayed(root: Any) -> bool:
     origins = segment.origins
     kind = root.__class__
     fresh: dict[int, list[Any]] = {}
-    made: dict[Any, Addition] = {}
+    made: dict[Any, Any] = {}  # what holds a leaf's .grad -> the gradient
+    updaters = set()
     for slot, place in known.outputs:
         node = origins[slot]
         if node.__class__ is not LeafNode or node.hooks:
@@ -72,13 +73,13 @@ def replayed(root: Any) -> bool:
         extra = variable._extra
         if extra is None or extra.grad is not None or extra.post_hooks or extra in made:
             return False  # also where one leaf entered with two values: its gradients add up
-        gradient = _new(kind)
+        made[extra] = gradient = _new(kind)
         gradient._segment = None  # it has its value, or an error was raised, before anybody sees it
         gradient._place = place
         gradient._cell = fresh.setdefault(place.slot, [None])
         gradient._extra = None
-        made[extra] = Addition(variable, gradient, None, gradient)
-    waits = awaited(made.values())
+        updaters.add(extra.updater)
+    waits = len(updaters) == 1 and None not in updaters  # as in accumulation.awaited
     with segment.lock:
         if not segment.open:  # another thread has run it
             return False
@@ -88,11 +89,12 @@ def replayed(root: Any) -> bool:
             segment.state = known.state
             segment.cells.update(fresh)
             if waits:
-                for addition in made.values():
-                    addition.gradient._segment = segment
+                for gradient in made.values():
+                    gradient._segment = segment
             else:
                 run_pending(segment, "backward")
-                check_slots(segment, tuple(fresh))
+                if segment.failed:
+                    check_slots(segment, tuple(fresh))
         except BaseException:
             if segment.pending:
                 for slot in fresh:
@@ -101,7 +103,9 @@ def replayed(root: Any) -> bool:
             if segment.leaves:  # nothing was released yet
                 segment.released = frozenset()
             raise
-    assign(tuple(made.values()), (), recorded=False)
+    if not assign_first(made):
+        variables = {v._extra: v for slot, _ in known.outputs if (v := origins[slot].ref()) is not None}
+        assign([Addition(variables[extra], gradient, None, gradient) for extra, gradient in made.items()], (), recorded=False)
     return True
 
 
