@@ -111,8 +111,7 @@ def scalar(value: Any) -> Any:
     """Make a constant of a Python scalar, weakly typed; equal scalars share one cell, so that they enter a segment once."""
     x64 = X64.value
     key = (type(value), value or repr(value), x64)  # 0.0 and -0.0 are equal, and not the same
-    found = _SCALARS.get(key)
-    if found is not None:
+    if (found := _SCALARS.get(key)) is not None:
         return found
     if isinstance(value, int) and not isinstance(value, bool) and not -(2**63 if x64 else 2**31) <= value < (2**63 if x64 else 2**31):
         msg = f"Python integer {value} is out of bounds for int{64 if x64 else 32}; pass a NumPy scalar of a wider dtype"
@@ -127,8 +126,7 @@ def scalar(value: Any) -> Any:
 def _numpy_scalar(value: np.generic) -> Any:
     """Make a constant of a NumPy scalar, of its dtype; equal ones share one cell, as Python's do."""
     key = (type(value), value.dtype, value.tobytes(), X64.value)
-    found = _SCALARS.get(key)
-    if found is None:
+    if (found := _SCALARS.get(key)) is None:
         with jaxapi.ensure_compile_time_eval():
             found = leaf(jax.device_put(value))  # asarray would compile a copy of the first one of each dtype
         if len(_SCALARS) > SCALAR_LIMIT:

@@ -1,0 +1,136 @@
+"""Calls of gradients() that are recalled give what they gave, and what the general way gives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import primitives
+
+import tape
+import tape.numpy as tnp
+from tape import recall
+
+A = np.array([0.5, -0.25, 0.75], np.float32)
+
+
+@pytest.fixture
+def recalls(monkeypatch):
+    """How often a call was recalled."""
+    counted = []
+    original = recall.Call.recalled
+
+    def counting(self):
+        found = original(self)
+        if found is not None:
+            counted.append(self)
+        return found
+
+    monkeypatch.setattr(recall.Call, "recalled", counting)
+    return counted
+
+
+def steps(run, count=5):
+    return [run(A * (1 + 0.1 * k)) for k in range(count)]
+
+
+def test_second_derivatives(recalls):
+    x = tape.Variable(A)
+
+    def run(a):
+        x.value = a
+        g = tape.gradients(tnp.sum(tnp.sin(x) * x), x, create_graph=True)
+        return tape.gradients(tnp.sum(g * g), x).value
+
+    def expected(a):
+        return jax.grad(lambda v: jnp.sum(jax.grad(lambda u: jnp.sum(jnp.sin(u) * u))(v) ** 2))(a)
+
+    for k, found in enumerate(steps(run)):
+        np.testing.assert_allclose(found, expected(A * np.float32(1 + 0.1 * k)), rtol=1e-5)
+    assert len(recalls) >= 4, "neither call was recalled"
+
+
+def test_seeds_that_enter_in_another_order(recalls):
+    x, w = tape.Variable(A), tape.Variable(A + 1)
+
+    def run(a):
+        seeds = [tape.constant(a), tape.constant(2 * a)]
+        late, early = x * w, tnp.sin(x)
+        return [g.value for g in tape.gradients([early, late], [x, w], seeds)]
+
+    for k, (dx, dw) in enumerate(steps(run)):
+        a = A * (1 + 0.1 * k)
+        np.testing.assert_allclose(dx, a * np.cos(A) + 2 * a * (A + 1), rtol=1e-5)
+        np.testing.assert_allclose(dw, 2 * a * A, rtol=1e-5)
+    assert recalls
+
+
+def test_the_same_seed_twice_and_none():
+    x = tape.Variable(A)
+    for k in range(5):
+        seed = tape.constant(A + k)
+        (g,) = tape.gradients([x * 2, tnp.sin(x), (x * 3).sum()], [x], [seed, seed, None])
+        np.testing.assert_allclose(g.value, (A + k) * (2 + np.cos(A)) + 3, rtol=1e-5)
+
+
+def test_a_released_tape_stays_released(recalls):
+    x = tape.Variable(A)
+    for _ in range(5):
+        y = tnp.sum(x * x)
+        tape.gradients(y, x)
+        with pytest.raises(tape.errors.ReleasedTapeError):
+            tape.gradients(y, x)
+        np.testing.assert_allclose(tape.gradients(tnp.sum(x * 3), x).value, [3, 3, 3])
+    assert recalls
+
+
+def test_hooks_are_called_every_time():
+    x = tape.Variable(A)
+    seen = []
+    for _ in range(4):
+        tape.gradients(tnp.sum(x * x), x)
+    h = x.register_hook(seen.append)
+    for _ in range(3):
+        tape.gradients(tnp.sum(x * x), x)
+    h.remove()
+    assert len(seen) == 3
+    tape.gradients(tnp.sum(x * x), x)
+    assert len(seen) == 3
+
+
+def test_rebinding_between_calls():
+    x = tape.Variable(A)
+    old = A
+    for k in range(5):
+        y = x * x
+        x.value = new = A + k + 1  # the tape keeps the value that it met
+        z = tnp.sum(y * x)
+        np.testing.assert_allclose(tape.gradients(z, x).value, 2 * old * new + old * old, rtol=1e-5)
+        old = new
+
+
+def test_mode_and_flags_tell_calls_apart():
+    x = tape.Variable(A)
+    for _ in range(4):
+        y = tnp.sum(x * x * x)
+        first = tape.gradients(y, x, create_graph=True)
+        assert first.requires_grad
+        np.testing.assert_allclose(tape.gradients(tnp.sum(first), x, retain_graph=True).value, 6 * A, rtol=1e-5)
+        second = tape.gradients(y, x)
+        assert not second.requires_grad
+        np.testing.assert_allclose(second.value, 3 * A * A, rtol=1e-5)
+
+
+def test_a_new_rule_is_used():
+    x = tape.Variable(A)
+
+    def run(_):
+        return tape.gradients(tnp.sum(tnp.sin(x)), x).value
+
+    steps(run)
+    old = tape.rules.registry.lookup(primitives.sin_p)
+    tape.rules.defvjp(primitives.sin_p, lambda ct, out, x, **_: (ct * 7,))
+    try:
+        np.testing.assert_allclose(run(A), [7, 7, 7])
+    finally:
+        tape.rules.defvjp(primitives.sin_p, old.vjp)
+    np.testing.assert_allclose(run(A), np.cos(A), rtol=1e-5)
