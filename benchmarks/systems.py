@@ -300,7 +300,7 @@ class TapeJit(Tape):
         def update(*data: Any) -> None:
             plain(*data)
 
-        compiled = self._compiled(update)
+        compiled = self._compiled(update, donate_state=True)
 
         def step(*data: Any) -> Any:
             compiled(*data)
@@ -309,8 +309,8 @@ class TapeJit(Tape):
         return step
 
     @staticmethod
-    def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-        return tape.jit(function)  # type: ignore[attr-defined, no-any-return, unused-ignore]  # a later release's
+    def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        return tape.jit(function, **options)  # type: ignore[no-any-return]
 
 
 def found(module: str) -> bool:

@@ -6,26 +6,24 @@ all the Python that a call costs; so what can be looked up once is looked up her
 
 from __future__ import annotations
 
-import sys
 import threading
 from operator import getitem, is_, itemgetter
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 
 from tape import record
+from tape.delivery import ONCE, Delivery, counts_below, taking
 from tape.kinds import Place, kind_of
-from tape.methods import detach
-from tape.outcome import ARRAY, GRADIENT, MADE, PLAIN, SAME, Tree
-from tape.program import look, run_pending
+from tape.outcome import GRADIENT, SAME
+from tape.program import look
 from tape.record import handle
-from tape.segment import LOCAL, Extra, Handle, extra_of
+from tape.segment import Handle, extra_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tape.outcome import Change, Made, Slot
+    from tape.outcome import Slot
     from tape.reach import Edge
     from tape.tracing import Step
 
@@ -62,7 +60,6 @@ class Binding:
         self.executable = run
         self.sources = list(variables)
         self._rebindable(edges)
-        self._slots = slots
         outcome = step.outcome
         changed = {c.source for c in outcome.changes}
         same = {n for tree in (outcome.returned, *[s.content for s in slots]) for kind, n in tree.leaves if kind in (SAME, GRADIENT)}
@@ -84,52 +81,18 @@ class Binding:
         self._full = [e for i, e in pairs if step.grad_kinds[i] is not None]
         self._full_kinds = [step.grad_kinds[i] for i, _ in pairs if step.grad_kinds[i] is not None]
         self._grads = [extra_of(variables[i]) for i in step.grads]
-        self._donated = donated
-        self._plan_changes(variables)
+        self._plan_donation(donated)
+        self._delivery = Delivery(step, self.sources, slots)
 
-    def _plan_changes(self, variables: Sequence[Any]) -> None:
-        """Sort what happens to Variables: usually a leaf gets a new value, and stays what it is."""
+    def _plan_donation(self, donated: Sequence[int]) -> None:
+        """Find who holds the buffers that are donated, but for arrays among the arguments."""
         step = self.step
-        made = step.outcome.made
-        simple: list[tuple[Any, int]] = []
-        self._others: list[tuple[Any, Change]] = []
-        self._cleared: list[Extra] = []
-        self._accumulated: list[tuple[Extra, int]] = []
-        for change in step.outcome.changes:
-            v = variables[change.source]
-            if change.value is not None:
-                new = made[change.value]
-                if new.segment is None and new.live < 0 and new.place.kind is step.kinds[change.source] and not change.anew:
-                    simple.append((v, new.result))
-                else:
-                    self._others.append((v, change))
-            if change.grad is not None and change.grad < 0:
-                self._cleared.append(extra_of(v))
-            elif change.grad is not None:
-                self._accumulated.append((extra_of(v), change.grad))
-        self._written = [v for v, _ in simple]
-        self._new_values = _taking([n for _, n in simple])
-        self._plan_results()
-        self._normal = False  # whether every Variable to be written is outside any segment, so that only its cell changes
-
-    def _plan_results(self) -> None:
-        """Set apart the gradients that nothing else refers to, and a result that is one plain Variable: both can be made at once."""
-        outcome = self.step.outcome
-        returned = outcome.returned
-        trees = [returned, *[s.content for s in self._slots]]
-        shared = {n for tree in trees for kind, n in tree.leaves if kind == MADE}
-        shared |= {m.grad for m in outcome.made} | {c.value for _, c in self._others}
-        own = [(e, outcome.made[n]) for e, n in self._accumulated if n not in shared and _is_plain(outcome.made[n])]
-        self._gathering = [e for e, _ in own]
-        self._grad_places = [m.place for _, m in own]
-        self._gathered: list[Any] = []  # those of the last run
-        self._nothing_more = [None] * len(own)
-        self._new_grads = _taking([m.result for _, m in own])
-        self._accumulated = [(e, n) for e, n in self._accumulated if e not in self._gathering]
-        one = len(returned.leaves) == 1 and returned.structure == _ONE and returned.leaves[0][0] == MADE
-        made = outcome.made[returned.leaves[0][1]] if one else None
-        rest = self._accumulated or self._others or self._slots
-        self._single = made if made is not None and not rest and made.grad < 0 and made.name is None and made.live < 0 else None
+        first = len(step.jaxpr.jaxpr.invars) - len(step.values) - len(step.grads)
+        last = first + len(step.values)
+        self._donated_numbers = [i for i in donated if i >= first]
+        self._donated_values = taking(self._donated_numbers)
+        self._donated_variables = [self.sources[step.values[i - first]] for i in donated if first <= i < last]
+        self._donated_extras = [extra_of(self.sources[step.grads[i - last]]) for i in donated if i >= last]
 
     def _rebindable(self, edges: Sequence[Edge]) -> None:
         items = [e for e in edges if e.get is getitem]
@@ -176,7 +139,7 @@ class Binding:
             if [v._place.kind for v in self._variables] != self._kinds:
                 return False
             self._places = [v._place for v in self._variables]
-            self._normal = False
+            self._delivery.normal = False
         if self._looked:
             if [v._extra for v in self._looked] != self._extras:
                 return False
@@ -210,7 +173,7 @@ class Binding:
         """Run the step on ``inputs`` (or record it, where gradients flow through it) and return its result."""
         if self.step.kernel is not None:
             return self._record(arrays, given)
-        if self._donated:
+        if self._donated_numbers and not self._alone(inputs):
             inputs = self.complete(inputs, arrays, given)
             self._protect(inputs)
         try:
@@ -220,164 +183,37 @@ class Binding:
                 raise
             results = self.executable(*self.complete(inputs, arrays, given))
         with STATE:
-            return self._deliver(results)
+            delivery = self._delivery
+            if not delivery.normal:
+                delivery.normalize()
+                self._places = [v._place for v in self._variables]
+            return delivery.deliver(results)
+
+    def _alone(self, inputs: list[Any]) -> bool:
+        """Tell whether nobody else can reach the buffers of Variables that are donated."""
+        if not counts_below(self._donated_values(inputs), ONCE + 2):  # in its cell, and among the inputs
+            return False
+        cells = [v._cell for v in self._donated_variables]
+        cells += [e.grad._cell for e in self._donated_extras]
+        return counts_below(cells, ONCE + 1)
 
     def _protect(self, inputs: list[Any]) -> None:
         """Put copies in the place of donated buffers that somebody else could still reach."""
-        first = len(inputs) - len(self._values) - len(self._grads)
-        holders = [*self._values, *[e.grad for e in self._grads]]
-        for i in self._donated:
-            if i >= first and (sys.getrefcount(inputs[i]) > _ONLY_HERE or sys.getrefcount(holders[i - first]._cell) > _ONLY_HERE):
+        holders = [*self._donated_variables, *[e.grad for e in self._donated_extras]]
+        for n, (i, v) in enumerate(zip(self._donated_numbers, holders, strict=True)):
+            if not (counts_below(self._donated_values(inputs)[n : n + 1], ONCE + 2) and counts_below([v._cell], ONCE + 1)):
                 inputs[i] = jnp.array(inputs[i])
-
-    def _deliver(self, results: Sequence[Any]) -> Any:
-        """Put the results of a run where they belong, and return what the step returns."""
-        if not self._normal:
-            for v in self._written:
-                if v._segment is not None or v._place.slot != -1:
-                    v._segment, v._place = None, Place(-1, v._place.kind)
-            self._places = [v._place for v in self._variables]
-            self._normal = True
-        for v, x in zip(self._written, self._new_values(results), strict=True):
-            v._cell = [x]
-        if self._gathering:
-            self._gather(results)
-        single = self._single
-        if single is None:
-            return self._settle([self._make(m, results) for m in self.step.outcome.made], results)
-        for extra in self._cleared:
-            extra.grad = None
-            extra.assigned = False
-        return handle(single.segment, single.place, [results[single.result]])
-
-    def _gather(self, results: Sequence[Any]) -> None:
-        """Set the gradients that nothing else refers to."""
-        arrays = self._new_grads(results)
-        gradients = self._gathered
-        if (
-            gradients
-            and all(map(is_, [e.grad for e in self._gathering], gradients))
-            and max(map(sys.getrefcount, gradients)) <= _ONLY_HERE
-            and [g._place for g in gradients] == self._grad_places
-            and [g._extra for g in gradients] == self._nothing_more
-        ):  # nobody else has seen the old ones: a new cell makes them new ones
-            for gradient, x in zip(gradients, arrays, strict=True):
-                gradient._cell = [x]
-            return
-        gradients.clear()
-        for extra, place, x in zip(self._gathering, self._grad_places, arrays, strict=True):
-            extra.grad = made = handle(None, place, [x])
-            extra.assigned = False
-            gradients.append(made)
-
-    def _make(self, spec: Made, results: Sequence[Any]) -> Any:
-        made = handle(spec.segment, spec.place, [results[spec.result]])
-        if spec.name is not None:
-            made.name = spec.name
-        return made
-
-    def _settle(self, made: Sequence[Any], results: Sequence[Any]) -> Any:
-        """Make the changes that are not mere values, fill places, and build what the step returns."""
-        outcome = self.step.outcome
-        for spec, v in zip(outcome.made, made, strict=True):
-            if spec.grad >= 0:
-                extra_of(v).grad = made[spec.grad]
-        for extra in self._cleared:
-            extra.grad, extra.assigned = None, False
-        for extra, number in self._accumulated:
-            extra.grad, extra.assigned = made[number], False
-        for v, change in self._others:
-            assert change.value is not None
-            new = made[change.value]
-            v._segment, v._place, v._cell = new._segment, new._place, new._cell
-            if change.anew:
-                name = None if v._extra is None else v._extra.name
-                v._extra = None
-                if name is not None:
-                    v._extra = Extra()
-                    v._extra.name = name
-            self._normal = False
-        for slot in self._slots:
-            slot.holder.put(slot.key, self._built(slot.content, made, results))
-        return self._built(self.step.outcome.returned, made, results)
-
-    def _built(self, tree: Tree, made: Sequence[Any], results: Sequence[Any]) -> Any:
-        leaves = []
-        for kind, x in tree.leaves:
-            if kind == MADE:
-                leaves.append(made[x])
-            elif kind == ARRAY:
-                leaves.append(results[x])
-            elif kind == PLAIN:
-                leaves.append(x)
-            elif kind == SAME:
-                leaves.append(self.sources[x])
-            else:
-                assert kind == GRADIENT
-                leaves.append(self.sources[x]._extra.grad)
-        return jax.tree.unflatten(tree.structure, leaves)
 
     # -- recording ------------------------------------------------------------------------------------------------------
 
     def _record(self, arrays: Sequence[Any], given: Sequence[Any]) -> Any:
         """Record the step as one op, so that gradients flow through it."""
-        outcome = self.step.outcome
         inputs = [record.constant(x) for x in arrays]
         inputs += [_input(v) for v in (*[given[i] for i in self._read], *self._values, *[e.grad for e in self._grads])]
-        recorded = record.record(self.step.kernel, inputs)
-        if self._needs_values():
-            segment = LOCAL.segment()
-            if segment is not None:
-                run_pending(segment, "jit")
-            results = [look(v) for v in recorded]
-            made = [recorded[m.result] if m.live >= 0 else self._make(m, results) for m in outcome.made]
-            for v, x in zip(self._written, self._new_values(results), strict=True):
-                v._segment, v._place, v._cell = None, Place(-1, v._place.kind), [x]
-            self._gather(results)
-        else:
-            results = recorded
-            made = [recorded[m.result] if m.live >= 0 else _constant(recorded[m.result], m) for m in outcome.made]
-        for spec, v in zip(outcome.made, made, strict=True):
-            if spec.name is not None:
-                v.name = spec.name
-        return self._settle(made, results)
-
-    def _needs_values(self) -> bool:
-        """Tell whether the recorded step must run at once: something that it leaves behind cannot be pending."""
-        outcome = self.step.outcome
-        if outcome.changes or self._slots or any(m.segment is not None or m.place.kind.unrecorded for m in outcome.made):
-            return True
-        return any(kind == ARRAY for kind, _ in outcome.returned.leaves)
-
-
-_ONLY_HERE = 3  # references to what is only in the list of inputs, in its cell, and in the call that counts them
-
-
-_ONE = jax.tree.structure(0)
-
-
-def _taking(numbers: list[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return a function that takes some items of a sequence."""
-    if not numbers:
-        return lambda _: ()
-    if len(numbers) == 1:
-        return lambda results: (results[numbers[0]],)
-    return itemgetter(*numbers)
-
-
-def _is_plain(made: Made) -> bool:
-    return made.segment is None and made.live < 0 and made.grad < 0 and made.name is None
+        return self._delivery.deliver_recorded(record.record(self.step.kernel, inputs))
 
 
 def _input(v: Handle) -> Any:
     """Return a Variable as an input of the op: a gradient taken without recording is a constant of it."""
     kind = v._place.kind
     return handle(None, Place(-1, kind_of(kind.aval)), [look(v)]) if kind.unrecorded else v
-
-
-def _constant(result: Any, spec: Any) -> Any:
-    """Return a result through which no gradient flows, still pending."""
-    made = detach(result)
-    if spec.place.kind.requires_grad:  # a leaf that the step made
-        return handle(None, spec.place, [look(made)])
-    return made
