@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 from benchmarks import compute, dispatch
 from benchmarks.comparison import compare
@@ -47,6 +48,7 @@ def dispatch_bound(report: Report, effort: Effort, chosen: frozenset[str]) -> No
 
 def compute_bound(report: Report, effort: Effort, chosen: frozenset[str]) -> None:
     """Compare steps on large arrays."""
+    effort = replace(effort, batch_seconds=5 * effort.batch_seconds)
     for workload in compute.WORKLOADS:
         if not chosen or workload.name in chosen:
             report.compared("compute", compare(workload, effort))

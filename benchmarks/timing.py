@@ -1,12 +1,15 @@
 """Timing: batches of steps of several systems in turn, so that a machine whose speed drifts changes no ratio.
 
-A figure is the median over the rounds; a ratio is the median of the ratios of batches that ran side by side.
+A figure is the median over the rounds; a ratio is the median of the ratios of batches that ran side by side.  The order changes from
+round to round, and a batch begins after a rest: idle threads of OpenMP spin for a while, and made the system that came after PyTorch's
+look slower by a quarter.
 """
 
 from __future__ import annotations
 
 import gc
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = ["Effort", "Spread", "Times", "geometric_mean", "interleave", "quantile", "ratio"]
+
+REST = 0.02  # seconds
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,10 @@ def interleave(steps: Mapping[str, tuple[Callable[[], Any], Callable[[Any], None
     gc.collect()
     counts = {name: max(1, round(effort.batch_seconds / _warm(step, wait, effort.warm_seconds))) for name, (step, wait) in steps.items()}
     found: dict[str, list[float]] = {name: [] for name in steps}
+    shuffled = random.Random(0)  # noqa: S311 - an order, no secret
     for _ in range(effort.rounds):
-        for name, (step, wait) in steps.items():
+        for name, (step, wait) in shuffled.sample(list(steps.items()), len(steps)):
+            time.sleep(REST)
+            _batch(step, wait, 1)  # fetches its arrays and its code back into the caches
             found[name].append(_batch(step, wait, counts[name]) / counts[name] * 1e6)
     return {name: Times(tuple(times)) for name, times in found.items()}
