@@ -63,15 +63,18 @@ def getitem(v: Any, index: Any) -> Any:
     if type(index) is int and shape:
         n = shape[0]
         if -n <= index < n:
-            return record.record(_FIRST, (v, _start(index + n if index < 0 else index)))
+            return record.record_two(_FIRST, v, _start(index + n if index < 0 else index))
     items = index if type(index) is tuple else (index,)
     key: list[Any] = [shape]
     for item in items:
         kind = type(item)
-        if kind is int or item is None or item is Ellipsis:
+        if kind is slice:
+            start, stop, step = item.start, item.stop, item.step
+            if type(start) not in BOUNDS or type(stop) not in BOUNDS or type(step) not in BOUNDS:
+                break
+            key.append((start, stop, step))
+        elif kind is int or item is None or item is Ellipsis:
             key.append(item)
-        elif kind is slice and type(item.start) in BOUNDS and type(item.stop) in BOUNDS and type(item.step) in BOUNDS:
-            key.append((item.start, item.stop, item.step))
         else:
             break
     else:
@@ -81,7 +84,8 @@ def getitem(v: Any, index: Any) -> Any:
                 _PLANS.clear()
             spec, starts = plan(shape, items, windows=True)
             found = _PLANS[tuple(key)] = (basic_op("getitem", _read, spec), starts)
-        return record.record(found[0], (v, *found[1]))
+        op, starts = found
+        return record.record_two(op, v, starts[0]) if len(starts) == 1 else record.record(op, (v, *starts))
     return call(gather, "getitem", (v, expand(v, index, strict=True)), {})
 
 

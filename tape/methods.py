@@ -117,7 +117,7 @@ def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Any, Any], An
 
     def reflected(self: Any, other: Any) -> Any:
         if type(other) in _PYTHON_SCALARS:
-            return record.record(op, (record.scalar(other), self))
+            return record.record_two(op, record.scalar(other), self)
         return record.record(op, (_constant(other, called), self)) if isinstance(other, _OPERANDS) else NotImplemented
 
     forward.__name__ = forward.__qualname__ = f"__{name}__"

@@ -29,7 +29,7 @@ STATE_LIMIT = 1 << 14  # then what did not run among the last runs goes
 RECENT = 1000
 SEEN_LIMIT = 1 << 16
 
-SEGMENT_LIMIT = 400  # entries; XLA's compile time grows faster than linearly beyond
+SEGMENT_LIMIT = 600  # entries; XLA compiles 600 ops with their sweep in 2 s, 1 000 in 5 s
 
 # Grad modes. In SWEEP mode (a sweep without create_graph) results are constants that remember that they are unrecorded gradients.
 CONSTANT, RECORD, SWEEP = 0, 1, 2
