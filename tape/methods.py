@@ -16,7 +16,7 @@ from tape.kernel import Op
 from tape.kinds import Place, kind_of
 from tape.mirror import Application, call, mirrored, on_values
 from tape.program import look
-from tape.record import handle
+from tape.record import handle, record_one, record_two, scalar
 from tape.segment import LOCAL, Handle, in_mode
 from tape.template import ARRAY
 from tape.trie import CONSTANT, RECORD
@@ -110,14 +110,14 @@ def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Any, Any], An
 
     def forward(self: Any, other: Any) -> Any:
         if other.__class__ is self.__class__ or isinstance(other, Handle):
-            return record.record_two(op, self, other)
+            return record_two(op, self, other)
         if type(other) in _PYTHON_SCALARS:
-            return record.record_two(op, self, record.scalar(other))
+            return record_two(op, self, scalar(other))
         return record.record(op, (self, _constant(other, called))) if isinstance(other, _OPERANDS) else NotImplemented
 
     def reflected(self: Any, other: Any) -> Any:
         if type(other) in _PYTHON_SCALARS:
-            return record.record_two(op, record.scalar(other), self)
+            return record_two(op, scalar(other), self)
         return record.record(op, (_constant(other, called), self)) if isinstance(other, _OPERANDS) else NotImplemented
 
     forward.__name__ = forward.__qualname__ = f"__{name}__"
@@ -137,7 +137,7 @@ def _unary(name: str, fun: Callable[..., Any]) -> Callable[[Any], Any]:
     op = Op(fun.__name__, Application(fun, (ARRAY,), ()))
 
     def apply(self: Any) -> Any:
-        return record.record_one(op, self)
+        return record_one(op, self)
 
     apply.__name__ = apply.__qualname__ = f"__{name}__"
     apply.__doc__ = f"Record ``jax.numpy.{fun.__name__}``."

@@ -17,6 +17,7 @@ from tape.errors import ConcretizationError, LostGradientError, TapeError
 from tape.kernel import Op, intern_op
 from tape.program import look
 from tape.pullback import differentiable
+from tape.record import record_one, record_two, scalar
 from tape.roles import Roles, roles_of
 from tape.segment import LOCAL, Handle
 from tape.template import ARRAY, Baked, Fixed, Node, Static, Structured, fill, fix, unfix
@@ -341,13 +342,13 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if not kwargs:
             if of_one is not None and len(args) == 1 and isinstance(args[0], Handle):
-                return record.record_one(of_one, args[0])
+                return record_one(of_one, args[0])
             if of_two is not None and len(args) == 2 and isinstance(args[0], Handle):
                 a, b = args
                 if isinstance(b, Handle):
-                    return record.record_two(of_two, a, b)
+                    return record_two(of_two, a, b)
                 if scales and type(b) in _NUMBERS and roles.scalars:  # type: ignore[union-attr]
-                    return record.record_two(of_two, a, record.scalar(b))
+                    return record_two(of_two, a, scalar(b))
         variables: list[Any] = []
         key = None if roles is None else quick_key(roles, args, kwargs, variables)
         if key is not None:
