@@ -14,22 +14,28 @@ import jax.numpy as jnp
 
 from tape import record
 from tape.delivery import ONCE, Delivery, counts_below, taking
+from tape.hooks import CHANGES as HOOKS
+from tape.jaxapi import Tracer
 from tape.kinds import Place, kind_of
 from tape.outcome import GRADIENT, SAME
 from tape.program import look
 from tape.record import handle
 from tape.segment import Handle, extra_of
+from tape.tracing import Step, hooks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tape.outcome import Slot
     from tape.reach import Edge
-    from tape.tracing import Step
 
-__all__ = ["STATE", "Binding"]
+__all__ = ["STATE", "Binding", "TracedError"]
 
 STATE = threading.RLock()  # held while a step is traced, since Variables that it writes to hold traced values then
+
+
+class TracedError(Exception):
+    """JAX is tracing what calls the step, and has taken the call for a part of that; nothing was changed."""
 
 
 class Binding:
@@ -58,6 +64,7 @@ class Binding:
     ) -> None:
         self.step = step
         self.executable = run
+        self.unrepeatable = bool(step.jaxpr.effects) or bool(donated)
         self.sources = list(variables)
         self._rebindable(edges)
         outcome = step.outcome
@@ -70,6 +77,8 @@ class Binding:
         matter = [i for i in step.relevant if i >= given or i in fixed]
         self._variables = [variables[i] for i in matter]
         self._kinds = [step.kinds[i] for i in matter]
+        self._hooks = [step.hooks[i] or (None,) for i in matter]
+        self._hooks_seen = -1
         self._places: list[Place] = []  # of those, when last seen to be of these kinds
         self._strangers = {id(variables[i]) for i in step.relevant if i >= given} if outcome.changes else None
         self._values = [variables[i] for i in step.values if i >= given]
@@ -140,6 +149,11 @@ class Binding:
                 return False
             self._places = [v._place for v in self._variables]
             self._delivery.normal = False
+        if HOOKS.count != self._hooks_seen:
+            count = HOOKS.count
+            if [hooks_of(v) or (None,) for v in self._variables] != self._hooks:
+                return False
+            self._hooks_seen = count
         if self._looked:
             if [v._extra for v in self._looked] != self._extras:
                 return False
@@ -182,6 +196,8 @@ class Binding:
             if not any(x is None for x in inputs):  # then it was not that some were pending
                 raise
             results = self.executable(*self.complete(inputs, arrays, given))
+        if results and isinstance(results[0], Tracer):
+            raise TracedError
         with STATE:
             delivery = self._delivery
             if not delivery.normal:
@@ -208,12 +224,20 @@ class Binding:
 
     def _record(self, arrays: Sequence[Any], given: Sequence[Any]) -> Any:
         """Record the step as one op, so that gradients flow through it."""
+        kernel = self.step.kernel
+        assert kernel is not None
         inputs = [record.constant(x) for x in arrays]
-        inputs += [_input(v) for v in (*[given[i] for i in self._read], *self._values, *[e.grad for e in self._grads])]
-        return self._delivery.deliver_recorded(record.record(self.step.kernel, inputs))
+        sources = [*[given[i] for i in self._read], *self._values, *[e.grad for e in self._grads]]
+        inputs += [_input(v, reached=len(inputs) + n in kernel.reached) for n, v in enumerate(sources)]
+        return self._delivery.deliver_recorded(record.record(kernel, inputs))
 
 
-def _input(v: Handle) -> Any:
-    """Return a Variable as an input of the op: a gradient taken without recording is a constant of it."""
+def _input(v: Handle, *, reached: bool) -> Any:
+    """Return a Variable as an input of the op: one that requires grad where a gradient ends, a constant for a gradient."""
     kind = v._place.kind
-    return handle(None, Place(-1, kind_of(kind.aval)), [look(v)]) if kind.unrecorded else v
+    if (kind.requires_grad or not reached) and not kind.unrecorded:
+        return v
+    made = handle(None, Place(-1, kind_of(kind.aval, requires_grad=reached)), [look(v)])
+    if reached:  # the step itself sets the flag
+        extra_of(made).node = record.node_of(v)
+    return made

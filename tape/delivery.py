@@ -41,6 +41,9 @@ def _once() -> int:
 ONCE = _once()
 
 
+_new = object.__new__
+
+
 class Delivery:
     """What to do with the results of a step.
 
@@ -102,7 +105,9 @@ class Delivery:
         self._quickly = only_new and not self._accumulated and not self._others and not self._slots
         self._returned = [(outcome.made[n].segment, outcome.made[n].place) for n in numbers] if self._quickly else []
         self._returned_values = taking([outcome.made[n].result for n in numbers] if self._quickly else [])
-        self._structure = None if returned.structure == _ONE else returned.structure
+        self._structure: Any = None if returned.structure == _ONE else returned.structure
+        self._first = outcome.made[numbers[0]].result if self._quickly and numbers else 0
+        self._sample: Any = handle(None, outcome.made[0].place, [None]) if outcome.made else None
 
     def normalize(self) -> None:
         """Take the Variables that will be written to out of their segments, so that from then on only their cells change."""
@@ -125,8 +130,19 @@ class Delivery:
         for extra in self._cleared:
             extra.grad = None
             extra.assigned = False
-        found = [handle(segment, place, [x]) for (segment, place), x in zip(self._returned, self._returned_values(results), strict=True)]
-        return found[0] if self._structure is None else jax.tree.unflatten(self._structure, found)
+        if self._structure is None:
+            segment, place = self._returned[0]
+            return handle(segment, place, [results[self._first]])
+        kind = type(self._sample)
+        found = []
+        for (segment, place), x in zip(self._returned, self._returned_values(results), strict=True):
+            v = _new(kind)  # as record.handle does it, whose call would cost half as much again
+            v._segment = segment
+            v._place = place
+            v._cell = [x]
+            v._extra = None
+            found.append(v)
+        return self._structure.unflatten(found)
 
     def _gather(self, results: Sequence[Any]) -> None:
         """Set the gradients that nothing else refers to."""

@@ -20,7 +20,7 @@ from tape.segment import LOCAL, Cell, Extra, Handle, LeafNode, no_segment
 from tape.trie import user_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from tape.reach import Holder
 
@@ -83,6 +83,7 @@ class Effects(Captures):
         self._hosts: dict[int, tuple[Any, Any]] = {}  # id(stand-in) of a Variable that an op outside produced -> both
         self._nodes: dict[int, LeafNode] = {}
         self._emptied: list[Cell] = []
+        self._reached: set[int] = set()
         self._where: dict[int, tuple[str, int] | None] = {}
         self.read: list[bool] = []  # for each known Variable, whether its value was read; known when the trace has ended
         self.looked_at: set[int] = set()
@@ -108,7 +109,7 @@ class Effects(Captures):
                 self._unexpected(variable)
                 if value is not None:
                     return variable
-                boundary.awaited(cell, variable._segment)
+                boundary.awaited(cell, variable._segment, variable._place)
                 traced = captures.placeholder(variable._place.kind.aval)
             stand_in = self._stand_ins[key] = [traced]
         made = handle(None, Place(-1, variable._place.kind), stand_in)
@@ -148,16 +149,29 @@ class Effects(Captures):
         """Map those ends to positions among the known Variables."""
         found: dict[LeafNode, int] = {}
         for i, v in enumerate(self.known):
-            cell = self._cells[i]
-            if not self._flags[i] or not self.reads(i):
-                continue
-            node = self._nodes.get(id(cell))
-            if node is None:
-                before = self.touched.get(id(v))
-                extra = v._extra if before is None else before.extra
-                node = record.node_of(v) if extra is None or extra.node is None else extra.node
-            found[node] = i
+            node = self._node(i, v)
+            if node is not None and (self.reads(i) or i in self._reached):
+                found[node] = i
         return found
+
+    def _node(self, position: int, variable: Any) -> LeafNode | None:
+        node = self._nodes.get(id(self._cells[position]))
+        if node is None:
+            before = self.touched.get(id(variable))
+            for extra in (None if before is None else before.extra, variable._extra):
+                if extra is not None and extra.node is not None:
+                    return extra.node  # type: ignore[no-any-return]
+        return node
+
+    def reach(self, leaves: Collection[Any]) -> bool:
+        """Note which known Variables a result depends on; those that were assigned to before they were read, too. Tell whether there are any."""
+        ours = False
+        for i, v in enumerate(self.known):
+            node = self._node(i, v)
+            if node is not None and node in leaves:
+                self._reached.add(i)
+                ours = True
+        return ours
 
     def reads(self, position: int) -> bool:
         """Tell whether the value of a known Variable was read."""
@@ -196,7 +210,6 @@ class Effects(Captures):
     def __enter__(self) -> None:
         self._old = (LOCAL.captures, LOCAL.eager, LOCAL.segment, LOCAL.lifting)
         self._cells = [v._cell for v in self.known]
-        self._flags = [v._place.kind.requires_grad for v in self.known]
         LOCAL.captures, LOCAL.eager, LOCAL.lifting = self, True, None
         LOCAL.segment = no_segment  # what is pending outside stays so
 
@@ -208,7 +221,7 @@ class Effects(Captures):
             before.restore()
         for holder in self._holders:
             holder.fill(holder.before)
-        self.read = [self.reads(i) for i in range(len(self.known))]
+        self.read = [self.reads(i) or i in self._reached for i in range(len(self.known))]
         self.looked_at = set(self.looked)
         self._emptied = [*self._own.values(), *self._stand_ins.values()]
         for cell in self._emptied:  # traced values end with the trace

@@ -8,9 +8,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["RemovableHandle"]
+__all__ = ["CHANGES", "RemovableHandle"]
 
 _numbers = itertools.count()
+
+
+class Changes:
+    """``count`` is another number after each registration or removal of a hook."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+CHANGES = Changes()
 
 
 class RemovableHandle:
@@ -22,7 +34,9 @@ class RemovableHandle:
         self._hooks = hooks
         self._number = next(_numbers)
         hooks[self._number] = hook
+        CHANGES.count = next(_numbers)
 
     def remove(self) -> None:
         """Take the hook away."""
         self._hooks.pop(self._number, None)
+        CHANGES.count = next(_numbers)

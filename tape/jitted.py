@@ -12,7 +12,7 @@ import numpy as np
 
 from tape import jaxapi, record
 from tape.arguments import Call, Parameters, aval_of, signature
-from tape.binding import STATE, Binding
+from tape.binding import STATE, Binding, TracedError
 from tape.compilation import Compilation
 from tape.configuration import configuration
 from tape.errors import TapeTypeError
@@ -118,9 +118,14 @@ class Jitted:
             inputs = binding.inputs(arrays, variables) if binding.suits(variables) else None
         if inputs is None:
             return self._call(args, kwargs)
+        if binding.unrepeatable and jaxapi.in_trace():
+            return self._call(args, kwargs)
         self._calls += 1
         STATS.hits += 1
-        return binding.run(inputs, arrays, variables)
+        try:
+            return binding.run(inputs, arrays, variables)
+        except TracedError:  # to look for it beforehand would cost more than the rest of the call
+            return self._inline(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function with arguments of any kind, tracing it if it must be."""

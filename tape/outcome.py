@@ -160,7 +160,7 @@ class Outcome:
                 "retain_graph=True to the backward() or gradients() call in it, or compute the outputs again"
             )
             return (*self._end(kind, error), -1)
-        if not any(node in reached for node in self._effects.differentiable()):
+        if not self._effects.reach(reached):
             return None, Place(-1, kind_of(kind.aval)), -1  # only the function's own leaves led to it
         for i, other in enumerate(self.live):
             if other._segment is v._segment and other._place.slot == v._place.slot:
@@ -217,7 +217,7 @@ class Outcome:
         now = holder.now()
         plain = dict(now)
         for key, content in now.items():
-            if content is holder.before.get(key, MISSING) or not _holds_traced(content):
+            if content is holder.before.get(key, MISSING) or not _holds_variables(content):
                 continue
             if key in holder.before:
                 plain[key] = holder.before[key]
@@ -233,14 +233,11 @@ class Outcome:
         self.plain.append((holder, plain))
 
 
-def _holds_traced(content: Any) -> bool:
-    """Tell whether something holds a Variable or an array that exists only in a trace."""
-    if isinstance(content, Handle):
-        return isinstance(content._cell[0], Tracer)
-    if not isinstance(content, (Tracer, list, tuple, dict)):
+def _holds_variables(content: Any) -> bool:
+    """Tell whether something holds a Variable, or an array that exists only in a trace."""
+    if not isinstance(content, (Handle, Tracer, list, tuple, dict)):
         return False
-    leaves = jax.tree.leaves(content, is_leaf=lambda x: isinstance(x, Handle))
-    return any(isinstance(x._cell[0] if isinstance(x, Handle) else x, Tracer) for x in leaves)
+    return any(isinstance(x, (Handle, Tracer)) for x in jax.tree.leaves(content, is_leaf=lambda x: isinstance(x, Handle)))
 
 
 def _origins(segment: Segment, slot: int) -> tuple[bool, bool, set[Any]]:
@@ -258,7 +255,7 @@ def _origins(segment: Segment, slot: int) -> tuple[bool, bool, set[Any]]:
         for step in reversed(segment.state.path()):
             if wanted.isdisjoint(step.slots):
                 continue
-            if step.kernel is None:
+            if step.ends:
                 origin = segment.origins.get(step.slots[0])
                 if isinstance(origin, LeafNode):
                     seen.add(origin)

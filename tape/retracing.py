@@ -67,6 +67,9 @@ def said_of_state(step: Step, found: Reach, given: int) -> dict[str, str]:
         label = f"Variable {name!r}" if i < given else f"captured Variable {name!r}"
         if i >= given:
             said[label] = describe_leaf(v)
+        hooks = sum(h is not None for h in step.hooks[i])
+        if hooks:
+            said[f"{label}: hooks"] = str(hooks)
         if i in step.looked:
             kind = step.grad_kinds[i]
             said[f"{label}: grad"] = "None" if kind is None else f"shape {kind.aval.shape}, dtype {kind.aval.dtype}"

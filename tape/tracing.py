@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tape.jaxapi import ClosedJaxpr
     from tape.reach import Reach
 
-__all__ = ["Step", "StepKernel", "trace_step"]
+__all__ = ["Step", "StepKernel", "hooks_of", "trace_step"]
 
 _ATTEMPTS = 5
 
@@ -54,6 +54,11 @@ class StepKernel(Kernel):
     def __init__(self, name: str, jaxpr: ClosedJaxpr, visible: int, pull: _Pull) -> None:
         super().__init__(name, jaxpr, jax.tree.structure([0] * visible), visible=visible)
         self._pull = pull
+
+    @property
+    def reached(self) -> list[int]:
+        """The inputs to which gradients flow."""
+        return self._pull.reached
 
     def augmented(self) -> Kernel:
         """Return the kernel itself: what its VJP reads is among its outputs."""
@@ -111,7 +116,16 @@ class Step:
         referred = {n for kind, n in _leaves(outcome) if kind in (SAME, GRADIENT)}
         self.relevant = sorted({*self.values, *self.looked, *referred, *[c.source for c in outcome.changes]})
         self.kinds = [v._place.kind for v in self.sources]
+        self.hooks = [hooks_of(v) for v in self.sources]
         self.grad_kinds = [None if g is None else g._place.kind for g in effects.grads]
+
+
+def hooks_of(variable: Any) -> tuple[Any, ...]:
+    """Return the hooks that a sweep to a leaf calls."""
+    extra = variable._extra
+    if extra is None:
+        return ()
+    return (*(() if extra.node is None else extra.node.hooks.values()), None, *extra.post_hooks.values())
 
 
 def _leaves(outcome: Outcome) -> list[tuple[int, Any]]:

@@ -468,6 +468,30 @@ def test_post_accumulate_and_leaf_hooks_run_when_traced():
     close(w.grad, 3 * X)  # once
 
 
+def test_a_hook_registered_or_removed_later_is_noticed():
+    w = tape.Variable(W)
+    step = tape.jit(lambda x: (w * x).sum().backward())
+    gradient = tape.jit(lambda x: tape.gradients((w * x).sum(), w))
+
+    def gradients():
+        w.grad = None
+        step(X)
+        close(w.grad, gradient(X))
+        return w.grad
+
+    close(gradients(), X)
+    handle = w.register_hook(lambda g: g * 5)
+    close(gradients(), X * 5)
+    assert "hooks" in step.explain()
+    handle.remove()
+    close(gradients(), X)
+    seen = []
+    handle = w.register_post_accumulate_grad_hook(lambda v: seen.append(v is w))
+    w.grad = None
+    step(X)
+    assert seen == [True]
+
+
 # -- what makes a new trace -----------------------------------------------------------------------------------------------
 
 
@@ -696,6 +720,35 @@ def test_nested_and_inside_other_transformations():
         close(inner(tape.constant(X)), X * W * 8)
     with jax.disable_jit():
         assert float(tape.jit(lambda x: x * float(x))(3.0)) == 9.0
+
+
+def test_a_step_in_its_steady_state_is_seen_to_be_inside_a_transformation():
+    total, w = tape.constant(np.float32(0.0)), tape.Variable(W)
+
+    @tape.jit
+    def step():
+        total.value = total.value + 1
+        (w * w).sum().backward()
+
+    for _ in range(3):
+        step()
+        w.grad = None
+    with pytest.raises(LeakedTracerError):
+        jax.jit(lambda x: (setattr(total, "value", x * 1.0), step()))(1.0)
+    values = jax.jit(lambda x: (w.detach() * 2).value + x)(1.0)  # what is concrete stays so
+    close(values, W * 2 + 1)
+    assert float(total) == 3.0
+    for donate in (True, False):
+        v = tape.Variable(np.float32(1.0))
+        plus = tape.jit(lambda v=v: setattr(v, "value", v.value + 1), donate_state=donate)
+        for _ in range(3):
+            plus()
+        try:
+            jax.jit(lambda x, plus=plus: (plus(), x)[1])(1.0)  # adds concretely, or says that it cannot
+        except LeakedTracerError:
+            assert float(v) == 4.0
+        else:
+            assert float(v) == 5.0
 
 
 def test_a_pending_capture_runs_first_and_the_rest_stays_pending(stats):
