@@ -1,7 +1,8 @@
 """Functions that take callables: control flow, ``vectorize`` and others, whose callables receive Variables.
 
-A call is traced every time, with the Variables that its callables capture among the inputs (:mod:`tape.captures`), and recorded as one op:
-the traced program.  Equal programs are one op, so that a lambda made anew at each call does not make a new structure.
+A call is traced, with the Variables that its callables capture among the inputs (:mod:`tape.captures`), and recorded as one op: the traced
+program.  Equal programs are one op, so that a lambda made anew at each call does not make a new structure; and where the next trace is known
+to write the same program, it is left out (:mod:`tape.traces`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tape.interning import intern
 from tape.program import look
 from tape.pullback import differentiable
 from tape.segment import LOCAL, Handle
+from tape.traces import Call
 from tape.trie import RECORD
 
 if TYPE_CHECKING:
@@ -106,7 +108,10 @@ def invoke(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: di
                     callables.append(x)
                 continue
             template.append(_INPUT)
-        traced = trace_capturing(_Applied(fun, tree, template), [v._place.kind.aval for v in variables], callables)
+        call = Call((name, tuple([v._place.kind for v in variables])), tree, [fun, *[x for x in template if x is not _INPUT]])
+        known = call.found(_constant)
+        if known is None:
+            traced = trace_capturing(_Applied(fun, tree, template), [v._place.kind.aval for v in variables], callables)
     except TapeError:
         raise
     except jaxapi.CONCRETE_ERRORS:
@@ -115,8 +120,13 @@ def invoke(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: di
         if type(e) not in (TypeError, ValueError, IndexError, OverflowError):
             raise
         raise (errors.wrap(e, name) or e) from e
+    if known is not None:
+        op, before, after = known
+        return record.record(op, [*before, *variables, *after])
     constants = [_constant(c) for c in traced.jaxpr.consts]
     op = intern(name, jaxapi.hoist(traced.jaxpr, traced.used), jax.tree.structure(traced.shapes))
+    if traced.repeatable:
+        call.learn(op, traced.jaxpr.consts, constants, traced.captured)
     return record.record(op, [*constants, *variables, *traced.captured])
 
 

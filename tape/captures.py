@@ -21,6 +21,7 @@ from tape.jaxapi import Tracer, trace
 from tape.reach import reach
 from tape.record import handle
 from tape.segment import LOCAL, Cell, Extra, no_segment
+from tape.statistics import STATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +47,7 @@ class Captures:
     def __init__(self, known: Sequence[Any]) -> None:
         self.known = list(known)
         self.used: list[int] = []  # positions of the known Variables that were met, once the trace has ended
+        self.foreign = False  # constants that somebody outside holds were met unexpectedly
         self.unknown: dict[int, Any] = {}  # id(cell) -> Variable that was met unexpectedly
         self._before = [(v, v._segment, v._place, v._cell) for v in known]
         self._expected = {id(v._cell): i for i, v in enumerate(known)}
@@ -169,12 +171,14 @@ class Captures:
     def missed(self) -> list[Any]:
         """Unknown Variables that are pending, or that require grad and are held outside the trace (which has ended).
 
-        Other constants can stay constants: the trace is made anew at every call.
+        Other constants can stay constants, for this call: the trace is made anew where one that somebody outside holds was met (``foreign``).
         """
         cells = {key: v._cell for key, v in self.unknown.items()}
         held = [n > _ALONE[0] for n in map(sys.getrefcount, self.unknown.values())]
         shared = [n > _ALONE[1] for n in map(sys.getrefcount, cells.values())]
-        flags = zip(self.unknown.values(), held, shared, strict=True)
+        flags = list(zip(self.unknown.values(), held, shared, strict=True))
+        scalars = {id(v) for v in record._SCALARS.values()} if flags else set()
+        self.foreign = any(h or s for v, h, s in flags if id(v) not in scalars)
         return [v for v, h, s in flags if v._cell[0] is None or (v._place.kind.requires_grad and (h or s))]
 
 
@@ -202,13 +206,17 @@ def placeholder(aval: Any) -> Any:
 
 
 class Trace:
-    """A traced callable: its jaxpr, the tree of its results, and the captured Variables, which follow its own inputs."""
+    """A traced callable: its jaxpr, the tree of its results, and the captured Variables, which follow its own inputs.
 
-    def __init__(self, jaxpr: ClosedJaxpr, shapes: Any, captured: list[Any], used: list[int]) -> None:
+    ``repeatable`` tells whether it holds no values of other Variables, and has no effects.
+    """
+
+    def __init__(self, jaxpr: ClosedJaxpr, shapes: Any, captured: list[Any], used: list[int], repeatable: bool) -> None:
         self.jaxpr = jaxpr
         self.shapes = shapes
         self.captured = captured
         self.used = used
+        self.repeatable = repeatable
 
 
 def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Sequence[Any]) -> Trace:
@@ -234,13 +242,15 @@ def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Se
                 captures.begin(arrays[len(avals) :])
                 return fun(*arrays[: len(avals)])
 
+        STATS.traces += 1
         jaxpr, shapes = trace(run, *avals, *[v._place.kind.aval for v in known])
         used = captures.used
         missed = captures.missed()
         if attempt:  # a Variable that is made anew at every trace belongs to none
             missed = [v for v in missed if v._cell[0] is None or v._extra is None or not v._extra.inside]
         if not missed:
-            return Trace(jaxpr, shapes, [known[i] for i in used], [*range(len(avals)), *[len(avals) + i for i in used]])
+            repeatable = not captures.foreign and not jaxpr.effects
+            return Trace(jaxpr, shapes, [known[i] for i in used], [*range(len(avals)), *[len(avals) + i for i in used]], repeatable)
         known = [*[known[i] for i in used], *missed]
     msg = f"the function captured other Variables at each of {_ATTEMPTS} traces; make them outside of it, and pass them or capture the same ones"
     raise TapeRuntimeError(msg)

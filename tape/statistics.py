@@ -22,6 +22,7 @@ class Stats:
         hits: runs of a program compiled before.
         compiles: programs compiled.
         compile_seconds: time spent on that, in seconds.
+        traces: runs of callables of control flow, checkpoints and others that look for their program; none where the last one still holds.
         reasons: why programs were compiled: a new structure, or what differs from the last program of the same ops (shapes, settings, a
             function or parameter, the results that are held).
 
@@ -42,6 +43,7 @@ class Stats:
         self.hits = 0
         self.compiles = 0
         self.compile_seconds = 0.0
+        self.traces = 0
         self.reasons: Counter[str] = Counter()
         self._start = self._total()
 
@@ -91,6 +93,7 @@ class Stats:
             "hits": self.hits,
             "compiles": self.compiles,
             "compile_seconds": round(self.compile_seconds, 3),
+            "traces": self.traces,
             "reasons": dict(self.reasons),
             "live_entries": self.live_entries,
             "live_bytes": self.live_bytes,

@@ -1,0 +1,470 @@
+"""Callables are traced once for what they depend on, and again whenever any of that changed."""
+
+import collections
+import contextlib
+import dataclasses
+import enum
+import functools
+import itertools
+import math
+import random
+import time
+import types
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tape
+import tape.lax
+import tape.nn
+import tape.numpy as tnp
+from tape import record, traces
+
+X = jnp.array([0.3, 0.7, 1.2])
+W = jnp.array([0.5, 1.5, -0.4])
+SCALE = 2.0
+SHIFT = tape.Variable(W)
+HELPERS = types.ModuleType("helpers")
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch):
+    """Start from nothing known, and from names that the namespaces have made."""
+    monkeypatch.setattr(traces, "_KNOWN", {})
+    _ = (
+        tnp.sin,
+        tnp.cos,
+        tnp.tanh,
+        tnp.sum,
+        tape.lax.map,
+        tape.lax.scan,
+        tape.lax.cond,
+        tape.lax.fori_loop,
+        tape.lax.while_loop,
+        tape.nn.relu,
+    )
+    return traces._KNOWN
+
+
+def traced(run):
+    """How often ``run()`` traces a callable."""
+    before = tape.stats().traces
+    run()
+    return tape.stats().traces - before
+
+
+def settled(run):
+    """How often ``run()`` traces a callable once it has run."""
+    run()
+    run()
+    return traced(run)
+
+
+def test_a_function_made_anew_is_traced_once():
+    w = tape.Variable(W)
+    first = traced(lambda: tape.lax.map(lambda a: tnp.sin(a * w), X))
+    assert first == 1
+
+    def run():
+        return tape.lax.map(lambda a: tnp.cos(a * w), X)
+
+    assert settled(run) == 0
+    np.testing.assert_allclose(run().value, jax.lax.map(lambda a: jnp.cos(a * W), X), rtol=1e-6)
+
+
+class Cell:
+    def __init__(self, w):
+        self.w = w
+        self.power = 2
+
+    @property
+    def squared(self):
+        return self.w**self.power
+
+    def body(self, c, a):
+        return self.step(c, a), None
+
+    def step(self, c, a):
+        return tnp.tanh(c * self.squared + a)
+
+    __call__ = body
+
+
+class State(typing.NamedTuple):
+    h: typing.Any
+    n: typing.Any
+
+
+class Mode(enum.Enum):
+    FAST = 1
+    SLOW = 2
+
+
+@dataclasses.dataclass
+class Options:
+    rate: float
+    mode: Mode = Mode.FAST
+
+    def scaled(self, x):
+        return x * self.rate if self.mode is Mode.FAST else x / self.rate
+
+
+def _rnn(w):
+    p = {"w": w, "layers": [w, 2.0]}
+
+    def cell(h, x):
+        h = tape.nn.relu(h * p["w"] + x * p["layers"][1])
+        return h, h
+
+    return lambda: tape.lax.scan(cell, X, X)
+
+
+def _namedtuple(w):
+    def cell(state, x):
+        return State(state.h * w + x, state.n + 1), state._replace(h=x).h
+
+    return lambda: tape.lax.scan(cell, State(X, 0), X)
+
+
+def _dataclass(w):
+    options = Options(3.0)
+    return lambda: tape.lax.map(lambda a: options.scaled(a) * w, X)
+
+
+def _passed_around(w):
+    layers = [Cell(w), Cell(w)]
+
+    def body(c, a):
+        for layer in layers:
+            c = layer.step(c, a)
+        return c, None
+
+    return lambda: tape.lax.scan(body, X, X)
+
+
+def _partial(w):
+    return lambda: tape.lax.map(functools.partial(lambda k, a: a * k * w, 3), X)
+
+
+def _checkpointed(w):
+    block = tape.checkpoint(lambda a: tnp.sin(a * w), policy=tape.checkpoint_policies.dots_saveable)
+    return lambda: tape.lax.scan(lambda c, a: (block(c) + a, None), X, X)
+
+
+def _math_and_numpy(w):
+    table = np.array([1.0, 2.0], np.float32)
+    return lambda: tape.lax.map(lambda a: a * w * math.sqrt(2) + np.sqrt(3) + table[0] + SCALE * jnp.pi, X)
+
+
+REPEATED = {
+    "checkpoint": lambda w: lambda: tape.checkpoint(lambda a: tnp.sin(a * w))(X),
+    "checkpoint with a policy": lambda w: (
+        lambda: tape.checkpoint(lambda a: tnp.sin(a * w), policy=tape.checkpoint_policies.save_only_these_names("a"))(X)
+    ),
+    "checkpoint inside": _checkpointed,
+    "cond": lambda w: lambda: tape.lax.cond(w.sum() > 0, lambda a: tnp.sin(a) * w, lambda a: a * w, X),
+    "dataclass": _dataclass,
+    "fori_loop": lambda w: lambda: tape.lax.fori_loop(0, 3, lambda i, c: tnp.sin(c * w) + i, X),
+    "global Variable": lambda _: lambda: tape.lax.map(lambda a: a * SHIFT, X),
+    "math and numpy": _math_and_numpy,
+    "method": lambda w: functools.partial(lambda cell: tape.lax.scan(cell.body, X, X), Cell(w)),
+    "object that is called": lambda w: functools.partial(lambda cell: tape.lax.scan(cell, X, X), Cell(w)),
+    "objects passed around": _passed_around,
+    "named tuple": _namedtuple,
+    "nested": lambda w: lambda: tape.lax.scan(lambda c, a: (tape.lax.cond(a > 0.5, lambda: c * w, lambda: c), None), X, X),
+    "partial": _partial,
+    "RNN": _rnn,
+    "vectorize": lambda w: lambda: tnp.vectorize(lambda a, b: a * b + tnp.sum(w))(X, X),
+    "while_loop": lambda w: lambda: tape.lax.while_loop(lambda c: c[1] < 3, lambda c: (c[0] * w, c[1] + 1), (w, 0)),
+}
+
+
+@pytest.mark.parametrize("make", REPEATED.values(), ids=REPEATED)
+def test_what_is_understood_is_traced_no_more(make):
+    assert settled(make(tape.Variable(W))) == 0
+
+
+def _counter(w):
+    count = 0
+
+    def body(a):
+        nonlocal count
+        count += 1
+        return a * w + count
+
+    return lambda: tape.lax.map(body, X)
+
+
+def _appending(w):
+    seen = []
+
+    def body(a):
+        seen.append(1)
+        return a * w
+
+    return lambda: tape.lax.map(body, X)
+
+
+def _leaving(w):
+    last = tape.Variable(0.0)
+
+    def body(a):
+        nonlocal last
+        last = a * w
+        return last
+
+    return lambda: tape.lax.map(body, X)
+
+
+class Remembering:
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, a):
+        self.calls += 1
+        return a
+
+
+class Lazy:
+    def __getattr__(self, name):
+        return random.random()  # noqa: S311 - no secrets
+
+
+class Doubled(tape.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2
+
+
+def _generator(w):
+    numbers = itertools.count()
+    return lambda: tape.lax.map(lambda a: a * w + next(numbers), X)
+
+
+def _large(w):
+    table = np.ones(5000, np.float32)
+    return lambda: tape.lax.map(lambda a: a * w + table[0], X)
+
+
+@functools.lru_cache
+def remembered(x):
+    return x
+
+
+def _importing(a):
+    import tape.numpy as n
+
+    return n.sin(a)
+
+
+REFUSED = {
+    "append": _appending,
+    "attribute set": lambda _: functools.partial(tape.lax.map, Remembering(), X),
+    "attributes made when asked": lambda w: functools.partial(lambda o: tape.lax.map(lambda a: a * w + o.anything, X), Lazy()),
+    "callback": lambda w: lambda: tape.lax.map(lambda a: (jax.debug.callback(lambda: None), a * w)[1], X),
+    "clock": lambda w: lambda: tape.lax.map(lambda a: a * w + time.time(), X),
+    "counter": _counter,
+    "dictionary with a default": lambda w: functools.partial(
+        lambda d: tape.lax.map(lambda a: a * w + d["n"], X), collections.defaultdict(int)
+    ),
+    "Function": lambda w: lambda: tape.lax.map(lambda a: Doubled.apply(a * w), X),
+    "generator": _generator,
+    "getattr": lambda w: functools.partial(lambda o, name: tape.lax.map(lambda a: a * getattr(o, name), X), Cell(w), "w"),
+    "import": lambda _: lambda: tape.lax.map(_importing, X),
+    "large array": _large,
+    "left behind": _leaving,
+    "lru_cache": lambda w: lambda: tape.lax.map(lambda a: a * w + remembered(1), X),
+    "print": lambda w: lambda: tape.lax.map(lambda a: (print(), a * w)[1], X),
+    "random": lambda w: lambda: tape.lax.map(lambda a: a * w + random.random(), X),  # noqa: S311 - no secrets
+    "random of NumPy": lambda w: lambda: tape.lax.map(lambda a: a * w + np.random.rand(), X),  # noqa: NPY002
+    "random generator": lambda w: functools.partial(lambda r: tape.lax.map(lambda a: a * w + r.random(), X), random.Random(0)),  # noqa: S311 - no secrets
+}
+
+
+@pytest.mark.parametrize("make", REFUSED.values(), ids=REFUSED)
+def test_what_is_not_understood_is_traced_every_time(make, capsys):
+    assert settled(make(tape.Variable(W))) >= 1
+
+
+def helper(x):
+    return x * 2
+
+
+class World:
+    """Whatever a callable can depend on; ``run`` uses all of it, and a change of any must be seen."""
+
+    rate = 3.0
+
+    def __init__(self):
+        self.w, self.v = tape.Variable(W), tape.Variable(X * 2)
+        self.shared = [self.w, self.v]
+        self.plain = {"a": 1.0, "names": ["sin"], "state": State(1.0, 2)}
+        self.options = Options(0.5)
+        self.table = np.array([1.0, 2.0], np.float32)
+        self.array = X
+        self.x = X
+        self.reverse = False
+        self.mode = Mode.FAST
+        self.layers = [Cell(self.v)]
+        self.body, self.set_offset = self._make()
+        self.other = lambda a: a
+        self.decorated = tape.checkpoint(lambda a: tnp.tanh(a * self.w))
+
+    def _make(self):
+        offset = 1.0
+
+        def set_offset(value):
+            nonlocal offset
+            offset = value
+
+        def body(c, a, scale=2.0, *, power=2):
+            for layer in self.layers:
+                c = layer.step(c, a)
+            found = c * self.shared[0] + helper(a) * SCALE + HELPERS.factor * self.shared[1]
+            function = tnp.sin if "sin" in self.plain["names"] else tnp.cos
+            found = function(found * offset) * self.rate + self.plain["a"] * scale**power + self.plain["state"].h
+            found = self.options.scaled(found) + self.table[1] + tnp.tanh(self.array).sum() + tape.constant(self.array)
+            found = found + self.other(a) + c * SHIFT
+            return self.decorated(found), found if self.mode is Mode.FAST else -found
+
+        return body, set_offset
+
+    def run(self):
+        """Return the results of a scan over all this."""
+        return tape.lax.scan(self.body, self.w, self.x, reverse=self.reverse)
+
+    def results(self):
+        """Return the values and gradients of that."""
+        last, outputs = self.run()
+        leaves = list(dict.fromkeys([v for v in (*self.shared, SHIFT) if v.requires_grad]))
+        gradients = tape.gradients(last.sum() + (outputs * outputs).sum(), leaves, unconnected="zero")
+        return [np.asarray(v.value) for v in (last, outputs, *gradients)]
+
+
+def _global_scale(_, n):
+    globals()["SCALE"] = 2.0 + n
+
+
+def _global_helper(_, n):
+    globals()["helper"] = [lambda x: x * 2, lambda x: x * 3, tnp.sin][n]
+
+
+def _swap(world, _):
+    world.shared.reverse()
+
+
+def _same(world, _):
+    world.shared[1] = world.shared[0]
+
+
+CHANGES = {
+    "array": lambda world, n: setattr(world, "array", X + n),
+    "attribute": lambda world, n: setattr(world.options, "rate", 0.5 + n),
+    "class attribute": lambda _, n: setattr(World, "rate", 3.0 + n),
+    "constant": lambda world, n: world.shared.__setitem__(1, world.shared[1].detach().requires_grad_(n != 1)),
+    "default": lambda world, n: setattr(world.body, "__defaults__", (2.0 + n,)),
+    "dictionary": lambda world, n: world.plain.update(a=[1.0, -0.0, 0.0][n]),
+    "dtype": lambda world, n: setattr(world, "x", X.astype([jnp.float32, jnp.float16, jnp.int32][n])),
+    "function": lambda world, n: setattr(world, "other", [lambda a: a, lambda a: -a, lambda a: a + n][n]),
+    "function's code": lambda world, n: setattr(world.other, "__code__", [lambda a: a, lambda a: a * 7, lambda a: a - 1][n].__code__),
+    "global": _global_scale,
+    "global function": _global_helper,
+    "keyword default": lambda world, n: setattr(world.body, "__kwdefaults__", {"power": 2 + n}),
+    "length": lambda world, n: setattr(world, "x", jnp.concatenate([X] * (n + 1))),
+    "list": lambda world, n: world.plain["names"].__setitem__(0, ["sin", "cos", "tan"][n]),
+    "member": lambda world, n: setattr(world, "mode", [Mode.FAST, Mode.SLOW, Mode.FAST][n]),
+    "method": lambda _, n: setattr(Cell, "step", [STEP, lambda _, c, a: c + a, lambda self, c, a: c * self.w - a][n]),
+    "module": lambda _, n: setattr(HELPERS, "factor", [1.5, 2, True][n]),
+    "more layers": lambda world, n: setattr(world, "layers", [Cell(world.v)] * n),
+    "named tuple": lambda world, n: world.plain.update(state=State(1.0 + n, 2)),
+    "nonlocal": lambda world, n: world.set_offset(1.0 + n),
+    "NumPy array": lambda world, n: world.table.__setitem__(1, 2.0 + n),
+    "one Variable for two": _same,
+    "option": lambda world, n: setattr(world.options, "mode", [Mode.FAST, Mode.SLOW, Mode.FAST][n]),
+    "other Variable": lambda world, n: world.shared.__setitem__(1, tape.Variable(W + n)),
+    "pending Variable": lambda world, n: world.shared.__setitem__(1, world.w * n),
+    "property": lambda _, n: setattr(Cell, "squared", [SQUARED, property(lambda self: self.w), property(lambda _: 2.0)][n]),
+    "rebound": lambda world, n: setattr(world.w, "value", W * (n + 1)),
+    "shape": lambda world, n: world.shared.__setitem__(1, tape.Variable([2.0, jnp.ones(1), jnp.ones(3)][n])),
+    "static": lambda world, n: setattr(world, "reverse", bool(n)),
+    "swap": _swap,
+}
+STEP, SQUARED = Cell.step, Cell.squared
+
+
+def _restore():
+    HELPERS.factor = 1.5
+    World.rate, Cell.step, Cell.squared = 3.0, STEP, SQUARED
+    globals()["SCALE"], globals()["helper"] = 2.0, HELPER
+
+
+HELPER = helper
+
+
+@contextlib.contextmanager
+def forgotten():
+    """Have every callable be traced."""
+    kept, traces._KNOWN = traces._KNOWN, {}
+    try:
+        yield
+    finally:
+        traces._KNOWN = kept
+
+
+def entry(run):
+    """What a call records: the op, which is the same one for the same program, and its inputs."""
+    with pytest.MonkeyPatch.context() as patch:
+        recorded, plain = [], record.record
+        patch.setattr(record, "record", lambda op, inputs: recorded.append((op, inputs)) or plain(op, inputs))
+        run()
+    op, inputs = recorded[-1]  # those before are inside
+    return op, [v._place.kind for v in inputs], [v._cell if v._cell[0] is None else v._cell[0] for v in inputs]
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(CHANGES)), st.integers(0, 2), st.booleans()), min_size=1, max_size=4))
+def test_every_change_is_seen(changes):
+    _restore()
+    try:
+        world = World()
+        for name, n, grad in [("global", 0, True), *changes]:
+            CHANGES[name](world, n)
+            with tape.set_grad_enabled(grad):
+                op, kinds, values = entry(world.run)
+                with forgotten():
+                    expected, expected_kinds, expected_values = entry(world.run)
+            assert op is expected, name
+            assert kinds == expected_kinds, name
+            for ours, theirs in zip(values, expected_values, strict=True):
+                assert ours is theirs or np.array_equal(ours, theirs), name
+    finally:
+        _restore()
+
+
+@pytest.mark.parametrize("name", ["constant", "nonlocal", "rebound", "shape"])
+def test_values_and_gradients_after_a_change(name):
+    _restore()
+    world = World()
+    world.results()
+    world.results()
+    CHANGES[name](world, 1)
+    found = world.results()
+    with forgotten():
+        expected = world.results()
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_world_is_understood():
+    """Else nothing above is tested."""
+    _restore()
+    world = World()
+    assert settled(world.run) == 0
