@@ -6,7 +6,6 @@ import contextlib
 import gc
 import json
 import pathlib
-import resource
 import subprocess
 import sys
 import time
@@ -98,7 +97,7 @@ def peak(name: str, system: str) -> dict[str, Any]:
     step = its.step(workload.program, parameters)
     for _ in range(TURNS):
         its.wait(step(*data))
-    return {"before": before, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    return {"before": before, "peak": highest()}
 
 
 def growth(system: str, count: str) -> dict[str, Any]:
@@ -120,10 +119,17 @@ def growth(system: str, count: str) -> dict[str, Any]:
 
 def resident() -> float:
     """Return MB of resident memory now."""
-    statm = pathlib.Path("/proc/self/statm")
-    if not statm.exists():  # not Linux: the peak is the next best
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return int(statm.read_text(encoding="ascii").split()[1]) * resource.getpagesize() / 2**20
+    return _status("VmRSS")
+
+
+def highest() -> float:
+    """Return MB of resident memory at its peak."""
+    return _status("VmHWM")  # getrusage would return the peak of the process that started this one, if that was higher
+
+
+def _status(field: str) -> float:
+    text = pathlib.Path("/proc/self/status").read_text(encoding="utf-8")
+    return next(int(line.split()[1]) / 1024 for line in text.splitlines() if line.startswith(f"{field}:"))
 
 
 MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {"imports": imports, "steps": steps, "peak": peak, "growth": growth}
