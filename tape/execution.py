@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Execution"]
 
 # A structure is compiled when it comes back within so many runs, times the square of its meetings; or for the so-manieth time.
-SOON = 2
+SOON = 1
 OFTEN = 16
 
 
