@@ -87,7 +87,9 @@ def geometric_mean(values: Sequence[float]) -> float:
 def _batch(step: Callable[[], Any], wait: Callable[[Any], None], count: int) -> float:
     """Seconds for ``count`` steps, what they computed waited for at the end."""
     started = time.perf_counter()
+    result = None
     for _ in range(count):
+        result = None  # a loop drops what a step returned before the next step, not after it
         result = step()
     wait(result)
     return time.perf_counter() - started
