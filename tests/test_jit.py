@@ -283,6 +283,50 @@ def test_an_argument_that_is_also_captured():
     close(v, X * 4)
 
 
+def test_an_argument_that_is_read_and_also_assigned_to():
+    w, v = tape.constant(W), tape.constant(X)
+
+    @tape.jit
+    def step(p):
+        w.value = w.value * 2
+        return p + 0
+
+    for p, expected in ((v, X), (v, X), (w, W * 8), (v, X)):
+        close(step(p), expected)
+    close(w, W * 16)
+
+
+def test_gradients_are_new_variables_at_every_call():
+    w = tape.Variable(W)
+    step = tape.jit(lambda x: (w * x).sum().backward())
+    clear = tape.jit(lambda x: (w.zero_grad(), w * 0 + x)[1].detach())
+    step(X)
+    step(X)
+    for n in range(2, 5):
+        old = w.grad
+        step(X)
+        close(old, n * X)
+        close(w.grad, (n + 1) * X)
+    for _ in range(3):
+        w.grad = X
+        close(clear(X), X)
+        assert w.grad is None
+
+
+def test_a_parameter_that_is_assigned_before_it_is_read_gets_the_gradient():
+    w = tape.Variable(W)
+
+    @tape.jit
+    def f(x):
+        w.value = x.value * 2
+        return (w * w).sum()
+
+    for _ in range(2):
+        w.grad = None
+        f(X).backward()
+        close(w.grad, 4 * X)
+
+
 def test_static_arguments():
     traces = []
 

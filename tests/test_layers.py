@@ -10,7 +10,17 @@ ROOT = pathlib.Path(__file__).parent.parent
 SOURCES = sorted([*ROOT.glob("tape/**/*.py"), *ROOT.glob("interop/**/*.py")])
 
 # From the top to the bottom: what a user calls, what sweeps, what runs, what records, what differentiates one op.
-WAY = ["tape", "tape.transforms", "tape.variable", "tape.differentiation", "tape.sweep", "tape.emission", "tape.program", "tape.staging"]
+WAY = [
+    "tape",
+    "tape.jitted",
+    "tape.transforms",
+    "tape.variable",
+    "tape.differentiation",
+    "tape.sweep",
+    "tape.emission",
+    "tape.program",
+    "tape.staging",
+]
 WAY += ["tape.record", "tape.trie", "tape.pullback", "tape.linear", "tape.jaxapi"]
 
 
