@@ -15,6 +15,7 @@ from tape.interning import intern
 from tape.kernel import Op
 from tape.program import look
 from tape.segment import LOCAL, Handle
+from tape.traces import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -37,8 +38,8 @@ def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
 
         ``jax_fun`` is traced once for each choice of shapes, dtypes and static arguments.  What it reads besides its arguments is read
         then: arrays and constant Variables that it closes over (it is traced anew when such a Variable was rebound), and plain Python
-        state, whose later changes it does not see.  Lifting a function made anew at every step costs a trace each time, but no compilation:
-        equal programs are one op, and the arrays in closures are inputs of it.
+        state, whose later changes it does not see.  Lifting a function made anew at every step costs no compilation (equal programs are one
+        op, and the arrays in closures are inputs of it), and a trace each time only where what it depends on is not known to be the same.
 
     Raises:
         TapeTypeError: ``jax_fun`` cannot be called; or it does not fit its arguments (JAX's message).
@@ -86,11 +87,19 @@ def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
         trace = traces.get(key)
         if trace is None or trace.applied.stale():
             applied = _Applied(jax_fun, tree, template, name)
+            static = [x.value for x in template if x is not _DYNAMIC]
+            call = Call((lift, name, tuple([x is _DYNAMIC for x in template]), kinds), tree, [jax_fun, *static])
+            known = call.found(record.constant) if trace is None else None
+            if known is not None:
+                trace = traces[key] = _Trace(applied, known[0], known[1])
+                return record.record(trace.op, [*trace.constants, *variables])
             jaxpr, shapes = _traced(applied, name, [k.aval for k in kinds])
             if any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts):  # it belongs to the JAX transformation that is running
                 return record.record(Op(name, applied), variables)
             op = intern(name, jaxapi.hoist(jaxpr, range(len(variables))), jax.tree.structure(shapes))
             trace = traces[key] = _Trace(applied, op, [record.constant(c) for c in jaxpr.consts])
+            if not applied.reads and not jaxpr.effects:
+                call.learn(op, jaxpr.consts, trace.constants, ())
         return record.record(trace.op, [*trace.constants, *variables])
 
     return lifted

@@ -13,6 +13,7 @@ import enum
 import functools
 import reprlib
 import types
+from abc import ABCMeta
 from typing import Any
 
 from tape import boundary
@@ -25,6 +26,7 @@ __all__ = ["RefusedError", "Snapshot"]
 
 _LIMIT = 4000  # parts of a key
 _BYTES_LIMIT = 1 << 12  # of an array of NumPy, which may change and so is compared by value
+_NUMBERS = frozenset({bool, int, float, complex})
 _FOLLOWED = object()
 # Methods that run when objects are made, copied, written or destroyed: not while a function is traced, unless it names them.
 _SELDOM = words(
@@ -117,6 +119,8 @@ class Snapshot:
         self._alive.append(cell)
         self.variables.append(value)
         self._key += (value._place.kind, value._segment is None)
+        if type(cell[0]) in _NUMBERS:  # it is part of the program, not an input
+            self.add(cell[0])
 
     def _array(self, value: Any) -> None:
         self.arrays.append(value)
@@ -155,7 +159,7 @@ class Snapshot:
 
     def _partial(self, value: Any) -> None:
         self._key.append(functools.partial)
-        for item in (value.func, value.args, value.keywords):
+        for item in (value.func, value.args, value.keywords, vars(value)):
             self.add(item)
 
     def _library(self, value: Any) -> None:
@@ -168,8 +172,9 @@ class Snapshot:
             if not is_plain_tuple(value):
                 raise RefusedError
             self._fields = self._fields.union(value._fields)
-        self._key += (type, id(value))
-        self._alive.append(value)
+            self._key += (type, value)
+            return
+        self._key += (is_pure, id(value))
 
     def _member(self, value: Any) -> None:
         """Add a member of an enumeration."""
@@ -232,6 +237,10 @@ class Snapshot:
             self.add(default)
         if function.__kwdefaults__:
             self.add(function.__kwdefaults__)
+        for name, item in vars(function).items():
+            if name != "__wrapped__":
+                self._key.append(name)
+                self.add(item)
         if is_library(code.co_filename):
             self._made_by_library(function)
             return
@@ -280,6 +289,8 @@ class Snapshot:
         of_class = isinstance(value, type)
         kind = value if of_class else type(value)
         found = held_by_class(kind, name)
+        if of_class and type(kind) not in (type, ABCMeta, enum.EnumMeta):
+            return MISSING
         if not of_class:
             if kind.__getattribute__ is not object.__getattribute__:
                 return MISSING

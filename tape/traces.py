@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Call"]
 
 _LIMIT = 512
-_BYTES_LIMIT = 1 << 20  # of the arrays that one trace made
+_BYTES_LIMIT = 1 << 16  # of the arrays that one trace made
 _KNOWN: dict[Hashable, _Known] = {}  # the oldest first
 
 

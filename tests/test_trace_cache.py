@@ -5,12 +5,15 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import gc
 import itertools
 import math
 import random
+import sys
 import time
 import types
 import typing
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +22,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import interop
 import tape
 import tape.lax
 import tape.nn
 import tape.numpy as tnp
-from tape import record, traces
+from tape import record, snapshot, traces
+from tape.segment import LOCAL
 
 X = jnp.array([0.3, 0.7, 1.2])
 W = jnp.array([0.5, 1.5, -0.4])
@@ -299,6 +304,10 @@ def helper(x):
     return x * 2
 
 
+def sized(a):
+    return a * sized.size
+
+
 class World:
     """Whatever a callable can depend on; ``run`` uses all of it, and a change of any must be seen."""
 
@@ -375,6 +384,7 @@ CHANGES = {
     "dictionary": lambda world, n: world.plain.update(a=[1.0, -0.0, 0.0][n]),
     "dtype": lambda world, n: setattr(world, "x", X.astype([jnp.float32, jnp.float16, jnp.int32][n])),
     "function": lambda world, n: setattr(world, "other", [lambda a: a, lambda a: -a, lambda a: a + n][n]),
+    "function's attribute": lambda world, n: (setattr(world, "other", sized), setattr(sized, "size", n)),
     "function's code": lambda world, n: setattr(world.other, "__code__", [lambda a: a, lambda a: a * 7, lambda a: a - 1][n].__code__),
     "global": _global_scale,
     "global function": _global_helper,
@@ -388,6 +398,7 @@ CHANGES = {
     "named tuple": lambda world, n: world.plain.update(state=State(1.0 + n, 2)),
     "nonlocal": lambda world, n: world.set_offset(1.0 + n),
     "NumPy array": lambda world, n: world.table.__setitem__(1, 2.0 + n),
+    "number": lambda world, n: world.shared.__setitem__(1, tape.constant([2.0, 3.0, -0.0][n])),
     "one Variable for two": _same,
     "option": lambda world, n: setattr(world.options, "mode", [Mode.FAST, Mode.SLOW, Mode.FAST][n]),
     "other Variable": lambda world, n: world.shared.__setitem__(1, tape.Variable(W + n)),
@@ -420,14 +431,35 @@ def forgotten():
         traces._KNOWN = kept
 
 
+class RecordedError(Exception):
+    """Instead of a record."""
+
+
 def entry(run):
-    """What a call records: the op, which is the same one for the same program, and its inputs."""
+    """What a call would record: the op, which is the same one for the same program, the kinds of its inputs, and their values or cells."""
+    plain = record.record
+
+    def stop(op, inputs):
+        if LOCAL.captures is None:
+            raise RecordedError(op, inputs)
+        return plain(op, inputs)
+
     with pytest.MonkeyPatch.context() as patch:
-        recorded, plain = [], record.record
-        patch.setattr(record, "record", lambda op, inputs: recorded.append((op, inputs)) or plain(op, inputs))
-        run()
-    op, inputs = recorded[-1]  # those before are inside
+        patch.setattr(record, "record", stop)
+        with pytest.raises(RecordedError) as info:
+            run()
+    op, inputs = info.value.args
     return op, [v._place.kind for v in inputs], [v._cell if v._cell[0] is None else v._cell[0] for v in inputs]
+
+
+def agrees(run):
+    """Whether a call records what it would if it were traced."""
+    op, kinds, values = entry(run)
+    with forgotten():
+        expected, expected_kinds, expected_values = entry(run)
+    return (op, kinds) == (expected, expected_kinds) and all(
+        ours is theirs or np.array_equal(ours, theirs) for ours, theirs in zip(values, expected_values, strict=True)
+    )
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(CHANGES)), st.integers(0, 2), st.booleans()), min_size=1, max_size=4))
@@ -438,15 +470,22 @@ def test_every_change_is_seen(changes):
         for name, n, grad in [("global", 0, True), *changes]:
             CHANGES[name](world, n)
             with tape.set_grad_enabled(grad):
-                op, kinds, values = entry(world.run)
-                with forgotten():
-                    expected, expected_kinds, expected_values = entry(world.run)
-            assert op is expected, name
-            assert kinds == expected_kinds, name
-            for ours, theirs in zip(values, expected_values, strict=True):
-                assert ours is theirs or np.array_equal(ours, theirs), name
+                assert agrees(world.run), name
     finally:
         _restore()
+
+
+BLIND = {"array": "array", "atom": "static", "float": "attribute", "member": "member", "numpy": "NumPy array"}
+
+
+@pytest.mark.parametrize("category", BLIND)
+def test_planted_blindness_is_seen(category, monkeypatch):
+    monkeypatch.setitem(snapshot._WAYS, category, lambda *_: None)
+    _restore()
+    world = World()
+    assert agrees(world.run)
+    CHANGES[BLIND[category]](world, 1)
+    assert not agrees(world.run)
 
 
 @pytest.mark.parametrize("name", ["constant", "nonlocal", "rebound", "shape"])
@@ -461,6 +500,50 @@ def test_values_and_gradients_after_a_change(name):
         expected = world.results()
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_lifted_function_made_anew_is_traced_once(monkeypatch):
+    runs = []
+    lift = sys.modules["interop.lift"]
+    monkeypatch.setattr(lift, "_traced", functools.partial(lambda plain, *args: runs.append(1) or plain(*args), lift._traced))
+    x, scale, array = tape.Variable(X), 2.0, W
+
+    def run(power):
+        return interop.lift(lambda a, n: jnp.sin(a * array) * scale + (a if n == "linear" else a * a))(x, power)
+
+    for _ in range(3):
+        np.testing.assert_allclose(run("linear").value, jnp.sin(X * W) * 2 + X, rtol=1e-5)
+    assert len(runs) == 1
+    np.testing.assert_allclose(run("square").value, jnp.sin(X * W) * 2 + X * X, rtol=1e-5)
+    scale = 3.0
+    np.testing.assert_allclose(run("square").value, jnp.sin(X * W) * 3 + X * X, rtol=1e-5)
+    array = W * 2
+    np.testing.assert_allclose(run("square").value, jnp.sin(X * W * 2) * 3 + X * X, rtol=1e-5)
+    assert len(runs) == 4
+    constant = tape.constant(W)
+    for n in (1, 2):
+        constant.value = W * n
+        found = interop.lift(lambda a: a * constant.value)(x)
+        np.testing.assert_allclose(found.value, X * W * n, rtol=1e-5)
+
+
+def test_arrays_and_callables_are_let_go():
+    array = jnp.ones(7)
+    ref = weakref.ref(array)
+    kept = weakref.ref(body := lambda a, array=array: a * array.sum())
+    tape.lax.map(body, X)
+    tape.lax.map(body, X)
+    del array, body
+    gc.collect()
+    assert ref() is None
+    assert kept() is None
+
+
+def test_what_is_known_is_bounded(monkeypatch):
+    monkeypatch.setattr(traces, "_LIMIT", 4)
+    for i in range(10):
+        tape.lax.map(lambda a, i=i: a * float(i), X)
+    assert len(traces._KNOWN) == 4
 
 
 def test_the_world_is_understood():
