@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tape.blocks import LEAST, block_of, cut
 from tape.failures import StoppedError
+from tape.preparation import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +49,7 @@ def interpret(state: State, keep: tuple[int, ...], leaves: Sequence[Any], *, by_
 
     """
     entries, slots = needed_entries(state, keep)
+    prepare(entries, slots, leaves)
     values: list[Any] = [None] * state.n_slots
     for slot, value in zip(slots, leaves, strict=True):
         values[slot] = value

@@ -94,6 +94,11 @@ class Kernel:
         self.transient = any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts)
 
     @property
+    def cold(self) -> bool:
+        """Whether nobody asked for its executable yet."""
+        return self._executable is None
+
+    @property
     def executable(self) -> Callable[..., Sequence[Any]]:
         """The kernel compiled on its own, for structures that are interpreted entry by entry."""
         if self._executable is None:
