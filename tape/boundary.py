@@ -12,6 +12,7 @@ from tape.segment import LOCAL, Handle
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tape.kinds import Place
     from tape.segment import Segment
 
 __all__ = [
@@ -90,18 +91,19 @@ def gone(cell: Any, what: str) -> None:
     _GONE[id(cell)] = (cell, what)
 
 
-def awaited(cell: Any, segment: Segment | None) -> Segment:
+def awaited(cell: Any, segment: Segment | None, place: Place) -> Segment:
     """Return the segment that an empty cell waits for, given where its Variable says it belongs.
 
     Raises:
         LeakedTracerError: its value existed only while a function was traced.
 
     """
-    found = _GONE.get(id(cell))
-    if found is not None:
-        raise LeakedTracerError(found[1])
-    assert segment is not None, "a leaf without a value"
-    return segment
+    lost = _GONE.get(id(cell))
+    if lost is not None:
+        raise LeakedTracerError(lost[1])
+    found: Segment | None = place.segment if segment is None else segment
+    assert found is not None, "a leaf without a value"
+    return found
 
 
 def is_traced(variable: Handle) -> bool:

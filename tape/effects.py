@@ -109,7 +109,7 @@ class Effects(Captures):
                 self._unexpected(variable)
                 if value is not None:
                     return variable
-                boundary.awaited(cell, variable._segment)
+                boundary.awaited(cell, variable._segment, variable._place)
                 traced = captures.placeholder(variable._place.kind.aval)
             stand_in = self._stand_ins[key] = [traced]
         made = handle(None, Place(-1, variable._place.kind), stand_in)

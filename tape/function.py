@@ -15,6 +15,7 @@ import numpy as np
 from tape import boundary, emission, jaxapi, record
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeTypeError
 from tape.kernel import Op
+from tape.kinds import Place
 from tape.modes import enable_grad, no_grad
 from tape.plan import FunctionOp
 from tape.program import look
@@ -34,18 +35,24 @@ __all__ = ["Context", "Function"]
 class _Kept:
     """A saved Variable, kept without a reference to the Variable or to the function's own segment (which keeps the context)."""
 
-    __slots__ = ("cell", "node", "own", "place", "segment")
+    __slots__ = ("cell", "leaf", "node", "own", "place", "segment")
 
     def __init__(self, variable: Handle, own: Segment) -> None:
         self.cell = variable._cell
         self.place = variable._place
+        self.leaf = self.place.segment is own  # a leaf that waits for it
+        if self.leaf:
+            self.place = Place(self.place.slot, self.place.kind)
         self.own = variable._segment is own
         self.segment = None if self.own else variable._segment
         self.node = record.node_of(variable) if variable._segment is None and variable._place.kind.requires_grad else None
 
     def variable(self, own: Segment | None) -> Any:
         """Make the Variable again."""
-        made = handle(own if self.own else self.segment, self.place, self.cell)
+        place = self.place
+        if self.leaf and own is not None and own.pending:
+            place = own.leaf_place(place.slot, place.kind)
+        made = handle(own if self.own else self.segment, place, self.cell)
         if self.node is not None:
             made._extra = Extra()
             made._extra.node = self.node

@@ -6,7 +6,7 @@ from typing import Any
 
 from tape.pullback import differentiable
 
-__all__ = ["DIFFERENTIABLE", "PLAIN", "UNRECORDED", "Kind", "Place", "kind_of", "kinds_of"]
+__all__ = ["DIFFERENTIABLE", "PLAIN", "UNRECORDED", "Kind", "LeafPlace", "Place", "kind_of", "kinds_of"]
 
 # How the results of an entry relate to gradients; integer and boolean ones are PLAIN whatever the entry is.
 PLAIN, DIFFERENTIABLE, UNRECORDED = 0, 1, 2
@@ -57,6 +57,18 @@ class Place:
 
     __slots__ = ("kind", "slot")
 
+    segment: Any = None  # a leaf's value comes from there (LeafPlace)
+
     def __init__(self, slot: int, kind: Kind) -> None:
         self.slot = slot
         self.kind = kind
+
+
+class LeafPlace(Place):
+    """The place of a leaf that was made of a pending value: the segment is the one that will give it."""
+
+    __slots__ = ("__weakref__", "segment")
+
+    def __init__(self, slot: int, kind: Kind, segment: Any) -> None:
+        super().__init__(slot, kind)
+        self.segment = segment

@@ -34,7 +34,7 @@ _IDENTITY = Op("detach", lambda x: x)
 def detach(variable: Any) -> Any:
     """Return a constant of the same value, without running what is pending."""
     kind = variable._place.kind
-    if variable._segment is not None and variable._cell[0] is None:
+    if variable._cell[0] is None:
         return in_mode(CONSTANT, record.record, _IDENTITY, (variable,))
     value = look(variable)
     if isinstance(value, jaxapi.Tracer):

@@ -255,7 +255,7 @@ def _origins(segment: Segment, slot: int) -> tuple[bool, bool, set[Any]]:
         for step in reversed(segment.state.path()):
             if wanted.isdisjoint(step.slots):
                 continue
-            if step.kernel is None:
+            if step.ends:
                 origin = segment.origins.get(step.slots[0])
                 if isinstance(origin, LeafNode):
                     seen.add(origin)

@@ -83,7 +83,7 @@ def active_slots(state: State, wanted: frozenset[int] | None, blocked: frozenset
         else:
             active = set()
             for step in state.path():
-                reached = (step.kernel is None and wanted is None) or not active.isdisjoint(step.inputs)
+                reached = wanted is None if step.ends else not active.isdisjoint(step.inputs)
                 for place in step.places:
                     slot = place.slot
                     if place.kind.requires_grad and slot not in blocked and (reached or (wanted is not None and slot in wanted)):
@@ -169,9 +169,9 @@ def _make(
                     totals[slot] = count
                     count += 1
                     plan.straight = False
-                if step.kernel is None or slot in watched:
+                if step.ends or slot in watched:
                     outputs.append((slot, totals[slot]))
-        if step.kernel is None:
+        if step.ends:
             continue
         inputs = step.inputs
         wanted = tuple([s in active for s in inputs])

@@ -68,7 +68,7 @@ def look(variable: Handle) -> Any:
         variable = LOCAL.captures.inside(variable)
     value = variable._cell[0]
     if value is None:
-        segment = boundary.awaited(variable._cell, variable._segment)
+        segment = boundary.awaited(variable._cell, variable._segment, variable._place)
         run_pending(segment, "look")
         value = variable._cell[0]
         if value is None:
@@ -122,6 +122,8 @@ def _run(segment: Segment, reason: str) -> None:
                     salvage(segment, *needed_entries(state, program.keep), error)
     if segment.pending:
         _store(segment, program, results)
+    if segment.leaf_places:
+        segment.settle()
 
 
 def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
@@ -202,9 +204,13 @@ def _residuals(state: State, live: tuple[int, ...], released: frozenset[int]) ->
     needed: set[int] = set()
     saved: set[int] = set()
     for entry in reversed(state.path()):
+        slots = entry.slots
+        if entry.ends:
+            if entry.kernel is not None:  # what is computed again can be differentiated, so it starts at the leaf itself
+                saved.update(s for s in slots if s in needed and s not in kept)
+            continue
         if entry.kernel is None:
             continue
-        slots = entry.slots
         if entry.depth in released:
             if not needed:
                 continue

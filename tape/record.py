@@ -161,13 +161,13 @@ def _enter(segment: Segment, variable: Handle) -> int:
     value = cell[0]
     if value.__class__ not in CONCRETE:
         if value is None:
-            origin = boundary.awaited(cell, origin)
-            if origin.trace is not None and segment.pending and LOCAL.segment() is segment:
+            waiting = boundary.awaited(cell, origin, place)
+            if waiting.trace is not None and segment.pending and LOCAL.segment() is segment:
                 raise TracerMetError
-            _run_pending(origin, "used elsewhere")
+            _run_pending(waiting, "used elsewhere")
             value = cell[0]
             if value is None:
-                check_slots(origin, (place.slot,))
+                check_slots(waiting, (place.slot,))
                 assert value is not None, "a cell that its segment does not know"
         if not isinstance(value, jaxapi.Tracer):
             CONCRETE.add(value.__class__)

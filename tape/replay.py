@@ -112,13 +112,15 @@ def replayed(root: Any) -> bool:
 def remember(root: Any, segment: Segment, start: State, sweep: Sweep, made: Sequence[Addition]) -> None:
     """Keep a backward pass from ``root`` that began in ``start`` and is written now, if it can be replayed."""
     plan = sweep.only_plan(segment)
-    if plan is None or not plan.straight or LOCAL.segment() is not segment or len(made) != len(plan.outputs):
+    if plan is None or not plan.straight or LOCAL.segment() is not segment:
         return
     if not segment.state.known:
         return  # what is recorded after it would never come to be on the trie
     if any(addition.found is not None for addition in made):
         return  # what was in .grad before entered the tape, to be added to
-    found = {addition.variable._extra.node: addition.gradient for addition in made}
+    found = sweep.gradients  # also those of leaves that are gone, and may not be so the next time
+    if len(found) != len(plan.outputs):
+        return
     outputs = []
     for slot, _ in plan.outputs:
         gradient = found.get(segment.origins.get(slot))

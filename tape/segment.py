@@ -12,12 +12,14 @@ import weakref
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tape.configuration import CHANGES, Configuration, configuration, on_change
-from tape.kinds import Place
+from tape.kinds import LeafPlace
 from tape.statistics import STATS
-from tape.trie import RECORD, State, root
+from tape.trie import CONSTANT, RECORD, State, root
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tape.kinds import Kind, Place
 
 __all__ = [
     "LOCAL",
@@ -130,6 +132,7 @@ class Segment:
         "functions",
         "hooks",
         "kept",
+        "leaf_places",
         "leaves",
         "lock",
         "open",
@@ -155,6 +158,7 @@ class Segment:
         self.leaves: list[Cell] = []
         self.entered: dict[int, int] = {}  # id(cell of a leaf) -> slot; self.leaves keeps the cells alive
         self.origins: dict[int, Any] = {}  # slot of a differentiable leaf -> LeafNode, or (segment, slot)
+        self.leaf_places: list[weakref.ref[LeafPlace]] = []  # of leaves whose values this segment will give
         self.functions: dict[int, Any] = {}  # first slot of a tape.Function's entry -> its context
         self.hooks: dict[int, dict[int, Callable[..., Any]]] = {}
         self.retained: dict[int, list[weakref.ref[Handle]]] = {}
@@ -170,6 +174,27 @@ class Segment:
 
     def __del__(self) -> None:
         STATS.ended(self)
+
+    def leaf_place(self, slot: int, kind: Kind) -> LeafPlace:
+        """Return a place for a leaf whose value is that of ``slot``, while it is pending."""
+        place = LeafPlace(slot, kind, self)
+        self.leaf_places.append(weakref.ref(place))
+        return place
+
+    def settle(self) -> None:
+        """Let go of the leaves that have their values now, so that they do not keep the segment."""
+        global _settled  # noqa: PLW0603 - made once, at first use
+        if _settled is None:
+            _settled = Segment(CONSTANT)
+            _settled.pending = _settled.open = False
+        for ref in self.leaf_places:
+            place = ref()
+            if place is not None and not (self.failed and place.slot in self.failed):
+                place.segment = _settled  # not None: another thread may just be about to ask it for the value
+        self.leaf_places = []
+
+
+_settled: Segment | None = None  # has run; stands for those that leaves no longer wait for
 
 
 class _Local(threading.local):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from tape import jaxapi, record
+from tape import boundary, jaxapi, record
 from tape.configuration import applying
 from tape.interpretation import needed_entries
 from tape.segment import LOCAL, Cell, Handle, Segment, SegmentClosedError, still_open
@@ -88,8 +88,8 @@ def place_in(segment: Segment, variable: Handle) -> int:
     cell = variable._cell
     slot = segment.entered.get(id(cell))
     if slot is None and cell[0] is None:
-        assert variable._segment is not None
-        slot = _made_again(segment, variable._segment, variable._place.slot, cell)
+        origin = boundary.awaited(cell, variable._segment, variable._place)
+        slot = _made_again(segment, origin, variable._place.slot, cell)
     return record.place_in(segment, variable) if slot is None else slot
 
 
@@ -108,7 +108,7 @@ def _made_again(segment: Segment, origin: Segment, slot: int, cell: Cell) -> int
             steps.append(step)
     leaves = dict(zip([s.slots[0] for s in origin.state.path() if s.kernel is None and s.slots], origin.leaves, strict=True))
     for step in steps:
-        if type(leaves[step.slots[0]][0]) not in _SCALARS if step.kernel is None else step.kernel.jaxpr.effects:
+        if type(leaves[step.slots[0]][0]) not in _SCALARS if step.kernel is None else step.ends or step.kernel.jaxpr.effects:
             return None
     slots: dict[int, int] = {}
     for step in reversed(steps):

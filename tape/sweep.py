@@ -156,11 +156,10 @@ class Sweep:
         self._swept.append((segment, plan))
         leaves = emission.leaf_indices(state)
         for slot, gradient in outputs.items():
-            if slot in leaves:
-                origin = segment.origins.get(slot)
-                if origin is not None:
-                    self._arrive(origin, gradient)
-            else:
+            origin = segment.origins.get(slot)
+            if origin is not None:
+                self._arrive(origin, gradient)
+            elif slot not in leaves:
                 self.gradients[(segment, slot)] = gradient
 
     def _write(self, segment: Segment, cotangents: dict[int, Any]) -> tuple[State, Plan, dict[int, Any]]:

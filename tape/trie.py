@@ -51,6 +51,7 @@ class Line:
     mode = SWEEP
     places: tuple[Place, ...] = ()  # nothing here is differentiable
     hazard: int | None = None
+    ends = False
 
     def __init__(self, kernel: Kernel, inputs: tuple[int, ...], slots: tuple[int, ...], where: Any, depth: int) -> None:
         self.kernel = kernel
@@ -61,10 +62,14 @@ class Line:
 
 
 class State:
-    """One prefix of a tape.  ``kernel`` is None for leaves, changes of mode, and sweeps (which have ``lines``)."""
+    """One prefix of a tape.  ``kernel`` is None for leaves, changes of mode, and sweeps (which have ``lines``).
+
+    ``ends`` tells that sweeps end at its slot: it is a leaf, or an entry whose result was made one (:mod:`tape.leaves`).
+    """
 
     __slots__ = (
         "depth",
+        "ends",
         "full",
         "hash",
         "hazard",
@@ -100,6 +105,7 @@ class State:
             self.hash = id(self)
         else:
             self.depth, self.n_slots, self.table = parent.depth, parent.n_slots, parent.table
+        self.ends = False
         self.known = True  # it is on the trie
         self.used = 0  # the last run that ended here
         self.seen = 0  # when it was met before it was put there, if ever: a run's number
@@ -135,6 +141,7 @@ class State:
     def leaf(self, kind: Kind) -> State:
         """Make the state that follows when a leaf of this kind enters."""
         child = State(self, self.mode)
+        child.ends = True
         child._add_slots((kind,))
         found: State = enter(self, kind, child)
         return found
@@ -149,8 +156,8 @@ class State:
         assert found is not None
         return found
 
-    def entry(self, key: Hashable, op: Any, kernel: Kernel, inputs: tuple[int, ...]) -> State:
-        """Make the state that follows when ``kernel`` is recorded on the slots ``inputs``."""
+    def entry(self, key: Hashable, op: Any, kernel: Kernel, inputs: tuple[int, ...], *, ends: bool = False) -> State:
+        """Make the state that follows when ``kernel`` is recorded on the slots ``inputs``; where it ``ends``, its result is a leaf."""
         child = State(self, self.mode)
         child.depth += 1
         child.full = child.depth > SEGMENT_LIMIT
@@ -166,7 +173,9 @@ class State:
             elif kind.unrecorded and tainted is None:
                 tainted = i
         role = PLAIN
-        if self.mode == RECORD:
+        if ends:
+            role = DIFFERENTIABLE
+        elif self.mode == RECORD:
             if differentiable_input:
                 role = DIFFERENTIABLE
                 kernel = kernel.augmented()
@@ -175,6 +184,7 @@ class State:
                 role = UNRECORDED
         elif self.mode == SWEEP and (differentiable_input or tainted is not None):
             role = UNRECORDED
+        child.ends = ends
         child.kernel = kernel
         child._add_slots(kernel.kinds(role))
         child.quick = child.place is not None and not child.full

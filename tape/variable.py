@@ -22,6 +22,7 @@ from tape.errors import (
 )
 from tape.hooks import RemovableHandle
 from tape.kinds import Place, kind_of
+from tape.leaves import made_leaf
 from tape.program import look, run_pending
 from tape.pullback import differentiable
 from tape.record import handle, leaf
@@ -221,16 +222,17 @@ class Variable(Convertible):
         if requires_grad and not differentiable(self._place.kind.aval):
             msg = f"requires_grad_: needs a floating or complex dtype, got {differentiation.describe(self)}"
             raise TapeTypeError(msg)
+        if requires_grad and self.requires_grad:
+            return self
         if not self.is_leaf:
-            if requires_grad:
-                return self
             msg = f"requires_grad_(False): only a leaf's flag can be cleared ({differentiation.describe(self)} was produced by an op); use detach()"
             raise TapeValueError(msg)
         boundary.writing(self)
-        value = look(self)
-        self._segment = None
-        self._cell = [value]
-        self._place = Place(-1, kind_of(self._place.kind.aval, requires_grad=requires_grad))
+        if not (requires_grad and made_leaf(self)):
+            value = look(self)
+            self._segment = None
+            self._cell = [value]
+            self._place = Place(-1, kind_of(self._place.kind.aval, requires_grad=requires_grad))
         return self
 
     def retain_grad(self) -> None:
@@ -255,10 +257,11 @@ class Variable(Convertible):
         if self._segment is None:
             return
         boundary.writing(self)
-        value = look(self)
-        self._segment = None
-        self._cell = [value]
-        self._place = Place(-1, kind_of(self._place.kind.aval, requires_grad=self._place.kind.requires_grad))
+        if not (self.requires_grad and made_leaf(self)):
+            value = look(self)
+            self._segment = None
+            self._cell = [value]
+            self._place = Place(-1, kind_of(self._place.kind.aval, requires_grad=self._place.kind.requires_grad))
 
     def register_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
         """Call ``hook(gradient)`` with this Variable's total gradient in every sweep; it may return a replacement.
@@ -294,7 +297,7 @@ class Variable(Convertible):
     # -- copies -----------------------------------------------------------------------------------------------------
 
     def __copy__(self) -> Variable:
-        cell = list(self._cell) if self._segment is None else self._cell  # the cell tells leaves apart
+        cell = [look(self)] if self._segment is None else self._cell  # the cell tells leaves apart
         return handle(self._segment, self._place, cell)  # type: ignore[no-any-return]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Variable:

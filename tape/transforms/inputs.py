@@ -167,9 +167,10 @@ def _ancestors(state: State, slot: int, stop: frozenset[int]) -> tuple[int, ...]
         leaves = []
         for step in reversed(state.path()):
             if any(p.slot in reached and p.slot not in stop for p in step.places):
-                if step.kernel is None:
+                if step.ends:
                     leaves.append(step.places[0].slot)
-                reached.update(s for s in step.inputs if state.table[s].kind.requires_grad)
+                else:
+                    reached.update(s for s in step.inputs if state.table[s].kind.requires_grad)
         found = state.plans[key] = tuple(leaves)
     return found
 
