@@ -86,6 +86,7 @@ def backward(
         return
     pending = LOCAL.segment()
     start = None if pending is None else pending.state
+    entered = 0 if pending is None else len(pending.leaves)
     roots = _variables("backward", "outputs", outputs)
     with contextlib.ExitStack() as settings:
         if _need_sixty_four_bits(roots):
@@ -102,7 +103,7 @@ def backward(
         for addition in made:
             boundary.check_no_leak("backward", addition.variable, addition.total)
         if plain and pending is not None and start is not None and outputs._segment is pending and not consumed:
-            remember(outputs, pending, start, sweep, made)
+            remember(outputs, pending, start, entered, sweep, made)
         retain = create_graph if retain_graph is None else retain_graph
         waits = plain and pending is not None and outputs._segment is pending and not pending.released and awaited(made)
         with contextlib.nullcontext() if retain else sweep.releasing():

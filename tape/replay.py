@@ -109,8 +109,10 @@ def replayed(root: Any) -> bool:
     return True
 
 
-def remember(root: Any, segment: Segment, start: State, sweep: Sweep, made: Sequence[Addition]) -> None:
-    """Keep a backward pass from ``root`` that began in ``start`` and is written now, if it can be replayed."""
+def remember(root: Any, segment: Segment, start: State, entered: int, sweep: Sweep, made: Sequence[Addition]) -> None:
+    """Keep a backward pass from ``root`` that began in ``start``, after ``entered`` leaves, and is written now, if it can be replayed."""
+    if len(segment.leaves) != entered:
+        return  # a replay would lack what entered with the sweep
     plan = sweep.only_plan(segment)
     if plan is None or not plan.straight or LOCAL.segment() is not segment:
         return

@@ -398,6 +398,7 @@ def test_ctrl_c_in_a_callback_leaves_the_segment_pending(known):
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread(), reason="needs a timer")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may strike a callback of a weak reference
 def test_ctrl_c_at_any_moment_leaves_consistent_values():
     """Whatever line of the tape a signal interrupts, what is held has the right value afterwards."""
     x, w = tape.Variable(A), tape.Variable(A + 1)
