@@ -126,7 +126,7 @@ def block_of(entries: Sequence[Any], last: dict[int, int], end: int) -> tuple[Bl
             numbers[s] = len(numbers)
             if last.get(s, -1) >= end:
                 results.append(s)
-                form.append(-1)
+                form.append(-1 - numbers[s])  # which one it is: an entry may have several
     key = (configuration(), *form)
     found = _BLOCKS.get(key)
     if found is None:
