@@ -134,3 +134,16 @@ def test_a_new_rule_is_used():
     finally:
         tape.rules.defvjp(primitives.sin_p, old.vjp)
     np.testing.assert_allclose(run(A), np.cos(A), rtol=1e-5)
+
+
+def test_a_leaf_that_an_earlier_segment_made_is_swept_on():
+    a = tape.Variable(A)
+
+    def run(b):
+        return tape.gradients(tnp.sum(a * b), a, retain_graph=True).value
+
+    for k in range(5):  # b is a leaf of its own, and the call is known
+        np.testing.assert_allclose(run(tape.Variable(A + k)), A + k, rtol=1e-6)
+    b = a * 2.0
+    np.testing.assert_allclose(b.value, 2 * A, rtol=1e-6)  # so it enters the next segment as a leaf of the same shape
+    np.testing.assert_allclose(run(b), 4 * A, rtol=1e-6)
