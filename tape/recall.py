@@ -115,8 +115,9 @@ def call_of(outputs: Any, inputs: Any, seeds: Any, *options: Any) -> Call | None
         if not isinstance(root, Handle) or root._segment is not segment or (root._extra is not None and root._extra.assigned):
             return None
         key.append(root._place.slot)
-    if any(origin.__class__ is tuple for origin in segment.origins.values()):
-        return None  # a leaf here that another segment made: the sweep may go on there
+    origins = set(segment.origins.values())
+    if len(origins) < len(segment.origins) or any(origin.__class__ is tuple for origin in origins):
+        return None  # a leaf that entered with two values, or one that another segment made: where the sweep may go on
     entered = segment.entered
     for v in wanted:
         if not isinstance(v, Handle):

@@ -147,3 +147,22 @@ def test_a_leaf_that_an_earlier_segment_made_is_swept_on():
     b = a * 2.0
     np.testing.assert_allclose(b.value, 2 * A, rtol=1e-6)  # so it enters the next segment as a leaf of the same shape
     np.testing.assert_allclose(run(b), 4 * A, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rebound_first", [False, True])
+def test_a_leaf_that_entered_with_two_values_is_not_two_leaves(rebound_first):
+    def two():
+        x, y = tape.Variable(A), tape.Variable(A + 1)
+        np.testing.assert_allclose(tape.gradients(tnp.sum(x * x * y), y).value, A * A, rtol=1e-5)
+
+    def one():
+        x = tape.Variable(A)
+        square = x * x
+        x.value = A + 1
+        np.testing.assert_allclose(tape.gradients(tnp.sum(square * x), x).value, A * A + 2 * A * (A + 1), rtol=1e-5)
+
+    first, then = (one, two) if rebound_first else (two, one)
+    for _ in range(4):
+        first()
+    for _ in range(4):
+        then()
