@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from tape import record
 from tape.delivery import ONCE, Delivery, counts_below, taking
-from tape.hooks import CHANGES as HOOKS
+from tape.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer
 from tape.kinds import Place, kind_of
 from tape.outcome import GRADIENT, SAME

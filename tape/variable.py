@@ -20,7 +20,7 @@ from tape.errors import (
     TapeTypeError,
     TapeValueError,
 )
-from tape.hooks import RemovableHandle
+from tape.handles import RemovableHandle
 from tape.kinds import Place, kind_of
 from tape.leaves import made_leaf
 from tape.program import look, run_pending
