@@ -11,9 +11,9 @@ import optax
 from interop.lift import lift
 from tape import record
 from tape.conversion import as_array
-from tape.differentiation import describe
 from tape.errors import TapeTypeError, TapeValueError
 from tape.program import look, run_pending
+from tape.seeds import describe
 from tape.segment import LOCAL, Handle, extra_of, set_mode
 from tape.trie import CONSTANT
 

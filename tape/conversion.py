@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import methods
-from tape.differentiation import describe
 from tape.errors import ConcretizationError, LostGradientError, TapeError, TapeTypeError
 from tape.program import look
+from tape.seeds import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -27,6 +27,7 @@ from tape.program import look, run_pending
 from tape.pullback import differentiable
 from tape.record import handle, leaf
 from tape.replay import replayed
+from tape.seeds import describe
 from tape.segment import LOCAL, Extra, Handle, extra_of
 from tape.staging import record_staged
 
@@ -138,7 +139,7 @@ class Variable(Convertible):
     @value.setter
     def value(self, value: Any) -> None:
         if not self.is_leaf:
-            msg = f"value: cannot assign to a Variable that an op produced ({differentiation.describe(self)}); detach() it first, or assign to the leaf"
+            msg = f"value: cannot assign to a Variable that an op produced ({describe(self)}); detach() it first, or assign to the leaf"
             raise TapeValueError(msg)
         array = _to_array(value, "value")
         if array.shape != self.shape:
@@ -169,7 +170,7 @@ class Variable(Convertible):
             self.zero_grad()
             return
         if not self.requires_grad:
-            msg = f"grad: a Variable that does not require grad ({differentiation.describe(self)}) takes no gradient; make it with requires_grad=True"
+            msg = f"grad: a Variable that does not require grad ({describe(self)}) takes no gradient; make it with requires_grad=True"
             raise TapeValueError(msg)
         made = emission.share(gradient) if isinstance(gradient, Handle) else leaf(_to_array(gradient, "grad"))
         if made.shape != self.shape:
@@ -220,12 +221,12 @@ class Variable(Convertible):
     def requires_grad_(self, requires_grad: bool = True) -> Variable:
         """Set the flag of a leaf and return self."""
         if requires_grad and not differentiable(self._place.kind.aval):
-            msg = f"requires_grad_: needs a floating or complex dtype, got {differentiation.describe(self)}"
+            msg = f"requires_grad_: needs a floating or complex dtype, got {describe(self)}"
             raise TapeTypeError(msg)
         if requires_grad and self.requires_grad:
             return self
         if not self.is_leaf:
-            msg = f"requires_grad_(False): only a leaf's flag can be cleared ({differentiation.describe(self)} was produced by an op); use detach()"
+            msg = f"requires_grad_(False): only a leaf's flag can be cleared ({describe(self)} was produced by an op); use detach()"
             raise TapeValueError(msg)
         boundary.writing(self)
         if not (requires_grad and made_leaf(self)):
@@ -238,7 +239,7 @@ class Variable(Convertible):
     def retain_grad(self) -> None:
         """Have sweeps leave the gradient of this non-leaf in ``.grad``, adding over sweeps as leaves do."""
         if not self.requires_grad:
-            msg = f"retain_grad: a Variable that does not require grad ({differentiation.describe(self)}) gets no gradient"
+            msg = f"retain_grad: a Variable that does not require grad ({describe(self)}) gets no gradient"
             raise TapeValueError(msg)
         if self._segment is None:
             return
@@ -274,7 +275,7 @@ class Variable(Convertible):
             msg = f"register_hook: the hook must be callable, got {type(hook).__name__}"
             raise TapeTypeError(msg)
         if not self.requires_grad:
-            msg = f"register_hook: a Variable that does not require grad ({differentiation.describe(self)}) gets no gradient"
+            msg = f"register_hook: a Variable that does not require grad ({describe(self)}) gets no gradient"
             raise TapeValueError(msg)
         hooks = record.node_of(self).hooks if self._segment is None else self._segment.hooks.setdefault(self._place.slot, {})
         if LOCAL.captures is not None:
@@ -287,7 +288,7 @@ class Variable(Convertible):
             msg = f"register_post_accumulate_grad_hook: the hook must be callable, got {type(hook).__name__}"
             raise TapeTypeError(msg)
         if not (self.requires_grad and self.is_leaf):
-            msg = f"register_post_accumulate_grad_hook: only a leaf that requires grad gathers .grad ({differentiation.describe(self)})"
+            msg = f"register_post_accumulate_grad_hook: only a leaf that requires grad gathers .grad ({describe(self)})"
             raise TapeValueError(msg)
         return RemovableHandle(self._own_extra().post_hooks, hook)
 
@@ -302,7 +303,7 @@ class Variable(Convertible):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
         if not self.is_leaf:
-            msg = f"deepcopy: only leaves can be copied deeply ({differentiation.describe(self)} was produced by an op); detach() it first"
+            msg = f"deepcopy: only leaves can be copied deeply ({describe(self)} was produced by an op); detach() it first"
             raise TapeValueError(msg)
         copied = Variable(look(self), requires_grad=self.requires_grad, name=self.name)
         if self.grad is not None:
