@@ -1,20 +1,23 @@
 """Modes: whether ops are recorded as differentiable, and whether they run at once.
 
-Every mode is a context manager and a decorator, thread-local, re-entrant, and restores the old mode whatever happens.
+Every mode is a context manager and a decorator, thread-local, re-entrant, and restores the old mode whatever happens.  What suspends
+(generators, coroutines) holds its modes while it runs, and gives its caller's back while it does not.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+import types
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from tape.errors import TapeTypeError
+from tape.errors import TapeRuntimeError, TapeTypeError
 from tape.segment import LOCAL, close, set_mode
 from tape.trie import CONSTANT, RECORD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Generator
     from types import TracebackType
 
 __all__ = ["eager", "enable_grad", "no_grad", "set_grad_enabled"]
@@ -22,18 +25,37 @@ __all__ = ["eager", "enable_grad", "no_grad", "set_grad_enabled"]
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
-class _Olds(threading.local):
-    """What one mode object found at its entries, per thread."""
+class _Entry:
+    """One entry into a mode, and what was there before."""
+
+    __slots__ = ("mode", "old")
+
+    def __init__(self, mode: _Mode) -> None:
+        self.mode = mode
+        self.old = mode._present()
+
+
+class _Entered(threading.local):
+    """The entries of one thread that were not left so far, the innermost last."""
 
     def __init__(self) -> None:
-        self.stack: list[Any] = []
+        self.entries: list[_Entry] = []
 
 
 class _Mode:
     """A mode to enter; one object may be entered several times, also by several threads."""
 
-    def __init__(self) -> None:
-        self._olds = _Olds()
+    _entered: ClassVar[_Entered]
+
+    def __init_subclass__(cls) -> None:
+        if cls.__base__ is _Mode:  # the kinds of mode do not depend on each other
+            cls._entered = _Entered()
+
+    def __new__(cls, *args: Any, **_: Any) -> Any:
+        if args and inspect.isroutine(args[0]):
+            msg = f"{cls.__name__}: got the function {args[0].__name__} as an argument; write @tape.{cls.__name__}(), with parentheses, to decorate it"
+            raise TapeTypeError(msg)
+        return super().__new__(cls)
 
     def _present(self) -> Any:
         """Return the mode that is to be restored."""
@@ -43,40 +65,167 @@ class _Mode:
         raise NotImplementedError
 
     def _leave(self, old: Any) -> None:
+        """Restore what :meth:`_present` returned."""
         raise NotImplementedError
 
     def __enter__(self) -> None:
-        old = self._present()
+        entries = self._entered.entries
+        entry = _Entry(self)
         try:
+            entries.append(entry)
             self._enter()
-            self._olds.stack.append(old)
         except BaseException:  # Ctrl-C: there will be no exit
-            self._leave(old)
+            if entry in entries:
+                entries.remove(entry)
+            self._leave(entry.old)
             raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._leave(self._olds.stack.pop())
+        entries = self._entered.entries
+        at = next((i for i in reversed(range(len(entries))) if entries[i].mode is self), None)
+        if at is None:
+            name = type(self).__name__
+            msg = (
+                f"{name}: left in a thread that did not enter it (modes belong to their thread), or twice; let the thread that enters it leave "
+                f"it, and decorate generators and async functions with @tape.{name}(...) instead of suspending them inside the with statement"
+            )
+            raise TapeRuntimeError(msg)
+        entry = entries.pop(at)
+        if at == len(entries):
+            self._leave(entry.old)
+        else:  # a mode entered later is still on (by a generator that was suspended): it restores what was there before both
+            entries[at].old = entry.old
 
     def __call__(self, function: F) -> F:
-        """Decorate ``function``, so that every call of it runs in this mode."""
-        if not callable(function):
-            msg = f"a mode decorates a function, got {type(function).__name__}"
+        """Decorate ``function``, so that every call of it runs in this mode, and every resumption where it is a generator or coroutine."""
+        if isinstance(function, (staticmethod, classmethod)):
+            return type(function)(self(function.__func__))
+        if isinstance(function, type):
+            msg = f"{type(self).__name__}: a mode decorates a function, got the class {function.__name__}; decorate its methods"
             raise TapeTypeError(msg)
+        if not callable(function):
+            msg = f"{type(self).__name__}: a mode decorates a function, got {type(function).__name__}"
+            raise TapeTypeError(msg)
+        body = function if inspect.isroutine(function) or isinstance(function, functools.partial) else function.__call__  # type: ignore[operator]
+        if inspect.isasyncgenfunction(body):
+            wrap: Any = _around_async_generator
+        elif inspect.iscoroutinefunction(body):
+            wrap = _around_coroutine
+        elif inspect.isgeneratorfunction(body):
+            wrap = _around_generator
+        else:
+            wrap = _around_call
+        return functools.wraps(function)(wrap(self, function))  # type: ignore[return-value]
 
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            old = self._present()
+
+def _around_call(mode: _Mode, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+class _Suspension:
+    """A mode around code that suspends: on while it runs, together with the modes that the code itself has entered."""
+
+    __slots__ = ("_inner", "_inside", "_mode", "_started")
+
+    def __init__(self, mode: _Mode) -> None:
+        self._mode = mode
+        self._inner: list[_Entry] = []
+        self._inside: Any = None
+        self._started = False
+
+    def run(self, step: Callable[..., Any], *args: Any) -> Any:
+        """Return ``step(*args)``, which runs the code until it suspends again."""
+        mode = self._mode
+        entries = mode._entered.entries
+        entry = _Entry(mode)
+        try:
+            entries.append(entry)
+            entries.extend(self._inner)
+            if self._started:
+                mode._leave(self._inside)
+            else:
+                mode._enter()
+                self._started = True
+            return step(*args)
+        finally:
+            self._inside = mode._present()
+            at = entries.index(entry) if entry in entries else len(entries)
+            self._inner = entries[at + 1 :]
+            del entries[at:]
+            mode._leave(entry.old)
+
+    def drive(self, inner: Any) -> Generator[Any, Any, Any]:
+        """Run a generator, or the iterator of an awaitable, step by step."""
+        step, given = inner.send, None
+        while True:
             try:
-                self._enter()
-                return function(*args, **kwargs)
-            finally:
-                self._leave(old)
+                item = self.run(step, given)
+            except StopIteration as end:
+                return end.value
+            try:
+                given = yield item
+                step = inner.send
+            except GeneratorExit:
+                self.run(inner.close)
+                raise
+            except BaseException as error:  # noqa: BLE001 - it is the generator's to handle
+                step, given = inner.throw, error
 
-        return wrapped  # type: ignore[return-value]
+    @types.coroutine
+    def awaiting(self, awaitable: Awaitable[Any]) -> Generator[Any, Any, Any]:
+        """Await something in the mode."""
+        return (yield from self.drive(awaitable.__await__()))
+
+
+def _around_generator(mode: _Mode, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return (yield from _Suspension(mode).drive(function(*args, **kwargs)))
+
+    return wrapped
+
+
+def _around_coroutine(mode: _Mode, function: Callable[..., Any]) -> Callable[..., Any]:
+    async def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return await _Suspension(mode).awaiting(function(*args, **kwargs))
+
+    return wrapped
+
+
+def _around_async_generator(mode: _Mode, function: Callable[..., Any]) -> Callable[..., Any]:
+    async def wrapped(*args: Any, **kwargs: Any) -> Any:
+        inner = function(*args, **kwargs)
+        suspension = _Suspension(mode)
+        step, given = inner.asend, None
+        while True:
+            try:
+                item = await suspension.awaiting(step(given))
+            except StopAsyncIteration:
+                return
+            try:
+                given = yield item
+                step = inner.asend
+            except GeneratorExit:
+                await suspension.awaiting(inner.aclose())
+                raise
+            except BaseException as error:  # noqa: BLE001 - it is the generator's to handle
+                step, given = inner.athrow, error
+
+    return wrapped
 
 
 class set_grad_enabled(_Mode):  # noqa: N801 - a context manager, named as in PyTorch
-    """Record differentiable entries (True) or constants (False).
+    """Record differentiable entries (True) or constants (False), inside a ``with`` statement or a decorated function.
+
+    Args:
+        enabled: True or False.
+
+    Raises:
+        TapeTypeError: ``enabled`` is neither, or a class is decorated.
+        TapeRuntimeError: it is left in a thread that did not enter it.
 
     Example:
         >>> import tape
@@ -89,7 +238,6 @@ class set_grad_enabled(_Mode):  # noqa: N801 - a context manager, named as in Py
     """
 
     def __init__(self, enabled: bool) -> None:
-        super().__init__()
         if not isinstance(enabled, bool):
             msg = f"set_grad_enabled: enabled must be True or False, got {type(enabled).__name__}"
             raise TapeTypeError(msg)
@@ -107,6 +255,9 @@ class set_grad_enabled(_Mode):  # noqa: N801 - a context manager, named as in Py
 
 class no_grad(set_grad_enabled):  # noqa: N801
     """Results are constants: nothing is kept for sweeps, ``requires_grad`` is False.
+
+    ``@tape.no_grad()`` holds inside generators and async functions too, and their callers have their own mode while those are suspended.
+    A ``with`` statement belongs to its thread: what else runs in it while the body awaits or yields runs in its mode.
 
     Example:
         >>> import tape
@@ -159,4 +310,7 @@ class eager(_Mode):  # noqa: N801
         LOCAL.eager = True
 
     def _leave(self, old: bool) -> None:
-        LOCAL.eager = old
+        if old:
+            self._enter()
+        else:
+            LOCAL.eager = False
