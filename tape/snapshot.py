@@ -250,7 +250,7 @@ class Snapshot:
             cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
             for name, chain in names.free:
                 self._path(_in_cell(cells[name]), chain)
-        around, builtin = function.__globals__, function.__builtins__
+        around, builtin = function.__globals__, getattr(function, "__builtins__")  # noqa: B009 - not every mypy knows this attribute
         for name, chain in names.globals:
             self._path(around[name] if name in around else builtin.get(name, MISSING), chain)
         self._named(names.unbound if first is MISSING else names.loose)
