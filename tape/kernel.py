@@ -17,7 +17,7 @@ from tape import jaxapi
 from tape.assembly import line_key, one_line, vjp_of_lines
 from tape.configuration import configuration
 from tape.errors import TapeError
-from tape.kinds import Kind, kinds_of
+from tape.kinds import Kind, Role, kinds_of
 from tape.linear import flatten
 from tape.pruning import prune, trim
 from tape.pullback import activity, differentiable, pullback
@@ -89,7 +89,7 @@ class Kernel:
         self._vjps: dict[Hashable, Any] = {}
         self._cheap: bool | None = None
         self._pinned: bool | None = None
-        self._kinds: dict[int, tuple[Kind, ...]] = {}
+        self._kinds: dict[Role, tuple[Kind, ...]] = {}
         # It closes over values of the JAX transformation that is running, so nothing may keep it beyond that.
         self.transient = any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts)
 
@@ -118,7 +118,7 @@ class Kernel:
             self._pinned = self.transient or bool(self.jaxpr.effects)
         return self._pinned
 
-    def kinds(self, role: int) -> tuple[Kind, ...]:
+    def kinds(self, role: Role) -> tuple[Kind, ...]:
         """Return the kinds of the outputs, for an entry of this role."""
         found = self._kinds.get(role)
         if found is None:

@@ -6,10 +6,12 @@ from typing import Any
 
 from tape.pullback import differentiable
 
-__all__ = ["DIFFERENTIABLE", "PLAIN", "UNRECORDED", "Kind", "LeafPlace", "Place", "kind_of", "kinds_of"]
+__all__ = ["DIFFERENTIABLE", "PLAIN", "UNRECORDED", "Kind", "LeafPlace", "Place", "Role", "kind_of", "kinds_of", "why_unrecorded"]
 
-# How the results of an entry relate to gradients; integer and boolean ones are PLAIN whatever the entry is.
+# How the results of an entry relate to gradients; integer and boolean ones are PLAIN whatever the entry is.  A further role is to be
+# unrecorded for a reason given in words: the words themselves.
 PLAIN, DIFFERENTIABLE, UNRECORDED = 0, 1, 2
+Role = int | str
 
 _LIMIT = 1 << 16
 
@@ -17,22 +19,23 @@ _LIMIT = 1 << 16
 class Kind:
     """What is known of a value without its value: shape and dtype (``aval``), ``requires_grad``, and ``unrecorded``.
 
-    ``unrecorded`` marks gradients that were taken without ``create_graph``: differentiating through them would lose a gradient.
-    Kinds are interned, so that they are compared by identity.
+    ``unrecorded`` marks what was computed from differentiable values without recording, so that differentiating through it would lose a
+    gradient: True where a sweep without ``create_graph`` did, otherwise the reason and the repair, in words.  Kinds are interned, so that
+    they are compared by identity.
     """
 
     __slots__ = ("aval", "requires_grad", "unrecorded")
 
-    def __init__(self, aval: Any, requires_grad: bool, unrecorded: bool) -> None:
+    def __init__(self, aval: Any, requires_grad: bool, unrecorded: bool | str) -> None:
         self.aval = aval
         self.requires_grad = requires_grad
         self.unrecorded = unrecorded
 
 
-_KINDS: dict[tuple[Any, bool, bool], Kind] = {}
+_KINDS: dict[tuple[Any, bool, bool | str], Kind] = {}
 
 
-def kind_of(aval: Any, *, requires_grad: bool = False, unrecorded: bool = False) -> Kind:
+def kind_of(aval: Any, *, requires_grad: bool = False, unrecorded: bool | str = False) -> Kind:
     """Return the one Kind of these properties."""
     key = (aval, requires_grad, unrecorded)
     found = _KINDS.get(key)
@@ -43,12 +46,22 @@ def kind_of(aval: Any, *, requires_grad: bool = False, unrecorded: bool = False)
     return found
 
 
-def kinds_of(avals: tuple[Any, ...], role: int) -> tuple[Kind, ...]:
+def kinds_of(avals: tuple[Any, ...], role: Role) -> tuple[Kind, ...]:
     """Return the kinds of an entry's results, of the given shapes and dtypes, in one of the roles above."""
     inexact = [role != PLAIN and differentiable(a) for a in avals]
+    unrecorded = role if isinstance(role, str) else role == UNRECORDED
     return tuple(
-        kind_of(a, requires_grad=i and role == DIFFERENTIABLE, unrecorded=i and role == UNRECORDED)
-        for a, i in zip(avals, inexact, strict=True)
+        kind_of(a, requires_grad=i and role == DIFFERENTIABLE, unrecorded=i and unrecorded) for a, i in zip(avals, inexact, strict=True)
+    )
+
+
+def why_unrecorded(unrecorded: bool | str) -> str:
+    """Say why a value has no derivative on the tape, and what to do about it."""
+    if isinstance(unrecorded, str):
+        return unrecorded
+    return (
+        "it is a gradient that was taken without recording (or a value that the forward of a tape.Function computed), so its own derivative "
+        "would be lost; pass create_graph=True where the gradient was taken, or .detach() it to use it as a constant"
     )
 
 

@@ -84,7 +84,7 @@ def handle(segment: Segment | None, place: Place, cell: Cell) -> Any:
     return made
 
 
-def leaf(value: Any, *, requires_grad: bool = False, unrecorded: bool = False) -> Any:
+def leaf(value: Any, *, requires_grad: bool = False, unrecorded: bool | str = False) -> Any:
     """Make a Variable that no entry produced, of an array or tracer."""
     return handle(None, Place(-1, kind_of(jax.typeof(value), requires_grad=requires_grad, unrecorded=unrecorded)), [value])
 

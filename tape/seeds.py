@@ -12,6 +12,7 @@ from tape import record
 from tape.errors import SeedDtypeError, SeedError, TapeTypeError, TapeValueError, UnconnectedError, UnrecordedGradientError
 from tape.jaxapi import X64
 from tape.kernel import Op
+from tape.kinds import why_unrecorded
 from tape.segment import Handle
 
 if TYPE_CHECKING:
@@ -56,10 +57,7 @@ def require_grad(function: str, argument: str, variable: Any) -> None:
     if kind.requires_grad:
         return
     if kind.unrecorded:
-        msg = (
-            f"{function}: {argument} has a gradient ({describe(variable)}) that was taken without recording, so it has no derivative; "
-            "pass create_graph=True where it was taken"
-        )
+        msg = f"{function}: {argument} has a value ({describe(variable)}) that has no derivative on the tape: {why_unrecorded(kind.unrecorded)}"
         raise UnrecordedGradientError(msg)
     if argument == "inputs":
         msg = f"{function}: an input ({describe(variable)}) does not require grad; make it with tape.Variable(..., requires_grad=True)"

@@ -16,6 +16,7 @@ from tape.errors import ReleasedTapeError, UnrecordedGradientError
 from tape.failures import check_slots
 from tape.jaxapi import X64
 from tape.kernel import Op
+from tape.kinds import why_unrecorded
 from tape.plan import Plan, active_slots, plan_sweep
 from tape.program import forget, run_pending, sweepable
 from tape.segment import LOCAL, LeafNode, Segment, SegmentClosedError, in_mode
@@ -201,11 +202,12 @@ class Sweep:
             raise ReleasedTapeError(msg)
         if plan.hazard is not None:
             step = plan.hazard
-            aval = segment.state.table[step.inputs[step.hazard]].kind.aval  # type: ignore[index]
+            kind = segment.state.table[step.inputs[step.hazard]].kind  # type: ignore[index]
+            aval = kind.aval
             at = "" if step.where is None else f" ({step.where[0]}:{step.where[1]})"
             msg = (
-                f"{step.kernel.name}{at} uses a gradient of shape {aval.shape}, dtype {aval.dtype} that was taken without recording, "  # type: ignore[union-attr]
-                "so its own derivative would be lost; pass create_graph=True where the gradient was taken, or .detach() it to use it as a constant"
+                f"{step.kernel.name}{at} uses a value of shape {aval.shape}, dtype {aval.dtype} that has no derivative on the tape: "  # type: ignore[union-attr]
+                f"{why_unrecorded(kind.unrecorded)}"
             )
             raise UnrecordedGradientError(msg)
 

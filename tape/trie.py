@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tape.eviction import evict
-from tape.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, Place
+from tape.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, Place, Role
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -31,7 +31,8 @@ SEEN_LIMIT = 1 << 16
 
 SEGMENT_LIMIT = 600  # entries; XLA compiles 600 ops with their sweep in 2 s, 1 000 in 5 s
 
-# Grad modes. In SWEEP mode (a sweep without create_graph) results are constants that remember that they are unrecorded gradients.
+# Grad modes. In SWEEP mode (a sweep without create_graph, and the forward of a tape.Function) results are constants that remember that they
+# depend on differentiable values without being recorded.
 CONSTANT, RECORD, SWEEP = 0, 1, 2
 
 _NOWHERE: dict[Any, Any] = {}  # the edges of a state that has none: most states of a structure never met again; nothing is put in here
@@ -166,22 +167,26 @@ class State:
         differentiable_input = False
         tainted = None
         table = self.table
+        arguments = getattr(op, "arguments", len(inputs))  # those beyond were computed from them, by a tape.Function
         for i, s in enumerate(inputs):
             kind = table[s].kind
             if kind.requires_grad:
                 differentiable_input = True
-            elif kind.unrecorded and tainted is None:
+            elif kind.unrecorded and tainted is None and i < arguments:
                 tainted = i
-        role = PLAIN
+        role: Role = PLAIN
         if ends:
             role = DIFFERENTIABLE
+        elif (reason := getattr(op, "unrecorded", None)) is not None and self.mode != CONSTANT:
+            role = reason
         elif self.mode == RECORD:
             if differentiable_input:
                 role = DIFFERENTIABLE
                 kernel = kernel.augmented()
                 child.hazard = tainted
             elif tainted is not None:
-                role = UNRECORDED
+                known = table[inputs[tainted]].kind.unrecorded
+                role = known if isinstance(known, str) else UNRECORDED
         elif self.mode == SWEEP and (differentiable_input or tainted is not None):
             role = UNRECORDED
         child.ends = ends

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import record
-from tape.errors import TapeTypeError, TapeValueError
+from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError
 from tape.kernel import Op
+from tape.kinds import why_unrecorded
 from tape.methods import detach
 from tape.modes import enable_grad
 from tape.program import look
@@ -91,6 +92,8 @@ class Call:
             result, self.aux = result
         outputs, self.output_tree = flatten(result)
         self.outputs: list[Any] = [x if isinstance(x, Handle) else record.constant(_array(name, x)) for x in outputs]
+        for v in self.outputs:
+            _check_recorded(name, v)
         self.nested = self._outer or self._depends_on_others()
         self.plain = not self._variables and not self.nested
 
@@ -150,6 +153,16 @@ class Call:
     def output(self) -> Any:
         """Return the function's output as the caller wants it."""
         return self.result(jax.tree.unflatten(self.output_tree, self.outputs))
+
+
+def _check_recorded(name: str, variable: Any) -> None:
+    kind = variable._place.kind
+    if kind.unrecorded:
+        msg = (
+            f"{name}: the function returns a value (shape {kind.aval.shape}, dtype {kind.aval.dtype}) that has no derivative on the tape: "
+            f"{why_unrecorded(kind.unrecorded)}"
+        )
+        raise UnrecordedGradientError(msg)
 
 
 def _is_handle(x: Any) -> bool:

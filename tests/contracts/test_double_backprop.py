@@ -137,6 +137,27 @@ def test_contract_21_differentiating_what_was_not_recorded_raises(looked):
     close(x.grad, 27)
 
 
+@pytest.mark.parametrize(
+    "transform",
+    [
+        tape.grad,
+        tape.value_and_grad,
+        tape.jacrev,
+        tape.jacfwd,
+        lambda f: lambda x: tape.vjp(f, x),
+        lambda f: lambda x: tape.jvp(f, (x,), (1.0,)),
+        lambda f: lambda x: tape.linearize(f, x),
+        lambda f: lambda x: tape.hvp(f, (x,), (1.0,)),
+    ],
+    ids=["grad", "value_and_grad", "jacrev", "jacfwd", "vjp", "jvp", "linearize", "hvp"],
+)
+def test_contract_21_transforms_of_what_was_not_recorded_raise(transform):
+    with pytest.raises(UnrecordedGradientError, match="create_graph=True"):
+        transform(lambda x: tape.gradients(x**3, x))(2.0)
+    with pytest.raises(UnrecordedGradientError, match="create_graph=True"):
+        transform(lambda x: 2 * tape.gradients(x**3, x) + 1)(2.0)
+
+
 @pytest.mark.usefixtures("tier")
 def test_contract_21_the_gathered_grad_too():
     x = tape.Variable(3.0)
