@@ -12,6 +12,7 @@ from tape.function import Function
 from tape.jitted import jit
 from tape.methods import stop_gradient
 from tape.modes import eager, enable_grad, no_grad, set_grad_enabled
+from tape.observing import OpHook, hooks
 from tape.schedules import checkpoint_scan, checkpoint_sequential
 from tape.statistics import stats
 from tape.transforms import grad, hessian, hvp, jacfwd, jacobian, jacrev, jvp, linearize, value_and_grad, vjp
@@ -19,6 +20,7 @@ from tape.variable import Variable, constant
 
 __all__ = [
     "Function",
+    "OpHook",
     "Variable",
     "backward",
     "checkpoint",
@@ -33,6 +35,7 @@ __all__ = [
     "grad",
     "gradients",
     "hessian",
+    "hooks",
     "hvp",
     "jacfwd",
     "jacobian",

@@ -57,14 +57,18 @@ class Captures:
         self._standing: set[int] = set()  # ids of those
         self._hooks: list[tuple[dict[int, Any], Any]] = []  # registered in this trace and not called so far
         self._old: Any = None
+        self._observer: Any = None
 
     def __enter__(self) -> None:
         self._old = (LOCAL.captures, LOCAL.eager, LOCAL.segment, LOCAL.lifting)
+        self._observer = LOCAL.observer
         LOCAL.captures, LOCAL.eager, LOCAL.lifting = self, True, None
+        LOCAL.observer = None  # the callable is one op, and may be traced several times or not at all
         LOCAL.segment = no_segment  # what is pending outside stays so
 
     def __exit__(self, kind: object, *_: object) -> None:
         LOCAL.captures, LOCAL.eager, parked, LOCAL.lifting = self._old
+        LOCAL.observer = self._observer
         segment = parked()
         LOCAL.segment = parked if segment is not None and segment.pending else no_segment
         leaked = None

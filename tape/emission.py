@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 
 from tape import record, staging
-from tape.errors import GradientDtypeError, GradientShapeError
 from tape.failures import naming
 from tape.kernel import Op
 from tape.kinds import Place
+from tape.observing import SweepView, replacement
 from tape.plan import ADD, Instruction, Plan
 from tape.program import run_pending
 from tape.record import handle
-from tape.segment import LOCAL, Extra, Handle, LeafNode, Segment, SegmentClosedError, TracerMetError
+from tape.segment import LOCAL, Extra, LeafNode, Segment, SegmentClosedError, TracerMetError
 from tape.trie import SEGMENT_LIMIT, SWEEP, State, link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from tape.observing import Observer
 
 __all__ = ["add", "emit", "forward_handle", "run_hooks", "zeros_like"]
 
@@ -110,7 +112,9 @@ def leaf_indices(state: State) -> dict[int, int]:
     return found
 
 
-def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch: int | None = None) -> dict[int, Any]:
+def emit(
+    plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch: int | None = None, observer: Observer | None = None
+) -> dict[int, Any]:
     """Write ``plan`` for ``segment`` onto this thread's tape; return the cotangents of its output slots.
 
     Args:
@@ -119,6 +123,7 @@ def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch
         state: its structure.
         seeds: one cotangent (Variable) per slot in ``plan.seeds``.
         batch: the length of the cotangents' further first axis, if they have one.
+        observer: the op hooks that see the sweep, if the plan is made for them.
 
     Raises:
         SegmentClosedError: another thread has run ``segment`` or this thread's pending one; nothing was written.
@@ -150,7 +155,7 @@ def emit(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch
             if target.pending and staging.recording(target) and ours and target.state.known:
                 link(start, key, _Jump(target.state, tuple((slot, v._place) for slot, v in outputs.items())))
             return outputs
-    return _write(plan, segment, state, seeds, batch, segment)
+    return _write(plan, segment, state, seeds, batch, segment, observer)
 
 
 def _places(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], target: Segment) -> list[int] | None:
@@ -213,17 +218,32 @@ def _arrive(target: Segment, jump: _Jump) -> dict[int, Any]:
     return outputs
 
 
-def _write(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch: int | None, target: Segment) -> dict[int, Any]:
+def _write(
+    plan: Plan,
+    segment: Segment,
+    state: State,
+    seeds: Sequence[Any],
+    batch: int | None,
+    target: Segment,
+    observer: Observer | None = None,
+) -> dict[int, Any]:
     """Record the instructions of ``plan`` one by one, in the JAX transformation that ``target`` belongs to, if it does to one."""
     old, LOCAL.writing = LOCAL.writing, True
     try:
-        return _write_all(plan, segment, state, seeds, batch, record.record if target.trace is None else staging.record_staged)
+        view = SweepView(observer, segment)
+        return _write_all(plan, segment, state, seeds, batch, view, record.record if target.trace is None else staging.record_staged)
     finally:
         LOCAL.writing = old
 
 
 def _write_all(
-    plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch: int | None, write: Callable[[Any, Sequence[Any]], Any]
+    plan: Plan,
+    segment: Segment,
+    state: State,
+    seeds: Sequence[Any],
+    batch: int | None,
+    view: SweepView,
+    write: Callable[[Any, Sequence[Any]], Any],
 ) -> dict[int, Any]:
     values: list[Any] = [None] * plan.size
     for slot, source in zip(plan.externals, _sources(plan, segment, state), strict=True):
@@ -240,12 +260,17 @@ def _write_all(
         elif step.function is not None:
             with naming(state, step.function.slots[0], "the backward of"):
                 results = _rows(batch, operands, lambda cts, step=step: _call_function(step, segment, cts))  # type: ignore[misc]
+        elif step.before is not None:
+            results = _rows(batch, operands, lambda cts, entry=step.before: view.before(entry, cts))  # type: ignore[misc]
+        elif step.after is not None:
+            results = _rows(batch, operands, lambda cts, entry=step.after: view.after(entry, cts))  # type: ignore[misc]
         elif step.op is ADD:
             results = (add(operands[0], operands[1], write),)
         else:
             results = _call_kernel(step, operands, state.n_slots, batch, write)
         for number, value in zip(step.results, results, strict=True):
-            values[number] = value
+            if number is not None:
+                values[number] = value
         for o in step.operands:  # cotangents that are used up need no cell
             if o is not None and last[o] == i and o >= state.n_slots and o not in kept:
                 values[o] = None
@@ -312,17 +337,7 @@ def run_hooks(hooks: dict[int, Callable[..., Any]], gradient: Any) -> Any:
         hook = hooks.get(key)  # it may have been removed by an earlier one
         if hook is None:
             continue
-        replacement = hook(gradient)
-        if replacement is None:
-            continue
-        if not isinstance(replacement, Handle):
-            replacement = record.constant(replacement)
-        old, new = gradient._place.kind.aval, replacement._place.kind.aval
-        if new.shape != old.shape:
-            msg = f"hook {getattr(hook, '__name__', hook)!r} returned a gradient of shape {new.shape} for one of shape {old.shape}; return the same shape, or None to leave it"
-            raise GradientShapeError(msg)
-        if new.dtype != old.dtype:
-            msg = f"hook {getattr(hook, '__name__', hook)!r} returned a gradient of dtype {new.dtype} for one of dtype {old.dtype}; cast it, or return None to leave it"
-            raise GradientDtypeError(msg)
-        gradient = replacement
+        given = hook(gradient)
+        if given is not None:
+            gradient = replacement(f"hook {getattr(hook, '__name__', hook)!r}", gradient, given)
     return gradient

@@ -21,7 +21,7 @@ from tape.plan import FunctionOp
 from tape.program import look
 from tape.pullback import differentiable
 from tape.record import handle
-from tape.segment import LOCAL, Extra, Handle, Segment
+from tape.segment import LOCAL, Extra, Handle, Segment, in_mode, watched
 from tape.trie import CONSTANT, RECORD
 
 if TYPE_CHECKING:
@@ -185,6 +185,14 @@ class Function:
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Call the function; Variables in ``args`` and ``kwargs`` are tracked."""
+        if watched():
+            inputs = _track(args, kwargs)[2]
+            if LOCAL.mode == RECORD and any(v._place.kind.requires_grad for v in inputs):
+                return LOCAL.observer.around(cls.__name__, None, tuple(inputs), cls._apply, args, kwargs)
+        return cls._apply(args, kwargs)
+
+    @classmethod
+    def _apply(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         filled, filled_kwargs, inputs = _track(args, kwargs)
         needs = tuple(LOCAL.mode == RECORD and v._place.kind.requires_grad for v in inputs)
         ctx = Context(cls, needs)
@@ -197,7 +205,7 @@ class Function:
             raise TapeTypeError(msg)
         outputs = [x if isinstance(x, Handle) else record.constant(x) for x in leaves]
         if LOCAL.captures is not None or any(boundary.is_traced(v) for v in inputs):
-            outputs = _as_custom_vjp(cls, args, kwargs, inputs, outputs)
+            outputs = in_mode(LOCAL.mode, _as_custom_vjp, cls, args, kwargs, inputs, outputs)  # op hooks have seen the forward
         if not any(needs):
             return jax.tree.unflatten(tree, outputs)
         made = record.record(_entry_op(cls, len(inputs), len(outputs)), [*inputs, *outputs])

@@ -81,6 +81,7 @@ class Jitted:
             quick is None
             or len(args) + len(kwargs) != len(quick.checks)
             or LOCAL.captures is not None
+            or LOCAL.observer is not None
             or LOCAL.mode != quick.mode
             or configuration() is not quick.configuration
             or registry.revision() != quick.revision
@@ -131,6 +132,8 @@ class Jitted:
         """Call the function with arguments of any kind, tracing it if it must be."""
         if LOCAL.captures is not None or LOCAL.lifting is not None or jaxapi.in_trace() or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return self._inline(args, kwargs)
+        if LOCAL.observer is not None and not LOCAL.observer.traceable:  # op hooks that are to see values
+            return self._inline(args, kwargs)
         call = self._parameters.take_apart(self._name, args, kwargs)
         variables = call.variables
         self._calls += 1
@@ -144,7 +147,7 @@ class Jitted:
         else:
             STATS.hits += 1
             result = binding.run(inputs, call.arrays, variables)
-        self._quick = _quick(binding, call, args, kwargs)
+        self._quick = None if LOCAL.observer is not None else _quick(binding, call, args, kwargs)
         return result
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -155,7 +158,8 @@ class Jitted:
 
     def _bind(self, call: Call, variables: list[Any]) -> tuple[Binding, bool]:
         """Return the step bound to the Variables of this call, and whether it was traced for it."""
-        key = (signature(call), LOCAL.mode, configuration(), registry.revision())
+        hooks = None if LOCAL.observer is None else LOCAL.observer.key
+        key = (signature(call), LOCAL.mode, configuration(), registry.revision(), hooks)
         entries = self._entries.setdefault(key, [])
         for entry in entries:
             for binding in entry.bindings:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
     from types import TracebackType
 
-__all__ = ["eager", "enable_grad", "no_grad", "set_grad_enabled"]
+__all__ = ["Mode", "eager", "enable_grad", "no_grad", "set_grad_enabled"]
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -30,7 +30,7 @@ class _Entry:
 
     __slots__ = ("mode", "old")
 
-    def __init__(self, mode: _Mode) -> None:
+    def __init__(self, mode: Mode) -> None:
         self.mode = mode
         self.old = mode._present()
 
@@ -42,16 +42,17 @@ class _Entered(threading.local):
         self.entries: list[_Entry] = []
 
 
-class _Mode:
+class Mode:
     """A mode to enter; one object may be entered several times, also by several threads."""
 
     _entered: ClassVar[_Entered]
 
     def __init_subclass__(cls) -> None:
-        if cls.__base__ is _Mode:  # the kinds of mode do not depend on each other
+        if cls.__base__ is Mode:  # the kinds of mode do not depend on each other
             cls._entered = _Entered()
 
     def __new__(cls, *args: Any, **_: Any) -> Any:
+        """Refuse the function of a decorator without parentheses."""
         if args and inspect.isroutine(args[0]):
             msg = f"{cls.__name__}: got the function {args[0].__name__} as an argument; write @tape.{cls.__name__}(), with parentheses, to decorate it"
             raise TapeTypeError(msg)
@@ -118,7 +119,7 @@ class _Mode:
         return functools.wraps(function)(wrap(self, function))  # type: ignore[return-value]
 
 
-def _around_call(mode: _Mode, function: Callable[..., Any]) -> Callable[..., Any]:
+def _around_call(mode: Mode, function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         with mode:
             return function(*args, **kwargs)
@@ -131,7 +132,7 @@ class _Suspension:
 
     __slots__ = ("_inner", "_inside", "_mode", "_started")
 
-    def __init__(self, mode: _Mode) -> None:
+    def __init__(self, mode: Mode) -> None:
         self._mode = mode
         self._inner: list[_Entry] = []
         self._inside: Any = None
@@ -181,21 +182,21 @@ class _Suspension:
         return (yield from self.drive(awaitable.__await__()))
 
 
-def _around_generator(mode: _Mode, function: Callable[..., Any]) -> Callable[..., Any]:
+def _around_generator(mode: Mode, function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         return (yield from _Suspension(mode).drive(function(*args, **kwargs)))
 
     return wrapped
 
 
-def _around_coroutine(mode: _Mode, function: Callable[..., Any]) -> Callable[..., Any]:
+def _around_coroutine(mode: Mode, function: Callable[..., Any]) -> Callable[..., Any]:
     async def wrapped(*args: Any, **kwargs: Any) -> Any:
         return await _Suspension(mode).awaiting(function(*args, **kwargs))
 
     return wrapped
 
 
-def _around_async_generator(mode: _Mode, function: Callable[..., Any]) -> Callable[..., Any]:
+def _around_async_generator(mode: Mode, function: Callable[..., Any]) -> Callable[..., Any]:
     async def wrapped(*args: Any, **kwargs: Any) -> Any:
         inner = function(*args, **kwargs)
         suspension = _Suspension(mode)
@@ -217,7 +218,7 @@ def _around_async_generator(mode: _Mode, function: Callable[..., Any]) -> Callab
     return wrapped
 
 
-class set_grad_enabled(_Mode):  # noqa: N801 - a context manager, named as in PyTorch
+class set_grad_enabled(Mode):  # noqa: N801 - a context manager, named as in PyTorch
     """Record differentiable entries (True) or constants (False), inside a ``with`` statement or a decorated function.
 
     Args:
@@ -288,7 +289,7 @@ class enable_grad(set_grad_enabled):  # noqa: N801
         super().__init__(enabled=True)
 
 
-class eager(_Mode):  # noqa: N801
+class eager(Mode):  # noqa: N801
     """Run every op at once instead of recording it for later (slower; to look at what happens step by step).
 
     Example:

@@ -43,16 +43,19 @@ class Instruction(NamedTuple):
     """One step of a sweep.
 
     ``operands`` and ``results`` number the values of the sweep: forward slots first, then cotangents in the order of their making.
-    ``hook`` is a slot whose hooks see (and may replace) the one operand; ``function`` is an entry whose VJP is Python.
+    ``hook`` is a slot whose hooks see (and may replace) the one operand; ``function`` is an entry whose VJP is Python.  Op hooks see (and may
+    replace) the cotangents of the entry ``before``, or what the VJP of the entry ``after`` gave.
     """
 
     op: Any
     operands: tuple[int | None, ...]
-    results: tuple[int, ...]
+    results: tuple[int | None, ...]
     hook: int | None = None
     function: State | None = None
     wanted: tuple[bool, ...] = ()
     where: Any = None
+    before: State | None = None
+    after: State | None = None
 
 
 class Plan:
@@ -106,6 +109,7 @@ def plan_sweep(
     watched: frozenset[int],
     hooked: frozenset[int],
     kept: tuple[int, ...] | None,
+    observed: bool = False,
 ) -> Plan:
     """Return the plan of a sweep over a structure.
 
@@ -117,13 +121,14 @@ def plan_sweep(
         watched: slots whose total cotangent is reported besides the leaves'.
         hooked: slots that have hooks.
         kept: None while the segment is pending; the slots whose values there are once it has run. The others are computed again.
+        observed: whether op hooks see it.
 
     """
     plans = _plans(state)
-    key = (seeds, wanted, blocked, watched, hooked, kept, registry.revision(), configuration())
+    key = (seeds, wanted, blocked, watched, hooked, kept, observed, registry.revision(), configuration())
     found: Plan | None = plans.get(key)
     if found is None:
-        found = plans[key] = _make(state, seeds, active_slots(state, wanted, blocked), watched, hooked, kept)
+        found = plans[key] = _make(state, seeds, active_slots(state, wanted, blocked), watched, hooked, kept, observed)
     return found
 
 
@@ -137,11 +142,12 @@ def _make(
     watched: frozenset[int],
     hooked: frozenset[int],
     kept: tuple[int, ...] | None,
+    observed: bool,
 ) -> Plan:
     plan = Plan()
     path = state.path()
-    # A Function's backward may leave out a cotangent, so that a sum to add to may be missing when the plan is written.
-    fused = not any(isinstance(step.op, FunctionOp) for step in path)
+    # A Function's backward may leave out a cotangent, so that a sum to add to may be missing when the plan is written.  Op hooks see terms.
+    fused = not observed and not any(isinstance(step.op, FunctionOp) for step in path)
     plan.seeds = seeds
     plan.pending = kept is None
     count = state.n_slots + len(seeds)
@@ -180,6 +186,14 @@ def _make(
         entries.add(step.depth)
         if step.hazard is not None and plan.hazard is None:
             plan.hazard = step
+        if observed:
+            cotangents = [totals.get(s) for s in slots[: step.kernel.visible]]
+            for slot in slots[: step.kernel.visible]:
+                if slot in totals:
+                    totals[slot] = count
+                    count += 1
+            emit(Instruction(None, tuple(cotangents), tuple([totals.get(s) for s in slots[: step.kernel.visible]]), before=step))
+            plan.straight = False
         if isinstance(step.op, FunctionOp):
             targets = tuple(i for i, w in enumerate(wanted) if w)
             operands: tuple[int | None, ...] = tuple(totals.get(s) for s in slots)
@@ -215,6 +229,13 @@ def _make(
                 for i, value in zip(targets, results, strict=True):
                     totals[inputs[i]] = value
                 continue
+        if observed:
+            given = dict(zip(targets, results, strict=True))
+            results = tuple(range(count, count + len(targets)))
+            count += len(targets)
+            numbers = dict(zip(targets, results, strict=True))
+            positions = range(len(inputs))
+            emit(Instruction(None, tuple([given.get(i) for i in positions]), tuple([numbers.get(i) for i in positions]), after=step))
         for i, value in zip(targets, results, strict=True):
             slot = inputs[i]
             if slot in totals:

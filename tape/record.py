@@ -1,6 +1,7 @@
 """Recording: an op on Variables becomes an entry of the pending segment, and runs nothing.
 
-A structure recorded before is found again on the trie: one look-up per entry gives its place, shape and dtype.
+A structure recorded before is found again on the trie: one look-up per entry gives its place, shape and dtype.  While op hooks watch, the
+segment's epoch is never the present one between entries, so that each of them is recorded in the slow way, where the hooks are called.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import numpy as np
 
 from tape import boundary, errors, jaxapi
 from tape.configuration import CHANGES
-from tape.errors import LostGradientError, TapeError
-from tape.failures import check_slots, failed_entry
+from tape.errors import TapeError
+from tape.failures import check_slots
 from tape.jaxapi import X64
 from tape.kinds import Place, kind_of
-from tape.segment import LOCAL, Cell, Handle, Segment, SegmentClosedError, TracerMetError, close, node_of, still_open
-from tape.trie import CONSTANT, State
+from tape.segment import LOCAL, Cell, Handle, Segment, SegmentClosedError, TracerMetError, close, node_of, still_open, watched
+from tape.trie import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,16 +46,21 @@ __all__ = [
 _variable_type: type[Handle] = Handle
 _new = object.__new__
 _run_pending: Callable[[Segment, str], None]
+_record_at_once: Callable[[Any, Sequence[Handle]], Any]
 _record_staged: Callable[[Any, Sequence[Handle]], Any]
 
 
 def connect(
-    variable_type: type[Handle], run_pending: Callable[[Segment, str], None], record_staged: Callable[[Any, Sequence[Handle]], Any]
+    variable_type: type[Handle],
+    run_pending: Callable[[Segment, str], None],
+    record_at_once: Callable[[Any, Sequence[Handle]], Any],
+    record_staged: Callable[[Any, Sequence[Handle]], Any],
 ) -> None:
-    """Tell the recorder what it returns, how a pending segment is run, and who records tracers (all are defined in layers above)."""
-    global _variable_type, _run_pending, _record_staged  # noqa: PLW0603 - set once, at import
+    """Tell the recorder what it returns, how a pending segment is run, and who records what runs at once, and tracers (in layers above)."""
+    global _variable_type, _run_pending, _record_at_once, _record_staged  # noqa: PLW0603 - set once, at import
     _variable_type = variable_type
     _run_pending = run_pending
+    _record_at_once = record_at_once
     _record_staged = record_staged
 
 
@@ -189,7 +195,7 @@ def _enter(segment: Segment, variable: Handle) -> int:
             segment.origins[slot] = extra.node if extra is not None and extra.node is not None else node_of(variable)
     key = id(cell)
     while segment.epoch is not CHANGES.epoch:
-        if not still_open(segment):
+        if watched() or not still_open(segment):
             raise SegmentClosedError
     segment.state = child
     segment.leaves.append(cell)  # in the same breath: see Segment
@@ -211,8 +217,10 @@ def record(op: Any, inputs: Sequence[Handle]) -> Any:
     # The hot path. Everything that is not needed for a structure met before is off it, in functions of its own.
     segment = LOCAL.segment()
     if segment is None or segment.epoch is not CHANGES.epoch:
+        if watched():
+            return LOCAL.observer.record(op, inputs)
         if LOCAL.eager:
-            return record_at_once(op, inputs)
+            return _record_at_once(op, inputs)
         if LOCAL.staged and any(v._segment is not None and v._segment.trace is not None for v in inputs):
             return _record_staged(op, inputs)
         segment = current()
@@ -290,9 +298,7 @@ def record_two(op: Op, a: Handle, b: Handle) -> Any:
         if j is None:
             try:
                 j = _enter(segment, b)
-            except TracerMetError:
-                return _record_staged(op, (a, b))
-            except SegmentClosedError:
+            except (TracerMetError, SegmentClosedError):
                 return record(op, (a, b))
     child: Any = segment.state.next.get((op, i, j))
     if child is None:
@@ -352,48 +358,3 @@ def first_meeting(segment: Segment, op: Any, key: tuple[Any, ...]) -> State:
     else:
         kernel = op
     return state.entry(key, op, kernel, slots)
-
-
-def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
-    """Record one entry as a segment of its own and run it now: eager mode, and inputs that are JAX tracers."""
-    segment = Segment(LOCAL.mode)
-    slots = []
-    captures = LOCAL.captures
-    for v in inputs:
-        if LOCAL.lifting is not None:
-            if v._place.kind.requires_grad:
-                raise LostGradientError(boundary.capture_message(LOCAL.lifting, v))
-            LOCAL.reads.append((v, v._cell))
-        slots.append(place_in(segment, v if captures is None else captures.inside(v)))
-    child = first_meeting(segment, op, (op, *slots))
-    segment.state = child
-    values = {p.slot: c[0] for p, c in zip([s.place for s in child.path() if s.kernel is None and s.place], segment.leaves, strict=True)}
-    operands = [values[s] for s in slots]
-    kernel = child.kernel
-    assert kernel is not None
-    if captures is not None or any(isinstance(x, jaxapi.Tracer) for x in operands):
-        results = kernel.inline(*operands)
-        if LOCAL.mode == CONSTANT:  # no_grad: nor may the JAX transformation that traces us differentiate it
-            results = [jax.lax.stop_gradient(r) for r in results]
-    else:
-        with jaxapi.ensure_compile_time_eval():
-            try:
-                results = kernel.executable(*operands)
-            except Exception as error:
-                raise failed_entry(child, error) from error
-    made = []
-    differentiable = any(p.kind.requires_grad for p in child.places)
-    for place, value in zip(child.places, results, strict=True):
-        cell = [value]
-        if captures is not None:
-            captures.adopt(cell)
-        if differentiable:
-            segment.saved[place.slot] = cell
-        made.append(handle(segment if place.kind.requires_grad else None, place, cell))
-    segment.pending = False
-    if not differentiable:
-        segment.leaves = []
-        segment.origins = {}
-    segment.kept = tuple(segment.saved)
-    segment.entered = {}
-    return made[0] if kernel.single else jax.tree.unflatten(kernel.tree, made[: kernel.visible])

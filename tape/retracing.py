@@ -52,6 +52,8 @@ def said_of_call(call: Call) -> dict[str, str]:
     for k, v in call.statics:
         said[f"static argument {k!r}"] = repr(v)
     said["the grad mode"] = ("no_grad", "recording", "in a sweep")[LOCAL.mode]
+    if LOCAL.observer is not None:
+        said["the op hooks"] = ", ".join(type(hook).__name__ for hook, _ in LOCAL.observer.pairs)
     said["JAX's configuration"] = repr(configuration())
     said["the rules"] = f"revision {registry.revision()}"
     return said

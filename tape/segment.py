@@ -35,8 +35,10 @@ __all__ = [
     "in_mode",
     "no_segment",
     "node_of",
+    "see",
     "set_mode",
     "still_open",
+    "watched",
 ]
 
 Cell = list[Any]
@@ -134,6 +136,7 @@ class Segment:
         "kept",
         "leaf_places",
         "leaves",
+        "lines",
         "lock",
         "open",
         "origins",
@@ -161,6 +164,7 @@ class Segment:
         self.leaf_places: list[weakref.ref[LeafPlace]] = []  # of leaves whose values this segment will give
         self.functions: dict[int, Any] = {}  # first slot of a tape.Function's entry -> its context
         self.hooks: dict[int, dict[int, Callable[..., Any]]] = {}
+        self.lines: dict[int, tuple[str, int]] = {}  # first slot of an entry that op hooks saw -> where it was recorded this time
         self.retained: dict[int, list[weakref.ref[Handle]]] = {}
         self.saved: dict[int, Cell] = {}
         self.kept: tuple[int, ...] = ()  # the slots in saved: part of the structure, once it has run
@@ -211,6 +215,8 @@ class _Local(threading.local):
         self.reads: list[tuple[Any, Cell]] = []  # the constant Variables that it read so far, with their cells
         self.captures: Any = None  # the callable of the tape that is being traced
         self.staged: list[Callable[[], Segment | None]] = []  # pending segments of the JAX transformations that are running
+        self.observer: Any = None  # the op hooks that are active (tape.observing)
+        self.unseen = False  # what is recorded now, they do not see: a sweep is being written, or one of them runs
 
 
 def no_segment() -> None:
@@ -232,17 +238,33 @@ def set_mode(mode: int) -> int:
 
 
 def in_mode(mode: int, function: Callable[..., Any], *args: Any) -> Any:
-    """Return ``function(*args)``, called in a grad mode."""
-    old = LOCAL.mode
+    """Return ``function(*args)``, called in a grad mode to write a sweep or to detach: op hooks do not see what is recorded."""
+    old, unseen = LOCAL.mode, LOCAL.unseen
     try:
         try:
             set_mode(mode)
+            LOCAL.unseen = True
             return function(*args)
         finally:
             set_mode(old)
     finally:
         if LOCAL.mode != old:  # Ctrl-C interrupted the line above
             set_mode(old)
+        see(unseen=unseen)
+
+
+def watched() -> bool:
+    """Tell whether op hooks see what is recorded now."""
+    return LOCAL.observer is not None and not LOCAL.unseen
+
+
+def see(*, unseen: bool) -> None:
+    """Have op hooks see what is recorded from now on, or not; where they do, no entry is recorded in the quick way."""
+    LOCAL.unseen = unseen
+    if LOCAL.observer is not None and not unseen:
+        segment = LOCAL.segment()
+        if segment is not None:
+            segment.epoch = None
 
 
 def close(segment: Segment) -> None:

@@ -14,6 +14,7 @@ import jax
 
 from tape import boundary, jaxapi, record
 from tape.configuration import applying
+from tape.immediate import record_at_once
 from tape.interpretation import needed_entries
 from tape.segment import LOCAL, Cell, Handle, Segment, SegmentClosedError, still_open
 from tape.trie import CONSTANT
@@ -60,7 +61,7 @@ def record_staged(op: Any, inputs: Sequence[Handle]) -> Any:
     while True:
         segment = current()
         if segment is None:
-            return record.record_at_once(op, inputs)
+            return record_at_once(op, inputs)
         try:
             key = (op, *[place_in(segment, v) for v in inputs])
             break
@@ -72,7 +73,7 @@ def record_staged(op: Any, inputs: Sequence[Handle]) -> Any:
     kernel = child.kernel
     assert kernel is not None
     if kernel.jaxpr.effects:  # what it does, it does now, whether or not somebody holds the result
-        return record.record_at_once(op, inputs)
+        return record_at_once(op, inputs)
     segment.state = child
     made = []
     for place in child.places[: kernel.visible]:

@@ -25,6 +25,8 @@ from tape.trie import RECORD, SWEEP, State
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from tape.observing import Observer
+
 __all__ = ["Sweep"]
 
 _SEED = Op("seed", lambda x: x)
@@ -57,6 +59,7 @@ class Sweep:
     def __init__(self, targets: Iterable[Target] | None, ignored: Iterable[Target], create_graph: bool, batch: int | None = None) -> None:
         self.gradients: dict[Target, Any] = {}
         self._create_graph = create_graph
+        self._observer: Observer | None = LOCAL.observer if LOCAL.observer is not None and LOCAL.observer.sweeps else None
         self._batch = batch
         self._targets = None if targets is None else set(targets)
         self._ignored = set(ignored)
@@ -181,9 +184,10 @@ class Sweep:
             frozenset(watched),
             frozenset(s for s, h in segment.hooks.items() if h),
             None if segment.pending else segment.kept,
+            self._observer is not None,
         )
         self._check(segment, plan)
-        return state, plan, emission.emit(plan, segment, state, [cotangents[s] for s in slots], self._batch)
+        return state, plan, emission.emit(plan, segment, state, [cotangents[s] for s in slots], self._batch, self._observer)
 
     def _blocked(self, segment: Segment) -> frozenset[int]:
         blocked = {t[1] for t in self._ignored if not isinstance(t, LeafNode) and t[0] is segment}

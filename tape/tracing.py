@@ -19,6 +19,7 @@ from tape.kernel import Kernel
 from tape.outcome import GRADIENT, SAME, Outcome
 from tape.program import look
 from tape.pullback import pullback
+from tape.segment import LOCAL
 from tape.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -44,16 +45,18 @@ class _Pull(NamedTuple):
 class StepKernel(Kernel):
     """The program of a step through which gradients flow; its VJP is the sweep that was traced with it.
 
-    Its outputs are the step's results, then what else that sweep reads, which nobody sees.
+    Its outputs are the step's results, then what else that sweep reads, which nobody sees.  It is ``transparent`` if op hooks saw what is in it
+    when it was traced, and so are not to see the whole.
     """
 
-    __slots__ = ("_pull",)
+    __slots__ = ("_pull", "transparent")
 
     by_lines = False
 
     def __init__(self, name: str, jaxpr: ClosedJaxpr, visible: int, pull: _Pull) -> None:
         super().__init__(name, jaxpr, jax.tree.structure([0] * visible), visible=visible)
         self._pull = pull
+        self.transparent = LOCAL.observer is not None
 
     @property
     def reached(self) -> list[int]:

@@ -21,6 +21,7 @@ from tape.errors import (
     TapeValueError,
 )
 from tape.handles import RemovableHandle
+from tape.immediate import record_at_once
 from tape.kinds import Place, kind_of
 from tape.leaves import made_leaf
 from tape.program import look, run_pending
@@ -369,4 +370,4 @@ def _unflatten(static: tuple[bool, str | None], children: Any) -> Any:
 
 _OPAQUE = jax.core.ShapedArray((), np.dtype(bool))
 jax.tree_util.register_pytree_node(Variable, _flatten, _unflatten)
-record.connect(Variable, run_pending, record_staged)
+record.connect(Variable, run_pending, record_at_once, record_staged)

@@ -11,6 +11,7 @@ from tape.jaxapi import primitive
 
 NAMES = [
     "Function",
+    "OpHook",
     "Variable",
     "backward",
     "checkpoint",
@@ -25,6 +26,7 @@ NAMES = [
     "grad",
     "gradients",
     "hessian",
+    "hooks",
     "hvp",
     "jacfwd",
     "jacobian",
@@ -54,6 +56,7 @@ SIGNATURES = {
     tape.vjp: "(fun, *primals, has_aux=False)",
     tape.hvp: "(fun, primals, tangents)",
     tape.jit: "(fun=None, /, *, static_argnums=None, static_argnames=None, donate_argnums=None, donate_argnames=None, donate_state=False, keep_unused=False, compiler_options=None)",
+    tape.hooks: "(*op_hooks, ops=None)",
     tape.hessian: "(fun, argnums=0, has_aux=False, holomorphic=False)",
     tape.checkpoint: "(fun, *, policy=None, prevent_cse=True, static_argnums=())",
     tape.checkpoint_name: "(value, name)",
