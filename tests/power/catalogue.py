@@ -1,0 +1,21 @@
+"""All cases: wrong gradients and right ones."""
+
+from tests.power import (  # noqa: F401 - each enters its cases when it is imported
+    right_algebra,
+    right_extremes,
+    right_kinks,
+    wrong_arguments,
+    wrong_branches,
+    wrong_factors,
+    wrong_formulas,
+    wrong_modes,
+    wrong_places,
+    wrong_second,
+    wrong_shapes,
+    wrong_solvers,
+    wrong_state,
+)
+from tests.power.case import CASES
+
+WRONG = [case for case in CASES if case.wrong]
+RIGHT = [case for case in CASES if not case.wrong]
