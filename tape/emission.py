@@ -14,10 +14,10 @@ from tape import record, staging
 from tape.failures import naming
 from tape.kernel import Op
 from tape.kinds import Place
-from tape.observing import SweepView, replacement
 from tape.plan import ADD, Instruction, Plan
 from tape.program import run_pending
 from tape.record import handle
+from tape.replacement import replacement
 from tape.segment import LOCAL, Extra, LeafNode, Segment, SegmentClosedError, TracerMetError
 from tape.trie import SEGMENT_LIMIT, SWEEP, State, link
 
@@ -230,8 +230,7 @@ def _write(
     """Record the instructions of ``plan`` one by one, in the JAX transformation that ``target`` belongs to, if it does to one."""
     old, LOCAL.writing = LOCAL.writing, True
     try:
-        view = SweepView(observer, segment)
-        return _write_all(plan, segment, state, seeds, batch, view, record.record if target.trace is None else staging.record_staged)
+        return _write_all(plan, segment, state, seeds, batch, observer, record.record if target.trace is None else staging.record_staged)
     finally:
         LOCAL.writing = old
 
@@ -242,7 +241,7 @@ def _write_all(
     state: State,
     seeds: Sequence[Any],
     batch: int | None,
-    view: SweepView,
+    observer: Observer | None,
     write: Callable[[Any, Sequence[Any]], Any],
 ) -> dict[int, Any]:
     values: list[Any] = [None] * plan.size
@@ -261,9 +260,11 @@ def _write_all(
             with naming(state, step.function.slots[0], "the backward of"):
                 results = _rows(batch, operands, lambda cts, step=step: _call_function(step, segment, cts))  # type: ignore[misc]
         elif step.before is not None:
-            results = _rows(batch, operands, lambda cts, entry=step.before: view.before(entry, cts))  # type: ignore[misc]
+            assert observer is not None
+            results = _rows(batch, operands, lambda cts, entry=step.before: observer.before(entry, segment, cts))  # type: ignore[misc]
         elif step.after is not None:
-            results = _rows(batch, operands, lambda cts, entry=step.after: view.after(entry, cts))  # type: ignore[misc]
+            assert observer is not None
+            results = _rows(batch, operands, lambda values, entry=step.after: observer.after(entry, segment, values))  # type: ignore[misc]
         elif step.op is ADD:
             results = (add(operands[0], operands[1], write),)
         else:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import jax
 
 from tape import record
-from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeTypeError
+from tape.errors import TapeTypeError
 from tape.modes import Mode
 from tape.plan import FunctionOp
+from tape.replacement import replacements
 from tape.segment import LOCAL, Handle, see
 from tape.template import ARRAY, fill
 from tape.trie import user_line
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tape.segment import Segment
     from tape.trie import State
 
-__all__ = ["Observer", "OpHook", "SeenOp", "SweepView", "hooks", "replacement"]
+__all__ = ["Observer", "OpHook", "SeenOp", "hooks"]
 
 
 class SeenOp:
@@ -260,43 +261,45 @@ class Observer:
             _observe(hook, "forward_postprocess", op, inputs, outputs)
         return result
 
-
-class SweepView:
-    """A sweep of one segment, as op hooks see it, if there are any."""
-
-    __slots__ = ("_met", "_observer", "_segment")
-
-    def __init__(self, observer: Observer | None, segment: Segment) -> None:
-        self._observer = observer
-        self._segment = segment
-        self._met: dict[int, SeenOp] = {}  # by the first slot of its entry
-
-    def before(self, entry: State, cotangents: Sequence[Any]) -> Sequence[Any]:
+    def before(self, entry: State, segment: Segment, cotangents: Sequence[Any]) -> Sequence[Any]:
         """Have the hooks see the cotangents of an entry's outputs before its VJP; return those to go on with."""
-        named: Any = entry.kernel if entry.op is None else entry.op
-        if self._observer is None or all(ct is None for ct in cotangents) or getattr(named, "transparent", False):
+        op = _seen(entry, segment)
+        if op is None or all(ct is None for ct in cotangents):
             return cotangents
-        slot = entry.slots[0]
-        op = self._met[slot] = SeenOp(named.name, named.params, self._segment.lines.get(slot, entry.where))
         return self._pass(op, "backward_preprocess", cotangents)
 
-    def after(self, entry: State, gradients: Sequence[Any]) -> Sequence[Any]:
-        """Have the hooks see what the VJP of an entry gives to its inputs; return what to go on with."""
-        op = self._met.get(entry.slots[0])
-        if op is None:
+    def after(self, entry: State, segment: Segment, values: Sequence[Any]) -> Sequence[Any]:
+        """Have the hooks see what the VJP of an entry gave to its inputs; return what to go on with.
+
+        Args:
+            entry: the entry.
+            segment: where it stands.
+            values: the cotangents of its outputs, then the gradients.
+
+        """
+        count = len(values) - len(entry.inputs)
+        cotangents, gradients = values[:count], values[count:]
+        op = _seen(entry, segment)
+        if op is None or all(ct is None for ct in cotangents):
             return gradients
-        count = len(gradients) - len(entry.places) if isinstance(entry.op, FunctionOp) else len(gradients)
-        return (*self._pass(op, "backward_postprocess", gradients[:count]), *gradients[count:])
+        own = len(gradients) - len(entry.places) if isinstance(entry.op, FunctionOp) else len(gradients)
+        return (*self._pass(op, "backward_postprocess", gradients[:own]), *gradients[own:])
 
     def _pass(self, op: SeenOp, method: str, gradients: Sequence[Any]) -> tuple[Any, ...]:
         present = tuple(gradients)
-        assert self._observer is not None
-        for hook in self._observer.of(op.name):
+        for hook in self.of(op.name):
             with _running(hook, method, op):
                 given = getattr(hook, method)(op, present)
                 if given is not None:
-                    present = _replaced(f"{type(hook).__name__}.{method}", present, given)
+                    present = replacements(f"{type(hook).__name__}.{method}", present, given)
         return present
+
+
+def _seen(entry: State, segment: Segment) -> SeenOp | None:
+    named: Any = entry.kernel if entry.op is None else entry.op
+    if getattr(named, "transparent", False):
+        return None
+    return SeenOp(named.name, named.params, segment.lines.get(entry.slots[0], entry.where))
 
 
 def _overrides(hook: OpHook, method: str) -> bool:
@@ -340,38 +343,3 @@ def _observe(hook: OpHook, method: str, op: SeenOp, *seen: Any) -> None:
         if given is not None:
             msg = f"{type(hook).__name__}.{method} returned {type(given).__name__}, but forward hooks only look; return None"
             raise TapeTypeError(msg)
-
-
-def _replaced(what: str, present: tuple[Any, ...], given: Any) -> tuple[Any, ...]:
-    """Return the gradients with those in their place that a hook returned."""
-    if not isinstance(given, (tuple, list)):
-        msg = f"{what} returned {type(given).__name__}; return a tuple of {len(present)} gradients, or None to leave them"
-        raise GradientDtypeError(msg)
-    if len(given) != len(present):
-        msg = f"{what} returned {len(given)} gradients for {len(present)}; return one for each, None for those to leave"
-        raise RuleError(msg)
-    found = []
-    for i, (old, new) in enumerate(zip(present, given, strict=True)):
-        if new is not None and old is None:
-            msg = f"{what} returned a gradient in position {i}, where there is none to replace; return None there"
-            raise RuleError(msg)
-        found.append(old if new is None else replacement(f"{what}, position {i},", old, new))
-    return tuple(found)
-
-
-def replacement(who: str, gradient: Any, given: Any) -> Any:
-    """Return the Variable that a hook returned in the place of a gradient.
-
-    Raises:
-        GradientShapeError, GradientDtypeError: it has another shape or dtype.
-
-    """
-    made = given if isinstance(given, Handle) else record.constant(given)
-    old, new = gradient._place.kind.aval, made._place.kind.aval
-    if new.shape != old.shape:
-        msg = f"{who} returned a gradient of shape {new.shape} for one of shape {old.shape}; return the same shape, or None to leave it"
-        raise GradientShapeError(msg)
-    if new.dtype != old.dtype:
-        msg = f"{who} returned a gradient of dtype {new.dtype} for one of dtype {old.dtype}; cast it, or return None to leave it"
-        raise GradientDtypeError(msg)
-    return made

@@ -44,7 +44,7 @@ class Instruction(NamedTuple):
 
     ``operands`` and ``results`` number the values of the sweep: forward slots first, then cotangents in the order of their making.
     ``hook`` is a slot whose hooks see (and may replace) the one operand; ``function`` is an entry whose VJP is Python.  Op hooks see (and may
-    replace) the cotangents of the entry ``before``, or what the VJP of the entry ``after`` gave.
+    replace) the cotangents of the entry ``before``, or what the VJP of the entry ``after`` gave, which follows these cotangents there.
     """
 
     op: Any
@@ -186,13 +186,16 @@ def _make(
         entries.add(step.depth)
         if step.hazard is not None and plan.hazard is None:
             plan.hazard = step
+        seen: tuple[int | None, ...] = ()
         if observed:
-            cotangents = [totals.get(s) for s in slots[: step.kernel.visible]]
-            for slot in slots[: step.kernel.visible]:
+            shown = slots[: step.kernel.visible]
+            cotangents = tuple([totals.get(s) for s in shown])
+            for slot in shown:
                 if slot in totals:
                     totals[slot] = count
                     count += 1
-            emit(Instruction(None, tuple(cotangents), tuple([totals.get(s) for s in slots[: step.kernel.visible]]), before=step))
+            seen = tuple([totals.get(s) for s in shown])
+            emit(Instruction(None, cotangents, seen, before=step))
             plan.straight = False
         if isinstance(step.op, FunctionOp):
             targets = tuple(i for i, w in enumerate(wanted) if w)
@@ -235,7 +238,8 @@ def _make(
             count += len(targets)
             numbers = dict(zip(targets, results, strict=True))
             positions = range(len(inputs))
-            emit(Instruction(None, tuple([given.get(i) for i in positions]), tuple([numbers.get(i) for i in positions]), after=step))
+            read = (*seen, *[given.get(i) for i in positions])
+            emit(Instruction(None, read, tuple([numbers.get(i) for i in positions]), after=step))
         for i, value in zip(targets, results, strict=True):
             slot = inputs[i]
             if slot in totals:
