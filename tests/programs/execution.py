@@ -14,7 +14,7 @@ import tape
 from tape import lax, nn, record, scipy
 from tape import numpy as np
 from tape.program import run_pending
-from tests.programs.operations import REFERENCE
+from tape.testing.operations import REFERENCE
 
 TOLERANCE = {"float16": 5e-2, "bfloat16": 4e-1, "float32": 1e-3, "float64": 1e-9}
 MODERATE = {"float16": 1e2, "bfloat16": 1e2, "float32": 1e3, "float64": 1e5}  # beyond, rounding alone explains a difference

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.programs.operands import Info
+from tape.testing.operands import Info
 
 GRID = (-1.0, -0.5, 0.0, 0.5, 1.0)
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 import jax
 from hypothesis import strategies as st
 
-from tests.programs.operands import HALF, Info, assignable, indexed
-from tests.programs.operations import OPERATIONS, results, source, uses
+from tape.testing.operands import HALF, Info, assignable, indexed
+from tape.testing.operations import OPERATIONS, Frozen, results, source, uses
 from tests.programs.program import Leaf, Program, Step
 
 EVENTS = 0.5  # share of operations that are followed by an event
@@ -106,7 +106,7 @@ class _Builder:
             if not found:
                 continue
             names, infos, option = self.pick(found)
-            made = results(operation, infos, _frozen(option), self.wide)
+            made = results(operation, infos, Frozen(option), self.wide)
             if made is not None:
                 self.add_call(source(operation, names, infos, option), *made)
                 return
@@ -276,14 +276,3 @@ _EVENTS = (
     _Builder.zero_grad,
     _Builder.unchain,
 )
-
-
-def _frozen(option):
-    return _Frozen(option)
-
-
-class _Frozen(dict):
-    """Parameters as a key of a cache."""
-
-    def __hash__(self):
-        return hash(repr(sorted(self.items())))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as onp  # noqa: ICN001 - np is the namespace of the programs
 
-from tests.programs.operands import (
+from tape.testing.operands import (
     HALF,
     SHAPES,
     Info,
@@ -64,7 +65,7 @@ class Operation:
     exact: bool = False
 
 
-def _unary(*texts, **kwargs):
+def _unary(*texts: str, **kwargs: Any) -> list[Operation]:
     return [Operation(t, always, **kwargs) for t in texts]
 
 
@@ -171,7 +172,7 @@ OPERATIONS = (
 )
 
 
-def moved(name, info, kink):
+def moved(name: str, info: Info, kink: str | None) -> str:
     """Source of an operand, off the ties of its neighbours unless it is exact."""
     if kink is None or info.exact or not info.inexact:
         return name
@@ -180,7 +181,7 @@ def moved(name, info, kink):
     return f"({name} + 0.3131 * onp.arange({info.size}).reshape({info.shape}).astype({info.dtype!r}))"
 
 
-def source(operation, names, infos, option):
+def source(operation: Operation, names: Sequence[str], infos: Sequence[Info], option: Mapping[str, Any]) -> str:
     """Text of one use of an operation."""
     places = {p: moved(n, i, operation.kink) for p, n, i in zip("abc", names, infos, strict=False)}
     if operation.kink == "ramp" and operation.arity == 2 and not all(i.exact for i in infos):
@@ -189,11 +190,16 @@ def source(operation, names, infos, option):
 
 
 @functools.lru_cache(maxsize=100_000)
-def results(operation, infos, options, wide):
-    """Infos of the results of an operation, and whether it returned a tuple; None where one has an unusual shape."""
+def results(
+    operation: Operation,
+    infos: tuple[Info, ...],
+    options: Frozen,
+    wide: bool,  # noqa: ARG001 - part of the cache's key
+) -> tuple[tuple[Info, ...], bool] | None:
+    """Return the infos of the results of an operation, and whether it returned a tuple; None where one has an unusual shape."""
     text = source(operation, "abc", infos, dict(options))
 
-    def fun(*arrays):
+    def fun(*arrays: Any) -> Any:
         return evaluate(text, dict(zip("abc", arrays, strict=False)))
 
     out = jax.eval_shape(fun, *[jax.ShapeDtypeStruct(i.shape, i.dtype, weak_type=i.weak) for i in infos])
@@ -204,6 +210,13 @@ def results(operation, infos, options, wide):
         coarse = any(i.coarse for i in infos) or x.dtype.name in HALF
         found.append(Info(x.shape, x.dtype.name, exact=exact or not jnp.issubdtype(x.dtype, jnp.inexact), coarse=coarse, weak=x.weak_type))
     return (tuple(found), several) if all(i.shape in SHAPES for i in found) else None
+
+
+class Frozen(dict[str, Any]):
+    """Parameters as a key of a cache."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(repr(sorted(self.items())))
 
 
 class Reference:
@@ -218,21 +231,21 @@ class Reference:
 REFERENCE = {name: getattr(Reference, name) for name in ("np", "nn", "lax", "scipy", "onp", "stop_gradient", "cube", "both_of")}
 
 
-def evaluate(text, names):
+def evaluate(text: str, names: Mapping[str, Any]) -> Any:
     """Value of an expression over JAX."""
     return eval(_compiled(text), {**REFERENCE, **names})  # noqa: S307 - text of this module
 
 
 @functools.lru_cache(maxsize=10_000)
-def _compiled(text):
+def _compiled(text: str) -> types.CodeType:
     return compile(text, text, "eval")
 
 
-def uses(operation, pool):
+def uses(operation: Operation, pool: Mapping[str, Info]) -> list[tuple[tuple[str, ...], tuple[Info, ...], dict[str, Any]]]:
     """All uses of an operation of values of a pool (name to Info): operands and parameters."""
     if operation.arity == 3:
         pool = dict(list(pool.items())[-5:])
-    found = []
+    found: list[tuple[tuple[str, ...], tuple[Info, ...], dict[str, Any]]] = []
     for names in itertools.product(pool, repeat=operation.arity):
         infos = tuple(pool[n] for n in names)
         if (operation.kink and any(i.coarse for i in infos)) or (operation.arity == 1 and infos[0].raw):

@@ -1,0 +1,1 @@
+"""Checks of gradients that can be trusted."""
