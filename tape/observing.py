@@ -185,8 +185,8 @@ def _names(ops: Any) -> frozenset[str]:
     return frozenset(names)
 
 
-class _Same:
-    """A key that is equal to itself only, whatever the hook takes for equal."""
+class _Itself:
+    """A key for a hook that cannot be one: equal to itself only."""
 
     __slots__ = ("hook",)
 
@@ -194,7 +194,7 @@ class _Same:
         self.hook = hook
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.hook is self.hook
+        return isinstance(other, _Itself) and other.hook is self.hook
 
     def __hash__(self) -> int:
         return id(self.hook)
@@ -205,7 +205,7 @@ class Observer:
 
     Attributes:
         pairs: the hooks, each with the names of the ops that it sees (None: of all).
-        key: equal for the same hooks.
+        key: equal for the same hooks, and for those that say they are equal.
         sweeps: whether one of them sees sweeps.
         traceable: whether all of them work on traced values.
 
@@ -215,7 +215,7 @@ class Observer:
 
     def __init__(self, pairs: tuple[tuple[OpHook, frozenset[str] | None], ...]) -> None:
         self.pairs = pairs
-        self.key = tuple((_Same(hook), names) for hook, names in pairs)
+        self.key = tuple((hook if type(hook).__hash__ else _Itself(hook), names) for hook, names in pairs)
         self.sweeps = any(_overrides(hook, "backward_preprocess") or _overrides(hook, "backward_postprocess") for hook, _ in pairs)
         self.traceable = all(hook.traceable for hook, _ in pairs)
         self._by_name: dict[str, list[OpHook]] = {}

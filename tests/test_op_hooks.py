@@ -423,6 +423,102 @@ def test_nothing_is_kept_after_a_hook():
         gc.enable()
 
 
+# -- compiled functions -------------------------------------------------------------------------------------------------------
+
+
+class Doubling(tape.OpHook):
+    """Doubles what ``sin`` gives to its input."""
+
+    traceable = True
+
+    def backward_postprocess(self, op, input_grads):
+        return [2 * g for g in input_grads] if op.name == "sin" else None
+
+
+def test_a_compiled_function_runs_uncompiled_while_a_hook_is_to_see_values():
+    w = tape.Variable(np.float32(3.0))
+
+    @tape.jit
+    def train():
+        loss = tnp.sin(w) * w
+        loss.backward()
+        w.value = w.value - w.grad.value
+        w.grad = None
+        return loss
+
+    log = Log()
+    values = []
+    for watched in (False, True, True, False, True, False):
+        with log if watched else contextlib.nullcontext():
+            values.append(float(train()))
+        names = [c[1] for c in log.taken()]
+        assert names == (["sin"] * 2 + ["multiply"] * 4 + ["sin"] * 2 if watched else [])
+    x, expected = 3.0, []
+    for _ in values:
+        expected.append(np.sin(x) * x)
+        x -= np.sin(x) + x * np.cos(x)
+    np.testing.assert_allclose(values, expected, rtol=1e-4)
+    assert train.cache_info().traces == 1
+
+
+def test_a_hook_that_works_on_traced_values_is_compiled_with_the_function():
+    w = tape.Variable(1.0)
+
+    @tape.jit
+    def slope():
+        return tape.gradients(tnp.sin(w), w)
+
+    hook = Doubling()
+    for watched in (False, True, True, False, True):
+        with hook if watched else contextlib.nullcontext():
+            np.testing.assert_allclose(float(slope()), np.cos(1.0) * (2 if watched else 1), rtol=1e-6)
+    assert slope.cache_info().traces == 2
+    assert "the op hooks: absent -> Doubling" in slope.explain()
+
+
+def test_a_compiled_function_with_gradients_shows_what_is_in_it_or_itself():
+    x = tape.Variable(1.0)
+    compiled = tape.jit(lambda v: tnp.sin(v) * 3)
+    plain, log, traced, doubling = np.cos(1.0) * 3, Log(), Log(traceable=True), Doubling()
+    for _ in range(3):
+        y = compiled(x)
+        with log:
+            np.testing.assert_allclose(float(tape.gradients(y, x)), plain, rtol=1e-6)
+        assert [c[1] for c in log.taken()] == ["<lambda>"] * 2
+        with traced, doubling:
+            np.testing.assert_allclose(float(tape.gradients(compiled(x), x)), 2 * plain, rtol=1e-6)
+    assert [c[1] for c in traced.calls] == ["sin", "sin", *["multiply"] * 4, "sin", "sin"]  # when traced, once
+
+
+@pytest.mark.parametrize("jit", [tape.jit, jax.jit])
+def test_hooks_inside_a_compiled_function_are_compiled_with_it(jit):
+    log = Log()
+
+    @jit
+    def slope(x):
+        v = tape.Variable(x.value if isinstance(x, tape.Variable) else x)
+        with tape.hooks(log, Doubling()):
+            g = tape.gradients(tnp.sin(v), v)
+        return g.value
+
+    for x in (0.0, 1.0, 2.0):
+        np.testing.assert_allclose(np.asarray(tape.Variable(slope(x)).value), 2 * np.cos(x), rtol=1e-6)
+    assert [c[1] for c in log.calls] == ["sin"] * 4
+
+
+def test_hooks_around_a_function_of_jax_run_when_it_is_traced():
+    log = Log()
+
+    @jax.jit
+    def slope(x):
+        return tape.grad(lambda v: tnp.sin(v) * 3)(x)
+
+    with log:
+        for x in (0.0, 1.0):
+            np.testing.assert_allclose(slope(x), 3 * np.cos(x), rtol=1e-6)
+    assert [c[1] for c in log.calls] == ["sin", "sin", *["multiply"] * 4, "sin", "sin"]
+
+
 # -- random tapes -------------------------------------------------------------------------------------------------------------
 
 
