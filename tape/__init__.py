@@ -9,6 +9,7 @@ from tape import errors, rules
 from tape.checkpoint import checkpoint, checkpoint_name, checkpoint_policies
 from tape.differentiation import backward, gradients
 from tape.function import Function
+from tape.gathering import register_multi_grad_hook
 from tape.jitted import jit
 from tape.methods import stop_gradient
 from tape.modes import eager, enable_grad, no_grad, set_grad_enabled
@@ -44,6 +45,7 @@ __all__ = [
     "jvp",
     "linearize",
     "no_grad",
+    "register_multi_grad_hook",
     "rules",
     "set_grad_enabled",
     "stats",

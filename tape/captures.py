@@ -130,6 +130,9 @@ class Captures:
         self._hooks.append((hooks, watching))
         return watching
 
+    def registering(self, variable: Any, hooks: dict[int, Any]) -> None:
+        """Note that a hook is about to be registered, and on what."""
+
     @contextlib.contextmanager
     def part(self) -> Iterator[None]:
         """While JAX traces one callable: the cells made in it are forgotten with it."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tape import boundary, captures, record
 from tape.captures import Captures
 from tape.errors import TapeRuntimeError
+from tape.handles import take_away
 from tape.jaxapi import Tracer
 from tape.kinds import Place
 from tape.record import handle
@@ -83,6 +84,7 @@ class Effects(Captures):
         self._hosts: dict[int, tuple[Any, Any]] = {}  # id(stand-in) of a Variable that an op outside produced -> both
         self._nodes: dict[int, LeafNode] = {}
         self._emptied: list[Cell] = []
+        self._hooked: dict[int, tuple[Any, dict[int, Any], set[int]]] = {}  # by id of the hooks of a Variable: both, and which there were
         self._reached: set[int] = set()
         self._where: dict[int, tuple[str, int] | None] = {}
         self.read: list[bool] = []  # for each known Variable, whether its value was read; known when the trace has ended
@@ -178,9 +180,25 @@ class Effects(Captures):
         cell = self._cells[position]
         return self._expected.get(id(cell)) == position and id(cell) in self._stand_ins
 
-    def watched(self, variable: Any, hooks: dict[int, Any], hook: Any) -> Any:  # noqa: ARG002 - as in the base class
+    def watched(self, variable: Any, hooks: dict[int, Any], hook: Any) -> Any:
         """Return a hook as it is: sweeps inside call it, and so does the one of what the step returns."""
+        self.registering(variable, hooks)
         return hook
+
+    def registering(self, variable: Any, hooks: dict[int, Any]) -> None:
+        """Note that a hook is about to be registered, and on what."""
+        if id(variable) in self._ours or not (id(variable._cell) in self._own or isinstance(variable._cell[0], Tracer)):
+            self._hooked.setdefault(id(hooks), (variable, hooks, set(hooks)))
+
+    def _take_hooks_away(self) -> Any:
+        """Take away the hooks that were registered on Variables from outside and are still there; return one of these."""
+        found = None
+        for variable, hooks, before in self._hooked.values():
+            for key in [k for k in hooks if k not in before]:
+                take_away(hooks, key)
+                found = variable
+        self._hooked.clear()
+        return found
 
     def writing(self, variable: Any) -> bool:
         """Note what a Variable was before it changes."""
@@ -213,7 +231,7 @@ class Effects(Captures):
         LOCAL.captures, LOCAL.eager, LOCAL.lifting = self, True, None
         LOCAL.segment = no_segment  # what is pending outside stays so
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         LOCAL.captures, LOCAL.eager, parked, LOCAL.lifting = self._old
         segment = parked()
         LOCAL.segment = parked if segment is not None and segment.pending else no_segment
@@ -233,6 +251,14 @@ class Effects(Captures):
         self.touched.clear()
         self.looked.clear()
         self._inputs = ()
+        hooked = self._take_hooks_away()
+        if hooked is not None and kind is None:
+            aval = hooked._place.kind.aval
+            msg = (
+                f"jit: a hook was registered inside the function on a Variable from outside (shape {aval.shape}, dtype {aval.dtype}) and would stay "
+                "there after the first call only; register it outside, or remove() it before the function returns"
+            )
+            raise TapeRuntimeError(msg)
 
     def escaped(self) -> None:
         """Have Variables of this trace that somebody still holds say what they were, should they be used."""

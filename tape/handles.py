@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CHANGES", "RemovableHandle"]
+__all__ = ["CHANGES", "RemovableHandle", "take_away"]
 
 _numbers = itertools.count()
 
@@ -38,5 +38,10 @@ class RemovableHandle:
 
     def remove(self) -> None:
         """Take the hook away."""
-        self._hooks.pop(self._number, None)
-        CHANGES.count = next(_numbers)
+        take_away(self._hooks, self._number)
+
+
+def take_away(hooks: dict[int, Callable[..., Any]], number: int) -> None:
+    """Take the hook of this number away, if it is there."""
+    hooks.pop(number, None)
+    CHANGES.count = next(_numbers)

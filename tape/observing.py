@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
@@ -215,7 +216,7 @@ class Observer:
 
     def __init__(self, pairs: tuple[tuple[OpHook, frozenset[str] | None], ...]) -> None:
         self.pairs = pairs
-        self.key = tuple((hook if type(hook).__hash__ else _Itself(hook), names) for hook, names in pairs)
+        self.key = tuple((hook if isinstance(hook, Hashable) else _Itself(hook), names) for hook, names in pairs)
         self.sweeps = any(_overrides(hook, "backward_preprocess") or _overrides(hook, "backward_postprocess") for hook, _ in pairs)
         self.traceable = all(hook.traceable for hook, _ in pairs)
         self._by_name: dict[str, list[OpHook]] = {}

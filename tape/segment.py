@@ -216,6 +216,7 @@ class _Local(threading.local):
         self.captures: Any = None  # the callable of the tape that is being traced
         self.staged: list[Callable[[], Segment | None]] = []  # pending segments of the JAX transformations that are running
         self.observer: Any = None  # the op hooks that are active (tape.observing)
+        self.gathered: dict[Any, Any] | None = None  # what the running sweep has for hooks over several Variables (tape.gathering)
         self.unseen = False  # what is recorded now, they do not see: a sweep is being written, or one of them runs
 
 

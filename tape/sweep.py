@@ -14,6 +14,7 @@ from tape import emission, record, staging
 from tape.configuration import sixty_four_bits
 from tape.errors import ReleasedTapeError, UnrecordedGradientError
 from tape.failures import check_slots
+from tape.gathering import gathering
 from tape.jaxapi import X64
 from tape.kernel import Op
 from tape.kinds import why_unrecorded
@@ -82,11 +83,15 @@ class Sweep:
 
         """
         with contextlib.ExitStack() as stack:
-            in_mode(RECORD if self._create_graph else SWEEP, self._run, roots, seeds, settings or stack)
-            if leaf_hooks:
-                in_mode(RECORD if self._create_graph else SWEEP, self._run_leaf_hooks)
+            in_mode(RECORD if self._create_graph else SWEEP, self._run, roots, seeds, settings or stack, leaf_hooks)
 
-    def _run(self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack) -> None:
+    def _run(self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack, leaf_hooks: bool) -> None:
+        with gathering({}, last=leaf_hooks):
+            self._run_segments(roots, seeds, settings)
+            if leaf_hooks:
+                self._run_leaf_hooks()
+
+    def _run_segments(self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack) -> None:
         for root, seed in zip(roots, seeds, strict=True):
             self._arrive(target_of(root), emission.ones_like(root._place.kind.aval) if seed is None else self._seed(seed))
         if self._targets is not None or self._ignored:

@@ -291,7 +291,10 @@ class Variable(Convertible):
         if not (self.requires_grad and self.is_leaf):
             msg = f"register_post_accumulate_grad_hook: only a leaf that requires grad gathers .grad ({describe(self)})"
             raise TapeValueError(msg)
-        return RemovableHandle(self._own_extra().post_hooks, hook)
+        hooks = self._own_extra().post_hooks
+        if LOCAL.captures is not None:
+            LOCAL.captures.registering(self, hooks)
+        return RemovableHandle(hooks, hook)
 
     def _own_extra(self) -> Extra:
         return extra_of(self)
