@@ -44,10 +44,7 @@ def linear_solve_transposed_wrongly():
 
 def _root(a):
     """The x with x^3 + x = a, by Newton's method."""
-    x = a / (1 + jnp.abs(a))
-    for _ in range(30):
-        x = x - (x**3 + x - a) / (3 * x * x + 1)
-    return x
+    return jax.lax.fori_loop(0, 30, lambda _, x: x - (x**3 + x - a) / (3 * x * x + 1), a / (1 + jnp.abs(a)))
 
 
 rule("implicit", "root_slope_inverted", "F_x instead of 1 / F_x", _root, lambda ct, out, a: (ct * (3 * out**2 + 1),), uniform(0.5, 2.0, 3))
@@ -63,10 +60,7 @@ rule(
 
 def _fixed_point(w, b):
     """The x with x = tanh(w x + b) / 2."""
-    x = jnp.zeros_like(b)
-    for _ in range(60):
-        x = 0.5 * jnp.tanh(w @ x + b)
-    return x
+    return jax.lax.fori_loop(0, 60, lambda _, x: 0.5 * jnp.tanh(w @ x + b), jnp.zeros_like(b))
 
 
 def _fixed_point_bwd(adjoint):

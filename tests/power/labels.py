@@ -1,0 +1,127 @@
+"""Whether a case is what its label says, by comparison with the derivative of its truth; no checker is asked."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+TOLERANCE = {"float16": 2e-2, "bfloat16": 8e-2, "float32": 1e-4, "float64": 1e-8}
+SCALES = (1.0, -1.0, 1e3, 1e-3)
+
+
+def inexact(x):
+    """Tell whether ``x`` carries a gradient."""
+    return jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+def seed_for(out, scale=1.0):
+    """A cotangent of absolute values between ``scale`` / 2 and ``scale`` * 3 / 2, of both signs."""
+    rng = np.random.default_rng(5)
+
+    def one(o):
+        values = rng.uniform(0.5, 1.5, o.shape) * rng.choice((-1.0, 1.0), o.shape)
+        if jnp.issubdtype(o.dtype, jnp.complexfloating):
+            values = values + 1j * rng.uniform(0.5, 1.5, o.shape)
+        return jnp.asarray(scale, o.dtype) * jnp.asarray(values, o.dtype) if inexact(o) else np.zeros(o.shape, jax.dtypes.float0)
+
+    return jax.tree.map(one, out)
+
+
+def carrying(args):
+    """The leaves of ``args`` that carry a gradient, and the function that puts others in their place."""
+    leaves, tree = jax.tree.flatten(args)
+    places = [i for i, leaf in enumerate(leaves) if inexact(leaf)]
+
+    def rebuild(values):
+        full = list(leaves)
+        for i, value in zip(places, values, strict=True):
+            full[i] = value
+        return jax.tree.unflatten(tree, full)
+
+    return [leaves[i] for i in places], rebuild
+
+
+def on_leaves(fun, args):
+    """``fun`` as a function of the leaves that carry a gradient, with a list of results that carry one."""
+    leaves, rebuild = carrying(args)
+    return lambda *values: [o for o in map(jnp.asarray, jax.tree.leaves(fun(*rebuild(values)))) if inexact(o)], leaves
+
+
+def first(fun):
+    """The function that pulls a cotangent of size ``scale`` back through ``fun``: its result, and the gradients."""
+
+    def pull(scale, *leaves):
+        out, vjp = jax.vjp(fun, *leaves)
+        return out, vjp(seed_for(out, scale))
+
+    return pull
+
+
+def second(fun):
+    """The gradient of a weighted sum of the gradients."""
+
+    def total(*leaves):
+        grads = first(fun)(1.0, *leaves)[1]
+        return sum(jnp.sum(jnp.real(g * w)) for g, w in zip(grads, seed_for(list(grads)), strict=True))
+
+    return lambda *leaves: jax.grad(total, tuple(range(len(leaves))))(*leaves)
+
+
+def distance(these, those):
+    """The largest difference relative to the largest true value; infinite where a number is missing."""
+    worst = 0.0
+    for this, that in zip(map(_wide, these), map(_wide, those), strict=True):
+        if not this.size:
+            continue
+        if not np.isfinite(this).all():
+            return np.inf
+        worst = max(worst, np.abs(this - that).max() / max(np.abs(that).max(), 1e-300))
+    return worst
+
+
+def _wide(x):
+    return np.asarray(x).astype("complex128")
+
+
+def shown(case, dtype):
+    """What a case shows where it differs from its truth: a set of words of ``SHOWS``, empty for a right one."""
+    with jax.enable_x64(dtype == "float64"):
+        fun, args = case.make(dtype)
+        args = jax.tree.map(jnp.asarray, args)
+        own, leaves = on_leaves(fun, args)
+        true, _ = on_leaves(case.truth(dtype), args)
+        other = [0.7 * leaf for leaf in leaves]
+
+        def differ(these, those):
+            return distance(these, those) > TOLERANCE[dtype]
+
+        seen = set()
+        value = own(*leaves)
+        assert not differ(value, true(*leaves)), "the truth is another function"
+        compiled, reference = jax.jit(first(own)), jax.jit(first(true))
+        pull = first(own) if case.shows in {"repeat", "jit"} else compiled
+        right = [reference(scale, *leaves)[1] for scale in SCALES]
+        got = [pull(scale, *leaves) for scale in SCALES[: 1 if case.shows == "repeat" else None]]
+        if any(differ(g, r) for (_, g), r in zip(got, right, strict=False)):
+            seen.add("first")
+        if any(not np.isfinite(_wide(x)).all() for _, g in got for x in g):
+            seen.add("nan")
+        if any(a.dtype != b.dtype for a, b in zip(got[0][1], leaves, strict=True)):
+            seen.add("structure")
+        if differ(got[0][0], value):
+            seen.add("value")
+        if case.shows == "repeat" and differ(first(own)(1.0, *other)[1], first(true)(1.0, *other)[1]):
+            seen.add("repeat")
+        if case.shows == "jit" and differ(compiled(1.0, *leaves)[1], right[0]):
+            seen.add("jit")
+        if case.shows == "vmap":
+            stacked = [jnp.stack(pair) for pair in zip(leaves, other, strict=True)]
+            batched, true_batched = (jax.vmap(first(f), (None, *[0] * len(leaves)))(1.0, *stacked)[1] for f in (own, true))
+            if differ(batched, true_batched):
+                seen.add("vmap")
+        if case.shows == "forward" and differ(jax.jvp(own, leaves, other)[1], jax.jvp(true, leaves, other)[1]):
+            seen.add("forward")
+        if not seen and case.shows in {"second", "first", "vmap"} and differ(jax.jit(second(own))(*leaves), jax.jit(second(true))(*leaves)):
+            seen.add("second")
+        return seen
