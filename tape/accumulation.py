@@ -33,12 +33,13 @@ class Addition(NamedTuple):
     total: Any
 
 
-def additions(gradients: dict[Any, Any], targets: Sequence[Any] | None) -> list[Addition]:
+def additions(gradients: dict[Any, Any], targets: Sequence[Any] | None, consumed: Sequence[Any] = ()) -> list[Addition]:
     """Record, for each Variable that receives a gradient, the sum with the one that it has.
 
     Args:
         gradients: those of the sweep, by target.
         targets: the Variables that receive one; None for all leaves and those that retain theirs.
+        consumed: roots whose assigned ``.grad`` was their seed, and is not added to.
 
     """
     receivers: list[tuple[Any, Any]] = []
@@ -51,14 +52,13 @@ def additions(gradients: dict[Any, Any], targets: Sequence[Any] | None) -> list[
             segment, slot = target
             alive = [v for ref in segment.retained.get(slot, ()) if (v := ref()) is not None]
             receivers.extend((v, gradient) for v in alive if targets is None or all(v is not t for t in targets))
-    return [_addition(v, gradient) for v, gradient in receivers if v is not None and gradient is not None]
+    return [_addition(v, gradient, consumed) for v, gradient in receivers if v is not None and gradient is not None]
 
 
-def _addition(variable: Any, gradient: Any) -> Addition:
-    extra = extra_of(variable)
-    found = extra.grad
-    seed = extra.assigned and variable._segment is not None  # of a root: it is used up
-    return Addition(variable, gradient, found, gradient if found is None or seed else emission.add(found, gradient))
+def _addition(variable: Any, gradient: Any, consumed: Iterable[Any]) -> Addition:
+    found = extra_of(variable).grad
+    first = found is None or any(variable is root for root in consumed)
+    return Addition(variable, gradient, found, gradient if first else emission.add(found, gradient))
 
 
 def awaited(made: Iterable[Addition]) -> bool:
@@ -67,7 +67,7 @@ def awaited(made: Iterable[Addition]) -> bool:
     return len(updaters) == 1 and None not in updaters
 
 
-def assign(made: Sequence[Addition], consumed: Iterable[Any], *, recorded: bool) -> None:
+def assign(made: Sequence[Addition], consumed: Sequence[Any], *, recorded: bool) -> None:
     """Set every ``.grad`` to its sum (which has run), once none has failed.
 
     Args:
@@ -88,7 +88,7 @@ def assign(made: Sequence[Addition], consumed: Iterable[Any], *, recorded: bool)
             if all(a.variable._extra.grad is a.found for a in made):
                 _assign(made, consumed)
                 return
-        made = in_mode(RECORD if recorded else SWEEP, _added_again, made)
+        made = in_mode(RECORD if recorded else SWEEP, _added_again, made, consumed)
         segment = LOCAL.segment()
         if segment is not None:
             run_pending(segment, "backward")
@@ -111,8 +111,8 @@ def assign_first(made: dict[Any, Any]) -> bool:
     return True
 
 
-def _added_again(made: Sequence[Addition]) -> list[Addition]:
-    return [a if a.variable._extra.grad is a.found else _addition(a.variable, a.gradient) for a in made]
+def _added_again(made: Sequence[Addition], consumed: Iterable[Any]) -> list[Addition]:
+    return [a if a.variable._extra.grad is a.found else _addition(a.variable, a.gradient, consumed) for a in made]
 
 
 def _assign(made: Sequence[Addition], consumed: Iterable[Any]) -> None:

@@ -86,7 +86,7 @@ def backward(
                 require_grad("backward", "inputs", target)
         sweep = Sweep(None if targets is None else map(target_of, targets), map(target_of, ignored), create_graph)
         sweep.run(roots, seeds, settings)
-        made = in_mode(RECORD if create_graph else SWEEP, additions, sweep.gradients, targets)
+        made = in_mode(RECORD if create_graph else SWEEP, additions, sweep.gradients, targets, consumed)
         for addition in made:
             boundary.check_no_leak("backward", addition.variable, addition.total)
         if plain and pending is not None and start is not None and outputs._segment is pending and not consumed:

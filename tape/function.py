@@ -206,11 +206,12 @@ class Function:
         outputs = [x if isinstance(x, Handle) else record.constant(x) for x in leaves]
         if LOCAL.captures is not None or any(boundary.is_traced(v) for v in inputs):
             outputs = in_mode(LOCAL.mode, _as_custom_vjp, cls, args, kwargs, inputs, outputs)  # op hooks have seen the forward
-        if not any(needs):
+        kinds = [v._place.kind for v in inputs]
+        if LOCAL.mode == CONSTANT or not any(k.requires_grad or k.unrecorded for k in kinds):
             return jax.tree.unflatten(tree, outputs)
         made = record.record(_entry_op(cls, len(inputs), len(outputs)), [*inputs, *outputs])
         segment = next((v._segment for v in made if v._segment is not None), None)
-        if segment is not None:
+        if segment is not None and any(needs):
             given = {id(v._cell) for v in inputs}
             ctx._freeze(segment, {id(o._cell): m for o, m in zip(outputs, made, strict=True) if id(o._cell) not in given})
             segment.functions[made[0]._place.slot] = ctx

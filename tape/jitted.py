@@ -115,6 +115,8 @@ class Jitted:
                 arrays.append(x)
             elif x is not what and x != what:
                 return self._call(args, kwargs)
+        if len(variables) > 1 and len({*map(id, variables)}) < len(variables):  # one of them twice is another structure
+            return self._call(args, kwargs)
         with STATE:
             inputs = binding.inputs(arrays, variables) if binding.suits(variables) else None
         if inputs is None:
@@ -288,10 +290,10 @@ class _Bound(dict[Any, Any]):
 
 
 def _quick(binding: Binding, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Quick | None:
-    """Return the checks by which a call like this one is recognised; None if a tree is among the arguments."""
+    """Return the checks by which a call like this one is recognised; None if a tree is among the arguments, or one Variable twice."""
     static = dict(call.statics)
     given = [*enumerate(args), *kwargs.items()]
-    if len(call.leaves) + len(static) != len(given):
+    if len(call.leaves) + len(static) != len(given) or len(call.variables) + len(call.arrays) < len(call.leaves):
         return None
     checks: list[Any] = []
     for k, x in given:

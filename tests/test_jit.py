@@ -283,6 +283,24 @@ def test_an_argument_that_is_also_captured():
     close(v, X * 4)
 
 
+def test_one_variable_as_two_arguments_is_another_structure_in_every_order_of_calls():
+    x, w = tape.Variable(X), tape.Variable(W)
+    product = tape.jit(lambda a, b: a * b)
+    for a, b in [(x, x), (x, w), (w, x), (x, x), (w, w), (x, w)]:
+        close(product(a, b), np.asarray(a.value) * np.asarray(b.value))
+
+    def step(a, b):
+        a.value = a.value + 1
+        return b * 2
+
+    ours, plain = [tape.constant(X), tape.constant(W)], [tape.constant(X), tape.constant(W)]
+    compiled = tape.jit(step)
+    for i, j in [(0, 1), (0, 1), (0, 0), (1, 0), (0, 0), (1, 1), (0, 1)]:
+        close(compiled(ours[i], ours[j]), step(plain[i], plain[j]).value)
+        for v, expected in zip(ours, plain, strict=True):
+            close(v, expected.value)
+
+
 def test_an_argument_that_is_read_and_also_assigned_to():
     w, v = tape.constant(W), tape.constant(X)
 

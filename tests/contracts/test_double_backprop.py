@@ -177,3 +177,40 @@ def test_contract_22_perturbations_are_not_confused():
     close(tape.grad(lambda x: x * tape.grad(lambda y: x + y)(1.0))(3.0) * tape.constant(1.0), 1.0)
     close(tape.constant(tape.grad(lambda x: x * tape.grad(lambda y: x * y)(2.0))(3.0)), 6.0)
     close(tape.constant(tape.grad(lambda x: x * tape.grad(lambda x: x * x)(x))(3.0)), 12.0)
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("inside", [False, True])
+def test_contract_21_a_function_of_an_unrecorded_gradient_is_unrecorded(inside):
+    """Called by the user, or by the backward of another function during a sweep."""
+
+    class Square(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved
+            return Twice.apply(g * x)
+
+    class Twice(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x + x
+
+        @staticmethod
+        def backward(ctx, g):
+            return g + g
+
+    x = tape.Variable(3.0)
+    g = tape.gradients(Square.apply(x) if inside else x * x, x)
+    close(g, 6)
+    h = g if inside else Twice.apply(g)
+    for attempt in (lambda: tape.gradients(h, x, unconnected="zero"), lambda: tape.gradients(x * h, x)):
+        with pytest.raises(UnrecordedGradientError, match="create_graph=True"):
+            attempt()
+    with tape.no_grad():
+        assert not Twice.apply(g).requires_grad
+    close(tape.gradients(x * Twice.apply(g.detach()), x), 12)

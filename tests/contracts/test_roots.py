@@ -192,6 +192,22 @@ def test_contract_03_an_assigned_gradient_is_the_seed_and_is_used_up():
     equal(y.grad, B)
 
 
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("how", ["inputs", "retain_grad"])
+def test_contract_03_an_assigned_gradient_that_is_no_seed_is_added_to(how):
+    """Only what was the seed is replaced: beside an explicit seed, and on a Variable that is no root, it is a gradient like any other."""
+    x = tape.Variable(2.0)
+    h = x * x
+    y = h * 3
+    if how == "retain_grad":
+        h.retain_grad()
+    h.grad = y.grad = 10.0
+    tape.backward([y, h], [1.0, 5.0], inputs=[x, h, y] if how == "inputs" else None)
+    equal(h.grad, 10 + 3 + 5)
+    equal(y.grad, 10 + 1 if how == "inputs" else 10)
+    equal(x.grad, 32)
+
+
 @pytest.mark.parametrize("shape", [(), (3,)])
 def test_contract_03_equal_roots_each_use_their_own(shape):
     """Roots of equal values are different roots (comparing them by == would take one for the other)."""

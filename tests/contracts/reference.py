@@ -1,0 +1,295 @@
+"""A second tape to hold the first one against: eager, in float64, without segments, programs or caches, written from the contracts.
+
+Every value is computed when it is recorded, every entry is an object of its own, and a sweep walks them.  Nothing is remembered from one
+recording to the next, so whatever the tape's caches mix up shows as a difference.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+RECORD, CONSTANT, SWEEP = "record", "constant", "sweep"
+
+
+class RefusalError(Exception):
+    """The tape has to raise the error class of this name."""
+
+
+class Value:
+    """An array, the entry (or leaf) that made it, and whether it is a gradient that was taken without recording."""
+
+    def __init__(self, array, node=None, index=0, *, unrecorded=False):
+        self.array = np.asarray(array, np.float64)
+        self.node = node
+        self.index = index
+        self.unrecorded = unrecorded
+
+    @property
+    def key(self):
+        return (self.node, self.index)
+
+
+class Node:
+    """An entry of the tape, or a leaf (which has no ``vjp``)."""
+
+    numbers = itertools.count()
+
+    def __init__(self, vjp=None, inputs=()):
+        self.vjp = vjp
+        self.inputs = inputs
+        self.number = next(Node.numbers)
+        self.released = False
+        self.hazard = any(v.unrecorded for v in inputs)
+        self.hooks = {}  # by output: factors, in the order registered
+        self.holders = {}  # by output: the Variables that retain their gradient; of a leaf: the Variable
+        self.reached = False  # a leaf's: by a sweep that looks at it
+
+
+class Variable:
+    """What a user holds."""
+
+    def __init__(self, value):
+        self.value = value
+        self.grad = None
+        self.assigned = False
+        self.node = None  # as a leaf
+
+    @property
+    def requires_grad(self):
+        return self.value.node is not None
+
+    @property
+    def is_leaf(self):
+        return self.value.node is None or self.value.node.vjp is None
+
+    def become_leaf(self, array):
+        """Be a leaf that requires grad, the same one as before if it was one."""
+        if self.node is None:
+            self.node = Node()
+            self.node.holders[0] = [self]
+        self.value = Value(array, self.node)
+
+
+# -- ops: arrays to results, and cotangents to gradients by further ops -----------------------------------------------------
+
+
+class Tape:
+    """Records, in a mode."""
+
+    def __init__(self):
+        self.mode = RECORD
+
+    def record(self, results, inputs, vjp):
+        """Make the values of an entry."""
+        able = any(v.node is not None for v in inputs)
+        unrecorded = any(v.unrecorded for v in inputs)
+        if self.mode == RECORD and able:
+            node = Node(vjp, tuple(inputs))
+            return [Value(r, node, i) for i, r in enumerate(results)]
+        unrecorded = self.mode != CONSTANT and (unrecorded or (able and self.mode == SWEEP))
+        return [Value(r, unrecorded=unrecorded) for r in results]
+
+    def one(self, result, inputs, vjp):
+        return self.record([result], inputs, lambda cts, wanted: vjp(cts[0], wanted))[0]
+
+    def neg(self, a):
+        return self.one(-a.array, [a], lambda ct, _: [self.neg(ct)])
+
+    def scale(self, a, factor):
+        return self.one(a.array * factor, [a], lambda ct, _: [self.scale(ct, factor)])
+
+    def sin(self, a):
+        return self.one(np.sin(a.array), [a], lambda ct, _: [self.mul(ct, self.cos(a))])
+
+    def cos(self, a):
+        return self.one(np.cos(a.array), [a], lambda ct, _: [self.neg(self.mul(ct, self.sin(a)))])
+
+    def sum(self, a):
+        return self.one(a.array.sum(), [a], lambda ct, _: [self.spread(ct, a.array.shape)])
+
+    def spread(self, a, shape):
+        if a.array.shape == shape:
+            return a
+        return self.one(np.broadcast_to(a.array, shape), [a], lambda ct, _: [self.fit(ct, a.array.shape)])
+
+    def fit(self, ct, shape):
+        """Undo broadcasting."""
+        return ct if ct.array.shape == shape else self.sum(ct)
+
+    def add(self, a, b):
+        return self.one(
+            a.array + b.array, [a, b], lambda ct, w: [self.fit(ct, v.array.shape) if y else None for v, y in zip((a, b), w, strict=True)]
+        )
+
+    def sub(self, a, b):
+        def vjp(ct, w):
+            return [self.fit(ct, a.array.shape) if w[0] else None, self.neg(self.fit(ct, b.array.shape)) if w[1] else None]
+
+        return self.one(a.array - b.array, [a, b], vjp)
+
+    def mul(self, a, b):
+        def vjp(ct, w):
+            return [self.fit(self.mul(ct, o), v.array.shape) if y else None for v, o, y in ((a, b, w[0]), (b, a, w[1]))]
+
+        return self.one(a.array * b.array, [a, b], vjp)
+
+    def pair(self, a, b, *, dense=False):
+        """Product and sine, of two arguments of one shape: one entry with two results; a ``dense`` one has zeros for what is missing."""
+
+        def vjp(cts, wanted):
+            product, sine = cts
+            by_a = None if product is None else self.mul(product, b)
+            if sine is not None:
+                by_a = self.total(by_a, self.mul(sine, self.cos(a)))
+            by_b = (Value(np.zeros(b.array.shape)) if dense else None) if product is None else self.mul(product, a)
+            return [g if w else None for g, w in zip((by_a, by_b), wanted, strict=True)]
+
+        return self.record([a.array * b.array, np.sin(a.array)], [a, b], vjp)
+
+    def put(self, a, b):
+        """``a`` with its first element from ``b``."""
+        mask = np.arange(a.array.size).reshape(a.array.shape) == 0
+
+        def vjp(ct, _):
+            return [self.choose(ct, ~mask), self.choose(ct, mask)]
+
+        return self.one(np.where(mask, b.array, a.array), [a, b], vjp)
+
+    def choose(self, a, mask):
+        return self.one(np.where(mask, a.array, 0.0), [a], lambda ct, _: [self.choose(ct, mask)])
+
+    def total(self, a, b):
+        if a is None or b is None:
+            return a if b is None else b
+        return self.one(a.array + b.array, [a, b], lambda ct, _: [ct, ct])
+
+    # -- sweeps -------------------------------------------------------------------------------------------------------------
+
+    def sweep(self, roots, seeds, targets, ignored, *, create_graph):
+        """Gradients by key, and the entries that were swept."""
+        old, self.mode = self.mode, RECORD if create_graph else SWEEP
+        try:
+            return self._sweep(roots, seeds, targets, ignored)
+        finally:
+            self.mode = old
+
+    def _sweep(self, roots, seeds, targets, ignored):
+        known = {}
+
+        def leads(key):
+            if key not in known:
+                node, _ = key
+                known[key] = key not in ignored and (
+                    (targets is not None and key in targets)
+                    or (targets is None if node.vjp is None else any(v.node is not None and leads(v.key) for v in node.inputs))
+                )
+            return known[key]
+
+        cotangents = {}
+
+        def arrive(key, cotangent):
+            if leads(key):
+                cotangents[key] = self.total(cotangents.get(key), cotangent)
+
+        for root, seed in zip(roots, seeds, strict=True):
+            given = Value(np.ones(root.array.shape)) if seed is None else seed
+            if given.node is not None and self.mode == SWEEP:
+                given = Value(given.array, unrecorded=True)
+            arrive(root.key, given)
+        found, swept = {}, []
+        while waiting := [key for key in cotangents if key[0].vjp is not None]:
+            node = max((key[0] for key in waiting), key=lambda n: n.number)
+            count = 1 + max(key[1] for key in waiting if key[0] is node)
+            outputs = [cotangents.pop((node, i), None) for i in range(max(count, 2))]
+            for i, ct in enumerate(outputs):
+                if ct is not None:
+                    for factor in node.hooks.get(i, ()):
+                        outputs[i] = self.scale(outputs[i], factor)
+                    found[node, i] = outputs[i]
+            wanted = [v.node is not None and leads(v.key) for v in node.inputs]
+            if not any(wanted):
+                continue
+            if node.released:
+                raise RefusalError("ReleasedTapeError")
+            if node.hazard:
+                raise RefusalError("UnrecordedGradientError")
+            swept.append(node)
+            for v, g, w in zip(node.inputs, node.vjp(outputs, wanted), wanted, strict=True):
+                if w and g is not None:
+                    arrive(v.key, g)
+        for (node, i), gradient in cotangents.items():
+            for factor in node.hooks.get(i, ()):
+                gradient = self.scale(gradient, factor)  # noqa: PLW2901 - as a chain of hooks replaces it
+            found[node, i] = gradient
+        return found, swept
+
+    def seeds(self, roots, given, *, required=True):
+        """Check roots and seeds; the Variables whose assigned gradient is used."""
+        seeds, consumed = [], []
+        for root, seed in zip(roots, given, strict=True):
+            if root.value.unrecorded:
+                raise RefusalError("UnrecordedGradientError")
+            if required and not root.requires_grad:
+                raise RefusalError("TapeValueError")
+            if seed is None and root.assigned and root.requires_grad and not root.is_leaf and root not in consumed:
+                consumed.append(root)
+                seed = root.grad.value  # noqa: PLW2901
+            elif seed is None and root.value.array.size != 1:
+                raise RefusalError("SeedError")
+            seeds.append(seed)
+        return seeds, consumed
+
+    def backward(self, roots, given, *, inputs=None, ignore=(), retain_graph=None, create_graph=False):
+        seeds, consumed = self.seeds(roots, given)
+        for v in inputs or ():
+            if v.value.unrecorded:
+                raise RefusalError("UnrecordedGradientError")
+            if not v.requires_grad:
+                raise RefusalError("UnconnectedError")
+        targets = None if inputs is None else {v.value.key for v in inputs}
+        ignored = {(v.node, 0) if v.is_leaf else v.value.key for v in ignore}
+        found, swept = self.sweep([r.value for r in roots], seeds, targets, ignored, create_graph=create_graph)
+        receivers = [] if inputs is None else list(dict.fromkeys(inputs))
+        gradients = {id(v): (v, found.get(v.value.key)) for v in receivers}
+        for (node, i), gradient in found.items():
+            if node.vjp is not None or targets is None:
+                for v in node.holders.get(i, ()):
+                    gradients.setdefault(id(v), (v, gradient))
+        for root in consumed:
+            root.grad, root.assigned = None, False
+        old, self.mode = self.mode, RECORD if create_graph else SWEEP
+        for v, gradient in gradients.values():
+            if gradient is not None:
+                v.grad = Variable(gradient if v.grad is None else self.total(v.grad.value, gradient))
+                v.assigned = False
+        self.mode = old
+        self.release(swept, create_graph if retain_graph is None else retain_graph)
+
+    def gradients(self, roots, inputs, given, *, unconnected="raise", retain_graph=None, create_graph=False):
+        seeds, _ = self.seeds(roots, given, required=unconnected == "raise")
+        if unconnected == "raise":
+            for v in inputs:
+                if v.value.unrecorded:
+                    raise RefusalError("UnrecordedGradientError")
+                if not v.requires_grad:
+                    raise RefusalError("UnconnectedError")
+        chosen = [(r.value, s) for r, s in zip(roots, seeds, strict=True) if r.requires_grad]
+        targets = {v.value.key for v in inputs if v.requires_grad}
+        found, swept = self.sweep([r for r, _ in chosen], [s for _, s in chosen], targets, (), create_graph=create_graph)
+        results = []
+        for v in inputs:
+            gradient = found.get(v.value.key) if v.requires_grad else None
+            if gradient is None and unconnected == "raise":
+                raise RefusalError("UnconnectedError")
+            if gradient is None and unconnected == "zero":
+                gradient = Value(np.zeros(v.value.array.shape))
+            results.append(None if gradient is None else Variable(gradient))
+        self.release(swept, create_graph if retain_graph is None else retain_graph)
+        return results
+
+    @staticmethod
+    def release(swept, retain):
+        for node in swept:
+            node.released = node.released or not retain
