@@ -14,6 +14,7 @@ from tape.jitted import jit
 from tape.methods import stop_gradient
 from tape.modes import eager, enable_grad, no_grad, set_grad_enabled
 from tape.observing import OpHook, hooks
+from tape.saved_values import save_on_host, saved_value_hooks
 from tape.schedules import checkpoint_scan, checkpoint_sequential
 from tape.statistics import stats
 from tape.transforms import grad, hessian, hvp, jacfwd, jacobian, jacrev, jvp, linearize, value_and_grad, vjp
@@ -47,6 +48,8 @@ __all__ = [
     "no_grad",
     "register_multi_grad_hook",
     "rules",
+    "save_on_host",
+    "saved_value_hooks",
     "set_grad_enabled",
     "stats",
     "stop_gradient",

@@ -132,14 +132,18 @@ def emit(
     if not plan.instructions:
         return {slot: share(seeds[value - state.n_slots]) for slot, value in plan.outputs}
     pending = LOCAL.segment()
-    if pending is not None and pending is not segment and pending.state.depth + len(plan.instructions) > 2 * SEGMENT_LIMIT:
-        run_pending(pending, "length")  # so that every segment of a long tape is swept from the same empty state
+    if pending is not None and pending is not segment:
+        if segment.packing is not None:
+            run_pending(pending, "saved values")  # it gives back what was unpacked for it, before more is
+        elif pending.state.depth + len(plan.instructions) > 2 * SEGMENT_LIMIT:
+            run_pending(pending, "length")  # so that every segment of a long tape is swept from the same empty state
+    sources = None if plan.pending else _sources(plan, segment, state)
     if plan.straight and not LOCAL.eager:
         target = record.current() if segment.trace is None else staging.current()
-        slots = None if target is None else _places(plan, segment, state, seeds, target)
+        slots = None if target is None else _places(plan, segment, state, seeds, sources, target)
         if slots is None and segment.trace is None:
             target = staging.current()
-            slots = None if target is None else _places(plan, segment, state, seeds, target)
+            slots = None if target is None else _places(plan, segment, state, seeds, sources, target)
         if target is not None and slots is not None:
             start = target.state
             key = (plan, batch, *slots)
@@ -150,19 +154,24 @@ def emit(
                 )
             if jump is not None:
                 return _arrive(target, jump)
-            outputs = _write(plan, segment, state, seeds, batch, target)
+            outputs = _write(plan, segment, state, seeds, sources, batch, target)
             ours = all(v._segment is target for v in outputs.values())
             if target.pending and staging.recording(target) and ours and target.state.known:
                 link(start, key, _Jump(target.state, tuple((slot, v._place) for slot, v in outputs.items())))
             return outputs
-    return _write(plan, segment, state, seeds, batch, segment, observer)
+    return _write(plan, segment, state, seeds, sources, batch, segment, observer)
 
 
-def _places(plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], target: Segment) -> list[int] | None:
+def _places(
+    plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], sources: Sequence[Any] | None, target: Segment
+) -> list[int] | None:
     """Enter in ``target`` what a plan reads from outside of it; None where that belongs to a JAX transformation and ``target`` does not."""
     try:
         # The forward slots of the pending segment are part of the plan; those of one that has run enter as leaves.
-        sources = () if segment is target else _sources(plan, segment, state)
+        if segment is target:
+            sources = ()
+        elif sources is None:
+            sources = _sources(plan, segment, state)
         return [staging.place_in(target, v) for v in (*sources, *seeds)]
     except TracerMetError:
         return None
@@ -190,7 +199,7 @@ def _written(plan: Plan, start: State, slots: dict[int | None, int]) -> _Jump:
 
 
 def _sources(plan: Plan, segment: Segment, state: State) -> list[Any]:
-    """Variables for the forward values that a plan reads.
+    """Variables for the forward values that a plan reads; what was packed is unpacked, so this is done once per sweep.
 
     Raises:
         SegmentClosedError: another thread has run or released the segment since the plan was made, which no longer fits.
@@ -200,7 +209,12 @@ def _sources(plan: Plan, segment: Segment, state: State) -> list[Any]:
     with segment.lock:
         if segment.pending != plan.pending or not plan.entries.isdisjoint(segment.released):
             raise SegmentClosedError
-        return [forward_handle(segment, state, slot, leaf_index) for slot in plan.externals]
+        found = [forward_handle(segment, state, slot, leaf_index) for slot in plan.externals]
+    for slot, source in zip(plan.externals, found, strict=True):
+        if source._cell.__class__ is not list:
+            with naming(state, slot, "unpack, which was to give a value of"):
+                source._cell = source._cell.opened()
+    return found
 
 
 def _arrive(target: Segment, jump: _Jump) -> dict[int, Any]:
@@ -223,6 +237,7 @@ def _write(
     segment: Segment,
     state: State,
     seeds: Sequence[Any],
+    sources: Sequence[Any] | None,
     batch: int | None,
     target: Segment,
     observer: Observer | None = None,
@@ -230,7 +245,9 @@ def _write(
     """Record the instructions of ``plan`` one by one, in the JAX transformation that ``target`` belongs to, if it does to one."""
     old, LOCAL.writing = LOCAL.writing, True
     try:
-        return _write_all(plan, segment, state, seeds, batch, observer, record.record if target.trace is None else staging.record_staged)
+        return _write_all(
+            plan, segment, state, seeds, sources, batch, observer, record.record if target.trace is None else staging.record_staged
+        )
     finally:
         LOCAL.writing = old
 
@@ -240,12 +257,15 @@ def _write_all(
     segment: Segment,
     state: State,
     seeds: Sequence[Any],
+    sources: Sequence[Any] | None,
     batch: int | None,
     observer: Observer | None,
     write: Callable[[Any, Sequence[Any]], Any],
 ) -> dict[int, Any]:
     values: list[Any] = [None] * plan.size
-    for slot, source in zip(plan.externals, _sources(plan, segment, state), strict=True):
+    if sources is None:
+        sources = _sources(plan, segment, state)
+    for slot, source in zip(plan.externals, sources, strict=True):
         values[slot] = source
     values[state.n_slots : state.n_slots + len(seeds)] = seeds
     last = {operand: i for i, step in enumerate(plan.instructions) for operand in step.operands if operand is not None}

@@ -61,4 +61,6 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
         segment.origins = {}
     segment.kept = tuple(segment.saved)
     segment.entered = {}
+    if differentiable and segment.packing is not None:
+        segment.packing.take_entry(segment)
     return made[0] if kernel.single else jax.tree.unflatten(kernel.tree, made[: kernel.visible])

@@ -48,6 +48,7 @@ __all__ = [
     "ensure_compile_time_eval",
     "eval_jaxpr",
     "float0",
+    "from_host",
     "hoist",
     "in_trace",
     "is_number",
@@ -59,6 +60,7 @@ __all__ = [
     "primitives",
     "restrict",
     "saveable",
+    "to_host",
     "trace",
     "watch",
     "within",
@@ -352,6 +354,21 @@ def described(value: Any) -> Any:
     aval = jax.typeof(value)
     sharding = value.sharding if value.committed else None
     return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding, weak_type=aval.weak_type)
+
+
+def to_host(array: Any) -> tuple[Any, Any]:
+    """Copy an array (or tracer) to the host's memory; return the copy, and what :func:`from_host` needs to bring it back."""
+    if isinstance(array, Tracer):
+        return jax.device_put(array, jax.memory.Space.Host), jax.memory.Space.Device
+    if not array.committed and jax.local_device_count() > 1:  # in the host's memory there would be a device that it is committed to
+        return np.asarray(array), None
+    return jax.device_put(array, jax.memory.Space.Host), array.sharding
+
+
+def from_host(kept: tuple[Any, Any]) -> Any:
+    """Bring back what :func:`to_host` returned."""
+    copy, home = kept
+    return jax.device_put(copy) if home is None else jax.device_put(copy, home)
 
 
 def restrict(closed: ClosedJaxpr, kept: Sequence[int]) -> ClosedJaxpr:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape import boundary, execution, jaxapi, staging
 from tape.configuration import applying, configuration
@@ -41,20 +41,19 @@ class Program(execution.Execution):
     """What a segment computes for one choice of results.
 
     ``live`` are slots that Variables hold, ``residuals`` further ones that a sweep will read; ``history`` says whether there can be a
-    sweep at all, and ``dead`` are the depths of differentiable entries that none can reach, because their Variables are gone; ``rooted``
-    tells whether a Variable that is held requires grad.
+    sweep at all, and ``dead`` are the depths of differentiable entries that none can reach, because their Variables are gone; ``read`` are
+    the slots whose values a sweep reads, leaves among them; ``rooted`` tells whether a Variable that is held requires grad.
     """
 
-    __slots__ = ("dead", "history", "live", "residuals", "rooted")
+    __slots__ = ("dead", "history", "live", "read", "residuals", "rooted")
 
-    def __init__(
-        self, state: State, live: tuple[int, ...], residuals: tuple[int, ...], history: bool, dead: frozenset[int], rooted: bool
-    ) -> None:
-        super().__init__(state, live + residuals)
+    def __init__(self, state: State, live: tuple[int, ...], kept: _Kept, rooted: bool) -> None:
+        super().__init__(state, live + kept.residuals)
         self.live = live
-        self.residuals = residuals
-        self.history = history
-        self.dead = dead
+        self.residuals = kept.residuals
+        self.history = kept.history
+        self.dead = kept.dead
+        self.read = kept.read
         self.rooted = rooted
 
 
@@ -103,10 +102,11 @@ def _run(segment: Segment, reason: str) -> None:
     cells = segment.cells
     held = map(_ONLY_SEGMENT.__lt__, map(sys.getrefcount, cells.values()))  # before anything else here refers to a cell
     live = tuple(itertools.compress(cells, held))
+    packs = segment.packing is not None
     programs = state.programs
-    program = None if programs is None else programs.get((live, segment.released))
+    program = None if programs is None else programs.get((live, segment.released, packs))
     if program is None:
-        program = _program(state, live, segment.released)
+        program = _program(state, live, segment.released, packs)
     results: Sequence[Any] = ()
     if program.keep:
         Clock.now += 1
@@ -120,10 +120,13 @@ def _run(segment: Segment, reason: str) -> None:
             except Exception as error:  # noqa: BLE001 - whoever looks at what failed is told
                 with jaxapi.ensure_compile_time_eval():
                     salvage(segment, *needed_entries(state, program.keep), error)
-    if segment.pending:
+    failed = not segment.pending
+    if not failed:
         _store(segment, program, results)
     if segment.leaf_places:
         segment.settle()
+    if packs and program.history and not failed:
+        segment.packing.take(segment, program.live, program.read)
 
 
 def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
@@ -152,9 +155,12 @@ def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
 
 def sweepable(segment: Segment) -> bool:
     """Tell whether a sweep could still go through a segment that has run: from a Variable that somebody holds."""
-    held = map(_ONLY_SEGMENT.__lt__, map(sys.getrefcount, segment.saved.values()))
-    live = tuple(itertools.compress(segment.saved, held))
-    return _residuals(segment.state, live, segment.released)[1]
+    if segment.roots:
+        live = tuple([slot for slot, ref in segment.roots.items() if ref() is not None])
+    else:
+        held = map(_ONLY_SEGMENT.__lt__, map(sys.getrefcount, segment.saved.values()))
+        live = tuple(itertools.compress(segment.saved, held))
+    return _residuals(segment.state, live, segment.released).history
 
 
 def forget(segment: Segment) -> None:
@@ -162,10 +168,11 @@ def forget(segment: Segment) -> None:
     segment.leaves = []
     segment.origins = {}
     segment.saved = {}
+    segment.roots = {}
     segment.functions = {}
 
 
-def _program(state: State, live: tuple[int, ...], released: frozenset[int]) -> Program:
+def _program(state: State, live: tuple[int, ...], released: frozenset[int], packs: bool) -> Program:
     """Work out what a run has to keep, and note it on the structure.
 
     What is cheap to compute again (elementwise) is not kept: XLA fuses it into the sweep, and each further result of a program would
@@ -175,8 +182,9 @@ def _program(state: State, live: tuple[int, ...], released: frozenset[int]) -> P
         state.programs = {}
     STATS.programs += 1
     kinds = [state.table[slot].kind for slot in live]
-    program = state.programs[(live, released)] = Program(
-        state, _ordered(live, kinds), *_residuals(state, live, released), any(kind.requires_grad for kind in kinds)
+    kept = _residuals(state, live, released, packs=packs)
+    program = state.programs[(live, released, packs)] = Program(
+        state, _ordered(live, kinds), kept, any(kind.requires_grad for kind in kinds)
     )
     return program
 
@@ -192,15 +200,24 @@ def _ordered(live: tuple[int, ...], kinds: list[Kind]) -> tuple[int, ...]:
     return (*forward, *reversed(gradients))
 
 
-def _residuals(state: State, live: tuple[int, ...], released: frozenset[int]) -> tuple[tuple[int, ...], bool, frozenset[int]]:
-    """Return the last three attributes of a :class:`Program`."""
+class _Kept(NamedTuple):
+    """What a run keeps besides the values that Variables hold: these are attributes of a :class:`Program`."""
+
+    residuals: tuple[int, ...] = ()
+    history: bool = False
+    dead: frozenset[int] = frozenset()
+    read: tuple[int, ...] = ()
+
+
+def _residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, packs: bool = False) -> _Kept:
+    """Work out what a sweep reads; where that is packed, what Variables hold does not stand in for it."""
     table = state.table
     reached = {slot for slot in live if table[slot].kind.requires_grad}
     if not reached:
-        return (), False, frozenset()
+        return _Kept()
     history = False
     dead: set[int] = set()
-    kept = set(live)
+    kept = set() if packs else set(live)
     needed: set[int] = set()
     saved: set[int] = set()
     for entry in reversed(state.path()):
@@ -227,4 +244,7 @@ def _residuals(state: State, live: tuple[int, ...], released: frozenset[int]) ->
                 needed.update(entry.inputs)
             else:
                 saved.update(missing)
-    return tuple(sorted(saved)), history, frozenset(dead)
+    if not packs:
+        return _Kept(tuple(sorted(saved)), history, frozenset(dead))
+    leaves = {p.slot for step in state.path() if step.kernel is None for p in step.places}
+    return _Kept(tuple(sorted(saved.difference(live))), history, frozenset(dead), tuple(sorted(saved | (needed & leaves))))

@@ -105,6 +105,8 @@ def call_of(outputs: Any, inputs: Any, seeds: Any, *options: Any) -> Call | None
     segment = LOCAL.segment()
     if segment is None or segment.epoch is not CHANGES.epoch or segment.hooks or segment.retained or segment.trace is not None:
         return None
+    if segment.packing is not None:
+        return None
     roots = (outputs,) if isinstance(outputs, Handle) else outputs
     wanted = (inputs,) if isinstance(inputs, Handle) else inputs
     given = (seeds,) if seeds is None or isinstance(seeds, Handle) else seeds

@@ -53,6 +53,7 @@ def replayed(root: Any) -> bool:
         or segment.hooks
         or segment.retained
         or segment.released
+        or segment.packing is not None
     ):
         return False
     known: _Replay | None = segment.state.next.get((_BACKWARD, root._place.slot, registry.revision()))

@@ -140,9 +140,11 @@ class Segment:
         "lock",
         "open",
         "origins",
+        "packing",
         "pending",
         "released",
         "retained",
+        "roots",
         "saved",
         "serial",
         "state",
@@ -168,6 +170,11 @@ class Segment:
         self.retained: dict[int, list[weakref.ref[Handle]]] = {}
         self.saved: dict[int, Cell] = {}
         self.kept: tuple[int, ...] = ()  # the slots in saved: part of the structure, once it has run
+        self.packing: Any = None  # who packs what it keeps (tape.packing)
+        packing = LOCAL.packing
+        if packing is not None and packing.applies():
+            self.packing = packing
+        self.roots: dict[int, Callable[[], Any]] = {}  # where that is packed: the values that Variables hold, weakly
         self.released: frozenset[int] = frozenset()  # depths of the entries that a sweep released
         self.failed: dict[int, Any] | None = None  # slots without a value, because an entry failed -> why
         self.serial = next(self.serials)
@@ -214,6 +221,7 @@ class _Local(threading.local):
         self.lifting: str | None = None  # the raw JAX function that is being traced
         self.reads: list[tuple[Any, Cell]] = []  # the constant Variables that it read so far, with their cells
         self.captures: Any = None  # the callable of the tape that is being traced
+        self.packing: Any = None  # the hooks for saved values
         self.staged: list[Callable[[], Segment | None]] = []  # pending segments of the JAX transformations that are running
         self.observer: Any = None  # the op hooks that are active (tape.observing)
         self.gathered: dict[Any, Any] | None = None  # what the running sweep has for hooks over several Variables (tape.gathering)

@@ -173,8 +173,11 @@ class Sweep:
 
     def _write(self, segment: Segment, cotangents: dict[int, Any]) -> tuple[State, Plan, dict[int, Any]]:
         """Plan the sweep of ``segment`` and write it; return its structure, the plan, and the cotangents that leave it."""
-        if segment.pending and not staging.recording(segment):
-            run_pending(segment, "swept elsewhere")
+        if segment.pending:
+            if segment.packing is not None:
+                run_pending(segment, "saved values")  # forward and reverse as one program would keep nothing in between
+            elif not staging.recording(segment):
+                run_pending(segment, "swept elsewhere")
         slots = tuple(sorted(cotangents))
         state = segment.state
         wanted = self._wanted.get(segment, frozenset()) if self._wanted else None

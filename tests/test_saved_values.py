@@ -1,0 +1,554 @@
+"""Hooks for saved values: which values pack sees, and that gradients stay what they are (contracts 11, 13, 14, 17, 20, 23)."""
+
+import contextlib
+import gc
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import interop
+import tape
+import tape.numpy as tnp
+from tape import emission, packing, program, segment, trie
+from tape.errors import ReleasedTapeError, TapeError, TapeTypeError, TapeValueError
+
+W = np.array([[0.5, -0.3, 0.2], [0.1, 0.4, -0.6], [0.7, -0.2, 0.3]], np.float32)
+X = np.array([[1.0, -2.0], [0.5, 0.3], [-0.7, 0.9]], np.float32)
+
+
+@pytest.fixture(params=["lazy", "eager"])
+def tier(request):
+    with tape.eager() if request.param == "eager" else contextlib.nullcontext():
+        yield request.param
+
+
+def network(w, x, layers=3, xp=tnp):
+    for _ in range(layers):
+        x = xp.tanh(w @ x)
+    return (x * x).sum()
+
+
+def slope(w, x=X, layers=3):
+    return jax.grad(lambda w: network(w, x, layers, jnp))(w)
+
+
+def curvature(w, x=X):
+    return jax.grad(lambda w: (slope(w, x) ** 2).sum())(w)
+
+
+def states(eager):
+    """What a sweep through the network reads besides its weights: the input, and of each layer the product (from which a sweep makes the
+    tangent again), or the tangent where ops run at once.
+    """
+    found, x = [X], X
+    for _ in range(3):
+        x = W @ x
+        found.append(np.tanh(x) if eager else x)
+        x = np.tanh(x)
+    return found
+
+
+def close(variable, expected):
+    np.testing.assert_allclose(np.asarray(variable.value), expected, rtol=2e-5, atol=1e-6)
+
+
+class Log:
+    """Hooks that note what they see and change nothing."""
+
+    def __init__(self):
+        self.packed = []
+        self.unpacked = []
+
+    def pack(self, value):
+        assert isinstance(value, tape.Variable)
+        assert not value.requires_grad
+        self.packed.append(value.numpy())
+        return len(self.packed) - 1
+
+    def unpack(self, number):
+        self.unpacked.append(number)
+        return self.packed[number]
+
+    def hooks(self):
+        return tape.saved_value_hooks(self.pack, self.unpack)
+
+
+@pytest.fixture
+def log():
+    return Log()
+
+
+# -- which values -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("times", [1, 4])
+def test_pack_sees_what_a_sweep_reads_and_nothing_else(tier, log, times):
+    for _ in range(times):
+        log.packed.clear()
+        with log.hooks():
+            w, x = tape.Variable(W), tape.constant(X)
+            y = network(w, x)
+        assert len(log.packed) == 4
+        for seen, expected in zip(log.packed, states(tier == "eager"), strict=True):
+            np.testing.assert_allclose(seen, expected, rtol=1e-5)
+        log.unpacked.clear()
+        y.backward()
+        if tier == "lazy":
+            assert sorted(log.unpacked) == [0, 1, 2, 3]
+        close(w.grad, slope(W))
+
+
+def test_what_variables_hold_and_looks_afterwards_do_not_decide(log):
+    w, x = tape.Variable(W), tape.constant(X)
+    with log.hooks():
+        held = [x]
+        for _ in range(3):
+            held += [w @ held[-1]]
+            held += [tnp.tanh(held[-1])]
+        y = (held[-1] * held[-1]).sum()
+    assert [p.shape for p in log.packed] == [X.shape] * 4
+    assert [float(h.sum()) for h in held]
+    assert len(log.packed) == 4
+    y.backward()
+    close(w.grad, slope(W))
+
+
+def test_what_no_root_leads_to_is_not_packed(log):
+    w, x = tape.Variable(W), tape.constant(X)
+    with log.hooks():
+        network(w, x)
+        y = (w * 2).sum()
+    assert log.packed == []
+    y.backward()
+
+
+def test_leaves_that_require_grad_numbers_and_keys_are_not_packed(log):
+    w, v, key = tape.Variable(W), tape.Variable(W), tape.constant(jax.random.key(0))
+    with log.hooks():
+        y = (w * v * 3.0 * tape.random.normal(key, (3, 3))).sum()
+    y.backward()
+    noise = np.asarray(jax.random.normal(jax.random.key(0), (3, 3)))
+    assert [p.shape for p in log.packed] in ([(3, 3)], [(3, 3), (3, 3)])
+    close(w.grad, W * 3 * noise)
+
+
+def test_masks_and_indices_are_packed(log):
+    w = tape.Variable(W)
+    rows, mask = tape.constant(np.array([2, 0])), tape.constant(W > 0)
+    with log.hooks():
+        y = tnp.where(mask, w, 0.0)[rows].sum()
+    assert {p.dtype.kind for p in log.packed} == {"b", "i"}
+    y.backward()
+    close(w.grad, np.array([1, 0, 1])[:, None] * (W > 0))
+
+
+def test_a_value_that_many_entries_and_contexts_read_is_packed_once(log, tier):
+    w, x = tape.Variable(W), tape.constant(X)
+    roots = []
+    for _ in range(3):
+        with log.hooks():
+            roots.append((w @ x).sum())
+    assert len(log.packed) == 1
+    tape.backward(roots)
+    close(w.grad, 3 * np.ones((3, 2), np.float32) @ X.T)
+
+
+def test_inner_values_of_loops_checkpoints_and_lifted_functions(log):
+    def layer(x, _=None):
+        return tnp.tanh(w @ x), None
+
+    calls = {
+        "scan": lambda: (tape.lax.scan(layer, x, None, length=3)[0] ** 2).sum(),
+        "checkpoint": lambda: tape.checkpoint(lambda x: network(w, x))(x),
+        "lift": lambda: interop.lift(lambda w, x: network(w, x, xp=jnp))(w, x),
+    }
+    expected = {"scan": (X.size * 7, 1), "checkpoint": (X.size, 1), "lift": (X.size * 4, 1)}
+    for name, call in calls.items():
+        w, x = tape.Variable(W), tape.constant(X)
+        log.packed.clear()
+        with log.hooks():
+            y = call()
+        assert sum(p.size for p in log.packed) <= expected[name][0], name
+        assert len(log.packed) >= expected[name][1]
+        y.backward()
+        close(w.grad, slope(W))
+
+
+def test_what_was_recorded_before_and_after_is_left_alone(log):
+    w, x = tape.Variable(W), tape.constant(X)
+    before = tnp.tanh(w @ x)
+    with log.hooks():
+        inside = tnp.tanh(w @ before)
+    after = tnp.tanh(w @ inside)
+    (after * after).sum().backward()
+    assert len(log.packed) == 2  # the input from before, and the result
+    close(w.grad, slope(W))
+
+
+# -- that gradients stay ------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_that_follows_at_once_uses_what_unpack_returns(tier):
+    w, x = tape.Variable(W), tape.constant(X)
+    with tape.saved_value_hooks(lambda v: v, lambda v: 2 * v):
+        (w @ x).sum().backward()
+    close(w.grad, 2 * np.ones((3, 2), np.float32) @ X.T)
+    y = [None]
+    for _ in range(3):  # also as a structure that is known
+        w.zero_grad()
+        with tape.saved_value_hooks(lambda v: v, lambda v: 2 * v):
+            y[0] = (w @ x).sum()
+            y[0].backward()
+        close(w.grad, 2 * np.ones((3, 2), np.float32) @ X.T)
+
+
+def test_contract_20_second_derivatives_go_through_unpacked_values(tier, log):
+    for inside in (False, True):
+        w, x = tape.Variable(W), tape.constant(X)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(log.hooks())
+            y = network(w, x)
+            if not inside:
+                stack.close()
+            g = tape.gradients(y, w, create_graph=True)
+            h = tape.gradients((g * g).sum(), w)
+        close(g, slope(W))
+        close(h, curvature(W))
+
+
+def test_contract_14_retained_values_are_unpacked_again(tier, log):
+    w, x = tape.Variable(W), tape.constant(X)
+    with log.hooks():
+        y = network(w, x)
+    y.backward(retain_graph=True)
+    first = len(log.unpacked)
+    assert first
+    y.backward()
+    assert len(log.unpacked) == 2 * first
+    close(w.grad, 2 * slope(W))
+    with pytest.raises(ReleasedTapeError):
+        y.backward()
+
+
+def test_contract_11_what_was_packed_is_a_snapshot(tier, log):
+    w, x = tape.Variable(W), tape.constant(X)
+    with log.hooks():
+        y = network(w, x)
+    x.value = 0 * X
+    y.backward()
+    close(w.grad, slope(W))
+
+
+def test_quantised_values_give_gradients_of_their_precision(tier):
+    def quantise(v):
+        scale = abs(v).max() / 127
+        return tnp.round(v / scale).astype("int8"), scale
+
+    w, x = tape.Variable(W), tape.constant(X)
+    with tape.saved_value_hooks(quantise, lambda kept: kept[0].astype("float32") * kept[1]):
+        y = network(w, x)
+    y.backward()
+    exact = slope(W)
+    error = np.abs(w.grad.numpy() - exact).max() / np.abs(exact).max()
+    assert 1e-5 < error < 0.02
+
+
+def test_save_on_host_moves_values_and_brings_them_back(tier):
+    w, x = tape.Variable(W), tape.constant(X)
+    for _ in range(3):
+        with tape.save_on_host():
+            x = tnp.tanh(w @ x)
+    kept = [a for s in tape.statistics.STATS._alive() for p in s.saved.values() if isinstance(p, packing.Packed) for a in p.arrays()]
+    assert {a.sharding.memory_kind for a in kept if isinstance(a, jax.Array)} == {"pinned_host"}
+    (x * x).sum().backward()
+    close(w.grad, slope(W))
+    assert w.grad.value.sharding.memory_kind == w.value.sharding.memory_kind
+
+
+OPS = {
+    "tanh": (lambda xp, a, _: xp.tanh(a)),
+    "sin": (lambda xp, a, _: xp.sin(a)),
+    "mul": (lambda _, a, b: a * b),
+    "sub": (lambda _, a, b: a - b),
+    "matmul": (lambda _, a, b: a @ b),
+}
+
+
+def run(steps, w, x, xp, opened):
+    """Run drawn steps; contexts open and close where ``opened`` says, None for none."""
+    pool = [w, x]
+    with contextlib.ExitStack() as stack:
+        for name, i, j, boundary in steps:
+            if opened is not None and boundary == 1:
+                stack.enter_context(opened())
+            elif opened is not None and boundary == 2:
+                stack.close()
+            elif opened is not None and boundary == 3:
+                float(pool[-1].sum())
+            pool.append(OPS[name](xp, pool[i % len(pool)], pool[j % len(pool)]))
+    return xp.tanh(sum(pool[2:]) / len(pool)).sum()
+
+
+numbers = st.integers(0, 5)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(sorted(OPS)), numbers, numbers, st.integers(0, 4)), min_size=1, max_size=6), st.booleans())
+def test_anything_packed_anywhere_has_the_gradients_that_it_has_unpacked(steps, eagerly):
+    reference = jax.grad(lambda w: run(steps, w, W.T, jnp, None))
+    w, x = tape.Variable(W), tape.constant(W.T)
+    log = Log()
+    with tape.eager() if eagerly else contextlib.nullcontext():
+        y = run(steps, w, x, tnp, log.hooks)
+        g = tape.gradients(y, w, create_graph=True, unconnected="zero")
+        h = tape.gradients((g * g).sum(), w, unconnected="zero")
+    np.testing.assert_allclose(g.numpy(), reference(W), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(h.numpy(), jax.grad(lambda w: (reference(w) ** 2).sum())(W), rtol=1e-3, atol=1e-4)
+
+
+# -- contexts -----------------------------------------------------------------------------------------------------------
+
+
+def test_contract_23_the_innermost_context_applies_and_the_outer_one_again_after_it():
+    outer, inner = Log(), Log()
+    w, x = tape.Variable(W), tape.constant(X)
+    with outer.hooks():
+        a = tnp.tanh(w @ x)
+        with inner.hooks():
+            b = tnp.tanh(w @ a)
+        c = tnp.tanh(w @ b)
+    (c * c).sum().backward()
+    assert [len(outer.packed), len(inner.packed)] == [4, 2]  # what passes from one to the other is kept by both
+    close(w.grad, slope(W))
+
+
+def test_contract_23_contexts_are_thread_local_re_entrant_and_restored_on_exceptions(log):
+    hooks = log.hooks()
+    w, x = tape.Variable(W), tape.constant(X)
+    with hooks, hooks:
+        seen = []
+        thread = threading.Thread(target=lambda: seen.append(segment.LOCAL.packing))
+        thread.start()
+        thread.join()
+        assert seen == [None]
+    with pytest.raises(ZeroDivisionError), hooks:
+        network(w, 1 / 0)
+    assert segment.LOCAL.packing is None
+    assert log.packed == []
+
+    @hooks
+    def decorated(v):
+        return v if v.ndim == 0 else decorated(network(w, v))
+
+    decorated(x).backward()
+    assert len(log.packed) == 4
+    close(w.grad, slope(W))
+
+
+def test_in_transformations_hooks_are_part_of_the_program(log):
+    def halved(v):
+        return v.astype("bfloat16")
+
+    def loss(w, x):
+        with tape.saved_value_hooks(halved, lambda v: v.astype("float32")):
+            return network(w, x)
+
+    w, x = tape.Variable(W), tape.constant(X)
+    for transformed in (
+        lambda: tape.gradients(loss(w, x), w).numpy(),
+        lambda: jax.jit(lambda w: tape.grad(loss)(w, X))(W),
+        lambda: tape.jit(lambda w, x: tape.gradients(loss(w, x), w))(w, x).numpy(),
+        lambda: jax.vmap(lambda w: tape.grad(loss)(w, X))(W[None])[0],
+    ):
+        assert 1e-5 < np.abs(transformed() - slope(W)).max() < 0.02  # the precision of bfloat16
+    np.testing.assert_allclose(jax.jit(lambda w: tape.grad(on_host)(w, X))(W), slope(W), rtol=1e-5, atol=1e-6)
+    with log.hooks():  # from outside it does not apply
+        np.testing.assert_allclose(jax.jit(lambda w: tape.grad(network)(w, X))(W), slope(W), rtol=1e-5, atol=1e-6)
+    assert log.packed == []
+
+
+def on_host(w, x):
+    with tape.save_on_host():
+        return network(w, x)
+
+
+def test_hooks_that_need_values_say_so_in_transformations(log):
+    def loss(w):
+        with log.hooks():
+            return network(w, X)
+
+    with pytest.raises(TapeError):
+        jax.jit(tape.grad(loss))(W)
+
+
+# -- refusals, failures, memory -----------------------------------------------------------------------------------------
+
+
+def test_arguments_are_checked():
+    with pytest.raises(TapeTypeError, match="pack must be callable, got int"):
+        tape.saved_value_hooks(1, lambda v: v)
+    with pytest.raises(TapeTypeError, match="unpack must be callable, got NoneType"):
+        tape.saved_value_hooks(lambda v: v, None)
+
+
+@pytest.mark.parametrize(
+    ("unpack", "error", "message"),
+    [
+        (
+            lambda _: "text",
+            TapeTypeError,
+            r"unpack made str of a saved value of shape \(3, 2\), dtype float32; return a Variable or an array",
+        ),
+        (lambda v: v[0], TapeValueError, r"unpack made shape \(2,\) of a saved value of shape \(3, 2\).*reshape"),
+        (lambda v: v.astype("float16"), TapeTypeError, r"unpack made dtype float16 of a saved value of .*float32.*astype"),
+    ],
+)
+def test_contract_13_unpack_is_checked_before_anything_changes(tier, unpack, error, message):
+    w, x = tape.Variable(W), tape.constant(X)
+    with tape.saved_value_hooks(lambda v: v, unpack):
+        y = network(w, x)
+    v = tape.Variable(W)
+    z = (v * 2).sum()
+    for _ in range(2):  # nothing was released either
+        with pytest.raises(error, match=message):
+            tape.backward([y, z])
+        assert w.grad is None
+        assert v.grad is None
+    z.backward()
+    close(v.grad, 2)
+
+
+def test_contract_13_where_pack_raises_the_values_stay(tier):
+    calls = []
+
+    def pack(v):
+        calls.append(v)
+        if len(calls) == 3:
+            raise ZeroDivisionError
+        return v
+
+    w, x = tape.Variable(W), tape.constant(X)
+    made = []
+    with pytest.raises(ZeroDivisionError) as raised, tape.saved_value_hooks(pack, lambda v: 0 * v):
+        made.append(network(w, x))
+    assert any("pack" in note for note in raised.value.__notes__)
+    assert segment.LOCAL.packing is None
+    if tier == "lazy":
+        made[0].backward()
+        close(w.grad, slope(W))
+
+
+def test_contract_13_where_unpack_raises_it_can_be_tried_again(tier):
+    failing = [True]
+
+    def unpack(v):
+        if failing[0]:
+            raise ZeroDivisionError
+        return v
+
+    w, x = tape.Variable(W), tape.constant(X)
+    with tape.saved_value_hooks(lambda v: v, unpack):
+        y = network(w, x)
+    with pytest.raises(ZeroDivisionError):
+        y.backward()
+    assert w.grad is None
+    failing[0] = False
+    y.backward()
+    close(w.grad, slope(W))
+
+
+def test_hooks_may_look_record_and_sweep_themselves(tier):
+    v = tape.Variable(W)
+
+    def pack(value):
+        with tape.enable_grad():
+            tape.gradients((v @ v).sum(), v)
+        assert not (v @ value).requires_grad
+        float(value.sum())
+        return value * 1
+
+    w, x = tape.Variable(W), tape.constant(X)
+    with tape.saved_value_hooks(pack, pack):
+        y = network(w, x)
+    y.backward()
+    close(w.grad, slope(W))
+
+
+def test_contract_17_only_what_pack_returns_is_kept():
+    gc.collect()
+    before = len(jax.live_arrays())
+    w, x = tape.Variable(W), tape.constant(X)
+    with tape.saved_value_hooks(lambda v: np.asarray(v.numpy(), np.float16), lambda v: v.astype(np.float32)):
+        y = network(w, x)
+    del x
+    assert len(jax.live_arrays()) == before + 2  # w and y
+    assert tape.stats().live_bytes == W.nbytes + 4 * X.nbytes // 2
+    gc.disable()
+    try:
+        del y
+        assert len(jax.live_arrays()) == before + 1
+        assert tape.stats().live_bytes == 0
+    finally:
+        gc.enable()
+
+
+def test_contract_17_a_sweep_unpacks_one_context_at_a_time():
+    """While a sweep goes back through layers of a context each, what was unpacked for one is gone when the next one is unpacked."""
+    most = [0]
+
+    def unpack(v):
+        most[0] = max(most[0], len(jax.live_arrays()))
+        return v
+
+    gc.collect()
+    w, x = tape.Variable(W), tape.constant(X)
+    for _ in range(12):
+        with tape.saved_value_hooks(lambda v: v.numpy().copy(), unpack):
+            x = tnp.tanh(w @ x)
+    y = (x * x).sum()
+    float(y)
+    del x
+    gc.collect()
+    before = len(jax.live_arrays())
+    y.backward()
+    assert most[0] <= before + 6
+    close(w.grad, slope(W, layers=12))
+
+
+# -- planted bugs -------------------------------------------------------------------------------------------------------
+
+
+def test_planted_a_sweep_that_fuses_forward_and_reverse_is_noticed(monkeypatch):
+    monkeypatch.setattr(packing.Packing, "applies", lambda _: False)
+    with pytest.raises(AssertionError):
+        test_a_sweep_that_follows_at_once_uses_what_unpack_returns("lazy")
+
+
+def test_planted_values_that_lose_their_place_in_the_graph_are_noticed(monkeypatch):
+    original = emission.forward_handle
+
+    def cut(*args):
+        found = original(*args)
+        return found if found._cell.__class__ is list else emission.handle(None, packing.record.leaf(X)._place, found._cell)
+
+    monkeypatch.setattr(emission, "forward_handle", cut)
+    with pytest.raises(AssertionError):
+        test_contract_20_second_derivatives_go_through_unpacked_values("lazy", Log())
+
+
+def test_planted_held_variables_that_decide_what_is_packed_are_noticed(monkeypatch):
+    original = program._residuals
+
+    def shared(state, live, released, **options):
+        found = original(state, live, released, **options)
+        return found._replace(read=tuple(slot for slot in found.read if slot not in live))
+
+    trie._ROOTS.clear()
+    monkeypatch.setattr(program, "_residuals", shared)
+    with pytest.raises(AssertionError):
+        test_what_variables_hold_and_looks_afterwards_do_not_decide(Log())
