@@ -58,8 +58,8 @@ class Packing:
 
     def call(self, concrete: bool, function: Callable[[Any], Any], given: Any) -> Any:
         """Call one of the hooks, apart from what is being recorded; return a Variable's value, run, and anything else as it is."""
-        parked = LOCAL.segment, LOCAL.staged, LOCAL.packing, LOCAL.lifting, LOCAL.captures
-        LOCAL.segment, LOCAL.staged, LOCAL.packing, LOCAL.lifting = no_segment, [], None, None
+        parked = LOCAL.segment, LOCAL.staged, LOCAL.packing, LOCAL.lifting, LOCAL.captures, LOCAL.unseen
+        LOCAL.segment, LOCAL.staged, LOCAL.packing, LOCAL.lifting, LOCAL.unseen = no_segment, [], None, None, True
         if concrete:
             LOCAL.captures = None
         try:
@@ -68,7 +68,7 @@ class Packing:
                 run_segments(recording())  # nothing that pack returned waits for the value that it was given
                 return made
         finally:
-            segment, LOCAL.staged, LOCAL.packing, LOCAL.lifting, LOCAL.captures = parked
+            segment, LOCAL.staged, LOCAL.packing, LOCAL.lifting, LOCAL.captures, LOCAL.unseen = parked
             found = segment()
             LOCAL.segment = segment if found is not None and found.pending else no_segment
 
