@@ -58,7 +58,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_NAMESPACES = ("lax", "nn", "numpy", "random", "scipy")  # imported at their first use
+_NAMESPACES = ("lax", "nn", "numpy", "random", "scipy", "testing")  # imported at their first use
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ __all__ = [
     "ConcretizationError",
     "ExecutionError",
     "GradientDtypeError",
+    "GradientMismatch",
     "GradientShapeError",
     "LeakedTracerError",
     "LostGradientError",
@@ -108,6 +109,18 @@ class GradientShapeError(RuleError, ValueError):
 
 class GradientDtypeError(RuleError, TypeError):
     """A VJP rule or a custom backward returned a cotangent of the wrong dtype."""
+
+
+class GradientMismatch(TapeError, AssertionError):  # noqa: N818 - it is a finding, as AssertionError's subclasses are
+    """A derivative under test is not the function's; ``report`` says where, by how much, and what kind of wrong it is."""
+
+    def __init__(self, report: object) -> None:
+        super().__init__(report)
+        self.report = report
+
+    def __str__(self) -> str:
+        """Show the report."""
+        return str(self.report)
 
 
 def wrap(error: Exception, what: str) -> TapeError | None:

@@ -1,0 +1,200 @@
+"""The functions that users call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tape.errors import GradientMismatch, TapeTypeError, TapeValueError
+from tape.testing.diagnosis import diagnosed
+from tape.testing.examination import Examination
+from tape.testing.report import ArgumentReport, Report
+from tape.testing.subject import Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tape.testing.examination import Finding
+
+__all__ = ["check_custom_vjp", "check_gradients", "check_vjp"]
+
+AGAINST = ("jax", "numeric")
+
+
+def check_gradients(
+    fun: Callable[..., Any],
+    *args: Any,
+    order: int = 2,
+    against: Sequence[str] = AGAINST,
+    argnums: int | Sequence[int] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    seed: int = 0,
+    rtol: float | None = None,
+    strict: bool = False,
+) -> Report:
+    """Check the derivative of a function against every other way to compute it.
+
+    The derivative under test (``jax.vjp``; the tape's sweep for a function of the tape) is compared, element by element and in double
+    precision, with JAX's derivative of the bare function, whose custom rules are taken away, and with extrapolated differences of its
+    values. Further: in the function's own dtypes, at a second call, traced, under ``vmap``, in forward mode, for cotangents of all sizes
+    and signs, at points nearby and with other signs, and for the second derivative. What is accepted follows from error estimates and
+    conditioning. At a kink, every value between the one-sided derivatives is right.
+
+    Args:
+        fun: a function of JAX or of the tape, over pytrees; a ``jax.custom_vjp``; ``apply`` of a ``tape.Function``.
+        args: where to check. Floating and complex arrays and numbers are differentiated.
+        order: 1, or 2 to check the derivative of the derivative too.
+        against: ``"jax"``, ``"numeric"`` or both. Without ``"numeric"``, JAX's ``stop_gradient`` is taken at its word.
+        argnums: which positional arguments to differentiate; all of them by default.
+        kwargs: keyword arguments of ``fun``; their floating and complex arrays are differentiated.
+        seed: of the random cotangents and directions.
+        rtol: what relative error is accepted in double precision; by default it follows from the dtype.
+        strict: have what cannot be decided fail.
+
+    Returns:
+        The report.
+
+    Raises:
+        GradientMismatch: the derivative is wrong; ``report`` says how.
+        TapeValueError: nothing can be differentiated, or an option has an unknown value.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from tape.testing import check_gradients
+        >>> check_gradients(jnp.tanh, jnp.array([0.3, -1.2])).verdict
+        'pass'
+        >>> @jax.custom_vjp
+        ... def double(x):
+        ...     return 2 * x
+        >>> double.defvjp(lambda x: (2 * x, None), lambda _, ct: (ct,))
+        >>> check_gradients(double, jnp.array([0.3, -1.2]))
+        Traceback (most recent call last):
+        ...
+        tape.errors.GradientMismatch: gradient of double: fail
+        argument  verdict  worst element  expected  got       diagnosis
+        x         fail     [1]            ...       ...       2x too small everywhere
+        ...
+
+    References:
+        C. J. F. Ridders, Accurate computation of F'(x) and F'(x)F''(x), Adv. Eng. Software 4 (1982) 75-76 (extrapolated differences).
+
+    """
+    subject = Subject(fun, args, kwargs or {}, argnums)
+    return _checked(subject, order, against, seed, rtol, strict=strict)
+
+
+def check_custom_vjp(fun: Callable[..., Any], *args: Any, **options: Any) -> Report:
+    """Check a function with a rule of its own; arguments and result are those of :func:`check_gradients`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from tape.testing import check_custom_vjp
+        >>> @jax.custom_vjp
+        ... def cube(x):
+        ...     return x**3
+        >>> cube.defvjp(lambda x: (x**3, x), lambda x, ct: (3 * x**2 * ct,))
+        >>> check_custom_vjp(cube, jnp.array([0.3, -1.2])).verdict
+        'pass'
+
+    """
+    return check_gradients(fun, *args, **options)
+
+
+def check_vjp(
+    fun: Callable[..., Any],
+    vjp: Callable[..., Any],
+    *args: Any,
+    order: int = 2,
+    against: Sequence[str] = AGAINST,
+    argnums: int | Sequence[int] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    seed: int = 0,
+    rtol: float | None = None,
+    strict: bool = False,
+) -> Report:
+    """Check a vector-Jacobian product that somebody wrote for a function.
+
+    Args:
+        fun: the function, over pytrees.
+        vjp: called as ``vjp(*args, **kwargs)``, returns ``(fun(*args), pullback)`` as ``jax.vjp`` does; ``pullback(cotangent)`` returns a
+            tuple with one cotangent per argument (None: zero).
+        args: where to check.
+        order: as for :func:`check_gradients`, like all that follow.
+        against: see there.
+        argnums: see there.
+        kwargs: see there.
+        seed: see there.
+        rtol: see there.
+        strict: see there.
+
+    Returns:
+        The report.
+
+    Raises:
+        GradientMismatch: it is not the function's; ``report`` says how.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from tape.testing import check_vjp
+        >>> check_vjp(jnp.sin, lambda x: (jnp.sin(x), lambda ct: (ct * jnp.cos(x),)), jnp.array([0.3, -1.2])).verdict
+        'pass'
+
+    """
+    if not callable(vjp):
+        msg = f"check_vjp: expected a function that returns (output, pullback), got {type(vjp).__name__}"
+        raise TapeTypeError(msg)
+    return _checked(Subject(fun, args, kwargs or {}, argnums, vjp), order, against, seed, rtol, strict=strict)
+
+
+def _checked(subject: Subject, order: int, against: Sequence[str], seed: int, rtol: float | None, *, strict: bool) -> Report:
+    if order not in (1, 2):
+        msg = f"order must be 1 or 2, got {order!r}"
+        raise TapeValueError(msg)
+    if isinstance(against, str) or not against or not set(against) <= set(AGAINST):
+        msg = f"against must be a sequence of {' and '.join(map(repr, AGAINST))}, got {against!r}"
+        raise TapeValueError(msg)
+    exam = Examination(subject, order=order, against=against, seed=seed, rtol=rtol)
+    exam.run()
+    report = _report(exam)
+    if report.verdict == "fail" or (strict and report.verdict != "pass"):
+        raise GradientMismatch(report)
+    return report
+
+
+def _report(exam: Examination) -> Report:
+    entries = []
+    for k, name in [*enumerate(exam.subject.names), (None, "the function")]:
+        mine = sorted((f for f in exam.findings if f.argument == k), key=lambda f: f.verdict != "fail")
+        if mine:
+            entries.append(_entry(exam, name, mine[0], {} if k is None else exam.votes[k]))
+        elif k is not None:
+            unknown = any(f.argument is None for f in exam.findings) and not exam.votes[k]
+            entries.append(ArgumentReport(name, "inconclusive" if unknown else "pass", votes=exam.votes[k]))
+    name = getattr(exam.subject.fun, "__name__", type(exam.subject.fun).__name__)
+    return Report(name, tuple(entries), tuple(exam.notes))
+
+
+def _entry(exam: Examination, name: str, finding: Finding, votes: dict[str, str]) -> ArgumentReport:
+    r, g = finding.expected, finding.got
+    index: tuple[int, ...] = ()
+    expected = got = None
+    if r is not None and g is not None and r.shape == g.shape and r.size and finding.kind != "structure":
+        with np.errstate(invalid="ignore"):
+            off = np.nan_to_num(np.abs(g - r), nan=np.inf, posinf=np.inf)
+        index = tuple(int(i) for i in np.unravel_index(int(np.argmax(off)), r.shape))
+        expected, got = r[index], g[index]
+    return ArgumentReport(
+        name,
+        finding.verdict,
+        finding.kind,
+        diagnosed(exam, finding),
+        finding.why,
+        votes,
+        "the derivative under test" if finding.verdict == "fail" else "",
+        index,
+        expected,
+        got,
+        r,
+        g,
+    )

@@ -1,0 +1,258 @@
+"""One check from beginning to end: what is measured, in which order, and what each disagreement means."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from tape import jaxapi
+from tape.testing import judgement, native, second, transformed
+from tape.testing.measurement import BASIS, Measurement, user_rules
+from tape.testing.precise import Precise
+from tape.testing.probes import NUDGE, Probes, scale_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape.testing.subject import Subject
+
+__all__ = ["Examination", "Finding"]
+
+
+@dataclasses.dataclass(slots=True)
+class Finding:
+    """One disagreement.
+
+    Attributes:
+        kind: where it shows: first, second, forward, vmap, jit, repeat, structure, value, native or raises.
+        argument: number of the differentiated array; None where it is none of them.
+        verdict: fail or inconclusive.
+        message: what was seen.
+        why: at which point, with which cotangent.
+
+    """
+
+    kind: str
+    argument: int | None
+    verdict: str
+    message: str
+    why: str = ""
+    expected: np.ndarray | None = None
+    got: np.ndarray | None = None
+    at: np.ndarray | None = None
+    pair: int | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Suspect:
+    """A gradient that is not the reference's."""
+
+    pair: int
+    argument: int
+    bad: np.ndarray
+    ratio: np.ndarray
+
+
+class Examination:
+    """Checks one subject.
+
+    Attributes:
+        findings: what was found.
+        votes: what was heard, for each argument.
+        found: values and gradients of reference ("y", "r") and rule ("rule_y", "g"), per array, for all pairs and their twins.
+        seen: the pairs at which the function is finite.
+
+    """
+
+    def __init__(self, subject: Subject, *, order: int, against: Sequence[str], seed: int, rtol: float | None) -> None:
+        self.subject = subject
+        self.order = order
+        self.against = against
+        self.seed = seed
+        self.findings: list[Finding] = []
+        self.votes: list[dict[str, str]] = [{} for _ in subject.leaves]
+        self.notes: list[str] = []
+        self.right_eagerly: set[int] = set()
+        self.eps = max(_eps(x.dtype) for x in [*subject.leaves, *subject.outputs])
+        self.rtol = rtol if rtol is not None else (1e-7 if self.eps < 1e-12 else 3e-6)
+        # Constants of half precision would be rounded in the program: it is traced in single precision.
+        self.traced = [x.astype(jnp.float32) if x.dtype.itemsize < 4 else x for x in subject.leaves]
+        self.explore = False
+        self.batch = 0
+        self.found: dict[str, list[np.ndarray]] = {}
+        self.seen: list[int] = []
+        self.sparse: set[int] = set()
+        self.nearby = 0
+        self.gradients: Measurement | None = None
+
+    def run(self) -> None:
+        """Measure and judge, from what is surest to what builds on it."""
+        subject = self.subject
+        if not all(bool(jnp.all(jnp.isfinite(y))) for y in subject.values):
+            self.doubt(None, "first", "the function's value is not finite at the given point")
+            return
+        n = len(subject.leaves)
+        self.value_jaxpr, shapes = jaxapi.trace(subject.primal, *self.traced)
+        self.shapes = list(shapes)
+        self.explore = bool(user_rules(self.value_jaxpr)) or subject.kind == "tape" or subject.own_vjp is not None
+        self.probes = Probes(subject.leaves, subject.outputs, self.seed, explore=self.explore)
+        self.nearby = next(b for b, pair in enumerate(self.probes.pairs) if pair.point == 1)
+        self.sparse = {b for b, pair in enumerate(self.probes.pairs) if pair.why.endswith("alone")}
+        eager = native.differentiate(self) if self.explore else None
+        if self.failed:
+            return
+        try:
+            rule, _ = jaxapi.trace(lambda *a: tuple(itertools.chain(*subject.pull(a[:n], a[n:]))), *self.traced, *self.shapes)
+        except Exception as e:  # noqa: BLE001 - a rule is the user's: it may raise anything
+            self.raises(e)
+            return
+        self.rule, self.value = Precise(rule), Precise(self.value_jaxpr)
+        self.measurement = Measurement(self.rule, self.value, len(self.shapes))
+        self._check_structure()
+        self._check_first(eager)
+        if not self.failed and self.explore:
+            transformed.check_forward(self)
+            transformed.check_vmap(self)
+        if not self.failed and self.order >= 2:
+            second.check_second(self)
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything was found wrong."""
+        return any(f.verdict == "fail" for f in self.findings)
+
+    def doubt(self, argument: int | None, kind: str, message: str, **details: Any) -> None:
+        """Note something that cannot be decided."""
+        self.findings.append(Finding(kind, argument, "inconclusive", message, **details))
+
+    def fail(self, argument: int | None, kind: str, message: str, **details: Any) -> None:
+        """Note something that is wrong."""
+        self.findings.append(Finding(kind, argument, "fail", message, **details))
+
+    def raises(self, error: Exception) -> None:
+        """Note that the derivative cannot be computed: a fault of the rule where there is one."""
+        note = self.fail if self.explore else self.doubt
+        note(None, "raises", f"the derivative raises {self.line(error)}")
+
+    @staticmethod
+    def line(error: Exception) -> str:
+        """Return an error as one line."""
+        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+    def details(self, argument: int, b: int) -> dict[str, Any]:
+        """Return what a finding says of a pair."""
+        pair = self.probes.pairs[b]
+        at = self.probes.points[pair.point][argument]
+        return {"why": pair.why, "expected": self.found["r"][argument][2 * b], "got": self.found["g"][argument][2 * b], "at": at, "pair": b}
+
+    def _check_structure(self) -> None:
+        """A cotangent has its primal's shape and dtype."""
+        n = len(self.subject.leaves)
+        try:
+            _, found = jaxapi.trace(lambda *a: tuple(self.subject.pull(a[:n], a[n:])[1]), *self.subject.leaves, *self.subject.outputs)
+        except Exception as e:  # noqa: BLE001 - as above
+            self.raises(e)
+            return
+        for k, (g, x) in enumerate(zip(found, self.subject.leaves, strict=True)):
+            if g.shape != x.shape or g.dtype != x.dtype:
+                message = f"the cotangent has dtype {g.dtype} and shape {g.shape}, its primal {x.dtype} and {x.shape}"
+                self.fail(k, "structure", message, got=np.zeros(g.shape), expected=np.zeros(x.shape))
+
+    def _pairs(self) -> tuple[list[Any], list[Any]]:
+        """Points and cotangents of all pairs, each followed by its twin at a distance of rounding.
+
+        The last two are twins at a distance that the arguments' own dtypes cannot tell apart.
+        """
+        rng = np.random.default_rng(self.seed + 1)
+        points, cts = [], []
+        for pair in self.probes.pairs:
+            x = self.probes.points[pair.point]
+            points += [x, [a * (1 + NUDGE * rng.uniform(0.3, 1, a.shape) * rng.choice([-1, 1], a.shape)) for a in x]]
+            cts += [self.probes.cotangents[pair.cotangent]] * 2
+        for i in (0, 1):
+            points.append([a * (1 + 2 * self.eps * rng.choice([-1, 1], a.shape)) for a in self.probes.points[i]])
+            cts.append(self.probes.cotangents[i])
+        self.batch = len(points)
+        return points, cts
+
+    def _check_first(self, eager: Any) -> None:
+        m = self.measurement
+        try:
+            found = m.compare(*self._pairs())
+        except Exception:
+            if m.mode == "forward" or max(x.size for x in self.traced) > BASIS:
+                raise
+            m.use_forward()  # JAX has no reverse mode for some loops
+            found = m.compare(*self._pairs())
+        if self.value.opaque or self.rule.opaque:
+            m.eps = _eps(jnp.float32)
+            self.rtol = max(self.rtol, 200 * m.eps)
+        self.found = found
+        self.seen = [b for b in range(len(self.probes.pairs)) if all(np.all(np.isfinite(y[2 * b])) for y in found["y"])]
+        self._check_values()
+        suspects = self._suspects()
+        if eager is not None:
+            native.compare(self, eager, {s.argument for s in suspects})
+        judgement.judge(self, suspects)
+        if not self.failed and "numeric" in self.against:
+            judgement.ask_values(self)
+
+    def one_by_one(self, singles: Sequence[tuple[Any, Any]]) -> dict[str, list[np.ndarray]]:
+        """Compute rule and reference for points with their cotangents, by the program that is there."""
+        parts = []
+        for i in range(0, len(singles), self.batch):
+            part = singles[i : i + self.batch]
+            padded = [*part, *[part[-1]] * (self.batch - len(part))]
+            found = self.measurement.compare([p[0] for p in padded], [p[1] for p in padded])
+            parts.append({key: [a[: len(part)] for a in v] for key, v in found.items()})
+        return {key: [np.concatenate(columns) for columns in zip(*[part[key] for part in parts], strict=True)] for key in parts[0]}
+
+    def tolerance(self, r: np.ndarray, twin: np.ndarray, floor: Any) -> Any:
+        """Return how far a right derivative may be off in double precision: what a nudge of the point changes, and a share."""
+        with np.errstate(invalid="ignore"):
+            change = np.abs(r - twin)
+        change = np.where(np.isfinite(change), change, 0)
+        typical = np.sqrt(np.mean(change**2)) if change.size else 0.0
+        return 20 * change + 20 * typical + self.rtol * np.abs(r) + floor
+
+    def floor(self, b: int, x: np.ndarray) -> Any:
+        """Return what rounding of the function's values alone can make of a gradient that is zero."""
+        cts = self.probes.cotangents[self.probes.pairs[b].cotangent]
+        size = sum(float(np.abs(y[2 * b] * c).sum()) for y, c in zip(self.found["y"], cts, strict=True))
+        return 1e3 * np.finfo(float).eps * size / scale_of(x)
+
+    def _check_values(self) -> None:
+        """The function's result is the same when it is differentiated."""
+        for k, (ys, owns) in enumerate(zip(self.found["y"], self.found["rule_y"], strict=True)):
+            for b in self.seen:
+                y, twin, own = ys[2 * b], ys[2 * b + 1], owns[2 * b]
+                tolerance = self.tolerance(y, twin, 1e3 * np.finfo(float).eps * np.abs(y).max(initial=0))
+                if np.any(~(np.abs(y - own) <= tolerance)):
+                    why = self.probes.pairs[b].why
+                    self.fail(
+                        None, "value", f"output {k} is another when the function is differentiated", why=why, expected=y, got=own, pair=b
+                    )
+                    return
+
+    def _suspects(self) -> list[Suspect]:
+        suspects = []
+        for k in range(len(self.traced)):
+            for b in self.seen:
+                r, twin, g = self.found["r"][k][2 * b], self.found["r"][k][2 * b + 1], self.found["g"][k][2 * b]
+                tolerance = self.tolerance(r, twin, self.floor(b, self.probes.points[self.probes.pairs[b].point][k]))
+                with np.errstate(invalid="ignore", divide="ignore"):
+                    off = np.abs(g - r)
+                    same = (off <= tolerance) | (g == r) | (np.isnan(g) & np.isnan(r))
+                    ratio = np.where(same, 0.0, np.nan_to_num(off / np.maximum(tolerance, 1e-300), nan=np.inf, posinf=np.inf))
+                if not np.all(same):
+                    suspects.append(Suspect(b, k, ~same, ratio))
+        return suspects
+
+
+def _eps(dtype: Any) -> float:
+    finfo: Any = jnp.finfo
+    return float(finfo(dtype).eps)

@@ -1,0 +1,196 @@
+"""Who is right where rule and reference differ: the function's values decide."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape import jaxapi
+from tape.testing.precise import RULE_PRIMITIVES, Precise
+from tape.testing.probes import scale_of, wide_array
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape.testing.differences import Estimate
+    from tape.testing.examination import Examination, Suspect
+    from tape.testing.measurement import Measurement
+
+__all__ = ["ask", "ask_values", "is_of_jax", "judge"]
+
+TURNED = 1 << 12  # complex arrays up to this size are also tried along the imaginary axis
+_JAX = str(pathlib.Path(jax.__file__).parent)
+
+
+def judge(exam: Examination, suspects: list[Suspect]) -> None:
+    """Decide for each argument whose gradient is not the reference's.
+
+    A disagreement at the given point alone may be a kink there: then every value between the one-sided derivatives is right, and so is
+    what JAX's own rules say.
+    """
+    by_argument: dict[int, list[Suspect]] = {}
+    for s in suspects:
+        by_argument.setdefault(s.argument, []).append(s)
+    for k, mine in by_argument.items():
+        given = [s for s in mine if exam.probes.pairs[s.pair].point == 0]
+        generic = [s for s in mine if exam.probes.pairs[s.pair].point != 0]
+        chosen = [*given[:1], *generic[:1]]
+        results = [_asked(exam, s, [o for o in suspects if o.pair == s.pair and o.argument != k]) for s in chosen]
+        details = exam.details(chosen[0].argument, chosen[0].pair)
+        at_kink = given and not generic and chosen[0].pair in {0, *exam.sparse}
+        if (generic and results[-1] == "wrong") or (not at_kink and "wrong" in results):
+            exam.fail(k, "first", "", **details)
+        elif at_kink and results[0] in {"wrong", "outside"}:
+            if _conventional(exam, given[0]):
+                exam.doubt(k, "first", "a kink at the given point: the derivative is what JAX's rules say, and no one-sided one", **details)
+            else:
+                exam.fail(k, "first", "", **details)
+        elif "unknown" in results and any(_plain(exam, s) for s in chosen if s in generic or not at_kink):
+            exam.fail(k, "first", "", **details)
+        elif "unknown" in results or "outside" in results:
+            exam.doubt(k, "first", "differences cannot tell which derivative is right", **details)
+        else:
+            exam.votes[k]["jax"] = "kink" if "kink" in results else "odd one out"
+
+
+def _plain(exam: Examination, s: Suspect) -> bool:
+    """Tell whether a disagreement is far beyond rounding and conditioning."""
+    r, twin, g = (exam.found[key][s.argument][2 * s.pair + i] for key, i in (("r", 0), ("r", 1), ("g", 0)))
+    i = np.unravel_index(int(np.argmax(s.ratio)), s.ratio.shape)
+    size = max(abs(r[i]), abs(g[i])) if np.isfinite(g[i]) else abs(r[i])
+    return bool(np.isfinite(r[i]) and not abs(g[i] - r[i]) <= 1e-4 * size and abs(twin[i] - r[i]) <= 1e-6 * abs(r[i]) and s.ratio[i] > 100)
+
+
+def _asked(exam: Examination, s: Suspect, others: Sequence[Suspect]) -> str:
+    """Have differences decide between rule and reference; ``others`` are the other arguments' disagreements for the same pair."""
+    pair = exam.probes.pairs[s.pair]
+    x, ct = exam.probes.points[pair.point], exam.probes.cotangents[pair.cotangent]
+    r, g = ([a[2 * s.pair] for a in exam.found[key]] for key in ("r", "g"))
+    bad = {o.argument: o.bad for o in (s, *others)}
+    return ask(exam.measurement, x, ct, s.argument, r, g, s.ratio, bad, exam.rtol)
+
+
+def ask(
+    measurement: Measurement,
+    x: list[np.ndarray],
+    ct: list[np.ndarray],
+    argument: int,
+    reference: Sequence[np.ndarray],
+    rule: Sequence[np.ndarray],
+    ratio: np.ndarray,
+    bad: dict[int, np.ndarray],
+    rtol: float,
+) -> str:
+    """Have differences decide between two derivatives, along elements where they disagree (``bad``, per argument) and along all of those.
+
+    Returns ``"wrong"`` or ``"right"`` of the rule, ``"kink"`` where it lies between the one-sided derivatives, ``"outside"`` where it does
+    not, or ``"unknown"``.
+    """
+    r, g = reference[argument], rule[argument]
+    with np.errstate(invalid="ignore"):
+        gaps = np.where(bad[argument], np.nan_to_num(np.abs(g - r), nan=np.inf, posinf=np.inf), 0)
+        aslant = [np.abs(np.real(g - r)).flat[i] < np.abs(np.imag(g - r)).flat[i] for i in range(r.size)] if r.size <= TURNED else None
+    sizes = [scale_of(a) for a in x]
+    directions = []
+    for i in dict.fromkeys([int(np.argmax(ratio)), int(np.argmax(gaps))]):
+        v = [np.zeros_like(a) for a in x]
+        turned = np.iscomplexobj(v[argument]) and aslant is not None and aslant[i]
+        v[argument].flat[i] = sizes[argument].flat[i] * (1j if turned else 1)
+        directions.append(v)
+    if sum(int(b.sum()) for b in bad.values()) > 1:
+        directions.append([np.where(bad.get(k, False), sizes[k], 0).astype(a.dtype) for k, a in enumerate(x)])
+    results = set()
+    for v, (both, high, low) in zip(directions, measurement.slopes([(x, v, ct) for v in directions]), strict=True):
+        with np.errstate(invalid="ignore"):
+            r_v, g_v = (sum(float(np.sum((a * d)[d != 0]).real) for a, d in zip(of, v, strict=True)) for of in (reference, rule))
+            slack = rtol * sum(float(np.abs(np.nan_to_num(a * d)).sum()) for a, d in zip(reference, v, strict=True))
+        results.add(_decide(both, high, low, r_v, g_v, slack))
+    return next((answer for answer in ("wrong", "outside", "unknown", "kink", "right") if answer in results), "unknown")
+
+
+def _conventional(exam: Examination, s: Suspect) -> bool:
+    """Tell whether the derivative is what JAX's own rules say (only the user's are taken away)."""
+    pair = exam.probes.pairs[s.pair]
+    own = Precise(exam.value_jaxpr, keep=is_of_jax)
+    xs = [jnp.asarray(x, a.dtype) for x, a in zip(exam.probes.points[pair.point], exam.traced, strict=True)]
+    cts = [jnp.asarray(c, y.dtype) for c, y in zip(exam.probes.cotangents[pair.cotangent], exam.shapes, strict=True)]
+    try:
+        _, back = jax.vjp(own.__call__, *xs)
+        r = wide_array(back(cts)[s.argument])
+    except Exception:  # noqa: BLE001 - whatever JAX raises: then there is no such derivative
+        return False
+    g = exam.found["g"][s.argument][2 * s.pair]
+    with np.errstate(invalid="ignore"):
+        near = np.abs(g - r) <= 1e-3 * (np.abs(r) + 1e-3 * np.sqrt(np.mean(np.abs(r) ** 2)))
+    return bool(np.all(near | (g == r) | (np.isnan(g) & np.isnan(r))))
+
+
+def ask_values(exam: Examination) -> None:
+    """Ask the function's values, for rule and reference may be alike and wrong (``stop_gradient``, say)."""
+    tasks: list[Any] = []
+    of = []
+    for b in [b for b in (exam.nearby, 0) if b in exam.seen]:
+        pair = exam.probes.pairs[b]
+        x, ct = exam.probes.points[pair.point], exam.probes.cotangents[pair.cotangent]
+        alone: list[int | None] = [*range(min(len(x), 3))] if pair.point == 0 and len(x) > 1 else [None]
+        for k in alone:
+            tasks.append((x, exam.probes.direction(pair.point, k), ct))
+            of.append(b)
+    generic_wrong = exam.nearby not in exam.seen
+    for (_, v, _), b, (both, high, low) in zip(tasks, of, exam.measurement.slopes(tasks), strict=True):
+        gs = [g[2 * b] for g in exam.found["g"]]
+        with np.errstate(invalid="ignore"):
+            g_v = sum(float(np.sum(g * d).real) for g, d in zip(gs, v, strict=True))
+            size = sum(float(np.abs(g * d).sum()) for g, d in zip(gs, v, strict=True))
+            moved = sum(float(np.abs((r[2 * b] - r[2 * b + 1]) * d).sum()) for r, d in zip(exam.found["r"], v, strict=True))
+        answer = _decide(both, high, low, float("nan"), g_v, exam.rtol * size + 20 * moved)
+        ks = [k for k, d in enumerate(v) if np.any(d)]
+        for k in ks:
+            exam.votes[k]["numeric"] = answer
+        lost = [k for k in ks if not np.all(np.isfinite(gs[k]))]
+        if lost and answer != "wrong":
+            exam.doubt(lost[0], "first", "the derivative is not finite", **exam.details(lost[0], b))
+        elif answer in {"wrong", "outside"}:
+            generic_wrong |= exam.probes.pairs[b].point != 0
+            k = lost[0] if lost else ks[0]
+            if generic_wrong or lost:
+                message = "the function's values say another derivative than the rule and JAX"
+                exam.fail(k, "numeric", message, why=exam.probes.pairs[b].why, pair=b, expected=np.asarray(both.value), got=np.asarray(g_v))
+                return
+            exam.doubt(k, "first", "a kink at the given point: the derivative is what JAX's rules say", **exam.details(k, b))
+
+
+def _decide(both: Estimate, high: Estimate, low: Estimate, r: float, g: float, slack: float) -> str:
+    """Say what differences say of ``g``: right, wrong, kink (between the one-sided derivatives), outside of them, or unknown."""
+    if not np.isfinite(both.error) or not np.isfinite(high.error):
+        return "unknown"
+    kink = high.value - low.value > 20 * (high.error + low.error) + 1e-6 * abs(both.value)
+    if not np.isfinite(g):
+        return "unknown" if kink else "wrong"
+    if kink:
+        inside = low.value - 10 * low.error - slack <= g <= high.value + 10 * high.error + slack
+        return "kink" if inside else "outside"
+    if both.apart(g, slack):
+        return "wrong"
+    alike = np.isfinite(r) and abs(g - r) > slack and not both.apart(r, slack)
+    return "unknown" if alike else "right"
+
+
+def is_of_jax(eqn: Any) -> bool:
+    """Tell whether a rule is JAX's own: the function that it belongs to is a public one of JAX that has a rule."""
+    closed = eqn.params.get(RULE_PRIMITIVES[eqn.primitive.name])
+    info: Any = getattr(jaxapi.closed(closed).jaxpr, "debug_info", None) if closed is not None else None
+    if not str(getattr(info, "func_filename", None) or "").startswith(_JAX):
+        return False
+    name = str(info.func_name)
+    for module in (jax.nn, jnp, jax.scipy.special, jax.numpy.linalg, jax.lax):
+        found = getattr(module, name, None)
+        while found is not None:
+            if isinstance(found, (jax.custom_jvp, jax.custom_vjp)):
+                return True
+            found = getattr(found, "__wrapped__", None)
+    return name.startswith("_")  # nobody outside wraps JAX's private functions

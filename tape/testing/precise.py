@@ -1,0 +1,214 @@
+"""A jaxpr evaluated in double precision, with every custom derivative rule taken away.
+
+What is left is the function that the primal computes, as exactly as the machine can: the reference of all checks.  The program of a
+derivative under test runs by the same means, so that a rule is first compared where rounding hides nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape import jaxapi
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = ["RULE_PRIMITIVES", "Precise", "equations", "inner", "wide"]
+
+RULE_PRIMITIVES = {
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "call_jaxpr",
+    "custom_vmap_call": "call",
+}
+_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "checkpoint": "jaxpr", "remat2": "jaxpr"}
+_CALLS |= {"remat": "jaxpr"}
+# What has one meaning in its own dtype only: bits, the host's code, kernels written for a dtype.
+_OPAQUE = ("bitcast_convert_type", "callback", "ffi_call", "pallas_call", "custom_call", "nextafter")
+
+
+def wide(dtype: Any) -> Any:
+    """Return the double-precision dtype that takes the place of ``dtype``; other kinds of dtype are returned as they are."""
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return np.dtype("complex128")
+    return np.dtype("float64") if jnp.issubdtype(dtype, jnp.floating) else dtype
+
+
+def _widened(value: Any) -> Any:
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        value = np.asarray(value)
+        dtype = value.dtype
+    return value if wide(dtype) == dtype else jnp.asarray(value, wide(dtype))
+
+
+def inner(eqn: Any) -> Any:
+    """Return the jaxpr that an equation merely calls (a derivative rule beside it is not looked at); None for any other equation."""
+    name = eqn.primitive.name
+    key = RULE_PRIMITIVES.get(name) or _CALLS.get(name)
+    found = None if key is None else eqn.params.get(key)
+    return None if found is None else jaxapi.closed(found)
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Every equation of a jaxpr, and of the jaxprs inside."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for value in eqn.params.values():
+            for part in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(part, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr)):
+                    yield from equations(jaxapi.closed(part).jaxpr)
+
+
+class Precise:
+    """Calls a closed jaxpr on double-precision inputs; with ``keep``, in its own dtypes and with the rules that ``keep`` chooses.
+
+    Attributes:
+        opaque: whether some primitive had to run in its own, lower precision (a callback, a kernel); known after the first call.
+
+    """
+
+    def __init__(self, closed: Any, keep: Callable[[Any], bool] | None = None) -> None:
+        self.closed = closed
+        self.opaque = False
+        self._keep = keep
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        """Evaluate; to be called under ``jax.enable_x64(True)``."""
+        return self._evaluate(self.closed, [self._wide(x) for x in inputs])
+
+    def _evaluate(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
+        jaxpr = closed.jaxpr
+        values: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
+        values.update(zip(jaxpr.constvars, [self._wide(c) for c in closed.consts], strict=True))
+
+        def read(atom: Any) -> Any:
+            if isinstance(atom, jaxapi.Literal):
+                dtype = getattr(atom.aval, "dtype", None)
+                if dtype is None:
+                    return atom.val
+                return np.asarray(atom.val, dtype).astype(dtype if self._keep else wide(dtype))
+            return values[atom]
+
+        for eqn in jaxpr.eqns:
+            outputs = self._apply(eqn, [read(v) for v in eqn.invars])
+            values.update(zip(eqn.outvars, outputs, strict=True))
+        return [self._wide(read(v)) for v in jaxpr.outvars]
+
+    def _wide(self, value: Any) -> Any:
+        return value if self._keep else _widened(value)
+
+    def _apply(self, eqn: Any, inputs: list[Any]) -> Sequence[Any]:
+        called = inner(eqn)
+        name = eqn.primitive.name
+        if called is not None and not (self._keep is not None and name in RULE_PRIMITIVES and self._keep(eqn)):
+            return self._evaluate(called, inputs)
+        if self._keep is not None and name not in _SPECIAL:
+            return jaxapi.bind(eqn.primitive, eqn.params, inputs)
+        special = _SPECIAL.get(name)
+        if special is not None:
+            found: Sequence[Any] = special(self._evaluate, eqn.params, inputs)
+            return found
+        if not any(word in name for word in _OPAQUE):
+            try:
+                return [_widened(x) for x in jaxapi.bind(eqn.primitive, self._params(eqn), inputs)]
+            except (TypeError, ValueError, NotImplementedError, KeyError, AssertionError, AttributeError):
+                pass  # not known in double precision: as it stands, then
+        self.opaque = self.opaque or name != "bitcast_convert_type"
+        narrow = [_cast(x, v.aval) for x, v in zip(inputs, eqn.invars, strict=True)]
+        return [_widened(x) for x in jaxapi.bind(eqn.primitive, eqn.params, narrow)]
+
+    def _params(self, eqn: Any) -> dict[str, Any]:
+        """Return parameters that name a dtype, or hold a jaxpr over one, in their wide form."""
+        found = {}
+        for key, value in eqn.params.items():
+            if isinstance(value, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr)):
+                made = self._retraced(jaxapi.closed(value))
+                found[key] = made if isinstance(value, jaxapi.ClosedJaxpr) else made.jaxpr
+            else:
+                found[key] = wide(value) if _is_float_dtype(value) else value
+        return found
+
+    def _retraced(self, closed: Any) -> Any:
+        avals = [jax.ShapeDtypeStruct(v.aval.shape, wide(v.aval.dtype)) for v in closed.jaxpr.invars]
+        return jax.make_jaxpr(lambda *xs: self._evaluate(closed, xs))(*avals)
+
+
+def _is_float_dtype(value: Any) -> bool:
+    if not isinstance(value, (np.dtype, type)):
+        return False
+    try:
+        return bool(jnp.issubdtype(np.dtype(value), jnp.inexact))
+    except TypeError:
+        return False
+
+
+def _cast(value: Any, aval: Any) -> Any:
+    dtype = getattr(aval, "dtype", None)
+    if dtype is None or not hasattr(value, "dtype") or value.dtype == dtype or not jnp.issubdtype(dtype, jnp.inexact):
+        return value
+    return jnp.asarray(value).astype(dtype)
+
+
+def _cond(evaluate: Callable[..., Any], params: dict[str, Any], inputs: list[Any]) -> Sequence[Any]:
+    index, *operands = inputs
+    branches = [lambda *xs, b=b: tuple(evaluate(b, xs)) for b in params["branches"]]
+    return tuple(jax.lax.switch(jnp.asarray(index, jnp.int32), branches, *operands))
+
+
+def _scan(evaluate: Callable[..., Any], params: dict[str, Any], inputs: list[Any]) -> Sequence[Any]:
+    n_consts, n_carry = params["num_consts"], params["num_carry"]
+    consts, carry, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
+
+    def body(state: Any, x: Any) -> Any:
+        found = evaluate(params["jaxpr"], [*consts, *state, *x])
+        return tuple(found[:n_carry]), tuple(found[n_carry:])
+
+    carry = [jnp.asarray(c) for c in carry]
+    state, ys = jax.lax.scan(body, tuple(carry), tuple(xs), length=params["length"], reverse=params["reverse"])
+    return (*state, *ys)
+
+
+def _while(evaluate: Callable[..., Any], params: dict[str, Any], inputs: list[Any]) -> Sequence[Any]:
+    n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
+    of_cond, of_body, state = inputs[:n_cond], inputs[n_cond : n_cond + n_body], inputs[n_cond + n_body :]
+    found: Sequence[Any] = jax.lax.while_loop(
+        lambda s: evaluate(params["cond_jaxpr"], [*of_cond, *s])[0],
+        lambda s: tuple(evaluate(params["body_jaxpr"], [*of_body, *s])),
+        tuple(jnp.asarray(s) for s in state),
+    )
+    return found
+
+
+def _linear_solve(evaluate: Callable[..., Any], params: dict[str, Any], inputs: list[Any]) -> Sequence[Any]:
+    consts: dict[str, list[Any]] = {}
+    start = 0
+    for field in ("matvec", "vecmat", "solve", "transpose_solve"):
+        size = getattr(params["const_lengths"], field)
+        consts[field] = inputs[start : start + size]
+        start += size
+
+    def part(field: str) -> Callable[..., Any] | None:
+        jaxpr = getattr(params["jaxprs"], field)
+        return None if jaxpr is None else lambda xs: evaluate(jaxpr, [*consts[field], *xs])
+
+    solve, back, matvec = part("solve"), part("transpose_solve"), part("matvec")
+    assert solve is not None
+    assert matvec is not None
+    found: Sequence[Any] = jax.lax.custom_linear_solve(
+        matvec, inputs[start:], lambda _, xs: solve(xs), None if back is None else lambda _, xs: back(xs)
+    )
+    return found
+
+
+_SPECIAL: dict[str, Any] = {
+    "cond": _cond,
+    "scan": _scan,
+    "while": _while,
+    "custom_linear_solve": _linear_solve,
+    "reduce_precision": lambda evaluate, params, inputs: inputs,  # noqa: ARG005 - it rounds, and here nothing is rounded
+}

@@ -1,0 +1,138 @@
+"""Where a derivative is looked at: points near and far, cotangents of every size and sign, directions."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape.testing.subject import is_inexact
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Pair", "Probes", "scale_of"]
+
+NUDGE = 1e-12  # relative; what changes at that distance is rounding and conditioning
+
+Arrays = list[np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pair:
+    """One point with one cotangent: their numbers, and why they were chosen."""
+
+    point: int
+    cotangent: int
+    why: str
+
+
+def scale_of(x: np.ndarray) -> np.ndarray:
+    """Return how large a step an element can take for granted: its own size, or its neighbours' where it is zero."""
+    size = np.abs(x)
+    finite = size[np.isfinite(size)]
+    typical = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
+    floor = 0.1 * typical if typical > 0 else 1.0
+    return np.where(size > 1e-3 * typical, size, floor) if typical > 0 else np.full_like(size, 1.0)
+
+
+class Probes:
+    """Points, cotangents and their pairs, all of them representable in the dtypes of the function.
+
+    Attributes:
+        points: lists of arrays (double precision); the first is the one that was given.
+        count: how many points.
+        pairs: which cotangent is looked at where.
+
+    """
+
+    def __init__(self, leaves: Sequence[Any], outputs: Sequence[Any], seed: int, *, explore: bool) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._dtypes = [np.dtype(x.dtype) for x in leaves]
+        self._out = outputs
+        given = [wide_array(x) for x in leaves]
+        near = self._representable(
+            [x * (1 + 0.1 * self._like(x)) + np.where(x == 0, 0.1, 0.0) * scale_of(x) * self._like(x) for x in given]
+        )
+        self.points: list[Arrays] = [given, near]
+        if explore:
+            other = self._representable(
+                [-x * (1 + 0.1 * self._like(x)) + np.where(x == 0, 0.2, 0.0) * scale_of(x) * self._like(x) for x in given]
+            )
+            large = self._representable([2.5 * x * (1 + 0.1 * self._like(x)) + np.where(x == 0, 1.0, 0.0) * self._like(x) for x in given])
+            self.points += [other, large]
+        self.count = len(self.points)
+        self.cotangents: list[Arrays] = []
+        self.pairs: list[Pair] = []
+        c0 = self._add([self._dense(y) for y in outputs])
+        c1 = self._add([self._dense(y) for y in outputs])
+        self._pair(0, c0, "the given point")
+        self._pair(1, c1, "a point nearby")
+        if explore:
+            self._pair(2, c1, "the point with other signs")
+            self._pair(3, c0, "a point further out")
+        self._pair(0, self._add([-1e6 * c for c in self.cotangents[c0]]), "a cotangent of size 1e6")
+        if explore:
+            self._pair(0, self._add([-1e-6 * c for c in self.cotangents[c1]]), "a cotangent of size 1e-6")
+            self._pair(1, self._add([1e3 * c for c in self.cotangents[c0]]), "a cotangent of size 1e3")
+            self._pair(0, self._add([0 * c for c in self.cotangents[c0]]), "the cotangent zero")
+            last = [np.zeros_like(c) for c in self.cotangents[c0]]
+            first = [np.zeros_like(c) for c in self.cotangents[c0]]
+            for k, (a, b) in enumerate(zip(first, last, strict=True)):
+                if a.size and k == 0:
+                    a.flat[0] = -1.0
+                if b.size and k == len(last) - 1:
+                    b.flat[-1] = 1.0
+            self._pair(0, self._add(first), "a cotangent for the first output alone")
+            self._pair(0, self._add(last), "a cotangent for the last output alone")
+            for k in range(min(len(outputs), 4) if len(outputs) > 1 else 0):
+                alone = [c if i == k else np.zeros_like(c) for i, c in enumerate(self.cotangents[c0])]
+                self._pair(0, self._add(alone), f"a cotangent for output {k} alone")
+
+    plain = ("the given point", "a point nearby", "the point with other signs")
+
+    def _pair(self, point: int, cotangent: int, why: str) -> None:
+        self.pairs.append(Pair(point, cotangent, why))
+
+    def _add(self, cts: Arrays) -> int:
+        self.cotangents.append(cts)
+        return len(self.cotangents) - 1
+
+    def _like(self, x: np.ndarray) -> np.ndarray:
+        """Numbers between -1 and 1, none of them near zero."""
+        return np.asarray(self._rng.uniform(0.3, 1.0, x.shape) * self._rng.choice([-1.0, 1.0], x.shape))
+
+    def _dense(self, y: Any) -> np.ndarray:
+        made = self._like(np.zeros(y.shape))
+        if jnp.issubdtype(y.dtype, jnp.complexfloating):
+            made = made + 1j * self._like(made)
+        return self._rounded(made, np.dtype(y.dtype))
+
+    def _rounded(self, x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        return wide_array(np.asarray(x).astype(dtype)) if is_inexact(x) else x
+
+    def _representable(self, xs: Arrays) -> Arrays:
+        return [self._rounded(x, d) for x, d in zip(xs, self._dtypes, strict=True)]
+
+    def direction(self, point: int, only: int | None = None) -> Arrays:
+        """Return a dense direction, scaled by the point; ``only``: for one argument alone."""
+        found = []
+        for k, x in enumerate(self.points[point]):
+            v = self._like(np.zeros(x.shape)) * scale_of(x)
+            if np.iscomplexobj(x):
+                v = v * np.exp(1j * self._rng.uniform(0, 6, x.shape))
+            found.append(v.astype(x.dtype) if only is None or only == k else np.zeros_like(x))
+        return found
+
+    def native(self, arrays: Arrays, like: Sequence[Any]) -> list[Any]:
+        """Return arrays in the function's own dtypes."""
+        return [jnp.asarray(a, y.dtype) for a, y in zip(arrays, like, strict=True)]
+
+
+def wide_array(x: Any) -> np.ndarray:
+    """Return a NumPy array in double precision."""
+    found = np.asarray(jax.device_get(x)) if isinstance(x, jax.Array) else np.asarray(x)
+    return found.astype(np.complex128 if jnp.issubdtype(found.dtype, jnp.complexfloating) else np.float64)

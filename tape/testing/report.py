@@ -1,0 +1,123 @@
+"""What a check found: a verdict per argument, the votes behind it, the worst element, and what kind of wrong it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["ArgumentReport", "Report"]
+
+WIDTH = 100
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ArgumentReport:
+    """What was found for one array.
+
+    Attributes:
+        name: what the user calls it (``"x"``, ``"params['w']"``); ``"the function"`` for what belongs to no single argument.
+        verdict: ``"pass"``, ``"fail"`` or ``"inconclusive"``.
+        kind: where it shows: ``first``, ``second``, ``numeric``, ``forward``, ``vmap``, ``native``, ``repeat``, ``structure``, ``value``
+            or ``raises``; empty for a pass.
+        diagnosis: what kind of wrong, in words.
+        where: at which point, with which cotangent.
+        votes: what each independent derivative says of the one under test.
+        odd_one_out: which vote disagrees with the others; empty where none does.
+        index: position of the worst element.
+        expected: the derivative there, as the others have it.
+        got: the derivative under test there.
+        expected_array: all elements of ``expected``.
+        got_array: all elements of ``got``.
+
+    """
+
+    name: str
+    verdict: str
+    kind: str = ""
+    diagnosis: str = ""
+    where: str = ""
+    votes: dict[str, str] = dataclasses.field(default_factory=dict)
+    odd_one_out: str = ""
+    index: tuple[int, ...] = ()
+    expected: Any = None
+    got: Any = None
+    expected_array: Any = dataclasses.field(default=None, repr=False)
+    got_array: Any = dataclasses.field(default=None, repr=False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """The result of a check; printed, it is a table.
+
+    Attributes:
+        function: name of the function.
+        arguments: one entry per differentiated array, and one for the whole function where something belongs to no single array.
+        notes: what could not be checked.
+
+    """
+
+    function: str
+    arguments: tuple[ArgumentReport, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """``"fail"`` if anything is wrong, else ``"inconclusive"`` if anything could not be decided, else ``"pass"``."""
+        found = {a.verdict for a in self.arguments}
+        return "fail" if "fail" in found else "inconclusive" if "inconclusive" in found else "pass"
+
+    @property
+    def failures(self) -> tuple[ArgumentReport, ...]:
+        """The entries that fail."""
+        return tuple(a for a in self.arguments if a.verdict == "fail")
+
+    def __str__(self) -> str:
+        """Return the table, no line of which is longer than 100 columns."""
+        header = ("argument", "verdict", "worst element", "expected", "got", "diagnosis")
+        rows = [(a.name, a.verdict, _index(a), _number(a.expected), _number(a.got), a.diagnosis) for a in self.arguments]
+        widths = [min(max(len(r[i]) for r in [header, *rows]), 24) for i in range(5)]
+        room = max(WIDTH - sum(widths) - 2 * 5, 24)
+        lines = [f"gradient of {self.function}: {self.verdict}"]
+        for row in [header, *rows]:
+            parts = _wrapped(row[5], room)
+            cells = [_cut(c, w).ljust(w) for c, w in zip(row[:5], widths, strict=True)]
+            lines.append("  ".join([*cells, parts[0]]).rstrip())
+            lines += [" " * (sum(widths) + 10) + part for part in parts[1:]]
+        for a in self.arguments:
+            if a.verdict != "pass":
+                said = "; ".join(f"{who}: {what}" for who, what in a.votes.items())
+                details = [f"seen at {a.where}" if a.where else "", f"odd one out: {a.odd_one_out}" if a.odd_one_out else "", said]
+                lines += _wrapped(f"{a.name}: " + "; ".join(d for d in details if d), WIDTH) if any(details) else []
+        for note in self.notes:
+            lines += _wrapped(f"note: {note}", WIDTH)
+        return "\n".join(lines)
+
+
+def _index(a: ArgumentReport) -> str:
+    if a.expected is None:
+        return ""
+    return "[" + ", ".join(map(str, a.index)) + "]" if a.index else "()"
+
+
+def _number(x: Any) -> str:
+    if x is None:
+        return ""
+    return f"{complex(x):.5g}" if np.iscomplexobj(x) else f"{float(x):.6g}"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _wrapped(text: str, width: int) -> Sequence[str]:
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines

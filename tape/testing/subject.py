@@ -1,0 +1,210 @@
+"""What is checked: a function with some of its arguments made differentiable, and its derivative under test."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape import jaxapi
+from tape.errors import TapeTypeError, TapeValueError
+from tape.function import Function
+from tape.program import look
+from tape.segment import Handle
+from tape.transforms import jvp as tape_jvp
+from tape.transforms import vjp as tape_vjp
+from tape.variable import constant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Subject", "is_inexact"]
+
+
+def is_inexact(x: Any) -> bool:
+    """Tell whether ``x`` is an array (or stands for one) of a floating or complex dtype."""
+    dtype = getattr(x, "dtype", None)
+    return dtype is not None and bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
+class Subject:
+    """A function of flat lists of arrays, with its derivatives under test.
+
+    Attributes:
+        leaves: the values of the arguments that are differentiated.
+        names: what the user calls them.
+        kind: ``"jax"`` or ``"tape"``.
+
+    """
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        argnums: int | Sequence[int] | None,
+        vjp: Callable[..., Any] | None = None,
+        *,
+        scalars: bool = True,
+    ) -> None:
+        if not callable(fun):
+            msg = f"expected a function to check, got {type(fun).__name__}"
+            raise TapeTypeError(msg)
+        self.fun = fun
+        self.own_vjp = vjp
+        chosen = _positions(argnums, len(args), getattr(fun, "nondiff_argnums", ()))
+        paths, self._tree = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)), is_leaf=_is_handle)
+        self._leaves = [look(x) if isinstance(x, Handle) else x for _, x in paths]
+        self._places: list[int] = []
+        labels = _labels(fun, len(args))
+        self.names: list[str] = []
+        for i, ((path, given), value) in enumerate(zip(paths, self._leaves, strict=True)):
+            number = isinstance(value, (float, complex)) and not isinstance(value, np.generic)
+            if number and not (scalars and path[0].idx == 0):
+                continue
+            if not (number or (isinstance(value, (jax.Array, np.ndarray, np.generic)) and is_inexact(value))):
+                continue
+            if (path[0].idx == 0 and path[1].idx not in chosen) or (isinstance(given, Handle) and not given._place.kind.requires_grad):
+                continue
+            self._places.append(i)
+            self._leaves[i] = jnp.asarray(value)
+            base = labels[path[1].idx] if path[0].idx == 0 else str(path[1].key)
+            self.names.append(base + jax.tree_util.keystr(path[2:]))
+        self.leaves = [self._leaves[i] for i in self._places]
+        if not self.leaves:
+            msg = "nothing to differentiate: no argument is an array of a floating or complex dtype; pass one, or other argnums"
+            raise TapeValueError(msg)
+        handles = any(isinstance(x, Handle) for _, x in paths) or _is_function(fun)
+        self.kind = "tape" if handles else "jax"
+        result = self._first_call()
+        self._positions = [i for i, y in enumerate(result) if is_inexact(y)]
+        self.outputs = [jax.ShapeDtypeStruct(np.shape(result[i]), result[i].dtype) for i in self._positions]
+        self.values = [result[i] for i in self._positions]
+        if not self.outputs:
+            msg = "nothing to differentiate: the function returns no array of a floating or complex dtype"
+            raise TapeValueError(msg)
+
+    def _first_call(self) -> list[Any]:
+        """Call the function as it stands, and see from what it returns whether it belongs to the tape."""
+        try:
+            flat = self._call(self.leaves)
+        except Exception:
+            if self.kind == "tape":
+                raise
+            self.kind = "tape"  # it may need Variables; where it does not like them either, the first error is the one to show
+            with contextlib.suppress(Exception):
+                return [look(y) if isinstance(y, Handle) else jnp.asarray(y) for y in self._call(self.leaves)]
+            self.kind = "jax"
+            raise
+        if any(isinstance(y, Handle) for y in flat):
+            self.kind = "tape"
+        return [look(y) if isinstance(y, Handle) else jnp.asarray(y) for y in flat]
+
+    def _filled(self, xs: Sequence[Any]) -> tuple[Any, Any]:
+        """Return positional and keyword arguments with ``xs`` in the places of the differentiated ones."""
+        leaves = list(self._leaves)
+        if self.kind == "tape":
+            leaves = [constant(x) if isinstance(x, (jax.Array, np.ndarray)) else x for x in leaves]
+        for i, x in zip(self._places, xs, strict=True):
+            leaves[i] = x
+        args, kwargs = jax.tree.unflatten(self._tree, leaves)
+        return args, kwargs
+
+    def _call(self, xs: Sequence[Any]) -> list[Any]:
+        if self.kind == "tape":
+            xs = [x if isinstance(x, Handle) else constant(x) for x in xs]
+        args, kwargs = self._filled(xs)
+        return jax.tree.leaves(self.fun(*args, **kwargs), is_leaf=_is_handle)
+
+    def _inexact(self, *xs: Any) -> list[Any]:
+        flat = self._call(xs)
+        return [flat[i] for i in self._positions]
+
+    def primal(self, *xs: Any) -> list[Any]:
+        """Return the outputs (floating and complex ones) as arrays."""
+        return [look(y) if isinstance(y, Handle) else jnp.asarray(y) for y in self._inexact(*xs)]
+
+    def pull(self, xs: Sequence[Any], cts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the outputs and the cotangents of the arguments: the derivative under test."""
+        if self.own_vjp is not None:
+            return self._own_pull(xs, cts)
+        vjp = tape_vjp if self.kind == "tape" else jax.vjp
+        outputs, back = vjp(self._inexact, *xs)
+        return list(outputs), list(back(list(cts)))
+
+    def pull_twice(self, xs: Sequence[Any], cts: Sequence[Any], us: Sequence[Any]) -> list[Any]:
+        """Return the cotangents of arguments and cotangents when the gradient has the cotangents ``us``."""
+        n = len(self.leaves)
+        vjp = tape_vjp if self.kind == "tape" and self.own_vjp is None else jax.vjp
+        _, back = vjp(lambda *a: self.pull(a[:n], a[n:])[1], *xs, *cts)
+        return list(back(list(us)))
+
+    def push(self, xs: Sequence[Any], vs: Sequence[Any]) -> list[Any]:
+        """Return the tangents of the outputs, by forward mode."""
+        jvp = tape_jvp if self.kind == "tape" else jax.jvp
+        return list(jvp(self._inexact, tuple(xs), tuple(vs))[1])
+
+    def _own_pull(self, xs: Sequence[Any], cts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Call the user's VJP function."""
+        args, kwargs = self._filled(xs)
+        assert self.own_vjp is not None
+        result, back = self.own_vjp(*args, **kwargs)
+        flat, tree = jax.tree.flatten(result)
+        full = [jnp.zeros(np.shape(y), y.dtype) if is_inexact(y) else np.zeros(np.shape(y), jaxapi.float0) for y in flat]
+        for i, ct in zip(self._positions, cts, strict=True):
+            full[i] = ct
+        found = back(jax.tree.unflatten(tree, full))
+        found = tuple(found) if isinstance(found, (tuple, list)) else (found,)
+        if len(found) != len(args):
+            msg = f"the pullback returned {len(found)} cotangents for {len(args)} arguments; return a tuple with one per argument"
+            raise TapeValueError(msg)
+        slots: list[Any] = []
+        for arg, ct in zip(args, found, strict=True):
+            places, shape = jax.tree.flatten(arg)
+            if ct is None:
+                slots += [None] * len(places)
+                continue
+            given, own = jax.tree.flatten(ct, is_leaf=lambda x: x is None)
+            if len(given) != len(places):
+                msg = f"the pullback returned a cotangent of structure {own} for an argument of structure {shape}"
+                raise TapeValueError(msg)
+            slots += given
+        slots += [None] * (len(self._leaves) - len(slots))
+        gradients = [slots[i] for i in self._places]
+        return [flat[i] for i in self._positions], [
+            jnp.zeros(np.shape(x), x.dtype) if g is None else g for g, x in zip(gradients, xs, strict=True)
+        ]
+
+
+def _is_handle(x: Any) -> bool:
+    return isinstance(x, Handle)
+
+
+def _is_function(fun: Any) -> bool:
+    owner = getattr(fun, "__self__", None)
+    return isinstance(owner, type) and issubclass(owner, Function)
+
+
+def _positions(argnums: int | Sequence[int] | None, count: int, static: Sequence[int]) -> frozenset[int]:
+    if argnums is None:
+        return frozenset(range(count)) - frozenset(i % count for i in static if isinstance(i, int) and -count <= i < count)
+    listed = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    for i in listed:
+        if not isinstance(i, (int, np.integer)) or not -count <= i < count:
+            msg = f"argnums names argument {i!r}, but the function is called with {count} positional arguments"
+            raise TapeValueError(msg)
+    return frozenset(int(i) % count for i in listed)
+
+
+def _labels(fun: Any, count: int) -> list[str]:
+    """Name the positional arguments as the function's signature does."""
+    try:
+        parameters = list(inspect.signature(fun).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return (named + [f"argument {i}" for i in range(len(named), count)])[:count]

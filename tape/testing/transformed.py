@@ -1,0 +1,111 @@
+"""The derivative in forward mode and under ``vmap``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from tape import jaxapi
+from tape.testing.measurement import compiled, stack
+from tape.testing.precise import Precise, equations
+from tape.testing.probes import NUDGE
+
+if TYPE_CHECKING:
+    from tape.testing.examination import Examination
+
+__all__ = ["check_forward", "check_vmap"]
+
+SIZE = 3  # of a batch
+
+
+def check_forward(exam: Examination) -> None:
+    """Compare forward mode, where there is one, with JAX's of the bare function."""
+    n = len(exam.traced)
+    try:
+        closed, _ = jaxapi.trace(lambda *a: tuple(exam.subject.push(a[:n], a[n:])), *exam.traced, *exam.traced)
+    except Exception:  # noqa: BLE001 - a custom_vjp has no forward mode
+        return
+    if any(eqn.primitive.name == "custom_lin" for eqn in equations(closed.jaxpr)):
+        return  # nor has what contains one
+    push, value = Precise(closed), exam.value
+
+    def both(item: Any) -> Any:
+        xs, vs = item
+        _, expected = jax.jvp(value.__call__, tuple(xs), tuple(vs))
+        return expected, push(*xs, *vs)
+
+    points = [exam.probes.points[i] for i in (1, 0)]
+    twins = [[a * (1 + NUDGE) for a in x] for x in points]
+    directions = [exam.probes.direction(1), exam.probes.direction(0)] * 2
+    with jax.enable_x64(True):
+        expected, got = compiled(lambda batch: jax.lax.map(both, batch))((stack([*points, *twins]), stack(directions)))
+    for k, (rs, ts) in enumerate(zip(expected, got, strict=True)):
+        r, twin, t = np.asarray(rs[0]), np.asarray(rs[2]), np.asarray(ts[0])
+        tolerance = exam.tolerance(r, twin, 1e3 * np.finfo(float).eps * np.abs(r).max(initial=0))
+        if np.all(np.isfinite(r)) and np.any(~(np.abs(r - t) <= tolerance)):
+            exam.fail(None, "forward", f"forward mode gives another tangent of output {k}", expected=r, got=t, why="a point nearby")
+            return
+
+
+def check_vmap(exam: Examination) -> None:
+    """Compare the derivative under ``vmap`` with the same derivative, one example at a time."""
+    n = len(exam.traced)
+    usable = [i for i in range(exam.probes.count) if i < 2 or i in {exam.probes.pairs[b].point for b in exam.seen}]
+    xs = [exam.probes.points[usable[i % len(usable)]] for i in range(SIZE)]
+    cts = [exam.probes.cotangents[0], exam.probes.cotangents[1], [-c for c in exam.probes.cotangents[0]]]
+    singles: list[tuple[Any, Any]] = []
+    runs: list[Any] = []
+    variants = _variants(exam)
+    for _, over_x, over_ct, count in variants:
+        rows = [
+            [a[j if over else 0][i] for a, chosen in ((xs, over_x), (cts, over_ct)) for i, over in enumerate(chosen)] for j in range(count)
+        ]
+        singles += [(row[:n], row[n:]) for row in rows]
+        batched = [*over_x, *over_ct]
+        avals = [
+            jax.ShapeDtypeStruct(((count, *a.shape) if over else a.shape), a.dtype)
+            for over, a in zip(batched, [*exam.traced, *exam.shapes], strict=True)
+        ]
+        axes = tuple(0 if over else None for over in batched)
+        try:
+            closed, _ = jaxapi.trace(jax.vmap(lambda *a: tuple(exam.subject.pull(a[:n], a[n:])[1]), in_axes=axes), *avals)
+        except Exception as e:  # noqa: BLE001 - not everything can be batched
+            exam.notes.append(f"under vmap the derivative raises {type(e).__name__}: not checked there")
+            return
+        given = [np.stack(column) if over else column[0] for over, column in zip(batched, zip(*rows, strict=True), strict=True)]
+        runs.append((Precise(closed), given))
+    with jax.enable_x64(True):
+        got = compiled(lambda batch: [run(*given) for (run, _), given in zip(runs, batch, strict=True)])([given for _, given in runs])
+    want = exam.one_by_one(singles)
+    start = 0
+    for (label, _, _, count), found in zip(variants, got, strict=True):
+        for k, batch in enumerate(found):
+            g, a, r = np.asarray(batch), want["g"][k][start : start + count], want["r"][k][start : start + count]
+            if g.shape != a.shape or not _agree(g, a, r):
+                exam.fail(k, "vmap", f"wrong under vmap over {label}, though right without", expected=a, got=g, why=f"vmap over {label}")
+                return
+        start += count
+
+
+def _agree(g: np.ndarray, a: np.ndarray, r: np.ndarray) -> bool:
+    with np.errstate(invalid="ignore"):
+        scale = np.sqrt(np.mean(np.abs(np.where(np.isfinite(a), a, 0)) ** 2)) if a.size else 0
+        near = [np.abs(g - b) <= 1e-6 * np.abs(b) + 1e-9 * scale for b in (a, r)]
+    return bool(np.all(near[0] | near[1] | ~np.isfinite(a) | ~np.isfinite(r)))
+
+
+def _variants(exam: Examination) -> list[tuple[str, list[bool], list[bool], int]]:
+    """What to batch: everything; where somebody's own batching rule is at work, also parts."""
+    n, m = len(exam.traced), len(exam.shapes)
+    found = [("all arguments and cotangents", [True] * n, [True] * m, SIZE)]
+    known = {p.name for p in vars(jaxapi.primitives).values() if isinstance(p, jaxapi.Primitive)} - {"custom_vmap_call"}
+    names = {eqn.primitive.name for eqn in equations(exam.rule.closed.jaxpr)}
+    if any(name not in known or "callback" in name for name in names):
+        found.append(("a batch of one", [True] * n, [True] * m, 1))
+        found.append(("the cotangents alone", [False] * n, [True] * m, SIZE))
+        found.append(("the arguments alone", [True] * n, [False] * m, SIZE))
+        if n > 1:
+            found += [(f"{exam.subject.names[k]} alone", [i == k for i in range(n)], [False] * m, SIZE) for k in range(min(n, 3))]
+    return found

@@ -1,0 +1,128 @@
+"""Functions with wrong rules and with right ones, small, one idea each."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def ruled(fun, bwd, fwd=None):
+    """``fun`` as a custom_vjp; ``bwd(residuals, ct)``, where the residuals are the arguments unless ``fwd`` says otherwise."""
+    op = jax.custom_vjp(lambda *args: fun(*args))
+    op.defvjp(fwd or (lambda *args: (fun(*args), args)), bwd)
+    return op
+
+
+def pushed(fun, rule):
+    """``fun`` as a custom_jvp with ``rule(primals, tangents)``."""
+    op = jax.custom_jvp(lambda *args: fun(*args))
+    op.defjvp(rule)
+    return op
+
+
+def first_residual(x):
+    """A rule that keeps the residual of the first call."""
+    kept = []
+
+    def bwd(res, ct):
+        kept.append(res[0])
+        return (ct * jnp.cos(kept[0]),)
+
+    del x
+    return ruled(jnp.sin, bwd)
+
+
+def batched(whole, slope, slope_of_batch):
+    """An elementwise function whose slope has a batching rule of its own."""
+    op = jax.custom_batching.custom_vmap(slope)
+    op.def_vmap(lambda size, batched, x: (slope_of_batch(x), True))
+    return ruled(whole, lambda res, ct: (ct * op(res[0]),))
+
+
+X = np.random.default_rng(0).normal(size=6).astype(np.float32)
+M = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)
+B = np.random.default_rng(2).normal(size=4).astype(np.float32)
+
+# name: (function, arguments, words of the diagnosis)
+WRONG = {
+    "scaled": (ruled(jnp.sin, lambda r, ct: (1.001 * ct * jnp.cos(r[0]),)), (X,), "1.001x too large everywhere"),
+    "doubled": (ruled(jnp.sin, lambda r, ct: (2 * ct * jnp.cos(r[0]),)), (X,), "2x too large everywhere"),
+    "sign": (ruled(jnp.sin, lambda r, ct: (-ct * jnp.cos(r[0]),)), (X,), "sign flipped"),
+    "tiny and zero": (ruled(lambda x: 1e-6 * jnp.sin(x), lambda r, ct: (0 * ct,)), (X,), "zero everywhere"),
+    "clipped": (ruled(jnp.sin, lambda r, ct: (jnp.clip(ct, -100, 100) * jnp.cos(r[0]),)), (X,), "clipped"),
+    "negative cotangents": (ruled(jnp.sin, lambda r, ct: (jnp.maximum(ct, 0) * jnp.cos(r[0]),)), (X,), ""),
+    "zero below zero": (ruled(lambda x: x**3, lambda r, ct: (jnp.where(r[0] > 0, 3 * r[0] ** 2, 0) * ct,)), (X,), "zero where x < 0"),
+    "last element": (ruled(jnp.sin, lambda r, ct: ((ct * jnp.cos(r[0])).at[-1].mul(1.01),)), (X,), "at the last index of axis 0"),
+    "transposed": (ruled(lambda x: x @ x, lambda r, ct: ((ct @ r[0].T + r[0].T @ ct).T,)), (M[:, :3],), "transposed"),
+    "no sum": (
+        ruled(lambda x, b: x + b, lambda r, ct: (ct, ct[0])),
+        (M, B),
+        "missing the sum over the broadcast axis",
+    ),
+    "shifted": (ruled(lambda x: x**3, lambda r, ct: (jnp.roll(3 * r[0] ** 2 * ct, 1),)), (X,), "off by one along axis 0"),
+    "first call": (first_residual(X), (X,), ""),
+    "under vmap": (batched(jnp.sin, jnp.cos, lambda x: 0.5 * jnp.cos(x)), (X,), "under vmap"),
+    "traced": (
+        ruled(lambda x: x * x, lambda r, ct: (ct * r[0] if isinstance(r[0], jax.core.Tracer) else 2 * ct * r[0],)),
+        (X,),
+        "",
+    ),
+    "cut": (ruled(jnp.sin, lambda r, ct: (ct * jax.lax.stop_gradient(jnp.cos(r[0])),)), (X,), "right at first order, zero"),
+    "second": (
+        ruled(jnp.sin, lambda r, ct: (ct * pushed(jnp.cos, lambda p, t: (jnp.cos(p[0]), t[0] * jnp.sin(p[0])))(r[0]),)),
+        (X,),
+        "right at first order, sign flipped",
+    ),
+    "another value": (
+        ruled(jnp.sin, lambda r, ct: (ct * jnp.cos(r[0]),), lambda x: (jnp.sin(x) * 1.001, (x,))),
+        (X,),
+        "when the function is",
+    ),
+    "dtype": (
+        ruled(jnp.sin, lambda r, ct: ((ct * jnp.cos(r[0])).astype(jnp.float32),)),
+        (X.astype(np.float16),),
+        "dtype float32",
+    ),
+    "half precision": (ruled(jnp.sin, lambda r, ct: (1.001 * ct * jnp.cos(r[0]),)), (X.astype(np.float16),), "1.001x too large"),
+    "forward rule": (pushed(jnp.sin, lambda p, t: (jnp.sin(p[0]), -t[0] * jnp.cos(p[0]))), (X,), "sign flipped"),
+    "stop_gradient": (lambda x: x * jax.lax.stop_gradient(x), (X,), "values say another"),
+    "thousand elements": (
+        ruled(jnp.sin, lambda r, ct: (1.1 * ct * jnp.cos(r[0]),)),
+        (np.linspace(-3, 3, 1000, dtype=np.float32),),
+        "1.1x too large everywhere",
+    ),
+    "raises": (ruled(jnp.sin, lambda r, ct: (ct.reshape(2, 3),)), (X,), "raises"),
+    "conjugated": (
+        ruled(lambda z: z * z, lambda r, ct: (jnp.conj(2 * r[0] * ct),)),
+        ((X + 1j * X[::-1]).astype(np.complex64),),
+        "conjugated",
+    ),
+}
+
+RIGHT = {
+    "plain": (jnp.tanh, (X,)),
+    "rule": (ruled(jnp.sin, lambda r, ct: (ct * jnp.cos(r[0]),)), (X,)),
+    "forward rule": (pushed(jnp.sin, lambda p, t: (jnp.sin(p[0]), t[0] * jnp.cos(p[0]))), (X,)),
+    "square of 30": (lambda x: x**2, (np.float32([30.0, -30.0]),)),
+    "relu at zero": (jax.nn.relu, (np.float32([0.0, 1.0, -1.0, 0.0]),)),
+    "abs at zero": (jnp.abs, (np.float32([0.0, 1.0, -1.0]),)),
+    "clip at its edges": (lambda x: jnp.clip(x, -1, 1), (np.float32([-1.0, 1.0, 0.5, 2.0]),)),
+    "max of ties": (lambda x: jnp.max(x, axis=0), (np.float32([[1, 2], [1, 3], [0, 3]]),)),
+    "own relu": (ruled(lambda x: jnp.maximum(x, 0), lambda r, ct: (jnp.where(r[0] > 0, ct, 0),)), (np.float32([0.0, 1.0, -1.0]),)),
+    "large logsumexp": (jax.nn.logsumexp, (np.float32([1e4, 1e4 + 1, 9e3]),)),
+    "softmax in half precision": (jax.nn.softmax, (X.astype(np.float16),)),
+    "ill-conditioned solve": (
+        lambda a, b: jnp.linalg.solve(a, b),
+        (np.diag([1.0, 0.03, 1e-3]).astype(np.float32) + 1e-4 * M[:, :3], X[:3]),
+    ),
+    "layer norm": (lambda x: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5), (M + 100,)),
+    "a loop": (lambda x: jax.lax.fori_loop(0, 3, lambda i, c: jnp.sin(c) + x, x), (X,)),
+    "a while loop": (lambda x: jax.lax.while_loop(lambda c: c[1] < 3, lambda c: (jnp.sin(c[0]), c[1] + 1), (x, 0))[0], (X,)),
+    "a tree": (lambda p, n: {"y": p["w"] * p["b"] ** n, "n": n}, ({"w": X, "b": X + 3, "none": None}, 2)),
+    "an integer argument": (lambda x, i: x[i], (M, np.int32([2, 0, 2]))),
+    "a key": (lambda key, x: x * jax.random.normal(key, x.shape), (jax.random.key(0), X)),
+    "complex": (lambda z: jnp.abs(z) ** 2 + jnp.exp(z).real, ((X + 1j * X[::-1]).astype(np.complex64),)),
+    "bfloat16": (lambda x: jax.nn.gelu(x) @ x, (jnp.asarray(X, jnp.bfloat16),)),
+    "size zero": (jnp.sin, (np.zeros((0, 3), np.float32),)),
+    "a scalar": (lambda x: x**3, (1.5,)),
+    "an unused argument": (lambda x, y: jnp.sin(x), (X, X)),
+}

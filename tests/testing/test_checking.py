@@ -1,0 +1,119 @@
+"""The checker kills what is wrong, says what it is, and blames nothing that is right."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tape
+from tape.testing import GradientMismatch, check_custom_vjp, check_gradients, check_vjp
+
+sys.path.insert(0, __file__.rpartition("/")[0])
+from cases import RIGHT, WRONG, X, ruled
+
+sys.path.pop(0)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_found_and_named(name):
+    fun, args, words = WRONG[name]
+    with pytest.raises(GradientMismatch) as caught:
+        check_gradients(fun, *args)
+    report = caught.value.report
+    assert report.verdict == "fail"
+    assert words in " ".join(str(report).split())
+    assert max(map(len, str(report).splitlines())) <= 100
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_is_not_blamed(name):
+    fun, args = RIGHT[name]
+    assert check_gradients(fun, *args).verdict in {"pass", "inconclusive"}
+
+
+def test_an_infinite_derivative_is_inconclusive():
+    report = check_gradients(jnp.sqrt, np.float32([0.0, 1.0]))
+    assert report.verdict == "inconclusive"
+    with pytest.raises(GradientMismatch):
+        check_gradients(jnp.sqrt, np.float32([0.0, 1.0]), strict=True)
+
+
+def test_the_error_is_an_assertion():
+    fun, args, _ = WRONG["sign"]
+    with pytest.raises(AssertionError):
+        check_custom_vjp(fun, *args)
+
+
+def test_against_jax_alone_takes_stop_gradient_at_its_word():
+    fun, args, _ = WRONG["stop_gradient"]
+    assert check_gradients(fun, *args, against=("jax",)).verdict == "pass"
+
+
+def test_first_order_alone():
+    fun, args, _ = WRONG["cut"]
+    assert check_gradients(fun, *args, order=1).verdict == "pass"
+
+
+def test_argnums_and_keywords():
+    fun = ruled(lambda x, y: x * y, lambda r, ct: (ct * r[1], 2 * ct * r[0]))
+    assert check_gradients(fun, X, X, argnums=0).verdict == "pass"
+    with pytest.raises(GradientMismatch) as caught:
+        check_gradients(fun, X, X)
+    assert [a.verdict for a in caught.value.report.arguments] == ["pass", "fail"]
+    with pytest.raises(GradientMismatch):
+        check_gradients(lambda x, *, y: fun(x, y), X, kwargs={"y": X})
+
+
+def test_a_vjp_function():
+    def vjp(factor):
+        return lambda x: (jnp.sin(x), lambda ct: (factor * ct * jnp.cos(x),))
+
+    assert check_vjp(jnp.sin, vjp(1), X).verdict == "pass"
+    with pytest.raises(GradientMismatch):
+        check_vjp(jnp.sin, vjp(1.001), X)
+
+
+def test_functions_of_the_tape():
+    assert check_gradients(lambda x: tape.numpy.tanh(x) * x, X).verdict == "pass"
+    assert check_gradients(lambda x: (x @ x).sum(), tape.Variable(X)).verdict == "pass"
+
+
+@pytest.mark.parametrize("factor", [1, 1.001])
+def test_a_function_with_a_backward(factor):
+    class Sine(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return tape.numpy.sin(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved
+            return factor * g * tape.numpy.cos(x)
+
+    if factor == 1:
+        assert check_gradients(Sine.apply, X).verdict == "pass"
+    else:
+        with pytest.raises(GradientMismatch):
+            check_gradients(Sine.apply, X)
+
+
+def test_double_precision():
+    fun, args, _ = WRONG["scaled"]
+    with jax.enable_x64(True):
+        with pytest.raises(GradientMismatch):
+            check_gradients(fun, args[0].astype(np.float64))
+        assert check_gradients(RIGHT["rule"][0], args[0].astype(np.float64)).verdict == "pass"
+
+
+def test_options_are_checked():
+    with pytest.raises(tape.errors.TapeValueError, match="order"):
+        check_gradients(jnp.sin, X, order=3)
+    with pytest.raises(tape.errors.TapeValueError, match="against"):
+        check_gradients(jnp.sin, X, against="torch")
+    with pytest.raises(tape.errors.TapeValueError, match="nothing to differentiate"):
+        check_gradients(jnp.sin, 3)
+    with pytest.raises(tape.errors.TapeTypeError):
+        check_gradients(3, X)
