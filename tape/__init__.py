@@ -17,6 +17,7 @@ from tape.observing import OpHook, hooks
 from tape.saved_values import save_on_host, saved_value_hooks
 from tape.schedules import checkpoint_scan, checkpoint_sequential
 from tape.statistics import stats
+from tape.streaming import stream_gradients
 from tape.transforms import grad, hessian, hvp, jacfwd, jacobian, jacrev, jvp, linearize, value_and_grad, vjp
 from tape.variable import Variable, constant
 
@@ -53,6 +54,7 @@ __all__ = [
     "set_grad_enabled",
     "stats",
     "stop_gradient",
+    "stream_gradients",
     "value_and_grad",
     "vjp",
 ]

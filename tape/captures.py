@@ -106,6 +106,9 @@ class Captures:
         """Note that a Variable is about to change; tell whether the change is a result of the trace."""
         return False
 
+    def receiving(self, variable: Any) -> None:
+        """Refuse a leaf that a sweep is about to give a gradient to, should it only stand for what was computed outside."""
+
     def reading_grad(self, variable: Any) -> None:
         """Note that the trace depends on whether a Variable has a gradient."""
 

@@ -200,16 +200,20 @@ class Effects(Captures):
         self._hooked.clear()
         return found
 
-    def writing(self, variable: Any) -> bool:
-        """Note what a Variable was before it changes."""
+    def receiving(self, variable: Any) -> None:
+        """Refuse a leaf that a sweep is about to give a gradient to, should it only stand for what was computed outside."""
         found = self._hosts.get(id(variable))
         if found is not None:
             aval = found[1]._place.kind.aval
             msg = (
-                f"jit: backward() inside the function reached a Variable that was computed outside of it (shape {aval.shape}, dtype "
-                f"{aval.dtype}), and so does not end there; return what is to be differentiated and call backward() outside, or pass .detach()"
+                f"jit: a sweep inside the function reached a Variable that was computed outside of it (shape {aval.shape}, dtype "
+                f"{aval.dtype}), and so does not end there; return what is to be differentiated and sweep outside, or pass .detach()"
             )
             raise TapeRuntimeError(msg)
+
+    def writing(self, variable: Any) -> bool:
+        """Note what a Variable was before it changes."""
+        self.receiving(variable)
         if id(variable) not in self.touched:
             self.touched[id(variable)] = _before(variable)
             if not isinstance(variable._cell[0], Tracer):

@@ -22,11 +22,11 @@ from tape.segment import LOCAL, Extra, LeafNode, Segment, SegmentClosedError, Tr
 from tape.trie import SEGMENT_LIMIT, SWEEP, State, link
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tape.observing import Observer
 
-__all__ = ["add", "emit", "forward_handle", "run_hooks", "zeros_like"]
+__all__ = ["add", "emit", "forward_handle", "held", "opened", "run_hooks", "zeros_like"]
 
 
 class _Jump:
@@ -121,7 +121,7 @@ def emit(
         plan: what to write.
         segment: the segment that is swept.
         state: its structure.
-        seeds: one cotangent (Variable) per slot in ``plan.seeds``.
+        seeds: one value (Variable) per item of ``plan.seeds``; None where a Python backward before a piece left out a cotangent.
         batch: the length of the cotangents' further first axis, if they have one.
         observer: the op hooks that see the sweep, if the plan is made for them.
 
@@ -137,8 +137,8 @@ def emit(
             run_pending(pending, "saved values")  # it gives back what was unpacked for it, before more is
         elif pending.state.depth + len(plan.instructions) > 2 * SEGMENT_LIMIT:
             run_pending(pending, "length")  # so that every segment of a long tape is swept from the same empty state
-    sources = None if plan.pending else _sources(plan, segment, state)
-    if plan.straight and not LOCAL.eager:
+    sources = None if plan.pending else opened(held(plan, segment, state), plan.externals, state)
+    if plan.straight and not LOCAL.eager and all(seed is not None for seed in seeds):
         target = record.current() if segment.trace is None else staging.current()
         slots = None if target is None else _places(plan, segment, state, seeds, sources, target)
         if slots is None and segment.trace is None:
@@ -171,7 +171,7 @@ def _places(
         if segment is target:
             sources = ()
         elif sources is None:
-            sources = _sources(plan, segment, state)
+            sources = opened(held(plan, segment, state), plan.externals, state)
         return [staging.place_in(target, v) for v in (*sources, *seeds)]
     except TracerMetError:
         return None
@@ -198,23 +198,30 @@ def _written(plan: Plan, start: State, slots: dict[int | None, int]) -> _Jump:
     return _Jump(state, tuple((slot, state.table[get(value, value)]) for slot, value in plan.outputs))
 
 
-def _sources(plan: Plan, segment: Segment, state: State) -> list[Any]:
-    """Variables for the forward values that a plan reads; what was packed is unpacked, so this is done once per sweep.
+def held(plan: Plan, segment: Segment, state: State) -> list[Any]:
+    """Variables for the forward values that a plan reads; what was packed is not unpacked yet.
 
     Raises:
-        SegmentClosedError: another thread has run or released the segment since the plan was made, which no longer fits.
+        SegmentClosedError: another sweep has run, released or thinned out the segment since the plan was made, which no longer fits.
 
     """
     leaf_index = leaf_indices(state)
     with segment.lock:
         if segment.pending != plan.pending or not plan.entries.isdisjoint(segment.released):
             raise SegmentClosedError
-        found = [forward_handle(segment, state, slot, leaf_index) for slot in plan.externals]
-    for slot, source in zip(plan.externals, found, strict=True):
-        if source._cell.__class__ is not list:
+        try:
+            return [forward_handle(segment, state, slot, leaf_index) for slot in plan.externals]
+        except KeyError:
+            raise SegmentClosedError from None
+
+
+def opened(sources: Sequence[Any], slots: Iterable[int], state: State) -> Sequence[Any]:
+    """Return Variables for some slots, now that what was packed of them is unpacked: so this is done once per sweep."""
+    for slot, source in zip(slots, sources, strict=True):
+        if source is not None and source._cell.__class__ is not list:
             with naming(state, slot, "unpack, which was to give a value of"):
                 source._cell = source._cell.opened()
-    return found
+    return sources
 
 
 def _arrive(target: Segment, jump: _Jump) -> dict[int, Any]:
@@ -264,7 +271,7 @@ def _write_all(
 ) -> dict[int, Any]:
     values: list[Any] = [None] * plan.size
     if sources is None:
-        sources = _sources(plan, segment, state)
+        sources = opened(held(plan, segment, state), plan.externals, state)
     for slot, source in zip(plan.externals, sources, strict=True):
         values[slot] = source
     values[state.n_slots : state.n_slots + len(seeds)] = seeds
@@ -288,7 +295,7 @@ def _write_all(
         elif step.op is ADD:
             results = (add(operands[0], operands[1], write),)
         else:
-            results = _call_kernel(step, operands, state.n_slots, batch, write)
+            results = _call_kernel(step, operands, plan.n_forward, batch, write)
         for number, value in zip(step.results, results, strict=True):
             if number is not None:
                 values[number] = value
@@ -300,11 +307,11 @@ def _write_all(
 
 
 def _call_kernel(
-    step: Instruction, operands: list[Any], n_slots: int, batch: int | None, write: Callable[[Any, Sequence[Any]], Any]
+    step: Instruction, operands: list[Any], n_forward: int, batch: int | None, write: Callable[[Any, Sequence[Any]], Any]
 ) -> Sequence[Any]:
     """Record a VJP kernel; a cotangent that a Python backward left out is zero."""
     kernel = step.op
-    cotangent = tuple(o is not None and o >= n_slots for o in step.operands)
+    cotangent = tuple(o is not None and o >= n_forward for o in step.operands)
     if batch is not None and True in cotangent:
         kernel = kernel.batched(cotangent, batch)
     if any(v is None for v in operands):

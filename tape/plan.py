@@ -61,7 +61,19 @@ class Instruction(NamedTuple):
 class Plan:
     """The instructions of a sweep, what they read and what they give."""
 
-    __slots__ = ("entries", "externals", "hazard", "instructions", "outputs", "pending", "seeds", "size", "straight")
+    __slots__ = (
+        "entries",
+        "externals",
+        "hazard",
+        "instructions",
+        "n_forward",
+        "outputs",
+        "pending",
+        "pieces",
+        "seeds",
+        "size",
+        "straight",
+    )
 
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
@@ -72,7 +84,9 @@ class Plan:
         self.hazard: State | None = None  # an entry that takes an unrecorded gradient for a constant
         self.straight = True  # no Python in between: can be replayed in one step
         self.pending = True  # made for a segment that has not run
+        self.n_forward = 0  # values numbered below it are no cotangents
         self.size = 0
+        self.pieces: dict[Any, Any] = {}  # by where it is cut (tape.pieces)
 
 
 def active_slots(state: State, wanted: frozenset[int] | None, blocked: frozenset[int]) -> frozenset[int]:
@@ -150,6 +164,7 @@ def _make(
     fused = not observed and not any(isinstance(step.op, FunctionOp) for step in path)
     plan.seeds = seeds
     plan.pending = kept is None
+    plan.n_forward = state.n_slots
     count = state.n_slots + len(seeds)
     totals: dict[int, int] = {slot: state.n_slots + i for i, slot in enumerate(seeds) if slot in active}
     outputs: list[tuple[int, int]] = []

@@ -60,7 +60,7 @@ class Sweep:
     def __init__(self, targets: Iterable[Target] | None, ignored: Iterable[Target], create_graph: bool, batch: int | None = None) -> None:
         self.gradients: dict[Target, Any] = {}
         self._create_graph = create_graph
-        self._observer: Observer | None = LOCAL.observer if LOCAL.observer is not None and LOCAL.observer.sweeps else None
+        self.observer: Observer | None = LOCAL.observer if LOCAL.observer is not None and LOCAL.observer.sweeps else None
         self._batch = batch
         self._targets = None if targets is None else set(targets)
         self._ignored = set(ignored)
@@ -69,6 +69,7 @@ class Sweep:
         self._swept: list[tuple[Segment, Plan]] = []
         self._wanted: dict[Segment, frozenset[int]] = {}
         self._needed: dict[Segment, frozenset[int]] = {}
+        self._foreseen: dict[Segment, tuple[tuple[int, ...], Plan, list[Any]]] = {}
 
     def run(
         self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack | None = None, *, leaf_hooks: bool = True
@@ -92,15 +93,68 @@ class Sweep:
                 self._run_leaf_hooks()
 
     def _run_segments(self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack) -> None:
-        for root, seed in zip(roots, seeds, strict=True):
-            self._arrive(target_of(root), emission.ones_like(root._place.kind.aval) if seed is None else self._seed(seed))
+        self.arrive_at(roots, seeds)
         if self._targets is not None or self._ignored:
-            self._find_paths()
+            self._find_paths(self._cotangents)
         while self._heap:
             _, segment = heapq.heappop(self._heap)
             if segment.configuration[0] and not X64.value:  # cotangents have the dtypes of their primals
                 settings.enter_context(sixty_four_bits())
             self._sweep_segment(segment, self._cotangents.pop(segment))
+
+    def arrive_at(self, roots: Sequence[Any], seeds: Sequence[Any]) -> None:
+        """Begin with a seed for each root; None is ones."""
+        for root, seed in zip(roots, seeds, strict=True):
+            self.arrive(target_of(root), emission.ones_like(root._place.kind.aval) if seed is None else self._seed(seed))
+
+    def foresee(self, roots: Sequence[Any]) -> list[tuple[Segment | None, list[Target]]]:
+        """Check a whole sweep without writing it, and take what it will read; segments that are pending run.
+
+        Returns:
+            The segments in the order in which the sweep comes to them (first None: the roots themselves), each with the targets (or
+            leaves) to which none of the later ones contributes any more.
+
+        """
+        last: dict[Target, Segment | None] = {}
+        order: list[Segment | None] = [None]
+        slots: dict[Segment, set[int]] = {}
+        heap: list[tuple[int, Segment]] = []
+
+        def arrive(target: Target, segment: Segment | None) -> None:
+            if isinstance(target, LeafNode):
+                if self._targets is None or target in self._targets:
+                    last[target] = segment
+                return
+            if target[0] not in slots:
+                slots[target[0]] = set()
+                heapq.heappush(heap, (-target[0].serial, target[0]))
+            slots[target[0]].add(target[1])
+
+        for root in roots:
+            if root._segment is not None and root._segment.pending:
+                run_pending(root._segment, "stream")
+            arrive(target_of(root), None)
+        if self._targets is not None:
+            self._find_paths(slots)
+        with contextlib.ExitStack() as settings:
+            while heap:
+                _, segment = heapq.heappop(heap)
+                if segment.configuration[0] and not X64.value:
+                    settings.enter_context(sixty_four_bits())
+                order.append(segment)
+                ahead = tuple(sorted(slots[segment]))
+                plan, sources = self._sources(segment, ahead)
+                self._foreseen[segment] = (ahead, plan, sources)
+                for slot, _ in plan.outputs:
+                    origin = segment.origins.get(slot)
+                    if origin is not None:
+                        arrive(origin, segment)
+                    elif self._targets is not None and (segment, slot) in self._targets:
+                        last[(segment, slot)] = segment
+        final: dict[Segment | None, list[Target]] = {segment: [] for segment in order}
+        for target, at in last.items():
+            final[at].append(target)
+        return list(final.items())
 
     def _run_leaf_hooks(self) -> None:
         for target, gradient in self.gradients.items():
@@ -112,6 +166,27 @@ class Sweep:
         if seed._place.kind.requires_grad and not self._create_graph:
             return record.record(_SEED, (seed,))
         return emission.share(seed)
+
+    def begin(self, segment: Segment) -> tuple[Plan, dict[int, Any]] | None:
+        """Return the plan of a segment that was foreseen, and the values that it reads by their numbers; None where no cotangent came to it."""
+        cotangents = self._cotangents.pop(segment, None)
+        ahead, plan, sources = self._foreseen.pop(segment)
+        if cotangents is None:
+            return None
+        slots = tuple(sorted(cotangents))
+        if slots != ahead:  # the Python backward of a newer one left some out
+            plan, sources = self._sources(segment, slots)
+        self._swept.append((segment, plan))
+        values = dict(zip(plan.externals, sources, strict=True))
+        values.update((plan.n_forward + i, cotangents[slot]) for i, slot in enumerate(slots))
+        return plan, values
+
+    def _sources(self, segment: Segment, slots: tuple[int, ...]) -> tuple[Plan, list[Any]]:
+        """Return the plan for a segment that has run, and the forward values that it reads, packed if they were."""
+        while True:
+            plan = self.plan(segment, slots)
+            with contextlib.suppress(SegmentClosedError):  # another thread swept it meanwhile
+                return plan, emission.held(plan, segment, segment.state)
 
     def only_plan(self, segment: Segment) -> Plan | None:
         """Return the plan, if nothing but ``segment`` was swept."""
@@ -140,7 +215,7 @@ class Sweep:
                     forget(segment)
                     segment.origins = origins  # so that a sweep to a leaf behind it finds that it was released
 
-    def _arrive(self, target: Target, cotangent: Any) -> None:
+    def arrive(self, target: Target, cotangent: Any) -> None:
         """Add a cotangent to a leaf's gradient, or to what a segment is to be swept with."""
         if target in self._ignored:
             return
@@ -167,7 +242,7 @@ class Sweep:
         for slot, gradient in outputs.items():
             origin = segment.origins.get(slot)
             if origin is not None:
-                self._arrive(origin, gradient)
+                self.arrive(origin, gradient)
             elif slot not in leaves:
                 self.gradients[(segment, slot)] = gradient
 
@@ -179,23 +254,28 @@ class Sweep:
             elif not staging.recording(segment):
                 run_pending(segment, "swept elsewhere")
         slots = tuple(sorted(cotangents))
+        plan = self.plan(segment, slots)
         state = segment.state
+        return state, plan, emission.emit(plan, segment, state, [cotangents[s] for s in slots], self._batch, self.observer)
+
+    def plan(self, segment: Segment, slots: tuple[int, ...]) -> Plan:
+        """Return the plan to sweep ``segment`` where ``slots`` (ascending) have cotangents, unless it cannot be swept."""
         wanted = self._wanted.get(segment, frozenset()) if self._wanted else None
         watched = {slot for slot in segment.retained if segment.retained[slot]}
         if self._targets is not None:
             watched.update(t[1] for t in self._targets if not isinstance(t, LeafNode) and t[0] is segment)
         plan = plan_sweep(
-            state,
+            segment.state,
             slots,
             wanted,
             self._blocked(segment),
             frozenset(watched),
             frozenset(s for s, h in segment.hooks.items() if h),
             None if segment.pending else segment.kept,
-            self._observer is not None,
+            self.observer is not None,
         )
         self._check(segment, plan)
-        return state, plan, emission.emit(plan, segment, state, [cotangents[s] for s in slots], self._batch, self._observer)
+        return plan
 
     def _blocked(self, segment: Segment) -> frozenset[int]:
         blocked = {t[1] for t in self._ignored if not isinstance(t, LeafNode) and t[0] is segment}
@@ -223,10 +303,10 @@ class Sweep:
             )
             raise UnrecordedGradientError(msg)
 
-    def _find_paths(self) -> None:
+    def _find_paths(self, begin: Iterable[Segment]) -> None:
         """Find which slots of which segments lead to a target (oldest first), not through what is ignored."""
         reachable: dict[int, Segment] = {}
-        stack = list(self._cotangents)
+        stack = list(begin)
         while stack:
             segment = stack.pop()
             if segment.serial in reachable:

@@ -42,6 +42,7 @@ NAMES = [
     "set_grad_enabled",
     "stats",
     "stop_gradient",
+    "stream_gradients",
     "value_and_grad",
     "vjp",
 ]
@@ -51,6 +52,7 @@ SIGNATURES = {
     tape.constant: "(value)",
     tape.backward: "(outputs, grad_outputs=None, *, inputs=None, ignore=(), retain_graph=None, create_graph=False)",
     tape.gradients: "(outputs, inputs, grad_outputs=None, *, unconnected='raise', retain_graph=None, create_graph=False)",
+    tape.stream_gradients: "(outputs, grad_outputs=None, *, inputs=None)",
     tape.Variable.backward: "(self, grad=None, *, inputs=None, ignore=(), retain_graph=None, create_graph=False)",
     tape.rules.defvjp: "(primitive, rule)",
     tape.grad: "(fun, argnums=0, has_aux=False, holomorphic=False, allow_int=False)",

@@ -201,6 +201,8 @@ def first_order(program, roots, targets, tapped, answer, middle):
         if watched:
             answer["tap"] = grads[-1].value
         grads = grads[: len(targets)]
+    elif program.how == "stream":
+        grads = streamed(program, roots, targets, seeds)
     else:
         for v in targets if again else ():
             v.zero_grad()
@@ -217,6 +219,26 @@ def first_order(program, roots, targets, tapped, answer, middle):
             grads = [g if m is None else g - m for g, m in zip(grads, middle, strict=True)]
     answer["middle"] = {leaf.name: None if m is None else m.value for leaf, m in zip(program.targets, middle, strict=True)}
     return grads
+
+
+def streamed(program, roots, targets, seeds):
+    """The gradients of a stream that is taken to its end, after one that was given up at its first; leaves change as soon as they come."""
+    before = [v.grad for v in targets]
+    found = {}
+    given_up = next(tape.stream_gradients(roots, seeds), None)
+    for leaf, gradient in () if given_up is None else tape.stream_gradients(roots, seeds):
+        if id(leaf) in found:
+            msg = f"a leaf came twice\n\n{program.reproducer()}"
+            raise MismatchError(msg)
+        found[id(leaf)] = gradient
+        if any(leaf is v for v in targets):
+            leaf.value = leaf.value * 0
+    if not all(r.is_leaf for r in roots):
+        refuses_again(program, roots, seeds)
+    if not all(v.grad is g for v, g in zip(targets, before, strict=True)):
+        msg = f"a stream touched .grad\n\n{program.reproducer()}"
+        raise MismatchError(msg)
+    return [found[id(v)] if id(v) in found else np.zeros(v.shape, v.dtype) for v in targets]
 
 
 def zeros_for_none(variable):

@@ -100,7 +100,9 @@ class Program:
             roots.append(f"del {', '.join(self.roots)}  # and every other value that is no leaf")
         seeds = "[seed(r) for r in roots]"
         wanted = names + (", tapped" if self.tap else "")
-        if self.how != "gradients":
+        if self.how == "stream":
+            roots += [f"g = {{id(v): g for v, g in tape.stream_gradients(roots, {seeds})}}", f"g = [g.get(id(v)) for v in ({names},)]"]
+        elif self.how != "gradients":
             inputs = f", inputs=[{wanted}]" if self.how == "inputs" else ""
             roots += [f"for v in ({names},): v.zero_grad()"] * (self.order > 1)
             roots += [f"tape.backward(roots, {seeds}, create_graph={self.order > 1}{inputs})", f"g = [v.grad for v in ({names},)]"]

@@ -38,6 +38,7 @@ def make_program(random):
             if random.random() < EVENTS:
                 random.choice(_EVENTS)(builder)
         roots = builder.choose_roots()
+    how = random.choice(("gradients", "backward", "inputs", "stream"))
     return Program(
         tuple(builder.leaves),
         tuple(builder.steps),
@@ -46,8 +47,8 @@ def make_program(random):
         frozenset(builder.dtypes),
         builder.wide,
         mode=random.choice(("lazy", "eager", "jit")),
-        order=1 if builder.penalties or builder.hooks else random.choice((1, 2)),
-        how=random.choice(("gradients", "backward", "inputs")),
+        order=1 if builder.penalties or builder.hooks or how == "stream" else random.choice((1, 2)),
+        how=how,
         every=random.choice((0, 0, 0, 1, 3)),
         look_first=random.random() < 0.5,
         drop_first=random.random() < 0.5,
