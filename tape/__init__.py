@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from tape import errors, rules
+from tape import errors, op_hooks, rules
 from tape.checkpoint import checkpoint, checkpoint_name, checkpoint_policies
 from tape.differentiation import backward, gradients
 from tape.function import Function
@@ -14,6 +14,7 @@ from tape.jitted import jit
 from tape.methods import stop_gradient
 from tape.modes import eager, enable_grad, no_grad, set_grad_enabled
 from tape.observing import OpHook, hooks
+from tape.op_hooks.anomalies import detect_anomaly
 from tape.saved_values import save_on_host, saved_value_hooks
 from tape.schedules import checkpoint_scan, checkpoint_sequential
 from tape.statistics import stats
@@ -32,6 +33,7 @@ __all__ = [
     "checkpoint_scan",
     "checkpoint_sequential",
     "constant",
+    "detect_anomaly",
     "eager",
     "enable_grad",
     "errors",
@@ -47,6 +49,7 @@ __all__ = [
     "jvp",
     "linearize",
     "no_grad",
+    "op_hooks",
     "register_multi_grad_hook",
     "rules",
     "save_on_host",

@@ -84,7 +84,7 @@ class ExecutionError(TapeRuntimeError):
 
 
 class NonFiniteError(TapeError, FloatingPointError):
-    """An op that was recorded under ``jax.debug_nans`` or ``jax.debug_infs`` gave what that forbids."""
+    """An op made a NaN or an infinity under ``tape.detect_anomaly``, ``jax.debug_nans`` or ``jax.debug_infs``, which forbid that."""
 
 
 class OutOfMemoryError(TapeError, MemoryError):

@@ -18,6 +18,7 @@ import jax.extend.core as extend
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.core import ShapedArray, Tracer, ensure_compile_time_eval, eval_jaxpr
+from jax.debug import callback as debug_callback
 from jax.dtypes import float0
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxpr_as_fun, primitives
 
@@ -44,6 +45,7 @@ __all__ = [
     "checkpoint_name",
     "closed",
     "current_trace",
+    "debug_callback",
     "described",
     "ensure_compile_time_eval",
     "eval_jaxpr",

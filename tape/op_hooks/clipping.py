@@ -1,0 +1,123 @@
+"""A gradient clipper: bounds what each op, or each of some Variables, gets for a gradient."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+
+from tape import record
+from tape.errors import TapeTypeError, TapeValueError
+from tape.kernel import Op, intern_op
+from tape.observing import OpHook, SeenOp
+from tape.segment import Handle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape.handles import RemovableHandle
+
+__all__ = ["GradientClipper"]
+
+
+class GradientClipper(OpHook):
+    """Clips gradients on their way: after each op, or with :meth:`on` those of some Variables; give one of the bounds.
+
+    As an op hook it clips what each op adds to the gradients of its inputs; ``norm`` bounds the norm over all inputs of the op together.  It is
+    compiled with functions of ``tape.jit``, and equal clippers share a trace; with ``create_graph`` the clipping is differentiated.
+
+    Args:
+        value: each element becomes at most so large (its modulus, where it is complex).
+        norm: where the Euclidean norm is larger, it becomes this one.
+
+    Raises:
+        TapeValueError: no bound is given, or both, or it is not a positive number.
+
+    Example:
+        >>> import tape
+        >>> x = tape.Variable([3.0, 4.0])
+        >>> with tape.op_hooks.GradientClipper(norm=1.0):
+        ...     (x * x).sum().backward()
+        >>> handle, = tape.op_hooks.GradientClipper(value=5.0).on(x)
+        >>> print(tape.gradients((x * x).sum(), x).numpy())
+        [5. 5.]
+
+    """
+
+    traceable = True
+
+    def __init__(self, *, value: float | None = None, norm: float | None = None) -> None:
+        if (value is None) == (norm is None):
+            msg = "GradientClipper: give one of value= and norm="
+            raise TapeValueError(msg)
+        bound = norm if value is None else value
+        if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not 0 < bound < float("inf"):
+            msg = f"GradientClipper: the bound must be a positive number, got {bound!r}"
+            raise TapeValueError(msg)
+        self.value = value
+        self.norm = norm
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.value, self.norm))
+
+    def __repr__(self) -> str:
+        return f"GradientClipper(value={self.value})" if self.norm is None else f"GradientClipper(norm={self.norm})"
+
+    def backward_postprocess(self, op: SeenOp, input_grads: tuple[Any, ...]) -> Sequence[Any]:  # noqa: ARG002 - as the base class
+        """Clip what the op adds to the gradients of its inputs."""
+        present = [i for i, g in enumerate(input_grads) if g is not None]
+        found = list(input_grads)
+        if self.norm is None:
+            for i in present:
+                found[i] = record.record(_by_value(float(self.value or 0)), (found[i],))
+        elif present:
+            clipped = record.record(_by_norm(float(self.norm)), [found[i] for i in present])
+            for i, g in zip(present, clipped, strict=True):
+                found[i] = g
+        return found
+
+    def on(self, *variables: Any) -> tuple[RemovableHandle, ...]:
+        """Clip the total gradient of each of these Variables, in every sweep.
+
+        Returns:
+            A handle for each, whose ``remove()`` ends it.
+
+        Raises:
+            TapeTypeError: something is no Variable.
+
+        """
+        for v in variables:
+            if not isinstance(v, Handle):
+                msg = f"GradientClipper.on: expected Variables, got {type(v).__name__}"
+                raise TapeTypeError(msg)
+        return tuple([v.register_hook(self._clip) for v in variables])
+
+    def _clip(self, gradient: Any) -> Any:
+        if self.norm is None:
+            return record.record(_by_value(float(self.value or 0)), (gradient,))
+        return record.record(_by_norm(float(self.norm)), (gradient,))[0]
+
+
+def _by_value(bound: float) -> Op:
+    def clip(g: Any) -> Any:
+        if not jnp.iscomplexobj(g):
+            return jnp.clip(g, -bound, bound)
+        squared = jnp.real(g * jnp.conj(g))
+        return jnp.where(squared > bound**2, g * (bound / jnp.sqrt(jnp.where(squared > bound**2, squared, 1))), g).astype(g.dtype)
+
+    return intern_op(("clip by value", bound), lambda: Op("clip_by_value", clip))
+
+
+def _by_norm(bound: float) -> Op:
+    def clip(*gradients: Any) -> tuple[Any, ...]:
+        # In float32 at least, and without the root of zero, whose derivative is infinite.
+        wide = [jnp.abs(g).astype(jnp.promote_types(jnp.abs(g).dtype, jnp.float32)) for g in gradients]
+        squared = sum((jnp.sum(w * w) for w in wide), jnp.zeros((), jnp.float32))
+        large = squared > bound**2
+        scale = jnp.where(large, bound / jnp.sqrt(jnp.where(large, squared, 1)), 1)
+        return tuple([jnp.where(large, g * scale, g).astype(g.dtype) for g in gradients])
+
+    return intern_op(("clip by norm", bound), lambda: Op("clip_by_norm", clip))

@@ -1,0 +1,76 @@
+"""A printer: each op with its shapes and norms, as it comes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from tape.jaxapi import debug_callback
+from tape.observing import OpHook, SeenOp
+from tape.op_hooks.values import described, has_values, norm, values_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Printer"]
+
+
+class Printer(OpHook):
+    """Prints each op with the shapes and norms of its outputs, and in sweeps of what it adds to the gradients of its inputs.
+
+    Norms are looked at, so every op runs at once.  In a compiled function (of ``tape.jit`` or ``jax.jit``) lines come when it runs, not always
+    in the order of its ops.
+
+    Args:
+        norms: whether to print norms; nothing is looked at without, and compiled functions print when they are traced.
+        file: where to print; None for the standard output.
+
+    Example:
+        >>> import tape
+        >>> x = tape.Variable([3.0, 4.0])
+        >>> with tape.op_hooks.Printer():
+        ...     (x * 1.0).sum().backward()  # doctest: +ELLIPSIS
+        forward   multiply          float32(2,) |5|  ...
+        forward   sum               float32() |7|  ...
+        backward  sum               float32(2,) |1.414|  ...
+        backward  multiply          float32(2,) |1.414|  None  ...
+
+    """
+
+    traceable = True
+
+    def __init__(self, *, norms: bool = True, file: TextIO | None = None) -> None:
+        self.norms = norms
+        self.file = file
+
+    def forward_postprocess(self, op: SeenOp, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:  # noqa: ARG002 - as the base class
+        """Print the outputs."""
+        self._show("forward", op, outputs)
+
+    def backward_postprocess(self, op: SeenOp, input_grads: tuple[Any, ...]) -> None:
+        """Print what the op adds to gradients."""
+        self._show("backward", op, input_grads)
+
+    def _show(self, side: str, op: SeenOp, made: Sequence[Any]) -> None:
+        names = [described(v) for v in made]
+        found = [None if value is None else norm(value) for value in values_of(made)] if self.norms else [None] * len(names)
+        known = [i for i, n in enumerate(found) if n is not None]
+
+        def show(*norms: Any) -> None:
+            written = list(names)
+            for i, n in zip(known, norms, strict=True):
+                written[i] += f" |{float(n):.4g}|"
+            where = "" if op.where is None else f"  {Path(op.where[0]).name}:{op.where[1]}"
+            print(shortened(f"{side:<8}  {op.name:<16}  {'  '.join(written)}", 100 - len(where)) + where, file=self.file or sys.stdout)
+
+        norms = [found[i] for i in known]
+        if has_values(norms):
+            show(*norms)
+        else:
+            debug_callback(show, *norms)
+
+
+def shortened(text: str, width: int) -> str:
+    """Return ``text`` in at most ``width`` columns."""
+    return text if len(text) <= width else text[: width - 3] + "..."

@@ -1,0 +1,141 @@
+"""A timer: how long each op takes, forward and backward."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tape.errors import TapeValueError
+from tape.observing import OpHook, SeenOp
+from tape.op_hooks.tables import Table, label
+from tape.op_hooks.values import wait
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Timer", "TimerRow"]
+
+
+class TimerRow(NamedTuple):
+    """One row of a :class:`Timer`; times are in seconds, the medians those of the calls after the first."""
+
+    op: str
+    forward_calls: int
+    forward_seconds: float
+    forward_median: float
+    backward_calls: int
+    backward_seconds: float
+    backward_median: float
+
+    @property
+    def typical(self) -> float:
+        """What all calls would take, were each the median one: compilation does not count."""
+        return self.forward_calls * self.forward_median + self.backward_calls * self.backward_median
+
+
+class _Running(threading.local):
+    """The ops that a thread is in: name, when it began, and the time of those inside it."""
+
+    def __init__(self) -> None:
+        self.stack: list[list[Any]] = []
+
+
+class Timer(Table, OpHook):
+    """Times each op, forward and backward: everything before an op is waited for, and so is the op itself.
+
+    Each op runs on its own, so that the sum is more than a step takes without the timer; the shares are what counts.  Compilation is in the
+    totals, and neither in the medians nor in the shares.  The time of a ``tape.Function`` does not hold that of the ops in its forward.  A function
+    made by ``tape.jit`` runs uncompiled; in one that ``jax.jit`` traces nothing can be timed, and ``traced`` counts what was left out.
+
+    Args:
+        by: ``"op"`` for a row per op, ``"line"`` for one per op and line of the user's code.
+
+    Attributes:
+        traced: how many calls were left out because their values were traced.
+
+    Raises:
+        TapeValueError: ``by`` is neither.
+
+    Example:
+        >>> import tape
+        >>> x = tape.Variable([1.0, 2.0])
+        >>> with tape.op_hooks.Timer() as timer:
+        ...     (x * x).sum().backward()
+        >>> [(row.op, row.forward_calls, row.backward_calls) for row in sorted(timer.rows())]
+        [('multiply', 1, 1), ('sum', 1, 1)]
+
+    """
+
+    def __init__(self, *, by: str = "op") -> None:
+        if by not in ("op", "line"):
+            msg = f"Timer: by must be 'op' or 'line', got {by!r}"
+            raise TapeValueError(msg)
+        self.by = by
+        self._running = _Running()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was timed."""
+        self._times: dict[str, tuple[list[float], list[float]]] = {}  # seconds per call, forward and backward
+        self.traced = 0
+
+    def rows(self) -> list[TimerRow]:
+        """Return a row for each op, the one that takes longest first."""
+        rows = [TimerRow(op, *_side(f), *_side(b)) for op, (f, b) in self._times.items()]
+        return sorted(rows, key=lambda row: -row.typical)
+
+    def forward_preprocess(self, op: SeenOp, inputs: tuple[Any, ...]) -> None:
+        """Wait for the inputs and begin."""
+        self._begin(op, inputs)
+
+    def forward_postprocess(self, op: SeenOp, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:  # noqa: ARG002 - as the base class
+        """Wait for the outputs and end."""
+        self._end(op, outputs, 0)
+
+    def backward_preprocess(self, op: SeenOp, output_grads: tuple[Any, ...]) -> None:
+        """Wait for the cotangents and begin."""
+        self._begin(op, output_grads)
+
+    def backward_postprocess(self, op: SeenOp, input_grads: tuple[Any, ...]) -> None:
+        """Wait for what the op adds to gradients and end."""
+        self._end(op, input_grads, 1)
+
+    def _begin(self, op: SeenOp, before: Sequence[Any]) -> None:
+        started = time.perf_counter() if wait(before) else None
+        self._running.stack.append([label(op, self.by), started, 0.0])
+
+    def _end(self, op: SeenOp, after: Sequence[Any], side: int) -> None:
+        there = wait(after)
+        now = time.perf_counter()
+        name = label(op, self.by)
+        stack = self._running.stack
+        while stack and stack[-1][0] != name:  # an op that failed began and did not end
+            stack.pop()
+        if not stack:
+            return
+        _, started, inside = stack.pop()
+        if started is None or not there:
+            self.traced += 1
+            return
+        if stack:
+            stack[-1][2] += now - started
+        self._times.setdefault(name, ([], []))[side].append(now - started - inside)
+
+    def _table(self) -> tuple[str, list[str], list[list[str]]]:
+        total = sum(row.typical for row in self.rows()) or 1.0
+        heads = ["op", "calls", "total ms", "median us", "backward calls", "total ms", "median us", "share"]
+        rows = []
+        for row in self.rows():
+            sides = []
+            for calls, seconds, median in (row[1:4], row[4:7]):
+                sides += [str(calls), f"{1e3 * seconds:.3f}", f"{1e6 * median:.1f}"] if calls else ["0", "", ""]
+            rows.append([row.op, *sides, f"{100 * row.typical / total:.0f}%"])
+        left_out = f"; {self.traced} calls in traced functions left out" if self.traced else ""
+        return f"time per op (compilation is in the totals only{left_out})", heads, rows
+
+
+def _side(times: Sequence[float]) -> tuple[int, float, float]:
+    """Return the number of calls, their sum, and the median of those after the first, which holds compilation."""
+    return len(times), sum(times), statistics.median(times[1:] or times or [0.0])
