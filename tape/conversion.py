@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import methods
+from tape import boundary, methods
 from tape.errors import ConcretizationError, LostGradientError, TapeError, TapeTypeError
 from tape.program import look
 from tape.seeds import describe
@@ -71,6 +71,7 @@ class Convertible(methods.ArrayMethods):
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return a NumPy array of its own with the value; a gradient does not follow."""
+        boundary.taking(self)
         return np.array(concrete(self, "numpy"))
 
     def tolist(self) -> Any:
@@ -153,6 +154,7 @@ class Convertible(methods.ArrayMethods):
                 ".detach() for a constant, or tape.numpy functions to stay on the tape"
             )
             raise LostGradientError(msg)
+        boundary.taking(self)
         return np.array(concrete(self, "asarray"), dtype=dtype) if copy is not False else np.asarray(concrete(self, "asarray"), dtype=dtype)
 
     @property
@@ -170,6 +172,7 @@ class Convertible(methods.ArrayMethods):
                 "the function's counterpart in tape.numpy, tape.lax or tape.nn, wrap yours with interop.lift, or pass .detach() or .value"
             )
             raise LostGradientError(msg)
+        boundary.taking(self)
         return as_array(look(self))
 
     def __dlpack__(self, **options: Any) -> Any:

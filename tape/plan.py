@@ -27,11 +27,16 @@ ADD = Op("add_any", lax.add)
 
 
 class FunctionOp:
-    """The op of a ``tape.Function``'s entry: an identity whose VJP is Python, kept by the segment and not by the structure."""
+    """The op of a ``tape.Function``'s entry: an identity whose VJP is Python, kept by the segment and not by the structure.
 
-    def __init__(self, name: str, identity: Op) -> None:
+    Its first ``arguments`` inputs are those of the function, the further ones were computed of them without recording.
+    """
+
+    def __init__(self, name: str, identity: Op, arguments: int) -> None:
         self.name = name
         self.identity = identity
+        self.arguments = arguments
+        self.fresh = True  # nobody has recorded it yet
         self.params: Any = None
 
     def kernel_of(self, kinds: tuple[Kind, ...]) -> Kernel:

@@ -106,7 +106,7 @@ def constant(value: Any) -> Any:
     elif not isinstance(value, jax.Array):
         with jaxapi.ensure_compile_time_eval():
             value = jax.numpy.asarray(value)
-    return leaf(value)
+    return leaf(value) if LOCAL.glance is None else leaf(value, unrecorded=boundary.brought(value))
 
 
 _SCALARS: dict[Any, Handle] = {}

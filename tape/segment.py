@@ -222,6 +222,8 @@ class _Local(threading.local):
         self.reads: list[tuple[Any, Cell]] = []  # the constant Variables that it read so far, with their cells
         self.captures: Any = None  # the callable of the tape that is being traced
         self.packing: Any = None  # the hooks for saved values
+        self.glance: Any = None  # the context of the tape.Function whose Python is running: whether it looked at values (tape.boundary)
+        self.linear = False  # the sweep that is being written is differentiated by its seeds only
         self.staged: list[Callable[[], Segment | None]] = []  # pending segments of the JAX transformations that are running
         self.observer: Any = None  # the op hooks that are active (tape.observing)
         self.gathered: dict[Any, Any] | None = None  # what the running sweep has for hooks over several Variables (tape.gathering)

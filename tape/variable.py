@@ -135,6 +135,8 @@ class Variable(Convertible):
 
         Assigning replaces the value of a leaf by one of the same shape and dtype; entries recorded before keep the old one.
         """
+        if LOCAL.glance is not None:
+            boundary.taking(self)
         return as_array(look(self))
 
     @value.setter
@@ -350,6 +352,7 @@ def constant(value: Any) -> Variable:
 
 
 def _flatten(variable: Variable) -> tuple[tuple[Any, ...], Any]:
+    boundary.taking(variable)
     return (look(variable),), (variable.requires_grad, variable.name)
 
 
@@ -365,7 +368,7 @@ def _unflatten(static: tuple[bool, str | None], children: Any) -> Any:
     else:
         aval = jax.typeof(value) if isinstance(value, jax.Array) else jax.core.ShapedArray(value.shape, value.dtype)
         keeps = requires_grad and isinstance(value, jax.core.Tracer) and differentiable(aval)
-        made = handle(None, Place(-1, kind_of(aval, requires_grad=keeps)), [value])
+        made = handle(None, Place(-1, kind_of(aval, requires_grad=keeps, unrecorded=not keeps and boundary.brought(aval))), [value])
     if name is not None:
         made.name = name
     return made

@@ -36,6 +36,7 @@ NAMES = [
     "jvp",
     "linearize",
     "no_grad",
+    "once_differentiable",
     "op_hooks",
     "register_multi_grad_hook",
     "rules",
