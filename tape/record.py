@@ -19,7 +19,7 @@ from tape.errors import TapeError
 from tape.failures import check_slots
 from tape.jaxapi import X64
 from tape.kinds import Place, kind_of
-from tape.segment import LOCAL, Cell, Handle, Segment, SegmentClosedError, TracerMetError, close, node_of, still_open, watched
+from tape.segment import LOCAL, Cell, Handle, Segment, SegmentClosedError, TracerMetError, close, end_of, node_of, still_open, watched
 from tape.trie import State
 
 if TYPE_CHECKING:
@@ -187,8 +187,9 @@ def _enter(segment: Segment, variable: Handle) -> int:
     slot: int = child.slots[0]
     if kind.requires_grad:
         if origin is not None:
-            segment.origins[slot] = (origin, place.slot)
-            if origin.serial > segment.serial:  # it was recorded at once, or by another thread, while this segment was pending
+            end = end_of(origin, place.slot)
+            segment.origins[slot] = (origin, place.slot) if end is None else end
+            if end is None and origin.serial > segment.serial:  # recorded at once, or by another thread, while this one was pending
                 segment.serial = next(Segment.serials)
         else:
             extra = variable._extra

@@ -108,6 +108,7 @@ ATTRIBUTES = [
     "retain_grad",
     "zero_grad",
     "unchain",
+    "unchain_backward",
     "block_until_ready",
     "backward",
     "register_hook",
