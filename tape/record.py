@@ -34,6 +34,7 @@ __all__ = [
     "current",
     "handle",
     "leaf",
+    "no_array",
     "node_of",
     "place_in",
     "record",
@@ -101,12 +102,23 @@ def constant(value: Any) -> Any:
         return scalar(value)
     if isinstance(value, np.generic):
         return _numpy_scalar(value)
-    if isinstance(value, np.ndarray):
-        value = jax.numpy.array(value)
-    elif not isinstance(value, jax.Array):
-        with jaxapi.ensure_compile_time_eval():
-            value = jax.numpy.asarray(value)
+    if not isinstance(value, jax.Array):
+        try:
+            if isinstance(value, np.ndarray):
+                value = jax.numpy.array(value)
+            else:
+                with jaxapi.ensure_compile_time_eval():
+                    value = jax.numpy.asarray(value)
+        except (TypeError, ValueError) as e:
+            raise errors.TapeTypeError(no_array(value, e)) from e
     return leaf(value) if LOCAL.glance is None else leaf(value, unrecorded=boundary.brought(value))
+
+
+def no_array(value: Any, error: Exception) -> str:
+    """Say that JAX makes no array of a value."""
+    kind = f"a NumPy array of dtype {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+    said = "" if isinstance(value, np.ndarray) else f" ({error})"
+    return f"cannot make an array of {kind}{said}; pass a number, a NumPy or JAX array of numbers, or nested lists of numbers"
 
 
 _SCALARS: dict[Any, Handle] = {}

@@ -17,8 +17,10 @@ from tape.conversion import Convertible, as_array, concrete
 from tape.errors import (
     GradientDtypeError,
     GradientShapeError,
+    TapeOverflowError,
     TapeTypeError,
     TapeValueError,
+    check_flag,
 )
 from tape.handles import RemovableHandle
 from tape.immediate import record_at_once
@@ -47,10 +49,11 @@ def _to_array(value: Any, where: str) -> Any:
     try:
         with jax.ensure_compile_time_eval():
             return jnp.array(value)
-    except (TypeError, ValueError, OverflowError) as e:
-        msg = (
-            f"{where}: cannot make an array of {type(value).__name__}: {e}; pass a number, a NumPy or JAX array, or nested lists of numbers"
-        )
+    except OverflowError as e:
+        msg = f"{where}: {e}; pass a NumPy scalar of a wider dtype, or a float"
+        raise TapeOverflowError(msg) from e
+    except (TypeError, ValueError) as e:
+        msg = f"{where}: {record.no_array(value, e)}"
         raise TapeTypeError(msg) from e
 
 
@@ -84,7 +87,8 @@ class Variable(Convertible):
         able = differentiable(array)
         if requires_grad is None:
             requires_grad = able
-        elif requires_grad and not able:
+        check_flag("Variable", "requires_grad", requires_grad)
+        if requires_grad and not able:
             msg = f"Variable: requires_grad=True needs a floating or complex dtype, got shape {array.shape}, dtype {array.dtype}; convert the value, for instance with .astype('float32')"
             raise TapeTypeError(msg)
         _check_name(name)
@@ -207,8 +211,8 @@ class Variable(Convertible):
             and inputs is None
             and ignore.__class__ is tuple
             and not ignore
-            and not retain_graph
-            and not create_graph
+            and (retain_graph is None or retain_graph is False)
+            and create_graph is False
             and replayed(self)
         ):
             return
@@ -223,6 +227,7 @@ class Variable(Convertible):
 
     def requires_grad_(self, requires_grad: bool = True) -> Variable:
         """Set the flag of a leaf and return self."""
+        check_flag("requires_grad_", "requires_grad", requires_grad)
         if requires_grad and not differentiable(self._place.kind.aval):
             msg = f"requires_grad_: needs a floating or complex dtype, got {describe(self)}"
             raise TapeTypeError(msg)

@@ -36,9 +36,9 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 
 def positions(name: str, argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
     """Return the argument positions of ``argnums``, counted from the front."""
-    listed = (argnums,) if isinstance(argnums, (int, np.integer)) else tuple(argnums)
+    listed = tuple(argnums) if hasattr(argnums, "__iter__") else (argnums,)
     for i in listed:
-        if not isinstance(i, (int, np.integer)):
+        if not isinstance(i, (int, np.integer)) or isinstance(i, bool):
             msg = f"{name}: argnums must be an int or a sequence of ints, got {type(i).__name__}"
             raise TapeTypeError(msg)
         if not -count <= i < count:
