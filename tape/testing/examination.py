@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,6 +15,7 @@ from tape.testing import judgement, native, second, transformed
 from tape.testing.measurement import BASIS, Measurement, user_rules
 from tape.testing.precise import Precise
 from tape.testing.probes import NUDGE, Probes, scale_of
+from tape.testing.untraced import Untraced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,7 +89,7 @@ class Examination:
         self.seen: list[int] = []
         self.sparse: set[int] = set()
         self.nearby = 0
-        self.gradients: Measurement | None = None
+        self.untraced = False
 
     def run(self) -> None:
         """Measure and judge, from what is surest to what builds on it."""
@@ -95,10 +97,14 @@ class Examination:
         if not all(bool(jnp.all(jnp.isfinite(y))) for y in subject.values):
             self.doubt(None, "first", "the function's value is not finite at the given point")
             return
-        n = len(subject.leaves)
-        self.value_jaxpr, shapes = jaxapi.trace(subject.primal, *self.traced)
-        self.shapes = list(shapes)
-        self.explore = bool(user_rules(self.value_jaxpr)) or subject.kind == "tape" or subject.own_vjp is not None
+        try:
+            self.value_jaxpr, shapes = jaxapi.trace(subject.primal, *self.traced)
+            self.shapes = list(shapes)
+        except Exception as e:  # noqa: BLE001 - it runs on concrete values alone
+            self.untraced = True
+            self.shapes = list(subject.outputs)
+            self.notes.append(f"JAX cannot trace the function ({type(e).__name__}): its values alone were asked")
+        self.explore = self.untraced or bool(user_rules(self.value_jaxpr)) or subject.kind == "tape" or subject.own_vjp is not None
         self.probes = Probes(subject.leaves, subject.outputs, self.seed, explore=self.explore)
         self.nearby = next(b for b, pair in enumerate(self.probes.pairs) if pair.point == 1)
         self.sparse = {b for b, pair in enumerate(self.probes.pairs) if pair.why.endswith("alone")}
@@ -106,19 +112,27 @@ class Examination:
         if self.failed:
             return
         try:
-            rule, _ = jaxapi.trace(lambda *a: tuple(itertools.chain(*subject.pull(a[:n], a[n:]))), *self.traced, *self.shapes)
+            self._measure()
         except Exception as e:  # noqa: BLE001 - a rule is the user's: it may raise anything
             self.raises(e)
             return
-        self.rule, self.value = Precise(rule), Precise(self.value_jaxpr)
-        self.measurement = Measurement(self.rule, self.value, len(self.shapes))
-        self._check_structure()
         self._check_first(eager)
         if not self.failed and self.explore:
             transformed.check_forward(self)
             transformed.check_vmap(self)
         if not self.failed and self.order >= 2:
             second.check_second(self)
+
+    def _measure(self) -> None:
+        """Prepare what computes rule and reference."""
+        subject, n = self.subject, len(self.subject.leaves)
+        if self.untraced:
+            self.measurement: Any = Untraced(subject.pull, subject.primal, self.seed)
+            return
+        rule, _ = jaxapi.trace(lambda *a: tuple(itertools.chain(*subject.pull(a[:n], a[n:]))), *self.traced, *self.shapes)
+        self.rule, self.value = Precise(rule), Precise(self.value_jaxpr)
+        self.measurement = Measurement(self.rule, self.value, len(self.shapes))
+        self._check_structure()
 
     @property
     def failed(self) -> bool:
@@ -135,7 +149,8 @@ class Examination:
 
     def raises(self, error: Exception) -> None:
         """Note that the derivative cannot be computed: a fault of the rule where there is one."""
-        note = self.fail if self.explore else self.doubt
+        ruled = isinstance(self.subject.fun, (jax.custom_jvp, jax.custom_vjp)) or (self.explore and not self.untraced)
+        note = self.fail if ruled else self.doubt
         note(None, "raises", f"the derivative raises {self.line(error)}")
 
     @staticmethod
@@ -184,11 +199,13 @@ class Examination:
         try:
             found = m.compare(*self._pairs())
         except Exception:
-            if m.mode == "forward" or max(x.size for x in self.traced) > BASIS:
+            if self.untraced or m.mode == "forward" or max(x.size for x in self.traced) > BASIS:
                 raise
             m.use_forward()  # JAX has no reverse mode for some loops
             found = m.compare(*self._pairs())
-        if self.value.opaque or self.rule.opaque:
+        if self.untraced:
+            self.rtol = max(self.rtol, 1e-6 if m.eps < 1e-12 else 1e4 * m.eps)
+        elif self.value.opaque or self.rule.opaque:
             m.eps = _eps(jnp.float32)
             self.rtol = max(self.rtol, 200 * m.eps)
         self.found = found
@@ -206,7 +223,7 @@ class Examination:
         parts = []
         for i in range(0, len(singles), self.batch):
             part = singles[i : i + self.batch]
-            padded = [*part, *[part[-1]] * (self.batch - len(part))]
+            padded = part if self.untraced else [*part, *[part[-1]] * (self.batch - len(part))]
             found = self.measurement.compare([p[0] for p in padded], [p[1] for p in padded])
             parts.append({key: [a[: len(part)] for a in v] for key, v in found.items()})
         return {key: [np.concatenate(columns) for columns in zip(*[part[key] for part in parts], strict=True)] for key in parts[0]}
@@ -215,7 +232,9 @@ class Examination:
         """Return how far a right derivative may be off in double precision: what a nudge of the point changes, and a share."""
         with np.errstate(invalid="ignore"):
             change = np.abs(r - twin)
-        change = np.where(np.isfinite(change), change, 0)
+            size = np.where(np.isfinite(r), np.abs(r), 0)
+            jump = change > 1e-4 * (size + np.abs(twin)) + 1e-6 * (np.sqrt(np.mean(size**2)) if size.size else 0)  # a kink, not rounding
+        change = np.where(np.isfinite(change) & ~jump, change, 0)
         typical = np.sqrt(np.mean(change**2)) if change.size else 0.0
         return 20 * change + 20 * typical + self.rtol * np.abs(r) + floor
 

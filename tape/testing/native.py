@@ -92,6 +92,8 @@ def _typical(x: np.ndarray) -> float:
 
 def _bare(exam: Examination, point: int, b: int, k: int) -> np.ndarray | None:
     """JAX's derivative of the bare function in the function's own dtypes: what rounding does to a derivative that is right."""
+    if exam.untraced:
+        return None
     try:
         closed, _ = jaxapi.trace(exam.subject.primal, *exam.subject.leaves)
         own = Precise(closed, keep=_none)

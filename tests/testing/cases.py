@@ -96,6 +96,12 @@ WRONG = {
         ((X + 1j * X[::-1]).astype(np.complex64),),
         "conjugated",
     ),
+    "both of a tie": (
+        ruled(jnp.maximum, lambda r, ct: (ct * (r[0] >= r[1]), ct * (r[1] >= r[0]))),
+        (np.float32([1, 2, 3]), np.float32([1, 1, 4])),
+        "",
+    ),
+    "looks at values": (lambda x: WRONG["scaled"][0](x) if x.sum() < 1e3 else x, (X,), "1.001x too large"),
 }
 
 RIGHT = {
@@ -125,4 +131,5 @@ RIGHT = {
     "size zero": (jnp.sin, (np.zeros((0, 3), np.float32),)),
     "a scalar": (lambda x: x**3, (1.5,)),
     "an unused argument": (lambda x, y: jnp.sin(x), (X, X)),
+    "looks at values": (lambda x: jnp.sin(x) if x.sum() < 1e3 else x, (X,)),
 }
