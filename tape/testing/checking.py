@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape.errors import GradientMismatch, TapeTypeError, TapeValueError
+from tape.testing.blame import blamed
 from tape.testing.diagnosis import diagnosed
 from tape.testing.examination import Examination
 from tape.testing.report import ArgumentReport, Report
@@ -190,6 +191,7 @@ def _entry(exam: Examination, name: str, finding: Finding, votes: dict[str, str]
         finding.kind,
         diagnosed(exam, finding),
         finding.why,
+        blamed(exam, finding.pair) if finding.verdict == "fail" and finding.kind != "structure" else "",
         votes,
         "the derivative under test" if finding.verdict == "fail" else "",
         index,

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tape.testing.blame import birth
+
 if TYPE_CHECKING:
     from tape.testing.examination import Examination, Finding
 
@@ -15,9 +17,13 @@ __all__ = ["diagnosed"]
 def diagnosed(exam: Examination, finding: Finding) -> str:
     """Say in words what is wrong."""
     r, g = finding.expected, finding.got
+    if finding.kind == "numeric" and g is not None and not np.all(np.isfinite(g)):
+        born = birth(exam, finding.pair)
+        return f"NaN born at {born}" if born else finding.message
     if r is None or g is None or finding.verdict != "fail" or finding.kind in {"structure", "raises", "numeric"}:
         return finding.message
-    pattern = _sum_missing(exam, finding) or _pattern(r, g, finding.at)
+    born = "" if np.all(np.isfinite(g)) else birth(exam, finding.pair)
+    pattern = f"NaN born at {born}" if born else _sum_missing(exam, finding) or _pattern(r, g, finding.at)
     order = "right at first order, " if finding.kind == "second" else ""
     special = _of_cotangent(exam, finding)
     parts = [special or order + pattern] if finding.kind in {"first", "second"} else [finding.message, pattern]
@@ -91,7 +97,7 @@ def _pattern(r: np.ndarray, g: np.ndarray, at: Any) -> str:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = (g / r)[moving & off]
     where = "everywhere" if np.all(off | ~moving) else _where(off, at).strip()
-    if ratio.size and np.all(np.abs(ratio - ratio[0]) <= 1e-4 * np.abs(ratio[0])) and np.all(moving | ~off):
+    if ratio.size and np.all(np.abs(ratio - ratio[0]) <= 0.02 * np.abs(ratio[0] - 1)) and np.all(moving | ~off):
         factor = ratio[0]
         if np.all(np.abs(ratio) < 1e-12):
             return f"zero {where}"
@@ -100,8 +106,8 @@ def _pattern(r: np.ndarray, g: np.ndarray, at: Any) -> str:
         if abs(factor + 1) < 1e-6:
             return f"sign flipped {where}"
         if factor > 1:
-            return f"{factor:.4g}x too large {where}"
-        return f"{1 / factor:.4g}x too small {where}" if factor > 0 else f"{factor:.4g} times the derivative {where}"
+            return f"{factor:.6g}x too large {where}"
+        return f"{1 / factor:.6g}x too small {where}" if factor > 0 else f"{factor:.4g} times the derivative {where}"
     difference = (g - r)[off]
     if difference.size > 1 and np.all(np.abs(difference - difference[0]) <= 1e-5 * np.abs(difference[0])):
         return f"off by the constant {difference[0]:.4g} {where}"

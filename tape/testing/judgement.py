@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tape.testing.examination import Examination, Suspect
     from tape.testing.measurement import Measurement
 
-__all__ = ["ask", "ask_values", "is_of_jax", "judge"]
+__all__ = ["ask", "ask_values", "decide", "is_of_jax", "judge"]
 
 TURNED = 1 << 12  # complex arrays up to this size are also tried along the imaginary axis
 _JAX = str(pathlib.Path(jax.__file__).parent)
@@ -108,7 +108,7 @@ def ask(
         with np.errstate(invalid="ignore"):
             r_v, g_v = (sum(float(np.sum((a * d)[d != 0]).real) for a, d in zip(of, v, strict=True)) for of in (reference, rule))
             slack = rtol * sum(float(np.abs(np.nan_to_num(a * d)).sum()) for a, d in zip(reference, v, strict=True))
-        results.add(_decide(both, high, low, r_v, g_v, slack))
+        results.add(decide(both, high, low, r_v, g_v, slack))
     return next((answer for answer in ("wrong", "outside", "unknown", "kink", "right") if answer in results), "unknown")
 
 
@@ -149,7 +149,7 @@ def ask_values(exam: Examination) -> None:
             g_v = sum(float(np.sum(g * d).real) for g, d in zip(gs, v, strict=True))
             size = sum(float(np.abs(g * d).sum()) for g, d in zip(gs, v, strict=True))
             moved = sum(float(np.abs((r[2 * b] - r[2 * b + 1]) * d).sum()) for r, d in zip(exam.found["r"], v, strict=True))
-        answer = _decide(both, high, low, float("nan"), g_v, exam.rtol * size + 20 * moved)
+        answer = decide(both, high, low, float("nan"), g_v, exam.rtol * size + 20 * moved)
         ks = [k for k, d in enumerate(v) if np.any(d)]
         for k in ks:
             exam.votes[k]["numeric"] = answer
@@ -166,7 +166,7 @@ def ask_values(exam: Examination) -> None:
             exam.doubt(k, "first", "a kink at the given point: the derivative is what JAX's rules say", **exam.details(k, b))
 
 
-def _decide(both: Estimate, high: Estimate, low: Estimate, r: float, g: float, slack: float) -> str:
+def decide(both: Estimate, high: Estimate, low: Estimate, r: float, g: float, slack: float) -> str:
     """Say what differences say of ``g``: right, wrong, kink (between the one-sided derivatives), outside of them, or unknown."""
     if not np.isfinite(both.error) or not np.isfinite(high.error):
         return "unknown"

@@ -26,6 +26,7 @@ class ArgumentReport:
             or ``raises``; empty for a pass.
         diagnosis: what kind of wrong, in words.
         where: at which point, with which cotangent.
+        blame: the rule inside the function that is wrong, with its line, where there are several.
         votes: what each independent derivative says of the one under test.
         odd_one_out: which vote disagrees with the others; empty where none does.
         index: position of the worst element.
@@ -41,6 +42,7 @@ class ArgumentReport:
     kind: str = ""
     diagnosis: str = ""
     where: str = ""
+    blame: str = ""
     votes: dict[str, str] = dataclasses.field(default_factory=dict)
     odd_one_out: str = ""
     index: tuple[int, ...] = ()
@@ -91,7 +93,12 @@ class Report:
         for a in self.arguments:
             if a.verdict != "pass":
                 said = "; ".join(f"{who}: {what}" for who, what in a.votes.items())
-                details = [f"seen at {a.where}" if a.where else "", f"odd one out: {a.odd_one_out}" if a.odd_one_out else "", said]
+                details = [
+                    f"seen at {a.where}" if a.where else "",
+                    f"odd one out: {a.odd_one_out}" if a.odd_one_out else "",
+                    f"blame: {a.blame}" if a.blame else "",
+                    said,
+                ]
                 lines += _wrapped(f"{a.name}: " + "; ".join(d for d in details if d), WIDTH) if any(details) else []
         for note in self.notes:
             lines += _wrapped(f"note: {note}", WIDTH)

@@ -117,3 +117,37 @@ def test_options_are_checked():
         check_gradients(jnp.sin, 3)
     with pytest.raises(tape.errors.TapeTypeError):
         check_gradients(3, X)
+
+
+def blame(fun, *args):
+    with pytest.raises(GradientMismatch) as caught:
+        check_gradients(fun, *args)
+    return " ".join(str(caught.value).split())
+
+
+def test_the_wrong_one_of_several_rules_is_blamed_with_its_line():
+    right, wrong = RIGHT["rule"][0], WRONG["scaled"][0]
+
+    def composite(x):
+        y = right(x)
+        z = wrong(y) * x  # this is the line
+        return jax.nn.relu(z) + right(z)
+
+    line = composite.__code__.co_firstlineno + 2
+    assert f"test_checking.py:{line}" in blame(composite, X)
+
+
+def test_a_masked_nan_is_traced_to_its_birth():
+    text = blame(lambda x: jnp.where(x > 0, jnp.sqrt(x), 0.0), np.float32([0.0, 1.0, 2.0, -1.0]))
+    assert "NaN born at sqrt(-" in text
+    assert "masked by where" in text
+
+
+def test_the_rule_of_a_primitive_of_the_tape_is_blamed():
+    primitive = tape.jaxapi.primitive("tanh")
+    own = tape.rules.lookup(primitive).vjp
+    tape.rules.defvjp(primitive, lambda ct, out, x, **_: (1.001 * ct * (1 - out * out),))
+    try:
+        assert "primitive tanh" in blame(lambda x: tape.numpy.tanh(x * 1.5) * tape.numpy.exp(x), X)
+    finally:
+        tape.rules.defvjp(primitive, own)
