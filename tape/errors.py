@@ -5,8 +5,6 @@ A message says what happened, which value it happened to (shape, dtype), and wha
 
 from __future__ import annotations
 
-import numpy as np
-
 __all__ = [
     "ConcretizationError",
     "ExecutionError",
@@ -29,7 +27,6 @@ __all__ = [
     "TapeValueError",
     "UnconnectedError",
     "UnrecordedGradientError",
-    "check_flag",
     "wrap",
 ]
 
@@ -124,13 +121,6 @@ class GradientMismatch(TapeError, AssertionError):  # noqa: N818 - it is a findi
     def __str__(self) -> str:
         """Show the report."""
         return str(self.report)
-
-
-def check_flag(function: str, argument: str, given: object) -> None:
-    """Raise TapeTypeError where an argument that is True or False is something else, which could be meant otherwise than Python takes it."""
-    if not isinstance(given, (bool, np.bool_)):
-        msg = f"{function}: {argument} must be True or False, got {type(given).__name__}"
-        raise TapeTypeError(msg)
 
 
 def wrap(error: Exception, what: str) -> TapeError | None:

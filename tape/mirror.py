@@ -177,10 +177,7 @@ def call(
                 roles.scalars = False
             learn(op, len(splitter.variables))
         return result
-    try:
-        return on_values(fun, name, args, kwargs, error)
-    finally:
-        error = None  # its traceback refers to this frame: a cycle, which would keep the arguments
+    return on_values(fun, name, args, kwargs, error)
 
 
 def _split(

@@ -166,7 +166,7 @@ def sweepable(segment: Segment) -> bool:
 def forget(segment: Segment) -> None:
     """Drop everything that a segment keeps for sweeps."""
     segment.leaves = []
-    segment.origins = {slot: segment.origins[slot] for slot in segment.state.cut if slot in segment.origins}  # sweeps end there as before
+    segment.origins = {}
     segment.saved = {}
     segment.roots = {}
     segment.functions = {}
@@ -183,8 +183,9 @@ def _program(state: State, live: tuple[int, ...], released: frozenset[int], pack
     STATS.programs += 1
     kinds = [state.table[slot].kind for slot in live]
     kept = _residuals(state, live, released, packs=packs)
-    rooted = any(kind.requires_grad and slot not in state.cut for slot, kind in zip(live, kinds, strict=True))
-    program = state.programs[(live, released, packs)] = Program(state, _ordered(live, kinds), kept, rooted)
+    program = state.programs[(live, released, packs)] = Program(
+        state, _ordered(live, kinds), kept, any(kind.requires_grad for kind in kinds)
+    )
     return program
 
 
@@ -211,8 +212,7 @@ class _Kept(NamedTuple):
 def _residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, packs: bool = False) -> _Kept:
     """Work out what a sweep reads; where that is packed, what Variables hold does not stand in for it."""
     table = state.table
-    cut = state.cut
-    reached = {slot for slot in live if table[slot].kind.requires_grad and slot not in cut}
+    reached = {slot for slot in live if table[slot].kind.requires_grad}
     if not reached:
         return _Kept()
     history = False
@@ -233,14 +233,14 @@ def _residuals(state: State, live: tuple[int, ...], released: frozenset[int], *,
                 continue
         elif not reached.isdisjoint(slots):
             history = True
-            reached.update(s for s in entry.inputs if table[s].kind.requires_grad and s not in cut)
+            reached.update(s for s in entry.inputs if table[s].kind.requires_grad)
             forward = (*entry.inputs, *slots)
             needed.update(forward[i] for i in entry.kernel.residuals())
         elif any(p.kind.requires_grad for p in entry.places):
             dead.add(entry.depth)
         missing = [s for s in slots if s in needed and s not in kept]
         if missing:
-            if entry.kernel.cheap and cut.isdisjoint(missing):  # a sweep that is recorded ends there, and so needs the value itself
+            if entry.kernel.cheap:
                 needed.update(entry.inputs)
             else:
                 saved.update(missing)

@@ -1,18 +1,15 @@
-"""The records under test, their examples with arguments drawn from the domains, and wrong rules to plant in their place."""
+"""The records under test, and wrong rules to plant in their place."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import zlib
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from tape.pullback import differentiable
-from tape.rules import Example, defvjp, registered, registry
+from tape.rules import defvjp, registered, registry
+from tape.testing.samples import draw, draw_like, examples_of, generator, intervals_of  # noqa: F401 - for the suites
 
 RECORDS = registered()
 DIFFERENTIABLE = [r for r in RECORDS if r.domain]
@@ -37,50 +34,6 @@ def each(records):
 
 def names(record, example, dtype):
     return f"{record.primitive} {example.name} {dtype}".replace("  ", " ")
-
-
-def examples_of(record):
-    """Examples of a record; an elementwise one without any is the function of its name in ``lax`` on matrices."""
-    if record.examples:
-        return record.examples
-    return (Example(getattr(jax.lax, record.primitive.name), ((2, 3),) * len(record.domain)),)
-
-
-def intervals_of(record, example):
-    """One interval per argument; a record with fewer repeats its last one."""
-    return [record.domain[min(i, len(record.domain) - 1)] for i in range(len(example.shapes))]
-
-
-def generator(*key):
-    """Random numbers that depend on ``key`` only."""
-    return np.random.default_rng(zlib.crc32(repr(key).encode()))
-
-
-def draw(record, example, dtype, shapes=None):
-    """Arguments of ``dtype`` from the record's domain; the imaginary parts of complex ones lie in (0.1, 0.7)."""
-    rng = generator(str(record.primitive), example.name, len(example.shapes))
-    args = []
-    for shape, (low, high) in zip(shapes or example.shapes, intervals_of(record, example), strict=True):
-        values = rng.uniform(low, high, shape)
-        if jnp.issubdtype(dtype, jnp.complexfloating):
-            values = values + 1j * rng.uniform(0.1, 0.7, shape)
-        args.append(np.asarray(values, dtype))
-    return args
-
-
-def draw_like(avals, *key):
-    """Numbers of absolute value between 1/2 and 1 in the shapes and dtypes of ``avals``; None where no gradient flows."""
-    rng = generator(*key)
-
-    def one(shape):
-        return rng.choice((-1.0, 1.0), shape) * rng.uniform(0.5, 1.0, shape)
-
-    return [
-        np.asarray(one(a.shape) + (1j * one(a.shape) if jnp.issubdtype(a.dtype, jnp.complexfloating) else 0), a.dtype)
-        if differentiable(a)
-        else None
-        for a in avals
-    ]
 
 
 def accepts(fun, args):

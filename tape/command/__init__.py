@@ -1,0 +1,47 @@
+"""The command ``python -m tape``: ``check`` for somebody's function, ``verify`` for this library's own rules."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from tape.command import check, verify
+from tape.errors import TapeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+PASS, FAIL, USAGE = 0, 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        argv: the command's words; those of the process by default.
+
+    Returns:
+        The exit status: 0 if nothing is wrong, 1 if a gradient is, 2 if the call cannot be understood or the function not be called.
+
+    Example:
+        >>> from tape.command import main
+        >>> main(["check", "jax.numpy:tanh", "--shape", "3", "--quiet"])
+        0
+
+    """
+    parser = argparse.ArgumentParser(prog="python -m tape", description=__doc__, epilog="Exit status: 0 right, 1 wrong, 2 not understood.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in (check, verify):
+        module.add(commands)
+    try:
+        options = parser.parse_args(argv)
+    except SystemExit as stop:  # argparse has said why
+        return stop.code if isinstance(stop.code, int) else USAGE
+    try:
+        return FAIL if options.run(options) else PASS
+    except TapeError as error:
+        print(f"{parser.prog} {options.command}: {error}", file=sys.stderr)
+        return USAGE

@@ -1,0 +1,147 @@
+"""``python -m tape verify``: run this library's own rules on the device that JAX finds, and hold them to float64 on the CPU."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape import jaxapi
+from tape.command.reference import Reference
+from tape.errors import TapeValueError
+from tape.pullback import pullback
+from tape.rules import Example, Rule, registered
+from tape.testing.samples import draw, draw_like, examples_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = ["add"]
+
+# What a gradient in these dtypes may differ from the one in float64, relative to the largest entry: the domains are well-conditioned.
+RELATIVE = {"float16": 2e-2, "bfloat16": 2e-1, "float32": 3e-4, "complex64": 3e-4, "float64": 1e-9, "complex128": 1e-9}
+
+
+@dataclasses.dataclass(slots=True)
+class Line:
+    """What was found for one primitive: the worst disagreement over its examples, and what did not agree."""
+
+    primitive: str
+    family: str
+    examples: int = 0
+    worst: float = 0.0
+    verdict: str = "pass"
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+
+def add(commands: Any) -> None:
+    """Enter the command."""
+    parser = commands.add_parser(
+        "verify",
+        help="run this library's own rules on the device that JAX finds",
+        description="Run every rule of this library on JAX's default device, and compare with JAX's derivative and with differences, "
+        "both in float64 on the CPU. JAX_PLATFORMS chooses the device.",
+    )
+    parser.add_argument("--only", metavar="NAME", help="a family (elementary, reductions, ...) or a part of a primitive's name")
+    parser.add_argument("--dtype", default="float32", choices=sorted(RELATIVE), help="dtype on the device (float32)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run)
+
+
+def family_of(record: Rule) -> str:
+    """Return the name of the module that holds a record's rule."""
+    rule: Any = record.vjp
+    while isinstance(rule, functools.partial):
+        rule = rule.func
+    return str(getattr(rule, "__module__", "?")).rpartition(".")[2]
+
+
+def run(options: argparse.Namespace) -> bool:
+    """Verify the rules and print the table; tell whether any rule is wrong."""
+    chosen = [r for r in registered() if r.domain and _asked(r, options.only)]
+    if options.dtype.startswith("complex"):
+        chosen = [r for r in chosen if r.complex]
+    if not chosen:
+        families = sorted({family_of(r) for r in registered() if r.domain})
+        msg = f"no rule is called like {options.only!r}; the families are {', '.join(families)}"
+        raise TapeValueError(msg)
+    device = jax.devices()[0]
+    start = time.perf_counter()
+    lines = list(_progress((verify(record, options.dtype, device) for record in chosen), len(chosen)))
+    what = f"{len(lines)} rules in {options.dtype} on {device.device_kind} ({device.platform}), {time.perf_counter() - start:.0f} s"
+    if options.json:
+        print(json.dumps({"device": device.device_kind, "dtype": options.dtype, "rules": list(map(dataclasses.asdict, lines))}, indent=2))
+    else:
+        print(_table(lines), f"\n{what}: {sum(x.verdict == 'fail' for x in lines)} wrong")
+    return any(line.verdict == "fail" for line in lines)
+
+
+def _asked(record: Rule, only: str | None) -> bool:
+    return not only or only == family_of(record) or only in record.primitive.name
+
+
+def _progress(lines: Iterator[Line], count: int) -> Iterator[Line]:
+    """Pass on the lines, and say on a terminal how far the work is."""
+    for done, line in enumerate(lines, 1):
+        if sys.stderr.isatty():
+            print(f"\r{done}/{count} {line.primitive:<30}", end="\n" if done == count else "", file=sys.stderr, flush=True)
+        yield line
+
+
+def verify(record: Rule, dtype: str, device: Any) -> Line:
+    """Compare the rule of ``record`` on ``device`` with the derivatives of its examples in float64 on the CPU."""
+    line = Line(record.primitive.name, family_of(record))
+    for example in examples_of(record):
+        try:
+            compared = _compared(record, example, dtype, device)
+        except Exception as error:  # noqa: BLE001 - whatever a backend refuses with is part of the table
+            compared = np.inf, f"raises {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        if compared is None:
+            continue  # the example is not made for this dtype
+        line.examples += 1
+        line.worst = max(line.worst, compared[0])
+        if compared[1]:
+            line.notes.append(f"{example.name}: {compared[1]}".removeprefix(": "))
+    line.verdict = "fail" if line.notes else "pass" if line.examples else "skip"
+    return line
+
+
+def _compared(record: Rule, example: Example, dtype: str, device: Any) -> tuple[float, str] | None:
+    """Return the relative error of one example, and what is wrong with it; None where it is not made for ``dtype``."""
+    with jax.enable_x64(dtype in {"float64", "complex128"}):
+        args = draw(record, example, dtype)
+        try:
+            shapes = jax.eval_shape(lambda *a: jax.tree.leaves(example.fun(*a)), *args)
+        except (TypeError, ValueError, NotImplementedError):
+            return None
+        cts = draw_like(shapes, record.primitive.name, example.name)
+        with jax.default_device(device), jax.default_matmul_precision("highest"):
+            own = jax.device_get(jax.jit(lambda a, c: _own(example.fun, a, c))(args, cts))
+    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
+        wide = [None if x is None else x.astype("complex128" if np.iscomplexobj(x) else "float64") for x in (*args, *cts)]
+        return Reference.of(example, wide[: len(args)], wide[len(args) :]).judge(own, RELATIVE[dtype])
+
+
+def _own(fun: Callable[..., Any], args: Sequence[Any], cts: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the cotangents by the rule table, zeros where none flows."""
+    closed, _ = jaxapi.trace(lambda *a: tuple(jax.tree.leaves(fun(*a))), *args)
+    grads = pullback(closed, args, cts)
+    return tuple(jnp.zeros_like(x) if g is None else g for g, x in zip(grads, args, strict=True))
+
+
+def _table(lines: Sequence[Line]) -> str:
+    """Return the table, one line per rule."""
+    head = f"{'primitive':<30} {'family':<18} {'examples':>8} {'worst':>9}  verdict"
+    rows = [
+        f"{x.primitive:<30} {x.family:<18} {x.examples:>8} {x.worst:>9.1e}  {x.verdict}{'  ' + '; '.join(x.notes) if x.notes else ''}"
+        for x in lines
+    ]
+    return "\n".join([head, *rows])
