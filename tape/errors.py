@@ -123,6 +123,10 @@ class GradientMismatch(TapeError, AssertionError):  # noqa: N818 - it is a findi
         return str(self.report)
 
 
+class InconclusiveGradientError(TapeError, AssertionError):
+    """A property test reached a verdict on none of its examples, so that it tested nothing."""
+
+
 def wrap(error: Exception, what: str) -> TapeError | None:
     """Return the TapeError that says what JAX's TypeError, ValueError or IndexError says; None for any other."""
     for builtin, ours in (

@@ -2,8 +2,41 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from tape.errors import GradientMismatch
 from tape.testing.checking import check_custom_vjp, check_gradients, check_vjp
 from tape.testing.report import ArgumentReport, Report
 
-__all__ = ["ArgumentReport", "GradientMismatch", "Report", "check_custom_vjp", "check_gradients", "check_vjp"]
+__all__ = [
+    "ArgumentReport",
+    "GradientMismatch",
+    "Report",
+    "check_custom_vjp",
+    "check_gradients",
+    "check_vjp",
+    "gradient_property",
+    "strategies",
+]
+
+_HYPOTHESIS = {"gradient_property": ("tape.testing.properties", "gradient_property"), "strategies": ("tape.testing.strategies", None)}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HYPOTHESIS:
+        msg = f"module 'tape.testing' has no attribute {name!r}"
+        raise AttributeError(msg)
+    module, attribute = _HYPOTHESIS[name]
+    try:
+        loaded = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != "hypothesis":
+            raise
+        msg = f"tape.testing.{name} needs Hypothesis; install it with: pip install 'jax-tape[testing]'"
+        raise ImportError(msg) from error
+    return loaded if attribute is None else getattr(loaded, attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HYPOTHESIS})
