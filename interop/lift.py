@@ -84,7 +84,11 @@ def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
                 template.append(_Typed(x))
         kinds = tuple([v._place.kind for v in variables])
         key = (tree, tuple(template), kinds, configuration())
-        trace = traces.get(key)
+        try:
+            trace = traces.get(key)
+        except TypeError as e:
+            msg = f"{name}: a static argument cannot be hashed ({e}); pass a tuple or an array in its place"
+            raise TapeTypeError(msg) from e
         if trace is None or trace.applied.stale():
             applied = _Applied(jax_fun, tree, template, name)
             static = [x.value for x in template if x is not _DYNAMIC]

@@ -8,7 +8,7 @@ from typing import Any
 from tape import errors, op_hooks, rules
 from tape.checkpoint import checkpoint, checkpoint_name, checkpoint_policies
 from tape.differentiation import backward, gradients
-from tape.function import Function
+from tape.function import Function, once_differentiable
 from tape.gathering import register_multi_grad_hook
 from tape.jitted import jit
 from tape.methods import stop_gradient
@@ -49,6 +49,7 @@ __all__ = [
     "jvp",
     "linearize",
     "no_grad",
+    "once_differentiable",
     "op_hooks",
     "register_multi_grad_hook",
     "rules",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jax import lax
 
-from tape import jaxapi
+from tape import building, jaxapi
 from tape.configuration import configuration
 from tape.linear import Constant
 
@@ -27,7 +27,7 @@ __all__ = ["Forward", "line_key", "one_line", "vjp_of_lines"]
 class Forward:
     """The forward values of a list of lines as atoms of a jaxpr that is being put together; each line is added when it is read."""
 
-    def __init__(self, into: jaxapi.JaxprBuilder, listed: LineList) -> None:
+    def __init__(self, into: building.JaxprBuilder, listed: LineList) -> None:
         self.into = into
         self.listed = listed
         self.atoms: dict[int, Any] = {slot: into.input(listed.avals[slot]) for slot in range(listed.n_inputs)}
@@ -59,7 +59,7 @@ class Forward:
 
 
 def _is_number(source: int | Constant) -> bool:
-    return isinstance(source, Constant) and jaxapi.is_number(source.value)
+    return isinstance(source, Constant) and building.is_number(source.value)
 
 
 def _holds_tracers(param: Any) -> bool:
@@ -84,7 +84,7 @@ def line_key(line: Line, avals: Sequence[Any]) -> Any:
 
 def one_line(line: Line, avals: Sequence[Any]) -> jaxapi.ClosedJaxpr:
     """Make a jaxpr of one line; its inputs are the line's but for the numbers."""
-    into = jaxapi.JaxprBuilder()
+    into = building.JaxprBuilder()
     ins = [
         into.input(avals[s]) if isinstance(s, int) else into.constant(s.value, s.aval) if _is_number(s) else into.input(s.aval)
         for s in line.inputs
@@ -116,7 +116,7 @@ def vjp_of_lines(
         A jaxpr of the inputs, the outputs, the present cotangents and the sums to add to, and which inputs it gives cotangents of.
 
     """
-    into = jaxapi.JaxprBuilder()
+    into = building.JaxprBuilder()
     forward = Forward(into, listed)
     for slot, aval in zip(listed.outputs, out_avals, strict=True):
         atom = into.input(aval)
@@ -138,7 +138,7 @@ def vjp_of_lines(
     return into.closed([sums[i] for i in targets]), targets
 
 
-def _add(into: jaxapi.JaxprBuilder, totals: dict[int, Any], slot: int, atom: Any) -> None:
+def _add(into: building.JaxprBuilder, totals: dict[int, Any], slot: int, atom: Any) -> None:
     """Add a cotangent to what there is for a slot."""
     if slot in totals:
         (atom,) = into.inline(_sum(jaxapi.ShapedArray(atom.aval.shape, atom.aval.dtype)), [totals[slot], atom])

@@ -10,10 +10,12 @@ import threading
 from operator import getitem, is_, itemgetter
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 
 from tape import record
 from tape.delivery import ONCE, Delivery, counts_below, taking
+from tape.errors import ExecutionError
 from tape.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer
 from tape.kinds import Place, kind_of
@@ -191,11 +193,15 @@ class Binding:
             inputs = self.complete(inputs, arrays, given)
             self._protect(inputs)
         try:
-            results = self.executable(*inputs)
-        except Exception:
-            if not any(x is None for x in inputs):  # then it was not that some were pending
-                raise
-            results = self.executable(*self.complete(inputs, arrays, given))
+            try:
+                results = self.executable(*inputs)
+            except Exception:
+                if not any(x is None for x in inputs):  # then it was not that some were pending
+                    raise
+                results = self.executable(*self.complete(inputs, arrays, given))
+        except jax.errors.JaxRuntimeError as e:
+            msg = f"jit: {self.step.name} could not be compiled or run, and nothing was assigned: {e}"
+            raise ExecutionError(msg) from e
         if results and isinstance(results[0], Tracer):
             raise TracedError
         with STATE:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from tape import jaxapi
 from tape.errors import LeakedTracerError
+from tape.pullback import differentiable
 from tape.segment import LOCAL, Handle
+from tape.trie import RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,12 +20,14 @@ if TYPE_CHECKING:
 __all__ = [
     "allowing_captures",
     "awaited",
+    "brought",
     "capture_message",
     "check_no_leak",
     "gone",
     "is_traced",
     "reading_grad",
     "refusing_captures",
+    "taking",
     "writing",
 ]
 
@@ -77,6 +81,24 @@ def reading_grad(variable: Handle) -> None:
     while captures is not None:
         captures.reading_grad(variable)
         captures = captures.outer
+
+
+def taking(variable: Handle) -> None:
+    """Note that a Variable's value leaves the tape as an array.
+
+    While the Python of a ``tape.Function`` runs, what it brings back as an array may depend on that value, without being recorded.
+    """
+    glance = LOCAL.glance
+    if glance is not None and (variable._place.kind.requires_grad or variable._place.kind.unrecorded):
+        glance.looked = True
+
+
+def brought(value: Any) -> bool | str:
+    """Return why an array that is brought onto the tape has no derivative there; False where it is a constant."""
+    glance = LOCAL.glance
+    if glance is None or not glance.looked or not differentiable(value):
+        return False
+    return glance.reason if LOCAL.mode == RECORD else True  # otherwise nothing around it is recorded either
 
 
 _GONE: dict[int, tuple[Any, str]] = {}  # by id of the cell: the cell (so that its id stays its own), and what to say

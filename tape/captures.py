@@ -136,6 +136,10 @@ class Captures:
     def registering(self, variable: Any, hooks: dict[int, Any]) -> None:
         """Note that a hook is about to be registered, and on what."""
 
+    def owns(self, variable: Any) -> bool:
+        """Tell whether a Variable was made in this trace."""
+        return id(variable._cell) in self._own
+
     @contextlib.contextmanager
     def part(self) -> Iterator[None]:
         """While JAX traces one callable: the cells made in it are forgotten with it."""

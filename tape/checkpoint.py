@@ -70,7 +70,12 @@ def checkpoint(
     if not isinstance(prevent_cse, bool):
         msg = f"checkpoint: prevent_cse must be a bool, got {type(prevent_cse).__name__}"
         raise TapeTypeError(msg)
-    numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    given: Any = static_argnums
+    numbers = tuple(given) if hasattr(given, "__iter__") else (given,)
+    for number in numbers:
+        if not isinstance(number, int) or isinstance(number, bool):
+            msg = f"checkpoint: static_argnums must be an int or a sequence of ints, got {type(number).__name__}"
+            raise TapeTypeError(msg)
     name = f"checkpoint({getattr(fun, '__name__', type(fun).__name__)})"
 
     def apply(body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

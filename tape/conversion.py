@@ -5,6 +5,7 @@ Shape and dtype are known without running anything; everything else looks at the
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import methods
-from tape.errors import ConcretizationError, LostGradientError, TapeError, TapeTypeError
+from tape import boundary, methods
+from tape.errors import ConcretizationError, LostGradientError, TapeError, TapeTypeError, wrap
 from tape.program import look
 from tape.seeds import describe
 
@@ -67,15 +68,16 @@ class Convertible(methods.ArrayMethods):
 
     def item(self, *args: Any) -> Any:
         """Return the one element as a Python scalar (or the element at an index)."""
-        return concrete(self, "item").item(*args)
+        return _said("item", self, concrete(self, "item").item, *args)
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return a NumPy array of its own with the value; a gradient does not follow."""
-        return np.array(concrete(self, "numpy"))
+        boundary.taking(self)
+        return _said("numpy", self, np.array, concrete(self, "numpy"))  # type: ignore[no-any-return]
 
     def tolist(self) -> Any:
         """Return the value as nested lists of Python scalars."""
-        return concrete(self, "tolist").tolist()
+        return _said("tolist", self, concrete(self, "tolist").tolist)
 
     def block_until_ready(self) -> Self:
         """Run what is pending, wait for it, and return self."""
@@ -95,7 +97,7 @@ class Convertible(methods.ArrayMethods):
         return as_array(look(self)).sharding
 
     def __bool__(self) -> bool:
-        return bool(concrete(self, "bool"))
+        return _said("bool", self, bool, concrete(self, "bool"))  # type: ignore[no-any-return]
 
     def __float__(self) -> float:
         return _convert(float, self)  # type: ignore[no-any-return]
@@ -107,17 +109,13 @@ class Convertible(methods.ArrayMethods):
         return _convert(complex, self)  # type: ignore[no-any-return]
 
     def __index__(self) -> int:
-        return concrete(self, "index").__index__()  # type: ignore[no-any-return]
+        return _said("index", self, concrete(self, "index").__index__)  # type: ignore[no-any-return]
 
     def __format__(self, spec: str) -> str:
         value = look(self)
         if isinstance(value, jax.core.Tracer):
             return repr(self)
-        return (
-            format(as_array(value), spec)
-            if self.ndim == 0 and spec
-            else (str(as_array(value)) if not spec else format(as_array(value), spec))
-        )
+        return _said("format", self, format, as_array(value), spec)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         try:
@@ -153,7 +151,9 @@ class Convertible(methods.ArrayMethods):
                 ".detach() for a constant, or tape.numpy functions to stay on the tape"
             )
             raise LostGradientError(msg)
-        return np.array(concrete(self, "asarray"), dtype=dtype) if copy is not False else np.asarray(concrete(self, "asarray"), dtype=dtype)
+        boundary.taking(self)
+        made = np.asarray if copy is False else np.array
+        return _said("np.asarray", self, functools.partial(made, dtype=dtype), concrete(self, "asarray"))  # type: ignore[no-any-return]
 
     @property
     def __jax_array__(self) -> Callable[[], Any]:
@@ -170,6 +170,7 @@ class Convertible(methods.ArrayMethods):
                 "the function's counterpart in tape.numpy, tape.lax or tape.nn, wrap yours with interop.lift, or pass .detach() or .value"
             )
             raise LostGradientError(msg)
+        boundary.taking(self)
         return as_array(look(self))
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -196,11 +197,22 @@ def concrete(variable: Any, what: str) -> Any:
     return as_array(value)
 
 
+def _said(what: str, variable: Any, convert: Callable[..., Any], *args: Any) -> Any:
+    """Return ``convert(*args)``; where it fails, say so as an error of this library."""
+    try:
+        return convert(*args)
+    except (TypeError, ValueError, IndexError, OverflowError) as e:
+        raise (wrap(e, f"{what} of a Variable ({describe(variable)})") or e) from e
+
+
 def _convert(kind: type, variable: Any) -> Any:
     try:
         return kind(concrete(variable, kind.__name__))
     except TapeError:
         raise
     except TypeError as e:
-        msg = f"{kind.__name__}: needs a Variable of size 1, got {describe(variable)}; reduce it, or index one element"
+        repair = "reduce it, or index one element" if variable.size != 1 else "take .real, or convert it first"
+        msg = f"{kind.__name__}: needs a Variable of size 1 and a dtype that fits, got {describe(variable)}; {repair}"
         raise TapeTypeError(msg) from e
+    except (ValueError, OverflowError) as e:  # int(nan), int(inf)
+        raise (wrap(e, f"{kind.__name__} of a Variable ({describe(variable)})") or e) from e

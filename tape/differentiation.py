@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from tape import boundary, emission, record
 from tape.accumulation import additions, assign, awaited
 from tape.configuration import sixty_four_bits
-from tape.errors import TapeValueError, UnconnectedError
+from tape.errors import TapeValueError, UnconnectedError, check_flag
 from tape.program import run_pending
 from tape.recall import call_of
 from tape.replay import remember, replayed
@@ -66,11 +66,12 @@ def backward(
         and inputs is None
         and ignore.__class__ is tuple
         and not ignore
-        and not retain_graph
-        and not create_graph
+        and (retain_graph is None or retain_graph is False)
+        and create_graph is False
     )
     if plain and replayed(outputs):
         return
+    _check_flags("backward", retain_graph, create_graph)
     pending = LOCAL.segment()
     start = None if pending is None else pending.state
     entered = 0 if pending is None else len(pending.leaves)
@@ -82,6 +83,9 @@ def backward(
         targets = None if inputs is None else variables("backward", "inputs", inputs)
         ignored = variables("backward", "ignore", ignore)
         if targets is not None:
+            if not targets:
+                msg = "backward: inputs is empty, so that no gradient would be computed; leave it out for all leaves"
+                raise TapeValueError(msg)
             for target in targets:
                 require_grad("backward", "inputs", target)
         sweep = Sweep(None if targets is None else map(target_of, targets), map(target_of, ignored), create_graph)
@@ -103,6 +107,12 @@ def backward(
         for key in list(hooks):
             if key in hooks:
                 hooks[key](variable)
+
+
+def _check_flags(function: str, retain_graph: Any, create_graph: Any) -> None:
+    if retain_graph is not None:
+        check_flag(function, "retain_graph", retain_graph)
+    check_flag(function, "create_graph", create_graph)
 
 
 def gradients(
@@ -142,6 +152,7 @@ def gradients(
     if unconnected not in ("raise", "zero", "none"):
         msg = f"gradients: unconnected must be 'raise', 'zero' or 'none', got {unconnected!r}"
         raise TapeValueError(msg)
+    _check_flags("gradients", retain_graph, create_graph)
     retain = create_graph if retain_graph is None else retain_graph
     call = call_of(outputs, inputs, grad_outputs, bool(create_graph), bool(retain))
     if call is not None:

@@ -353,8 +353,9 @@ def _call_function(step: Instruction, segment: Segment, cotangents: list[Any]) -
     context = segment.functions[entry.places[0].slot]
     if all(ct is None for ct in cotangents):
         return (None,) * len(step.results)
-    gradients = context.sweep(segment, entry, cotangents)
-    return [g for g, wanted in zip(gradients, step.wanted, strict=True) if wanted]
+    gradients = context.sweep(segment, cotangents)
+    given = len(gradients)  # what the forward computed of them gets none
+    return [gradients[i] if i < given else None for i, wanted in enumerate(step.wanted) if wanted]
 
 
 def run_hooks(hooks: dict[int, Callable[..., Any]], gradient: Any) -> Any:

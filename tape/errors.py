@@ -5,6 +5,8 @@ A message says what happened, which value it happened to (shape, dtype), and wha
 
 from __future__ import annotations
 
+import numpy as np
+
 __all__ = [
     "ConcretizationError",
     "ExecutionError",
@@ -27,6 +29,7 @@ __all__ = [
     "TapeValueError",
     "UnconnectedError",
     "UnrecordedGradientError",
+    "check_flag",
     "wrap",
 ]
 
@@ -125,6 +128,13 @@ class GradientMismatch(TapeError, AssertionError):  # noqa: N818 - it is a findi
 
 class InconclusiveGradientError(TapeError, AssertionError):
     """A property test reached a verdict on none of its examples, so that it tested nothing."""
+
+
+def check_flag(function: str, argument: str, given: object) -> None:
+    """Raise TapeTypeError where an argument that is True or False is something else, which could be meant otherwise than Python takes it."""
+    if not isinstance(given, (bool, np.bool_)):
+        msg = f"{function}: {argument} must be True or False, got {type(given).__name__}"
+        raise TapeTypeError(msg)
 
 
 def wrap(error: Exception, what: str) -> TapeError | None:

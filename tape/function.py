@@ -1,157 +1,60 @@
 """``tape.Function``: an op whose forward and backward are Python over Variables.
 
-The forward's own entries are recorded as constants; an identity entry on its outputs carries the user's backward, which is called at
-every sweep (never replayed).  Under an outer JAX transformation it appears as a ``custom_vjp``, so that ``jax.grad`` uses the backward.
+The forward's own entries are recorded as values without a derivative; an identity entry on its outputs carries the user's backward, which
+is called at every sweep (never replayed).  Under an outer JAX transformation it appears as a ``custom_vjp`` or ``custom_jvp``, so that JAX
+uses the user's derivatives.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
-from tape import boundary, emission, jaxapi, record
-from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeTypeError
-from tape.kernel import Op
-from tape.kinds import Place
-from tape.modes import enable_grad, no_grad
-from tape.plan import FunctionOp
-from tape.program import look
-from tape.pullback import differentiable
-from tape.record import handle
-from tape.segment import LOCAL, Extra, Handle, Segment, in_mode, watched
-from tape.trie import CONSTANT, RECORD
+from tape import boundary
+from tape.context import Context
+from tape.custom_derivatives import as_jax_function
+from tape.definitions import check_arity, check_call, check_class, check_defined
+from tape.entries import entry_op, record_entry
+from tape.errors import TapeTypeError
+from tape.methods import detach
+from tape.returned import outputs_of
+from tape.segment import LOCAL, in_mode, set_mode, watched
+from tape.tracking import Arguments
+from tape.trie import RECORD, SWEEP
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
-    from tape.trie import State
-
-__all__ = ["Context", "Function"]
-
-
-class _Kept:
-    """A saved Variable, kept without a reference to the Variable or to the function's own segment (which keeps the context)."""
-
-    __slots__ = ("cell", "leaf", "node", "own", "place", "segment")
-
-    def __init__(self, variable: Handle, own: Segment) -> None:
-        self.cell = variable._cell
-        self.place = variable._place
-        self.leaf = self.place.segment is own  # a leaf that waits for it
-        if self.leaf:
-            self.place = Place(self.place.slot, self.place.kind)
-        self.own = variable._segment is own
-        self.segment = None if self.own else variable._segment
-        self.node = record.node_of(variable) if variable._segment is None and variable._place.kind.requires_grad else None
-
-    def variable(self, own: Segment | None) -> Any:
-        """Make the Variable again."""
-        place = self.place
-        if self.leaf and own is not None and own.pending:
-            place = own.leaf_place(place.slot, place.kind)
-        made = handle(own if self.own else self.segment, place, self.cell)
-        if self.node is not None:
-            made._extra = Extra()
-            made._extra.node = self.node
-        return made
-
-
-class Context:
-    """What a forward leaves for its backward; it takes free attributes.
-
-    Attributes:
-        needs_input_grad: for each array argument, whether a gradient is wanted.
-
-    """
-
-    def __init__(self, function: type[Function], needs_input_grad: tuple[bool, ...]) -> None:
-        self._function = function
-        self._saved: tuple[Any, ...] = ()
-        self._segment: Segment | None = None
-        self._materialize = False
-        self._avals: tuple[Any, ...] = ()
-        self.needs_input_grad = needs_input_grad
-
-    def save_for_backward(self, *values: Any) -> None:
-        """Keep Variables, arrays or pytrees of them for the backward."""
-        self._saved = values
-
-    @property
-    def saved(self) -> tuple[Any, ...]:
-        """What :meth:`save_for_backward` kept."""
-        segment = self._segment
-        return jax.tree.map(  # type: ignore[no-any-return]
-            lambda x: x.variable(segment) if isinstance(x, _Kept) else x,
-            self._saved,
-            is_leaf=lambda x: isinstance(x, (_Kept, Handle)),
-        )
-
-    def set_materialize_grads(self, value: bool) -> None:
-        """Have the backward see zeros instead of None for outputs without a gradient."""
-        self._materialize = bool(value)
-
-    def _freeze(self, segment: Segment, results: dict[int, Any]) -> None:
-        """Give up references to Variables and to the segment that will hold this context, so that dropping its Variables frees it.
-
-        Saved outputs (``results`` by the id of their cell) become the function's results, so that second derivatives reach them.
-        """
-        self._saved = jax.tree.map(
-            lambda x: _Kept(results.get(id(x._cell), x), segment) if isinstance(x, Handle) else x,
-            self._saved,
-            is_leaf=lambda x: isinstance(x, Handle),
-        )
-
-    def sweep(self, segment: Segment, entry: State, cotangents: Sequence[Any]) -> list[Any]:
-        """Call the user's backward; return one gradient (or None) per input of the entry."""
-        cts = list(cotangents)
-        if self._materialize:
-            cts = [emission.zeros_like(p.kind.aval) if ct is None else ct for ct, p in zip(cts, entry.places, strict=True)]
-        self._segment = segment
-        try:
-            gradients = self._function.backward(self, *cts)
-        finally:
-            self._segment = None
-        checked = self._check(gradients)
-        return checked + [None] * (len(entry.inputs) - len(checked))
-
-    def _check(self, gradients: Any) -> list[Any]:
-        name = self._function.__name__
-        listed = list(gradients) if isinstance(gradients, (tuple, list)) else [gradients]
-        if len(listed) != len(self._avals):
-            msg = (
-                f"{name}.backward returned {len(listed)} gradients for {len(self._avals)} array arguments; return one per argument, None "
-                "where no gradient flows"
-            )
-            raise RuleError(msg)
-        checked: list[Any] = []
-        for i, (gradient, aval) in enumerate(zip(listed, self._avals, strict=True)):
-            if gradient is None or not jnp.issubdtype(aval.dtype, jnp.inexact):
-                checked.append(None)
-                continue
-            if not isinstance(gradient, (Handle, jax.Array, np.ndarray, np.generic, int, float, complex)):
-                msg = f"{name}.backward returned {type(gradient).__name__} as the gradient of argument {i}; return a Variable, an array or None"
-                raise GradientDtypeError(msg)
-            scalar = isinstance(gradient, (int, float, complex)) and not isinstance(gradient, np.generic)
-            made = gradient if isinstance(gradient, Handle) else record.constant(jnp.asarray(gradient, aval.dtype) if scalar else gradient)
-            found = made._place.kind.aval
-            if found.shape != aval.shape:
-                msg = f"{name}.backward returned a gradient of shape {found.shape} for argument {i}, which has shape {aval.shape}"
-                raise GradientShapeError(msg)
-            if found.dtype != aval.dtype:
-                msg = f"{name}.backward returned a gradient of dtype {found.dtype} for argument {i}, which has dtype {aval.dtype}; cast it"
-                raise GradientDtypeError(msg)
-            checked.append(made)
-        return checked
+__all__ = ["Context", "Function", "once_differentiable"]
 
 
 class Function:
-    """Base class of ops with a backward of their own.
+    """Base class of ops with a derivative of their own.
 
-    Subclasses define the static methods ``forward(ctx, *args, **kwargs)`` and ``backward(ctx, *gradients)``; calls go through
-    :meth:`apply`.  ``backward`` returns one gradient (or None) per array argument: positional ones in order, then keyword ones.
+    Subclasses define static methods over Variables; calls go through :meth:`apply`:
+
+    - ``forward(ctx, *args, **kwargs)`` returns the outputs: a Variable or array, or a pytree of them.  It does not record.  Arrays among the
+      arguments, in pytrees too, arrive as Variables, everything else as it is.  ``ctx`` (:class:`Context`) keeps what the backward needs:
+      ``ctx.save_for_backward(...)`` and ``ctx.saved``, free attributes, ``ctx.needs_input_grad``, ``ctx.set_materialize_grads(True)``,
+      ``ctx.mark_non_differentiable(...)``.
+    - ``backward(ctx, *gradients)`` gets one gradient per output, None where there is none (zeros, after ``set_materialize_grads``), and
+      returns one per array argument, None where none flows: positional arguments in order, then keyword ones in the order of the call.  It is
+      called once in every sweep.  What it records can be differentiated again; what it cannot record (values that the forward computed on the
+      way, raw JAX) raises when it is.
+    - ``jvp(ctx, *tangents)``, optional, gets one tangent per array argument (None: zero) and returns one per output.  ``tape.jvp``, ``jacfwd``,
+      ``linearize``, ``hvp``, ``jax.jvp`` and ``jax.linearize`` use it; without it the tape's transforms differentiate the backward by its gradients.
+    - ``vmap(info, in_dims, *args)``, optional, is called under ``jax.vmap`` with ``info.batch_size`` and one ``in_dims`` per positional argument (a
+      pytree like it, with 0 for arrays that have a further first axis, None for others), and returns outputs and, in their tree, their axes.
+      Without it, forward and backward are mapped themselves.
+
+    Raises:
+        TapeTypeError: at the first call: a method is missing, is not static or takes another number of arguments than it will be given; at any
+            call: the forward returned something else than arrays.  Nothing was recorded then.
+        RuleError: in a sweep, which changes nothing then: the backward returned the wrong number of gradients;
+        GradientShapeError, GradientDtypeError: or one of the wrong shape, dtype or type.
+        UnrecordedGradientError: a second derivative would be lost.
 
     Example:
         >>> import tape
@@ -169,8 +72,25 @@ class Function:
         >>> Cube.apply(x).backward()
         >>> float(x.grad)
         12.0
+        >>> g = tape.gradients(Cube.apply(x), x, create_graph=True)
+        >>> float(tape.gradients(g, x))
+        12.0
 
     """
+
+    _entry_ops: dict[Any, Any]
+    _is_checked = False
+    jvp: Any = None
+    vmap: Any = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._entry_ops = {}
+        cls._is_checked = False
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Any:  # noqa: D102 - it refuses
+        msg = f"{cls.__name__} is a tape.Function, of which there are no objects; call {cls.__name__}.apply(...)"
+        raise TapeTypeError(msg)
 
     @staticmethod
     def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
@@ -184,131 +104,128 @@ class Function:
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
-        """Call the function; Variables in ``args`` and ``kwargs`` are tracked."""
+        """Call the function; Variables in ``args`` and ``kwargs``, in pytrees too, are tracked.
+
+        Returns:
+            What ``forward`` returned, with Variables in the place of arrays.
+
+        """
+        if not cls._is_checked:
+            check_class(cls, Function)
+        arguments = Arguments(args, kwargs)
+        kinds = [v._place.kind for v in arguments.inputs]
+        needs = tuple([k.requires_grad for k in kinds]) if LOCAL.mode == RECORD else (False,) * len(kinds)
+        ctx = Context(cls, needs, tuple([k.aval for k in kinds]), arguments.parts)
+        if True not in needs:
+            return cls._call(ctx, arguments)
+        check_defined(cls, Function, "backward")
         if watched():
-            inputs = _track(args, kwargs)[2]
-            if LOCAL.mode == RECORD and any(v._place.kind.requires_grad for v in inputs):
-                return LOCAL.observer.around(cls.__name__, None, tuple(inputs), cls._apply, args, kwargs)
-        return cls._apply(args, kwargs)
+            return LOCAL.observer.around(cls.__name__, None, tuple(arguments.inputs), cls._call, ctx, arguments)
+        return cls._call(ctx, arguments)
 
     @classmethod
-    def _apply(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        filled, filled_kwargs, inputs = _track(args, kwargs)
-        needs = tuple(LOCAL.mode == RECORD and v._place.kind.requires_grad for v in inputs)
-        ctx = Context(cls, needs)
-        ctx._avals = tuple(v._place.kind.aval for v in inputs)
-        with no_grad():
-            result = cls.forward(ctx, *filled, **filled_kwargs)
-        leaves, tree = jax.tree.flatten(result, is_leaf=lambda x: isinstance(x, Handle))
-        if not leaves or not all(isinstance(x, (Handle, jax.Array, np.ndarray, np.generic, int, float, complex)) for x in leaves):
-            msg = f"{cls.__name__}.forward must return Variables or arrays, got {type(result).__name__}"
-            raise TapeTypeError(msg)
-        outputs = [x if isinstance(x, Handle) else record.constant(x) for x in leaves]
+    def _call(cls, ctx: Context, arguments: Arguments) -> Any:
+        """Run the forward, and record its outputs where gradients are wanted."""
+        mode = LOCAL.mode
+        glance = LOCAL.glance
+        try:
+            LOCAL.glance = ctx
+            if mode == RECORD:
+                set_mode(SWEEP)
+            result = cls.forward(ctx, *arguments.args, **arguments.kwargs)
+            outputs, tree = outputs_of(cls, result)
+        except TypeError as error:
+            check_call(cls, error, arguments.args, arguments.kwargs)
+            raise
+        finally:
+            set_mode(mode)
+            LOCAL.glance = glance
+        made = outputs
+        inputs = arguments.inputs
         if LOCAL.captures is not None or any(boundary.is_traced(v) for v in inputs):
-            outputs = in_mode(LOCAL.mode, _as_custom_vjp, cls, args, kwargs, inputs, outputs)  # op hooks have seen the forward
-        kinds = [v._place.kind for v in inputs]
-        if LOCAL.mode == CONSTANT or not any(k.requires_grad or k.unrecorded for k in kinds):
-            return jax.tree.unflatten(tree, outputs)
-        made = record.record(_entry_op(cls, len(inputs), len(outputs)), [*inputs, *outputs])
-        segment = next((v._segment for v in made if v._segment is not None), None)
-        if segment is not None and any(needs):
-            given = {id(v._cell) for v in inputs}
-            ctx._freeze(segment, {id(o._cell): m for o, m in zip(outputs, made, strict=True) if id(o._cell) not in given})
-            segment.functions[made[0]._place.slot] = ctx
-        return jax.tree.unflatten(tree, made)
+            made = in_mode(mode, as_jax_function, cls, arguments, ctx, outputs)  # op hooks have seen the forward
+        if True in ctx.needs_input_grad:
+            made = _recorded(cls, ctx, inputs, outputs, made)
+        return made[0] if tree is None else jax.tree.unflatten(tree, made)
 
 
-def _track(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any], list[Any]]:
-    """Make Variables of the array arguments (pytrees of them too) and list them."""
-    inputs: list[Any] = []
-
-    def make(x: Any) -> Any:
-        if isinstance(x, (jax.Array, np.ndarray)):
-            x = record.constant(x)
-        if isinstance(x, Handle):
-            inputs.append(x)
-        return x
-
-    def walk(value: Any) -> Any:
-        return jax.tree.map(make, value, is_leaf=lambda x: isinstance(x, Handle))
-
-    return [walk(a) for a in args], {k: walk(v) for k, v in kwargs.items()}, inputs
-
-
-_ENTRY_OPS: dict[Any, FunctionOp] = {}
-
-
-def _entry_op(cls: type[Function], n_inputs: int, n_outputs: int) -> FunctionOp:
-    key = (cls, n_inputs, n_outputs)
-    found = _ENTRY_OPS.get(key)
-    if found is None:
-        identity = Op(cls.__name__, lambda *arrays: arrays[n_inputs:])
-        found = _ENTRY_OPS[key] = FunctionOp(cls.__name__, identity)
-    return found
-
-
-def _as_custom_vjp(cls: type[Function], args: Any, kwargs: Any, inputs: list[Any], outputs: list[Any]) -> list[Any]:
-    """Compute the outputs as a JAX function whose derivative is the user's backward."""
-    n_outputs = len(outputs)
-    avals = tuple(v._place.kind.aval for v in inputs)
-    leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
-    template = [
-        _ARGUMENT if isinstance(x, (Handle, jax.Array, np.ndarray)) else x for x in leaves
-    ]  # what JAX keeps of us may hold no tracer
-
-    def run(arrays: Any) -> tuple[Context, list[Any]]:
-        ctx = Context(cls, tuple(differentiable(aval) for aval in avals))  # what JAX differentiates by, it does not say
-        ctx._avals = avals
-        it = iter(arrays)
-        walked, keyed = jax.tree.unflatten(tree, [record.leaf(next(it)) if x is _ARGUMENT else x for x in template])
-        with enable_grad():  # JAX differentiates what is saved; the Variables are constants
-            result = cls.forward(ctx, *walked, **keyed)
-        leaves = jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, Handle))
-        return ctx, [look(x) if isinstance(x, Handle) else jnp.asarray(x) for x in leaves]
-
-    @jax.custom_vjp
-    def call(*arrays: Any) -> list[Any]:
-        return run(arrays)[1]
-
-    def forward(*arrays: Any) -> Any:
-        ctx, results = run(arrays)
-        leaves, tree = jax.tree.flatten(ctx._saved, is_leaf=lambda x: isinstance(x, Handle))
-        arrays_saved = [look(x) if isinstance(x, Handle) else x for x in leaves]
-        marks = [isinstance(x, Handle) for x in leaves]
-        ctx._saved = ()
-        return results, _Residuals(arrays_saved, (ctx, tree, marks))
-
-    def backward(residuals: _Residuals, cts: Any) -> Any:
-        ctx, tree, marks = residuals.static
-        ctx._saved = jax.tree.unflatten(tree, [record.leaf(x) if m else x for x, m in zip(residuals.arrays, marks, strict=True)])
-        seeds = [None if ct is None or ct.dtype == jaxapi.float0 else record.leaf(ct) for ct in cts]
-        with enable_grad():
-            checked = ctx._check(ctx._function.backward(ctx, *seeds))
-        return tuple(_zero_cotangent(aval) if g is None else look(g) for g, aval in zip(checked, ctx._avals, strict=True))
-
-    call.defvjp(forward, backward)
-    values = call(*[look(v) for v in inputs])
-    if LOCAL.mode == CONSTANT:
-        values = [jax.lax.stop_gradient(v) for v in values]
-    assert len(values) == n_outputs
-    return [record.leaf(v) for v in values]
+def _recorded(cls: type[Function], ctx: Context, inputs: list[Any], outputs: list[Any], values: list[Any]) -> list[Any]:
+    """Record the entry that carries the backward; return its results, in the places of the outputs that have gradients."""
+    marked = {id(v._cell) for v in ctx._constants}
+    ctx._outputs = tuple([v._place.kind.aval for v in outputs])
+    places = range(len(outputs))
+    if marked:
+        places = [i for i in places if id(outputs[i]._cell) not in marked]  # type: ignore[assignment]
+        ctx._places = tuple(places)
+        values = [v if i in ctx._places else detach(v) for i, v in enumerate(values)]
+        if not places:
+            return values
+    op = entry_op(cls, cls.__name__, len(inputs), len(inputs), len(places))
+    if op.fresh:
+        check_arity(cls, "backward", len(outputs), "one gradient per output of forward")
+        if cls.jvp is not None:
+            check_arity(cls, "jvp", len(inputs), "one tangent per array argument")
+        op.fresh = False
+    found = record_entry(op, [*inputs, *[values[i] for i in places]])
+    segment = next((v._segment for v in found if v._segment is not None), None)
+    if segment is None:  # integers only
+        return values
+    made = list(values)
+    given = {id(v._cell) for v in inputs}
+    results = {}
+    for i, v in zip(places, found, strict=True):
+        made[i] = v
+        cell = id(outputs[i]._cell)
+        if cell not in given:
+            results[cell] = v
+    ctx.freeze(segment, results)
+    segment.functions[found[0]._place.slot] = ctx
+    return made
 
 
-_ARGUMENT = object()
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a ``backward`` that cannot be differentiated itself: a second derivative through it raises, and is never silently wrong.
 
+    Its Variables are not recorded, so it may compute by any means.
 
-class _Residuals:
-    """Arrays that go from a custom_vjp's forward to its backward, with what is not an array beside them."""
+    Args:
+        backward: the static method of a :class:`Function`; ``@staticmethod`` stands above this decorator.
 
-    def __init__(self, arrays: list[Any], static: Any) -> None:
-        self.arrays = arrays
-        self.static = static
+    Raises:
+        UnrecordedGradientError: when a gradient that it returned is differentiated.
+        TapeTypeError: what is decorated is no function.
 
+    Example:
+        >>> import tape
+        >>> class Square(tape.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.save_for_backward(x)
+        ...         return x * x
+        ...
+        ...     @staticmethod
+        ...     @tape.once_differentiable
+        ...     def backward(ctx, g):
+        ...         (x,) = ctx.saved
+        ...         return 2 * x.value * g.value
+        >>> x = tape.Variable(3.0)
+        >>> float(tape.gradients(Square.apply(x), x))
+        6.0
+        >>> g = tape.gradients(Square.apply(x), x, create_graph=True)
+        >>> tape.gradients(g, x)
+        Traceback (most recent call last):
+        ...
+        tape.errors.UnrecordedGradientError: ... Square.backward is once_differentiable, ...
 
-jax.tree_util.register_pytree_node(_Residuals, lambda r: (r.arrays, r.static), lambda static, arrays: _Residuals(list(arrays), static))
+    """
+    if isinstance(backward, staticmethod) or not callable(backward):
+        msg = (
+            f"once_differentiable: expected a function, got {type(backward).__name__}; write @staticmethod above @tape.once_differentiable"
+        )
+        raise TapeTypeError(msg)
 
+    @functools.wraps(backward)
+    def once(ctx: Any, *gradients: Any) -> Any:
+        return ctx.once(backward, gradients)
 
-def _zero_cotangent(aval: Any) -> Any:
-    if jnp.issubdtype(aval.dtype, jnp.inexact):
-        return jnp.zeros(aval.shape, aval.dtype)
-    return np.zeros(aval.shape, jaxapi.float0)
+    return once

@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from tape import jaxapi, record
-from tape.errors import ConcretizationError, TapeIndexError
+from tape.errors import ConcretizationError, TapeIndexError, TapeTypeError, TapeValueError
 from tape.kernel import Op
 from tape.mirror import call
 from tape.program import look
@@ -123,7 +123,7 @@ def plan(shape: tuple[int, ...], items: tuple[Any, ...], *, windows: bool) -> tu
             continue
         n = shape[axis]
         if isinstance(item, slice):
-            start, stop, step = item.indices(n)
+            start, stop, step = _bounds(item, n)
             length = len(range(start, stop, step))
             if (
                 windows
@@ -143,6 +143,19 @@ def plan(shape: tuple[int, ...], items: tuple[Any, ...], *, windows: bool) -> tu
             starts.append(_start(_position(item, n, axis)))
         axis += 1
     return tuple(spec), tuple(starts)
+
+
+def _bounds(item: slice, n: int) -> tuple[int, int, int]:
+    """Return start, stop and step of a slice of an axis of length ``n``."""
+    try:
+        return item.indices(n)
+    except TypeError as e:
+        kinds = ", ".join(type(b).__name__ for b in (item.start, item.stop, item.step))
+        msg = f"the bounds of a slice must be integers or None, got {kinds} ({e})"
+        raise TapeTypeError(msg) from e
+    except ValueError as e:
+        msg = f"{e}; use a step such as 1 or -1"
+        raise TapeValueError(msg) from e
 
 
 def _position(index: int, n: int, axis: int) -> int:
@@ -218,6 +231,7 @@ def expand(v: Any, index: Any, *, strict: bool) -> Any:
             n = shape[axis]
             done.append(_start(_position(item, n, axis)) if strict or -n <= item < n else item)
         elif isinstance(item, slice):
+            _bounds(item, shape[axis])
             done.append(slice(*[None if b is None else operator.index(b) for b in (item.start, item.stop, item.step)]))
         elif used and isinstance(item, (Handle, jax.Array, np.ndarray)) and is_mask(item):
             done.extend(_nonzero(item, shape[axis : axis + used], axis))

@@ -18,6 +18,9 @@ __all__ = ["array_function", "array_ufunc"]
 _UNSUPPORTED = "has no counterpart in tape.numpy; pass .value or .detach() for a constant, or compose it of tape.numpy functions"
 
 
+_WRITERS = {"copyto": "x[...] = values, or pass .value", "putmask": "tape.numpy.where(mask, values, x)"}
+
+
 def _named(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name, None)
 
@@ -80,5 +83,8 @@ def array_function(_self: Any, func: Any, _types: Any, args: Any, kwargs: Any) -
         return fun(*args, **kwargs)
     if isinstance(kwargs.get("out"), np.ndarray):
         msg = f"np.{func.__name__}: Variables cannot be written into out=; take the result instead"
+        raise TapeTypeError(msg)
+    if func.__name__ in _WRITERS:
+        msg = f"np.{func.__name__}: would write the values of a Variable into a NumPy array, or into a Variable; use {_WRITERS[func.__name__]}"
         raise TapeTypeError(msg)
     return on_values(func, f"np.{func.__name__}", args, kwargs)

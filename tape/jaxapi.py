@@ -1,6 +1,6 @@
 """Every name that the project takes from JAX outside ``jax.numpy``, ``jax.lax``, ``jax.nn``, ``jax.scipy`` and ``jax.tree``.
 
-All of them are public (``jax.core``, ``jax.extend.core``, ``jax.dtypes``, ``jax.custom_derivatives``).  When a JAX release moves or
+All of them are public (``jax.core``, ``jax.extend.core``, ``jax.dtypes``, ``jax.custom_derivatives``, ``jax.interpreters``).  When a JAX release moves or
 renames one, this is the only module to change.
 """
 
@@ -18,9 +18,11 @@ import jax.extend.core as extend
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.core import ShapedArray, Tracer, ensure_compile_time_eval, eval_jaxpr
+from jax.custom_derivatives import SymbolicZero
 from jax.debug import callback as debug_callback
 from jax.dtypes import float0
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxpr_as_fun, primitives
+from jax.interpreters import ad, batching, mlir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,15 +33,18 @@ __all__ = [
     "SETTINGS",
     "X64",
     "ClosedJaxpr",
+    "DropVar",
     "Jaxpr",
-    "JaxprBuilder",
     "JaxprEqn",
     "Literal",
     "Primitive",
     "Setting",
     "ShapedArray",
+    "SymbolicZero",
     "Tracer",
     "Var",
+    "ad",
+    "batching",
     "bind",
     "call",
     "checkpoint_name",
@@ -53,9 +58,10 @@ __all__ = [
     "from_host",
     "hoist",
     "in_trace",
-    "is_number",
     "jaxpr_as_fun",
     "makes_jaxpr",
+    "mlir",
+    "no_origin",
     "partial",
     "passed_on",
     "primitive",
@@ -159,7 +165,7 @@ def _core(name: str) -> Any:
         return getattr(extend, name, None) or getattr(jax.core, name, None)
 
 
-_DropVar: Any = _core("DropVar")
+DropVar: Any = _core("DropVar")
 _opaque_trace_state = _core("get_opaque_trace_state")
 _taken_trace = _core("take_current_trace")
 _set_trace = _core("set_current_trace")
@@ -246,78 +252,8 @@ def call(name: str, closed: ClosedJaxpr, inputs: Sequence[Any]) -> tuple[Any, ..
     return bind(called, {**params, "jaxpr": closed, "name": name}, inputs)
 
 
-class JaxprBuilder:
-    """Puts jaxprs together into one, by copying their equations."""
-
-    def __init__(self) -> None:
-        self._inputs: list[Var] = []
-        self._eqns: list[JaxprEqn] = []
-        self._constants: dict[int, tuple[Var, Any]] = {}  # by id, with the value, so that it stays there
-
-    def input(self, aval: Any) -> Var:
-        """Add an input."""
-        made = Var(aval)
-        self._inputs.append(made)
-        return made
-
-    def constant(self, value: Any, aval: Any) -> Any:
-        """Return what stands for a number or array in an equation."""
-        if is_number(value):
-            return Literal(np.asarray(value, aval.dtype)[()], aval)
-        found = self._constants.get(id(value))
-        if found is None:
-            found = self._constants[id(value)] = Var(aval), value
-        return found[0]
-
-    def equation(self, eqn: JaxprEqn, params: dict[str, Any], inputs: Sequence[Any], avals: Sequence[Any]) -> list[Any]:
-        """Add an equation like ``eqn`` with other parameters, on the given inputs; return its results, of the given avals."""
-        made = [Var(aval) for aval in avals]
-        self._eqns.append(eqn.replace(invars=list(inputs), outvars=made, params=params))
-        return made
-
-    def inline(self, closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
-        """Add the equations of a jaxpr on the given inputs, and return its results."""
-        jaxpr = closed.jaxpr
-        atoms: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
-        for v, value in zip(jaxpr.constvars, closed.consts, strict=True):
-            atoms[v] = self.constant(value, v.aval)
-        add = self._eqns.append
-        for eqn in jaxpr.eqns:
-            ins = [v if isinstance(v, Literal) else atoms[v] for v in eqn.invars]
-            outs = []
-            for v in eqn.outvars:
-                if isinstance(v, _DropVar):
-                    outs.append(v)
-                else:
-                    made = atoms[v] = Var(v.aval)
-                    outs.append(made)
-            add(eqn.replace(invars=ins, outvars=outs))
-        return [v if isinstance(v, Literal) else atoms[v] for v in jaxpr.outvars]
-
-    def closed(self, outputs: Sequence[Any]) -> ClosedJaxpr:
-        """Return the whole."""
-        constants = list(self._constants.values())
-        effects = frozenset().union(*[eqn.effects for eqn in self._eqns])
-        jaxpr = Jaxpr([v for v, _ in constants], self._inputs, list(outputs), self._eqns, effects, _no_origin())
-        return ClosedJaxpr(jaxpr, [value for _, value in constants])
-
-    def call(self, name: str, outputs: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Call the whole under the running JAX transformation; constants may be values of it."""
-        constants = list(self._constants.values())
-        jaxpr = Jaxpr([], [*[v for v, _ in constants], *self._inputs], list(outputs), self._eqns, frozenset(), _no_origin())
-        return call(name, ClosedJaxpr(jaxpr, []), [*[value for _, value in constants], *inputs])
-
-
-_NUMBERS = (bool, int, float, complex, np.generic)
-
-
-def is_number(value: Any) -> bool:
-    """Tell whether a constant is a number that stands in the equation itself."""
-    return isinstance(value, _NUMBERS) or (isinstance(value, np.ndarray) and not value.shape)
-
-
 @functools.cache
-def _no_origin() -> Any:
+def no_origin() -> Any:
     """Return what JAX notes of the origin of a jaxpr, for one that no function was traced to."""
     info = jax.make_jaxpr(lambda: ())().jaxpr.debug_info
     return info.with_unknown_names() if hasattr(info, "with_unknown_names") else info

@@ -15,7 +15,7 @@ from tape.arguments import Call, Parameters, aval_of, signature
 from tape.binding import STATE, Binding, TracedError
 from tape.compilation import Compilation
 from tape.configuration import configuration
-from tape.errors import TapeTypeError
+from tape.errors import TapeTypeError, check_flag
 from tape.reach import Reach, reach
 from tape.retracing import reason, said_of_call, said_of_state
 from tape.rules import registry
@@ -388,4 +388,6 @@ def jit(
     if not callable(fun):
         msg = f"jit: expected a function, got {type(fun).__name__}"
         raise TapeTypeError(msg)
+    check_flag("jit", "donate_state", donate_state)
+    check_flag("jit", "keep_unused", keep_unused)
     return Jitted(fun, options)

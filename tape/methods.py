@@ -269,14 +269,18 @@ class ArrayMethods(Handle):
         """Return :mod:`tape.numpy`, an Array API namespace."""
         from tape import numpy as namespace  # noqa: PLC0415 - imports this module
 
-        if api_version is not None and api_version > namespace.__array_api_version__:
+        if api_version is not None and not (isinstance(api_version, str) and api_version <= namespace.__array_api_version__):
             msg = f"__array_namespace__: api_version {api_version!r} is not supported; the newest is {namespace.__array_api_version__!r}"
             raise TapeTypeError(msg)
         return namespace
 
     def view(self, dtype: Any = None) -> Any:
         """Return the same bits read as another dtype; a Variable that requires grad is refused, because its gradient would be lost."""
-        if dtype is None or jnp.dtype(dtype) == self._place.kind.aval.dtype:
+        try:
+            same = dtype is None or jnp.dtype(dtype) == self._place.kind.aval.dtype
+        except TypeError as e:
+            raise (errors.wrap(e, "view") or e) from e
+        if same:
             return call(jnp.asarray, "view", (self,), {})
         refuse_reinterpretation(self, "view")
         return call(_view, "view", (self, dtype), {})
@@ -299,7 +303,10 @@ class ArrayMethods(Handle):
 
     def tobytes(self, order: Any = "C") -> bytes:
         """Return the value's bytes."""
-        return np.asarray(look(self)).tobytes(order)
+        try:
+            return np.asarray(look(self)).tobytes(order)
+        except (TypeError, ValueError) as e:
+            raise (errors.wrap(e, "tobytes") or e) from e
 
     def nonzero(self, *, fill_value: Any = None, size: int | None = None) -> Any:
         """Return the indices of the elements that are not zero, looking at the values unless ``size`` is given."""

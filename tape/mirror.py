@@ -177,7 +177,10 @@ def call(
                 roles.scalars = False
             learn(op, len(splitter.variables))
         return result
-    return on_values(fun, name, args, kwargs, error)
+    try:
+        return on_values(fun, name, args, kwargs, error)
+    finally:
+        error = None  # its traceback refers to this frame: a cycle, which would keep the arguments
 
 
 def _split(

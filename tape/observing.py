@@ -39,7 +39,8 @@ class SeenOp:
     Attributes:
         name: what the op is called: ``"tanh"``, or the name of the ``tape.Function`` or of the function that was lifted or compiled.
         params: its static parameters by name.
-        where: file and line of the user's code that recorded it; None where there is none.
+        where: file and line of the user's code that recorded it; None where there is none.  For an entry that was recorded while no hook was
+            active, it is the line that was first to record the same ops up to this one.
 
     """
 

@@ -253,14 +253,15 @@ def _origins(segment: Segment, slot: int) -> tuple[bool, bool, set[Any]]:
         segment, slot = target
         wanted = {slot}
         for step in reversed(segment.state.path()):
-            if wanted.isdisjoint(step.slots):
-                continue
-            if step.ends:
-                origin = segment.origins.get(step.slots[0])
+            met = wanted.intersection(step.slots)
+            ends = met if step.ends else met & segment.state.cut
+            for end in ends:
+                origin = segment.origins.get(end)
                 if isinstance(origin, LeafNode):
                     seen.add(origin)
                 elif origin is not None:
                     stack.append(origin)
+            if met == ends:
                 continue
             released = released or step.depth in segment.released
             hazard = hazard or step.hazard is not None

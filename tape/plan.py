@@ -21,17 +21,22 @@ if TYPE_CHECKING:
     from tape.kinds import Kind
     from tape.trie import State
 
-__all__ = ["ADD", "FunctionOp", "Instruction", "Plan", "active_slots", "plan_sweep"]
+__all__ = ["ADD", "FunctionOp", "Instruction", "Plan", "active_slots", "behind", "plan_sweep"]
 
 ADD = Op("add_any", lax.add)
 
 
 class FunctionOp:
-    """The op of a ``tape.Function``'s entry: an identity whose VJP is Python, kept by the segment and not by the structure."""
+    """The op of a ``tape.Function``'s entry: an identity whose VJP is Python, kept by the segment and not by the structure.
 
-    def __init__(self, name: str, identity: Op) -> None:
+    Its first ``arguments`` inputs are those of the function, the further ones were computed of them without recording.
+    """
+
+    def __init__(self, name: str, identity: Op, arguments: int) -> None:
         self.name = name
         self.identity = identity
+        self.arguments = arguments
+        self.fresh = True  # nobody has recorded it yet
         self.params: Any = None
 
     def kernel_of(self, kinds: tuple[Kind, ...]) -> Kernel:
@@ -103,9 +108,35 @@ def active_slots(state: State, wanted: frozenset[int] | None, blocked: frozenset
                 reached = wanted is None if step.ends else not active.isdisjoint(step.inputs)
                 for place in step.places:
                     slot = place.slot
-                    if place.kind.requires_grad and slot not in blocked and (reached or (wanted is not None and slot in wanted)):
+                    leads = wanted is None if slot in state.cut else reached
+                    if place.kind.requires_grad and slot not in blocked and (leads or (wanted is not None and slot in wanted)):
                         active.add(slot)
         found = plans[key] = frozenset(active)
+    return found
+
+
+def behind(state: State, slots: frozenset[int], stop: frozenset[int] = frozenset()) -> tuple[tuple[int, ...], frozenset[int]]:
+    """Return the slots at which sweeps from ``slots`` end (leaves, cut ones), and the differentiable results of all entries on the way.
+
+    What is behind the slots in ``stop`` is left out.
+    """
+    plans = _plans(state)
+    key = ("behind", slots, stop)
+    found: tuple[tuple[int, ...], frozenset[int]] | None = plans.get(key)
+    if found is None:
+        reached = set(slots)
+        ends: list[int] = []
+        passed: set[int] = set()
+        for step in reversed(state.path()):
+            met = [slot for slot in step.slots if slot in reached and slot not in stop]
+            if step.ends:
+                ends.extend(met)
+                continue
+            ends.extend(slot for slot in met if slot in state.cut)
+            if any(slot not in state.cut for slot in met):
+                passed.update(place.slot for place in step.places if place.kind.requires_grad and place.slot not in state.cut)
+                reached.update(s for s in step.inputs if state.table[s].kind.requires_grad)
+        found = plans[key] = (tuple(ends), frozenset(passed))
     return found
 
 
@@ -160,6 +191,7 @@ def _make(
 ) -> Plan:
     plan = Plan()
     path = state.path()
+    cut = state.cut
     # A Function's backward may leave out a cotangent, so that a sum to add to may be missing when the plan is written.  Op hooks see terms.
     fused = not observed and not any(isinstance(step.op, FunctionOp) for step in path)
     plan.seeds = seeds
@@ -190,10 +222,14 @@ def _make(
                     totals[slot] = count
                     count += 1
                     plan.straight = False
-                if step.ends or slot in watched:
+                if step.ends or slot in watched or slot in cut:
                     outputs.append((slot, totals[slot]))
         if step.ends:
             continue
+        if not cut.isdisjoint(slots):
+            present = tuple([slot in totals and slot not in cut for slot in slots])
+            if True not in present:
+                continue
         inputs = step.inputs
         wanted = tuple([s in active for s in inputs])
         if True not in wanted:
@@ -204,17 +240,18 @@ def _make(
         seen: tuple[int | None, ...] = ()
         if observed:
             shown = slots[: step.kernel.visible]
-            cotangents = tuple([totals.get(s) for s in shown])
+            coming = [slot for slot, p in zip(slots, present, strict=True) if p]
+            cotangents = tuple([totals[s] if s in coming else None for s in shown])
             for slot in shown:
-                if slot in totals:
+                if slot in coming:
                     totals[slot] = count
                     count += 1
-            seen = tuple([totals.get(s) for s in shown])
+            seen = tuple([totals[s] if s in coming else None for s in shown])
             emit(Instruction(None, cotangents, seen, before=step))
             plan.straight = False
         if isinstance(step.op, FunctionOp):
             targets = tuple(i for i, w in enumerate(wanted) if w)
-            operands: tuple[int | None, ...] = tuple(totals.get(s) for s in slots)
+            operands: tuple[int | None, ...] = tuple(totals[s] if p else None for s, p in zip(slots, present, strict=True))
             results = tuple(range(count, count + len(targets)))
             count += len(targets)
             emit(Instruction(None, operands, results, function=step, wanted=wanted, where=step.where))
@@ -233,7 +270,7 @@ def _make(
             vjp = step.kernel.vjp(present, wanted, adding, same)
             targets = vjp.targets
             values = [*inputs, *slots]
-            values += [totals[s] for s in slots if s in totals]
+            values += [totals[s] for s, p in zip(slots, present, strict=True) if p]
             if adding:
                 values += [totals[s] for s, a in zip(inputs, adding, strict=True) if a]
             operands = tuple([values[i] for i in vjp.sources])
@@ -285,6 +322,12 @@ def _recompute(plan: Plan, state: State, wanted: set[int], kept: set[int]) -> se
             outside.update(wanted.intersection(slots))
         else:
             wanted = wanted.union(step.inputs)
-            again.append(Instruction(step.kernel.exposed(), step.inputs, slots, where=step.where))
+            kernel, results = step.kernel.exposed(), slots
+            if not state.cut.isdisjoint(slots):  # what is computed again of a slot that was cut leads to its past no more
+                results = tuple([None if s in kept and s in state.cut else s for s in slots])
+                outside.update(s for s in slots if s in wanted and s in kept and s in state.cut)
+                if state.cut.issuperset(p.slot for p in step.places if p.kind.requires_grad):
+                    kernel = kernel.stopped()
+            again.append(Instruction(kernel, step.inputs, results, where=step.where))
     plan.instructions[:0] = again[::-1]
     return outside

@@ -166,7 +166,7 @@ def sweepable(segment: Segment) -> bool:
 def forget(segment: Segment) -> None:
     """Drop everything that a segment keeps for sweeps."""
     segment.leaves = []
-    segment.origins = {}
+    segment.origins = {slot: segment.origins[slot] for slot in segment.state.cut if slot in segment.origins}  # sweeps end there as before
     segment.saved = {}
     segment.roots = {}
     segment.functions = {}
@@ -183,9 +183,8 @@ def _program(state: State, live: tuple[int, ...], released: frozenset[int], pack
     STATS.programs += 1
     kinds = [state.table[slot].kind for slot in live]
     kept = _residuals(state, live, released, packs=packs)
-    program = state.programs[(live, released, packs)] = Program(
-        state, _ordered(live, kinds), kept, any(kind.requires_grad for kind in kinds)
-    )
+    rooted = any(kind.requires_grad and slot not in state.cut for slot, kind in zip(live, kinds, strict=True))
+    program = state.programs[(live, released, packs)] = Program(state, _ordered(live, kinds), kept, rooted)
     return program
 
 
@@ -212,7 +211,8 @@ class _Kept(NamedTuple):
 def _residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, packs: bool = False) -> _Kept:
     """Work out what a sweep reads; where that is packed, what Variables hold does not stand in for it."""
     table = state.table
-    reached = {slot for slot in live if table[slot].kind.requires_grad}
+    cut = state.cut
+    reached = {slot for slot in live if table[slot].kind.requires_grad and slot not in cut}
     if not reached:
         return _Kept()
     history = False
@@ -233,14 +233,14 @@ def _residuals(state: State, live: tuple[int, ...], released: frozenset[int], *,
                 continue
         elif not reached.isdisjoint(slots):
             history = True
-            reached.update(s for s in entry.inputs if table[s].kind.requires_grad)
+            reached.update(s for s in entry.inputs if table[s].kind.requires_grad and s not in cut)
             forward = (*entry.inputs, *slots)
             needed.update(forward[i] for i in entry.kernel.residuals())
         elif any(p.kind.requires_grad for p in entry.places):
             dead.add(entry.depth)
         missing = [s for s in slots if s in needed and s not in kept]
         if missing:
-            if entry.kernel.cheap:
+            if entry.kernel.cheap and cut.isdisjoint(missing):  # a sweep that is recorded ends there, and so needs the value itself
                 needed.update(entry.inputs)
             else:
                 saved.update(missing)

@@ -19,7 +19,7 @@ from tape.errors import TapeError
 from tape.failures import check_slots
 from tape.jaxapi import X64
 from tape.kinds import Place, kind_of
-from tape.segment import LOCAL, Cell, Handle, Segment, SegmentClosedError, TracerMetError, close, node_of, still_open, watched
+from tape.segment import LOCAL, Cell, Handle, Segment, SegmentClosedError, TracerMetError, close, end_of, node_of, still_open, watched
 from tape.trie import State
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ __all__ = [
     "current",
     "handle",
     "leaf",
+    "no_array",
     "node_of",
     "place_in",
     "record",
@@ -101,12 +102,23 @@ def constant(value: Any) -> Any:
         return scalar(value)
     if isinstance(value, np.generic):
         return _numpy_scalar(value)
-    if isinstance(value, np.ndarray):
-        value = jax.numpy.array(value)
-    elif not isinstance(value, jax.Array):
-        with jaxapi.ensure_compile_time_eval():
-            value = jax.numpy.asarray(value)
-    return leaf(value)
+    if not isinstance(value, jax.Array):
+        try:
+            if isinstance(value, np.ndarray):
+                value = jax.numpy.array(value)
+            else:
+                with jaxapi.ensure_compile_time_eval():
+                    value = jax.numpy.asarray(value)
+        except (TypeError, ValueError) as e:
+            raise errors.TapeTypeError(no_array(value, e)) from e
+    return leaf(value) if LOCAL.glance is None else leaf(value, unrecorded=boundary.brought(value))
+
+
+def no_array(value: Any, error: Exception) -> str:
+    """Say that JAX makes no array of a value."""
+    kind = f"a NumPy array of dtype {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+    said = "" if isinstance(value, np.ndarray) else f" ({error})"
+    return f"cannot make an array of {kind}{said}; pass a number, a NumPy or JAX array of numbers, or nested lists of numbers"
 
 
 _SCALARS: dict[Any, Handle] = {}
@@ -187,8 +199,9 @@ def _enter(segment: Segment, variable: Handle) -> int:
     slot: int = child.slots[0]
     if kind.requires_grad:
         if origin is not None:
-            segment.origins[slot] = (origin, place.slot)
-            if origin.serial > segment.serial:  # it was recorded at once, or by another thread, while this segment was pending
+            end = end_of(origin, place.slot)
+            segment.origins[slot] = (origin, place.slot) if end is None else end
+            if end is None and origin.serial > segment.serial:  # recorded at once, or by another thread, while this one was pending
                 segment.serial = next(Segment.serials)
         else:
             extra = variable._extra

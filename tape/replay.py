@@ -65,7 +65,7 @@ def replayed(root: Any) -> bool:
     made: dict[Any, Any] = {}  # what holds a leaf's .grad -> the gradient
     updaters = set()
     for slot, place in known.outputs:
-        node = origins[slot]
+        node = origins.get(slot)  # none for a slot that was cut, unless somebody asked for its gradient
         if node.__class__ is not LeafNode or node.hooks:
             return False
         variable = node.ref()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax import lax
 
-from tape import jaxapi
+from tape import building, jaxapi
 from tape.assembly import Forward
 from tape.linear import flatten
 from tape.rules import registry
@@ -153,7 +153,7 @@ def augment(listed: LineList, keep: Keep) -> list[int]:
 
 def exposing(listed: LineList, further: Sequence[Any]) -> jaxapi.ClosedJaxpr:
     """Make a jaxpr of lines, with further outputs: slots, or avals for zeros."""
-    into = jaxapi.JaxprBuilder()
+    into = building.JaxprBuilder()
     forward = Forward(into, listed)
     for line in listed.lines:
         forward.add(line)

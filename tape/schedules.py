@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from tape import jaxapi
@@ -90,6 +91,12 @@ def checkpoint_scan(
 
     """
     _check("checkpoint_scan", schedule)
+    if length is not None and not isinstance(length, (int, np.integer)):
+        msg = f"checkpoint_scan: length must be an int, got {type(length).__name__}"
+        raise TapeTypeError(msg)
+    if length is not None and length < 0:
+        msg = f"checkpoint_scan: length must be 0 or more, got {length}"
+        raise TapeValueError(msg)
 
     def apply(f: Callable[..., Any], init: Any, xs: Any) -> Any:
         return _scan(f, init, xs, length, reverse, unroll, schedule)
@@ -158,6 +165,9 @@ def checkpoint_sequential(functions: Sequence[Callable[..., Any]], state: Any, *
 
     """
     _check("checkpoint_sequential", schedule)
+    if not hasattr(functions, "__iter__"):
+        msg = f"checkpoint_sequential: functions must be a sequence of functions, got {type(functions).__name__}"
+        raise TapeTypeError(msg)
     functions = list(functions)
     for i, function in enumerate(functions):
         if not callable(function):

@@ -9,7 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import record
-from tape.errors import SeedDtypeError, SeedError, TapeTypeError, TapeValueError, UnconnectedError, UnrecordedGradientError
+from tape.errors import (
+    SeedDtypeError,
+    SeedError,
+    TapeOverflowError,
+    TapeTypeError,
+    TapeValueError,
+    UnconnectedError,
+    UnrecordedGradientError,
+)
 from tape.jaxapi import X64
 from tape.kernel import Op
 from tape.kinds import why_unrecorded
@@ -114,7 +122,11 @@ def _seed(function: str, i: int, root: Any, seed: Any) -> Any:
         msg = f"{function}: the seed of root {i} must be a Variable, an array or a Python number, got {type(seed).__name__}"
         raise TapeTypeError(msg)
     if not isinstance(seed, Handle):
-        seed = record.constant(np.asarray(seed) if isinstance(seed, np.generic) else seed)
+        try:
+            seed = record.constant(np.asarray(seed) if isinstance(seed, np.generic) else seed)
+        except (TapeTypeError, TapeOverflowError) as e:
+            msg = f"{function}: the seed of root {i}: {e}"
+            raise type(e)(msg) from e
     given = seed._place.kind.aval
     if given.shape != aval.shape and not (scalar and aval.size == 1):
         msg = f"{function}: the seed of root {i} has shape {given.shape}, but the root has shape {aval.shape}; pass a seed of the root's shape"

@@ -31,6 +31,7 @@ __all__ = [
     "SegmentClosedError",
     "TracerMetError",
     "close",
+    "end_of",
     "extra_of",
     "in_mode",
     "no_segment",
@@ -45,13 +46,21 @@ Cell = list[Any]
 
 
 class LeafNode:
-    """Where a leaf's gradient goes: the Variable (weakly) and its hooks."""
+    """Where a leaf's gradient goes: the Variable (weakly; None: nobody asked for it so far) and its hooks."""
 
     __slots__ = ("hooks", "ref")
 
-    def __init__(self, variable: Handle) -> None:
-        self.ref = weakref.ref(variable)
+    def __init__(self, variable: Handle | None) -> None:
+        self.ref: Callable[[], Handle | None] = _nobody if variable is None else weakref.ref(variable)
         self.hooks: dict[int, Callable[..., Any]] = {}
+
+    def belongs_to(self, variable: Handle) -> None:
+        """Have a Variable receive the gradients that end here."""
+        self.ref = weakref.ref(variable)
+
+
+def _nobody() -> None:
+    """Stand for the weak reference to a Variable where there is none."""
 
 
 class Extra:
@@ -105,6 +114,14 @@ def node_of(variable: Handle) -> LeafNode:
             if extra.node is None:
                 extra.node = LeafNode(variable)
     return extra.node
+
+
+def end_of(segment: Segment, slot: int) -> LeafNode | None:
+    """Return where sweeps end that come to a slot which was cut from its past; None where it was not."""
+    if slot not in segment.state.cut:
+        return None
+    with segment.lock:
+        return segment.origins.setdefault(slot, LeafNode(None))  # type: ignore[no-any-return]
 
 
 class SegmentClosedError(Exception):
@@ -162,7 +179,7 @@ class Segment:
         self.cells: dict[int, Cell] = {}
         self.leaves: list[Cell] = []
         self.entered: dict[int, int] = {}  # id(cell of a leaf) -> slot; self.leaves keeps the cells alive
-        self.origins: dict[int, Any] = {}  # slot of a differentiable leaf -> LeafNode, or (segment, slot)
+        self.origins: dict[int, Any] = {}  # slot of a differentiable leaf, or of one that was cut -> LeafNode, or (segment, slot)
         self.leaf_places: list[weakref.ref[LeafPlace]] = []  # of leaves whose values this segment will give
         self.functions: dict[int, Any] = {}  # first slot of a tape.Function's entry -> its context
         self.hooks: dict[int, dict[int, Callable[..., Any]]] = {}
@@ -222,6 +239,8 @@ class _Local(threading.local):
         self.reads: list[tuple[Any, Cell]] = []  # the constant Variables that it read so far, with their cells
         self.captures: Any = None  # the callable of the tape that is being traced
         self.packing: Any = None  # the hooks for saved values
+        self.glance: Any = None  # the context of the tape.Function whose Python is running: whether it looked at values (tape.boundary)
+        self.linear = False  # the sweep that is being written is differentiated by its seeds only
         self.staged: list[Callable[[], Segment | None]] = []  # pending segments of the JAX transformations that are running
         self.observer: Any = None  # the op hooks that are active (tape.observing)
         self.gathered: dict[Any, Any] | None = None  # what the running sweep has for hooks over several Variables (tape.gathering)

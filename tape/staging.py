@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from tape import boundary, jaxapi, record
+from tape import boundary, building, jaxapi, record
 from tape.configuration import applying
 from tape.immediate import record_at_once
 from tape.interpretation import needed_entries
@@ -148,7 +148,7 @@ def _kernel(step: Any) -> Kernel:
 
 def _merged(entries: Sequence[Any], leaves: dict[int, tuple[Any, Any]], keep: Sequence[int]) -> Sequence[Any]:
     """Put the jaxprs of entries together into one, and call it on ``leaves``: values, with their shapes and dtypes."""
-    joined = jaxapi.JaxprBuilder()
+    joined = building.JaxprBuilder()
     atoms: dict[int, Any] = {}
     inputs = []
     for slot, (value, aval) in leaves.items():

@@ -19,7 +19,7 @@ from tape.pieces import pieces_of
 from tape.program import run_pending
 from tape.seeds import describe, need_sixty_four_bits, require_grad, seeds_of, variables
 from tape.segment import LOCAL, LeafNode, SegmentClosedError, in_mode, no_segment
-from tape.sweep import Sweep, target_of
+from tape.sweep import Sweep, resolved, target_of
 from tape.trie import SWEEP
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class _Stream:
         """Sweep one segment, with the given plan on the given values."""
         ends: dict[Target, list[tuple[int, int]]] = {}
         for slot, value in plan.outputs:
-            ends.setdefault(segment.origins.get(slot, (segment, slot)), []).append((slot, value))
+            ends.setdefault(resolved(segment.origins.get(slot, (segment, slot))), []).append((slot, value))
         wanted = [target for target in targets if target in ends]
         groups = tuple([tuple([slot for slot, _ in ends[target]]) for target in wanted])
         pieces = pieces_of(plan, groups)

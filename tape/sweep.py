@@ -20,7 +20,7 @@ from tape.kernel import Op
 from tape.kinds import why_unrecorded
 from tape.plan import Plan, active_slots, plan_sweep
 from tape.program import forget, run_pending, sweepable
-from tape.segment import LOCAL, LeafNode, Segment, SegmentClosedError, in_mode
+from tape.segment import LOCAL, LeafNode, Segment, SegmentClosedError, end_of, in_mode
 from tape.trie import RECORD, SWEEP, State
 
 if TYPE_CHECKING:
@@ -41,7 +41,15 @@ def target_of(variable: Any) -> Target:
         variable = LOCAL.captures.inside(variable)  # what is computed outside is a leaf there
     if variable._segment is None:
         return record.node_of(variable)
-    return (variable._segment, variable._place.slot)
+    return resolved((variable._segment, variable._place.slot))
+
+
+def resolved(target: Target) -> Target:
+    """Return the end that sweeps find where a target was cut from its past, and any other target as it is."""
+    if isinstance(target, LeafNode):
+        return target
+    end = end_of(*target)
+    return target if end is None else end
 
 
 class Sweep:
@@ -121,6 +129,7 @@ class Sweep:
         heap: list[tuple[int, Segment]] = []
 
         def arrive(target: Target, segment: Segment | None) -> None:
+            target = resolved(target)
             if isinstance(target, LeafNode):
                 if self._targets is None or target in self._targets:
                     last[target] = segment
@@ -217,6 +226,7 @@ class Sweep:
 
     def arrive(self, target: Target, cotangent: Any) -> None:
         """Add a cotangent to a leaf's gradient, or to what a segment is to be swept with."""
+        target = resolved(target)
         if target in self._ignored:
             return
         if isinstance(target, LeafNode):
@@ -243,7 +253,7 @@ class Sweep:
             origin = segment.origins.get(slot)
             if origin is not None:
                 self.arrive(origin, gradient)
-            elif slot not in leaves:
+            elif slot not in leaves and slot not in state.cut:  # what was cut and has no origin, nobody asks for
                 self.gradients[(segment, slot)] = gradient
 
     def _write(self, segment: Segment, cotangents: dict[int, Any]) -> tuple[State, Plan, dict[int, Any]]:
@@ -325,6 +335,7 @@ class Sweep:
             self._needed[segment] = active_slots(segment.state, self._wanted[segment], self._blocked(segment))
 
     def _leads(self, origin: Target) -> bool:
+        origin = resolved(origin)
         if origin in self._ignored:
             return False
         if isinstance(origin, LeafNode):

@@ -65,10 +65,12 @@ class Line:
 class State:
     """One prefix of a tape.  ``kernel`` is None for leaves, changes of mode, and sweeps (which have ``lines``).
 
-    ``ends`` tells that sweeps end at its slot: it is a leaf, or an entry whose result was made one (:mod:`tape.leaves`).
+    ``ends`` tells that sweeps end at its slot: it is a leaf, or an entry whose result was made one (:mod:`tape.leaves`).  They end at the
+    slots in ``cut`` as well, which were cut from their past (:mod:`tape.cuts`).
     """
 
     __slots__ = (
+        "cut",
         "depth",
         "ends",
         "full",
@@ -101,6 +103,7 @@ class State:
         self.next = _NOWHERE
         # One list is shared along a chain of states; the first n_slots of it are this state's.
         self.table: list[Place]
+        self.cut: frozenset[int] = frozenset() if parent is None else parent.cut
         if parent is None:
             self.depth, self.n_slots, self.table = 0, 0, []
             self.hash = id(self)
@@ -151,11 +154,24 @@ class State:
         """Return the state that follows when the grad mode becomes ``mode``."""
         found: State | None = self.next.get(mode)
         if found is None:
-            child = State(self, mode)
-            child.known, child.seen, child.hash = self.known, self.seen, hash((self.hash, mode))
-            found = link(self, mode, child)
+            found = self._changed(mode, State(self, mode))
         assert found is not None
         return found
+
+    def severed(self, slots: frozenset[int]) -> State:
+        """Return the state that follows when these slots are cut from their past."""
+        found: State | None = self.next.get(("cut", slots))
+        if found is None:
+            child = State(self, self.mode)
+            child.cut = self.cut | slots
+            found = self._changed(("cut", slots), child)
+        assert found is not None
+        return found
+
+    def _changed(self, key: Hashable, child: State) -> State:
+        """Put a state without an entry of its own where this one is."""
+        child.known, child.seen, child.hash = self.known, self.seen, hash((self.hash, key))
+        return link(self, key, child)  # type: ignore[no-any-return]
 
     def entry(self, key: Hashable, op: Any, kernel: Kernel, inputs: tuple[int, ...], *, ends: bool = False) -> State:
         """Make the state that follows when ``kernel`` is recorded on the slots ``inputs``; where it ``ends``, its result is a leaf."""

@@ -167,6 +167,9 @@ class AtIndex:
 
     def apply(self, function: Any, **options: Any) -> Any:
         """Return a copy with ``function`` (of Variables) applied to the elements."""
+        if not callable(function):
+            msg = f"x.at[i].apply: expected a function, got {type(function).__name__}"
+            raise TapeTypeError(msg)
         return self.set(function(self.get()), **options)
 
     def add(self, values: Any, **options: Any) -> Any:

@@ -12,13 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import boundary, differentiation, emission, jaxapi, methods, record
+from tape import boundary, cuts, differentiation, emission, jaxapi, methods, pytrees, record
 from tape.conversion import Convertible, as_array, concrete
 from tape.errors import (
     GradientDtypeError,
     GradientShapeError,
+    TapeOverflowError,
     TapeTypeError,
     TapeValueError,
+    check_flag,
 )
 from tape.handles import RemovableHandle
 from tape.immediate import record_at_once
@@ -29,7 +31,7 @@ from tape.pullback import differentiable
 from tape.record import handle, leaf
 from tape.replay import replayed
 from tape.seeds import describe
-from tape.segment import LOCAL, Extra, Handle, extra_of
+from tape.segment import LOCAL, Extra, Handle, end_of, extra_of
 from tape.staging import record_staged
 
 if TYPE_CHECKING:
@@ -47,10 +49,11 @@ def _to_array(value: Any, where: str) -> Any:
     try:
         with jax.ensure_compile_time_eval():
             return jnp.array(value)
-    except (TypeError, ValueError, OverflowError) as e:
-        msg = (
-            f"{where}: cannot make an array of {type(value).__name__}: {e}; pass a number, a NumPy or JAX array, or nested lists of numbers"
-        )
+    except OverflowError as e:
+        msg = f"{where}: {e}; pass a NumPy scalar of a wider dtype, or a float"
+        raise TapeOverflowError(msg) from e
+    except (TypeError, ValueError) as e:
+        msg = f"{where}: {record.no_array(value, e)}"
         raise TapeTypeError(msg) from e
 
 
@@ -84,7 +87,8 @@ class Variable(Convertible):
         able = differentiable(array)
         if requires_grad is None:
             requires_grad = able
-        elif requires_grad and not able:
+        check_flag("Variable", "requires_grad", requires_grad)
+        if requires_grad and not able:
             msg = f"Variable: requires_grad=True needs a floating or complex dtype, got shape {array.shape}, dtype {array.dtype}; convert the value, for instance with .astype('float32')"
             raise TapeTypeError(msg)
         _check_name(name)
@@ -135,6 +139,8 @@ class Variable(Convertible):
 
         Assigning replaces the value of a leaf by one of the same shape and dtype; entries recorded before keep the old one.
         """
+        if LOCAL.glance is not None:
+            boundary.taking(self)
         return as_array(look(self))
 
     @value.setter
@@ -205,8 +211,8 @@ class Variable(Convertible):
             and inputs is None
             and ignore.__class__ is tuple
             and not ignore
-            and not retain_graph
-            and not create_graph
+            and (retain_graph is None or retain_graph is False)
+            and create_graph is False
             and replayed(self)
         ):
             return
@@ -221,6 +227,7 @@ class Variable(Convertible):
 
     def requires_grad_(self, requires_grad: bool = True) -> Variable:
         """Set the flag of a leaf and return self."""
+        check_flag("requires_grad_", "requires_grad", requires_grad)
         if requires_grad and not differentiable(self._place.kind.aval):
             msg = f"requires_grad_: needs a floating or complex dtype, got {describe(self)}"
             raise TapeTypeError(msg)
@@ -242,7 +249,7 @@ class Variable(Convertible):
         if not self.requires_grad:
             msg = f"retain_grad: a Variable that does not require grad ({describe(self)}) gets no gradient"
             raise TapeValueError(msg)
-        if self._segment is None:
+        if self._segment is None or cuts.retain_cut(self):
             return
         refs = self._segment.retained.setdefault(self._place.slot, [])
         if all(ref() is not self for ref in refs):
@@ -255,15 +262,48 @@ class Variable(Convertible):
         return methods.detach(self)  # type: ignore[no-any-return]
 
     def unchain(self) -> None:
-        """Cut this Variable from its past: it becomes a leaf that requires grad as before."""
-        if self._segment is None:
-            return
-        boundary.writing(self)
-        if not (self.requires_grad and made_leaf(self)):
-            value = look(self)
-            self._segment = None
-            self._cell = [value]
-            self._place = Place(-1, kind_of(self._place.kind.aval, requires_grad=self._place.kind.requires_grad))
+        """Cut this Variable from its past: it becomes a leaf that requires grad as before.
+
+        Every sweep from now on ends here, also one that comes by what was computed from it before.  (The derivatives of a JAX
+        transformation that is running do so for later uses only.)
+
+        Raises:
+            TapeRuntimeError: a function is traced, and the Variable was computed outside of it.
+
+        Example:
+            >>> import tape
+            >>> x = tape.Variable(3.0)
+            >>> y = x * x
+            >>> z = y * y
+            >>> y.unchain()
+            >>> z.backward()
+            >>> x.grad is None, float(y.grad)
+            (True, 18.0)
+
+        """
+        cuts.unchain(self)
+
+    def unchain_backward(self) -> None:
+        """Cut everything before this Variable: it becomes a leaf, and sweeps from now on end at all results that led to it.
+
+        For truncated backpropagation through time: after ``loss.unchain_backward()``, or that of a state, what was kept for sweeps through
+        earlier steps is freed.  Variables between the leaves and this one keep their values; a sweep that comes to one of them leaves its
+        gradient there if it has ``retain_grad()``, or is asked for by ``inputs=`` or :func:`tape.gradients`.
+
+        Raises:
+            TapeRuntimeError: a function is traced, and the Variable was computed outside of it.
+
+        Example:
+            >>> import tape
+            >>> w = tape.Variable(2.0)
+            >>> state = w * w
+            >>> state.unchain_backward()
+            >>> (state * w).backward()
+            >>> float(w.grad)
+            4.0
+
+        """
+        cuts.unchain_backward(self)
 
     def register_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
         """Call ``hook(gradient)`` with this Variable's total gradient in every sweep; it may return a replacement.
@@ -278,7 +318,8 @@ class Variable(Convertible):
         if not self.requires_grad:
             msg = f"register_hook: a Variable that does not require grad ({describe(self)}) gets no gradient"
             raise TapeValueError(msg)
-        hooks = record.node_of(self).hooks if self._segment is None else self._segment.hooks.setdefault(self._place.slot, {})
+        end = record.node_of(self) if self._segment is None else end_of(self._segment, self._place.slot)
+        hooks = self._segment.hooks.setdefault(self._place.slot, {}) if end is None else end.hooks  # type: ignore[union-attr]
         if LOCAL.captures is not None:
             hook = LOCAL.captures.watched(self, hooks, hook)
         return RemovableHandle(hooks, hook)
@@ -349,28 +390,5 @@ def constant(value: Any) -> Variable:
     return Variable(value, requires_grad=False)
 
 
-def _flatten(variable: Variable) -> tuple[tuple[Any, ...], Any]:
-    return (look(variable),), (variable.requires_grad, variable.name)
-
-
-def _unflatten(static: tuple[bool, str | None], children: Any) -> Any:
-    """Rebuild a Variable in or behind a JAX transformation.
-
-    Inside, where the value is a tracer, the flag is kept, so that raw JAX functions refuse it; what comes back out is a constant.
-    """
-    (value,) = children
-    requires_grad, name = static
-    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
-        made = handle(None, Place(-1, kind_of(_OPAQUE)), [value])  # a placeholder of some tree function
-    else:
-        aval = jax.typeof(value) if isinstance(value, jax.Array) else jax.core.ShapedArray(value.shape, value.dtype)
-        keeps = requires_grad and isinstance(value, jax.core.Tracer) and differentiable(aval)
-        made = handle(None, Place(-1, kind_of(aval, requires_grad=keeps)), [value])
-    if name is not None:
-        made.name = name
-    return made
-
-
-_OPAQUE = jax.core.ShapedArray((), np.dtype(bool))
-jax.tree_util.register_pytree_node(Variable, _flatten, _unflatten)
+pytrees.register(Variable)
 record.connect(Variable, run_pending, record_at_once, record_staged)

@@ -11,6 +11,7 @@ SOURCES = sorted([*ROOT.glob("tape/**/*.py"), *ROOT.glob("interop/**/*.py")])
 
 # From the top to the bottom: what a user calls, what sweeps, what runs, what records, what differentiates one op.
 WAY = [
+    "tape.command",
     "tape.testing",
     "tape",
     "tape.jitted",

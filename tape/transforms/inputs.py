@@ -14,6 +14,7 @@ from tape.kernel import Op
 from tape.kinds import why_unrecorded
 from tape.methods import detach
 from tape.modes import enable_grad
+from tape.plan import behind
 from tape.program import look
 from tape.pullback import differentiable
 from tape.segment import Handle, LeafNode, in_mode
@@ -22,8 +23,6 @@ from tape.trie import SWEEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from tape.trie import State
 
 __all__ = ["Call", "flatten", "positions"]
 
@@ -37,9 +36,9 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 
 def positions(name: str, argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
     """Return the argument positions of ``argnums``, counted from the front."""
-    listed = (argnums,) if isinstance(argnums, (int, np.integer)) else tuple(argnums)
+    listed = tuple(argnums) if hasattr(argnums, "__iter__") else (argnums,)
     for i in listed:
-        if not isinstance(i, (int, np.integer)):
+        if not isinstance(i, (int, np.integer)) or isinstance(i, bool):
             msg = f"{name}: argnums must be an int or a sequence of ints, got {type(i).__name__}"
             raise TapeTypeError(msg)
         if not -count <= i < count:
@@ -132,7 +131,7 @@ class Call:
                 return True
             segment, slot = target
             stop = frozenset(t[1] for t in ours if not isinstance(t, LeafNode) and t[0] is segment)
-            stack.extend(segment.origins[s] for s in _ancestors(segment.state, slot, stop) if s in segment.origins)
+            stack.extend(segment.origins[s] for s in behind(segment.state, frozenset([slot]), stop)[0] if s in segment.origins)
         return False
 
     def result(self, tree: Any) -> Any:
@@ -167,25 +166,6 @@ def _check_recorded(name: str, variable: Any) -> None:
 
 def _is_handle(x: Any) -> bool:
     return isinstance(x, Handle)
-
-
-def _ancestors(state: State, slot: int, stop: frozenset[int]) -> tuple[int, ...]:
-    """Leaf slots that ``slot`` depends on by differentiable entries, not looking behind ``stop``."""
-    if state.plans is None:
-        state.plans = {}
-    key = ("ancestors", slot, stop)
-    found: tuple[int, ...] | None = state.plans.get(key)
-    if found is None:
-        reached = {slot}
-        leaves = []
-        for step in reversed(state.path()):
-            if any(p.slot in reached and p.slot not in stop for p in step.places):
-                if step.ends:
-                    leaves.append(step.places[0].slot)
-                else:
-                    reached.update(s for s in step.inputs if state.table[s].kind.requires_grad)
-        found = state.plans[key] = tuple(leaves)
-    return found
 
 
 def _constant(value: Any) -> Any:

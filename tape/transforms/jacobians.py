@@ -19,7 +19,7 @@ from tape.kernel import Op
 from tape.segment import Handle
 from tape.sweep import Sweep, target_of
 from tape.transforms.first_order import _check_callable, pull
-from tape.transforms.inputs import Call, flatten, positions
+from tape.transforms.inputs import Call, _array, flatten, positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,7 +61,7 @@ def zeros(like: Any, batch: int | None) -> Any:
 
 def _like(tangent: Any, variable: Any, batch: int | None) -> Any:
     """Return a tangent as a Variable of the primal's shape and dtype."""
-    made = tangent if isinstance(tangent, Handle) else record.constant(jnp.asarray(tangent))
+    made = tangent if isinstance(tangent, Handle) else record.constant(_array("jvp", tangent))
     shape = variable.shape if batch is None else (batch, *variable.shape)
     aval = made._place.kind.aval
     if aval.shape != shape:

@@ -212,7 +212,7 @@ def test_contract_25_detach_and_unchain(looked):
     close(h.grad, 3)
 
 
-@pytest.mark.skipif(not hasattr(tape.Variable, "unchain_backward"), reason="not there yet")
+@pytest.mark.usefixtures("tier")
 def test_contract_25_truncated_backpropagation_through_time():
     x = tape.Variable(2.0)
     h = x * 1

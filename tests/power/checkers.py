@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import signal
 import time
@@ -49,38 +48,17 @@ def check_grads(fun, args):
     return "pass", ""
 
 
-class _Derivatives:
-    """A function of lists of arrays, compiled, with its VJP as another of these, made when it is asked for."""
-
-    def __init__(self, fun):
-        self.fun = fun
-        # What is wrong only when compiled, or when called again, is shown to PyTorch as its users would see it.
-        self.call = fun if getattr(fun, "eager", False) else jax.jit(fun)
-
-    @functools.cached_property
-    def vjp(self):
-        def pull(*values):  # PyTorch's gradients of complex arguments are the conjugates of JAX's
-            count = len(values) - self.outputs
-            out, vjp = jax.vjp(self.fun, *values[:count])
-            grads = vjp([jnp.conj(c).astype(o.dtype) for c, o in zip(values[count:], out, strict=True)])
-            return [jnp.conj(g) for g in grads]
-
-        pull.eager = getattr(self.fun, "eager", False)
-        return _Derivatives(pull)
-
-
 def gradcheck(fun, args):
     """``torch.autograd.gradcheck`` and ``gradgradcheck`` of a ``torch.autograd.Function`` that calls JAX."""
     import torch
 
     plain, leaves = on_leaves(fun, jax.tree.map(jnp.asarray, args))
-    plain.eager = getattr(fun, "eager", False)
     tensors = [torch.from_numpy(np.array(leaf)).requires_grad_() for leaf in leaves]
     fast = sum(t.numel() for t in tensors) > LARGE
-    derivatives, function = _Derivatives(plain), _torch_function()
 
     def call(*values):
-        return tuple(o for o in function.apply(derivatives, *values) if o.requires_grad)
+        outputs = _torch_function().apply(plain, *values)
+        return tuple(o for o in outputs if o.requires_grad)
 
     try:
         torch.autograd.gradcheck(call, tensors, fast_mode=fast)
@@ -94,18 +72,26 @@ def _torch_function():
     """A ``torch.autograd.Function`` whose backward is another call of itself, on JAX's VJP."""
     import torch
 
+    def to_torch(x):
+        return torch.from_numpy(np.array(x))
+
     class Call(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, derivatives, *tensors):
-            ctx.derivatives = derivatives
+        def forward(ctx, fun, *tensors):
+            ctx.fun = fun
             ctx.save_for_backward(*tensors)
-            out = derivatives.call(*(jnp.array(t.detach().resolve_conj().resolve_neg().numpy()) for t in tensors))
-            derivatives.outputs = len(out)
-            return tuple(torch.from_numpy(np.array(x)) for x in out)
+            return tuple(map(to_torch, fun(*(jnp.asarray(t.detach().numpy()) for t in tensors))))
 
         @staticmethod
         def backward(ctx, *cotangents):
-            return (None, *Call.apply(ctx.derivatives.vjp, *ctx.saved_tensors, *cotangents))
+            tensors, fun = ctx.saved_tensors, ctx.fun
+
+            def pull(*values):  # PyTorch's gradients of complex arguments are the conjugates of JAX's
+                out, vjp = jax.vjp(fun, *values[: len(tensors)])
+                grads = vjp([jnp.conj(c).astype(o.dtype) for c, o in zip(values[len(tensors) :], out, strict=True)])
+                return [jnp.conj(g) for g in grads]
+
+            return (None, *Call.apply(pull, *tensors, *cotangents))
 
     return Call
 
@@ -151,8 +137,6 @@ def judge(checker, case, dtype):
     start = time.perf_counter()
     with jax.enable_x64(dtype == "float64"):
         fun, args = case.make(dtype)
-        with contextlib.suppress(AttributeError):  # functions made by jit take no attributes
-            fun.eager = case.shows in {"jit", "repeat"}
         try:
             with _within(LIMIT):
                 verdict, message = CHECKERS[checker](fun, args)

@@ -240,11 +240,14 @@ class _Builder:
             self.steps.append(Step(f"{new} = copy.copy({old})", f"{new} = {old}"))
 
     def unchain(self):
-        able = [n for n in self.floats(self.made) if n not in self.fixed]
+        """A value that nothing was computed from so far becomes a leaf (what was would be cut off as well: contract 25)."""
+        able = self.floats(self.made)
         if able:
-            name = self.pick(able)
-            self.fixed.add(name)  # a leaf from now on
-            self.steps.append(Step(f"{name}.unchain()", f"{name} = stop_gradient({name})"))
+            old, new = self.pick(able), self.name()
+            self.pool[new] = self.pool[old]
+            self.fixed.add(new)
+            self.made.append(new)
+            self.steps.append(Step(f"{new} = {old} * 1; {new}.unchain()", f"{new} = stop_gradient({old} * 1)"))
 
     def penalty(self):
         """The gradient of a value with respect to a leaf becomes a value of the program."""

@@ -1,0 +1,93 @@
+"""Definitions of ``tape.Function`` classes, checked when they are first used: which methods there are, and what they can be called with."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from tape.errors import TapeTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["check_arity", "check_call", "check_class", "check_defined"]
+
+_METHODS = ("forward", "backward", "jvp", "vmap")
+_SHOWN = {
+    "forward": "def forward(ctx, x): return ...",
+    "backward": "def backward(ctx, g): return ...",
+    "jvp": "def jvp(ctx, t): return ...",
+    "vmap": "def vmap(info, in_dims, x): return ..., 0",
+}
+
+
+def check_class(function: Any, base: type) -> None:
+    """Check that a class defines a forward, and that its methods are static.
+
+    Raises:
+        TapeTypeError: it does not.
+
+    """
+    if function is base:
+        msg = "Function.apply: tape.Function itself has no forward; make a subclass with static methods forward and backward, and call its apply"
+        raise TapeTypeError(msg)
+    for name in _METHODS:
+        method = inspect.getattr_static(function, name)
+        if method is not inspect.getattr_static(base, name) and not isinstance(method, staticmethod):
+            msg = f"{function.__name__}.{name} must be a static method, got {type(method).__name__}; put @staticmethod above it"
+            raise TapeTypeError(msg)
+    check_defined(function, base, "forward")
+    function._is_checked = True
+
+
+def check_defined(function: Any, base: Any, name: str) -> None:
+    """Check that a class has a method of its own.
+
+    Raises:
+        TapeTypeError: it does not.
+
+    """
+    if getattr(function, name) is getattr(base, name):
+        msg = f"{function.__name__} has no {name}; define a static method: @staticmethod {_SHOWN[name]}"
+        raise TapeTypeError(msg)
+
+
+def check_arity(function: Any, name: str, count: int, what: str) -> None:
+    """Check that a method takes ``ctx`` and so many further values.
+
+    Raises:
+        TapeTypeError: it does not.
+
+    """
+    signature = _signature(getattr(function, name))
+    if signature is None:
+        return
+    try:
+        signature.bind(None, *[None] * count)
+    except TypeError as e:
+        msg = f"{function.__name__}.{name} is called with ctx and {count} values ({what}), but is defined as {name}{signature}: {e}"
+        raise TapeTypeError(msg) from None
+
+
+def check_call(function: Any, error: TypeError, args: Any, kwargs: dict[str, Any]) -> None:
+    """Say what is wrong with the arguments of a call, if it is they that made its forward raise ``error``.
+
+    Raises:
+        TapeTypeError: they do not fit its parameters.
+
+    """
+    signature = _signature(function.forward)
+    if signature is None or isinstance(error, TapeTypeError):
+        return
+    try:
+        signature.bind(None, *args, **kwargs)
+    except TypeError as e:
+        msg = f"{function.__name__}.apply: the arguments do not fit forward{signature}: {e}; apply takes those after ctx"
+        raise TapeTypeError(msg) from error
+
+
+def _signature(method: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(method)
+    except (TypeError, ValueError):
+        return None

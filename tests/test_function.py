@@ -1,0 +1,836 @@
+"""``tape.Function`` (contracts 8, 9, 13, 21 and 26): what it takes, saves and returns, and how it is differentiated again.
+
+Expected values come from ``jax.grad`` of a ``jax.custom_vjp`` or ``custom_jvp`` twin, or from the derivative itself.
+"""
+
+import contextlib
+import gc
+import threading
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import interop
+import tape
+import tape.numpy as tnp
+from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeError, TapeTypeError, UnrecordedGradientError
+
+A, B = np.array([1.0, -2.0, 0.5], np.float32), np.array([3.0, 0.25, -1.0], np.float32)
+
+
+@pytest.fixture(params=["lazy", "eager"])
+def tier(request):
+    with tape.eager() if request.param == "eager" else contextlib.nullcontext():
+        yield request.param
+
+
+def array(x):
+    return np.asarray(x.value if isinstance(x, tape.Variable) else x)
+
+
+def close(found, expected, tolerance=2e-5):
+    np.testing.assert_allclose(array(found), np.asarray(expected), rtol=tolerance, atol=tolerance)
+
+
+def make(forward, backward, name="Made", **further):
+    """Return a Function of these static methods."""
+    methods = {"forward": forward, "backward": backward, **further}
+    return type(name, (tape.Function,), {key: staticmethod(method) for key, method in methods.items()})
+
+
+# -- twins: the same derivative given to the tape and to JAX; it is not that of the forward, so that nobody can have computed another ----------
+
+
+class Odd(tape.Function):
+    """x ** 2 * y and sin(x), with ten times the derivative by x and the gradient of y from the saved output."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        out = x * x * y
+        ctx.save_for_backward({"inputs": (x, y)}, out)
+        return {"out": out, "sine": tnp.sin(x)}
+
+    @staticmethod
+    def backward(ctx, g, h):
+        saved, out = ctx.saved
+        x, y = saved["inputs"]
+        gx = None if g is None else 20 * x * y * g
+        if h is not None:
+            gx = 10 * tnp.cos(x) * h + (0 if gx is None else gx)
+        return gx, None if g is None else g * out * y
+
+
+@jax.custom_vjp
+def odd(x, y):
+    return {"out": x * x * y, "sine": jnp.sin(x)}
+
+
+def _odd_forward(x, y):
+    result = odd(x, y)
+    return result, (x, y, result["out"])
+
+
+def _odd_backward(saved, g):
+    x, y, out = saved
+    return 20 * x * y * g["out"] + 10 * jnp.cos(x) * g["sine"], g["out"] * out * y
+
+
+odd.defvjp(_odd_forward, _odd_backward)
+
+
+def of_tape(x, y):
+    r = Odd.apply(x, y)
+    return (r["out"] * tnp.cos(r["sine"]) + x * r["sine"]).sum()
+
+
+def of_jax(x, y):
+    r = odd(x, y)
+    return (r["out"] * jnp.cos(r["sine"]) + x * r["sine"]).sum()
+
+
+def backward_gradients(x, y):
+    x, y = tape.Variable(x), tape.Variable(y)
+    of_tape(x, y).backward()
+    return x.grad, y.grad
+
+
+def scanned(x, y):
+    x, y = tape.Variable(x), tape.Variable(y)
+    total, _ = tape.lax.scan(lambda c, row: (c + of_tape(row[0], row[1]), 0.0), tnp.sum(x * 0.0), (x, y))
+    total.backward()
+    return x.grad, y.grad
+
+
+def jitted(x, y):
+    x, y = tape.Variable(x), tape.Variable(y)
+    tape.jit(of_tape)(x, y).backward()
+    return x.grad, y.grad
+
+
+def step(x, y):
+    x, y = tape.Variable(x), tape.Variable(y)
+    tape.jit(lambda: of_tape(x, y).backward())()
+    return x.grad, y.grad
+
+
+def checkpointed(x, y):
+    x, y = tape.Variable(x), tape.Variable(y)
+    tape.checkpoint(of_tape)(x, y).backward()
+    return x.grad, y.grad
+
+
+def in_thread(x, y):
+    found = []
+    x, y = tape.Variable(x), tape.Variable(y)
+    loss = of_tape(x, y)
+    thread = threading.Thread(target=lambda: found.extend(tape.gradients(loss, (x, y))))
+    thread.start()
+    thread.join()
+    return found
+
+
+def mapped(x, y):
+    def row(a, b):
+        r = Odd.apply(tape.constant(a), tape.constant(b))
+        return (r["out"] * tnp.cos(r["sine"]) + tape.constant(a) * r["sine"]).sum().value
+
+    return jax.vmap(jax.grad(row, argnums=(0, 1)))(x, y)
+
+
+WAYS = {
+    "backward": backward_gradients,
+    "gradients": tape.grad(of_tape, argnums=(0, 1)),
+    "vjp": lambda x, y: tape.vjp(of_tape, x, y)[1](np.float32(1.0)),
+    "tape.jit": jitted,
+    "backward in tape.jit": step,
+    "jax.jit of tape.grad": jax.jit(tape.grad(of_tape, argnums=(0, 1))),
+    "jax.grad": jax.grad(interop.lower(of_tape), argnums=(0, 1)),
+    "jax.jit of jax.grad": jax.jit(jax.grad(interop.lower(of_tape), argnums=(0, 1))),
+    "jax.grad of jax.jit": jax.grad(jax.jit(interop.lower(of_tape)), argnums=(0, 1)),
+    "jax.vmap of jax.grad": mapped,
+    "tape.lax.scan": lambda x, y: scanned(x, y),
+    "tape.checkpoint": checkpointed,
+    "jax.checkpoint": jax.grad(jax.checkpoint(interop.lower(of_tape)), argnums=(0, 1)),
+    "a thread": in_thread,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_contract_26_the_users_backward_is_used_everywhere(way):
+    expected = jax.grad(of_jax, argnums=(0, 1))(A, B)
+    for _ in range(3):  # interpreted, compiled, replayed
+        found = WAYS[way](A, B)
+        for g, e in zip(found, expected, strict=True):
+            close(g, e)
+
+
+SECOND = {
+    "tape": lambda f: lambda x, y: tape.grad(lambda x, y: (tape.grad(f)(x, y) * B).sum(), argnums=(0, 1))(x, y),
+    "tape in jax.jit": lambda f: jax.jit(SECOND["tape"](f)),
+    "tape.jit inside": lambda f: SECOND["tape"](tape.jit(f)),
+    "jax": lambda f: jax.grad(lambda x, y: (jax.grad(interop.lower(f))(x, y) * B).sum(), argnums=(0, 1)),
+    "jax of tape": lambda f: jax.grad(lambda x, y: (tape.grad(f)(x, y) * B).sum(), argnums=(0, 1)),
+    "tape of jax": lambda f: tape.grad(lambda x, y: (interop.lift(jax.grad(interop.lower(f)))(x, y) * B).sum(), argnums=(0, 1)),
+    "jvp of grad": lambda f: lambda x, y: tape.hvp(f, (x, y), (B, 0 * B)),
+}
+
+
+@pytest.mark.parametrize("way", SECOND)
+def test_contract_20_second_derivatives_are_those_of_the_users_backward(way):
+    expected = jax.grad(lambda x, y: (jax.grad(of_jax)(x, y) * B).sum(), argnums=(0, 1))(A, B)
+    for _ in range(2):
+        found = SECOND[way](of_tape)(A, B)
+        if way == "jvp of grad":
+            # not symmetric: the user's derivative is none of the forward
+            close(found, jax.jacrev(lambda x: jax.grad(of_jax)(x, B))(A) @ B)
+            continue
+        for g, e in zip(found, expected, strict=True):
+            close(g, e)
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_20_third_derivatives_by_recorded_sweeps():
+    x, y = tape.Variable(A), tape.Variable(B)
+    g = tape.gradients(of_tape(x, y), x, create_graph=True)
+    h = tape.gradients((g * g).sum(), x, create_graph=True)
+    found = tape.gradients((h * y).sum(), (x, y))
+
+    def first(x, y):
+        return jax.grad(lambda x: (jax.grad(of_jax)(x, y) ** 2).sum())(x)
+
+    for f, e in zip(found, jax.grad(lambda x, y: (first(x, y) * y).sum(), argnums=(0, 1))(A, B), strict=True):
+        close(f, e, 2e-4)
+
+
+# -- 26: arguments ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_26_arguments_of_every_kind():
+    """Arrays in pytrees, further positional ones and keywords are tracked; everything else arrives as it is."""
+    seen = {}
+
+    def forward(ctx, x, flag, params, *rest, scale, names=("a",), **more):
+        seen.update(flag=flag, names=names, array=params["array"], none=params["none"], needs=ctx.needs_input_grad)
+        ctx.save_for_backward(x, params, rest, scale, more)
+        return x * params["w"] * scale + rest[0] * rest[1] + params["array"] + more["extra"]
+
+    def backward(ctx, g):
+        assert ctx.needs_input_grad == seen["needs"]
+        x, params, rest, scale, more = ctx.saved
+        assert set(more) == {"extra"}
+        # x; params by sorted keys: array, w; the rest; keywords in the order of the call
+        return g * params["w"] * scale, None, g * x * scale, g * rest[1], None, g * 7, (g * x * params["w"]).sum()
+
+    many = make(forward, backward)
+    x, w, r, e, s = (tape.Variable(v) for v in (A, B, A + 1, A + 2, 2.0))
+    count = tape.constant(np.int32(3))
+    y = many.apply(x, True, {"w": w, "array": A, "none": None}, r, count, extra=e, scale=s)
+    assert seen["flag"] is True
+    assert seen["names"] == ("a",)
+    assert isinstance(seen["array"], tape.Variable)
+    assert not seen["array"].requires_grad
+    assert seen["none"] is None
+    assert seen["needs"] == (True, False, True, True, False, True, True)
+    close(y, A * B * 2 + (A + 1) * 3 + A + A + 2)
+    y.sum().backward()
+    for v, expected in ((x, 2 * B), (w, 2 * A), (r, [3, 3, 3]), (e, [7, 7, 7]), (s, (A * B).sum())):
+        close(v.grad, expected)
+
+
+def test_contract_26_a_numpy_left_operand_records():
+    """``array * variable`` inside and outside of a Function is on the tape, and so is an array argument before a Variable."""
+    times = make(lambda ctx, a, x: ctx.save_for_backward(a) or a * x, lambda ctx, g: (None, ctx.saved[0] * g))
+    x = tape.Variable(A)
+    numbers = B.copy()
+    y = B * times.apply(numbers, x)
+    numbers[:] = 100
+    assert isinstance(y, tape.Variable)
+    y.sum().backward()
+    close(x.grad, B * B)
+    inside = make(lambda ctx, x: ctx.save_for_backward(x) or B * x * x, lambda ctx, g: np.float32(2) * B * ctx.saved[0] * g)
+    g = tape.gradients(inside.apply(x).sum(), x, create_graph=True)
+    close(tape.gradients((B * g).sum(), x), 2 * B * B)
+
+
+def test_contract_26_keyword_variables_are_tracked():
+    power = make(
+        lambda ctx, *, base, factor: ctx.save_for_backward(base, factor) or base * base * factor,
+        lambda ctx, g: (g * ctx.saved[0] ** 2, 2 * g * ctx.saved[0] * ctx.saved[1]),
+    )
+    x, f = tape.Variable(3.0), tape.Variable(5.0)
+    tape.backward(power.apply(factor=f, base=x))  # gradients in the order of the call
+    close(x.grad, 30)
+    close(f.grad, 9)
+
+
+needs_of = []
+needing = make(
+    lambda ctx, x, y, n: needs_of.append(ctx.needs_input_grad) or x * y * n,
+    lambda ctx, g: (g, g, None),
+    name="Needing",
+)
+
+
+def test_needs_input_grad_is_true_where_a_gradient_is_wanted():
+    needs_of.clear()
+    x, y, n = tape.Variable(A), tape.Variable(B), tape.constant(2)
+    needing.apply(x, y, n)
+    needing.apply(x, B, n)
+    needing.apply(A, y.detach(), n)
+    with tape.no_grad():
+        needing.apply(x, y, n)
+        with tape.enable_grad():
+            needing.apply(x, y.detach(), n)
+    assert needs_of == [(True, True, False), (True, False, False), (False,) * 3, (False,) * 3, (True, False, False)]
+
+
+def test_needs_input_grad_under_jax_is_what_jax_differentiates_by():
+    def raw(x, y):
+        return needing.apply(tape.constant(x), tape.constant(y), tape.constant(2)).value.sum()
+
+    for transformation in (jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: jax.grad(jax.jit(f)), lambda f: jax.vmap(jax.grad(f))):
+        needs_of.clear()
+        transformation(raw)(A, B)
+        assert (True, False, False) in needs_of
+        assert not any(needs[1] or needs[2] for needs in needs_of)
+    needs_of.clear()
+    tape.jit(lambda x: tape.gradients(needing.apply(x, B, tape.constant(2)).sum(), x))(tape.Variable(A))
+    assert needs_of[0] == (True, False, False)
+
+
+# -- 26: what is saved ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_contract_26_saves_any_pytree(create_graph):
+    numbers = {"b": B.copy()}
+    listed = [2.0]
+
+    def forward(ctx, x):
+        y = x * x
+        ctx.save_for_backward({"in": [x], "out": y}, numbers, "text", None, jnp.asarray(A), listed)
+        ctx.also = {"x": (x, 3)}
+        ctx.plain = "plain"
+        return y
+
+    def backward(ctx, g):
+        kept, arrays, text, none, jax_array, two = ctx.saved
+        assert (text, none, two, ctx.plain, ctx.also["x"][1]) == ("text", None, [2.0], "plain", 3)
+        assert isinstance(arrays["b"], np.ndarray)
+        with pytest.raises(ValueError, match="read-only"):
+            arrays["b"][0] = 0
+        np.testing.assert_array_equal(jax_array, A)
+        with pytest.raises(AttributeError, match="has no attribute 'other'; set it in forward"):
+            ctx.other
+        return g * kept["in"][0] * arrays["b"] + 0 * kept["out"] + 0 * ctx.also["x"][0]
+
+    x = tape.Variable(A)
+    y = make(forward, backward).apply(x)
+    numbers["b"][:] = 0
+    listed.append(5.0)
+    g = tape.gradients(y.sum(), x, create_graph=create_graph)
+    close(g, A * B)
+    if create_graph:
+        close(tape.gradients(g.sum(), x), B)
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("how", ["saved", "attribute", "set in backward"])
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_contract_17_a_context_is_freed_with_its_result(how, create_graph):
+    class Array(np.ndarray):
+        pass
+
+    def forward(ctx, x):
+        y = x * x
+        ctx.big = np.ones(3, np.float32).view(Array)
+        watched.append(weakref.ref(ctx.big))
+        if how == "saved":
+            ctx.save_for_backward(x, y, [ctx.big])
+        elif how == "attribute":
+            ctx.kept = {"x": x, "y": y}
+        return y
+
+    def backward(ctx, g):
+        if how == "set in backward":
+            ctx.g = ctx.h = g * 1
+        return 2 * g
+
+    watched = []
+    cube = make(forward, backward)
+    x = tape.Variable(A)
+    gc.collect()
+    gc.disable()
+    try:
+        y = cube.apply(x)
+        z = cube.apply(y * 1).sum()
+        z.backward(create_graph=create_graph)
+        x.grad = None
+        del y, z
+        assert [ref() for ref in watched] == [None, None]
+    finally:
+        gc.enable()
+
+
+# -- 21: what the forward computed has no derivative, and says so -----------------------------------------------------------------------
+
+
+def by_intermediate(ctx, x):
+    h = tnp.sin(x)
+    ctx.save_for_backward(x, {"h": h})
+    return h * h
+
+
+INTERMEDIATE = {
+    "saved": (
+        by_intermediate,
+        lambda ctx, g: 2 * g * ctx.saved[1]["h"] * tnp.cos(ctx.saved[0]),
+        r"ctx\.saved\[1\]\['h'\] of Lost was computed in Lost\.forward",
+    ),
+    "attribute": (
+        lambda ctx, x: (setattr(ctx, "h", tnp.cos(x)), tnp.sin(x))[1],
+        lambda ctx, g: g * ctx.h,
+        r"ctx\.h of Lost was computed in Lost\.forward",
+    ),
+    "value in forward": (
+        lambda ctx, x: ctx.save_for_backward(jnp.cos(x.value)) or jnp.sin(x.value),
+        lambda ctx, g: g * ctx.saved[0],
+        r"Lost computed it of the value .* tape\.numpy in Lost\.backward",
+    ),
+    "numpy in forward": (
+        lambda ctx, x: ctx.save_for_backward(np.cos(x.numpy())) or tnp.sin(x),
+        lambda ctx, g: g * ctx.saved[0],
+        r"Lost computed it of the value",
+    ),
+    "value in backward": (
+        lambda ctx, x: ctx.save_for_backward(x) or tnp.sin(x),
+        lambda ctx, g: g * jnp.cos(ctx.saved[0].value),
+        r"Lost computed it of the value",
+    ),
+    "raw gradient": (
+        lambda ctx, x: ctx.save_for_backward(x) or tnp.sin(x),
+        lambda ctx, g: g.value * jnp.cos(ctx.saved[0].value),
+        r"Lost computed it of the value",
+    ),
+    "through jax.jit": (
+        lambda ctx, x: ctx.save_for_backward(x) or tnp.sin(x),
+        lambda ctx, g: g * jax.jit(lambda x: jnp.cos(x.value))(ctx.saved[0]),
+        r"Lost computed it of the value",
+    ),
+    "once_differentiable": (
+        lambda ctx, x: ctx.save_for_backward(x) or tnp.sin(x),
+        tape.once_differentiable(lambda ctx, g: g * tnp.cos(ctx.saved[0])),
+        r"Lost\.backward is once_differentiable",
+    ),
+    "once_differentiable, raw": (
+        lambda ctx, x: ctx.save_for_backward(x) or tnp.sin(x),
+        tape.once_differentiable(lambda ctx, g: jnp.cos(ctx.saved[0].value) * g.value),
+        r"Lost\.backward is once_differentiable",
+    ),
+}
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("kind", INTERMEDIATE)
+def test_contract_21_second_derivatives_are_never_lost_silently(kind):
+    forward, backward, message = INTERMEDIATE[kind]
+    lost = make(forward, backward, "Lost")
+    first = 2 * np.sin(A) * np.cos(A) if kind == "saved" else np.cos(A)
+    for _ in range(3):
+        x = tape.Variable(A)
+        lost.apply(x).sum().backward()
+        close(x.grad, first)
+        g = tape.gradients(lost.apply(x).sum(), x, create_graph=True)
+        close(g, first)
+        for attempt in (
+            lambda g=g, x=x: tape.gradients(g.sum(), x),
+            lambda g=g: (g * 2).sum().backward(),
+            lambda g=g, x=x: (g * x).sum().backward(),
+            lambda: tape.grad(lambda v: (tape.grad(lambda u: lost.apply(u).sum())(v) * v).sum())(A),
+            lambda: tape.hessian(lambda v: lost.apply(v).sum())(A),
+            lambda x=x: tape.gradients((tape.gradients(lost.apply(x * x).sum(), x, create_graph=True) ** 2).sum(), x),
+        ):
+            with pytest.raises(UnrecordedGradientError, match=message):
+                attempt()
+        close(x.grad, first)
+        close(tape.gradients((g.detach() * x).sum(), x), first)
+        # without create_graph the message is the usual one
+        g = tape.gradients(lost.apply(x).sum(), x)
+        with pytest.raises(UnrecordedGradientError, match="create_graph=True"):
+            (g * x).sum().backward()
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_21_constants_of_a_backward_are_constants():
+    """Arrays that depend on no Variable, numbers, and what ``tape.constant`` says is one, can be differentiated through."""
+    table = jnp.asarray(B)
+    for backward in (
+        lambda ctx, g: g * table * ctx.saved[0],
+        lambda ctx, g: g * B * ctx.saved[0],
+        lambda ctx, g: g * tape.constant(table + 0 * ctx.saved[0].value) * ctx.saved[0],
+        lambda ctx, g: g * ctx.saved[1] * ctx.saved[0],
+        lambda ctx, g: g * ctx.table * ctx.saved[0],
+    ):
+
+        def forward(ctx, x):
+            ctx.table = table
+            ctx.save_for_backward(x, tnp.asarray(B) * 1)
+            return x * x
+
+        x = tape.Variable(A)
+        g = tape.gradients(make(forward, backward).apply(x).sum(), x, create_graph=True)
+        close(tape.gradients(g.sum(), x), B)
+    x = tape.Variable(A)
+    g = tape.gradients((make(lambda ctx, x: x * 1, lambda ctx, g: np.ones(3, np.float32)).apply(x) * x).sum(), x, create_graph=True)
+    close(tape.gradients(g.sum(), x), np.ones(3) + 1 - 1 + 0 * A + 0, 2)
+
+
+def test_contract_21_jax_differentiates_what_was_saved():
+    """JAX traces the forward too, so that intermediates have their derivatives there; once_differentiable holds."""
+    forward, backward, _ = INTERMEDIATE["saved"]
+    kept = interop.lower(lambda x: make(forward, backward, "Lost").apply(x).sum())
+    close(jax.grad(lambda x: (jax.grad(kept)(x) * B).sum())(A), 2 * np.cos(2 * A) * B)
+    for kind in ("once_differentiable", "once_differentiable, raw"):
+        forward, backward, message = INTERMEDIATE[kind]
+        once = interop.lower(lambda x: make(forward, backward, "Lost").apply(x).sum())  # noqa: B023 - called at once
+        close(jax.grad(once)(A), np.cos(A))
+        close(jax.jit(jax.grad(once))(A), np.cos(A))
+        for attempt in (jax.jacrev(jax.grad(once)), jax.grad(lambda x: jax.jit(jax.grad(once))(x).sum())):  # noqa: B023
+            with pytest.raises(UnrecordedGradientError, match=message):
+                attempt(A)
+
+
+@pytest.mark.parametrize("kind", ["saved", "once_differentiable", "value in backward"])
+def test_contract_21_in_a_compiled_step(kind):
+    """Through ``tape.jit`` a second derivative is right, or an error."""
+    forward, backward, message = INTERMEDIATE[kind]
+    lost = make(forward, backward, "Lost")
+    f = tape.jit(lambda x: lost.apply(x).sum())
+    x = tape.Variable(A)
+    for _ in range(2):
+        g = tape.gradients(f(x), x, create_graph=True)
+        close(g, 2 * np.sin(A) * np.cos(A) if kind == "saved" else np.cos(A))
+        if kind == "once_differentiable":
+            with pytest.raises(UnrecordedGradientError, match=message):
+                tape.gradients(g.sum(), x)
+        else:
+            close(tape.gradients(g.sum(), x), 2 * np.cos(2 * A) if kind == "saved" else -np.sin(A))
+
+
+# -- 8: outputs -----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_08_outputs_of_every_kind():
+    """An input itself, the same value twice, constants, integers, empty arrays, numbers, None: each has its place among the gradients."""
+    seen = []
+
+    def forward(ctx, x, y):
+        z = x * y
+        return {
+            "same": x,
+            "twice": [z, z],
+            "made": tape.constant(B),
+            "numpy": B,
+            "count": tnp.argmax(x),
+            "number": 2.0,
+            "empty": x[:0],
+            "none": None,
+        }
+
+    def backward(ctx, count, empty, made, number, numpy, same, first, second):
+        seen.append([count, empty, made, number, numpy, same, first, second])
+        total = sum((g for g in (same, first, second) if g is not None), start=tnp.zeros(3))
+        return total * 2, total * 3
+
+    x, y = tape.Variable(A), tape.Variable(B)
+    many = make(forward, backward)
+    out = many.apply(x, y)
+    assert out["none"] is None
+    assert out["same"] is not x
+    assert out["count"].dtype == jnp.int32
+    assert not out["count"].requires_grad
+    assert out["empty"].shape == (0,)
+    for name in ("same", "made", "numpy", "number", "empty"):
+        assert out[name].requires_grad
+        assert not out[name].is_leaf
+    (out["same"] + 5 * out["twice"][0] + 7 * out["twice"][1]).sum().backward()
+    close(x.grad, np.full(3, 2.0 * 13))
+    close(y.grad, np.full(3, 3.0 * 13))
+    (found,) = seen
+    assert [g is None for g in found] == [True] * 5 + [False] * 3
+    seen.clear()
+    tape.backward([out2 := many.apply(x, y)["empty"]], [np.zeros(0, np.float32)])
+    assert out2.size == 0
+    assert seen[0][1].shape == (0,)
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_08_outputs_that_are_inputs_or_come_twice_are_differentiated_again():
+    """The saved output is the function's result, whichever of its places the gradient takes."""
+
+    def forward(ctx, x):
+        y = x * x
+        ctx.save_for_backward(x, y)
+        return x, y, y
+
+    def backward(ctx, g, h, k):
+        x, y = ctx.saved
+        return sum(
+            f for f in (None if g is None else g, None if h is None else h * 2 * x, None if k is None else k * 2 * y / x) if f is not None
+        )
+
+    x = tape.Variable(A)
+    same, first, second = make(forward, backward).apply(x)
+    for root, expected in ((same, 2 + 0 * A), (first, 6 * A), (second, 6 * A)):
+        g = tape.gradients((root * x).sum(), x, create_graph=True)
+        close(tape.gradients(g.sum(), x, retain_graph=True), expected)
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("materialize", [False, True])
+def test_outputs_marked_as_constants(materialize):
+    seen = []
+
+    def forward(ctx, x):
+        mask, y = x > 0, x * x
+        weights = tnp.exp(x)
+        ctx.set_materialize_grads(materialize)
+        ctx.mark_non_differentiable(weights)
+        ctx.save_for_backward(x)
+        return weights, y, mask
+
+    def backward(ctx, g, h, m):
+        seen.append((g, m))
+        return h * 2 * ctx.saved[0]
+
+    marked = make(forward, backward)
+    x = tape.Variable(A)
+    for _ in range(2):
+        x.grad = None
+        weights, y, mask = marked.apply(x)
+        assert (weights.requires_grad, y.requires_grad, mask.requires_grad) == (False, True, False)
+        (weights * y).sum().backward()
+        close(x.grad, 2 * A * np.exp(A))
+        g, m = seen.pop()
+        if materialize:
+            close(g, 0 * A)
+            assert m.shape == (3,)
+        else:
+            assert g is m is None
+
+    def raw(x):
+        weights, y, _ = marked.apply(tape.constant(x))
+        return (weights * y).sum().value
+
+    @tape.jit
+    def compiled(x):
+        weights, y, _ = marked.apply(x)
+        return (weights * y).sum()
+
+    for f in (jax.grad(raw), jax.jit(jax.grad(raw)), tape.grad(compiled)):
+        close(f(A), 2 * A * np.exp(A))
+    with pytest.raises(TapeTypeError, match=r"mark_non_differentiable: output 0 must be a Variable that forward returns, got ndarray"):
+        make(lambda ctx, x: ctx.mark_non_differentiable(A) or x, backward).apply(x)
+
+
+def test_hooks_on_inputs_and_outputs():
+    seen = []
+    x = tape.Variable(A)
+    x.register_hook(lambda g: seen.append(("x", array(g))) or g * 2)
+    h = x * 3
+    h.register_hook(lambda g: seen.append(("h", array(g))) or g * 10)
+    out = Odd.apply(h, B)["sine"]
+    out.register_hook(lambda g: seen.append(("out", array(g))) or g * 100)
+    out.retain_grad()
+    out.sum().backward()
+    cosine = 10 * np.cos(3 * A)
+    assert [name for name, _ in seen] == ["out", "h", "x"]
+    close(out.grad, 100 + 0 * A)
+    close(seen[1][1], 100 * cosine)
+    close(x.grad, 2 * 3 * 10 * 100 * cosine, 1e-2)
+
+
+# -- 9 and 13: what is refused ----------------------------------------------------------------------------------------------------------
+
+
+def two(result, **further):
+    return make(lambda ctx, x, params, *, z: x * params["w"] * z, result, "Two", **further)
+
+
+GRADIENTS = {
+    "too few": (lambda ctx, g: (g, g), RuleError, r"Two\.backward returned 2 gradients for 3 array arguments \(x, params\['w'\], z\)"),
+    "too many": (lambda ctx, g: [g] * 4, RuleError, r"Two\.backward returned 4 gradients for 3"),
+    "one": (lambda ctx, g: g, RuleError, r"Two\.backward returned 1 gradients for 3"),
+    "none at all": (lambda ctx, g: None, RuleError, r"Two\.backward returned 1 gradients for 3"),
+    "shape": (
+        lambda ctx, g: (g, g.sum(), g),
+        GradientShapeError,
+        r"Two\.backward returned a gradient of shape \(\) for argument 1, which has shape \(3,\) and is .params\['w'\]. of forward; .*sum over",
+    ),
+    "shape of a number": (lambda ctx, g: (g, g, 1.0), GradientShapeError, r"shape \(\) for argument 2, which has shape \(3,\) and is 'z'"),
+    "dtype": (
+        lambda ctx, g: (g.astype("float16"), g, g),
+        GradientDtypeError,
+        r"Two\.backward returned a gradient of dtype float16 for argument 0, which has dtype float32 and is 'x' of forward; cast it",
+    ),
+    "integers": (lambda ctx, g: (g, np.ones(3, np.int32), g), GradientDtypeError, r"int32 for argument 1"),
+    "complex": (lambda ctx, g: (g, g, g * 1j), GradientDtypeError, r"complex64 for argument 2"),
+    "type": (
+        lambda ctx, g: (g, "g", g),
+        GradientDtypeError,
+        r"Two\.backward returned str as the gradient of argument 1, which has shape \(3,\)",
+    ),
+    "a list inside": (lambda ctx, g: (g, [g], g), GradientDtypeError, r"returned list as the gradient of argument 1"),
+}
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("kind", GRADIENTS)
+def test_contract_09_a_wrong_gradient_is_named_and_changes_nothing(kind):
+    backward, error, words = GRADIENTS[kind]
+    x, w, z = (tape.Variable(v) for v in (A, B, A + 1))
+    x.grad = A
+    y = two(backward).apply(x, {"w": w}, z=z) * x
+    for attempt in (y.sum().backward, lambda: tape.gradients(y.sum(), (x, w, z), create_graph=True)):
+        with pytest.raises(error, match=words) as caught:
+            attempt()
+        assert isinstance(caught.value, TapeError)
+        close(x.grad, A)
+        assert w.grad is z.grad is None
+
+    def raw(x):
+        return two(backward).apply(tape.constant(x), {"w": B}, z=tape.constant(A)).value.sum()
+
+    for transformation in (jax.grad, lambda f: jax.jit(jax.grad(f))):
+        with pytest.raises(error, match=words):
+            transformation(raw)(A)
+
+
+def test_contract_09_none_and_numbers_are_gradients():
+    x, w, z = tape.Variable(A), tape.Variable(B), tape.Variable(np.float32(2.0))
+    two(lambda ctx, g: (None, np.ones(3, np.float32), 7)).apply(x, {"w": w}, z=z).sum().backward()
+    assert x.grad is None
+    close(w.grad, np.ones(3))
+    close(z.grad, 7)
+
+
+def plain(ctx, x):
+    return x * 2
+
+
+class NotStatic(tape.Function):
+    def forward(ctx, x):  # noqa: N805
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class ByClass(tape.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @classmethod
+    def backward(cls, ctx, g):
+        return g
+
+
+def gives(value):
+    return make(lambda ctx, x: value, lambda ctx, g: g, "Gives")
+
+
+REFUSED = {
+    "not static": (lambda x: NotStatic.apply(x), r"NotStatic\.forward must be a static method, got function; put @staticmethod above it"),
+    "class method": (lambda x: ByClass.apply(x), r"ByClass\.backward must be a static method, got classmethod"),
+    "no forward": (lambda x: type("Empty", (tape.Function,), {}).apply(x), r"Empty has no forward; define a static method"),
+    "no backward": (lambda x: type("Half", (tape.Function,), {"forward": staticmethod(plain)}).apply(x), r"Half has no backward; define"),
+    "the base class": (lambda x: tape.Function.apply(x), r"tape\.Function itself has no forward; make a subclass"),
+    "an object": (lambda x: Odd(), r"Odd is a tape\.Function, of which there are no objects; call Odd\.apply\(\.\.\.\)"),
+    "a call of an object": (lambda x: Odd(x, x)(x), r"Odd is a tape\.Function"),
+    "too few arguments": (
+        lambda x: Odd.apply(x),
+        r"Odd\.apply: the arguments do not fit forward\(ctx, x, y\): missing a required argument: 'y'",
+    ),
+    "too many arguments": (lambda x: Odd.apply(x, x, x), r"Odd\.apply: the arguments do not fit forward\(ctx, x, y\): too many positional"),
+    "unknown keyword": (lambda x: Odd.apply(x, x, z=3), r"Odd\.apply: .* unexpected keyword argument 'z'"),
+    "arity of backward": (
+        lambda x: make(lambda ctx, x: (x, x), lambda ctx, g: g, "Pair").apply(x),
+        r"Pair\.backward is called with ctx and 2 values \(one gradient per output of forward\), but is defined as backward\(ctx, g\)",
+    ),
+    "arity of jvp": (
+        lambda x: make(lambda ctx, x: x, lambda ctx, g: g, "Push", jvp=lambda ctx: 0).apply(x),
+        r"Push\.jvp is called with ctx and 1 values \(one tangent per array argument\)",
+    ),
+    "text": (lambda x: gives("text").apply(x), r"Gives\.forward must return Variables or arrays, got str; keep anything else in ctx"),
+    "text inside": (lambda x: gives((A, "text")).apply(x), r"Gives\.forward must return Variables or arrays, got str as output 1"),
+    "nothing": (lambda x: gives(None).apply(x), r"Gives\.forward must return Variables or arrays, got NoneType without any"),
+    "an empty tuple": (lambda x: gives(()).apply(x), r"got tuple without any; return at least one"),
+    "materialize": (
+        lambda x: make(lambda ctx, x: ctx.set_materialize_grads("yes"), lambda ctx, g: g).apply(x),
+        r"set_materialize_grads: expected True or False, got str",
+    ),
+    "once_differentiable": (lambda x: tape.once_differentiable(staticmethod(plain)), r"once_differentiable: .* write @staticmethod above"),
+    "once_differentiable of none": (lambda x: tape.once_differentiable(3), r"once_differentiable: expected a function, got int"),
+}
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("kind", REFUSED)
+def test_contract_13_what_is_refused_at_the_call(kind):
+    call, words = REFUSED[kind]
+    x = tape.Variable(A)
+    y = x * 2
+    for _ in range(2):
+        with pytest.raises(TapeTypeError, match=words):
+            call(y)
+        assert (y * 2).requires_grad  # the mode is as it was
+    y.sum().backward()
+    close(x.grad, 2 + 0 * A)
+
+
+def test_errors_of_a_forward_are_the_users():
+    def forward(ctx, x):
+        len(3)
+
+    x = tape.Variable(A)
+    with pytest.raises(TypeError, match="has no len") as caught:
+        make(forward, plain).apply(x)
+    assert not isinstance(caught.value, TapeError)
+    with pytest.raises(LookupError):
+        make(lambda ctx, x: {}["x"], plain).apply(x)
+    assert (x * 2).requires_grad
+
+
+def test_a_forward_that_is_not_differentiated_needs_no_backward():
+    half = type("Half", (tape.Function,), {"forward": staticmethod(plain)})
+    close(half.apply(A), 2 * A)
+    with tape.no_grad():
+        close(half.apply(tape.Variable(A)), 2 * A)
+
+
+def test_a_failing_backward_can_be_tried_again():
+    fail = [True]
+
+    def backward(ctx, g):
+        if fail:
+            raise LookupError
+        return g * ctx.saved[0]
+
+    x = tape.Variable(A)
+    y = make(lambda ctx, x: ctx.save_for_backward(x) or x * x, backward).apply(x).sum()
+    for _ in range(2):
+        with pytest.raises(LookupError):
+            y.backward()
+        assert x.grad is None
+        assert (x * 1).requires_grad
+    fail.clear()
+    y.backward()
+    close(x.grad, A)
