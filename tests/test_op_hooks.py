@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import inspect
+import random
 import threading
 import weakref
 
@@ -18,6 +19,9 @@ import tape
 import tape.numpy as tnp
 from tape import observing, plan, segment, sweep
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeRuntimeError, TapeTypeError
+from tape.op_hooks.values import values_of
+from tests.programs.execution import check
+from tests.programs.program_strategy import make_program
 
 
 class Log(tape.OpHook):
@@ -617,6 +621,45 @@ def test_nothing_changes_where_ops_round(lines):
             assert a is None or a.tobytes() == b.tobytes()
         for a, b in zip(plain or (), swept(lines, Log(), ROUNDING) or (), strict=True):
             assert a is None or np.allclose(a, b, rtol=1e-12, atol=1e-13)
+
+
+class Nosy(tape.OpHook):
+    """Sees that each call comes with its other half, and looks at values now and then."""
+
+    def __init__(self):
+        self.open = []
+        self.calls = 0
+
+    def note(self, op, variables, ends):
+        if ends:
+            assert self.open.pop() == op.name
+        else:
+            self.open.append(op.name)
+        self.calls += 1
+        if not self.calls % 3:
+            values_of(variables)
+
+    def forward_preprocess(self, op, inputs):
+        self.note(op, inputs, ends=False)
+
+    def forward_postprocess(self, op, inputs, outputs):
+        self.note(op, outputs, ends=True)
+
+    def backward_preprocess(self, op, output_grads):
+        assert any(g is not None for g in output_grads)
+        self.note(op, output_grads, ends=False)
+
+    def backward_postprocess(self, op, input_grads):
+        self.note(op, input_grads, ends=True)
+
+
+@pytest.mark.parametrize("number", [0, 2, 5, 9])
+def test_programs_of_all_kinds_agree_with_jax_under_a_hook_that_looks(number):
+    hook = Nosy()
+    with hook:
+        check(make_program(random.Random(number)))  # noqa: S311 - a program by its number
+    assert hook.calls
+    assert not hook.open
 
 
 def reversed_order(monkeypatch):
