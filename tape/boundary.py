@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from tape import jaxapi
-from tape.errors import LeakedTracerError
+from tape.errors import LeakedTracerError, LostGradientError
 from tape.pullback import differentiable
 from tape.segment import LOCAL, Handle
 from tape.trie import RECORD
@@ -22,6 +22,7 @@ __all__ = [
     "awaited",
     "brought",
     "capture_message",
+    "captured",
     "check_no_leak",
     "gone",
     "is_traced",
@@ -59,10 +60,24 @@ def capture_message(name: str, variable: Handle) -> str:
     """Say which Variable a lifted function captured."""
     aval = variable._place.kind.aval
     called = f" {variable._extra.name!r}" if variable._extra is not None and variable._extra.name else ""
+    what = "that requires grad" if variable._place.kind.requires_grad else "with a gradient that was taken without recording"
     return (
-        f"lift: the function {name!r} captures a Variable{called} that requires grad (shape {aval.shape}, dtype {aval.dtype}), whose gradient "
+        f"lift: the function {name!r} captures a Variable{called} {what} (shape {aval.shape}, dtype {aval.dtype}), whose gradient "
         "would be lost; pass it as an argument, or capture variable.detach()"
     )
+
+
+def captured(variable: Handle) -> None:
+    """Note that the raw JAX function that is being traced reads a Variable.
+
+    Raises:
+        LostGradientError: it is none of its arguments, and its gradient would be lost.
+
+    """
+    kind = variable._place.kind
+    if kind.requires_grad or (kind.unrecorded and not is_traced(variable)):
+        raise LostGradientError(capture_message(str(LOCAL.lifting), variable))
+    LOCAL.reads.append((variable, variable._cell))
 
 
 def writing(variable: Handle) -> bool:

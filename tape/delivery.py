@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from tape.kinds import Place
 from tape.methods import detach
 from tape.outcome import ARRAY, GRADIENT, MADE, PLAIN, SAME, Tree
 from tape.program import look, run_pending
 from tape.record import handle
-from tape.segment import LOCAL, Extra, extra_of
+from tape.segment import LOCAL, Extra, extra_of, outside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -113,7 +112,7 @@ class Delivery:
         """Take the Variables that will be written to out of their segments, so that from then on only their cells change."""
         for v in self._written:
             if v._segment is not None or v._place.slot != -1:
-                v._segment, v._place = None, Place(-1, v._place.kind)
+                v._segment, v._place = None, outside(v._place, v._segment)
         self.normal = True
 
     def deliver(self, results: Sequence[Any]) -> Any:

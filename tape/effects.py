@@ -15,14 +15,14 @@ from tape.captures import Captures
 from tape.errors import TapeRuntimeError
 from tape.handles import take_away
 from tape.jaxapi import Tracer
-from tape.kinds import Place
 from tape.record import handle
-from tape.segment import LOCAL, Cell, Extra, Handle, LeafNode, no_segment
+from tape.segment import LOCAL, Cell, Extra, Handle, LeafNode, no_segment, outside
 from tape.trie import user_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from tape.kinds import Place
     from tape.reach import Holder
 
 __all__ = ["Before", "Effects"]
@@ -114,7 +114,7 @@ class Effects(Captures):
                 boundary.awaited(cell, variable._segment, variable._place)
                 traced = captures.placeholder(variable._place.kind.aval)
             stand_in = self._stand_ins[key] = [traced]
-        made = handle(None, Place(-1, variable._place.kind), stand_in)
+        made = handle(None, outside(variable._place, variable._segment), stand_in)
         if variable._place.kind.requires_grad:
             made._extra = Extra()
             made._extra.node = self.node_of(variable, made)

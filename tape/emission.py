@@ -17,7 +17,7 @@ from tape.kinds import Place
 from tape.plan import ADD, Instruction, Plan
 from tape.program import run_pending
 from tape.record import handle
-from tape.replacement import replacement
+from tape.replacement import Called, replacement
 from tape.segment import LOCAL, Extra, LeafNode, Segment, SegmentClosedError, TracerMetError
 from tape.trie import SEGMENT_LIMIT, SWEEP, State, link
 
@@ -366,7 +366,9 @@ def run_hooks(hooks: dict[int, Callable[..., Any]], gradient: Any) -> Any:
         hook = hooks.get(key)  # it may have been removed by an earlier one
         if hook is None:
             continue
-        given = hook(gradient)
-        if given is not None:
-            gradient = replacement(f"hook {getattr(hook, '__name__', hook)!r}", gradient, given)
+        who = f"hook {getattr(hook, '__name__', hook)!r}"
+        with Called(who):
+            given = hook(gradient)
+            if given is not None:
+                gradient = replacement(who, gradient, given)
     return gradient

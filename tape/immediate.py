@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tape import boundary, jaxapi
-from tape.errors import LostGradientError
 from tape.failures import failed_entry
+from tape.kinds import MadePlace
 from tape.record import first_meeting, handle, place_in
-from tape.segment import LOCAL, Handle, Segment
-from tape.trie import CONSTANT
+from tape.segment import LOCAL, Handle, Segment, made_at
+from tape.trie import CONSTANT, user_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,9 +26,7 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     captures = LOCAL.captures
     for v in inputs:
         if LOCAL.lifting is not None:
-            if v._place.kind.requires_grad:
-                raise LostGradientError(boundary.capture_message(LOCAL.lifting, v))
-            LOCAL.reads.append((v, v._cell))
+            boundary.captured(v)
         slots.append(place_in(segment, v if captures is None else captures.inside(v)))
     child = first_meeting(segment, op, (op, *slots))
     segment.state = child
@@ -54,6 +52,9 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
             captures.adopt(cell)
         if differentiable:
             segment.saved[place.slot] = cell
+        elif place.kind.unrecorded:  # so short a structure is met everywhere, and the segment is not held
+            line = made_at(place, segment) if place.made.__class__ is int else user_line()
+            place = MadePlace(place.slot, place.kind, line)  # noqa: PLW2901
         made.append(handle(segment if place.kind.requires_grad else None, place, cell))
     segment.pending = False
     if not differentiable:

@@ -6,7 +6,19 @@ from typing import Any
 
 from tape.pullback import differentiable
 
-__all__ = ["DIFFERENTIABLE", "PLAIN", "UNRECORDED", "Kind", "LeafPlace", "Place", "Role", "kind_of", "kinds_of", "why_unrecorded"]
+__all__ = [
+    "DIFFERENTIABLE",
+    "PLAIN",
+    "UNRECORDED",
+    "Kind",
+    "LeafPlace",
+    "MadePlace",
+    "Place",
+    "Role",
+    "kind_of",
+    "kinds_of",
+    "why_unrecorded",
+]
 
 # How the results of an entry relate to gradients; integer and boolean ones are PLAIN whatever the entry is.  A further role is to be
 # unrecorded for a reason given in words: the words themselves.
@@ -55,12 +67,13 @@ def kinds_of(avals: tuple[Any, ...], role: Role) -> tuple[Kind, ...]:
     )
 
 
-def why_unrecorded(unrecorded: bool | str) -> str:
-    """Say why a value has no derivative on the tape, and what to do about it."""
+def why_unrecorded(unrecorded: bool | str, made: tuple[str, int] | None = None) -> str:
+    """Say why a value has no derivative on the tape (``made`` at which line of which file, if that is known), and what to do about it."""
     if isinstance(unrecorded, str):
-        return unrecorded
+        return unrecorded if made is None else f"{unrecorded} (it was made at {made[0]}:{made[1]})"
+    at = "" if made is None else f" at {made[0]}:{made[1]}"
     return (
-        "it is a gradient that was taken without recording (or a value that the forward of a tape.Function computed), so its own derivative "
+        f"it is a gradient that was taken without recording{at} (or a value that the forward of a tape.Function computed), so its own derivative "
         "would be lost; pass create_graph=True where the gradient was taken, or .detach() it to use it as a constant"
     )
 
@@ -71,10 +84,21 @@ class Place:
     __slots__ = ("kind", "slot")
 
     segment: Any = None  # a leaf's value comes from there (LeafPlace)
+    made: Any = None  # where in the user's files (MadePlace)
 
     def __init__(self, slot: int, kind: Kind) -> None:
         self.slot = slot
         self.kind = kind
+
+
+class MadePlace(Place):
+    """The place of an unrecorded value: the user's file and line where it was made, or the slot of a leaf that knows (of its segment)."""
+
+    __slots__ = ("made",)
+
+    def __init__(self, slot: int, kind: Kind, made: tuple[str, int] | int | None) -> None:
+        super().__init__(slot, kind)
+        self.made = made
 
 
 class LeafPlace(Place):

@@ -110,7 +110,7 @@ class _Splitter:
 
     def _array(self, value: Any) -> Any:
         kind = value._place.kind
-        if self.bake and not kind.requires_grad and (self.bake == "all" or np.dtype(kind.aval.dtype).kind in "iub"):
+        if self.bake and not (kind.requires_grad or kind.unrecorded) and (self.bake == "all" or np.dtype(kind.aval.dtype).kind in "iub"):
             array = look(value)
             if not isinstance(array, jaxapi.Tracer):
                 baked = Baked(np.asarray(array))
@@ -242,8 +242,8 @@ def on_values(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs:
         if isinstance(leaf, jaxapi.Tracer) or (isinstance(leaf, Handle) and isinstance(look(leaf), jaxapi.Tracer)):
             msg = f"{name}: needs the value of an argument, which is not known inside a JAX transformation; give static sizes, or call it outside"
             raise ConcretizationError(msg) from error
-        if isinstance(leaf, Handle) and leaf._place.kind.requires_grad and LOCAL.mode:
-            requiring = leaf._place.kind.aval
+        if isinstance(leaf, Handle) and (leaf._place.kind.requires_grad or leaf._place.kind.unrecorded) and LOCAL.mode:
+            requiring = leaf._place.kind
     values, options = jax.tree.map(_value, (args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
     with jaxapi.ensure_compile_time_eval():
         try:
@@ -251,8 +251,9 @@ def on_values(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs:
         except (TypeError, ValueError, IndexError) as e:
             raise (errors.wrap(e, name) or e) from e
     if requiring is not None and any(isinstance(x, _ARRAYS) and differentiable(x) for x in jax.tree.leaves(results)):
+        what = "a Variable that requires grad" if requiring.requires_grad else "a gradient that was taken without recording"
         msg = (
-            f"{name}: the result depends on the values of a Variable that requires grad (shape {requiring.shape}, dtype {requiring.dtype}) "
+            f"{name}: the result depends on the values of {what} (shape {requiring.aval.shape}, dtype {requiring.aval.dtype}) "
             "in a way that is not traced, so no gradient could flow; pass it detached (.detach()), or give the static size that the function offers"
         )
         raise LostGradientError(msg) from error

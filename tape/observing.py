@@ -18,7 +18,7 @@ from tape import record
 from tape.errors import TapeTypeError
 from tape.modes import Mode
 from tape.plan import FunctionOp
-from tape.replacement import replacements
+from tape.replacement import Called, replacements
 from tape.segment import LOCAL, Handle, see
 from tape.template import ARRAY, fill
 from tape.trie import user_line
@@ -290,10 +290,11 @@ class Observer:
     def _pass(self, op: SeenOp, method: str, gradients: Sequence[Any]) -> tuple[Any, ...]:
         present = tuple(gradients)
         for hook in self.of(op.name):
-            with _running(hook, method, op):
+            who = f"{type(hook).__name__}.{method}"
+            with _running(hook, method, op), Called(who):
                 given = getattr(hook, method)(op, present)
                 if given is not None:
-                    present = replacements(f"{type(hook).__name__}.{method}", present, given)
+                    present = replacements(who, present, given)
         return present
 
 

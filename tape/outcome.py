@@ -13,9 +13,9 @@ import jax
 from tape.conversion import as_array
 from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, UnrecordedGradientError
 from tape.jaxapi import Tracer
-from tape.kinds import Kind, Place, kind_of
+from tape.kinds import Kind, Place, kind_of, why_unrecorded
 from tape.reach import MISSING, Holder, spelled
-from tape.segment import Handle, LeafNode, Segment
+from tape.segment import Handle, LeafNode, Segment, made_at, outside
 from tape.trie import RECORD, State
 
 if TYPE_CHECKING:
@@ -145,13 +145,12 @@ class Outcome:
         """Say where a new Variable stands outside: on what segment, in which place, and whether gradients flow to it."""
         kind: Kind = v._place.kind
         if v._segment is None or not kind.requires_grad:
-            return None, Place(-1, kind), -1
-        released, hazard, reached = _origins(v._segment, v._place.slot)
-        if hazard:
+            return None, outside(v._place, v._segment), -1
+        released, reason, reached = _origins(v._segment, v._place.slot)
+        if reason is not None:
             unrecorded = UnrecordedGradientError(
-                f"a result of a function compiled by tape.jit (shape {kind.aval.shape}, dtype {kind.aval.dtype}) depends on a gradient that was "
-                "taken in it without recording, so its derivative would be lost; pass create_graph=True where the gradient is taken, or "
-                ".detach() it to use it as a constant"
+                f"a result of a function compiled by tape.jit (shape {kind.aval.shape}, dtype {kind.aval.dtype}) depends on a value that has no "
+                f"derivative on the tape: {reason}"
             )
             return (*self._end(kind, unrecorded), -1)
         if released:
@@ -240,11 +239,12 @@ def _holds_variables(content: Any) -> bool:
     return any(isinstance(x, (Handle, Tracer)) for x in jax.tree.leaves(content, is_leaf=lambda x: isinstance(x, Handle)))
 
 
-def _origins(segment: Segment, slot: int) -> tuple[bool, bool, set[Any]]:
-    """Walk back from a traced Variable: tell whether a sweep would meet a released entry or an unrecorded gradient, and which leaves."""
+def _origins(segment: Segment, slot: int) -> tuple[bool, str | None, set[Any]]:
+    """Walk back from a traced Variable: tell whether a sweep would meet a released entry, why something is unrecorded, and which leaves."""
     stack: list[tuple[Segment, int]] = [(segment, slot)]
     seen: set[Any] = set()
-    released = hazard = False
+    released = False
+    reason = None
     while stack:
         target = stack.pop()
         if target in seen:
@@ -264,9 +264,11 @@ def _origins(segment: Segment, slot: int) -> tuple[bool, bool, set[Any]]:
             if met == ends:
                 continue
             released = released or step.depth in segment.released
-            hazard = hazard or step.hazard is not None
+            if step.hazard is not None and reason is None:
+                place = segment.state.table[step.inputs[step.hazard]]
+                reason = why_unrecorded(place.kind.unrecorded, made_at(place, segment))
             wanted.update(s for s in step.inputs if segment.state.table[s].kind.requires_grad)
-    return released, hazard, seen
+    return released, reason, seen
 
 
 class _DeadEnd:

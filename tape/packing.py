@@ -94,9 +94,10 @@ class Packing:
 
         """
         state = segment.state
-        leaves = [place.slot for step in state.path() if step.kernel is None for place in step.places]
+        path = state.path()
+        leaves = [place.slot for step in path if step.kernel is None for place in step.places]
         cells = {**dict(zip(leaves, segment.leaves, strict=True)), **segment.saved}
-        own = {slot for slot, origin in segment.origins.items() if isinstance(origin, LeafNode)}
+        own = {slot for step in path if step.ends for slot in step.slots if isinstance(segment.origins.get(slot), LeafNode)}
         kept: dict[int, Any] = {}
         for slot in read:
             value = cells[slot][0]

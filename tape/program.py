@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape import boundary, execution, jaxapi, staging
 from tape.configuration import applying, configuration
-from tape.errors import LostGradientError
 from tape.failures import check_slots, salvage
 from tape.interpretation import needed_entries
 from tape.segment import LOCAL, Handle, close
@@ -60,9 +59,7 @@ class Program(execution.Execution):
 def look(variable: Handle) -> Any:
     """Return the variable's array, running what is pending if it must."""
     if LOCAL.lifting is not None:
-        if variable._place.kind.requires_grad:
-            raise LostGradientError(boundary.capture_message(LOCAL.lifting, variable))
-        LOCAL.reads.append((variable, variable._cell))
+        boundary.captured(variable)
     if LOCAL.captures is not None:
         variable = LOCAL.captures.inside(variable)
     value = variable._cell[0]

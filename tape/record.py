@@ -19,7 +19,20 @@ from tape.errors import TapeError
 from tape.failures import check_slots
 from tape.jaxapi import X64
 from tape.kinds import Place, kind_of
-from tape.segment import LOCAL, Cell, Handle, Segment, SegmentClosedError, TracerMetError, close, end_of, node_of, still_open, watched
+from tape.segment import (
+    LOCAL,
+    Cell,
+    Handle,
+    Segment,
+    SegmentClosedError,
+    TracerMetError,
+    close,
+    end_of,
+    made_at,
+    node_of,
+    still_open,
+    watched,
+)
 from tape.trie import State
 
 if TYPE_CHECKING:
@@ -206,6 +219,8 @@ def _enter(segment: Segment, variable: Handle) -> int:
         else:
             extra = variable._extra
             segment.origins[slot] = extra.node if extra is not None and extra.node is not None else node_of(variable)
+    elif kind.unrecorded:
+        segment.taken[slot] = made_at(place, origin)
     key = id(cell)
     while segment.epoch is not CHANGES.epoch:
         if watched() or not still_open(segment):

@@ -6,9 +6,40 @@ from typing import Any
 
 from tape import record
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError
-from tape.segment import Handle
+from tape.segment import LOCAL, Handle
 
-__all__ = ["replacement", "replacements"]
+__all__ = ["Called", "replacement", "replacements"]
+
+
+class Called:
+    """While a hook runs, and its result is taken: an array that it made of a value which it looked at has no derivative on the tape.
+
+    Args:
+        who: the hook, for the message.
+
+    """
+
+    __slots__ = ("_before", "looked", "who")
+
+    def __init__(self, who: str) -> None:
+        self.who = who
+        self.looked = False
+        self._before: Any = None
+
+    @property
+    def reason(self) -> str:
+        """Why the array has no derivative."""
+        return (
+            f"{self.who} returned an array that it computed outside the tape (by .value, raw jax.numpy or NumPy), so a second derivative through it "
+            "would be lost; compute it with tape.numpy, or return tape.constant(...) to say that it is a constant"
+        )
+
+    def __enter__(self) -> None:
+        self._before = LOCAL.glance
+        LOCAL.glance = self
+
+    def __exit__(self, *_: object) -> None:
+        LOCAL.glance = self._before
 
 
 def replacement(who: str, gradient: Any, given: Any) -> Any:

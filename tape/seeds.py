@@ -21,7 +21,7 @@ from tape.errors import (
 from tape.jaxapi import X64
 from tape.kernel import Op
 from tape.kinds import why_unrecorded
-from tape.segment import Handle
+from tape.segment import Handle, made_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,8 @@ def require_grad(function: str, argument: str, variable: Any) -> None:
     if kind.requires_grad:
         return
     if kind.unrecorded:
-        msg = f"{function}: {argument} has a value ({describe(variable)}) that has no derivative on the tape: {why_unrecorded(kind.unrecorded)}"
+        reason = why_unrecorded(kind.unrecorded, made_at(variable._place, variable._segment))
+        msg = f"{function}: {argument} has a value ({describe(variable)}) that has no derivative on the tape: {reason}"
         raise UnrecordedGradientError(msg)
     if argument == "inputs":
         msg = f"{function}: an input ({describe(variable)}) does not require grad; make it with tape.Variable(..., requires_grad=True)"

@@ -12,14 +12,14 @@ import weakref
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tape.configuration import CHANGES, Configuration, configuration, on_change
-from tape.kinds import LeafPlace
+from tape.kinds import LeafPlace, MadePlace, Place
 from tape.statistics import STATS
 from tape.trie import CONSTANT, RECORD, State, root
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tape.kinds import Kind, Place
+    from tape.kinds import Kind
 
 __all__ = [
     "LOCAL",
@@ -34,8 +34,10 @@ __all__ = [
     "end_of",
     "extra_of",
     "in_mode",
+    "made_at",
     "no_segment",
     "node_of",
+    "outside",
     "see",
     "set_mode",
     "still_open",
@@ -124,6 +126,20 @@ def end_of(segment: Segment, slot: int) -> LeafNode | None:
         return segment.origins.setdefault(slot, LeafNode(None))  # type: ignore[no-any-return]
 
 
+def made_at(place: Place, segment: Segment | None) -> tuple[str, int] | None:
+    """Return the user's file and line where an unrecorded value of a segment was made, if they are known."""
+    made = place.made
+    if made.__class__ is int:
+        return None if segment is None else segment.taken.get(made)
+    return made  # type: ignore[no-any-return]
+
+
+def outside(place: Place, segment: Segment | None) -> Place:
+    """Return the place, outside any segment, of a value that has this one in ``segment``."""
+    kind = place.kind
+    return MadePlace(-1, kind, made_at(place, segment)) if kind.unrecorded else Place(-1, kind)
+
+
 class SegmentClosedError(Exception):
     """The segment was run by another thread, or JAX's configuration changed: the entry belongs to another segment."""
 
@@ -165,6 +181,7 @@ class Segment:
         "saved",
         "serial",
         "state",
+        "taken",
         "trace",
     )
 
@@ -181,6 +198,7 @@ class Segment:
         self.entered: dict[int, int] = {}  # id(cell of a leaf) -> slot; self.leaves keeps the cells alive
         self.origins: dict[int, Any] = {}  # slot of a differentiable leaf, or of one that was cut -> LeafNode, or (segment, slot)
         self.leaf_places: list[weakref.ref[LeafPlace]] = []  # of leaves whose values this segment will give
+        self.taken: dict[int, tuple[str, int] | None] = {}  # slot of an unrecorded leaf -> the user's line where it was made
         self.functions: dict[int, Any] = {}  # first slot of a tape.Function's entry -> its context
         self.hooks: dict[int, dict[int, Callable[..., Any]]] = {}
         self.lines: dict[int, tuple[str, int]] = {}  # first slot of an entry that op hooks saw -> where it was recorded this time

@@ -104,7 +104,7 @@ def _first_positions(values: Any, wanted: Any) -> Any:
 
 
 def _requires_grad(values: Any) -> bool:
-    return bool(LOCAL.mode) and any(isinstance(v, Handle) and v._place.kind.requires_grad for v in values)
+    return bool(LOCAL.mode) and any(isinstance(v, Handle) and (v._place.kind.requires_grad or v._place.kind.unrecorded) for v in values)
 
 
 def _detached(value: Any) -> Any:

@@ -20,7 +20,7 @@ from tape.kernel import Op
 from tape.kinds import why_unrecorded
 from tape.plan import Plan, active_slots, plan_sweep
 from tape.program import forget, run_pending, sweepable
-from tape.segment import LOCAL, LeafNode, Segment, SegmentClosedError, end_of, in_mode
+from tape.segment import LOCAL, LeafNode, Segment, SegmentClosedError, end_of, in_mode, made_at
 from tape.trie import RECORD, SWEEP, State
 
 if TYPE_CHECKING:
@@ -304,12 +304,13 @@ class Sweep:
             raise ReleasedTapeError(msg)
         if plan.hazard is not None:
             step = plan.hazard
-            kind = segment.state.table[step.inputs[step.hazard]].kind  # type: ignore[index]
+            place = segment.state.table[step.inputs[step.hazard]]  # type: ignore[index]
+            kind = place.kind
             aval = kind.aval
             at = "" if step.where is None else f" ({step.where[0]}:{step.where[1]})"
             msg = (
                 f"{step.kernel.name}{at} uses a value of shape {aval.shape}, dtype {aval.dtype} that has no derivative on the tape: "  # type: ignore[union-attr]
-                f"{why_unrecorded(kind.unrecorded)}"
+                f"{why_unrecorded(kind.unrecorded, made_at(place, segment))}"
             )
             raise UnrecordedGradientError(msg)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tape.eviction import evict
-from tape.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, Place, Role
+from tape.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, MadePlace, Place, Role
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -127,9 +127,12 @@ class State:
         self.programs: dict[Hashable, Any] | None = None
         self.plans: dict[Hashable, Any] | None = None
 
-    def _add_slots(self, kinds: Sequence[Kind]) -> None:
+    def _add_slots(self, kinds: Sequence[Kind], made: tuple[str, int] | int | None = None) -> None:
         n = self.n_slots
-        if len(kinds) == 1:  # the usual case, without loops
+        if made is not None:  # they are unrecorded
+            self.places = tuple([MadePlace(n + i, kind, made) for i, kind in enumerate(kinds)])
+            self.slots = tuple(range(n, n + len(kinds)))
+        elif len(kinds) == 1:  # the usual case, without loops
             self.places = (Place(n, kinds[0]),)
             self.slots = (n,)
         else:
@@ -146,7 +149,7 @@ class State:
         """Make the state that follows when a leaf of this kind enters."""
         child = State(self, self.mode)
         child.ends = True
-        child._add_slots((kind,))
+        child._add_slots((kind,), child.n_slots if kind.unrecorded else None)
         found: State = enter(self, kind, child)
         return found
 
@@ -191,6 +194,7 @@ class State:
             elif kind.unrecorded and tainted is None and i < arguments:
                 tainted = i
         role: Role = PLAIN
+        child.where = made = user_line()
         if ends:
             role = DIFFERENTIABLE
         elif (reason := getattr(op, "unrecorded", None)) is not None and self.mode != CONSTANT:
@@ -201,15 +205,15 @@ class State:
                 kernel = kernel.augmented()
                 child.hazard = tainted
             elif tainted is not None:
-                known = table[inputs[tainted]].kind.unrecorded
-                role = known if isinstance(known, str) else UNRECORDED
+                place = table[inputs[tainted]]
+                role = place.kind.unrecorded if isinstance(place.kind.unrecorded, str) else UNRECORDED
+                made = place.made
         elif self.mode == SWEEP and (differentiable_input or tainted is not None):
             role = UNRECORDED
         child.ends = ends
         child.kernel = kernel
-        child._add_slots(kernel.kinds(role))
+        child._add_slots(kernel.kinds(role), None if role in (PLAIN, DIFFERENTIABLE) else made)
         child.quick = child.place is not None and not child.full
-        child.where = user_line()
         if kernel.transient:
             child.known, child.hash = False, 0
             return child
@@ -226,6 +230,7 @@ class State:
         n = self.n_slots
         child.table = table = self.table[:n]  # a list of its own: what follows takes time, and other threads may grow the old one
         child.depth = depth = self.depth + len(written)
+        made = user_line()
         lines = []
         for op, inputs, where in written:
             kernel = op if hasattr(op, "kinds") else op.kernel_of(tuple([table[s].kind for s in inputs]))
@@ -237,7 +242,7 @@ class State:
                     break
             start = n
             for kind in kernel.kinds(role):
-                table.append(Place(n, kind))
+                table.append(Place(n, kind) if role == PLAIN else MadePlace(n, kind, made))
                 n += 1
             lines.append(Line(kernel, inputs, (start,) if n == start + 1 else tuple(range(start, n)), where, depth))
         child.n_slots = n

@@ -31,7 +31,7 @@ from tape.pullback import differentiable
 from tape.record import handle, leaf
 from tape.replay import replayed
 from tape.seeds import describe
-from tape.segment import LOCAL, Extra, Handle, end_of, extra_of
+from tape.segment import LOCAL, Extra, Handle, end_of, extra_of, outside
 from tape.staging import record_staged
 
 if TYPE_CHECKING:
@@ -351,6 +351,8 @@ class Variable(Convertible):
             msg = f"deepcopy: only leaves can be copied deeply ({describe(self)} was produced by an op); detach() it first"
             raise TapeValueError(msg)
         copied = Variable(look(self), requires_grad=self.requires_grad, name=self.name)
+        if self._place.kind.unrecorded:
+            copied._place = outside(self._place, self._segment)
         if self.grad is not None:
             copied.grad = self.grad.detach()
         memo[id(self)] = copied

@@ -17,7 +17,7 @@ from tape.modes import enable_grad
 from tape.plan import behind
 from tape.program import look
 from tape.pullback import differentiable
-from tape.segment import Handle, LeafNode, in_mode
+from tape.segment import Handle, LeafNode, in_mode, made_at
 from tape.sweep import target_of
 from tape.trie import SWEEP
 
@@ -74,6 +74,7 @@ class Call:
         self.inputs: list[Any] = []
         self._variables = any(isinstance(x, Handle) for x in flatten((args, kwargs))[0])
         self._outer = False
+        self._unrecorded = False
         leaves, self.tree = flatten(tuple(args[i] for i in chosen))
         with enable_grad():
             self.inputs = [self._input(x) for x in leaves]
@@ -103,6 +104,7 @@ class Call:
                 return record.record(_ALIAS, (value,))
             if self._allow_int and not differentiable(value._place.kind.aval):
                 return value
+            self._unrecorded = self._unrecorded or bool(value._place.kind.unrecorded)
             value = look(value)
         array = _array(self.name, value)
         if not differentiable(array):
@@ -139,19 +141,23 @@ class Call:
         if self.plain:
             return jax.tree.map(_plain, tree, is_leaf=lambda x: isinstance(x, Handle))
         if not self.nested:
-            return jax.tree.map(
-                lambda x: detach(x) if isinstance(x, Handle) and x._place.kind.requires_grad else x, tree, is_leaf=_is_handle
-            )
+            end = _unrecorded if self._unrecorded else detach
+            return jax.tree.map(lambda x: end(x) if isinstance(x, Handle) and x._place.kind.requires_grad else x, tree, is_leaf=_is_handle)
         return tree
 
     def settle(self) -> None:
         """Give up the differentiable outputs of a plain call, once swept: what only another sweep from them would read is not kept."""
         if self.plain:
-            self.outputs = in_mode(SWEEP, lambda: [record.record(_ALIAS, (v,)) if v._place.kind.requires_grad else v for v in self.outputs])
+            self.outputs = [_unrecorded(v) if v._place.kind.requires_grad else v for v in self.outputs]
 
     def output(self) -> Any:
         """Return the function's output as the caller wants it."""
         return self.result(jax.tree.unflatten(self.output_tree, self.outputs))
+
+
+def _unrecorded(variable: Any) -> Any:
+    """Return the same value, through which no sweep goes, and which remembers it."""
+    return in_mode(SWEEP, record.record, _ALIAS, (variable,))
 
 
 def _check_recorded(name: str, variable: Any) -> None:
@@ -159,7 +165,7 @@ def _check_recorded(name: str, variable: Any) -> None:
     if kind.unrecorded:
         msg = (
             f"{name}: the function returns a value (shape {kind.aval.shape}, dtype {kind.aval.dtype}) that has no derivative on the tape: "
-            f"{why_unrecorded(kind.unrecorded)}"
+            f"{why_unrecorded(kind.unrecorded, made_at(variable._place, variable._segment))}"
         )
         raise UnrecordedGradientError(msg)
 
