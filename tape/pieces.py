@@ -62,7 +62,8 @@ def _cut(plan: Plan, groups: Sequence[Sequence[int]]) -> Iterable[Piece]:
         made_before.update(value for step in before for value in _numbers(step.results))
         parts.append([*before, *steps[start:end]])
     handed = [{values[slot] for group, e in zip(groups, ends, strict=True) if e == end for slot in group} for end in cuts]
-    handed[-1].update(values.values())
+    grouped = {slot for group in groups for slot in group}
+    handed[-1].update(value for slot, value in plan.outputs if slot not in grouped)
     inputs = [_read(part) for part in parts]
     later: set[int] = set()
     pieces = []

@@ -19,7 +19,7 @@ from tape.statistics import STATS
 from tape.trie import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tape.kinds import Kind
     from tape.segment import Segment
@@ -34,6 +34,8 @@ def _baseline() -> int:
 
 
 _ONLY_SEGMENT = _baseline()
+_KEPT: dict[int, list[Any]] = {0: [None]}
+_ALONE = sys.getrefcount(_KEPT[0])  # the same, where it is looked up
 
 
 class Program(execution.Execution):
@@ -167,6 +169,28 @@ def forget(segment: Segment) -> None:
     segment.saved = {}
     segment.roots = {}
     segment.functions = {}
+
+
+def thin(segment: Segment, slots: Iterable[int]) -> None:
+    """Drop some of the values that a segment keeps, unless somebody else holds them: a later sweep that reads them computes them again."""
+    if segment.trace is not None or segment.packing is not None or segment.failed or _acts(segment.state):
+        return
+    with segment.lock:
+        saved = segment.saved
+        for slot in slots:
+            if slot in saved and sys.getrefcount(saved[slot]) <= _ALONE:
+                del saved[slot]
+        segment.kept = tuple(saved)
+
+
+def _acts(state: State) -> bool:
+    """Tell whether an entry has side effects, so that it must not run again."""
+    if state.plans is None:
+        state.plans = {}
+    found: bool | None = state.plans.get("acts")
+    if found is None:
+        found = state.plans["acts"] = any(step.kernel is not None and bool(step.kernel.jaxpr.effects) for step in state.path())
+    return found
 
 
 def _program(state: State, live: tuple[int, ...], released: frozenset[int], packs: bool) -> Program:

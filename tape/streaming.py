@@ -16,7 +16,7 @@ from tape.failures import check_slots
 from tape.gathering import gathering
 from tape.jaxapi import X64
 from tape.pieces import pieces_of
-from tape.program import run_pending
+from tape.program import run_pending, thin
 from tape.seeds import describe, need_sixty_four_bits, require_grad, seeds_of, variables
 from tape.segment import LOCAL, LeafNode, SegmentClosedError, in_mode, no_segment
 from tape.sweep import Sweep, resolved, target_of
@@ -39,7 +39,8 @@ def stream_gradients(outputs: Any, grad_outputs: Any = None, *, inputs: Any = No
     What was used last comes first.  When a leaf comes, everything that uses it has been swept and its gradient is being computed, while
     nothing that only others need has begun: so its value may be replaced, or its gradient sent away, while the sweep goes on.  The
     arguments are checked, and what is pending is run, at the call.  At its end the iterator releases what was swept, as :func:`backward`
-    does; one that is dropped or closed before, or that raised, releases nothing, and a later sweep gives the same gradients.
+    does.  One that is dropped or closed before, or that raised, releases nothing: a later sweep gives the same gradients, and computes again
+    what this one had no more use for and let go.
 
     Args:
         outputs: the roots: a Variable or a sequence of them, of any shapes.
@@ -158,6 +159,7 @@ class _Stream:
                 for value in piece.used:
                     values.pop(value, None)
                 _run(gradient for _, gradient in found)
+                thin(segment, piece.used)
             if found:
                 yield found
 

@@ -639,3 +639,88 @@ def test_contract_18_op_hooks_see_each_entry_in_its_turn():
         assert [name.split()[0] for name in order.seen] == ["to", "from"] * 2
         close(next(stream)[1], 8 * A * np.cos(A))
         assert [name.split()[0] for name in order.seen] == ["to", "from"] * 3
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------------
+
+
+def test_contract_18_a_gradient_that_is_dropped_is_free_at_once():
+    parameters = layers()
+    for _ in range(3):
+        arrays = []
+        for _, gradient in tape.stream_gradients(loss_of(parameters)):
+            arrays.append(weakref.ref(gradient.value))
+            del _, gradient
+            assert arrays[-1]() is None
+
+
+def test_contract_18_residuals_are_freed_as_the_sweep_goes(stats):
+    """And computed again, should the stream be given up."""
+    parameters = layers()
+    expected = jax.grad(lambda ps: _jax_loss(ps))([p.value for p in parameters])
+    for taken in range(len(parameters)):
+        loss = loss_of(parameters)
+        stream = tape.stream_gradients(loss)
+        kept = [stats.live_bytes]
+        for _ in range(taken):
+            next(stream)
+            kept.append(stats.live_bytes)
+        assert kept == sorted(kept, reverse=True)
+        assert taken < 4 or kept[-1] < kept[0]
+        stream.close()
+        for p in parameters:
+            p.zero_grad()
+        loss.backward()
+        for p, value in zip(parameters, expected, strict=True):
+            close(p.grad, value)
+
+
+def _jax_loss(values):
+    h = jnp.ones((2, 8))
+    for w, b in zip(values[::2], values[1::2], strict=True):
+        h = jnp.tanh(h @ w + b)
+    return (h * h).sum()
+
+
+def test_contract_18_what_has_effects_runs_once():
+    """So the values that its sweep reads are not let go and computed again."""
+    ran = []
+
+    def note(x):
+        ran.append(1)
+        return np.asarray(x)
+
+    noting = interop.lift(lambda x: jax.experimental.io_callback(note, jax.ShapeDtypeStruct((3,), jnp.float32), x))
+    x, w = tape.Variable(A), tape.Variable(A)
+    y = (noting(tape.constant(A)) * tnp.sin(x) * w).sum()
+    next(tape.stream_gradients(y))
+    assert len(ran) == 1
+    y.backward()
+    assert len(ran) == 1
+    close(x.grad, A * A * np.cos(A))
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_18_packed_values_are_unpacked_in_their_turn():
+    unpacked = []
+    with tape.saved_value_hooks(lambda value: value, lambda value: unpacked.append(1) or value):
+        parameters = layers()
+        loss = loss_of(parameters)
+    counts = []
+    found = {}
+    for leaf, gradient in tape.stream_gradients(loss):
+        counts.append(len(unpacked))
+        found[leaf] = gradient
+    assert 0 < counts[0] < counts[-1]
+    for p, value in zip(parameters, jax.grad(_jax_loss)([p.value for p in parameters]), strict=True):
+        close(found[p], value)
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_18_hooks_over_several_variables():
+    x, w, z = tape.Variable(A), tape.Variable(A), tape.Variable(A)
+    order = []
+    tape.register_multi_grad_hook([x, w], lambda grads: order.append([g is not None for g in grads]))
+    tape.register_multi_grad_hook([x, z], lambda grads: order.append([g is not None for g in grads]))
+    order.extend("came" for _ in tape.stream_gradients((tnp.sin(x) * w).sum()))
+    assert order == ["came", [True, True], "came", [True, False]]
