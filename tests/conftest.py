@@ -1,11 +1,15 @@
 """Hypothesis profiles and the fixtures that all tests share."""
 
+import gc
 import os
+import pathlib
 
+import jax
 import pytest
 from hypothesis import settings
 
 import tape
+from tape import trie
 
 settings.register_profile("dev", max_examples=25, deadline=None)
 settings.register_profile("ci", max_examples=200, derandomize=True, print_blob=True, deadline=None)
@@ -19,3 +23,22 @@ def stats():
     counters = tape.stats()
     counters.reset()
     return counters
+
+
+MEMORY = 2 << 30  # bytes; without a limit each of two workers grows to 7 GB of compiled programs
+
+
+def resident():
+    """Bytes of memory that this process holds; 0 where the system does not tell."""
+    statm = pathlib.Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _bounded_memory():
+    """Drop compiled programs after a module that left too many of them."""
+    yield
+    if resident() > MEMORY:
+        trie._ROOTS.clear()
+        jax.clear_caches()
+        gc.collect()
