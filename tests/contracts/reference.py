@@ -28,7 +28,8 @@ class Value:
 
     @property
     def key(self):
-        return (self.node, self.index)
+        """Where a cotangent of it goes: to the entry, or where that output was cut off, to the leaf."""
+        return (self.node.cuts[self.index], 0) if self.index in self.node.cuts else (self.node, self.index)
 
 
 class Node:
@@ -44,7 +45,7 @@ class Node:
         self.hazard = any(v.unrecorded for v in inputs)
         self.hooks = {}  # by output: factors, in the order registered
         self.holders = {}  # by output: the Variables that retain their gradient; of a leaf: the Variable
-        self.reached = False  # a leaf's: by a sweep that looks at it
+        self.cuts = {}  # by output: the leaf that it became
 
 
 class Variable:
@@ -63,6 +64,12 @@ class Variable:
     @property
     def is_leaf(self):
         return self.value.node is None or self.value.node.vjp is None
+
+    def unchain(self):
+        """Cut the entry that made it off, for every later sweep."""
+        node, index = self.value.node, self.value.index
+        self.become_leaf(self.value.array)
+        node.cuts[index] = self.node
 
     def become_leaf(self, array):
         """Be a leaf that requires grad, the same one as before if it was one."""

@@ -231,8 +231,10 @@ class Run:
         v = self.pick(i)
         if v.theirs.is_leaf or any(v.theirs in h for h in v.theirs.value.node.holders.values()):
             return
+        if any(item is not v and item.theirs.requires_grad and item.theirs.value.key == v.theirs.value.key for item in self.pool):
+            raise VagueError  # another handle of what is cut
         v.ours.unchain()
-        v.theirs.become_leaf(v.theirs.value.array)
+        v.theirs.unchain()
 
     def retain(self, i):
         v = self.pick(i)
