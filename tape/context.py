@@ -174,7 +174,7 @@ class Context:
         """Call the user's backward; return one gradient (or None) per array argument."""
         with _Called(self, segment):
             if (
-                LOCAL.mode == RECORD
+                self._linear
                 and self._function.jvp is not None
                 and any(ct is not None and ct._place.kind.requires_grad for ct in cotangents)
             ):
@@ -229,14 +229,16 @@ class Context:
         return jax.tree.map(mark, returned, is_leaf=is_variable)
 
     def _pull_linear(self, segment: Segment, cotangents: Sequence[Any]) -> list[Any]:
-        """Call the user's backward on constants, and record that the result depends on the cotangents as the transpose of the user's jvp says."""
+        """Call the user's backward on constants, and record that the result depends on the cotangents as the transpose of the user's jvp says.
+
+        The rest of what the backward computes is not recorded: nothing but the seeds of this sweep is differentiated by.
+        """
         found = self.pull([None if ct is None else _constant(ct) for ct in cotangents])
         present = [i for i, ct in enumerate(cotangents) if ct is not None]
         returned = [i for i, g in enumerate(found) if g is not None]
         if returned:
-            # Differentiated by its seeds only, a sweep does not need the derivatives of what the backward computed of saved values.
-            arguments = len(present) if self._linear else len(present) + len(returned)
-            op = entry_op(self._function, f"{self._function.__name__}.backward", arguments, len(present), len(returned))
+            name = f"{self._function.__name__}.backward"
+            op = entry_op(self._function, name, len(present), len(present), len(returned))
             made = record_entry(op, [*[cotangents[i] for i in present], *[found[i] for i in returned]])
             target = made[0]._segment
             target.functions[made[0]._place.slot] = _Pushed(self, None if target is segment else segment, present, returned)

@@ -60,11 +60,12 @@ class _Call:
         self.parts = arguments.parts
         self.stripped = arguments.stripped()
 
-    def run(self, arrays: Sequence[Any], needs: tuple[bool, ...]) -> tuple[Context, list[Any]]:
-        """Call the forward; return its context and the outputs."""
+    def run(self, arrays: Sequence[Any], needs: tuple[bool, ...]) -> tuple[Context, dict[int, int], list[Any]]:
+        """Call the forward; return its context, which outputs Variables are (by the id of their cell), and the outputs."""
         context = Context(self.function, needs, self.avals, self.parts)
         context._traced = True
-        args, kwargs = refilled(self.stripped, [record.leaf(x) for x in arrays])
+        inputs = [record.leaf(x) for x in arrays]
+        args, kwargs = refilled(self.stripped, inputs)
         with _alone():
             outputs, _ = outputs_of(self.function, self.function.forward(context, *args, **kwargs))
         context._outputs = tuple([v._place.kind.aval for v in outputs])
@@ -72,7 +73,10 @@ class _Call:
         if marked:
             context._places = tuple(i for i, v in enumerate(outputs) if id(v._cell) not in marked)
         context._constants = []
-        return context, [look(v) for v in outputs]
+        positions = {id(v._cell): i for i, v in enumerate(outputs)}
+        for v in inputs:
+            positions.pop(id(v._cell), None)
+        return context, positions, [look(v) for v in outputs]
 
 
 class _Saved:
@@ -112,10 +116,18 @@ class _Static:
 _VARIABLE, _ARRAY = object(), object()
 
 
-def _saved(call: _Call, context: Context) -> _Saved:
+def _saved(call: _Call, context: Context, positions: dict[int, int], results: Sequence[Any]) -> _Saved:
+    """Take what a context holds; saved outputs are the results of the function, with its derivatives, as on the tape."""
     kept = None if context._saved is None else context._saved.value()
     leaves, tree = jax.tree.flatten((kept, dict(context.__dict__)), is_leaf=is_variable)
-    arrays = [look(x) if is_variable(x) else x for x in leaves if is_variable(x) or isinstance(x, jax.Array)]
+
+    def array(x: Any) -> Any:
+        if not is_variable(x):
+            return x
+        position = positions.get(id(x._cell))
+        return look(x) if position is None else results[position]
+
+    arrays = [array(x) for x in leaves if is_variable(x) or isinstance(x, jax.Array)]
     marks = [_VARIABLE if is_variable(x) else _ARRAY if isinstance(x, jax.Array) else x for x in leaves]
     return _Saved(arrays, _Static(call, context, tree, marks))
 
@@ -128,12 +140,14 @@ def _reverse_mode(call: _Call) -> Any:
 
     @jax.custom_vjp
     def fun(*arrays: Any) -> list[Any]:
-        return call.run(arrays, (False,) * len(arrays))[1]
+        return call.run(arrays, (False,) * len(arrays))[2]
 
     def forward(*primals: Any) -> Any:
         needs = tuple([bool(p.perturbed) and differentiable(a) for p, a in zip(primals, call.avals, strict=True)])
-        context, results = call.run([p.value for p in primals], needs)
-        return results, _saved(call, context)
+        arrays = [p.value for p in primals]
+        context, positions, _ = call.run(arrays, needs)
+        results = fun(*arrays)  # whose derivatives, of higher order, are the user's too
+        return results, _saved(call, context, positions, results)
 
     def backward(saved: _Saved, cotangents: Any) -> Any:
         return tuple(_pull(saved.context(), cotangents))
@@ -147,12 +161,13 @@ def _forward_mode(call: _Call) -> Any:
 
     @jax.custom_jvp
     def fun(*arrays: Any) -> list[Any]:
-        return call.run(arrays, (False,) * len(arrays))[1]
+        return call.run(arrays, (False,) * len(arrays))[2]
 
     def rule(primals: Any, tangents: Any) -> Any:
         moving = [i for i, t in enumerate(tangents) if not _is_zero(t)]
-        context, results = call.run(primals, tuple([i in moving for i in range(len(primals))]))
-        saved = _saved(call, context)
+        context, positions, _ = call.run(primals, tuple([i in moving for i in range(len(primals))]))
+        results = fun(*primals)
+        saved = _saved(call, context, positions, results)
         smooth = [i for i, x in enumerate(results) if differentiable(x) and (context._places is None or i in context._places)]
 
         def forward(residuals: Sequence[Any], linear: Sequence[Any]) -> list[Any]:

@@ -90,7 +90,8 @@ def _is_zero(tangent: Any) -> bool:
 
 
 def _traced(fun: Callable[..., Any], examples: Sequence[Any]) -> _Map:
-    return jaxapi.trace(fun, *[jaxapi.ShapedArray(x.shape, x.dtype) for x in map(jax.typeof, examples)])[0]
+    avals = [x if isinstance(x, jaxapi.ShapedArray) else jax.typeof(x) for x in examples]
+    return jaxapi.trace(fun, *[jaxapi.ShapedArray(x.shape, x.dtype) for x in avals])[0]
 
 
 def _run(*args: Any, pair: _Pair, residuals: int) -> Sequence[Any]:

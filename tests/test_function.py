@@ -167,6 +167,11 @@ def test_contract_26_the_users_backward_is_used_everywhere(way):
             close(g, e)
 
 
+def raw(f):
+    """Return a function of the tape as one of arrays that JAX sees through."""
+    return lambda x, y: f(tape.constant(x), tape.constant(y)).value
+
+
 SECOND = {
     "tape": lambda f: lambda x, y: tape.grad(lambda x, y: (tape.grad(f)(x, y) * B).sum(), argnums=(0, 1))(x, y),
     "tape in jax.jit": lambda f: jax.jit(SECOND["tape"](f)),
@@ -175,6 +180,8 @@ SECOND = {
     "jax of tape": lambda f: jax.grad(lambda x, y: (tape.grad(f)(x, y) * B).sum(), argnums=(0, 1)),
     "tape of jax": lambda f: tape.grad(lambda x, y: (interop.lift(jax.grad(interop.lower(f)))(x, y) * B).sum(), argnums=(0, 1)),
     "jvp of grad": lambda f: lambda x, y: tape.hvp(f, (x, y), (B, 0 * B)),
+    "raw jax": lambda f: jax.grad(lambda x, y: (jax.grad(raw(f))(x, y) * B).sum(), argnums=(0, 1)),
+    "raw jax of jit": lambda f: jax.grad(lambda x, y: (jax.grad(jax.jit(raw(f)))(x, y) * B).sum(), argnums=(0, 1)),
 }
 
 
@@ -834,3 +841,238 @@ def test_a_failing_backward_can_be_tried_again():
     fail.clear()
     y.backward()
     close(x.grad, A)
+
+
+# -- forward mode -----------------------------------------------------------------------------------------------------------------------
+
+
+class Bent(tape.Function):
+    """sin(x) * y, with three times its derivative, both ways: what is found must have come from the user's methods."""
+
+    calls: list[str] = []  # noqa: RUF012 - which method ran
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return tnp.sin(x) * y, x * 2
+
+    @staticmethod
+    def backward(ctx, g, h):
+        Bent.calls.append("backward")
+        x, y = ctx.saved
+        gx = 0 if g is None else 3 * tnp.cos(x) * y * g
+        return (gx if h is None else gx + 6 * h), None if g is None else 3 * tnp.sin(x) * g
+
+    @staticmethod
+    def jvp(ctx, dx, dy):
+        Bent.calls.append("jvp")
+        x, y = ctx.saved
+        terms = [3 * tnp.cos(x) * y * dx] if dx is not None else []
+        terms += [3 * tnp.sin(x) * dy] if dy is not None else []
+        return sum(terms[1:], start=terms[0]), None if dx is None else 6 * dx
+
+
+@jax.custom_jvp
+def bent(x, y):
+    return jnp.sin(x) * y, x * 2
+
+
+@bent.defjvp
+def _bent_jvp(primals, tangents):
+    (x, y), (dx, dy) = primals, tangents
+    return bent(x, y), (3 * jnp.cos(x) * y * dx + 3 * jnp.sin(x) * dy, 6 * dx)
+
+
+def bent_tape(x, y):
+    a, b = Bent.apply(x * 1.5, y)
+    return (a * tnp.tanh(b) * y).sum()
+
+
+def bent_jax(x, y):
+    a, b = bent(x * 1.5, y)
+    return (a * jnp.tanh(b) * y).sum()
+
+
+def vector_tape(x, y):
+    a, b = Bent.apply(x * 1.5, y)
+    return a * b * x
+
+
+def vector_jax(x, y):
+    a, b = bent(x * 1.5, y)
+    return a * b * x
+
+
+FORWARD = {
+    "jvp": lambda t, f: t.jvp(f, (A, B), (B, A)),
+    "jvp by one": lambda t, f: t.jvp(lambda x: f(x, B), (A,), (B,)),
+    "linearize": lambda t, f: t.linearize(f, A, B)[1](B, A),
+    "jacfwd": lambda t, f: t.jacfwd(f, argnums=(0, 1))(A, B),
+    "jacrev": lambda t, f: t.jacrev(f, argnums=(0, 1))(A, B),
+}
+SCALAR = {
+    "grad": lambda t, f: t.grad(f, argnums=(0, 1))(A, B),
+    "jvp of grad": lambda t, f: t.jvp(t.grad(f), (A, B), (B, A)),
+    "hessian": lambda t, f: t.hessian(f)(A, B),
+    "grad of jvp": lambda t, f: t.grad(lambda x, y: t.jvp(f, (x, y), (B, A))[1] ** 2, argnums=(0, 1))(A, B),
+    "jvp of jvp": lambda t, f: t.jvp(lambda x: t.jvp(f, (x, B), (B, A))[1], (A,), (B,)),
+    "grad of grad": lambda t, f: t.grad(lambda x, y: (t.grad(f)(x, y) * A).sum(), argnums=(0, 1))(A, B),
+    "grad of grad of grad": lambda t, f: t.grad(lambda x: (t.grad(lambda x: (t.grad(f)(x, B) ** 2).sum())(x) * A).sum())(A),
+    "jacrev of jacfwd": lambda t, f: t.jacrev(t.jacfwd(f))(A, B),
+}
+
+
+def compare(found, expected, tolerance=1e-4):
+    for f, e in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        close(f, e, tolerance)
+
+
+@pytest.mark.parametrize("way", FORWARD)
+def test_forward_mode_is_the_users(way):
+    expected = FORWARD[way](jax, vector_jax)
+    Bent.calls.clear()
+    compare(FORWARD[way](tape, vector_tape), expected)
+    assert ("jvp" in Bent.calls) == (way != "jacrev")
+    Bent.calls.clear()
+
+    def raw(x, y):
+        return vector_tape(tape.constant(x), tape.constant(y)).value
+
+    compare(jax.jit(lambda: FORWARD[way](jax, raw))(), expected)
+    assert ("jvp" in Bent.calls) == (way != "jacrev")
+    compare(jax.jit(lambda: FORWARD[way](tape, vector_tape))(), expected)
+
+
+@pytest.mark.parametrize("way", SCALAR)
+def test_contract_20_higher_derivatives_both_ways(way):
+    expected = SCALAR[way](jax, bent_jax)
+    compare(SCALAR[way](tape, bent_tape), expected, 5e-4)
+
+    def raw(x, y):
+        return bent_tape(tape.constant(x), tape.constant(y)).value
+
+    compare(SCALAR[way](jax, jax.jit(raw) if way in ("hessian", "grad of grad") else raw), expected, 5e-4)
+
+
+def test_forward_mode_under_vmap_and_scan():
+    def raw(x, y):
+        return vector_tape(tape.constant(x), tape.constant(y)).value
+
+    rows = np.stack([A, B, A + B])
+    for axes in ((0, 0), (None, 0)):
+        args = [rows if a == 0 else A for a in axes]
+        for f in (
+            lambda g: lambda x, y: jax.jvp(g, (x, y), (x + 1, y)),
+            lambda g: jax.jacfwd(g, argnums=(0, 1)),
+            lambda g: jax.jacrev(g, argnums=(0, 1)),
+            lambda g: jax.grad(lambda x, y: (jax.jvp(g, (x, y), (y, x))[1] ** 2).sum(), argnums=(0, 1)),
+        ):
+            compare(jax.vmap(f(raw), in_axes=axes)(*args), jax.vmap(f(vector_jax), in_axes=axes)(*args))
+    compare(
+        jax.vmap(jax.vmap(jax.grad(lambda x, y: raw(x, y).sum())))(rows, rows),
+        jax.vmap(jax.vmap(jax.grad(lambda x, y: vector_jax(x, y).sum())))(rows, rows),
+    )
+
+    def scanned(f):
+        return lambda x: jax.lax.scan(lambda c, r: (f(c, r), c), x, rows)[0]
+
+    compare(jax.jvp(scanned(raw), (A,), (B,)), jax.jvp(scanned(vector_jax), (A,), (B,)), 1e-3)
+    compare(jax.jit(jax.jacrev(scanned(raw)))(A), jax.jacrev(scanned(vector_jax))(A), 1e-3)
+
+    def on_tape(x):
+        return tape.lax.scan(lambda c, r: (vector_tape(c, r), c), x, tape.constant(rows))[0]
+
+    compare(tape.jacrev(on_tape)(A), jax.jacrev(scanned(vector_jax))(A), 1e-3)
+    compare(tape.jvp(on_tape, (A,), (B,)), jax.jvp(scanned(vector_jax), (A,), (B,)), 1e-3)
+    compare(tape.jvp(tape.jit(lambda x: vector_tape(x, B)), (A,), (B,)), jax.jvp(lambda x: vector_jax(x, B), (A,), (B,)))
+
+
+def test_forward_mode_without_a_jvp_differentiates_the_backward():
+    compare(tape.jacfwd(of_tape, argnums=(0, 1))(A, B), jax.grad(of_jax, argnums=(0, 1))(A, B))
+    # what the forward computed is a constant in it, as it must be; the value would be lost in a second derivative only
+    forward, backward, message = INTERMEDIATE["saved"]
+    lost = make(forward, backward, "Lost")
+    close(tape.jvp(lost.apply, (A,), (B,))[1], np.sin(2 * A) * B)
+    close(tape.jacfwd(lost.apply)(A), np.diag(np.sin(2 * A)))
+    with pytest.raises(UnrecordedGradientError, match=message):
+        tape.hvp(lambda x: lost.apply(x).sum(), (A,), (B,))
+    with pytest.raises(UnrecordedGradientError, match=message):
+        tape.grad(lambda x: tape.jvp(lost.apply, (x,), (B,))[1].sum())(A)
+
+
+@pytest.mark.parametrize("kind", ["saved", "once_differentiable", "once_differentiable, raw"])
+def test_forward_mode_of_a_backward_that_is_not_differentiated(kind):
+    forward, backward, message = INTERMEDIATE[kind]
+    slope = np.sin(2 * A) if kind == "saved" else np.cos(A)
+    if kind != "saved":
+        with pytest.raises(UnrecordedGradientError, match=message):
+            tape.jvp(make(forward, backward, "Lost").apply, (A,), (B,))
+    both = make(
+        forward,
+        backward,
+        "Lost",
+        jvp=lambda ctx, t: 2 * ctx.saved[1]["h"] * tnp.cos(ctx.saved[0]) * t if kind == "saved" else t * tnp.cos(ctx.saved[0]),
+    )
+    close(tape.jvp(both.apply, (A,), (B,))[1], slope * B)
+    close(tape.jacfwd(both.apply)(A), np.diag(slope))
+    close(
+        tape.jvp(lambda x: tnp.exp(both.apply(x * x)), (A,), (B,))[1],
+        jax.jvp(lambda x: jnp.exp(jnp.sin(x * x) ** (2 if kind == "saved" else 1)), (A,), (B,))[1],
+    )
+    x = tape.Variable(A)
+    both.apply(x).sum().backward()
+    close(x.grad, slope)
+    for attempt in (
+        lambda: tape.hvp(lambda x: both.apply(x).sum(), (A,), (B,)),
+        lambda: tape.hvp(lambda x: (both.apply(x) ** 2).sum(), (A,), (B,)),
+        lambda: tape.hessian(lambda x: (both.apply(x) ** 2).sum())(A),
+    ):
+        with pytest.raises(UnrecordedGradientError, match=message):
+            attempt()
+
+
+TANGENTS = {
+    "number": (lambda ctx, t: (t, t), RuleError, r"Two\.jvp returned 2 tangents for 1 outputs"),
+    "shape": (
+        lambda ctx, t: t.sum(),
+        GradientShapeError,
+        r"Two\.jvp returned a tangent of shape \(\) for output 0, which has shape \(3,\)",
+    ),
+    "dtype": (lambda ctx, t: t.astype("float16"), GradientDtypeError, r"Two\.jvp returned a tangent of dtype float16 for output 0"),
+    "type": (lambda ctx, t: "t", GradientDtypeError, r"Two\.jvp returned str as the tangent of output 0"),
+}
+
+
+@pytest.mark.parametrize("kind", TANGENTS)
+def test_contract_09_a_wrong_tangent_is_named(kind):
+    jvp, error, words = TANGENTS[kind]
+    wrong = make(lambda ctx, x: x * 1, lambda ctx, g: g, "Two", jvp=jvp)
+    with pytest.raises(error, match=words):
+        tape.jvp(wrong.apply, (A,), (B,))
+    with pytest.raises(error, match=words):
+        jax.jvp(lambda x: wrong.apply(tape.constant(x)).value, (A,), (B,))
+    x = tape.Variable(A)
+    wrong.apply(x).sum().backward()
+    close(x.grad, np.ones(3))
+
+
+def test_a_tangent_may_be_none_or_materialized():
+    seen = []
+
+    def jvp(ctx, t, s):
+        seen.append((t, s))
+        return None if t is None else t * 5
+
+    for materialize in (False, True):
+        made = make(
+            lambda ctx, x, y, m=materialize: ctx.set_materialize_grads(m) or x * y,
+            lambda ctx, g: (5 * g, None if g is None else 0 * g),
+            jvp=jvp,
+        )
+        close(tape.jvp(lambda x, made=made: made.apply(x, B), (A,), (B,))[1], 5 * B)
+        close(jax.jvp(lambda x, made=made: made.apply(tape.constant(x), B).value, (A,), (B,))[1], 5 * B)
+        assert all((s is None) != materialize for _, s in seen)
+        seen.clear()
+        none = make(lambda ctx, x: x * 1, lambda ctx, g: g, jvp=lambda ctx, t: None)
+        close(tape.jvp(none.apply, (A,), (B,))[1], 0 * A)
+        close(jax.jvp(lambda x, none=none: none.apply(tape.constant(x)).value, (A,), (B,))[1], 0 * A)

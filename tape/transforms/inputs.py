@@ -24,7 +24,7 @@ from tape.trie import SWEEP
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Call", "flatten", "positions"]
+__all__ = ["Call", "check_recorded", "flatten", "positions"]
 
 _ALIAS = Op("alias", lambda x: x)
 
@@ -93,7 +93,7 @@ class Call:
         outputs, self.output_tree = flatten(result)
         self.outputs: list[Any] = [x if isinstance(x, Handle) else record.constant(_array(name, x)) for x in outputs]
         for v in self.outputs:
-            _check_recorded(name, v)
+            check_recorded(name, v)
         self.nested = self._outer or self._depends_on_others()
         self.plain = not self._variables and not self.nested
 
@@ -160,11 +160,12 @@ def _unrecorded(variable: Any) -> Any:
     return in_mode(SWEEP, record.record, _ALIAS, (variable,))
 
 
-def _check_recorded(name: str, variable: Any) -> None:
+def check_recorded(name: str, variable: Any) -> None:
+    """Refuse to take a value for a constant that was computed from differentiable ones without recording."""
     kind = variable._place.kind
     if kind.unrecorded:
         msg = (
-            f"{name}: the function returns a value (shape {kind.aval.shape}, dtype {kind.aval.dtype}) that has no derivative on the tape: "
+            f"{name}: what the function computes (shape {kind.aval.shape}, dtype {kind.aval.dtype}) has no derivative on the tape: "
             f"{why_unrecorded(kind.unrecorded, made_at(variable._place, variable._segment))}"
         )
         raise UnrecordedGradientError(msg)

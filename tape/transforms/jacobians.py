@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from tape import record
 from tape.errors import TapeTypeError, TapeValueError
 from tape.kernel import Op
-from tape.segment import Handle
+from tape.segment import LOCAL, Handle
 from tape.sweep import Sweep, target_of
 from tape.transforms.first_order import _check_callable, pull
-from tape.transforms.inputs import Call, _array, flatten, positions
+from tape.transforms.inputs import Call, _array, check_recorded, flatten, positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +33,14 @@ class Linear:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.seeds = [record.leaf(jnp.zeros(v.shape, v.dtype), requires_grad=v._place.kind.requires_grad) for v in call.outputs]
-        self.pulled = pull(call, call.outputs, self.seeds, create_graph=True)
+        before, LOCAL.linear = LOCAL.linear, not call.nested
+        try:
+            self.pulled = pull(call, call.outputs, self.seeds, create_graph=True)
+        finally:
+            LOCAL.linear = before
+        for gradient in self.pulled:
+            if isinstance(gradient, Handle):
+                check_recorded(call.name, gradient)
 
     def push(self, tangents: Sequence[Any], batch: int | None = None) -> list[Any]:
         """Push tangents (one per input leaf; with ``batch``, stacked along a first axis) forward to the outputs."""

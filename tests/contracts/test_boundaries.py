@@ -300,7 +300,9 @@ def test_contract_26_jax_uses_the_backward_of_a_function():
         return Odd.apply(tape.constant(x)).value
 
     np.testing.assert_allclose(jax.jit(jax.grad(raw))(0.5), 10 * np.exp(0.5), rtol=1e-6)
-    np.testing.assert_allclose(jax.grad(jax.grad(raw))(0.5), 10 * np.exp(0.5), rtol=1e-6)  # JAX differentiates what was saved
+    np.testing.assert_allclose(jax.grad(jax.grad(raw))(0.5), 100 * np.exp(0.5), rtol=1e-6)  # the saved output is Odd's, with its derivative
+    x = tape.Variable(0.5)
+    np.testing.assert_allclose(float(tape.gradients(tape.gradients(Odd.apply(x), x, create_graph=True), x)), 100 * np.exp(0.5), rtol=1e-6)
 
 
 def test_contract_26_jax_wants_every_gradient_of_a_function():
