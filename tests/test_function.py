@@ -1067,3 +1067,55 @@ def test_a_tangent_may_be_none_or_materialized():
         none = make(lambda ctx, x: x * 1, lambda ctx, g: g, jvp=lambda ctx, t: None)
         close(tape.jvp(none.apply, (A,), (B,))[1], 0 * A)
         close(jax.jvp(lambda x, none=none: none.apply(tape.constant(x)).value, (A,), (B,))[1], 0 * A)
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_batched_sweep_calls_the_backward_once():
+    """A Jacobian of many rows traces the backward under ``jax.vmap``; one that looks at values is called row by row."""
+    calls = []
+    wide = np.linspace(0.1, 1, 30, dtype=np.float32)
+
+    def backward(ctx, g):
+        calls.append(g)
+        return 3 * g * tnp.cos(ctx.saved[0]) * ctx.scale
+
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.scale = wide
+        return tnp.sin(x)
+
+    sine = make(forward, backward)
+    expected = np.diag(3 * np.cos(wide) * wide)
+    for _ in range(3):
+        calls.clear()
+        close(tape.jacrev(sine.apply)(wide), expected)
+        assert 1 <= len(calls) <= 2
+    close(jax.jit(tape.jacrev(sine.apply))(wide), expected)
+    close(tape.jit(tape.jacrev(sine.apply))(tape.constant(wide)), expected)
+    looking = make(forward, lambda ctx, g: backward(ctx, g) * (1 if float(g.sum()) > 0 else 0))
+    calls.clear()
+    close(tape.jacrev(looking.apply)(wide), expected)
+    assert len(calls) >= len(wide)
+
+
+@pytest.mark.parametrize(
+    "way", [lambda t, f: t.jacrev(t.jacrev(f))(A, B), lambda t, f: t.jacfwd(t.jacrev(f))(A, B)], ids=["jacrev", "jacfwd"]
+)
+def test_contract_20_batched_sweeps_are_differentiated_again(way):
+    def on_tape(x, y):
+        return Odd.apply(x, y)["out"]
+
+    # jacfwd of a custom_vjp is none of JAX's; the derivative of its gradient is
+    expected = jax.jacrev(jax.jacrev(lambda x, y: odd(x, y)["out"]))(A, B)
+    compare(way(tape, on_tape), expected)
+
+
+def test_contract_21_in_batched_sweeps():
+    for kind in ("saved", "once_differentiable"):
+        forward, backward, message = INTERMEDIATE[kind]
+        lost = make(forward, backward, "Lost")
+        close(tape.jacrev(lost.apply)(A), np.diag(np.sin(2 * A) if kind == "saved" else np.cos(A)))
+        with pytest.raises(UnrecordedGradientError, match=f"{message}|forward of a tape.Function"):
+            tape.jacrev(tape.jacrev(lost.apply))(A)
