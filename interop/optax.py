@@ -9,9 +9,10 @@ import numpy as np
 import optax
 
 from interop.lift import lift
+from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen, following, policy_of, started, unscaled, widened
 from tape import record
 from tape.conversion import as_array
-from tape.errors import TapeTypeError, TapeValueError
+from tape.errors import SeedError, TapeTypeError, TapeValueError
 from tape.program import look, run_pending
 from tape.seeds import describe
 from tape.segment import LOCAL, Handle, extra_of, set_mode
@@ -20,7 +21,7 @@ from tape.trie import CONSTANT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Optimizer"]
+__all__ = ["DynamicLossScale", "LossScaleState", "Optimizer"]
 
 
 class Optimizer:
@@ -29,14 +30,22 @@ class Optimizer:
     Args:
         parameters: the leaves to train: a pytree of Variables (or one, or an iterator) that require grad.
         transformation: an ``optax.GradientTransformation``.
+        loss_scale: None; a number, or a :class:`DynamicLossScale`, by which backward passes are to be seeded (``optimizer.backward(loss)``,
+            or ``loss.backward(optimizer.loss_scale)``), and by which :meth:`step` divides their gradients.  A step whose gradients are
+            not all finite is skipped: parameters and optax's state stay as they are.
+
+            Parameters may be of float32, with a forward pass that casts them to float16 (master weights: what to prefer), or of float16
+            or bfloat16 themselves: then gradients are divided, and updates computed, in float32 (optax's state is, too), and only the
+            new values are rounded.  The optimizer keeps no float32 copies of such parameters, so updates below their precision are lost.
 
     Attributes:
         parameters: the pytree of Variables.
         state: optax's state, a pytree of arrays.
+        scaling: what the loss scale has come to, a :class:`LossScaleState` of arrays, or None.
 
     Raises:
-        TapeTypeError: something among the parameters is no Variable, or ``transformation`` is none of optax's.
-        TapeValueError: a parameter is no leaf or does not require grad, or is given twice.
+        TapeTypeError: something among the parameters is no Variable, ``transformation`` is none of optax's, or ``loss_scale`` is no number.
+        TapeValueError: a parameter is no leaf or does not require grad, or is given twice; ``loss_scale`` is not positive and finite.
 
     Example:
         >>> import optax, interop.optax, tape
@@ -46,10 +55,16 @@ class Optimizer:
         >>> optimizer.step()
         >>> round(float(w), 3)
         0.8
+        >>> optimizer = interop.optax.Optimizer([w], optax.sgd(0.1), loss_scale=1024)
+        >>> optimizer.zero_grad()
+        >>> optimizer.backward(w * w)
+        >>> optimizer.step()
+        >>> round(float(w), 3), int(optimizer.scaling.skipped)
+        (0.64, 0)
 
     """
 
-    def __init__(self, parameters: Any, transformation: Any) -> None:
+    def __init__(self, parameters: Any, transformation: Any, *, loss_scale: float | DynamicLossScale | None = None) -> None:
         if hasattr(parameters, "__next__") or (not isinstance(parameters, (Handle, list, tuple, dict)) and hasattr(parameters, "__iter__")):
             parameters = list(parameters)
         self.parameters = parameters
@@ -72,40 +87,102 @@ class Optimizer:
         if not (hasattr(transformation, "init") and hasattr(transformation, "update")):
             msg = f"Optimizer: transformation must be an optax.GradientTransformation, got {type(transformation).__name__}"
             raise TapeTypeError(msg)
+        policy = None if loss_scale is None else policy_of(loss_scale)
         self.transformation = transformation
         token = object()
         for p in self._leaves:
             extra_of(p).updater = token
         self._fitting: Any = None  # the place of the first result of an update that all Variables were seen to fit
         self._following: dict[Any, Any] = {}  # tree of a state -> tree of the next one
-        self.state = transformation.init(self._values())
+        values = jax.tree.unflatten(self._tree, [look(p) for p in self._leaves])
+        self._keep(transformation.init(values if policy is None else widened(values)), None if policy is None else started(policy))
         extended = optax.with_extra_args_support(transformation)
 
         def update(
             gradients: list[Any], values: list[Any], state: list[Any], tree: Any, extra: dict[str, Any]
         ) -> tuple[list[Any], list[Any]]:
+            known, scaling = jax.tree.unflatten(tree, state)
+            if policy is not None:
+                gradients, values, given = unscaled(gradients, scaling.scale), widened(values), values
             before = jax.tree.unflatten(self._tree, values)
-            updates, after = extended.update(jax.tree.unflatten(self._tree, gradients), jax.tree.unflatten(tree, state), before, **extra)
-            leaves, self._following[tree] = jax.tree.flatten(after)
-            return jax.tree.leaves(optax.apply_updates(before, updates)), leaves
+            updates, after = extended.update(jax.tree.unflatten(self._tree, gradients), known, before, **extra)
+            made = jax.tree.leaves(optax.apply_updates(before, updates))
+            if policy is not None:
+                finite = all_finite(gradients)
+                made, after = chosen(finite, made, given), chosen(finite, after, known)
+                scaling = following(policy, scaling, finite)
+            leaves, self._following[tree] = jax.tree.flatten((after, scaling))
+            return made, leaves
 
         self._update = lift(update)
 
     @property
     def state(self) -> Any:
         """Optax's state, a pytree of arrays; assigning replaces it."""
-        return jax.tree.unflatten(self._state_tree, [as_array(look(x)) if isinstance(x, Handle) else x for x in self._state])
+        return self._looked_at()[0]
 
     @state.setter
     def state(self, state: Any) -> None:
-        leaves, self._state_tree = jax.tree.flatten(state, is_leaf=_is_handle)
+        self._keep(state, self.scaling)
+
+    @property
+    def scaling(self) -> LossScaleState | None:
+        """What the loss scale has come to, as arrays; assigning replaces it.  None without one."""
+        return self._looked_at()[1]
+
+    @scaling.setter
+    def scaling(self, scaling: LossScaleState) -> None:
+        if self.loss_scale is None or not isinstance(scaling, LossScaleState):
+            wanted = "a LossScaleState" if self.loss_scale is not None else "None: this optimizer has no loss scale"
+            msg = f"Optimizer: scaling must be {wanted}, got {type(scaling).__name__}"
+            raise TapeTypeError(msg)
+        made = started(DynamicLossScale())
+        self._keep(self.state, LossScaleState(*[np.asarray(x, like.dtype).reshape(()) for x, like in zip(scaling, made, strict=True)]))
+
+    @property
+    def loss_scale(self) -> Any:
+        """The present loss scale, a constant Variable: the seed of backward passes.  None without one."""
+        return self._state[-len(LossScaleState._fields)] if self._scaled else None
+
+    def backward(self, loss: Any, **options: Any) -> None:
+        """Sweep back from a loss, seeded with the loss scale if there is one.
+
+        Gradients that were taken without the scale look like any others, so :meth:`step` would divide them as well: call this, or pass
+        ``optimizer.loss_scale`` to every ``backward()``.  Compute the loss in float32: a scale above 65504 is infinite in float16.
+
+        Args:
+            loss: a Variable of size 1.
+            options: as for :func:`tape.backward`.
+
+        Raises:
+            TapeTypeError: ``loss`` is no Variable.
+            SeedError: it has another size.
+
+        """
+        if not isinstance(loss, Handle):
+            msg = f"Optimizer.backward: loss must be a tape.Variable, got {type(loss).__name__}"
+            raise TapeTypeError(msg)
+        seed = self.loss_scale
+        aval = loss._place.kind.aval
+        if seed is not None and aval.shape:
+            if aval.size != 1:
+                msg = f"Optimizer.backward: a loss has one number, got shape {aval.shape}; reduce it, for instance with .mean()"
+                raise SeedError(msg)
+            seed = seed.reshape(aval.shape)
+        loss.backward(seed, **options)  # type: ignore[attr-defined]
+
+    def _looked_at(self) -> tuple[Any, LossScaleState | None]:
+        """Return optax's state and that of the loss scale, as arrays."""
+        leaves = [as_array(look(x)) if isinstance(x, Handle) else x for x in self._state]
+        return jax.tree.unflatten(self._state_tree, leaves)  # type: ignore[no-any-return]
+
+    def _keep(self, state: Any, scaling: LossScaleState | None) -> None:
+        leaves, self._state_tree = jax.tree.flatten((state, scaling), is_leaf=_is_handle)
+        self._scaled = scaling is not None
         self._state = [_kept(x) for x in leaves]  # Variables, so that a compiled step finds them and writes to them
 
-    def _values(self) -> Any:
-        return jax.tree.unflatten(self._tree, [look(p) for p in self._leaves])
-
     def step(self, **extra: Any) -> None:
-        """Apply one update from the ``.grad`` of every parameter.
+        """Apply one update from the ``.grad`` of every parameter, divided by the loss scale if there is one.
 
         A backward pass to these parameters alone, of a structure met before, waits for it: both run as one program.
 
@@ -161,7 +238,7 @@ class Optimizer:
             if LOCAL.captures is None and all(p._place.kind.aval == v._place.kind.aval for p, v in zip(self._leaves, values, strict=True)):
                 self._fitting = made[0]._place
         else:  # the first step of some transformations changes a dtype
-            self.state = jax.tree.unflatten(following, arrays[len(values) :])
+            self._keep(*jax.tree.unflatten(following, arrays[len(values) :]))
 
     def zero_grad(self) -> None:
         """Forget the gradients of all parameters (set them to None)."""
@@ -176,7 +253,9 @@ def _kept(value: Any) -> Any:
     """Return a leaf of the state as the optimizer keeps it: arrays in constant Variables, anything else as it is."""
     if isinstance(value, Handle):
         value = look(value)
-    return record.constant(value) if isinstance(value, (jax.Array, np.ndarray, np.generic)) else value
+    if isinstance(value, np.generic):
+        value = np.asarray(value)  # constants of equal scalars are one Variable, and these are assigned to
+    return record.constant(value) if isinstance(value, (jax.Array, np.ndarray)) else value
 
 
 def _is_handle(x: Any) -> bool:

@@ -16,7 +16,7 @@ from tape.configuration import sixty_four_bits
 from tape.errors import TapeValueError, UnconnectedError, check_flag
 from tape.program import run_pending
 from tape.recall import call_of
-from tape.replay import remember, replayed
+from tape.replay import is_plain, remember, replayed
 from tape.seeds import describe, need_sixty_four_bits, require_grad, seeds_of, variables
 from tape.segment import LOCAL, Handle, in_mode
 from tape.sweep import Sweep, target_of
@@ -60,16 +60,17 @@ def backward(
         array([2., 4.], dtype=float32)
 
     """
+    seed = grad_outputs[0] if grad_outputs.__class__ is list and len(grad_outputs) == 1 else grad_outputs
     plain = (
         isinstance(outputs, Handle)
-        and grad_outputs is None
+        and is_plain(seed)
         and inputs is None
         and ignore.__class__ is tuple
         and not ignore
         and (retain_graph is None or retain_graph is False)
         and create_graph is False
     )
-    if plain and replayed(outputs):
+    if plain and replayed(outputs, seed):
         return
     _check_flags("backward", retain_graph, create_graph)
     pending = LOCAL.segment()
@@ -94,7 +95,7 @@ def backward(
         for addition in made:
             boundary.check_no_leak("backward", addition.variable, addition.total)
         if plain and pending is not None and start is not None and outputs._segment is pending and not consumed:
-            remember(outputs, pending, start, entered, sweep, made)
+            remember(outputs, seed, pending, start, entered, sweep, made)
         retain = create_graph if retain_graph is None else retain_graph
         waits = plain and pending is not None and outputs._segment is pending and not pending.released and awaited(made)
         with contextlib.nullcontext() if retain else sweep.releasing():

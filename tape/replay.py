@@ -1,7 +1,7 @@
 """Replay: a plain ``backward()`` that was written before at the same point of the same tape, as one step of the trie.
 
-It applies to the common case (one pending root without a seed, leaves without hooks whose ``.grad`` is empty); everything else takes the
-general way in :mod:`tape.differentiation`, which also fills the cache here.  Where one optimizer updates all leaves, what was replayed stays
+It applies to the common case (one pending root, without a seed or with a constant one, leaves without hooks whose ``.grad`` is empty);
+everything else takes the general way in :mod:`tape.differentiation`, which also fills the cache here.  Where one optimizer updates all leaves, what was replayed stays
 pending until its step, and so is one program with the update.
 """
 
@@ -13,8 +13,9 @@ from tape.accumulation import Addition, assign, assign_first
 from tape.configuration import CHANGES
 from tape.failures import check_slots
 from tape.program import run_pending
+from tape.record import CONCRETE, place_in
 from tape.rules import registry
-from tape.segment import LOCAL, LeafNode
+from tape.segment import LOCAL, Handle, LeafNode, SegmentClosedError, TracerMetError
 from tape.trie import link
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tape.sweep import Sweep
     from tape.trie import State
 
-__all__ = ["remember", "replayed"]
+__all__ = ["is_plain", "remember", "replayed"]
 
 _new = object.__new__
 _BACKWARD = "backward"
@@ -42,8 +43,18 @@ class _Replay:
         self.entries = entries
 
 
-def replayed(root: Any) -> bool:
-    """Do what ``backward(root)`` does if it was done before at this point of the tape; tell whether it was."""
+def is_plain(seed: Any) -> bool:
+    """Tell whether a seed, or none, does not keep a backward pass from being replayed: it is a constant that has its value."""
+    return seed is None or (isinstance(seed, Handle) and not seed._place.kind.requires_grad and seed._cell[0].__class__ in CONCRETE)
+
+
+def _key(segment: Segment, root: Any, seed: Any) -> tuple[Any, ...]:
+    """Return what a backward pass is known by after its seed has entered, as it does first of all."""
+    return (_BACKWARD, root._place.slot, registry.revision(), None if seed is None else place_in(segment, seed))
+
+
+def replayed(root: Any, seed: Any = None) -> bool:
+    """Do what ``backward(root, seed)`` does if it was done before at this point of the tape; tell whether it was."""
     segment: Any = root._segment
     current: Any = LOCAL.segment()
     if (
@@ -56,7 +67,11 @@ def replayed(root: Any) -> bool:
         or segment.packing is not None
     ):
         return False
-    known: _Replay | None = segment.state.next.get((_BACKWARD, root._place.slot, registry.revision()))
+    try:
+        key = _key(segment, root, seed)
+    except (SegmentClosedError, TracerMetError):
+        return False
+    known: _Replay | None = segment.state.next.get(key)
     if known is None or (root._extra is not None and root._extra.assigned):
         return False
     origins = segment.origins
@@ -110,7 +125,7 @@ def replayed(root: Any) -> bool:
     return True
 
 
-def remember(root: Any, segment: Segment, start: State, entered: int, sweep: Sweep, made: Sequence[Addition]) -> None:
+def remember(root: Any, seed: Any, segment: Segment, start: State, entered: int, sweep: Sweep, made: Sequence[Addition]) -> None:
     """Keep a backward pass from ``root`` that began in ``start``, after ``entered`` leaves, and is written now, if it can be replayed."""
     if len(segment.leaves) != entered:
         return  # a replay would lack what entered with the sweep
@@ -130,4 +145,4 @@ def remember(root: Any, segment: Segment, start: State, entered: int, sweep: Swe
         if gradient is None or gradient._segment is not segment:
             return
         outputs.append((slot, gradient._place))
-    link(start, (_BACKWARD, root._place.slot, registry.revision()), _Replay(segment.state, tuple(outputs), plan.entries))
+    link(start, _key(segment, root, seed), _Replay(segment.state, tuple(outputs), plan.entries))

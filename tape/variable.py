@@ -29,7 +29,7 @@ from tape.leaves import made_leaf
 from tape.program import look, run_pending
 from tape.pullback import differentiable
 from tape.record import handle, leaf
-from tape.replay import replayed
+from tape.replay import is_plain, replayed
 from tape.seeds import describe
 from tape.segment import LOCAL, Extra, Handle, end_of, extra_of, outside
 from tape.staging import record_staged
@@ -207,13 +207,13 @@ class Variable(Convertible):
     ) -> None:
         """Sweep back from this Variable; see :func:`tape.backward`."""
         if (
-            grad is None
+            is_plain(grad)
             and inputs is None
             and ignore.__class__ is tuple
             and not ignore
             and (retain_graph is None or retain_graph is False)
             and create_graph is False
-            and replayed(self)
+            and replayed(self, grad)
         ):
             return
         differentiation.backward(
