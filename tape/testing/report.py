@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tape.testing.picture import page
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -77,6 +79,10 @@ class Report:
     def failures(self) -> tuple[ArgumentReport, ...]:
         """The entries that fail."""
         return tuple(a for a in self.arguments if a.verdict == "fail")
+
+    def _repr_html_(self) -> str:
+        """Show the table and pictures in a notebook."""
+        return page(self)
 
     def __str__(self) -> str:
         """Return the table, no line of which is longer than 100 columns."""

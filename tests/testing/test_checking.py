@@ -33,6 +33,15 @@ def test_what_is_right_is_not_blamed(name):
     assert check_gradients(fun, *args).verdict in {"pass", "inconclusive"}
 
 
+def test_a_report_shows_in_notebooks():
+    fun, args, _ = WRONG["no sum"]
+    with pytest.raises(GradientMismatch) as caught:
+        check_gradients(fun, *args, order=1)
+    shown = caught.value.report._repr_html_()
+    assert shown.count("<svg") == shown.count("</svg>") == 1
+    assert "missing the sum" in shown
+
+
 def test_an_infinite_derivative_is_inconclusive():
     report = check_gradients(jnp.sqrt, np.float32([0.0, 1.0]))
     assert report.verdict == "inconclusive"
