@@ -7,6 +7,7 @@ the entry of the tableau that changes least from its neighbours; that change, an
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -15,26 +16,27 @@ __all__ = ["STEPS", "Estimate", "derivatives"]
 RATIO = 1 / 3
 STEPS = 0.06 * RATIO ** np.arange(14)  # relative to the size of what is stepped over: from 6 % to 4e-8
 TAIL = 5  # of the smallest steps
+ORDERS = 8  # of extrapolation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Estimate:
-    """One derivative and its error; ``error`` is infinite where nothing can be said."""
+    """A derivative and its error, or an array of them; ``error`` is infinite where nothing can be said."""
 
-    value: float
-    error: float
+    value: Any
+    error: Any
 
     def apart(self, other: float, slack: float = 0.0) -> bool:
         """Tell whether ``other`` is beyond ten times the error."""
         return not abs(self.value - other) <= 10 * self.error + slack
 
 
-def derivatives(middle: float, right: np.ndarray, left: np.ndarray, noise: float) -> tuple[Estimate, Estimate, Estimate]:
-    """Estimate a derivative from values at steps :data:`STEPS` to the right and to the left.
+def derivatives(middle: Any, right: np.ndarray, left: np.ndarray, noise: Any) -> tuple[Estimate, Estimate, Estimate]:
+    """Estimate derivatives from values at steps :data:`STEPS` to the right and to the left.
 
     Args:
-        middle: the value at step zero.
-        right: the values at ``+STEPS``.
+        middle: the value at step zero, a number or one per function.
+        right: the values at ``+STEPS``, along the first axis.
         left: the values at ``-STEPS``.
         noise: how far off a value may be by rounding.
 
@@ -44,37 +46,39 @@ def derivatives(middle: float, right: np.ndarray, left: np.ndarray, noise: float
     Example:
         >>> import numpy as np
         >>> both, right, left = derivatives(0.0, np.abs(STEPS), np.abs(-STEPS), 0.0)
-        >>> round(both.value, 6), round(right.value, 6), round(left.value, 6)
+        >>> round(float(both.value), 6), round(float(right.value), 6), round(float(left.value), 6)
         (0.0, 1.0, -1.0)
 
     """
-    # Smooth values at the smallest steps lie on a line; what does not is rounding inside the function, which its size does not show.
-    bent = np.abs(right[-TAIL:] + left[-TAIL:] - 2 * middle)
-    noise = max(noise, float(np.max(np.where(np.isfinite(bent), bent, 0.0))))
-    both = _extrapolated((right - left) / (2 * STEPS), noise, RATIO**2, RATIO**2)
-    return both, _extrapolated((right - middle) / STEPS, noise, RATIO, RATIO), _extrapolated((middle - left) / STEPS, noise, RATIO, RATIO)
+    steps = STEPS.reshape(-1, *[1] * (np.ndim(right) - 1))
+    with np.errstate(invalid="ignore", over="ignore"):
+        # Smooth values at the smallest steps lie on a line; what does not is rounding inside the function, which its size does not show.
+        bent = np.abs(right[-TAIL:] + left[-TAIL:] - 2 * middle)
+        noise = np.maximum(noise, np.max(np.where(np.isfinite(bent), bent, 0.0), axis=0)) / steps
+        both = _extrapolated((right - left) / (2 * steps), noise, RATIO**2, RATIO**2)
+        return (
+            both,
+            _extrapolated((right - middle) / steps, noise, RATIO, RATIO),
+            _extrapolated((middle - left) / steps, noise, RATIO, RATIO),
+        )
 
 
-def _extrapolated(quotients: np.ndarray, noise: float, first: float, factor: float) -> Estimate:
+def _extrapolated(column: np.ndarray, rounding: np.ndarray, first: float, factor: float) -> Estimate:
     """Remove the leading power of the step again and again; keep the entry with the smallest error."""
-    column = np.asarray(quotients, float)
-    rounding = noise / STEPS
-    best = Estimate(float("nan"), float("inf"))
+    value = np.full(column.shape[1:], np.nan)
+    error = np.full(column.shape[1:], np.inf)
     power = first
-    for order in range(8):
+    for order in range(ORDERS):
         found = (column[1:] - power * column[:-1]) / (1 - power)
-        with np.errstate(invalid="ignore"):
-            change = np.maximum(np.abs(found - column[1:]), np.abs(found - column[:-1]))
-            change[1:] = np.maximum(change[1:], np.abs(found[1:] - found[:-1]))
-            change = change + 2 * rounding[order + 1 :]
+        change = np.maximum(np.abs(found - column[1:]), np.abs(found - column[:-1]))
+        change[1:] = np.maximum(change[1:], np.abs(found[1:] - found[:-1]))
+        change = change + 2 * rounding[order + 1 :]
         if order == 0:
             change[0] = np.inf  # one pair of steps says nothing of its own error
         change = np.where(np.isfinite(found) & np.isfinite(change), change, np.inf)
-        i = int(np.argmin(change)) if change.size else 0
-        if change.size and change[i] < best.error:
-            best = Estimate(float(found[i]), float(change[i]))
+        i = np.argmin(change, axis=0)[None]
+        least, best = np.take_along_axis(change, i, 0)[0], np.take_along_axis(found, i, 0)[0]
+        value, error = np.where(least < error, best, value), np.minimum(least, error)
         column = found
         power *= factor
-        if column.size < 3:
-            break
-    return best
+    return Estimate(value, error)

@@ -108,6 +108,10 @@ class Examination:
         self.probes = Probes(subject.leaves, subject.outputs, self.seed, explore=self.explore)
         self.nearby = next(b for b, pair in enumerate(self.probes.pairs) if pair.point == 1)
         self.sparse = {b for b, pair in enumerate(self.probes.pairs) if pair.why.endswith("alone")}
+        if not self.untraced:
+            self.value = Precise(self.value_jaxpr)
+            self.measurement: Any = Measurement(self.value, len(self.shapes))
+            self.measurement.prepare(self.probes.points[0], self.probes.cotangents[0])  # while the rule runs op by op
         eager = native.differentiate(self) if self.explore else None
         if self.failed:
             return
@@ -127,11 +131,10 @@ class Examination:
         """Prepare what computes rule and reference."""
         subject, n = self.subject, len(self.subject.leaves)
         if self.untraced:
-            self.measurement: Any = Untraced(subject.pull, subject.primal, self.seed)
+            self.measurement = Untraced(subject.pull, subject.primal, self.seed)
             return
         rule, _ = jaxapi.trace(lambda *a: tuple(itertools.chain(*subject.pull(a[:n], a[n:]))), *self.traced, *self.shapes)
-        self.rule, self.value = Precise(rule), Precise(self.value_jaxpr)
-        self.measurement = Measurement(self.rule, self.value, len(self.shapes))
+        self.rule = self.measurement.rule = Precise(rule)
         self._check_structure()
 
     @property
@@ -168,7 +171,10 @@ class Examination:
         """A cotangent has its primal's shape and dtype."""
         n = len(self.subject.leaves)
         try:
-            _, found = jaxapi.trace(lambda *a: tuple(self.subject.pull(a[:n], a[n:])[1]), *self.subject.leaves, *self.subject.outputs)
+            same = all(x.dtype == t.dtype for x, t in zip(self.subject.leaves, self.traced, strict=True))
+            found: Any = self.rule.closed.out_avals[len(self.shapes) :]
+            if not same:
+                _, found = jaxapi.trace(lambda *a: tuple(self.subject.pull(a[:n], a[n:])[1]), *self.subject.leaves, *self.subject.outputs)
         except Exception as e:  # noqa: BLE001 - as above
             self.raises(e)
             return

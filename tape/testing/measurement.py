@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -19,6 +20,8 @@ __all__ = ["Measurement", "bracket", "compiled", "stack", "user_rules"]
 
 BASIS = 64  # a gradient of so many elements can be had by forward mode, one element at a time
 TERMS = 1 << 12  # outputs that are kept apart
+_STEPS = np.concatenate([[0.0], STEPS, -STEPS])
+_BACKGROUND = concurrent.futures.ThreadPoolExecutor(1, "tape.testing")
 SLOTS = 4  # directions measured at once
 
 
@@ -45,7 +48,11 @@ class Measurement:
     """
 
     def __init__(
-        self, rule: Callable[..., Any], value: Callable[..., Any], outputs: int, reference: Callable[..., Any] | None = None
+        self,
+        value: Callable[..., Any],
+        outputs: int,
+        rule: Callable[..., Any] | None = None,
+        reference: Callable[..., Any] | None = None,
     ) -> None:
         self.rule = rule
         self._reference = reference
@@ -97,6 +104,7 @@ class Measurement:
     def _compared(self, item: Any) -> dict[str, Any]:
         xs, cts = item
         ys, r = self.reference(xs, cts)
+        assert self.rule is not None
         found = self.rule(*xs, *cts)
         return {"y": list(ys), "r": r, "rule_y": list(found[: self._outputs]), "g": list(found[self._outputs :])}
 
@@ -107,13 +115,20 @@ class Measurement:
         if len(tasks) > SLOTS:
             return [*self.slopes(tasks[:SLOTS]), *self.slopes(tasks[SLOTS:])]
         padded = [*tasks, *[tasks[-1]] * (SLOTS - len(tasks))]
+        arrays = [stack([t[i] for t in padded]) for i in range(3)]
         if self._values is None:
-            self._values = compiled(self._along)
-        steps = np.concatenate([[0.0], STEPS, -STEPS])
+            self.prepare(tasks[0][0], tasks[0][2])
         with jax.enable_x64(True):
-            found = self._values(*[stack([t[i] for t in padded]) for i in range(3)], steps)
+            found = self._values.result()(*arrays, _STEPS)
         terms, sizes = (np.asarray(a) for a in found)  # (task, step, term), (task,)
         return [bracket(terms[i], 4 * self.eps * float(sizes[i])) for i in range(len(tasks))]
+
+    def prepare(self, point: list[Any], cotangent: list[Any]) -> None:
+        """Have the program of :meth:`slopes` compiled in the background for arguments of these shapes."""
+        points, cotangents = ([jax.ShapeDtypeStruct((SLOTS, *a.shape), a.dtype) for a in x] for x in (point, cotangent))
+        with jax.enable_x64(True):
+            lowered = compiled(self._along).lower(points, points, cotangents, _STEPS)
+        self._values = _BACKGROUND.submit(lowered.compile)
 
     def _along(self, points: Any, directions: Any, cotangents: Any, steps: Any) -> Any:
         def one(item: Any) -> Any:
@@ -131,27 +146,27 @@ class Measurement:
         return jax.lax.map(one, (points, directions, cotangents))
 
 
-def _estimates(flat: np.ndarray, noise: float) -> tuple[Estimate, Estimate, Estimate]:
-    total = flat.sum(axis=1)
+def bracket(terms: np.ndarray, noise: float) -> tuple[Estimate, Estimate, Estimate]:
+    """Return the two-sided derivative of the sum, and the largest and the smallest that one-sided derivatives of its terms add up to.
+
+    Args:
+        terms: what is added up, along the second axis, at step zero and at all steps to the right and to the left.
+        noise: how far off the sum may be by rounding.
+
+    Returns:
+        Three estimates.
+
+    """
     n = len(STEPS)
-    return derivatives(float(total[0]), total[1 : n + 1], total[n + 1 :], noise)
-
-
-def bracket(flat: np.ndarray, noise: float) -> tuple[Estimate, Estimate, Estimate]:
-    """Return the two-sided derivative of the sum, and the largest and the smallest that one-sided derivatives of its terms add up to."""
-    both = _estimates(flat, noise)[0]
-    high, low, error = 0.0, 0.0, 0.0
-    moving = [j for j in range(flat.shape[1]) if np.any(flat[:, j] != flat[0, j])]
-    if len(moving) > 512:
-        _, right, left = _estimates(flat, noise)
-        high, low = max(right.value, left.value), min(right.value, left.value)
-        return both, Estimate(high, right.error + left.error), Estimate(low, right.error + left.error)
-    for j in moving:
-        _, right, left = _estimates(flat[:, j : j + 1], noise / len(moving))
-        high += max(right.value, left.value)
-        low += min(right.value, left.value)
-        error += right.error + left.error
-    return both, Estimate(high, error), Estimate(low, error)
+    total = terms.sum(axis=1)
+    both, _, _ = derivatives(total[0], total[1 : n + 1], total[n + 1 :], noise)
+    moving = terms[:, np.any(terms != terms[0], axis=0)]
+    if not moving.shape[1]:
+        return both, Estimate(0.0, 0.0), Estimate(0.0, 0.0)
+    _, right, left = derivatives(moving[0], moving[1 : n + 1], moving[n + 1 :], noise / moving.shape[1])
+    error = float(np.sum(right.error + left.error))
+    high, low = np.maximum(right.value, left.value), np.minimum(right.value, left.value)
+    return both, Estimate(float(np.sum(high)), error), Estimate(float(np.sum(low)), error)
 
 
 def user_rules(closed: Any) -> list[Any]:

@@ -62,7 +62,7 @@ def _traced(exam: Examination) -> Measurement:
         gs, back = jax.vjp(bare, *a)
         return gs, list(back(list(us)))
 
-    return Measurement(rule, lambda *a: first(*a)[m:], 0, bare_twice)
+    return Measurement(lambda *a: first(*a)[m:], 0, rule, bare_twice)
 
 
 def _untraced(exam: Examination) -> Any:
