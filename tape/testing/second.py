@@ -117,5 +117,5 @@ def _judge(exam: Examination, gradients: Any, found: dict[str, Any], k: int, cho
     if answer == "wrong" or (generic and not exam.untraced and answer in {"outside", "unknown"}):
         what = "the second is not" if k < n else "it does not depend on the cotangent as it should"
         exam.fail(k if k < n else None, "second", f"the first derivative is right, {what}", **details)
-    elif answer != "right" and k < n:
+    elif answer not in {"right", "kink"} and k < n:
         exam.doubt(k, "second", "a kink of the derivative at the given point", **details)
