@@ -65,8 +65,9 @@ class Reference:
         """Return by how much, and whether within ``relative``, the slopes that ``gradients`` predict are those of the differences."""
         products = [np.real(_wide(g) * d) for g, d in zip(gradients, self.directions, strict=True)]
         summands = np.array([np.abs(p).sum() for p in products])
-        off = np.abs(np.array([p.sum() for p in products]) - self.slopes)
-        return off / np.maximum(summands, 1e-300), off <= (relative + NUMERIC) * summands + self.rounding
+        with np.errstate(invalid="ignore"):  # infinite gradients
+            off = np.abs(np.array([p.sum() for p in products]) - self.slopes)
+        return np.nan_to_num(off) / np.maximum(summands, 1e-300), off <= (relative + NUMERIC) * summands + self.rounding
 
     def judge(self, gradients: Sequence[Any], relative: float) -> tuple[float, str]:
         """Return the relative error of ``gradients``, and what is wrong with them in words (empty if nothing is)."""

@@ -22,12 +22,13 @@ from tape.rules import Example, Rule, registered
 from tape.testing.samples import draw, draw_like, examples_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["add"]
 
 # What a gradient in these dtypes may differ from the one in float64, relative to the largest entry: the domains are well-conditioned.
 RELATIVE = {"float16": 2e-2, "bfloat16": 2e-1, "float32": 3e-4, "complex64": 3e-4, "float64": 1e-9, "complex128": 1e-9}
+HEAD = f"{'primitive':<30} {'family':<18} {'examples':>8} {'worst':>9}  verdict"
 
 
 @dataclasses.dataclass(slots=True)
@@ -75,25 +76,25 @@ def run(options: argparse.Namespace) -> bool:
         raise TapeValueError(msg)
     device = jax.devices()[0]
     start = time.perf_counter()
-    lines = list(_progress((verify(record, options.dtype, device) for record in chosen), len(chosen)))
+    lines = []
+    if not options.json:
+        print(HEAD)
+    for record in chosen:
+        lines.append(verify(record, options.dtype, device))
+        if not options.json:
+            print(_row(lines[-1]), flush=True)  # a line at a time: all of them take minutes
+        elif sys.stderr.isatty():
+            print(f"\r{len(lines)}/{len(chosen)}", end="", file=sys.stderr, flush=True)
     what = f"{len(lines)} rules in {options.dtype} on {device.device_kind} ({device.platform}), {time.perf_counter() - start:.0f} s"
     if options.json:
         print(json.dumps({"device": device.device_kind, "dtype": options.dtype, "rules": list(map(dataclasses.asdict, lines))}, indent=2))
     else:
-        print(_table(lines), f"\n{what}: {sum(x.verdict == 'fail' for x in lines)} wrong")
+        print(f"{what}: {sum(x.verdict == 'fail' for x in lines)} wrong")
     return any(line.verdict == "fail" for line in lines)
 
 
 def _asked(record: Rule, only: str | None) -> bool:
     return not only or only == family_of(record) or only in record.primitive.name
-
-
-def _progress(lines: Iterator[Line], count: int) -> Iterator[Line]:
-    """Pass on the lines, and say on a terminal how far the work is."""
-    for done, line in enumerate(lines, 1):
-        if sys.stderr.isatty():
-            print(f"\r{done}/{count} {line.primitive:<30}", end="\n" if done == count else "", file=sys.stderr, flush=True)
-        yield line
 
 
 def verify(record: Rule, dtype: str, device: Any) -> Line:
@@ -137,11 +138,7 @@ def _own(fun: Callable[..., Any], args: Sequence[Any], cts: Sequence[Any]) -> tu
     return tuple(jnp.zeros_like(x) if g is None else g for g, x in zip(grads, args, strict=True))
 
 
-def _table(lines: Sequence[Line]) -> str:
-    """Return the table, one line per rule."""
-    head = f"{'primitive':<30} {'family':<18} {'examples':>8} {'worst':>9}  verdict"
-    rows = [
-        f"{x.primitive:<30} {x.family:<18} {x.examples:>8} {x.worst:>9.1e}  {x.verdict}{'  ' + '; '.join(x.notes) if x.notes else ''}"
-        for x in lines
-    ]
-    return "\n".join([head, *rows])
+def _row(line: Line) -> str:
+    """Return a line of the table."""
+    notes = "  " + "; ".join(line.notes) if line.notes else ""
+    return f"{line.primitive:<30} {line.family:<18} {line.examples:>8} {line.worst:>9.1e}  {line.verdict}{notes}"

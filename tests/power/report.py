@@ -30,6 +30,7 @@ READING = """
 - Killed: a wrong gradient that the checker reports. Blamed: a correct one that it reports. An exception counts as a report in both
   columns, an inconclusive verdict in neither; no answer within two minutes counts against the checker in both.
 - Peers see the arguments that carry a gradient only; integer arguments and results are taken out of their sight.
+- Seconds are of processor time, with what is compiled.
 - Our checker was mended after runs over this set, so its figures here are those of a set it knows. The peers' are not.
 """
 
@@ -109,11 +110,13 @@ def versions():
     return f"Python {platform.python_version()}, {', '.join(found)}; {platform.machine()} CPU with {os.cpu_count()} cores."
 
 
-def document(answers):
-    """The whole of docs/power.md."""
+def document(answers, sample=1):
+    """The whole of docs/power.md, from one case in ``sample``."""
     wrong = {line["case"]: line["kind"] for line in answers if line["wrong"]}
     right = {line["case"]: line["kind"] for line in answers if not line["wrong"]}
     counts = f"{len(wrong)} wrong gradients of {len(set(wrong.values()))} kinds, {len(right)} correct ones of {len(set(right.values()))}."
+    if sample > 1:
+        counts = f"A sample of one case in {sample} of the catalogue, chosen by a hash of its name (`--sample {sample}`): {counts}"
     parts = [HEAD, f"{counts} {versions()}", "\n## Summary\n", summary(answers), READING]
     parts += ["## Killed, by kind of error\n", by_kind(answers, wrong=True), "\n## Blamed, by kind of correct function\n"]
     parts += [by_kind(answers, wrong=False), "\n## What `tape.testing` gets wrong\n", surprises(answers, "tape.testing"), ""]
