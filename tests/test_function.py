@@ -1018,8 +1018,7 @@ def test_forward_mode_of_a_backward_that_is_not_differentiated(kind):
         lambda: tape.hvp(lambda x: (both.apply(x) ** 2).sum(), (A,), (B,)),
         lambda: tape.hessian(lambda x: (both.apply(x) ** 2).sum())(A),
     ):
-        # Where a hessian's rows are swept as one, only that a forward computed it is known.
-        with pytest.raises(UnrecordedGradientError, match=f"{message}|the forward of a tape.Function computed"):
+        with pytest.raises(UnrecordedGradientError, match=message):
             attempt()
 
 
