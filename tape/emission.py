@@ -14,7 +14,6 @@ from tape import record, staging
 from tape.failures import naming
 from tape.kernel import Op
 from tape.kinds import Place
-from tape.mapped import swept_rows
 from tape.plan import ADD, Instruction, Plan
 from tape.program import run_pending
 from tape.record import handle
@@ -286,7 +285,7 @@ def _write_all(
                 results: Sequence[Any] = _rows(batch, operands, lambda cts, hooks=hooks: (run_hooks(hooks, cts[0]),))  # type: ignore[misc]
         elif step.function is not None:
             with naming(state, step.function.slots[0], "the backward of"):
-                results = _call_function(step, segment, operands, batch)
+                results = _rows(batch, operands, lambda cts, step=step: _call_function(step, segment, cts))  # type: ignore[misc]
         elif step.before is not None:
             assert observer is not None
             results = _rows(batch, operands, lambda cts, entry=step.before: observer.before(entry, segment, cts))  # type: ignore[misc]
@@ -347,16 +346,14 @@ def _row(i: int) -> Op:
     return found
 
 
-def _call_function(step: Instruction, segment: Segment, cotangents: list[Any], batch: int | None) -> Sequence[Any]:
+def _call_function(step: Instruction, segment: Segment, cotangents: list[Any]) -> Sequence[Any]:
     """Call the backward of a ``tape.Function``."""
     entry = step.function
     assert entry is not None
     context = segment.functions[entry.places[0].slot]
     if all(ct is None for ct in cotangents):
         return (None,) * len(step.results)
-    gradients = context.sweep(segment, cotangents) if batch is None else swept_rows(context, segment, cotangents)
-    if gradients is None:
-        gradients = _rows(batch, cotangents, lambda cts: context.sweep(segment, cts))
+    gradients = context.sweep(segment, cotangents)
     given = len(gradients)  # what the forward computed of them gets none
     return [gradients[i] if i < given else None for i, wanted in enumerate(step.wanted) if wanted]
 
