@@ -12,12 +12,11 @@ if TYPE_CHECKING:
 
 __all__ = ["check_arity", "check_call", "check_class", "check_defined"]
 
-_METHODS = ("forward", "backward", "jvp", "vmap")
+_METHODS = ("forward", "backward", "jvp")
 _SHOWN = {
     "forward": "def forward(ctx, x): return ...",
     "backward": "def backward(ctx, g): return ...",
     "jvp": "def jvp(ctx, t): return ...",
-    "vmap": "def vmap(info, in_dims, x): return ..., 0",
 }
 
 

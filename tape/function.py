@@ -45,9 +45,8 @@ class Function:
       way, raw JAX) raises when it is.
     - ``jvp(ctx, *tangents)``, optional, gets one tangent per array argument (None: zero) and returns one per output.  ``tape.jvp``, ``jacfwd``,
       ``linearize``, ``hvp``, ``jax.jvp`` and ``jax.linearize`` use it; without it the tape's transforms differentiate the backward by its gradients.
-    - ``vmap(info, in_dims, *args)``, optional, is called under ``jax.vmap`` with ``info.batch_size`` and one ``in_dims`` per positional argument (a
-      pytree like it, with 0 for arrays that have a further first axis, None for others), and returns outputs and, in their tree, their axes.
-      Without it, forward and backward are mapped themselves.
+
+    Under ``jax.vmap``, forward and backward are mapped as they are.
 
     Raises:
         TapeTypeError: at the first call: a method is missing, is not static or takes another number of arguments than it will be given; at any
@@ -81,7 +80,6 @@ class Function:
     _entry_ops: dict[Any, Any]
     _is_checked = False
     jvp: Any = None
-    vmap: Any = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
