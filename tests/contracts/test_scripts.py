@@ -62,6 +62,7 @@ def test_the_reference_agrees_with_jax_grad():
     hx, hw = t.gradients([gx], [x, w], [Value(v)])
     with jax.enable_x64(True):
         grad = jax.grad(computed_by_jax, argnums=(0, 1))
+        # float64 on both sides, sums of three terms: some thousand roundings are allowed, a wrong rule is far outside.
         np.testing.assert_allclose(y.value.array, computed_by_jax(a, b), rtol=1e-12)
         for ours, theirs in zip((gx, gw), grad(a, b), strict=True):
             np.testing.assert_allclose(ours.value.array, theirs, rtol=1e-12)

@@ -122,7 +122,10 @@ def test_a_program_prints_as_source_that_runs():
     names = {**tape_names()}
     exec(str(found), names)  # noqa: S102 - what is printed is to be pasted
     ours = names["program"](*map(tape.Variable, names["arguments"]))
-    np.testing.assert_allclose(np.asarray(ours.value, float), np.asarray(found.reference(*found.arguments), float), rtol=2e-2, atol=2e-2)
+    # Both run the same float32 operations, the tape as one program: they differ by the rounding of a few of them, of values near one.
+    tolerance = 2e-2 if "float16" in str(found) else 1e-5
+    theirs = np.asarray(found.reference(*found.arguments), float)
+    np.testing.assert_allclose(np.asarray(ours.value, float), theirs, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(
