@@ -543,8 +543,8 @@ def counted(monkeypatch):
         counts["recalled"] += found is not None
         return found
 
-    def counting_replayed(root):
-        found = replayed(root)
+    def counting_replayed(root, seed=None):
+        found = replayed(root, seed)
         counts["replayed"] += found
         return found
 
