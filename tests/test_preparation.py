@@ -18,20 +18,6 @@ from tape.errors import ExecutionError
 WIDTHS = iter(range(101, 200))  # a width that no other test uses has kernels that never ran
 
 
-@pytest.fixture
-def submitted(monkeypatch):
-    """The jobs given to the background."""
-    jobs = []
-    submit = background.submit
-
-    def noting(call):
-        jobs.append(submit(call))
-        return jobs[-1]
-
-    monkeypatch.setattr(background, "submit", noting)
-    return jobs
-
-
 def arrays():
     rng = np.random.default_rng(0)
     return [jax.device_put(rng.standard_normal(next(WIDTHS)).astype(np.float32))] * 2
@@ -50,6 +36,25 @@ def uncommitted():
 def committed():
     x, w = (jax.device_put(a, jax.devices()[0]) for a in arrays())  # both: JAX compiles anew for every mixture
     return tape.Variable(x), w
+
+
+@pytest.fixture
+def submitted(monkeypatch):
+    """The jobs given to the background, from here on: what any width needs is there, and what other tests left to compile is compiled."""
+    x, w = uncommitted()
+    loss(x, w).backward()
+    idle = threading.Event()
+    background.submit(idle.set)
+    assert idle.wait(60)
+    jobs = []
+    submit = background.submit
+
+    def noting(call):
+        jobs.append(submit(call))
+        return jobs[-1]
+
+    monkeypatch.setattr(background, "submit", noting)
+    return jobs
 
 
 def numbered():
