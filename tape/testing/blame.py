@@ -11,8 +11,8 @@ import numpy as np
 
 from tape import jaxapi
 from tape.pullback import pullback
+from tape.testing.executables import quickly
 from tape.testing.judgement import is_of_jax
-from tape.testing.measurement import compiled
 from tape.testing.precise import RULE_PRIMITIVES, Precise, inner
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def blamed(exam: Examination, pair: int | None) -> str:
     point = exam.probes.points[exam.probes.pairs[pair or 0].point]
     try:
         with jax.enable_x64(True):
-            values = compiled(collector.collect)(list(point))
+            values = quickly(collector.collect)(list(point))
         equations = collector.equations
         if len(equations) == 1 and exam.subject.kind == "jax":
             return _named(equations[0])
@@ -77,7 +77,7 @@ def birth(exam: Examination, pair: int | None) -> str:
     point = exam.probes.points[exam.probes.pairs[pair or 0].point]
     try:
         with jax.enable_x64(True):
-            values = compiled(collector.collect)(list(point))
+            values = quickly(collector.collect)(list(point))
         found = _compared(exam, collector.equations, values)
     except Exception:  # noqa: BLE001 - a courtesy, as above
         return ""
@@ -111,7 +111,7 @@ def _compared(exam: Examination, equations: Sequence[Any], values: Sequence[Any]
         runs.append(_pair(eqn, narrow, able, outs, on_tape=exam.subject.kind == "tape"))
         given.append(([np.asarray(inputs[i]) for i in able], cts))
     with jax.enable_x64(True):
-        return list(compiled(lambda batch: [run(*a) for run, a in zip(runs, batch, strict=True)])(given))
+        return list(quickly(lambda batch: [run(*a) for run, a in zip(runs, batch, strict=True)])(given))
 
 
 def _pair(eqn: Any, inputs: list[Any], able: list[int], outs: list[int], *, on_tape: bool) -> Any:

@@ -110,7 +110,7 @@ class Examination:
         self.sparse = {b for b, pair in enumerate(self.probes.pairs) if pair.why.endswith("alone")}
         if not self.untraced:
             self.value = Precise(self.value_jaxpr)
-            self.measurement: Any = Measurement(self.value, len(self.shapes))
+            self.measurement: Any = Measurement(self.value, len(self.shapes), kind="first", parts=[self.value])
             self.measurement.prepare(self.probes.points[0], self.probes.cotangents[0])  # while the rule runs op by op
         eager = native.differentiate(self) if self.explore else None
         if self.failed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -10,18 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.testing.differences import STEPS, Estimate, derivatives
+from tape.testing.executables import Program
 from tape.testing.precise import RULE_PRIMITIVES, equations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tape.testing.precise import Precise
 
-__all__ = ["Measurement", "bracket", "compiled", "stack", "user_rules"]
+__all__ = ["Measurement", "bracket", "stack", "user_rules"]
 
 BASIS = 64  # a gradient of so many elements can be had by forward mode, one element at a time
 TERMS = 1 << 12  # outputs that are kept apart
 _STEPS = np.concatenate([[0.0], STEPS, -STEPS])
-_BACKGROUND = concurrent.futures.ThreadPoolExecutor(1, "tape.testing")
 SLOTS = 4  # directions measured at once
 
 
@@ -30,14 +30,12 @@ def stack(lists: Sequence[list[Any]]) -> list[Any]:
     return [np.stack(arrays) for arrays in zip(*lists, strict=True)]
 
 
-def compiled(fun: Callable[..., Any]) -> Any:
-    """Compile a program that runs a few times on little data: quickly, rather than to be quick."""
-    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-    return jax.jit(fun, compiler_options=quickly)
-
-
 class Measurement:
     """The programs of one subject.
+
+    Args:
+        kind: what ``value`` and ``reference`` make of ``parts``.
+        parts: the jaxprs that they evaluate.
 
     Attributes:
         rule: the derivative under test in double precision.
@@ -51,17 +49,22 @@ class Measurement:
         self,
         value: Callable[..., Any],
         outputs: int,
-        rule: Callable[..., Any] | None = None,
+        rule: Precise | None = None,
         reference: Callable[..., Any] | None = None,
+        *,
+        kind: str,
+        parts: Sequence[Precise],
     ) -> None:
         self.rule = rule
         self._reference = reference
+        self._kind = kind
+        self._parts = parts
         self.value = value
         self.mode = "reverse"
         self.eps = float(np.finfo(float).eps)
         self._outputs = outputs
-        self._first: Any = None
-        self._values: Any = None
+        self._first: Program | None = None
+        self._slopes = Program((kind, "slopes"), self._along, parts)
 
     def use_forward(self) -> None:
         """Compute the reference in forward mode from now on."""
@@ -96,9 +99,10 @@ class Measurement:
     def compare(self, points: Sequence[list[Any]], cts: Sequence[list[Any]]) -> dict[str, list[np.ndarray]]:
         """Return reference and rule, values and gradients, for each point with its cotangent."""
         if self._first is None:
-            self._first = compiled(lambda batch: jax.lax.map(self._compared, batch))
-        with jax.enable_x64(True):
-            found = self._first((stack(points), stack(cts)))
+            assert self.rule is not None
+            kind = (self._kind, self.mode, self._outputs)
+            self._first = Program(kind, lambda batch: jax.lax.map(self._compared, batch), [*self._parts, self.rule])
+        found = self._first((stack(points), stack(cts)))
         return {k: [np.asarray(a) for a in v] for k, v in found.items()}
 
     def _compared(self, item: Any) -> dict[str, Any]:
@@ -116,19 +120,13 @@ class Measurement:
             return [*self.slopes(tasks[:SLOTS]), *self.slopes(tasks[SLOTS:])]
         padded = [*tasks, *[tasks[-1]] * (SLOTS - len(tasks))]
         arrays = [stack([t[i] for t in padded]) for i in range(3)]
-        if self._values is None:
-            self.prepare(tasks[0][0], tasks[0][2])
-        with jax.enable_x64(True):
-            found = self._values.result()(*arrays, _STEPS)
-        terms, sizes = (np.asarray(a) for a in found)  # (task, step, term), (task,)
+        terms, sizes = (np.asarray(a) for a in self._slopes(*arrays, _STEPS))  # (task, step, term), (task,)
         return [bracket(terms[i], 4 * self.eps * float(sizes[i])) for i in range(len(tasks))]
 
     def prepare(self, point: list[Any], cotangent: list[Any]) -> None:
         """Have the program of :meth:`slopes` compiled in the background for arguments of these shapes."""
         points, cotangents = ([jax.ShapeDtypeStruct((SLOTS, *a.shape), a.dtype) for a in x] for x in (point, cotangent))
-        with jax.enable_x64(True):
-            lowered = compiled(self._along).lower(points, points, cotangents, _STEPS)
-        self._values = _BACKGROUND.submit(lowered.compile)
+        self._slopes.prepare(points, points, cotangents, _STEPS)
 
     def _along(self, points: Any, directions: Any, cotangents: Any, steps: Any) -> Any:
         def one(item: Any) -> Any:

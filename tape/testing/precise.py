@@ -68,23 +68,27 @@ class Precise:
     """Calls a closed jaxpr on double-precision inputs; with ``keep``, in its own dtypes and with the rules that ``keep`` chooses.
 
     Attributes:
+        consts: the jaxpr's constants.
         opaque: whether some primitive had to run in its own, lower precision (a callback, a kernel); known after the first call.
 
     """
 
     def __init__(self, closed: Any, keep: Callable[[Any], bool] | None = None) -> None:
         self.closed = closed
+        self.consts = list(closed.consts)
         self.opaque = False
         self._keep = keep
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """Evaluate; to be called under ``jax.enable_x64(True)``."""
-        return self._evaluate(self.closed, [self._wide(x) for x in inputs])
+        return self._run(self.closed.jaxpr, self.consts, [self._wide(x) for x in inputs])
 
     def _evaluate(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
-        jaxpr = closed.jaxpr
+        return self._run(closed.jaxpr, closed.consts, inputs)
+
+    def _run(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
         values: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
-        values.update(zip(jaxpr.constvars, [self._wide(c) for c in closed.consts], strict=True))
+        values.update(zip(jaxpr.constvars, [self._wide(c) for c in consts], strict=True))
 
         def read(atom: Any) -> Any:
             if isinstance(atom, jaxapi.Literal):

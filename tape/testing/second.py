@@ -53,16 +53,17 @@ def _traced(exam: Examination) -> Measurement:
     twice, _ = jaxapi.trace(
         lambda *a: tuple(exam.subject.pull_twice(a[:n], a[n : n + m], a[n + m :])), *exam.traced, *exam.shapes, *exam.traced
     )
-    rule, first, reference = Precise(twice), exam.rule, exam.measurement.reference
+    rule, first, measurement = Precise(twice), exam.rule, exam.measurement
 
     def bare(*a: Any) -> Any:
-        return reference(a[:n], a[n:])[1]
+        return measurement.reference(a[:n], a[n:])[1]
 
     def bare_twice(a: Any, us: Any) -> Any:
         gs, back = jax.vjp(bare, *a)
         return gs, list(back(list(us)))
 
-    return Measurement(lambda *a: first(*a)[m:], 0, rule, bare_twice)
+    kind = f"second after {measurement.mode}"
+    return Measurement(lambda *a: first(*a)[m:], 0, rule, bare_twice, kind=kind, parts=[exam.value, first])
 
 
 def _untraced(exam: Examination) -> Any:

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from tape import jaxapi
-from tape.testing.measurement import compiled, stack
+from tape.testing.executables import Program
+from tape.testing.measurement import stack
 from tape.testing.precise import Precise, equations
 from tape.testing.probes import NUDGE
 
@@ -41,8 +42,8 @@ def check_forward(exam: Examination) -> None:
     points = [exam.probes.points[i] for i in (1, 0)]
     twins = [[a * (1 + NUDGE) for a in x] for x in points]
     directions = [exam.probes.direction(1), exam.probes.direction(0)] * 2
-    with jax.enable_x64(True):
-        expected, got = compiled(lambda batch: jax.lax.map(both, batch))((stack([*points, *twins]), stack(directions)))
+    program = Program("forward", lambda batch: jax.lax.map(both, batch), [value, push])
+    expected, got = program((stack([*points, *twins]), stack(directions)))
     for k, (rs, ts) in enumerate(zip(expected, got, strict=True)):
         r, twin, t = np.asarray(rs[0]), np.asarray(rs[2]), np.asarray(ts[0])
         tolerance = exam.tolerance(r, twin, 1e3 * np.finfo(float).eps * np.abs(r).max(initial=0))
@@ -87,8 +88,10 @@ def check_vmap(exam: Examination) -> None:
         return
     got = direct
     if runs:
-        with jax.enable_x64(True):
-            got = compiled(lambda batch: [run(*given) for (run, _), given in zip(runs, batch, strict=True)])([given for _, given in runs])
+        program = Program(
+            "vmap", lambda batch: [run(*given) for (run, _), given in zip(runs, batch, strict=True)], [run for run, _ in runs]
+        )
+        got = program([given for _, given in runs])
     want = exam.one_by_one(singles)
     start = 0
     for (label, _, _, count), found in zip(variants, got, strict=True):

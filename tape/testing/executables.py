@@ -1,0 +1,202 @@
+"""The compiled programs of a check: compiled quickly, and found again by a later check that asks for the same computation.
+
+What a program computes is read off the jaxprs it is made of, traced anew by each check.  So the second check of a function compiles
+nothing, a function that changed its mind is noticed, and no two functions share a program unless their jaxprs are the same.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import functools
+import threading
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape import jaxapi
+from tape.testing.precise import RULE_PRIMITIVES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable
+
+    from tape.testing.precise import Precise
+
+__all__ = ["Program", "quickly", "signature"]
+
+MOST = 256  # programs that are kept
+_KEPT: collections.OrderedDict[Hashable, tuple[Any, list[bool]]] = collections.OrderedDict()
+_LOCK = threading.Lock()
+_BACKGROUND = concurrent.futures.ThreadPoolExecutor(1, "tape.testing")
+# In the order of their worth; XLA's older emitter of loops takes half the time of its new one.
+_QUICK: tuple[tuple[str, Any], ...] = (
+    ("xla_backend_optimization_level", 0),
+    ("xla_cpu_use_fusion_emitters", False),
+    ("xla_cpu_parallel_codegen_split_count", 1),
+)
+
+
+@functools.cache
+def _quick_options(platform: str) -> dict[str, Any] | None:
+    """Return XLA's options for a program that runs a few times on little data: those that this version knows."""
+    if platform != "cpu":
+        return None
+    known: dict[str, Any] = {}
+    lowered = jax.jit(lambda x: x).lower(np.float32(0))
+    for name, value in _QUICK:
+        try:
+            lowered.compile({name: value})
+        except Exception:  # noqa: BLE001, S112 - whatever a version of XLA says of a name that it does not know
+            continue
+        known[name] = value
+    return known
+
+
+def quickly(fun: Callable[..., Any]) -> Any:
+    """Compile a program that runs once."""
+    return jax.jit(fun, compiler_options=_quick_options(jax.default_backend()))
+
+
+class Program:
+    """``fun(*args)``, which computes with ``parts``, as one program.
+
+    Args:
+        kind: what ``fun`` makes of its parts; two programs are the same if kind, parts and the arguments' shapes are.
+        fun: the function, over pytrees of arrays.
+        parts: the jaxprs that it evaluates.
+
+    """
+
+    def __init__(self, kind: Hashable, fun: Callable[..., Any], parts: Iterable[Precise]) -> None:
+        self._kind = kind
+        self._fun = fun
+        self._parts = list(parts)
+        self._signature: Any = None
+        self._started: dict[Hashable, Any] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        """Run in double precision."""
+        with jax.enable_x64(True):
+            key = self._key(args)
+            started = self._started.pop(key, None)
+            executable, opaque = started.result() if started is not None else self._found(key) or self._compile(key, self._lower(args))
+            for part, was in zip(self._parts, opaque, strict=True):
+                part.opaque = part.opaque or was
+            return executable([part.consts for part in self._parts], *args)
+
+    def prepare(self, *args: Any) -> None:
+        """Compile in the background for arguments of these shapes."""
+        with jax.enable_x64(True):
+            key = self._key(args)
+            if self._found(key) is None:
+                self._started[key] = _BACKGROUND.submit(self._compile, key, self._lower(args))
+
+    def _key(self, args: Any) -> Hashable:
+        if self._signature is None:
+            self._signature = (
+                self._kind,
+                tuple(signature(part.closed.jaxpr) for part in self._parts),
+                tuple(_aval(c) for part in self._parts for c in part.consts),
+                getattr(jax.config, "jax_default_device", None),
+            )
+        leaves, tree = jax.tree.flatten(args)
+        return self._signature, tree, tuple(_aval(x) for x in leaves)
+
+    @staticmethod
+    def _found(key: Hashable) -> Any:
+        with _LOCK:
+            found = _KEPT.get(key)
+            if found is not None:
+                _KEPT.move_to_end(key)
+            return found
+
+    def _lower(self, args: Any) -> Any:
+        return jax.jit(self._with_consts).lower([part.consts for part in self._parts], *args)
+
+    def _compile(self, key: Hashable, lowered: Any) -> Any:
+        made = lowered.compile(_quick_options(jax.default_backend())), [part.opaque for part in self._parts]
+        with _LOCK:
+            _KEPT[key] = made
+            while len(_KEPT) > MOST:
+                _KEPT.popitem(last=False)
+        return made
+
+    def _with_consts(self, consts: Any, *args: Any) -> Any:
+        """Call the function with the constants of its parts as arguments, so that other constants need no other program."""
+        own = [part.consts for part in self._parts]
+        try:
+            for part, given in zip(self._parts, consts, strict=True):
+                part.consts = given
+            return self._fun(*args)
+        finally:
+            for part, given in zip(self._parts, own, strict=True):
+                part.consts = given
+
+
+def signature(jaxpr: Any) -> Hashable:
+    """Return what a jaxpr computes, as a key: equal keys mean equal results (rules of derivatives are left out)."""
+    numbers: dict[Any, int] = {}
+
+    def atom(a: Any) -> Hashable:
+        if isinstance(a, jaxapi.Literal):
+            return _value(a.val), a.aval
+        return numbers[a]
+
+    def bound(variables: Any) -> tuple[Hashable, ...]:
+        for v in variables:
+            numbers[v] = len(numbers)
+        return tuple(v.aval for v in variables)
+
+    lines: list[Hashable] = [bound(jaxpr.constvars), bound(jaxpr.invars)]
+    for eqn in jaxpr.eqns:
+        inputs = tuple(map(atom, eqn.invars))
+        call = RULE_PRIMITIVES.get(eqn.primitive.name)
+        params = eqn.params if call is None else {call: eqn.params.get(call)}
+        lines.append((eqn.primitive, inputs, _value(params), bound(eqn.outvars)))
+    return (*lines, tuple(map(atom, jaxpr.outvars)))
+
+
+class _Itself:
+    """An object that is equal to nothing but itself."""
+
+    def __init__(self, thing: Any) -> None:
+        self._thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other._thing is self._thing
+
+    def __hash__(self) -> int:
+        return id(self._thing)
+
+
+def _value(x: Any) -> Hashable:
+    """Return a parameter or literal as a key."""
+    if isinstance(x, jaxapi.Jaxpr):
+        return signature(x)
+    if isinstance(x, jaxapi.ClosedJaxpr):
+        return signature(x.jaxpr), tuple(map(_value, x.consts))
+    if isinstance(x, (tuple, list)):
+        return type(x), tuple(map(_value, x))
+    if isinstance(x, dict):
+        return tuple((k, _value(v)) for k, v in x.items())
+    if isinstance(x, (np.ndarray, np.generic)) and x.dtype != object:
+        return x.dtype, x.shape, x.tobytes()
+    if isinstance(x, (float, complex)):
+        return type(x), np.asarray(x).tobytes()  # zero has a sign, and NaN is no key
+    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.number):
+        return x.dtype, x.shape, np.asarray(x).tobytes()
+    try:
+        hash(x)
+    except TypeError:
+        return _Itself(x)
+    return type(x), x
+
+
+def _aval(x: Any) -> Hashable:
+    """Return what a program is compiled for, of one argument."""
+    if isinstance(x, jax.Array):
+        return jax.typeof(x), x.sharding
+    kind: Any = type(x)
+    return (x.shape, x.dtype) if hasattr(x, "dtype") else kind
