@@ -16,6 +16,7 @@ import numpy as np
 from tape import jaxapi, record
 from tape.context import Context
 from tape.linear_map import linear_map
+from tape.mapped import mapped
 from tape.modes import enable_grad
 from tape.program import look
 from tape.pullback import differentiable
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["as_jax_function"]
 
 
-def as_jax_function(function: Any, arguments: Arguments, context: Context, outputs: Sequence[Any]) -> list[Any]:
+def as_jax_function(function: Any, arguments: Arguments, context: Context, outputs: Sequence[Any], tree: Any) -> list[Any]:
     """Compute the outputs as a JAX function whose derivatives are the user's.
 
     Args:
@@ -38,9 +39,10 @@ def as_jax_function(function: Any, arguments: Arguments, context: Context, outpu
         arguments: its arguments, the value of one of which belongs to a JAX transformation.
         context: the context of a call of its forward.
         outputs: what that call returned.
+        tree: the tree of the outputs (None for one Variable).
 
     """
-    call = _Call(function, arguments, context)
+    call = _Call(function, arguments, context, outputs, tree)
     arrays = [look(v) for v in arguments.inputs]
     values = (_forward_mode if function.jvp is not None else _reverse_mode)(call)(*arrays)
     marked = {id(v._cell) for v in context._constants}
@@ -54,8 +56,10 @@ def as_jax_function(function: Any, arguments: Arguments, context: Context, outpu
 class _Call:
     """One call, as a function of arrays: the arguments without their arrays."""
 
-    def __init__(self, function: Any, arguments: Arguments, context: Context) -> None:
+    def __init__(self, function: Any, arguments: Arguments, context: Context, outputs: Sequence[Any], tree: Any) -> None:
         self.function = function
+        self.outputs = [v._place.kind.aval for v in outputs]
+        self.tree = tree
         self.avals = context._avals
         self.parts = arguments.parts
         self.stripped = arguments.stripped()
@@ -77,6 +81,16 @@ class _Call:
         for v in inputs:
             positions.pop(id(v._cell), None)
         return context, positions, [look(v) for v in outputs]
+
+    def values(self, arrays: Sequence[Any]) -> list[Any]:
+        """Return the outputs; where ``jax.vmap`` maps this, they are those of the function's own ``vmap``, if it has one."""
+
+        def single(*arrays: Any) -> list[Any]:
+            return self.run(arrays, (False,) * len(arrays))[2]
+
+        if self.function.vmap is None:
+            return single(*arrays)
+        return mapped(self.function, single, self.stripped, self.outputs, self.tree, arrays)
 
 
 class _Saved:
@@ -140,7 +154,7 @@ def _reverse_mode(call: _Call) -> Any:
 
     @jax.custom_vjp
     def fun(*arrays: Any) -> list[Any]:
-        return call.run(arrays, (False,) * len(arrays))[2]
+        return call.values(arrays)
 
     def forward(*primals: Any) -> Any:
         needs = tuple([bool(p.perturbed) and differentiable(a) for p, a in zip(primals, call.avals, strict=True)])
@@ -161,7 +175,7 @@ def _forward_mode(call: _Call) -> Any:
 
     @jax.custom_jvp
     def fun(*arrays: Any) -> list[Any]:
-        return call.run(arrays, (False,) * len(arrays))[2]
+        return call.values(arrays)
 
     def rule(primals: Any, tangents: Any) -> Any:
         moving = [i for i, t in enumerate(tangents) if not _is_zero(t)]

@@ -10,9 +10,9 @@ from tape.errors import TapeTypeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["check_arity", "check_call", "check_class", "check_defined"]
+__all__ = ["check_arity", "check_call", "check_class", "check_defined", "check_mapping"]
 
-_METHODS = ("forward", "backward", "jvp")
+_METHODS = ("forward", "backward", "jvp", "vmap")
 _SHOWN = {
     "forward": "def forward(ctx, x): return ...",
     "backward": "def backward(ctx, g): return ...",
@@ -83,6 +83,26 @@ def check_call(function: Any, error: TypeError, args: Any, kwargs: dict[str, Any
     except TypeError as e:
         msg = f"{function.__name__}.apply: the arguments do not fit forward{signature}: {e}; apply takes those after ctx"
         raise TapeTypeError(msg) from error
+
+
+def check_mapping(function: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    """Check that a ``vmap`` takes ``info``, ``in_dims``, and what the forward takes after ``ctx``.
+
+    Raises:
+        TapeTypeError: it does not.
+
+    """
+    signature = _signature(function.vmap)
+    if signature is None:
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as e:
+        msg = (
+            f"{function.__name__}.vmap is called with info, in_dims and the arguments of forward ({len(args) + len(kwargs)} values), but is "
+            f"defined as vmap{signature}: {e}"
+        )
+        raise TapeTypeError(msg) from None
 
 
 def _signature(method: Callable[..., Any]) -> inspect.Signature | None:

@@ -45,13 +45,18 @@ class Function:
       way, raw JAX) raises when it is.
     - ``jvp(ctx, *tangents)``, optional, gets one tangent per array argument (None: zero) and returns one per output.  ``tape.jvp``, ``jacfwd``,
       ``linearize``, ``hvp``, ``jax.jvp`` and ``jax.linearize`` use it; without it the tape's transforms differentiate the backward by its gradients.
+    - ``vmap(info, in_dims, *args, **kwargs)``, optional, computes the outputs of a whole batch under ``jax.vmap``, in the place of a mapped
+      forward (whose derivatives stay those of the function: backward and ``jvp`` are mapped as they are).  It is called with the arguments of
+      forward, some arrays of which have a further first axis of length ``info.batch_size``: ``in_dims`` has, for each positional argument, 0 in the
+      place of such an array and None in that of others (``info.keyword_dims``, by name, for keyword ones).  It returns ``(outputs, out_dims)``: the
+      structure that forward returns, and for each output the axis of the batch, None where it has none.
 
-    Under ``jax.vmap``, forward and backward are mapped as they are.
+    Under ``jax.vmap`` without a ``vmap``, the forward is mapped as it is.
 
     Raises:
         TapeTypeError: at the first call: a method is missing, is not static or takes another number of arguments than it will be given; at any
             call: the forward returned something else than arrays.  Nothing was recorded then.
-        RuleError: in a sweep, which changes nothing then: the backward returned the wrong number of gradients;
+        RuleError: in a sweep, which changes nothing then: the backward returned the wrong number of gradients; or a ``vmap`` returned no batch;
         GradientShapeError, GradientDtypeError: or one of the wrong shape, dtype or type.
         UnrecordedGradientError: a second derivative would be lost.
 
@@ -80,6 +85,7 @@ class Function:
     _entry_ops: dict[Any, Any]
     _is_checked = False
     jvp: Any = None
+    vmap: Any = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -141,7 +147,7 @@ class Function:
         made = outputs
         inputs = arguments.inputs
         if LOCAL.captures is not None or any(boundary.is_traced(v) for v in inputs):
-            made = in_mode(mode, as_jax_function, cls, arguments, ctx, outputs)  # op hooks have seen the forward
+            made = in_mode(mode, as_jax_function, cls, arguments, ctx, outputs, tree)  # op hooks have seen the forward
         if True in ctx.needs_input_grad:
             made = _recorded(cls, ctx, inputs, outputs, made)
         return made[0] if tree is None else jax.tree.unflatten(tree, made)

@@ -1,6 +1,6 @@
 """Every name that the project takes from JAX outside ``jax.numpy``, ``jax.lax``, ``jax.nn``, ``jax.scipy`` and ``jax.tree``.
 
-All of them are public (``jax.core``, ``jax.extend.core``, ``jax.dtypes``, ``jax.custom_derivatives``, ``jax.interpreters``).  When a JAX release moves or
+All of them are public (``jax.core``, ``jax.extend.core``, ``jax.dtypes``, ``jax.custom_derivatives``, ``jax.custom_batching``, ``jax.interpreters``).  When a JAX release moves or
 renames one, this is the only module to change.
 """
 
@@ -18,6 +18,7 @@ import jax.extend.core as extend
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.core import ShapedArray, Tracer, ensure_compile_time_eval, eval_jaxpr
+from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 from jax.debug import callback as debug_callback
 from jax.dtypes import float0
@@ -50,6 +51,7 @@ __all__ = [
     "checkpoint_name",
     "closed",
     "current_trace",
+    "custom_vmap",
     "debug_callback",
     "described",
     "ensure_compile_time_eval",

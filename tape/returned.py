@@ -26,18 +26,19 @@ _NUMBERS = (int, float, complex)
 _VALUES = (Handle, jax.Array, np.ndarray, np.generic, *_NUMBERS)
 
 
-def outputs_of(function: Any, result: Any) -> tuple[list[Any], Any]:
-    """Return the outputs of a forward as Variables, and their tree (None for one Variable)."""
+def outputs_of(function: Any, result: Any, method: str = "forward") -> tuple[list[Any], Any]:
+    """Return the outputs of a forward (or ``vmap``) as Variables, and their tree (None for one Variable)."""
     if isinstance(result, Handle):
         return [result], None
     leaves, tree = jax.tree.flatten(result, is_leaf=is_variable)
     for i, x in enumerate(leaves):
         if not isinstance(x, _VALUES):
             where = "" if len(leaves) == 1 else f" as output {i}"
-            msg = f"{function.__name__}.forward must return Variables or arrays, got {type(x).__name__}{where}; keep anything else in ctx"
+            repair = "keep anything else in ctx" if method == "forward" else "return the outputs of forward as batches"
+            msg = f"{function.__name__}.{method} must return Variables or arrays, got {type(x).__name__}{where}; {repair}"
             raise TapeTypeError(msg)
     if not leaves:
-        msg = f"{function.__name__}.forward must return Variables or arrays, got {type(result).__name__} without any; return at least one"
+        msg = f"{function.__name__}.{method} must return Variables or arrays, got {type(result).__name__} without any; return at least one"
         raise TapeTypeError(msg)
     return [x if isinstance(x, Handle) else record.constant(x) for x in leaves], tree
 

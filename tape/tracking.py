@@ -14,7 +14,7 @@ from tape.segment import Handle
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["ARRAYS", "Arguments", "is_variable", "names", "refilled"]
+__all__ = ["ARRAYS", "Arguments", "dimensions", "is_variable", "names", "refilled"]
 
 ARRAYS = (jax.Array, np.ndarray)
 
@@ -91,6 +91,16 @@ def refilled(stripped: Sequence[tuple[int | str, Any, list[Any]]], values: Seque
         else:
             kwargs[key] = value
     return args, kwargs
+
+
+def dimensions(stripped: Sequence[tuple[int | str, Any, list[Any]]], axes: Sequence[int | None]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the axes of arrays in the places that these have in the arguments, positional and by name; None for what is no array."""
+    it = iter(axes)
+    found: dict[int | str, Any] = {}
+    for key, tree, leaves in stripped:
+        filled = [next(it) if x is _ARRAY else None for x in leaves]
+        found[key] = filled[0] if tree is None else jax.tree.unflatten(tree, filled)
+    return tuple([x for key, x in found.items() if isinstance(key, int)]), {key: x for key, x in found.items() if isinstance(key, str)}
 
 
 def names(parts: Any, count: int, forward: Callable[..., Any]) -> list[str]:

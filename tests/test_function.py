@@ -1067,3 +1067,193 @@ def test_a_tangent_may_be_none_or_materialized():
         none = make(lambda ctx, x: x * 1, lambda ctx, g: g, jvp=lambda ctx, t: None)
         close(tape.jvp(none.apply, (A,), (B,))[1], 0 * A)
         close(jax.jvp(lambda x, none=none: none.apply(tape.constant(x)).value, (A,), (B,))[1], 0 * A)
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------------------------
+
+
+class Scaled(tape.Function):
+    """cos(x @ w) by hand, with five times its derivative; a batch is one call, which the log tells."""
+
+    log: list[object] = []  # noqa: RUF012 - how vmap was called
+
+    @staticmethod
+    def forward(ctx, x, params, *, power=1, shift):
+        ctx.save_for_backward(x, params, shift)
+        return {"cos": tnp.cos(x @ params["w"] + shift), "sum": x.sum()}
+
+    @staticmethod
+    def backward(ctx, h, g):
+        x, params, shift = ctx.saved
+        slope = tnp.zeros(3) if h is None else -5 * h * tnp.sin(x @ params["w"] + shift)
+        gx = params["w"] @ slope
+        return gx if g is None else gx + 5 * g, tnp.outer(x, slope), slope
+
+    @staticmethod
+    def vmap(info, in_dims, x, params, *, power=1, shift):
+        Scaled.log.append((info.batch_size, in_dims, info.keyword_dims, power))
+        rows = x if in_dims[0] == 0 else x[None]
+        w = params["w"] if in_dims[1]["w"] == 0 else params["w"][None]
+        moved = shift if info.keyword_dims["shift"] == 0 else shift[None]
+        cos = tnp.cos((rows[:, :, None] * w).sum(1) + moved)
+        cos = tnp.broadcast_to(cos, (info.batch_size, 3))
+        return {"cos": cos.T, "sum": x.sum(-1)}, {"cos": -1, "sum": in_dims[0]}
+
+
+@jax.custom_vjp
+def scaled(x, w, shift):
+    return jnp.cos(x @ w + shift), x.sum()
+
+
+def _scaled_backward(saved, cts):
+    x, w, shift = saved
+    slope = -5 * cts[0] * jnp.sin(x @ w + shift)
+    return w @ slope + 5 * cts[1], jnp.outer(x, slope), slope
+
+
+scaled.defvjp(lambda x, w, shift: (scaled(x, w, shift), (x, w, shift)), _scaled_backward)
+
+W = np.cos(np.arange(9, dtype=np.float32)).reshape(3, 3)
+
+
+def scaled_tape(x, w, shift):
+    r = Scaled.apply(tape.constant(x), {"w": tape.constant(w)}, power=7, shift=tape.constant(shift))
+    return (r["cos"] * r["sum"]).value
+
+
+def scaled_jax(x, w, shift):
+    cos, total = scaled(x, w, shift)
+    return cos * total
+
+
+MAPPED = {
+    "vmap": lambda f, axes: jax.vmap(f, axes),
+    "jit of vmap": lambda f, axes: jax.jit(jax.vmap(f, axes)),
+    "vmap of jit": lambda f, axes: jax.vmap(jax.jit(f), axes),
+    "vmap of grad": lambda f, axes: jax.vmap(jax.grad(lambda *a: f(*a).sum(), argnums=(0, 1, 2)), axes),
+    "grad of vmap": lambda f, axes: jax.grad(lambda *a: (jax.vmap(f, axes)(*a) ** 2).sum(), argnums=(0, 1, 2)),
+    "jacrev of grad of vmap": lambda f, axes: jax.jacrev(jax.grad(lambda *a: jax.vmap(f, axes)(*a).sum(), argnums=1), argnums=(0, 1)),
+    "vmap of vmap": lambda f, axes: (
+        lambda *a: jax.vmap(jax.vmap(f, axes), [0 if i == 0 else None for i in range(3)])(
+            *[np.stack([x, x + 1]) if i == 0 else x for i, x in enumerate(a)]
+        )
+    ),
+}
+
+
+AXES = [(0, 0, None), (0, None, None), (None, 0, 1), (None, None, 0), (1, 2, 0)]
+
+
+@pytest.mark.parametrize(
+    ("way", "axes"), [(way, axes) for way in MAPPED for axes in (AXES if way in ("vmap", "grad of vmap") else AXES[:1])], ids=str
+)
+def test_a_batch_is_computed_by_vmap(way, axes):
+    def stacked(x, axis, factors):
+        return x if axis is None else np.stack([x * np.float32(f) for f in factors], axis)
+
+    arrays = [stacked(x, a, (1, 0.5, -0.3, 2)) for x, a in zip((A, W, B), axes, strict=True)]
+    Scaled.log.clear()
+    compare(MAPPED[way](scaled_tape, axes)(*arrays), MAPPED[way](scaled_jax, axes)(*arrays), 2e-4)
+    dims = (
+        (None if axes[0] is None else 0, {"w": None if axes[1] is None else 0}),
+        {"power": None, "shift": None if axes[2] is None else 0},
+    )
+    if way != "vmap of vmap":
+        assert (4, *dims, 7) in Scaled.log
+    assert Scaled.log
+
+
+def test_vmap_is_not_called_where_nothing_is_mapped():
+    Scaled.log.clear()
+    for f in (scaled_tape, jax.jit(scaled_tape), jax.grad(lambda *a: scaled_tape(*a).sum())):
+        f(A, W, B)
+    compare(tape.jacrev(lambda x: Scaled.apply(x, {"w": W}, shift=B)["cos"])(A), jax.jacrev(lambda x: scaled(x, W, B)[0])(A))
+    assert not Scaled.log
+
+
+def test_vmap_under_functions_of_the_tape_that_map():
+    Scaled.log.clear()
+    rows = np.stack([A, B, A + B, A])
+    found = tape.lax.map(lambda x: Scaled.apply(x, {"w": W}, shift=B)["cos"], tape.constant(rows), batch_size=4)
+    close(found, np.cos(rows @ W + B))
+    assert Scaled.log == [(4, (0, {"w": None}), {"shift": None}, 1)]
+    x = tape.Variable(rows)
+    tape.numpy.vectorize(lambda x: Scaled.apply(x, {"w": W}, shift=B)["cos"], signature="(n)->(n)")(x).sum().backward()
+    close(x.grad, jax.grad(lambda r: jax.vmap(lambda x: scaled(x, W, B)[0])(r).sum())(rows))
+
+
+def test_vmap_and_jvp_together():
+    both = make(
+        Bent.forward,
+        Bent.backward,
+        jvp=Bent.jvp,
+        vmap=lambda info, in_dims, x, y: calls.append(in_dims) or ((tnp.sin(x) * y, x * 2), (0, 0)),
+    )
+    rows = np.stack([A, B, A + B])
+
+    def raw(x):
+        return both.apply(tape.constant(x), tape.constant(B))[0].value
+
+    for transformed in (
+        lambda f: jax.vmap(f)(rows),
+        lambda f: jax.jvp(jax.vmap(f), (rows,), (rows + 1,)),
+        lambda f: jax.vmap(lambda x: jax.jvp(f, (x,), (x + 1,)))(rows),
+        lambda f: jax.vmap(jax.jacfwd(f))(rows),
+        lambda f: jax.jit(jax.vmap(jax.hessian(lambda x: f(x).sum())))(rows),
+    ):
+        calls = []
+        compare(transformed(raw), transformed(lambda x: bent(x, B)[0]))
+        assert (0, None) in calls
+
+
+BATCHES = {
+    "no pair": (lambda info, in_dims, x: x, RuleError, r"Wrong\.vmap must return \(outputs, out_dims\), got Variable"),
+    "three": (lambda info, in_dims, x: (x, 0, 0), RuleError, r"Wrong\.vmap must return \(outputs, out_dims\), got a tuple of 3"),
+    "structure": (lambda info, in_dims, x: (x, 0), RuleError, r"Wrong\.vmap returned outputs of the structure"),
+    "text": (lambda info, in_dims, x: ((x, "y"), 0), TapeTypeError, r"Wrong\.vmap must return Variables or arrays, got str as output 1"),
+    "too many dims": (lambda info, in_dims, x: ((x, x), (0, 0, 0)), RuleError, r"Wrong\.vmap returned out_dims \(0, 0, 0\) for 2 outputs"),
+    "no axis": (
+        lambda info, in_dims, x: ((x, x), (0, 2)),
+        RuleError,
+        r"Wrong\.vmap returned 2 as the axis of output 1, which has shape \(2, 3\)",
+    ),
+    "a bool": (lambda info, in_dims, x: ((x, x), (0, True)), RuleError, r"Wrong\.vmap returned True as the axis of output 1"),
+    "size": (lambda info, in_dims, x: ((x, x), (0, 1)), RuleError, r"shape \(2, 3\), dtype float32 as output 1 with the batch at axis 1"),
+    "dtype": (
+        lambda info, in_dims, x: ((x, x.astype("float16")), 0),
+        RuleError,
+        r"dtype float16 as output 1 .* have shape \(2, 3\), dtype float32",
+    ),
+    "unmapped": (lambda info, in_dims, x: ((x, x), (0, None)), RuleError, r"output 1 with the batch at axis None, .* have shape \(3,\)"),
+    "arity": (lambda info, x: (x, 0), TapeTypeError, r"Wrong\.vmap is called with info, in_dims and the arguments of forward \(3 values\)"),
+}
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_contract_09_a_wrong_batch_is_named(kind):
+    vmap, error, words = BATCHES[kind]
+    wrong = make(lambda ctx, x: (x * 1, x * 2), lambda ctx, g, h: g, "Wrong", vmap=vmap)
+    rows = np.stack([A, B])
+
+    def raw(x):
+        return [v.value for v in wrong.apply(tape.constant(x))]
+
+    for f in (jax.vmap(raw), jax.jit(jax.vmap(raw))):
+        with pytest.raises(error, match=words):
+            f(rows)
+    x = tape.Variable(A)
+    wrong.apply(x)[0].sum().backward()
+    close(x.grad, np.ones(3))
+
+
+def test_one_axis_for_all_outputs_and_none_of_them_mapped():
+    def vmap(info, in_dims, x):
+        calls.append(info)
+        return [x.mean(0) * 0 + 1, tnp.zeros(3)], None
+
+    calls = []
+    flat = make(lambda ctx, x: [x * 0 + 1, x * 0], lambda ctx, g, h: g, vmap=vmap)
+    ones, zeros = jax.vmap(lambda x: [v.value for v in flat.apply(tape.constant(x))])(np.stack([A, B]))
+    close(ones, np.ones((2, 3)))
+    close(zeros, np.zeros((2, 3)))
+    assert repr(calls[0]) == "MapInfo(batch_size=2, keyword_dims={})"
