@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import json
 import multiprocessing
 import os
@@ -60,8 +59,8 @@ def main(argv=None):
     pieces = [lines[i : i + PIECE] for i in range(0, len(lines), PIECE)]
     answers = []
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(options.jobs, context, max_tasks_per_child=RENEWED) as pool:
-        for done, found in enumerate(pool.map(judge_all, pieces), 1):
+    with context.Pool(options.jobs, maxtasksperchild=RENEWED) as pool:  # the one of concurrent.futures can hang where it renews a worker
+        for done, found in enumerate(pool.imap(judge_all, pieces), 1):
             answers += found
             if options.json:
                 options.json.write_text(json.dumps(answers, indent=0))
