@@ -2,6 +2,7 @@
 
 Ridders (1982) extrapolates central differences for a falling sequence of steps by Richardson's (1911) and Neville's scheme and takes
 the entry of the tableau that changes least from its neighbours; that change, and what rounding can do at the step, is its error.
+Steps that are too long to see the function agree with each other by chance: an entry must also agree with all shorter steps.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import numpy as np
 __all__ = ["STEPS", "Estimate", "derivatives"]
 
 RATIO = 1 / 3
-STEPS = 0.06 * RATIO ** np.arange(14)  # relative to the size of what is stepped over: from 6 % to 4e-8
+STEPS = 0.06 * RATIO ** np.arange(18)  # relative to the size of what is stepped over: from 6 % to 5e-10
 TAIL = 5  # of the smallest steps
 ORDERS = 8  # of extrapolation
+ROUGH = 1e6  # times what rounding does: a function that bends so at the shortest steps is not noisy, but not seen
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,8 +55,11 @@ def derivatives(middle: Any, right: np.ndarray, left: np.ndarray, noise: Any) ->
     steps = STEPS.reshape(-1, *[1] * (np.ndim(right) - 1))
     with np.errstate(invalid="ignore", over="ignore"):
         # Smooth values at the smallest steps lie on a line; what does not is rounding inside the function, which its size does not show.
-        bent = np.abs(right[-TAIL:] + left[-TAIL:] - 2 * middle)
-        noise = np.maximum(noise, np.max(np.where(np.isfinite(bent), bent, 0.0), axis=0)) / steps
+        curved = np.abs(right[-TAIL:] + left[-TAIL:] - 2 * middle)
+        bent = np.max(np.where(np.isfinite(curved), curved, 0.0), axis=0)
+        span = np.maximum(np.abs(right - middle), np.abs(left - middle))
+        unseen = (bent > ROUGH * noise) & (bent > 0.1 * np.max(np.where(np.isfinite(span), span, 0.0), axis=0))
+        noise = np.where(unseen, np.inf, np.maximum(noise, bent)) / steps
         both = _extrapolated((right - left) / (2 * steps), noise, RATIO**2, RATIO**2)
         return (
             both,
@@ -68,11 +73,15 @@ def _extrapolated(column: np.ndarray, rounding: np.ndarray, first: float, factor
     value = np.full(column.shape[1:], np.nan)
     error = np.full(column.shape[1:], np.inf)
     power = first
+    # Quotients of shorter and shorter steps come nearer to the derivative: no further from it than twice what the last step changed.
+    reach = 2 * np.abs(np.diff(column, axis=0)) + 2 * rounding[1:]
+    above = np.minimum.accumulate(_known(column[1:] + reach, np.inf)[::-1])[::-1]
+    below = np.maximum.accumulate(_known(column[1:] - reach, -np.inf)[::-1])[::-1]
     for order in range(ORDERS):
         found = (column[1:] - power * column[:-1]) / (1 - power)
         change = np.maximum(np.abs(found - column[1:]), np.abs(found - column[:-1]))
         change[1:] = np.maximum(change[1:], np.abs(found[1:] - found[:-1]))
-        change = change + 2 * rounding[order + 1 :]
+        change = np.maximum(change + 2 * rounding[order + 1 :], np.maximum(found - above[order:], below[order:] - found))
         if order == 0:
             change[0] = np.inf  # one pair of steps says nothing of its own error
         change = np.where(np.isfinite(found) & np.isfinite(change), change, np.inf)
@@ -82,3 +91,7 @@ def _extrapolated(column: np.ndarray, rounding: np.ndarray, first: float, factor
         column = found
         power *= factor
     return Estimate(value, error)
+
+
+def _known(bound: np.ndarray, otherwise: float) -> np.ndarray:
+    return np.where(np.isnan(bound), otherwise, bound)
