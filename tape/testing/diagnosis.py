@@ -41,7 +41,8 @@ def _of_cotangent(exam: Examination, finding: Finding) -> str:
     if not np.allclose(r[0], g[0], rtol=1e-4, equal_nan=True):
         return ""
     size = float(np.max(np.abs(g[2 * finding.pair]), initial=0))
-    what = f": no gradient is larger than {size:.3g}, so the cotangent is clipped" if "1e6" in pair.why and size < 1e5 else ""
+    clipped = "1e" in pair.why and size < 0.1 * float(np.max(np.abs(r[2 * finding.pair]), initial=0))
+    what = f": no gradient is larger than {size:.3g}, so the cotangent is clipped" if clipped and "1e-" not in pair.why else ""
     return f"not linear in the cotangent, wrong for {pair.why}{what}"
 
 
@@ -56,7 +57,7 @@ def _sum_missing(exam: Examination, finding: Finding) -> str:
     tried, texts = [], []
     for o, ct in enumerate(cts):
         for axis in range(ct.ndim):
-            if ct.shape[axis] < 2:
+            if ct.shape[axis] < 2 or ct.shape == r.shape:
                 continue
             for text, i in (("first", 0), ("last", -1)):
                 part = np.zeros_like(ct)
@@ -64,7 +65,7 @@ def _sum_missing(exam: Examination, finding: Finding) -> str:
                 part[at] = ct[at]
                 tried.append((x, [part if j == o else np.zeros_like(c) for j, c in enumerate(cts)]))
                 texts.append(f"missing the sum over the broadcast axis {axis}: only its {text} slice counts")
-            if ct.shape[axis] > 1 and _close(g * ct.shape[axis], r):
+            if _close(g * ct.shape[axis], r):
                 return f"divided by the size {ct.shape[axis]} of axis {axis}: an average instead of the sum"
     if exam.untraced or not tried or len(tried) > 16:
         return ""

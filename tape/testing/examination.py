@@ -14,7 +14,7 @@ from tape import jaxapi
 from tape.testing import judgement, native, second, transformed
 from tape.testing.measurement import BASIS, Measurement, user_rules
 from tape.testing.precise import Precise
-from tape.testing.probes import NUDGE, Probes, scale_of
+from tape.testing.probes import FAR, NUDGE, Probes, scale_of
 from tape.testing.untraced import Untraced
 
 if TYPE_CHECKING:
@@ -221,6 +221,8 @@ class Examination:
         if eager is not None:
             native.compare(self, eager, {s.argument for s in suspects})
         judgement.judge(self, suspects)
+        if eager is not None and not self.failed:
+            native.alone(self)
         if not self.failed and "numeric" in self.against:
             judgement.ask_values(self)
 
@@ -272,6 +274,8 @@ class Examination:
                 with np.errstate(invalid="ignore", divide="ignore"):
                     off = np.abs(g - r)
                     same = (off <= tolerance) | (g == r) | (np.isnan(g) & np.isnan(r))
+                    if self.probes.pairs[b].point == FAR:
+                        same |= ~np.isfinite(g)  # it overflows where nobody asked
                     ratio = np.where(same, 0.0, np.nan_to_num(off / np.maximum(tolerance, 1e-300), nan=np.inf, posinf=np.inf))
                 if not np.all(same):
                     suspects.append(Suspect(b, k, ~same, ratio))

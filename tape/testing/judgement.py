@@ -148,7 +148,10 @@ def ask_values(exam: Examination) -> None:
         with np.errstate(invalid="ignore"):
             g_v = sum(float(np.sum(g * d).real) for g, d in zip(gs, v, strict=True))
             size = sum(float(np.abs(g * d).sum()) for g, d in zip(gs, v, strict=True))
-            moved = sum(float(np.abs((r[2 * b] - r[2 * b + 1]) * d).sum()) for r, d in zip(exam.found["r"], v, strict=True))
+            moved = sum(
+                float(np.abs(np.nan_to_num((r[2 * b] - r[2 * b + 1]) * d, posinf=0, neginf=0)).sum())
+                for r, d in zip(exam.found["r"], v, strict=True)
+            )
         answer = decide(both, high, low, float("nan"), g_v, exam.rtol * size + 20 * moved)
         ks = [k for k, d in enumerate(v) if np.any(d)]
         for k in ks:

@@ -8,27 +8,45 @@ import jax
 import numpy as np
 
 from tape import jaxapi
+from tape.testing.judgement import is_of_jax
+from tape.testing.measurement import user_rules
 from tape.testing.precise import Precise
 from tape.testing.probes import wide_array
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tape.testing.examination import Examination
 
-__all__ = ["TURNS", "compare", "differentiate"]
+__all__ = ["TURNS", "alone", "compare", "differentiate"]
 
-TURNS = ((0, "at the first call"), (1, "at a second call, with other values"), (0, "at a third call, with the first values again"))
+TURNS = (
+    (0, "at the first call"),
+    (1, "at a second call, with other values"),
+    (0, "at a third call, with the first values, when another forward pass has come between"),
+)
+
+MOST = 4  # arguments that are differentiated alone
 
 Gradients = list[np.ndarray]
 
 
 def differentiate(exam: Examination) -> list[Gradients] | None:
-    """Differentiate three times, op by op: at the given point, at another one, and at the first again; None where it raises."""
+    """Differentiate three times, op by op: at the given point, at another one, and at the first again; None where it raises.
+
+    The last time, the function is called for the other point between the forward pass and the pullback, as in ``f(x) + f(y)``.
+    """
     found = []
-    for point, _ in TURNS:
-        xs = exam.probes.native(exam.probes.points[point], exam.subject.leaves)
-        cts = exam.probes.native(exam.probes.cotangents[point], exam.subject.outputs)
+    xs, cts = (
+        [exam.probes.native(given[i], like) for i in (0, 1)]
+        for given, like in ((exam.probes.points, exam.subject.leaves), (exam.probes.cotangents, exam.subject.outputs))
+    )
+    for turn, (point, _) in enumerate(TURNS):
         try:
-            _, gs = exam.subject.pull(xs, cts)
+            _, back = exam.subject.vjp(xs[point])
+            if turn == len(TURNS) - 1:
+                exam.subject.vjp(xs[1])
+            gs = back(cts[point])
         except Exception as e:  # noqa: BLE001 - a rule is the user's: it may raise anything
             exam.raises(e)
             return None
@@ -56,16 +74,50 @@ def compare(exam: Examination, native: list[Gradients], known: set[int]) -> None
             _tell(exam, "native", f"wrong in {dtype}, though right in double precision", native[0][k], k, 0, exam.probes.pairs[0].why)
 
 
+def alone(exam: Examination) -> None:
+    """Differentiate by one argument alone, and one output alone, where a rule is told what nobody asked for."""
+    subject = exam.subject
+    n, m = len(exam.traced), len(exam.shapes)
+    if exam.untraced or subject.own_vjp is not None or n == m == 1 or not _told(exam):
+        return
+    xs = exam.probes.native(exam.probes.points[0], subject.leaves)
+    tasks: list[tuple[Sequence[int], Sequence[int], int, str]] = []
+    if n > 1:
+        tasks += [((k,), range(m), 0, f"argument {subject.names[k]} alone") for k in range(min(n, MOST))]
+    for b in sorted(exam.sparse) if m > 1 else ():
+        used = [o for o, ct in enumerate(exam.probes.cotangents[exam.probes.pairs[b].cotangent]) if ct.any()]
+        if "output " in exam.probes.pairs[b].why and len(used) == 1 and b in exam.seen:
+            tasks.append((tuple(range(n)), used, b, exam.probes.pairs[b].why))
+    for arguments, outputs, b, text in tasks:
+        cts = exam.probes.native(exam.probes.cotangents[exam.probes.pairs[b].cotangent], subject.outputs)
+        try:
+            found = subject.pull_alone(xs, cts, arguments, outputs)
+        except Exception as e:  # noqa: BLE001 - as above
+            exam.raises(e)
+            return
+        for k, g in zip(arguments, map(wide_array, found), strict=True):
+            if not _near(exam, g, k, b, 0):
+                _tell(exam, "native", f"wrong for {text}, though right for all together", g, k, b, text)
+                return
+
+
+def _told(exam: Examination) -> bool:
+    """Tell whether a rule of the user's sees which arguments are differentiated and which outputs are used."""
+    rules = [eqn for eqn in user_rules(exam.value_jaxpr) if not is_of_jax(eqn)]
+    return any(exam.subject.kind == "tape" or eqn.params.get("symbolic_zeros") for eqn in rules)
+
+
 def _tell(exam: Examination, kind: str, message: str, got: np.ndarray, k: int, b: int, why: str) -> None:
-    exam.fail(k, kind, message, **{**exam.details(k, b), "got": got, "why": why})
+    exam.fail(k, kind, message, **{**exam.details(k, b), "got": got, "why": why.removeprefix("at ")})
 
 
 def _near(exam: Examination, g: np.ndarray, k: int, b: int, point: int) -> bool:
     """Tell whether a gradient is the reference up to what rounding in its dtype explains."""
-    r, twin, promoted = exam.found["r"][k][2 * b], exam.found["r"][k][point - 2], exam.found["g"][k][2 * b]
+    r, promoted = exam.found["r"][k][2 * b], exam.found["g"][k][2 * b]
+    dense, twin = exam.found["r"][k][2 * (0 if point == 0 else exam.nearby)], exam.found["r"][k][point - 2]
     rtol = max(exam.rtol, min(300 * exam.eps, np.sqrt(exam.eps)))
     with np.errstate(invalid="ignore"):
-        change = np.nan_to_num(np.abs(r - twin), nan=0, posinf=0)
+        change = np.nan_to_num(np.abs(dense - twin), nan=0, posinf=0)
         size = _typical(r)
         floor = exam.floor(b, exam.probes.points[point][k]) * exam.eps / np.finfo(float).eps / 20
         off = ~((np.abs(g - r) <= 30 * (change + _typical(change)) + rtol * (np.abs(r) + size) + floor) | _alike(g, r) | ~np.isfinite(r))

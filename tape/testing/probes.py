@@ -14,10 +14,13 @@ from tape.testing.subject import is_inexact
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Pair", "Probes", "scale_of"]
+__all__ = ["FAR", "Pair", "Probes", "scale_of"]
 
 NUDGE = 1e-12  # relative; what changes at that distance is rounding and conditioning
 
+FAR = 4  # the number of the point that is furthest out
+
+finfo: Any = jnp.finfo
 Arrays = list[np.ndarray]
 
 
@@ -62,8 +65,10 @@ class Probes:
             other = self._representable(
                 [-x * (1 + 0.1 * self._like(x)) + np.where(x == 0, 0.2, 0.0) * scale_of(x) * self._like(x) for x in given]
             )
-            large = self._representable([2.5 * x * (1 + 0.1 * self._like(x)) + np.where(x == 0, 1.0, 0.0) * self._like(x) for x in given])
-            self.points += [other, large]
+            self.points.append(other)
+            for size in (2.5, 12.0, 1e-3):
+                moved = [size * (x * (1 + 0.1 * self._like(x)) + np.where(x == 0, 0.4, 0.0) * self._like(x)) for x in given]
+                self.points.append(self._representable(moved))
         for other_point in self.points[1:]:
             for k, (x, y) in enumerate(zip(given, other_point, strict=True)):
                 if _symmetric(x):  # a rule may rely on it
@@ -78,9 +83,12 @@ class Probes:
         if explore:
             self._pair(2, c1, "the point with other signs")
             self._pair(3, c0, "a point further out")
-        self._pair(0, self._add([-1e6 * c for c in self.cotangents[c0]]), "a cotangent of size 1e6")
+            self._pair(4, c1, "a point much further out")
+            self._pair(5, c0, "a point near zero")
+        large = min(12, int(min(np.log10(float(finfo(y.dtype).max)) for y in outputs)) // 2)  # representable, and so are its products
+        self._pair(0, self._add([-(10.0**large) * c for c in self.cotangents[c0]]), f"a cotangent of size 1e{large}")
         if explore:
-            self._pair(0, self._add([-1e-6 * c for c in self.cotangents[c1]]), "a cotangent of size 1e-6")
+            self._pair(0, self._add([-(10.0**-large) * c for c in self.cotangents[c1]]), f"a cotangent of size 1e-{large}")
             self._pair(1, self._add([1e3 * c for c in self.cotangents[c0]]), "a cotangent of size 1e3")
             self._pair(0, self._add([0 * c for c in self.cotangents[c0]]), "the cotangent zero")
             last = [np.zeros_like(c) for c in self.cotangents[c0]]

@@ -128,13 +128,30 @@ class Subject:
         """Return the outputs (floating and complex ones) as arrays."""
         return [look(y) if isinstance(y, Handle) else jnp.asarray(y) for y in self._inexact(*xs)]
 
-    def pull(self, xs: Sequence[Any], cts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return the outputs and the cotangents of the arguments: the derivative under test."""
+    def vjp(self, xs: Sequence[Any]) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
+        """Return the outputs and what makes cotangents of the arguments from theirs: the derivative under test."""
         if self.own_vjp is not None:
-            return self._own_pull(xs, cts)
-        vjp = tape_vjp if self.kind == "tape" else jax.vjp
-        outputs, back = vjp(self._inexact, *xs)
-        return list(outputs), list(back(list(cts)))
+            return self._own_pullback(xs)
+        outputs, back = (tape_vjp if self.kind == "tape" else jax.vjp)(self._inexact, *xs)
+        return list(outputs), lambda cts: list(back(list(cts)))
+
+    def pull(self, xs: Sequence[Any], cts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the outputs and the cotangents of the arguments."""
+        outputs, back = self.vjp(xs)
+        return outputs, back(cts)
+
+    def pull_alone(self, xs: Sequence[Any], cts: Sequence[Any], arguments: Sequence[int], outputs: Sequence[int]) -> list[Any]:
+        """Return the cotangents of some arguments, the others being constants, when nobody uses any but some of the outputs."""
+
+        def part(*chosen: Any) -> list[Any]:
+            filled = list(xs)
+            for k, x in zip(arguments, chosen, strict=True):
+                filled[k] = x
+            found = self._inexact(*filled)
+            return [found[o] for o in outputs]
+
+        _, back = (tape_vjp if self.kind == "tape" else jax.vjp)(part, *[xs[k] for k in arguments])
+        return list(back([cts[o] for o in outputs]))
 
     def pull_twice(self, xs: Sequence[Any], cts: Sequence[Any], us: Sequence[Any]) -> list[Any]:
         """Return the cotangents of arguments and cotangents when the gradient has the cotangents ``us``."""
@@ -148,17 +165,26 @@ class Subject:
         jvp = tape_jvp if self.kind == "tape" else jax.jvp
         return list(jvp(self._inexact, tuple(xs), tuple(vs))[1])
 
-    def _own_pull(self, xs: Sequence[Any], cts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    def _own_pullback(self, xs: Sequence[Any]) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
         """Call the user's VJP function."""
         args, kwargs = self._filled(xs)
         assert self.own_vjp is not None
         result, back = self.own_vjp(*args, **kwargs)
         flat, tree = jax.tree.flatten(result)
-        full = [jnp.zeros(np.shape(y), y.dtype) if is_inexact(y) else np.zeros(np.shape(y), jaxapi.float0) for y in flat]
-        for i, ct in zip(self._positions, cts, strict=True):
-            full[i] = ct
-        found = back(jax.tree.unflatten(tree, full))
-        found = tuple(found) if isinstance(found, (tuple, list)) else (found,)
+
+        def pullback(cts: Sequence[Any]) -> list[Any]:
+            full = [jnp.zeros(np.shape(y), y.dtype) if is_inexact(y) else np.zeros(np.shape(y), jaxapi.float0) for y in flat]
+            for i, ct in zip(self._positions, cts, strict=True):
+                full[i] = ct
+            found = back(jax.tree.unflatten(tree, full))
+            slots = self._slots(args, tuple(found) if isinstance(found, (tuple, list)) else (found,))
+            gradients = [slots[i] for i in self._places]
+            return [jnp.zeros(np.shape(x), x.dtype) if g is None else g for g, x in zip(gradients, xs, strict=True)]
+
+        return [flat[i] for i in self._positions], pullback
+
+    def _slots(self, args: Sequence[Any], found: tuple[Any, ...]) -> list[Any]:
+        """Return the cotangents that a pullback found as a flat list, one for each leaf."""
         if len(found) != len(args):
             msg = f"the pullback returned {len(found)} cotangents for {len(args)} arguments; return a tuple with one per argument"
             raise TapeValueError(msg)
@@ -173,11 +199,7 @@ class Subject:
                 msg = f"the pullback returned a cotangent of structure {own} for an argument of structure {shape}"
                 raise TapeValueError(msg)
             slots += given
-        slots += [None] * (len(self._leaves) - len(slots))
-        gradients = [slots[i] for i in self._places]
-        return [flat[i] for i in self._positions], [
-            jnp.zeros(np.shape(x), x.dtype) if g is None else g for g, x in zip(gradients, xs, strict=True)
-        ]
+        return [*slots, *[None] * (len(self._leaves) - len(slots))]
 
 
 def _is_handle(x: Any) -> bool:

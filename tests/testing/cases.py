@@ -31,6 +31,29 @@ def first_residual(x):
     return ruled(jnp.sin, bwd)
 
 
+def last_residual():
+    """A rule that keeps the residual of the latest forward pass, whichever that belongs to."""
+    kept = []
+
+    def fwd(x):
+        kept.append(x)
+        return x * x, None
+
+    return ruled(lambda x: x * x, lambda res, ct: (2 * ct * kept[-1],), fwd)
+
+
+def told(fun, fwd, bwd):
+    """``fun`` with a rule that is told what is not differentiated and what is not used."""
+    op = jax.custom_vjp(lambda *args: fun(*args))
+    op.defvjp(fwd, bwd, symbolic_zeros=True)
+    return op
+
+
+def unused(ct):
+    """Tell whether nobody asked for an output."""
+    return isinstance(ct, jax.custom_derivatives.SymbolicZero)
+
+
 def batched(whole, slope, slope_of_batch):
     """An elementwise function whose slope has a batching rule of its own."""
     op = jax.custom_batching.custom_vmap(slope)
@@ -60,6 +83,28 @@ WRONG = {
     ),
     "shifted": (ruled(lambda x: x**3, lambda r, ct: (jnp.roll(3 * r[0] ** 2 * ct, 1),)), (X,), "off by one along axis 0"),
     "first call": (first_residual(X), (X,), ""),
+    "latest forward pass": (last_residual(), (X,), "another forward pass"),
+    "one argument alone": (
+        told(
+            lambda x, y: x * y,
+            lambda x, y: (x.value * y.value, (x.value, y.value, y.perturbed)),
+            lambda res, ct: (ct * res[1] if res[2] else ct * 0, ct * res[0]),
+        ),
+        (X, X + 2),
+        "alone, though right for all together",
+    ),
+    "one output alone": (
+        told(
+            lambda x: (jnp.sin(x), x * x),
+            lambda x: ((jnp.sin(x.value), x.value**2), x.value),
+            lambda x, cts: (0 * x if any(map(unused, cts)) else cts[0] * jnp.cos(x) + 2 * cts[1] * x,),
+        ),
+        (X,),
+        "alone, though right for all together",
+    ),
+    "near zero": (ruled(jnp.sin, lambda r, ct: (ct * jnp.where(jnp.abs(r[0]) < 1e-4, 0, jnp.cos(r[0])),)), (X,), ""),
+    "far out": (ruled(lambda x: x**2, lambda r, ct: (ct * jnp.where(jnp.abs(r[0]) > 4, 1, 2 * r[0]),)), (X,), ""),
+    "clipped far up": (ruled(jnp.sin, lambda r, ct: (jnp.clip(ct, -1e8, 1e8) * jnp.cos(r[0]),)), (X,), "clipped"),
     "under vmap": (batched(jnp.sin, jnp.cos, lambda x: 0.5 * jnp.cos(x)), (X,), "under vmap"),
     "traced": (
         ruled(lambda x: x * x, lambda r, ct: (ct * r[0] if isinstance(r[0], jax.core.Tracer) else 2 * ct * r[0],)),
@@ -114,6 +159,12 @@ RIGHT = {
     "clip at its edges": (lambda x: jnp.clip(x, -1, 1), (np.float32([-1.0, 1.0, 0.5, 2.0]),)),
     "max of ties": (lambda x: jnp.max(x, axis=0), (np.float32([[1, 2], [1, 3], [0, 3]]),)),
     "own relu": (ruled(lambda x: jnp.maximum(x, 0), lambda r, ct: (jnp.where(r[0] > 0, ct, 0),)), (np.float32([0.0, 1.0, -1.0]),)),
+    "network at a kink": (lambda w, x: jax.nn.relu(w @ x).sum(), (np.float32([[1, -1], [0, 0]]), np.float32([1, 1]))),
+    "own norm at zero": (
+        ruled(lambda x: jnp.linalg.norm(x), lambda r, ct: (ct * r[0] / jnp.where(jnp.any(r[0] != 0), jnp.linalg.norm(r[0]), 1),)),
+        (np.zeros(3, np.float32),),
+    ),
+    "chaos": (lambda x: jax.lax.fori_loop(0, 25, lambda _, x: 3.9 * x * (1 - x), x), (np.float32([0.11, 0.3, 0.7]),)),
     "large logsumexp": (jax.nn.logsumexp, (np.float32([1e4, 1e4 + 1, 9e3]),)),
     "softmax in half precision": (jax.nn.softmax, (X.astype(np.float16),)),
     "ill-conditioned solve": (
@@ -130,6 +181,17 @@ RIGHT = {
     "bfloat16": (lambda x: jax.nn.gelu(x) @ x, (jnp.asarray(X, jnp.bfloat16),)),
     "size zero": (jnp.sin, (np.zeros((0, 3), np.float32),)),
     "a scalar": (lambda x: x**3, (1.5,)),
+    "what is not asked for": (
+        told(
+            lambda x, y: (x * y, jnp.sin(x)),
+            lambda x, y: ((x.value * y.value, jnp.sin(x.value)), (x.value, y.value)),
+            lambda r, cts: (
+                (0 if unused(cts[0]) else cts[0] * r[1]) + (0 if unused(cts[1]) else cts[1] * jnp.cos(r[0])),
+                jnp.zeros_like(r[1]) if unused(cts[0]) else cts[0] * r[0],
+            ),
+        ),
+        (X, X + 2),
+    ),
     "an unused argument": (lambda x, y: jnp.sin(x), (X, X)),
     "looks at values": (lambda x: jnp.sin(x) if x.sum() < 1e3 else x, (X,)),
 }
