@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from tape import boundary, jaxapi, record
+from tape import jaxapi
+from tape.callables.traces import Call
 from tape.configuration import configuration
 from tape.errors import LostGradientError, TapeError, TapeTypeError, wrap
-from tape.interning import intern
-from tape.kernel import Op
-from tape.program import look
-from tape.segment import LOCAL, Handle
-from tape.traces import Call
+from tape.ops.interning import intern
+from tape.ops.kernel import Op
+from tape.programs.program import look
+from tape.recording import boundary, record
+from tape.recording.segment import LOCAL, Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

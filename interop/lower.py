@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import boundary, jaxapi, record
+from tape import jaxapi
 from tape.errors import TapeTypeError
 from tape.modes import enable_grad
-from tape.program import look
-from tape.pullback import differentiable
-from tape.segment import Handle
-from tape.sweep import Sweep, target_of
+from tape.ops.pullback import differentiable
+from tape.programs.program import look
+from tape.recording import boundary, record
+from tape.recording.segment import Handle
+from tape.sweeps.sweep import Sweep, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,13 +10,13 @@ import optax
 
 from interop.lift import lift
 from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen, following, policy_of, started, unscaled, widened
-from tape import record
-from tape.conversion import as_array
 from tape.errors import SeedError, TapeTypeError, TapeValueError
-from tape.program import look, run_pending
-from tape.seeds import describe
-from tape.segment import LOCAL, Handle, extra_of, set_mode
-from tape.trie import CONSTANT
+from tape.programs.program import look, run_pending
+from tape.recording import record
+from tape.recording.segment import LOCAL, Handle, extra_of, set_mode
+from tape.recording.trie import CONSTANT
+from tape.sweeps.seeds import describe
+from tape.variables.conversion import as_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,21 +6,21 @@ import importlib
 from typing import Any
 
 from tape import errors, op_hooks, rules
-from tape.checkpoint import checkpoint, checkpoint_name, checkpoint_policies
-from tape.differentiation import backward, gradients
-from tape.function import Function, once_differentiable
-from tape.gathering import register_multi_grad_hook
-from tape.jitted import jit
-from tape.methods import stop_gradient
+from tape.callables.checkpoint import checkpoint, checkpoint_name, checkpoint_policies
+from tape.callables.schedules import checkpoint_scan, checkpoint_sequential
+from tape.functions.function import Function, once_differentiable
 from tape.modes import eager, enable_grad, no_grad, set_grad_enabled
-from tape.observing import OpHook, hooks
 from tape.op_hooks.anomalies import detect_anomaly
-from tape.saved_values import save_on_host, saved_value_hooks
-from tape.schedules import checkpoint_scan, checkpoint_sequential
+from tape.programs.saved_values import save_on_host, saved_value_hooks
 from tape.statistics import stats
-from tape.streaming import stream_gradients
+from tape.steps.jitted import jit
+from tape.sweeps.differentiation import backward, gradients
+from tape.sweeps.gathering import register_multi_grad_hook
+from tape.sweeps.observing import OpHook, hooks
+from tape.sweeps.streaming import stream_gradients
 from tape.transforms import grad, hessian, hvp, jacfwd, jacobian, jacrev, jvp, linearize, value_and_grad, vjp
-from tape.variable import Variable, constant
+from tape.variables.methods import stop_gradient
+from tape.variables.variable import Variable, constant
 
 __all__ = [
     "Function",

@@ -13,8 +13,8 @@ import types
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from tape.errors import TapeRuntimeError, TapeTypeError
-from tape.segment import LOCAL, close, set_mode
-from tape.trie import CONSTANT, RECORD
+from tape.recording.segment import LOCAL, close, set_mode
+from tape.recording.trie import CONSTANT, RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 import tape
-from tape import trie
+from tape.recording import trie
 
 settings.register_profile("dev", max_examples=25, deadline=None)
 settings.register_profile("ci", max_examples=200, derandomize=True, print_blob=True, deadline=None)

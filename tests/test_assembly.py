@@ -8,8 +8,8 @@ from jax import lax
 
 import interop
 import tape
-from tape import kernel as kernels
-from tape.kernel import Op
+from tape.ops import kernel as kernels
+from tape.ops.kernel import Op
 
 X = jnp.asarray(np.linspace(-0.9, 1.1, 12), jnp.float32).reshape(3, 4)
 MASK = jnp.asarray(np.arange(12).reshape(3, 4) % 2, jnp.float32)
@@ -135,7 +135,7 @@ def test_a_traced_constant_does_not_outlive_its_trace():
     def outer(c):
         op = Op("closing", lambda x: network(x * c) * c.sum())
         v = tape.Variable(X)
-        return tape.gradients(tape.record.record(op, (v,)), v)
+        return tape.gradients(tape.recording.record.record(op, (v,)), v)
 
     with jax.checking_leaks():
         found = outer(MASK)

@@ -7,7 +7,7 @@ import pytest
 
 import tape
 import tape.numpy as tnp
-from tape import blocks
+from tape.programs import blocks
 
 A = np.linspace(-0.5, 0.5, 8).astype(np.float32)
 

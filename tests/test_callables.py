@@ -11,8 +11,9 @@ import interop
 import tape
 import tape.lax
 import tape.numpy as tnp
-from tape import captures, interning
-from tape.segment import LOCAL
+from tape.callables import captures
+from tape.ops import interning
+from tape.recording.segment import LOCAL
 from tests.agreement import same
 
 X = jnp.array([0.3, 0.7, 1.2])

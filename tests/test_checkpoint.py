@@ -9,7 +9,7 @@ import interop
 import tape
 import tape.lax
 import tape.numpy as tnp
-from tape import schedules, traces
+from tape.callables import schedules, traces
 from tape.errors import ConcretizationError, TapeRuntimeError, TapeTypeError, TapeValueError
 from tests.test_residuals import operations
 

@@ -12,8 +12,11 @@ import pytest
 import interop
 import tape
 import tape.numpy as tnp
-from tape import configuration, execution, jaxapi, record, replay, segment
+from tape import configuration, jaxapi
 from tape.errors import TapeError
+from tape.programs import execution
+from tape.recording import record, segment
+from tape.sweeps import replay
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
 

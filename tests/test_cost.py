@@ -14,7 +14,7 @@ import tape
 import tape.lax
 import tape.nn
 import tape.numpy as tnp
-from tape import execution
+from tape.programs import execution
 
 JAX = types.SimpleNamespace(np=jnp, nn=jax.nn, lax=jax.lax, solve=jax.scipy.linalg.solve_triangular)
 TAPE = types.SimpleNamespace(np=tnp, nn=tape.nn, lax=tape.lax, solve=tape.scipy.linalg.solve_triangular)

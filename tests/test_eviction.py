@@ -7,7 +7,8 @@ import pytest
 
 import tape
 import tape.numpy as tnp
-from tape import kernel, trie
+from tape.ops import kernel
+from tape.recording import trie
 
 A = np.array([0.5, -0.25, 0.75], np.float32)
 OPS = [tnp.sin, tnp.cos, tnp.tanh, tnp.negative]
@@ -108,6 +109,6 @@ def test_kernels_of_ever_new_shapes_are_dropped(monkeypatch):
     monkeypatch.setattr(kernel, "KERNEL_LIMIT", 8)
     op = kernel.Op("twice", lambda v: v + v)
     for n in range(1, 40):
-        assert tape.record.record(op, (tape.Variable(np.ones(n)),)).shape == (n,)
+        assert tape.recording.record.record(op, (tape.Variable(np.ones(n)),)).shape == (n,)
     assert len(op._kernels) <= 8
     assert len(op._by_kinds) <= 8

@@ -14,9 +14,10 @@ import pytest
 import interop
 import tape
 import tape.numpy as tnp
-from tape import execution, failures
 from tape.errors import ExecutionError, NonFiniteError, OutOfMemoryError, TapeError
-from tape.segment import LOCAL
+from tape.programs import execution
+from tape.recording import failures
+from tape.recording.segment import LOCAL
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
 

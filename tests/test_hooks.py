@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import tape
 import tape.numpy as tnp
-from tape import gathering, segment, sweep
 from tape.errors import TapeRuntimeError, TapeTypeError, TapeValueError
+from tape.recording import segment
+from tape.sweeps import gathering, sweep
 
 
 @pytest.fixture(params=["lazy", "eager"])

@@ -868,7 +868,7 @@ def test_no_tracer_is_left_over():
 
 
 def test_old_traces_are_forgotten(monkeypatch):
-    from tape import jitted
+    from tape.steps import jitted
 
     monkeypatch.setattr(jitted, "_STEPS_LIMIT", 3)
     f = tape.jit(lambda x: x + 1)

@@ -14,18 +14,18 @@ WAY = [
     "tape.command",
     "tape.testing",
     "tape",
-    "tape.jitted",
+    "tape.steps.jitted",
     "tape.transforms",
-    "tape.variable",
-    "tape.differentiation",
-    "tape.streaming",
-    "tape.sweep",
-    "tape.pieces",
-    "tape.emission",
-    "tape.program",
-    "tape.staging",
+    "tape.variables.variable",
+    "tape.sweeps.differentiation",
+    "tape.sweeps.streaming",
+    "tape.sweeps.sweep",
+    "tape.sweeps.pieces",
+    "tape.sweeps.emission",
+    "tape.programs.program",
+    "tape.programs.staging",
 ]
-WAY += ["tape.record", "tape.trie", "tape.pullback", "tape.linear", "tape.jaxapi"]
+WAY += ["tape.recording.record", "tape.recording.trie", "tape.ops.pullback", "tape.ops.linear", "tape.jaxapi"]
 
 
 def name_of(path):
@@ -60,6 +60,24 @@ def reachable(module):
 
 def test_no_module_imports_itself_by_way_of_others():
     graphlib.TopologicalSorter(GRAPH).prepare()
+
+
+def package_of(module):
+    """The package, or the module of ``tape`` itself; the rules and the sweep of one op that uses them are one layer."""
+    return ".".join(module.split(".")[:2]).replace("tape.rules", "tape.ops")
+
+
+def test_packages_import_downwards_only():
+    packages = {package_of(m): set() for m in GRAPH if "." in m}
+    for m, found in GRAPH.items():
+        if "." in m:
+            packages[package_of(m)] |= {package_of(f) for f in found if "." in f} - {package_of(m)}
+    graphlib.TopologicalSorter(packages).prepare()
+
+
+def test_what_stands_in_tape_itself_is_what_all_packages_use():
+    modules = {m.removeprefix("tape.") for m in NAMES if m.count(".") == 1 and (ROOT / (m.replace(".", "/") + ".py")).exists()}
+    assert {m for m in modules if not m.startswith("interop")} == {"__main__", "configuration", "errors", "jaxapi", "modes", "statistics"}
 
 
 @pytest.mark.parametrize(("above", "below"), [(a, b) for i, a in enumerate(WAY) for b in WAY[i + 1 :]])

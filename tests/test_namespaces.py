@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tape
-from tape import namespaces
+from tape.mirrored import namespaces
 from tests.agreement import first_that_fits, same, same_face, to_variables
 
 SCIPY = [m.name for m in pkgutil.walk_packages(jax.scipy.__path__, "jax.scipy.")]

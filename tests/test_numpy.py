@@ -7,7 +7,7 @@ import pytest
 
 import tape
 import tape.numpy as tnp
-from tape import namespaces
+from tape.mirrored import namespaces
 from tests.agreement import first_that_fits, same, same_face, to_variables
 
 X = jnp.array([[0.3, 0.7, 0.2], [0.9, 0.4, 0.6], [0.1, 0.8, 0.5]])

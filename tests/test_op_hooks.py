@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 import interop
 import tape
 import tape.numpy as tnp
-from tape import observing, plan, segment, sweep
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeRuntimeError, TapeTypeError
 from tape.op_hooks.values import values_of
+from tape.recording import segment
+from tape.sweeps import observing, plan, sweep
 from tests.programs.execution import check
 from tests.programs.program_strategy import make_program
 

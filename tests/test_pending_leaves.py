@@ -17,9 +17,10 @@ from jax import lax
 import tape
 import tape.numpy as tnp
 from interop import lift
-from tape import recall, replay, variable
 from tape.errors import ExecutionError, TapeValueError
-from tape.segment import LOCAL
+from tape.recording.segment import LOCAL
+from tape.sweeps import recall, replay
+from tape.variables import variable
 
 A = np.array([0.5, -0.25, 0.75], np.float32)
 W = np.array([[0.2, -0.4, 0.1], [0.7, 0.3, -0.6], [-0.5, 0.8, 0.9]], np.float32)

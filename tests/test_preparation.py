@@ -12,8 +12,8 @@ import tape
 import tape.numpy as tnp
 import tape.random
 from benchmarks.compiles import watching
-from tape import background, preparation
 from tape.errors import ExecutionError
+from tape.programs import background, preparation
 
 WIDTHS = iter(range(101, 200))  # a width that no other test uses has kernels that never ran
 

@@ -5,7 +5,7 @@ import pytest
 
 import tape
 import tape.numpy as tnp
-from tape import trie
+from tape.recording import trie
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
 

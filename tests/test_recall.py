@@ -8,7 +8,7 @@ from jax.extend.core import primitives
 
 import tape
 import tape.numpy as tnp
-from tape import recall
+from tape.sweeps import recall
 
 A = np.array([0.5, -0.25, 0.75], np.float32)
 

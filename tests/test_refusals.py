@@ -18,8 +18,10 @@ import tape.lax
 import tape.numpy as tnp
 import tape.random
 import tape.testing
-from tape import errors, execution, record
-from tape.program import run_pending
+from tape import errors
+from tape.programs import execution
+from tape.programs.program import run_pending
+from tape.recording import record
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
 

@@ -13,7 +13,7 @@ import interop
 import tape
 import tape.lax
 import tape.numpy as tnp
-from tape import residuals
+from tape.ops import residuals
 
 W = jnp.asarray(np.linspace(-1.0, 1.0, 9, dtype="float32").reshape(3, 3))
 H = jnp.asarray(np.array([0.5, -0.25, 0.75], "float32"))
@@ -92,7 +92,7 @@ def test_what_is_the_same_at_every_step_is_not_stacked():
         return jnp.sum(lax.scan(lambda h, x: (jnp.sin(w) @ h + x, None), h, xs)[0])
 
     both(fun, W, H, X)
-    kernel = tape.kernel.Op("loop", fun).kernel(tuple(jax.typeof(a) for a in (W, H, X))).augmented()
+    kernel = tape.ops.kernel.Op("loop", fun).kernel(tuple(jax.typeof(a) for a in (W, H, X))).augmented()
     hidden = kernel.out_avals[kernel.visible :]
     assert [a.shape for a in hidden] == [(4, 3)]  # the carries, and not four sines of w
 

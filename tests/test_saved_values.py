@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 import interop
 import tape
 import tape.numpy as tnp
-from tape import emission, packing, program, segment, trie
 from tape.errors import ReleasedTapeError, TapeError, TapeTypeError, TapeValueError
+from tape.programs import packing, program
+from tape.recording import segment, trie
+from tape.sweeps import emission
 
 W = np.array([[0.5, -0.3, 0.2], [0.1, 0.4, -0.6], [0.7, -0.2, 0.3]], np.float32)
 X = np.array([[1.0, -2.0], [0.5, 0.3], [-0.7, 0.9]], np.float32)

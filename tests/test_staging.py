@@ -11,9 +11,9 @@ import pytest
 import interop
 import tape
 import tape.numpy as tnp
-from tape import staging
 from tape.errors import LeakedTracerError
-from tape.segment import LOCAL
+from tape.programs import staging
+from tape.recording.segment import LOCAL
 
 X = jnp.asarray(np.linspace(0.1, 1.0, 6), jnp.float32).reshape(2, 3)
 

@@ -18,9 +18,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import interop
 import tape
 import tape.numpy as tnp
-from tape import accumulation, emission, failures, modes, program
+from tape import modes
 from tape.errors import ExecutionError, ReleasedTapeError, TapeError
-from tape.record import handle
+from tape.programs import program
+from tape.recording import failures
+from tape.recording.record import handle
+from tape.sweeps import accumulation, emission
 
 SIZE = 3
 LEAVES = (np.array([0.5, -0.25, 0.75]), np.array([-0.5, 0.3, 0.1]))

@@ -13,7 +13,7 @@ import pytest
 import tape
 import tape.numpy as tnp
 from tape import configuration
-from tape.segment import LOCAL, Segment
+from tape.recording.segment import LOCAL, Segment
 
 N = 8
 A = np.array([1.0, -2.0, 0.5], np.float32)
@@ -255,7 +255,7 @@ def test_a_segment_that_stays_open_when_another_thread_runs_it_is_noticed(monkey
 
 
 def test_an_assignment_without_its_lock_is_noticed(monkeypatch):
-    from tape import accumulation
+    from tape.sweeps import accumulation
 
     def hasty(made, consumed, *, recorded):
         segment = LOCAL.segment()
@@ -263,7 +263,7 @@ def test_an_assignment_without_its_lock_is_noticed(monkeypatch):
         accumulation._assign(made, consumed)
 
     monkeypatch.setattr(accumulation, "assign", hasty)
-    for module in ("tape.differentiation", "tape.replay"):
+    for module in ("tape.sweeps.differentiation", "tape.sweeps.replay"):
         monkeypatch.setattr(sys.modules[module], "assign", hasty)
     with pytest.raises(AssertionError):
         repeat(10, test_gradients_add_up_over_threads)

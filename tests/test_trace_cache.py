@@ -27,8 +27,10 @@ import tape
 import tape.lax
 import tape.nn
 import tape.numpy as tnp
-from tape import interning, record, snapshot, traces
-from tape.segment import LOCAL
+from tape.callables import snapshot, traces
+from tape.ops import interning
+from tape.recording import record
+from tape.recording.segment import LOCAL
 
 X = jnp.array([0.3, 0.7, 1.2])
 W = jnp.array([0.5, 1.5, -0.4])

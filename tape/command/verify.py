@@ -17,7 +17,7 @@ import numpy as np
 from tape import jaxapi
 from tape.command.reference import Reference
 from tape.errors import TapeValueError
-from tape.pullback import pullback
+from tape.ops.pullback import pullback
 from tape.rules import Example, Rule, registered
 from tape.testing.samples import draw, draw_like, examples_of
 

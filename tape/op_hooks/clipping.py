@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from tape import record
 from tape.errors import TapeTypeError, TapeValueError
-from tape.kernel import Op, intern_op
-from tape.observing import OpHook, SeenOp
-from tape.segment import Handle
+from tape.ops.kernel import Op, intern_op
+from tape.recording import record
+from tape.recording.segment import Handle
+from tape.sweeps.observing import OpHook, SeenOp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape.handles import RemovableHandle
+    from tape.sweeps.handles import RemovableHandle
 
 __all__ = ["GradientClipper"]
 

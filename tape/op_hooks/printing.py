@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tape.jaxapi import debug_callback
-from tape.observing import OpHook, SeenOp
 from tape.op_hooks.values import described, has_values, norm, values_of
+from tape.sweeps.observing import OpHook, SeenOp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

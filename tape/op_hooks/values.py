@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from tape.conversion import as_array
 from tape.jaxapi import Tracer
-from tape.program import look
+from tape.programs.program import look
+from tape.variables.conversion import as_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

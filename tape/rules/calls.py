@@ -14,10 +14,10 @@ import numpy as np
 from jax import lax
 
 from tape import jaxapi
-from tape import pullback as sweep
-from tape.linear import flatten
-from tape.pruning import Kept
-from tape.residuals import Keep, exposing, inside
+from tape.ops import pullback as sweep
+from tape.ops.linear import flatten
+from tape.ops.pruning import Kept
+from tape.ops.residuals import Keep, exposing, inside
 from tape.rules.registry import Example, register
 
 

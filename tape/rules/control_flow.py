@@ -1,6 +1,6 @@
 """Control flow: the sweep of a branch, of a loop of known length, and why there is none of a ``while`` loop.
 
-Each rule sweeps the jaxprs that the primitive holds with :mod:`tape.pullback`, and so is differentiable by the same engine.
+Each rule sweeps the jaxprs that the primitive holds with :mod:`tape.ops.pullback`, and so is differentiable by the same engine.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape import jaxapi
-from tape import pullback as sweep
 from tape.errors import TapeValueError
-from tape.pruning import prune
-from tape.residuals import Keep, exposing, inside
+from tape.ops import pullback as sweep
+from tape.ops.pruning import prune
+from tape.ops.residuals import Keep, exposing, inside
 from tape.rules.registry import Example, register
 
 

@@ -1,7 +1,7 @@
 """The rule table: one record per ``lax`` primitive.
 
 A record holds the VJP, the domain in which the derived test suite draws its arguments, and the source of the formula.  Everything
-that is the same for all rules (arity, shapes, dtypes, which inputs need a cotangent) is done once, in :mod:`tape.pullback`.
+that is the same for all rules (arity, shapes, dtypes, which inputs need a cotangent) is done once, in :mod:`tape.ops.pullback`.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape import jaxapi
-from tape import pullback as sweep
 from tape.errors import TapeTypeError
+from tape.ops import pullback as sweep
 from tape.rules.matrices import dot, identity
 from tape.rules.registry import Example, register
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tape import namespaces
-from tape.namespaces import Namespace
+from tape.mirrored import namespaces
+from tape.mirrored.namespaces import Namespace
 
 _NAMESPACE = Namespace(__name__, "jax.scipy")
 __all__ = _NAMESPACE.names  # noqa: PLE0605 - the names of the JAX module

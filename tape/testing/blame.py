@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
-from tape.pullback import pullback
+from tape.ops.pullback import pullback
 from tape.testing.executables import quickly
 from tape.testing.judgement import is_of_jax
 from tape.testing.precise import RULE_PRIMITIVES, Precise, inner

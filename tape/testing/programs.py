@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from tape import stop_gradient
 from tape.errors import TapeValueError
-from tape.function import Function
+from tape.functions.function import Function
 from tape.jaxapi import X64
-from tape.segment import Handle
+from tape.recording.segment import Handle
 from tape.testing.operands import Info
 from tape.testing.operations import OPERATIONS, Frozen, evaluate, results, source, uses
-from tape.variable import Variable
+from tape.variables.variable import Variable
 
 if TYPE_CHECKING:
     import types

@@ -12,12 +12,12 @@ import numpy as np
 
 from tape import jaxapi
 from tape.errors import TapeTypeError, TapeValueError
-from tape.function import Function
-from tape.program import look
-from tape.segment import Handle
+from tape.functions.function import Function
+from tape.programs.program import look
+from tape.recording.segment import Handle
 from tape.transforms import jvp as tape_jvp
 from tape.transforms import vjp as tape_vjp
-from tape.variable import constant
+from tape.variables.variable import constant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import jaxapi, record
-from tape.differentiation import gradients
+from tape import jaxapi
 from tape.errors import TapeTypeError
-from tape.segment import Handle
+from tape.recording import record
+from tape.recording.segment import Handle
+from tape.sweeps.differentiation import gradients
 from tape.transforms.inputs import Call, flatten, positions
 
 if TYPE_CHECKING:

@@ -8,18 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import record
 from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError
-from tape.kernel import Op
-from tape.kinds import why_unrecorded
-from tape.methods import detach
 from tape.modes import enable_grad
-from tape.plan import behind
-from tape.program import look
-from tape.pullback import differentiable
-from tape.segment import Handle, LeafNode, in_mode, made_at
-from tape.sweep import target_of
-from tape.trie import SWEEP
+from tape.ops.kernel import Op
+from tape.ops.kinds import why_unrecorded
+from tape.ops.pullback import differentiable
+from tape.programs.program import look
+from tape.recording import record
+from tape.recording.segment import Handle, LeafNode, in_mode, made_at
+from tape.recording.trie import SWEEP
+from tape.sweeps.plan import behind
+from tape.sweeps.sweep import target_of
+from tape.variables.methods import detach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

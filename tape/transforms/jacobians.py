@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from tape import record
 from tape.errors import TapeTypeError, TapeValueError
-from tape.kernel import Op
-from tape.segment import LOCAL, Handle
-from tape.sweep import Sweep, target_of
+from tape.ops.kernel import Op
+from tape.recording import record
+from tape.recording.segment import LOCAL, Handle
+from tape.sweeps.sweep import Sweep, target_of
 from tape.transforms.first_order import _check_callable, pull
 from tape.transforms.inputs import Call, _array, check_recorded, flatten, positions
 

@@ -12,9 +12,9 @@ import interop
 import tape
 import tape.lax
 import tape.numpy as tnp
-from tape import record
 from tape.errors import TapeError
-from tape.program import run_pending
+from tape.programs.program import run_pending
+from tape.recording import record
 from tests.contracts import reference
 from tests.contracts.reference import RefusalError
 from tests.contracts.scripts import make_script, mutate

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tape import accumulation, differentiation, emission, sweep, trie
+from tape.recording import trie
 from tape.rules import registry
+from tape.sweeps import accumulation, differentiation, emission, sweep
 from tests.contracts.reference import Tape, Value, Variable
 from tests.contracts.running import play, play_all
 from tests.contracts.scripts import make_script

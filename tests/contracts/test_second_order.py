@@ -10,8 +10,8 @@ import pytest
 import interop
 import tape
 import tape.numpy as tnp
-from tape import kinds
 from tape.errors import LostGradientError, UnrecordedGradientError
+from tape.ops import kinds
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
 

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 import interop
 import tape
 import tape.numpy as tnp
-from tape import emission, pieces, streaming, sweep
 from tape.errors import (
     ReleasedTapeError,
     SeedDtypeError,
@@ -31,8 +30,9 @@ from tape.errors import (
     UnconnectedError,
     UnrecordedGradientError,
 )
-from tape.program import run_pending
-from tape.segment import LOCAL
+from tape.programs.program import run_pending
+from tape.recording.segment import LOCAL
+from tape.sweeps import emission, pieces, streaming, sweep
 from tests.contracts.counting import BackwardError, counted, failing
 
 EVENTS = []  # numbers of the entries whose VJPs ran

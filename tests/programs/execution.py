@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as onp  # noqa: ICN001 - np is the namespace of the programs
 
 import tape
-from tape import lax, nn, record, scipy
+from tape import lax, nn, scipy
 from tape import numpy as np
-from tape.program import run_pending
+from tape.programs.program import run_pending
+from tape.recording import record
 from tape.testing.operations import REFERENCE
 
 TOLERANCE = {"float16": 5e-2, "bfloat16": 4e-1, "float32": 1e-3, "float64": 1e-9}

@@ -10,9 +10,12 @@ import re
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tape import emission, execution, kernel, plan, program, sweep, trie
-from tape.record import handle
+from tape.ops import kernel
+from tape.programs import execution, program
+from tape.recording import trie
+from tape.recording.record import handle
 from tape.rules import registry
+from tape.sweeps import emission, plan, sweep
 from tests.programs.execution import MismatchError, check, fails_like
 from tests.programs.minimal import minimal
 from tests.programs.program_strategy import make_program, programs

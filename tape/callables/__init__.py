@@ -1,0 +1,1 @@
+"""Callables given to ops: what they depend on, the Variables that they capture, and their traces."""

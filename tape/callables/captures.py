@@ -1,0 +1,270 @@
+"""Captures: the Variables that a callable uses without being given them, found while it is traced.
+
+Inside the trace a captured Variable stands for an input of the trace.  Which ones are captured is first guessed from what the callable
+closes over; where the trace meets another one that somebody outside holds, it is made again with that one among the inputs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax, random
+
+from tape.callables.reach import reach
+from tape.errors import LeakedTracerError, TapeRuntimeError
+from tape.jaxapi import Tracer, trace
+from tape.recording import record
+from tape.recording.record import handle
+from tape.recording.segment import LOCAL, Cell, Extra, no_segment
+from tape.statistics import STATS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tape.jaxapi import ClosedJaxpr
+
+__all__ = ["Captures", "Trace", "trace_capturing"]
+
+_ATTEMPTS = 5
+_PYTHON_SCALARS = frozenset({bool, int, float, complex})
+
+
+class Captures:
+    """One trace of a callable; a context manager, in which every op on Variables is evaluated in the trace.
+
+    Args:
+        known: Variables expected to be captured.
+
+    """
+
+    releases = False  # a sweep inside leaves what it swept: the trace may be made again, and what it captures is not its own to release
+
+    def __init__(self, known: Sequence[Any]) -> None:
+        self.known = list(known)
+        self.used: list[int] = []  # positions of the known Variables that were met, once the trace has ended
+        self.foreign = False  # constants that somebody outside holds were met unexpectedly
+        self.unknown: dict[int, Any] = {}  # id(cell) -> Variable that was met unexpectedly
+        self._before = [(v, v._segment, v._place, v._cell) for v in known]
+        self._expected = {id(v._cell): i for i, v in enumerate(known)}
+        self._inputs: Sequence[Any] = ()
+        self._own: dict[int, Cell] = {}  # cells made in this trace; kept, so that their ids stay theirs
+        self._stand_ins: dict[int, Cell] = {}  # id(captured cell) -> cell of the traced value
+        self._standing: set[int] = set()  # ids of those
+        self._hooks: list[tuple[dict[int, Any], Any]] = []  # registered in this trace and not called so far
+        self._old: Any = None
+        self._observer: Any = None
+
+    def __enter__(self) -> None:
+        self._old = (LOCAL.captures, LOCAL.eager, LOCAL.segment, LOCAL.lifting)
+        self._observer = LOCAL.observer
+        LOCAL.captures, LOCAL.eager, LOCAL.lifting = self, True, None
+        LOCAL.observer = None  # the callable is one op, and may be traced several times or not at all
+        LOCAL.segment = no_segment  # what is pending outside stays so
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        LOCAL.captures, LOCAL.eager, parked, LOCAL.lifting = self._old
+        LOCAL.observer = self._observer
+        segment = parked()
+        LOCAL.segment = parked if segment is not None and segment.pending else no_segment
+        leaked = None
+        for v, origin, place, cell in self._before:
+            if v._cell is not cell and isinstance(v._cell[0], Tracer) and not isinstance(cell[0], Tracer):
+                v._segment, v._place, v._cell = origin, place, cell
+                leaked = v
+        self.used = [i for key, i in self._expected.items() if key in self._stand_ins]
+        self._before.clear()
+        self._own.clear()
+        self._stand_ins.clear()
+        self._inputs = ()
+        waiting = next((hook for hooks, hook in self._hooks if any(h is hook for h in hooks.values())), None)
+        self._hooks.clear()
+        if waiting is not None and kind is None:
+            msg = (
+                f"hook {getattr(waiting, '__name__', waiting)!r} was registered on a Variable inside a traced function, where no sweep comes by: it goes "
+                "through the function as one entry; register it outside, on an argument or a result of the function"
+            )
+            raise TapeRuntimeError(msg)
+        if leaked is not None:
+            aval = leaked._place.kind.aval
+            msg = (
+                f"a traced function assigned to a Variable that it captures (shape {aval.shape}, dtype {aval.dtype}); the new value exists "
+                "only while the function is traced: return it, and assign it outside"
+            )
+            raise LeakedTracerError(msg)
+
+    @property
+    def outer(self) -> Captures | None:
+        """The trace around this one."""
+        return None if self._old is None else self._old[0]
+
+    def writing(self, variable: Any) -> bool:  # noqa: ARG002 - one that takes changes as results looks at it
+        """Note that a Variable is about to change; tell whether the change is a result of the trace."""
+        return False
+
+    def receiving(self, variable: Any) -> None:
+        """Refuse a leaf that a sweep is about to give a gradient to, should it only stand for what was computed outside."""
+
+    def reading_grad(self, variable: Any) -> None:
+        """Note that the trace depends on whether a Variable has a gradient."""
+
+    def begin(self, inputs: Sequence[Any]) -> None:
+        """Take the traced values of the known Variables."""
+        self._inputs = inputs
+
+    def adopt(self, cell: Cell) -> None:
+        """Note a cell that was made in this trace."""
+        self._own[id(cell)] = cell
+
+    def watched(self, variable: Any, hooks: dict[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a hook for ``variable`` of which this trace sees whether a sweep inside it comes by."""
+        if id(variable._cell) not in self._own:
+            return hook
+
+        @functools.wraps(hook, updated=())
+        def watching(gradient: Any) -> Any:
+            self._hooks = [known for known in self._hooks if known[1] is not watching]
+            return hook(gradient)
+
+        self._hooks.append((hooks, watching))
+        return watching
+
+    def registering(self, variable: Any, hooks: dict[int, Any]) -> None:
+        """Note that a hook is about to be registered, and on what."""
+
+    def owns(self, variable: Any) -> bool:
+        """Tell whether a Variable was made in this trace."""
+        return id(variable._cell) in self._own
+
+    @contextlib.contextmanager
+    def part(self) -> Iterator[None]:
+        """While JAX traces one callable: the cells made in it are forgotten with it."""
+        outer, self._own = self._own, dict(self._own)
+        try:
+            yield
+        finally:
+            self._own = outer
+
+    def leaf(self, value: Any, *, requires_grad: bool) -> Any:
+        """Make a Variable of this trace."""
+        made = record.leaf(value, requires_grad=requires_grad)
+        self.adopt(made._cell)
+        return made
+
+    def inside(self, variable: Any) -> Any:
+        """Return the Variable as this trace knows it: one of its own as it is, for a captured one its stand-in."""
+        cell = variable._cell
+        key = id(cell)
+        if key in self._own or key in self._standing or type(cell[0]) in _PYTHON_SCALARS:
+            return variable
+        stand_in = self._stand_ins.get(key)
+        if stand_in is None:
+            position = self._expected.get(key)
+            if position is not None:
+                value = self._inputs[position]
+            else:
+                self.unknown[key] = variable
+                self._before.append((variable, variable._segment, variable._place, cell))
+                value = placeholder(variable._place.kind.aval) if cell[0] is None else cell[0]
+            stand_in = [value]
+            if cell[0] is None and position is None:
+                self.adopt(stand_in)  # a placeholder belongs to the part of the trace that meets it
+            else:
+                self._stand_ins[key] = stand_in
+                self._standing.add(id(stand_in))
+        made = handle(variable._segment, variable._place, stand_in)
+        if variable._segment is None and variable._place.kind.requires_grad:  # a sweep inside finds the leaf itself
+            made._extra = Extra()
+            made._extra.node = record.node_of(variable)
+        return made
+
+    def missed(self) -> list[Any]:
+        """Unknown Variables that are pending, or that require grad and are held outside the trace (which has ended).
+
+        Other constants can stay constants, for this call: the trace is made anew where one that somebody outside holds was met (``foreign``).
+        """
+        cells = {key: v._cell for key, v in self.unknown.items()}
+        held = [n > _ALONE[0] for n in map(sys.getrefcount, self.unknown.values())]
+        shared = [n > _ALONE[1] for n in map(sys.getrefcount, cells.values())]
+        flags = list(zip(self.unknown.values(), held, shared, strict=True))
+        scalars = {id(v) for v in record._SCALARS.values()} if flags else set()
+        self.foreign = any(h or s for v, h, s in flags if id(v) not in scalars)
+        return [v for v, h, s in flags if v._cell[0] is None or (v._place.kind.requires_grad and (h or s))]
+
+
+def _alone() -> tuple[int, int]:
+    """Reference counts of a Variable and its cell that nobody but ``unknown`` holds, as :meth:`Captures.missed` sees them."""
+    unknown: dict[int, Any] = {0: record.leaf(jnp.zeros(()))}
+    cells = {0: unknown[0]._cell}
+    return next(iter(list(map(sys.getrefcount, unknown.values())))), next(iter(list(map(sys.getrefcount, cells.values()))))
+
+
+_ALONE = (0, 0)
+
+
+def _calibrate() -> None:
+    global _ALONE  # noqa: PLW0603 - set at the first trace, since it makes an array
+    if _ALONE == (0, 0):
+        _ALONE = _alone()
+
+
+def placeholder(aval: Any) -> Any:
+    """Return a traced value of this shape and dtype, for a trace that will be made again."""
+    if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        return lax.broadcast(random.key(0), aval.shape)
+    return lax.broadcast(lax.convert_element_type(0, aval.dtype), aval.shape)
+
+
+class Trace:
+    """A traced callable: its jaxpr, the tree of its results, and the captured Variables, which follow its own inputs.
+
+    ``repeatable`` tells whether it holds no values of other Variables, and has no effects.
+    """
+
+    def __init__(self, jaxpr: ClosedJaxpr, shapes: Any, captured: list[Any], used: list[int], repeatable: bool) -> None:
+        self.jaxpr = jaxpr
+        self.shapes = shapes
+        self.captured = captured
+        self.used = used
+        self.repeatable = repeatable
+
+
+def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Sequence[Any]) -> Trace:
+    """Trace ``fun`` on inputs of the given shapes and dtypes, and find which Variables it captures.
+
+    Args:
+        fun: a function of arrays, which calls ``callables``.
+        avals: shapes and dtypes of its arguments.
+        callables: the user's functions, in which to look for captured Variables first.
+
+    Raises:
+        LeakedTracerError: the callable assigned to a captured Variable.
+        TapeRuntimeError: it captured other Variables at every trace.
+
+    """
+    _calibrate()
+    known = list({id(v._cell): v for v, _ in reach(callables).variables.values()}.values())
+    for attempt in range(_ATTEMPTS):
+        captures = Captures(known)
+
+        def run(*arrays: Any, captures: Captures = captures) -> Any:
+            with captures:
+                captures.begin(arrays[len(avals) :])
+                return fun(*arrays[: len(avals)])
+
+        STATS.traces += 1
+        jaxpr, shapes = trace(run, *avals, *[v._place.kind.aval for v in known])
+        used = captures.used
+        missed = captures.missed()
+        if attempt:  # a Variable that is made anew at every trace belongs to none
+            missed = [v for v in missed if v._cell[0] is None or v._extra is None or not v._extra.inside]
+        if not missed:
+            repeatable = not captures.foreign and not jaxpr.effects
+            return Trace(jaxpr, shapes, [known[i] for i in used], [*range(len(avals)), *[len(avals) + i for i in used]], repeatable)
+        known = [*[known[i] for i in used], *missed]
+    msg = f"the function captured other Variables at each of {_ATTEMPTS} traces; make them outside of it, and pass them or capture the same ones"
+    raise TapeRuntimeError(msg)

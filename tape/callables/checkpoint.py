@@ -1,0 +1,140 @@
+"""Checkpoints: functions of which a sweep keeps the inputs, and computes what is inside again when it gets there.
+
+A checkpointed call is one entry of the tape, traced as control flow is (:mod:`tape.callables`).  What its policy lets be kept are hidden
+outputs of the entry (:mod:`tape.ops.residuals`); the rest belongs to the entry's VJP.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from tape import jaxapi
+from tape.callables.higher_order import invoke
+from tape.errors import TapeTypeError, TapeValueError
+from tape.ops.kernel import Op, intern_op
+from tape.recording import record
+from tape.recording.segment import Handle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["checkpoint", "checkpoint_name", "checkpoint_policies"]
+
+checkpoint_policies = jax.checkpoint_policies
+
+
+def checkpoint(
+    fun: Callable[..., Any],
+    *,
+    policy: Callable[..., Any] | None = None,
+    prevent_cse: bool = True,
+    static_argnums: int | Sequence[int] = (),
+) -> Callable[..., Any]:
+    """Return ``fun`` as one entry of the tape whose inner values are computed again in a sweep, instead of being kept.
+
+    Args:
+        fun: a function over pytrees of Variables.  It is traced at every call, so it may not look at values; Variables that it captures
+            get their gradients.  It runs no hooks on Variables inside it, for the sweep goes through it as one entry.
+        policy: what may be kept of the values inside, as for ``jax.checkpoint``: one of ``tape.checkpoint_policies`` or a function
+            ``policy(primitive, *avals, **params)``; None keeps nothing.  Values that a policy would move to the host are kept where they
+            are.  A loop inside ``fun`` runs again as a whole.
+        prevent_cse: keep XLA from merging the two computations.  In the body of ``tape.lax.scan`` False is safe, and quicker.
+        static_argnums: positions of arguments that ``fun`` is to see as they are, not as Variables.
+
+    Returns:
+        A function of the same arguments; numbers and arrays among them become Variables, as everywhere in ``tape.lax``.
+
+    Raises:
+        TapeTypeError: ``fun`` or ``policy`` cannot be called; ``prevent_cse`` is no bool; or a static argument is a Variable.
+        TapeValueError: ``static_argnums`` names an argument that the call has not.
+        ConcretizationError: ``fun`` looked at the value of a Variable.
+        TapeRuntimeError: ``fun`` registered a hook that no sweep inside it calls.
+
+    Example:
+        >>> import tape, tape.numpy as tnp
+        >>> w = tape.Variable([[0.5, 0.0], [0.0, 0.5]])
+        >>> block = tape.checkpoint(lambda x: tnp.tanh(w @ x), policy=tape.checkpoint_policies.dots_saveable)
+        >>> block(block(tnp.ones(2))).sum().backward()
+        >>> w.grad.shape
+        (2, 2)
+
+    """
+    if not callable(fun):
+        msg = f"checkpoint: expected a function, got {type(fun).__name__}"
+        raise TapeTypeError(msg)
+    if policy is not None and not callable(policy):
+        msg = f"checkpoint: policy must be a function such as tape.checkpoint_policies.dots_saveable, got {type(policy).__name__}"
+        raise TapeTypeError(msg)
+    if not isinstance(prevent_cse, bool):
+        msg = f"checkpoint: prevent_cse must be a bool, got {type(prevent_cse).__name__}"
+        raise TapeTypeError(msg)
+    given: Any = static_argnums
+    numbers = tuple(given) if hasattr(given, "__iter__") else (given,)
+    for number in numbers:
+        if not isinstance(number, int) or isinstance(number, bool):
+            msg = f"checkpoint: static_argnums must be an int or a sequence of ints, got {type(number).__name__}"
+            raise TapeTypeError(msg)
+    name = f"checkpoint({getattr(fun, '__name__', type(fun).__name__)})"
+
+    def apply(body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return jax.checkpoint(body, policy=policy, prevent_cse=prevent_cse)(*args, **kwargs)
+
+    @functools.wraps(fun)
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        body, rest = _bound(fun, args, numbers)
+        return invoke(apply, name, (body, rest, kwargs), {})
+
+    return checkpointed
+
+
+def _bound(fun: Callable[..., Any], args: tuple[Any, ...], numbers: Sequence[int]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Bind the static arguments; return the function of the others, and those."""
+    if not numbers:
+        return fun, args
+    for number in numbers:
+        if not -len(args) <= number < len(args):
+            msg = f"checkpoint: static_argnums names argument {number}, but the function was called with {len(args)} positional arguments"
+            raise TapeValueError(msg)
+    static = {number % len(args): args[number] for number in numbers}
+    for number, value in static.items():
+        if any(isinstance(x, Handle) for x in jax.tree.leaves(value, is_leaf=lambda x: isinstance(x, Handle))):
+            msg = f"checkpoint: argument {number} is static and holds a Variable, which would get no gradient; take it off static_argnums"
+            raise TapeTypeError(msg)
+    count = len(args)
+
+    def body(*rest: Any, **kwargs: Any) -> Any:
+        others = iter(rest)
+        return fun(*[static[i] if i in static else next(others) for i in range(count)], **kwargs)
+
+    return body, tuple(a for i, a in enumerate(args) if i not in static)
+
+
+def checkpoint_name(value: Any, name: str) -> Any:
+    """Name a value for the policies of :func:`checkpoint` that go by names; it is the same value otherwise.
+
+    Args:
+        value: a Variable, or a pytree of Variables and arrays.
+        name: what ``tape.checkpoint_policies.save_only_these_names`` (for instance) calls it.
+
+    Returns:
+        The tree with Variables in the place of arrays.
+
+    Raises:
+        TapeTypeError: ``name`` is no string.
+
+    Example:
+        >>> import tape, tape.numpy as tnp
+        >>> x = tape.Variable(0.5)
+        >>> only = tape.checkpoint_policies.save_only_these_names("inner")
+        >>> tape.checkpoint(lambda x: tnp.sin(tape.checkpoint_name(tnp.exp(x), "inner")), policy=only)(x).backward()
+
+    """
+    if not isinstance(name, str):
+        msg = f"checkpoint_name: the name must be a string, got {type(name).__name__}"
+        raise TapeTypeError(msg)
+    op = intern_op(("checkpoint_name", name), lambda: Op("checkpoint_name", lambda x: jaxapi.checkpoint_name(x, name), {"name": name}))
+    leaves, tree = jax.tree.flatten(value, is_leaf=lambda x: isinstance(x, Handle))
+    return jax.tree.unflatten(tree, [record.record(op, (x if isinstance(x, Handle) else record.constant(x),)) for x in leaves])

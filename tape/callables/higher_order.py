@@ -1,0 +1,377 @@
+"""Functions that take callables: control flow, ``vectorize`` and others, whose callables receive Variables.
+
+A call is traced, with the Variables that its callables capture among the inputs (:mod:`tape.callables.captures`), and recorded as one op: the traced
+program.  Equal programs are one op, so that a lambda made anew at each call does not make a new structure; and where the next trace is known
+to write the same program, it is left out (:mod:`tape.callables.traces`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape import errors, jaxapi
+from tape.callables.captures import trace_capturing
+from tape.callables.traces import Call
+from tape.errors import TapeError, TapeTypeError
+from tape.ops.interning import intern
+from tape.ops.pullback import differentiable
+from tape.programs.program import look
+from tape.recording import record
+from tape.recording.segment import LOCAL, Handle
+from tape.recording.trie import RECORD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["calling", "invoke"]
+
+_ARRAYS = (jax.Array, np.ndarray)
+_NUMBERS = (bool, int, float, complex)
+
+# Parameters whose numbers are part of the program and not inputs: sizes, axes, bounds of counted loops.
+_STATIC: frozenset[str] = frozenset(
+    (
+        "axis",
+        "axes",
+        "base_dilation",
+        "batch_size",
+        "dimensions",
+        "dimension_numbers",
+        "dtype",
+        "has_aux",
+        "indices_are_sorted",
+        "init_value",
+        "init_values",
+        "length",
+        "lower",
+        "maxiter",
+        "method",
+        "mode",
+        "options",
+        "padding",
+        "restart",
+        "reverse",
+        "shape",
+        "symmetric",
+        "unique_indices",
+        "unroll",
+        "upper",
+        "window_dilation",
+        "window_dimensions",
+        "window_strides",
+    )
+)
+_FUNCTIONS = frozenset({"f", "fn", "func", "func1d", "function", "body_fun", "cond_fun", "computation", "matvec", "solve", "tangent_solve"})
+# Functions that hand further arguments to the callable as they are.
+_HAND_ON = {"apply_along_axis": "args", "piecewise": "args"}
+
+
+def invoke(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Record ``fun(*args, **kwargs)`` as one entry; callables among the arguments receive and return Variables.
+
+    Args:
+        fun: the JAX function.
+        name: what the op is called.
+        args: its arguments: Variables, arrays and numbers in pytrees are inputs of the op, and so are Variables that callables capture.
+        kwargs: its keyword arguments.
+
+    Raises:
+        TapeError: the arguments or what a callable returned do not fit (JAX's message, and the builtin class that JAX raises).
+        ConcretizationError: a callable looked at the value of a Variable.
+        LeakedTracerError: a callable assigned to a Variable that it captures.
+
+    """
+    variables: list[Any] = []
+    template: list[Any] = []
+    callables: list[Any] = []
+    leaves, tree = jax.tree.flatten((list(args), kwargs), is_leaf=_is_leaf)
+    for parameter, value in (*zip(_parameters(fun)[0], args, strict=False), *kwargs.items()):
+        if parameter in _FUNCTIONS and not callable(value):
+            msg = f"{name}: {parameter} must be a function, got {type(value).__name__}"
+            raise TapeTypeError(msg)
+    try:
+        for x, static in zip(leaves, _static_flags(fun, name, args, kwargs), strict=True):
+            if isinstance(x, Handle):
+                variables.append(x)
+            elif isinstance(x, (*_ARRAYS, np.generic, *_NUMBERS)) and not (static and _is_number(x)):
+                variables.append(_constant(x))
+            else:
+                template.append(x)
+                if _takes_variables(x):
+                    callables.append(x)
+                continue
+            template.append(_INPUT)
+        inputs = tuple([x is _INPUT for x in template]), tuple([v._place.kind for v in variables])
+        call = Call((name, *inputs), tree, [fun, *[x for x in template if x is not _INPUT]])
+        known = call.found(_constant)
+        if known is None:
+            traced = trace_capturing(_Applied(fun, tree, template), [v._place.kind.aval for v in variables], callables)
+    except TapeError:
+        raise
+    except jaxapi.CONCRETE_ERRORS:
+        raise
+    except (TypeError, ValueError, IndexError, OverflowError) as e:
+        if type(e) not in (TypeError, ValueError, IndexError, OverflowError):
+            raise
+        raise (errors.wrap(e, name) or e) from e
+    if known is not None:
+        op, before, after = known
+        return record.record(op, [*before, *variables, *after])
+    constants = [_constant(c) for c in traced.jaxpr.consts]
+    op = intern(name, jaxapi.hoist(traced.jaxpr, traced.used), jax.tree.structure(traced.shapes))
+    if traced.repeatable:
+        call.learn(op, traced.jaxpr.consts, constants, traced.captured)
+    return record.record(op, [*constants, *variables, *traced.captured])
+
+
+_INPUT = object()
+
+
+class _Applied:
+    """The JAX function with arrays in the places of the inputs, and with callables that hand Variables to the user's."""
+
+    def __init__(self, fun: Callable[..., Any], tree: Any, template: Sequence[Any]) -> None:
+        self._fun = fun
+        self._tree = tree
+        self._template = template
+
+    def __call__(self, *arrays: Any) -> Any:
+        it = iter(arrays)
+        met: dict[int, Any] = {}  # one wrapper for one callable: JAX compares functions by identity
+        leaves = []
+        for x in self._template:
+            if x is _INPUT:
+                leaves.append(next(it))
+            elif _takes_variables(x):
+                leaves.append(met.setdefault(id(x), _handing_variables(x)))
+            else:
+                leaves.append(_counterpart(x))
+        args, kwargs = jax.tree.unflatten(self._tree, leaves)
+        return self._fun(*args, **kwargs)
+
+
+def _is_leaf(x: Any) -> bool:
+    return isinstance(x, Handle) or (callable(x) and not isinstance(x, type))
+
+
+def _is_number(x: Any) -> bool:
+    """Tell whether the value of a leaf can be part of the program."""
+    return isinstance(x, (np.generic, *_NUMBERS)) or (isinstance(x, _ARRAYS) and x.ndim == 0 and not isinstance(x, jaxapi.Tracer))
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        with jaxapi.ensure_compile_time_eval():
+            value = jnp.array(value)
+    made = record.constant(np.asarray(value) if isinstance(value, np.generic) else value)
+    if LOCAL.captures is not None and not isinstance(made._cell[0], _NUMBERS):
+        LOCAL.captures.adopt(made._cell)
+    return made
+
+
+def _static_flags(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[bool]:
+    """Tell for each leaf of the arguments whether a number there is static."""
+    positions, rest, named = _parameters(fun)
+    hands_on = _HAND_ON.get(name)
+    flags: list[bool] = []
+    for i, value in enumerate(args):
+        parameter = positions[i] if i < len(positions) else rest
+        static = parameter in _STATIC or (i >= len(positions) and parameter == hands_on)
+        flags.extend([static] * len(jax.tree.leaves(value, is_leaf=_is_leaf)))
+    for key in sorted(kwargs):
+        static = key in _STATIC or (key not in named and name not in {"cond", "switch"})
+        flags.extend([static] * len(jax.tree.leaves(kwargs[key], is_leaf=_is_leaf)))
+    return flags
+
+
+@functools.lru_cache(maxsize=256)
+def _parameters(fun: Callable[..., Any]) -> tuple[tuple[str, ...], str | None, frozenset[str]]:
+    """Names of the positional parameters, of the one that takes the rest, and of all."""
+    try:
+        parameters = list(inspect.signature(fun).parameters.values())
+    except (TypeError, ValueError):
+        return (), None, frozenset()
+    positions = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+    return positions, rest, frozenset(p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL))
+
+
+def _counterpart(x: Any) -> Any:
+    """Return the JAX function that a function of a mirrored namespace records; anything else as it is."""
+    module = str(getattr(x, "__module__", ""))
+    if module.startswith("tape.") and getattr(sys.modules.get(module), getattr(x, "__name__", ""), None) is x and callable(x):
+        return inspect.unwrap(x)
+    return x
+
+
+def _takes_variables(x: Any) -> bool:
+    """Tell whether a leaf is a function of Variables: any callable but a type, a function of JAX, or the mirror of one."""
+    if not callable(x) or isinstance(x, (type, Handle)):
+        return False
+    if isinstance(x, functools.partial):
+        return _takes_variables(x.func)
+    original = _counterpart(x)
+    module = getattr(original, "__module__", None) or type(original).__module__
+    return str(module).split(".")[0] not in ("jax", "jaxlib")
+
+
+def _handing_variables(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of arrays that calls a function of Variables."""
+
+    def handing(*args: Any, **kwargs: Any) -> Any:
+        captures = LOCAL.captures
+        with contextlib.nullcontext() if captures is None else captures.part():
+            return _leave(fun(*_enter(args), **_enter(kwargs)))
+
+    handing.__name__ = handing.__qualname__ = getattr(fun, "__name__", type(fun).__name__)
+    vars(handing)["__wrapped__"] = fun  # JAX's messages name it
+    vars(handing)["of_variables"] = fun
+    return handing
+
+
+def _enter(tree: Any) -> Any:
+    """Make Variables of the arrays that JAX hands to a callable; its functions become functions of Variables."""
+    return jax.tree.map(_entering, tree, is_leaf=_is_leaf)
+
+
+def _entering(x: Any) -> Any:
+    if isinstance(x, _ARRAYS):
+        requires_grad = LOCAL.mode == RECORD and differentiable(x)
+        if LOCAL.captures is None:
+            return record.leaf(x, requires_grad=requires_grad)
+        return LOCAL.captures.leaf(x, requires_grad=requires_grad)
+    if callable(x) and not isinstance(x, (type, Handle)):
+        return getattr(x, "of_variables", None) or calling(x)
+    return x
+
+
+def _leave(tree: Any) -> Any:
+    return jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, tree, is_leaf=lambda x: isinstance(x, Handle))
+
+
+def calling(fun: Callable[..., Any], name: str | None = None, module: str | None = None) -> Callable[..., Any]:
+    """Return the recording counterpart of a JAX function that takes callables."""
+    called = name or str(getattr(fun, "__name__", type(fun).__name__))
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return invoke(fun, called, args, kwargs)
+
+    if module is not None:
+        functools.update_wrapper(wrapper, fun)
+        wrapper.__module__ = module
+    wrapper.__name__ = wrapper.__qualname__ = called
+    return wrapper
+
+
+class _Made:
+    """A JAX function of functions that returns a function: its recording counterpart is applied at every call."""
+
+    def __init__(
+        self, make: Callable[..., Any], name: str, fun: Callable[..., Any], options: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
+        self._make = make
+        self._name = name
+        self._fun = fun
+        self._options = options
+        self._keywords = keywords
+
+    def call(self, method: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record one call of the function made, or of one of its methods."""
+
+        def apply(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            made = self._make(fun, *self._options, **self._keywords)
+            return (made if method is None else getattr(made, method))(*args, **kwargs)
+
+        return invoke(apply, self._name if method is None else f"{self._name}.{method}", (self._fun, args, kwargs), {})
+
+
+def vectorize(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``tape.numpy.vectorize``."""
+
+    @functools.wraps(original)
+    def vectorized(pyfunc: Any, *, excluded: Any = frozenset(), signature: str | None = None) -> Any:
+        return _function(original, pyfunc, (), {"excluded": excluded, "signature": signature})
+
+    return vectorized
+
+
+def composite(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``tape.lax.composite``."""
+
+    @functools.wraps(original)
+    def composed(decomposition: Any, name: str, version: int = 0) -> Any:
+        return _function(functools.partial(_compose, original), decomposition, (name, version), {})
+
+    return composed
+
+
+def _compose(original: Callable[..., Any], fun: Callable[..., Any], name: str, version: int) -> Callable[..., Any]:
+    """Return a composite op that is given what its decomposition captures: JAX has it close over nothing that is traced."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        jaxpr, shapes = jaxapi.trace(functools.partial(fun, **kwargs), *args)
+
+        def decomposition(consts: Any, *args: Any, **_: Any) -> Any:
+            results = jaxapi.eval_jaxpr(jaxpr.jaxpr, consts, *jax.tree.leaves(args))
+            return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+        return original(decomposition, name, version)(jaxpr.consts, *args, **kwargs)
+
+    return call
+
+
+def _function(original: Callable[..., Any], fun: Any, options: tuple[Any, ...], keywords: dict[str, Any]) -> Callable[..., Any]:
+    name = getattr(fun, "__name__", type(fun).__name__)
+    original(lambda *arrays: arrays, *options, **keywords)  # it checks its options
+    made = _Made(original, name, fun, options, keywords)
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return made.call(None, args, kwargs)
+
+    for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
+        if hasattr(fun, attribute):
+            setattr(function, attribute, getattr(fun, attribute))
+    return function
+
+
+def frompyfunc(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``tape.numpy.frompyfunc``."""
+
+    @functools.wraps(original)
+    def from_function(func: Any, /, nin: int, nout: int, *, identity: Any = None) -> Any:
+        from tape.mirrored.adapters import UFunc  # noqa: PLC0415 - needed here only
+
+        plain = original(func, nin, nout, identity=identity)
+        made = UFunc(plain)
+        recorded = _Made(original, plain.__name__, func, (nin, nout), {"identity": identity})
+        made._call = lambda *args, **kwargs: recorded.call(None, args, kwargs)
+        for method in ("reduce", "accumulate", "reduceat", "outer", "at"):
+            setattr(made, method, functools.partial(_method, recorded, method))
+        return made
+
+    return from_function
+
+
+def _method(made: _Made, name: str, *args: Any, **kwargs: Any) -> Any:
+    return made.call(name, args, kwargs)
+
+
+_FACTORIES = {"vectorize": vectorize, "composite": composite, "frompyfunc": frompyfunc}
+
+
+def counterpart(fun: Callable[..., Any], name: str, module: str) -> Callable[..., Any]:
+    """Return what a namespace offers in the place of a JAX function that takes callables."""
+    factory = _FACTORIES.get(name)
+    if factory is None:
+        return calling(fun, name, module)
+    made = factory(fun)
+    made.__module__ = module
+    return made

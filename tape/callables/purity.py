@@ -1,0 +1,124 @@
+"""Purity: what a traced function may use without being followed into: functions whose results depend on their arguments alone.
+
+These are listed, by the modules that hold them; anything else is code to look at (:mod:`tape.callables.snapshot`), or not known.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import os
+import sys
+import types
+from enum import Enum
+from typing import Any
+
+import jax
+import numpy as np
+
+from tape.callables.objects import words
+
+__all__ = ["ATTRIBUTES", "is_library", "is_pure"]
+
+_MODULES: tuple[str, ...] = ("jax.numpy", "jax.lax", "jax.nn", "jax.random", "jax.scipy", "jax.tree", "jax.tree_util", "jax.dtypes")
+_MODULES += ("tape.numpy", "tape.lax", "tape.nn", "tape.random", "tape.scipy", "math", "cmath", "operator", "_operator")
+_MODULES += ("numpy", "numpy.linalg", "numpy.fft", "functools", "itertools")
+_SUBMODULES = ("jax.numpy", "jax.lax", "jax.nn", "jax.scipy", "tape.numpy", "tape.lax", "tape.nn", "tape.scipy")
+# Where most names are not functions of their arguments, or keep what they were given: those that are.
+_SINGLE = {
+    "jax": words(
+        "Array ShapeDtypeStruct checkpoint eval_shape grad hessian jacfwd jacrev jvp linearize named_scope remat typeof value_and_grad vjp vmap"
+    ),
+    "tape": words(
+        "Variable checkpoint checkpoint_name constant enable_grad grad gradients hessian hvp jacfwd jacobian jacrev jvp linearize no_grad "
+        "stop_gradient value_and_grad vjp"
+    ),
+}
+# Files, settings, uninitialized memory, and counters that go on.
+_EXCEPT = words(
+    "load loadtxt genfromtxt fromfile fromregex memmap save savez savez_compressed savetxt from_dlpack frombuffer empty empty_like nditer "
+    "seterr geterr errstate seterrcall geterrcall set_printoptions get_printoptions printoptions getbufsize setbufsize test info show_config "
+    "show_runtime get_include count cycle tee lru_cache cache cached_property singledispatch infeed outfeed rng_uniform "
+    "register_dataclass register_pytree_node register_pytree_node_class register_pytree_with_keys register_static"
+)
+BUILTINS = {
+    name: getattr(builtins, name)
+    for name in words(
+        "abs all any bool complex dict divmod enumerate filter float frozenset int isinstance issubclass len list map max min next iter pow "
+        "range reversed round set slice sorted str sum tuple type zip Ellipsis NotImplemented "
+        "ArithmeticError AssertionError AttributeError Exception IndexError KeyError NotImplementedError RuntimeError TypeError ValueError"
+    )
+}
+
+
+def _attributes() -> frozenset[str]:
+    kinds = (list, tuple, dict, set, frozenset, str, int, float, complex, range, slice, jax.Array, np.ndarray)
+    names = frozenset([name for kind in kinds for name in dir(kind) if not name.startswith("_")])
+    names |= words("at get set multiply divide power min max apply")
+    names |= words(
+        "eps tiny bits smallest_normal kind dtype requires_grad is_leaf eigenvalues eigenvectors U S Vh "
+        "Q R sign logabsdet detach _replace _asdict _fields __class__ reduce accumulate reduceat outer __name__ __qualname__"
+    )
+    outside = "item tolist tofile dump dumps data flags ctypes base setflags numpy value format format_map delete is_deleted is_ready device devices "
+    outside += "sharding traceback on_device_size_in_bytes unsafe_buffer_pointer block_until_ready copy_to_host_async"
+    return names - words(outside)
+
+
+# What may be taken of values that are not known before the trace: arrays, Variables, containers, results of the functions above.
+ATTRIBUTES = _attributes()
+
+_ROOTS = frozenset(
+    {"jax", "jaxlib", "numpy", "tape", "interop", "functools", "itertools", "math", "cmath", "_operator", "operator", "builtins", "enum"}
+)
+_KNOWN: dict[int, Any] = {}  # with the values, so that their ids stay theirs for good
+
+
+def is_pure(value: Any) -> bool:
+    """Tell whether a value is a listed function, type or constant of JAX, NumPy, the standard library or the tape."""
+    if id(value) in _KNOWN:
+        return True
+    if type(value).__module__.split(".")[0] not in _ROOTS and not isinstance(value, Enum):
+        return False
+    if isinstance(value, types.FunctionType) and not value.__code__.co_filename.startswith(_TRUSTED):
+        return False  # put in the place of a listed one
+    if not _is_listed(value):
+        return False
+    _KNOWN[id(value)] = value
+    return True
+
+
+def _is_listed(value: Any) -> bool:
+    if isinstance(value, Enum):
+        return type(value).__module__.split(".")[0] in _ROOTS
+    name = getattr(value, "__name__", None)
+    if isinstance(name, str) and BUILTINS.get(name) is value:
+        return True
+    if isinstance(name, str) and not isinstance(value, types.ModuleType):
+        for module in _listing(len(sys.modules)):
+            names = vars(sys.modules[module])
+            if names.get(name) is value and (name in _SINGLE[module] if module in _SINGLE else name not in _EXCEPT):
+                return True
+    return any(v is value for v in vars(jax.checkpoint_policies).values())
+
+
+@functools.lru_cache(maxsize=2)
+def _listing(_count: int) -> tuple[str, ...]:
+    """Return the modules listed that are imported so far."""
+    listed = [*_MODULES, *_SINGLE, *[m for m in sys.modules if m.startswith(tuple([s + "." for s in _SUBMODULES])) and "._" not in m]]
+    return tuple([m for m in dict.fromkeys(listed) if m in sys.modules])
+
+
+@functools.lru_cache(maxsize=4096)
+def is_library(file: str) -> bool:
+    """Tell whether code in this file belongs to JAX or the tape."""
+    return file.startswith(_PLACES)
+
+
+def _places() -> tuple[str, ...]:
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - as code objects have it
+    interop = os.path.join(os.path.dirname(here), "interop")  # noqa: PTH118, PTH120
+    return (here + os.sep, interop + os.sep, os.path.dirname(jax.__file__) + os.sep)  # noqa: PTH120
+
+
+_PLACES = _places()
+_TRUSTED = (*_PLACES, *[os.path.dirname(m.__file__) + os.sep for m in (np, functools) if m.__file__])  # noqa: PTH120

@@ -1,0 +1,237 @@
+"""Reach: the Variables that a callable can get at without being given them, and the places in which it finds them.
+
+A callable reaches what it closes over, names as globals, and is a method of, and what that holds: attributes, items of lists, tuples and
+dicts, bound arguments.  Each step on the way is an edge; edges that can be rebound are what a compiled function has to check.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tape.recording.segment import Handle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+__all__ = ["MISSING", "Edge", "Holder", "Reach", "reach"]
+
+_LIMIT = 2000  # objects looked through
+
+MISSING = type("Missing", (), {"__repr__": lambda _: "nothing"})()  # what an empty place holds
+
+
+class Edge(NamedTuple):
+    """One step from an object to what it holds.
+
+    ``get(holder, key)`` reads it anew; ``get`` is None where it cannot be rebound.  ``path`` names it from the callable on.
+    """
+
+    get: Callable[[Any, Any], Any] | None
+    holder: Any
+    key: Any
+    path: tuple[Any, ...]
+    source: int  # the node that it leaves
+    content: Any
+
+
+class Holder(NamedTuple):
+    """Something that can be written to: a dict (of attributes or globals, too), a list or a closure's cell, as it was."""
+
+    place: Any
+    path: tuple[Any, ...]
+    node: int
+    names: tuple[Any, ...] | None  # the only keys that matter, where there are many
+    before: dict[Any, Any]
+
+    def now(self) -> dict[Any, Any]:
+        """Return what it holds, by key."""
+        return _held(self.place, self.names)
+
+    def put(self, key: Any, content: Any) -> None:
+        """Store ``content``."""
+        if isinstance(self.place, types.CellType):
+            self.place.cell_contents = content
+        else:
+            self.place[key] = content
+
+    def fill(self, contents: dict[Any, Any]) -> None:
+        """Make it hold just that."""
+        now = self.now()
+        if len(now) == len(contents) and all(contents.get(k, MISSING) is x for k, x in now.items()):
+            return
+        if isinstance(self.place, list):
+            self.place[:] = contents.values()
+        elif isinstance(self.place, types.CellType):
+            if contents:
+                self.place.cell_contents = contents["cell_contents"]
+            else:
+                del self.place.cell_contents
+        else:
+            for key in [k for k in now if k not in contents]:
+                del self.place[key]
+            self.place.update(contents)
+
+
+def _held(place: Any, names: tuple[Any, ...] | None) -> dict[Any, Any]:
+    if isinstance(place, types.CellType):
+        try:
+            return {"cell_contents": place.cell_contents}
+        except ValueError:  # not yet filled
+            return {}
+    if isinstance(place, list):
+        return dict(enumerate(place))
+    return dict(place) if names is None else {n: place[n] for n in names if n in place}
+
+
+class Reach:
+    """What some callables reach.
+
+    Attributes:
+        variables: every Variable, nearest first, with the path by which it was found first.
+        edges: for each Variable, by its id, all edges that lead to it.
+        holders: everything that was looked through and can be written to.
+
+    """
+
+    def __init__(self) -> None:
+        self.variables: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+        self.edges: dict[int, list[Edge]] = {}
+        self.holders: list[Holder] = []
+        self._incoming: list[list[Edge]] = []  # by node
+
+    def way(self, variables: Iterable[Any]) -> list[Edge]:
+        """Return all edges that can be rebound on the ways to some of the Variables."""
+        found: dict[tuple[int, Any], Edge] = {}
+        nodes: set[int] = set()
+        stack = [e for v in variables for e in self.edges.get(id(v), ())]
+        while stack:
+            edge = stack.pop()
+            if edge.get is not None:
+                found[id(edge.holder), edge.key] = edge
+            if edge.source >= 0 and edge.source not in nodes:
+                nodes.add(edge.source)
+                stack.extend(self._incoming[edge.source])
+        return list(found.values())
+
+    def by_path(self) -> dict[tuple[Any, ...], Any]:
+        """Return the Variables by every path to them."""
+        return {e.path: e.content for edges in self.edges.values() for e in edges}
+
+    def paths(self, variable: Any) -> list[tuple[Any, ...]]:
+        """Return every path to a Variable."""
+        return [e.path for e in self.edges.get(id(variable), ())]
+
+
+def reach(callables: Sequence[Any]) -> Reach:
+    """Look through what callables close over, hold, or name as globals."""
+    found = Reach()
+    nodes: dict[int, int] = {}
+    queue = deque(Edge(None, None, None, (i,), -1, c) for i, c in enumerate(callables))
+    kept: list[Any] = []  # so that ids stay theirs
+    while queue:
+        edge = queue.popleft()
+        value = edge.content
+        if isinstance(value, Handle):
+            found.variables.setdefault(id(value), (value, edge.path))
+            found.edges.setdefault(id(value), []).append(edge)
+            continue
+        if isinstance(value, (type, types.ModuleType, str, bytes, int, float)) or value is None:
+            continue
+        node = nodes.get(id(value))
+        if node is not None:
+            found._incoming[node].append(edge)
+            continue
+        if len(nodes) >= _LIMIT:
+            break
+        node = nodes[id(value)] = len(nodes)
+        kept.append(value)
+        found._incoming.append([edge])
+        queue.extend(_contents(found, value, edge.path, node))
+    return found
+
+
+def _contents(found: Reach, value: Any, path: tuple[Any, ...], node: int) -> Iterator[Edge]:
+    """Yield the edges that leave a function, container or object."""
+
+    def fixed(*pairs: tuple[str, Any]) -> Iterator[Edge]:
+        for step, content in pairs:
+            yield Edge(None, None, None, (*path, step), node, content)
+
+    def rebindable(place: Any, names: tuple[Any, ...] | None, step: str) -> Iterator[Edge]:
+        before = _held(place, names)
+        found.holders.append(Holder(place, path, node, names, before))
+        get = getattr if isinstance(place, types.CellType) else operator.getitem
+        for key, content in before.items():
+            if names is None or isinstance(content, (Handle, list, tuple, dict, types.FunctionType)) or is_plain_object(content):
+                yield Edge(get, place, key, (*path, step.format(key)), node, content)
+
+    if isinstance(value, types.FunctionType):
+        yield from rebindable(value.__globals__, global_names(value.__code__), "{}")
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            yield from rebindable(cell, None, name)
+        yield from fixed(*[("default", d) for d in value.__defaults__ or ()])
+        yield from rebindable(value.__kwdefaults__ or {}, None, "{}")
+    elif isinstance(value, types.MethodType):
+        yield from fixed(("self", value.__self__), ("function", value.__func__))
+    elif isinstance(value, functools.partial):
+        yield from fixed(("function", value.func), *[(str(i), a) for i, a in enumerate(value.args)], *value.keywords.items())
+    elif callable(getattr(value, "__wrapped__", None)) and type(value).__module__.startswith("tape."):
+        yield from fixed(("function", value.__wrapped__))
+    elif isinstance(value, (dict, list)):
+        yield from rebindable(value, None, "[{!r}]")
+    elif isinstance(value, tuple):
+        names = getattr(value, "_fields", None)
+        yield from fixed(*[(f".{names[i]}" if names else f"[{i}]", x) for i, x in enumerate(value)])
+    elif isinstance(value, (set, frozenset)):
+        yield from fixed(*[(f"{{{i}}}", x) for i, x in enumerate(value)])
+    elif is_plain_object(value):
+        if hasattr(value, "__dict__"):
+            yield from rebindable(vars(value), None, ".{}")
+        kind: Any = type(value)
+        for name in _slots(kind):
+            content = getattr(value, name, None)
+            yield Edge(getattr, value, name, (*path, f".{name}"), node, content)
+        call = getattr(type(value), "__call__", None)  # noqa: B004 - its closure is wanted
+        if isinstance(call, types.FunctionType):
+            yield from fixed(("__call__", call))
+
+
+def is_plain_object(value: Any) -> bool:
+    """Tell whether a value is an object whose attributes may hold Variables."""
+    kind: Any = type(value)
+    return (
+        (hasattr(value, "__dict__") or bool(_slots(kind)))
+        and not isinstance(value, (type, types.ModuleType))
+        and not kind.__module__.startswith(("jax", "numpy", "tape."))
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _slots(kind: Any) -> tuple[str, ...]:
+    if kind.__module__.split(".")[0] in ("builtins", "jax", "jaxlib", "numpy", "types", "functools", "collections"):
+        return ()
+    found: list[str] = []
+    for base in kind.__mro__:
+        names = base.__dict__.get("__slots__", ())
+        found.extend([names] if isinstance(names, str) else names)
+    return tuple(n for n in found if not n.startswith("__"))
+
+
+@functools.lru_cache(maxsize=4096)
+def global_names(code: types.CodeType) -> tuple[str, ...]:
+    """Return the names of globals (and of attributes) that a function uses, also in the functions inside it."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names.update(global_names(constant))
+    return tuple(sorted(names))
+
+
+def spelled(path: Sequence[Any]) -> str:
+    """Return a path as a user would write it: ``self.layers[0].w``."""
+    steps = [s for s in path if isinstance(s, str) and s not in {"function", "__call__", "default"}]
+    return "".join(s if not i or s.startswith((".", "[", "{")) else f" > {s}" for i, s in enumerate(steps)) or "a default argument"

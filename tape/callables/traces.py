@@ -1,0 +1,120 @@
+"""Traces known: a callable whose trace would write the same program as an earlier one is not traced again.
+
+A call is known by its snapshot (:mod:`tape.callables.snapshot`).  A trace is kept only if it left everything that the snapshot covers as it was,
+so that leaving it out next time leaves out no effect.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from tape import jaxapi
+from tape.callables.objects import fields_of
+from tape.callables.snapshot import RefusedError, Snapshot
+from tape.configuration import configuration
+from tape.recording.segment import LOCAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from tape.ops.kernel import Op
+
+__all__ = ["Call"]
+
+_LIMIT = 512
+_BYTES_LIMIT = 1 << 16  # of the arrays that one trace made
+_KNOWN: dict[Hashable, _Known] = {}  # the oldest first
+
+
+class _Known:
+    """What a trace found: the op, and where its inputs are in a snapshot."""
+
+    __slots__ = ("arrays", "captured", "constants", "op")
+
+    def __init__(self, op: Op, constants: list[Any], captured: list[int], arrays: list[weakref.ref[Any]]) -> None:
+        self.op = op
+        self.constants = constants  # Variables that the trace made, or positions of arrays
+        self.captured = captured  # positions of Variables
+        self.arrays = arrays  # the snapshot's, which it knows by their ids: as long as they live
+
+
+class Call:
+    """One call of a function that takes callables.
+
+    Args:
+        head: what is compared by value.
+        tree: the tree of the arguments; None where there is none.
+        values: the function and its arguments that are not inputs, some of them callables.
+
+    """
+
+    def __init__(self, head: tuple[Hashable, ...], tree: Any, values: Sequence[Any]) -> None:
+        self._head = (*head, tree, LOCAL.mode, configuration(), _mesh())
+        self._tree = tree
+        self._values = values
+        self._key: Hashable = None
+        self._snapshot: Snapshot | None = None
+        if LOCAL.captures is None and LOCAL.lifting is None and not jaxapi.in_trace():
+            self._key, self._snapshot = self._walk()
+
+    def _walk(self) -> tuple[Hashable, Snapshot | None]:
+        try:
+            fields = frozenset() if self._tree is None else _fields(self._tree)
+            if fields is None:
+                return None, None
+            snapshot = Snapshot(fields)
+            for value in self._values:
+                snapshot.add_called(value)
+            key = (self._head, snapshot.key())
+            hash(key)
+        except (RefusedError, TypeError, RuntimeError):  # static data that cannot be hashed; too deep, or changed by another thread
+            return None, None
+        return key, snapshot
+
+    def found(self, constant: Callable[[Any], Any]) -> tuple[Op, list[Any], list[Any]] | None:
+        """Return the op of an earlier call, and the inputs before and after the arguments of this one; None where there is none."""
+        known = None if self._snapshot is None else _KNOWN.get(self._key)
+        if known is None or not all(ref() is not None for ref in known.arrays):
+            return None
+        snapshot = self._snapshot
+        assert snapshot is not None
+        constants = [constant(snapshot.arrays[c]) if type(c) is int else c for c in known.constants]
+        return known.op, constants, [snapshot.variables[i] for i in known.captured]
+
+    def learn(self, op: Op, arrays: Sequence[Any], constants: Sequence[Any], captured: Sequence[Any]) -> None:
+        """Keep what the trace of this call found, if nothing changed by it: the constants of the program as arrays, and as Variables."""
+        snapshot = self._snapshot
+        if snapshot is None or not all(id(v._cell) in snapshot.cells for v in captured):
+            return
+        key, after = self._walk()
+        if after is None or key != self._key or list(after.cells) != list(snapshot.cells):
+            return
+        if any(a is not b for a, b in zip(after.variables, snapshot.variables, strict=True)):
+            return
+        positions = {id(a): i for i, a in enumerate(snapshot.arrays)}
+        if sum(getattr(a, "nbytes", 0) for a in arrays if id(a) not in positions) > _BYTES_LIMIT:
+            return
+        try:
+            refs = [weakref.ref(a) for a in snapshot.arrays]
+        except TypeError:
+            return
+        given = [positions.get(id(a), made) for a, made in zip(arrays, constants, strict=True)]
+        _KNOWN.pop(key, None)
+        _KNOWN[key] = _Known(op, given, [snapshot.cells[id(v._cell)] for v in captured], refs)
+        if len(_KNOWN) > _LIMIT:
+            _KNOWN.pop(next(iter(_KNOWN)), None)
+
+
+@functools.lru_cache(maxsize=1024)
+def _fields(tree: Any) -> frozenset[str] | None:
+    return fields_of(tree)
+
+
+def _mesh() -> Hashable:
+    """Return the mesh in force, by which JAX shards what it traces."""
+    get: Any = getattr(jax.sharding, "get_abstract_mesh", None)
+    return None if get is None else get()

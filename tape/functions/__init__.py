@@ -1,0 +1,1 @@
+"""Functions of the user's own: ``tape.Function`` and what it becomes on the tape and for JAX."""

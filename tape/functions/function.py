@@ -1,0 +1,235 @@
+"""``tape.Function``: an op whose forward and backward are Python over Variables.
+
+The forward's own entries are recorded as values without a derivative; an identity entry on its outputs carries the user's backward, which
+is called at every sweep (never replayed).  Under an outer JAX transformation it appears as a ``custom_vjp`` or ``custom_jvp``, so that JAX
+uses the user's derivatives.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from tape.errors import TapeTypeError
+from tape.functions.context import Context
+from tape.functions.custom_derivatives import as_jax_function
+from tape.functions.definitions import check_arity, check_call, check_class, check_defined
+from tape.functions.entries import entry_op, record_entry
+from tape.functions.returned import outputs_of
+from tape.functions.tracking import Arguments
+from tape.recording import boundary
+from tape.recording.segment import LOCAL, in_mode, set_mode, watched
+from tape.recording.trie import RECORD, SWEEP
+from tape.variables.methods import detach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Context", "Function", "once_differentiable"]
+
+
+class Function:
+    """Base class of ops with a derivative of their own.
+
+    Subclasses define static methods over Variables; calls go through :meth:`apply`:
+
+    - ``forward(ctx, *args, **kwargs)`` returns the outputs: a Variable or array, or a pytree of them.  It does not record.  Arrays among the
+      arguments, in pytrees too, arrive as Variables, everything else as it is.  ``ctx`` (:class:`Context`) keeps what the backward needs:
+      ``ctx.save_for_backward(...)`` and ``ctx.saved``, free attributes, ``ctx.needs_input_grad``, ``ctx.set_materialize_grads(True)``,
+      ``ctx.mark_non_differentiable(...)``.
+    - ``backward(ctx, *gradients)`` gets one gradient per output, None where there is none (zeros, after ``set_materialize_grads``), and
+      returns one per array argument, None where none flows: positional arguments in order, then keyword ones in the order of the call.  It is
+      called once in every sweep.  What it records can be differentiated again; what it cannot record (values that the forward computed on the
+      way, raw JAX) raises when it is.
+    - ``jvp(ctx, *tangents)``, optional, gets one tangent per array argument (None: zero) and returns one per output.  ``tape.jvp``, ``jacfwd``,
+      ``linearize``, ``hvp``, ``jax.jvp`` and ``jax.linearize`` use it; without it the tape's transforms differentiate the backward by its gradients.
+    - ``vmap(info, in_dims, *args, **kwargs)``, optional, computes the outputs of a whole batch under ``jax.vmap``, in the place of a mapped
+      forward (whose derivatives stay those of the function: backward and ``jvp`` are mapped as they are).  It is called with the arguments of
+      forward, some arrays of which have a further first axis of length ``info.batch_size``: ``in_dims`` has, for each positional argument, 0 in the
+      place of such an array and None in that of others (``info.keyword_dims``, by name, for keyword ones).  It returns ``(outputs, out_dims)``: the
+      structure that forward returns, and for each output the axis of the batch, None where it has none.
+
+    Under ``jax.vmap`` without a ``vmap``, the forward is mapped as it is.
+
+    Raises:
+        TapeTypeError: at the first call: a method is missing, is not static or takes another number of arguments than it will be given; at any
+            call: the forward returned something else than arrays.  Nothing was recorded then.
+        RuleError: in a sweep, which changes nothing then: the backward returned the wrong number of gradients; or a ``vmap`` returned no batch;
+        GradientShapeError, GradientDtypeError: or one of the wrong shape, dtype or type.
+        UnrecordedGradientError: a second derivative would be lost.
+
+    Example:
+        >>> import tape
+        >>> class Cube(tape.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.save_for_backward(x)
+        ...         return x * x * x
+        ...
+        ...     @staticmethod
+        ...     def backward(ctx, g):
+        ...         (x,) = ctx.saved
+        ...         return 3 * x * x * g
+        >>> x = tape.Variable(2.0)
+        >>> Cube.apply(x).backward()
+        >>> float(x.grad)
+        12.0
+        >>> g = tape.gradients(Cube.apply(x), x, create_graph=True)
+        >>> float(tape.gradients(g, x))
+        12.0
+
+    """
+
+    _entry_ops: dict[Any, Any]
+    _is_checked = False
+    jvp: Any = None
+    vmap: Any = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._entry_ops = {}
+        cls._is_checked = False
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Any:  # noqa: D102 - it refuses
+        msg = f"{cls.__name__} is a tape.Function, of which there are no objects; call {cls.__name__}.apply(...)"
+        raise TapeTypeError(msg)
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        """Compute the outputs from Variables (not recording)."""
+        raise NotImplementedError
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Compute the gradients of the array arguments from those of the outputs (None: missing)."""
+        raise NotImplementedError
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Call the function; Variables in ``args`` and ``kwargs``, in pytrees too, are tracked.
+
+        Returns:
+            What ``forward`` returned, with Variables in the place of arrays.
+
+        """
+        if not cls._is_checked:
+            check_class(cls, Function)
+        arguments = Arguments(args, kwargs)
+        kinds = [v._place.kind for v in arguments.inputs]
+        needs = tuple([k.requires_grad for k in kinds]) if LOCAL.mode == RECORD else (False,) * len(kinds)
+        ctx = Context(cls, needs, tuple([k.aval for k in kinds]), arguments.parts)
+        if True not in needs:
+            return cls._call(ctx, arguments)
+        check_defined(cls, Function, "backward")
+        if watched():
+            return LOCAL.observer.around(cls.__name__, None, tuple(arguments.inputs), cls._call, ctx, arguments)
+        return cls._call(ctx, arguments)
+
+    @classmethod
+    def _call(cls, ctx: Context, arguments: Arguments) -> Any:
+        """Run the forward, and record its outputs where gradients are wanted."""
+        mode = LOCAL.mode
+        glance = LOCAL.glance
+        try:
+            LOCAL.glance = ctx
+            if mode == RECORD:
+                set_mode(SWEEP)
+            result = cls.forward(ctx, *arguments.args, **arguments.kwargs)
+            outputs, tree = outputs_of(cls, result)
+        except TypeError as error:
+            check_call(cls, error, arguments.args, arguments.kwargs)
+            raise
+        finally:
+            set_mode(mode)
+            LOCAL.glance = glance
+        made = outputs
+        inputs = arguments.inputs
+        if LOCAL.captures is not None or any(boundary.is_traced(v) for v in inputs):
+            made = in_mode(mode, as_jax_function, cls, arguments, ctx, outputs, tree)  # op hooks have seen the forward
+        if True in ctx.needs_input_grad:
+            made = _recorded(cls, ctx, inputs, outputs, made)
+        return made[0] if tree is None else jax.tree.unflatten(tree, made)
+
+
+def _recorded(cls: type[Function], ctx: Context, inputs: list[Any], outputs: list[Any], values: list[Any]) -> list[Any]:
+    """Record the entry that carries the backward; return its results, in the places of the outputs that have gradients."""
+    marked = {id(v._cell) for v in ctx._constants}
+    ctx._outputs = tuple([v._place.kind.aval for v in outputs])
+    places = range(len(outputs))
+    if marked:
+        places = [i for i in places if id(outputs[i]._cell) not in marked]  # type: ignore[assignment]
+        ctx._places = tuple(places)
+        values = [v if i in ctx._places else detach(v) for i, v in enumerate(values)]
+        if not places:
+            return values
+    op = entry_op(cls, cls.__name__, len(inputs), len(inputs), len(places))
+    if op.fresh:
+        check_arity(cls, "backward", len(outputs), "one gradient per output of forward")
+        if cls.jvp is not None:
+            check_arity(cls, "jvp", len(inputs), "one tangent per array argument")
+        op.fresh = False
+    found = record_entry(op, [*inputs, *[values[i] for i in places]])
+    segment = next((v._segment for v in found if v._segment is not None), None)
+    if segment is None:  # integers only
+        return values
+    made = list(values)
+    given = {id(v._cell) for v in inputs}
+    results = {}
+    for i, v in zip(places, found, strict=True):
+        made[i] = v
+        cell = id(outputs[i]._cell)
+        if cell not in given:
+            results[cell] = v
+    ctx.freeze(segment, results)
+    segment.functions[found[0]._place.slot] = ctx
+    return made
+
+
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a ``backward`` that cannot be differentiated itself: a second derivative through it raises, and is never silently wrong.
+
+    Its Variables are not recorded, so it may compute by any means.
+
+    Args:
+        backward: the static method of a :class:`Function`; ``@staticmethod`` stands above this decorator.
+
+    Raises:
+        UnrecordedGradientError: when a gradient that it returned is differentiated.
+        TapeTypeError: what is decorated is no function.
+
+    Example:
+        >>> import tape
+        >>> class Square(tape.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.save_for_backward(x)
+        ...         return x * x
+        ...
+        ...     @staticmethod
+        ...     @tape.once_differentiable
+        ...     def backward(ctx, g):
+        ...         (x,) = ctx.saved
+        ...         return 2 * x.value * g.value
+        >>> x = tape.Variable(3.0)
+        >>> float(tape.gradients(Square.apply(x), x))
+        6.0
+        >>> g = tape.gradients(Square.apply(x), x, create_graph=True)
+        >>> tape.gradients(g, x)
+        Traceback (most recent call last):
+        ...
+        tape.errors.UnrecordedGradientError: ... Square.backward is once_differentiable, ...
+
+    """
+    if isinstance(backward, staticmethod) or not callable(backward):
+        msg = (
+            f"once_differentiable: expected a function, got {type(backward).__name__}; write @staticmethod above @tape.once_differentiable"
+        )
+        raise TapeTypeError(msg)
+
+    @functools.wraps(backward)
+    def once(ctx: Any, *gradients: Any) -> Any:
+        return ctx.once(backward, gradients)
+
+    return once

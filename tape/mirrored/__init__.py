@@ -1,0 +1,1 @@
+"""The mirrored namespaces: JAX's functions as functions that record."""

@@ -1,0 +1,206 @@
+"""Adapters: the counterparts of JAX functions that are more than one recorded entry, or none."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape import errors, jaxapi
+from tape.errors import TapeError
+from tape.mirrored.mirror import call, describe, mirrored, on_values
+from tape.mirrored.selection import SELECTIONS
+from tape.programs.program import look
+from tape.recording import record
+from tape.recording.segment import Handle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["SPECIAL", "Indexer", "UFunc", "initializer_factory", "looking", "metadata"]
+
+
+class UFunc:
+    """The recording counterpart of a ``jax.numpy.ufunc``: a function with ``reduce``, ``accumulate``, ``reduceat``, ``at`` and ``outer``."""
+
+    __name__: str
+
+    def __init__(self, ufunc: Any, module: str = "tape.numpy") -> None:
+        functools.update_wrapper(self, ufunc)
+        name = ufunc.__name__
+        self.__module__ = module
+        self.nin, self.nout, self.nargs, self.identity = ufunc.nin, ufunc.nout, ufunc.nargs, ufunc.identity
+        self._call = mirrored(ufunc, name, module=module)
+        for method in ("reduce", "accumulate", "reduceat", "outer", "at"):
+            setattr(self, method, mirrored(getattr(ufunc, method), f"{name}.{method}", module=module))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Record it."""
+        return self._call(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tape ufunc {self.__name__!r}>"
+
+    def __reduce__(self) -> str:
+        return self.__name__
+
+
+class Indexer:
+    """``r_``, ``c_``, ``mgrid`` and ``ogrid``: arrays written as an index."""
+
+    def __init__(self, original: Any, name: str) -> None:
+        self.__doc__ = original.__doc__
+        self._original = original
+        self._name = name
+
+    def __getitem__(self, key: Any) -> Any:
+        return call(self._index, self._name, (key,), {})
+
+    def _index(self, key: Any) -> Any:
+        return self._original[key]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return hash(self._name)
+
+
+def like(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the shape and dtype of its first argument: no gradient flows from it."""
+    name = original.__name__
+    parameter = next(iter(inspect.signature(original).parameters))
+
+    @functools.wraps(original)
+    def _made_like(*args: Any, **kwargs: Any) -> Any:
+        first = args[0] if args else kwargs.pop(parameter, None)
+        if isinstance(first, (Handle, jax.Array, np.ndarray)):
+            aval = first._place.kind.aval if isinstance(first, Handle) else first
+            struct: Any = jax.ShapeDtypeStruct
+            first = struct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+        return call(original, name, (first, *args[1:]), kwargs)
+
+    return _made_like
+
+
+def array(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``array`` or ``asarray``: data without Variables become a constant at once, Variables are recorded (and stacked)."""
+    name = original.__name__
+    recording = mirrored(original, name)
+
+    @functools.wraps(original)
+    def _made(*args: Any, **kwargs: Any) -> Any:
+        leaves = jax.tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
+        if any(isinstance(x, (Handle, jaxapi.Tracer)) for x in leaves):
+            return recording(*args, **kwargs)
+        with jaxapi.ensure_compile_time_eval():
+            try:
+                value = original(*args, **kwargs)
+                if name == "asarray" and any(isinstance(x, np.ndarray) for x in leaves):
+                    value = jnp.array(value, copy=True)
+            except (TypeError, ValueError, OverflowError) as e:
+                raise (errors.wrap(e, name) or e) from e
+        return record.leaf(value)
+
+    return _made
+
+
+def metadata(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that answers from shapes and dtypes alone."""
+
+    @functools.wraps(original)
+    def _answer(*args: Any, **kwargs: Any) -> Any:
+        leaves = jax.tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
+        if any(isinstance(x, Handle) for x in leaves):
+            return describe(original, original.__name__, args, kwargs)
+        try:
+            return original(*args, **kwargs)
+        except TapeError:
+            raise
+        except (TypeError, ValueError) as e:
+            raise (errors.wrap(e, original.__name__) or e) from e
+
+    return _answer
+
+
+def looking(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that looks at its arguments and runs at every call."""
+
+    @functools.wraps(original)
+    def _look(*args: Any, **kwargs: Any) -> Any:
+        return on_values(original, original.__name__, args, kwargs)
+
+    return _look
+
+
+def selecting(original: Callable[..., Any]) -> Callable[..., Any]:
+    return functools.wraps(original)(functools.partial(_run, SELECTIONS[original.__name__]))
+
+
+def _run(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return fun(*args, **kwargs)
+
+
+def stop_gradient(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``stop_gradient``: the same values, as constants."""
+
+    @functools.wraps(original)
+    def _stop(x: Any) -> Any:
+        from tape.variables.methods import detach  # noqa: PLC0415 - imports this module's importers
+
+        return jax.tree.map(
+            lambda leaf: detach(leaf) if isinstance(leaf, Handle) else record.constant(jax.lax.stop_gradient(leaf)),
+            x,
+            is_leaf=lambda leaf: isinstance(leaf, Handle),
+        )
+
+    return _stop
+
+
+def bitcast(original: Callable[..., Any]) -> Callable[..., Any]:
+    recording = mirrored(original, module="tape.lax")
+
+    @functools.wraps(original)
+    def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
+        from tape.variables.methods import refuse_reinterpretation  # noqa: PLC0415
+
+        if isinstance(operand, Handle) and jnp.dtype(new_dtype) != operand._place.kind.aval.dtype:
+            refuse_reinterpretation(operand, "bitcast_convert_type")
+        return recording(operand, new_dtype)
+
+    return bitcast_convert_type
+
+
+def initializer_factory(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that returns recording initializers, the same one for the same arguments."""
+
+    @functools.wraps(original)
+    def factory(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = jax.tree.map(
+            lambda x: look(x) if isinstance(x, Handle) else x, (args, kwargs), is_leaf=lambda x: isinstance(x, Handle)
+        )
+        try:
+            return made(args, tuple(sorted(kwargs.items())))
+        except TypeError:
+            return mirrored(original(*args, **kwargs), original.__name__, module="tape.nn.initializers")
+
+    @functools.lru_cache(maxsize=512)
+    def made(args: tuple[Any, ...], kwargs: tuple[Any, ...]) -> Callable[..., Any]:
+        return mirrored(original(*args, **dict(kwargs)), original.__name__, module="tape.nn.initializers")
+
+    return factory
+
+
+SPECIAL: dict[str, dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
+    "jax.numpy": {
+        **dict.fromkeys(SELECTIONS, selecting),
+        **dict.fromkeys(("zeros_like", "ones_like", "empty_like", "full_like"), like),
+        "array": array,
+        "asarray": array,
+    },
+    "jax.lax": {"stop_gradient": stop_gradient, "bitcast_convert_type": bitcast, "full_like": like},
+}

@@ -1,0 +1,391 @@
+"""The mirror: one mechanism that turns a JAX function into one that records.
+
+A call is split into arrays (Variables, JAX and NumPy arrays, and Python scalars where the function takes an array) and everything else.
+What is not an array, together with the function, makes the op's key, so that the same call finds the same op again.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from tape import errors, jaxapi
+from tape.errors import ConcretizationError, LostGradientError, TapeError
+from tape.mirrored.roles import Roles, roles_of
+from tape.ops.kernel import Op, intern_op
+from tape.ops.pullback import differentiable
+from tape.programs.program import look
+from tape.recording import record
+from tape.recording.record import record_one, record_two, scalar
+from tape.recording.segment import LOCAL, Handle
+from tape.recording.template import ARRAY, Baked, Fixed, Node, Static, Structured, fill, fix, unfix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["call", "describe", "mirrored", "on_values", "variable"]
+
+_SCALARS = (bool, int, float, complex)
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
+_NUMBERS = frozenset(_SCALARS)
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+_BAKED_BYTES = 1 << 14
+_KNOWN_LIMIT = 1024
+
+
+def variable(value: Any) -> Any:
+    """Return a Variable as it is, and a constant of anything else that JAX takes for an array."""
+    if isinstance(value, Handle):
+        return value
+    if hasattr(value, "__jax_array__") and not isinstance(value, _ARRAYS):
+        value = value.__jax_array__()
+    return record.constant(value)
+
+
+class Application:
+    """A function with the template of its arguments: what an op runs."""
+
+    __slots__ = ("fixed", "fun", "keyword", "positional")
+
+    def __init__(self, fun: Callable[..., Any], positional: tuple[Any, ...], keyword: tuple[Any, ...]) -> None:
+        self.fun = fun
+        self.positional = positional
+        self.keyword = keyword
+        self.fixed = False  # whether some results are no arrays
+
+    def __call__(self, *arrays: Any) -> Any:
+        it = iter(arrays)
+        args = [fill(t, it) for t in self.positional]
+        kwargs = {k: fill(t, it) for k, t in self.keyword}
+        results = self.fun(*args, **kwargs)
+        if isinstance(results, jax.Array):
+            return results
+        results = fix(results)
+        self.fixed = self.fixed or any(isinstance(x, Fixed) for x in jax.tree.leaves(results, is_leaf=lambda x: isinstance(x, Fixed)))
+        return results
+
+
+class _Splitter:
+    """Splits the arguments of one call into Variables and a template."""
+
+    def __init__(self, *, scalars: bool, bake: str | None) -> None:
+        self.variables: list[Any] = []
+        self.scalars = scalars  # Python scalars are arrays where the function takes one
+        self.bake = bake  # put the values of no ("None"), integer ("integers") or all ("all") arrays without gradient into the template
+        self.baked_bytes = 0
+        self.met_scalars = False
+
+    def split(self, value: Any, takes_array: bool) -> Any:
+        """Return the template of ``value`` and append the arrays in it."""
+        if isinstance(value, Handle):
+            return self._array(value)
+        if value is None or isinstance(value, str):
+            return value
+        if type(value) in _NUMBERS or isinstance(value, np.generic):
+            if not takes_array:
+                return Static(value)
+            self.met_scalars = True
+            if self.scalars:
+                self.variables.append(record.constant(value))
+                return ARRAY
+            return Static(value)
+        if isinstance(value, _ARRAYS):
+            return self._array(record.constant(value))
+        if isinstance(value, (tuple, list)):
+            return Node(type(value), None, tuple([self.split(v, takes_array=False) for v in value]))
+        if isinstance(value, dict):
+            return Node(dict, tuple(value), tuple([self.split(v, takes_array=False) for v in value.values()]))
+        if isinstance(value, slice):
+            return Node(slice, None, tuple([self.split(v, takes_array=False) for v in (value.start, value.stop, value.step)]))
+        if isinstance(value, Structured):
+            leaves, tree = jax.tree.flatten(value.inner, is_leaf=lambda x: isinstance(x, Handle))
+            return Node(tree, None, tuple([self.split(v, takes_array=False) for v in leaves]))
+        if not isinstance(value, type) and hasattr(value, "__jax_array__"):
+            return self._array(record.constant(value.__jax_array__()))
+        if isinstance(value, _SCALARS):
+            return Static(value)
+        return value
+
+    def _array(self, value: Any) -> Any:
+        kind = value._place.kind
+        if self.bake and not (kind.requires_grad or kind.unrecorded) and (self.bake == "all" or np.dtype(kind.aval.dtype).kind in "iub"):
+            array = look(value)
+            if not isinstance(array, jaxapi.Tracer):
+                baked = Baked(np.asarray(array))
+                self.baked_bytes += baked.value.nbytes
+                return baked
+        self.variables.append(value)
+        return ARRAY
+
+
+_NEEDS_VALUES: set[Any] = set()  # templates whose function has to see its scalars or arrays
+
+
+def call(
+    fun: Callable[..., Any],
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    learn: Callable[[Op, int], None] | None = None,
+) -> Any:
+    """Record ``fun(*args, **kwargs)`` as one entry.
+
+    Args:
+        fun: the JAX function.
+        name: what the op is called.
+        args: its arguments; Variables, arrays and scalars among them, also inside lists, tuples, dicts and slices, are the op's inputs.
+        kwargs: its keyword arguments.
+        learn: told the op and the number of its inputs when the same template will give the same op again.
+
+    Raises:
+        TapeError: the arguments do not fit (JAX's message, and the builtin class that JAX raises).
+        LostGradientError: the function must see the value of a Variable that requires grad.
+
+    """
+    roles = roles_of(fun, name)
+    error: Exception | None = None
+    met_scalars = True
+    for scalars, bake in ((True, None), (False, None), (False, "integers"), (False, "all")):
+        if bake is None and scalars != roles.scalars and not met_scalars:
+            continue
+        splitter, op, key = _split(fun, name, roles, args, kwargs, scalars=scalars, bake=bake)
+        met_scalars = splitter.met_scalars
+        if key is not None and key in _NEEDS_VALUES:
+            continue
+        if bake and not splitter.variables:
+            break  # nothing is left to trace with
+        try:
+            result = record.record(op, splitter.variables)
+        except jaxapi.CONCRETE_ERRORS as e:
+            error = e
+            if key is not None:
+                if len(_NEEDS_VALUES) > _KNOWN_LIMIT:
+                    _NEEDS_VALUES.clear()
+                _NEEDS_VALUES.add(key)
+            continue
+        except TapeError as e:
+            if not (scalars and met_scalars) and "concrete" not in str(e):
+                raise
+            error = e
+            continue
+        if op.fun.fixed:  # type: ignore[attr-defined]
+            return unfix(result)
+        if key is not None and bake is None and learn is not None:
+            if not scalars and met_scalars:
+                roles.scalars = False
+            learn(op, len(splitter.variables))
+        return result
+    try:
+        return on_values(fun, name, args, kwargs, error)
+    finally:
+        error = None  # its traceback refers to this frame: a cycle, which would keep the arguments
+
+
+def _split(
+    fun: Callable[..., Any],
+    name: str,
+    roles: Roles,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    scalars: bool,
+    bake: str | None,
+) -> tuple[_Splitter, Op, Any]:
+    """Split a call; return the splitter (with the inputs), the op, and the op's key (None where it is not kept)."""
+    splitter = _Splitter(scalars=scalars, bake=bake)
+    try:
+        positional = tuple([splitter.split(a, roles.at(i)) for i, a in enumerate(args)])
+        keyword = tuple([(k, splitter.split(kwargs[k], roles.names.get(k, False))) for k in sorted(kwargs)])
+    except TapeError:
+        raise
+    except (TypeError, ValueError, OverflowError) as e:
+        raise (errors.wrap(e, name) or e) from e
+    application = Application(fun, positional, keyword)
+    key = (fun, positional, keyword)
+    try:
+        hash(key)
+    except TypeError:
+        key = None  # type: ignore[assignment]
+    if key is None or splitter.baked_bytes > _BAKED_BYTES:
+        return splitter, Op(name, application, keyword), None
+    return splitter, intern_op(key, lambda: Op(name, application, keyword)), key
+
+
+def describe(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what ``fun`` says of its arguments' shapes and dtypes, without recording or looking at values."""
+    for scalars in (True, False):
+        splitter, op, _ = _split(fun, name, roles_of(fun, name), args, kwargs, scalars=scalars, bake=None)
+        try:
+            kernel = op.kernel(tuple(v._place.kind.aval for v in splitter.variables))
+        except jaxapi.CONCRETE_ERRORS:
+            if not scalars:
+                raise
+            continue
+        except (TypeError, ValueError, IndexError) as e:
+            raise (errors.wrap(e, name) or e) from e
+        return unfix(jax.tree.unflatten(kernel.tree, kernel.out_avals))
+    raise AssertionError
+
+
+def on_values(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception | None = None) -> Any:
+    """Look at every argument and run the function now; its arrays are constants.
+
+    Raises:
+        LostGradientError: a result could carry the gradient of an argument that requires grad.
+        ConcretizationError: a value is not known inside a JAX transformation.
+
+    """
+    requiring = None
+    for leaf in jax.tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, Handle)):
+        if isinstance(leaf, jaxapi.Tracer) or (isinstance(leaf, Handle) and isinstance(look(leaf), jaxapi.Tracer)):
+            msg = f"{name}: needs the value of an argument, which is not known inside a JAX transformation; give static sizes, or call it outside"
+            raise ConcretizationError(msg) from error
+        if isinstance(leaf, Handle) and (leaf._place.kind.requires_grad or leaf._place.kind.unrecorded) and LOCAL.mode:
+            requiring = leaf._place.kind
+    values, options = jax.tree.map(_value, (args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
+    with jaxapi.ensure_compile_time_eval():
+        try:
+            results = fun(*values, **options)
+        except (TypeError, ValueError, IndexError) as e:
+            raise (errors.wrap(e, name) or e) from e
+    if requiring is not None and any(isinstance(x, _ARRAYS) and differentiable(x) for x in jax.tree.leaves(results)):
+        what = "a Variable that requires grad" if requiring.requires_grad else "a gradient that was taken without recording"
+        msg = (
+            f"{name}: the result depends on the values of {what} (shape {requiring.aval.shape}, dtype {requiring.aval.dtype}) "
+            "in a way that is not traced, so no gradient could flow; pass it detached (.detach()), or give the static size that the function offers"
+        )
+        raise LostGradientError(msg) from error
+    return jax.tree.map(lambda x: record.constant(x) if isinstance(x, _ARRAYS) else x, results)
+
+
+def _value(leaf: Any) -> Any:
+    if not isinstance(leaf, Handle):
+        return leaf
+    value = look(leaf)
+    return value if isinstance(value, jax.Array) else jax.numpy.asarray(value)
+
+
+def quick_key(roles: Roles, args: tuple[Any, ...], kwargs: dict[str, Any], variables: list[Any]) -> Any:
+    """Return a cheap key of a call and append its inputs to ``variables``; None where the call needs the full split."""
+    key: list[Any] = []
+    for i, a in enumerate(args):
+        if isinstance(a, Handle):
+            variables.append(a)
+            key.append(ARRAY)
+        elif not _quick(key, a, variables, roles.scalars and roles.at(i)):
+            return None
+    for k, a in kwargs.items():
+        key.append(k)
+        if isinstance(a, Handle):
+            variables.append(a)
+            key.append(ARRAY)
+        elif not _quick(key, a, variables, roles.scalars and roles.names.get(k, False)):
+            return None
+    return tuple(key)
+
+
+def _quick(key: list[Any], a: Any, variables: list[Any], takes_array: bool) -> bool:
+    """Append what is needed of one argument that is no Variable."""
+    kind = type(a)
+    if kind in _PLAIN:
+        if takes_array and kind in _NUMBERS:
+            variables.append(record.scalar(a))
+            key.append(ARRAY)
+        elif kind is float and a == 0.0:
+            return False
+        else:
+            key.append(kind)
+            key.append(a)
+        return True
+    if kind is tuple or kind is list:
+        return _quick_items(key, a, variables)
+    if takes_array and isinstance(a, np.generic):
+        variables.append(record.constant(a))
+        key.append(ARRAY)
+        return True
+    if isinstance(a, (type, np.dtype)):
+        key.append(kind)
+        key.append(a)
+        return True
+    if isinstance(a, (jax.Array, np.ndarray)):
+        if isinstance(a, np.ndarray) and a.dtype == object:
+            return False
+        variables.append(record.constant(a))
+        key.append(ARRAY)
+        return True
+    return False
+
+
+def _quick_items(key: list[Any], items: Any, variables: list[Any]) -> bool:
+    """Append a sequence of Variables, axes, names, or further sequences."""
+    key.append(type(items))
+    key.append(len(items))
+    for item in items:
+        kind = type(item)
+        if kind is int or kind is str:
+            key.append(item)
+        elif isinstance(item, Handle):
+            variables.append(item)
+            key.append(ARRAY)
+        elif not ((kind is tuple or kind is list) and _quick_items(key, item, variables)):
+            return False
+    return True
+
+
+def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = "tape.numpy") -> Callable[..., Any]:
+    """Return the recording counterpart of a JAX function, with its name, signature and docstring."""
+    called = name or fun.__name__
+    known: dict[Any, Op] = {}
+    roles: Roles | None = None
+    of_one: Op | None = None  # the op of a call with one Variable and nothing else, and with two: the quickest ways
+    of_two: Op | None = None
+    scales = False  # whether a Python number as the second argument is an input of that op
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            if of_one is not None and len(args) == 1 and isinstance(args[0], Handle):
+                return record_one(of_one, args[0])
+            if of_two is not None and len(args) == 2 and isinstance(args[0], Handle):
+                a, b = args
+                if isinstance(b, Handle):
+                    return record_two(of_two, a, b)
+                if scales and type(b) in _NUMBERS and roles.scalars:  # type: ignore[union-attr]
+                    return record_two(of_two, a, scalar(b))
+        variables: list[Any] = []
+        key = None if roles is None else quick_key(roles, args, kwargs, variables)
+        if key is not None:
+            op = known.get(key)
+            if op is not None:
+                return record.record(op, variables)
+        return first_call(key, len(variables), args, kwargs)
+
+    def first_call(key: Any, count: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        nonlocal roles, scales
+        if roles is None:
+            roles = roles_of(fun, called)
+            scales = roles.at(1)
+            return wrapper(*args, **kwargs)
+        if key is None:
+            return call(fun, called, args, kwargs)
+
+        def learn(op: Op, inputs: int) -> None:
+            nonlocal of_one, of_two
+            if inputs == count:
+                if len(known) > _KNOWN_LIMIT:
+                    known.clear()
+                known[key] = op
+                if key == (ARRAY,):
+                    of_one = op
+                elif key == (ARRAY, ARRAY):
+                    of_two = op
+
+        return call(fun, called, args, kwargs, learn)
+
+    functools.update_wrapper(wrapper, fun)
+    wrapper.__name__ = called
+    wrapper.__qualname__ = called
+    wrapper.__module__ = module
+    return wrapper

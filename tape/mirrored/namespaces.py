@@ -1,0 +1,220 @@
+"""The mirrored namespaces: every public name of a JAX module, made at its first use.
+
+What a name becomes is decided here, in tables, once: a function that records unless a table says otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tape import jaxapi
+from tape.callables.higher_order import counterpart
+from tape.mirrored.adapters import SPECIAL, Indexer, UFunc, initializer_factory, looking, metadata
+from tape.mirrored.mirror import mirrored
+from tape.mirrored.structures import MIRRORED_CLASSES, mirrored_class
+
+__all__ = ["CALLABLES", "Namespace", "UFunc"]
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Functions of functions: they need Variables inside the callable, and its captures found.
+CALLABLES: dict[str, frozenset[str]] = {
+    "jax.numpy": frozenset({"apply_along_axis", "apply_over_axes", "fromfunction", "frompyfunc", "piecewise", "vectorize"}),
+    "jax.lax": frozenset(
+        {
+            "associative_scan",
+            "composite",
+            "cond",
+            "custom_linear_solve",
+            "custom_root",
+            "fori_loop",
+            "map",
+            "platform_dependent",
+            "reduce",
+            "reduce_window",
+            "scan",
+            "scatter_apply",
+            "switch",
+            "while_loop",
+        }
+    ),
+    "jax.nn": frozenset(),
+    "jax.random": frozenset(),
+    "jax.scipy.linalg": frozenset({"funm"}),
+    "jax.scipy.optimize": frozenset({"minimize"}),
+    "jax.scipy.sparse.linalg": frozenset({"bicgstab", "cg", "gmres"}),
+}
+
+# Functions of shapes and dtypes: they return plain Python values and record nothing.
+METADATA: dict[str, frozenset[str]] = {
+    "jax.numpy": _names(
+        "broadcast_shapes can_cast einsum_path get_printoptions iscomplexobj isdtype isrealobj isscalar issubdtype iterable ndim "
+        "promote_types result_type shape size"
+    ),
+    "jax.nn": frozenset({"get_scaled_dot_general_config"}),
+    "jax.lax": _names(
+        "axis_size broadcast_shapes conv_dimension_numbers conv_general_permutations conv_general_shape_tuple conv_shape_tuple "
+        "conv_transpose_shape_tuple dtype padtype_to_pads reduce_window_shape_tuple"
+    ),
+    "jax.random": frozenset({"key_dtype", "key_impl"}),
+}
+
+# Functions that read or write something outside, or look at values to make text.
+ON_VALUES: dict[str, frozenset[str]] = {
+    "jax.numpy": _names("array_repr array_str from_dlpack frombuffer fromfile fromiter fromstring load save savez"),
+}
+
+# Functions without arrays, and types that stand for something: taken over as they are.
+PASSED: dict[str, frozenset[str]] = {
+    "jax.numpy": frozenset({"get_printoptions", "printoptions", "set_printoptions"}),
+    "jax.lax": frozenset({"ConvGeneralDilatedDimensionNumbers", "DotDimensionNumbers", "PrecisionLike", "after_all", "create_token"}),
+}
+
+
+class Namespace:
+    """The mirror of one JAX module.
+
+    Args:
+        name: the module that this is the namespace of (``tape.numpy``).
+        source: the JAX module (``jax.numpy``).
+        own: names that the module defines itself.
+
+    """
+
+    def __init__(self, name: str, source: str, own: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.source = source
+        self.own = own
+
+    @functools.cached_property
+    def module(self) -> types.ModuleType:
+        """The JAX module, imported at the first use."""
+        return importlib.import_module(self.source)
+
+    @functools.cached_property
+    def names(self) -> list[str]:
+        """Every public name."""
+        names = {n for n in self._public() if self.category(n) != "hidden"}
+        return sorted(names | set(self.own))
+
+    def _public(self) -> list[str]:
+        submodules = [f"{m}" for m in _submodules(self.module)]
+        return [n for n in {*dir(self.module), *submodules} if not n.startswith("_")]
+
+    def category(self, name: str) -> str:
+        """Say what becomes of a name: mirrored, special, selection, metadata, on values, callables, passed, module or hidden."""
+        for category, table in (("callables", CALLABLES), ("passed", PASSED), ("metadata", METADATA), ("on values", ON_VALUES)):
+            if name in table.get(self.source, ()):
+                return category
+        if name in SPECIAL.get(self.source, {}):
+            return "special"
+        if name in _submodules(self.module):
+            return "module"
+        value = getattr(self.module, name)
+        if isinstance(value, types.ModuleType):
+            return "module" if value.__name__.startswith(self.source) else "hidden"
+        if isinstance(value, jaxapi.Primitive) or name == "annotations":
+            return "hidden"
+        if isinstance(value, type) or not callable(value):
+            return "passed"
+        return "mirrored"
+
+    def get(self, name: str) -> Any:
+        """Make (once) and return the counterpart of a name; a module's ``__getattr__``."""
+        if name.startswith("_") or (not hasattr(self.module, name) and name not in _submodules(self.module)):
+            msg = f"module {self.name!r} has no attribute {name!r}"
+            raise AttributeError(msg, name=name, obj=sys.modules.get(self.name))
+        category = self.category(name)
+        if category == "hidden":
+            msg = f"module {self.name!r} has no attribute {name!r}"
+            raise AttributeError(msg, name=name, obj=sys.modules.get(self.name))
+        made = self._make(name, category)
+        setattr(sys.modules[self.name], name, made)
+        return made
+
+    def _make(self, name: str, category: str) -> Any:
+        if category == "module":
+            return importlib.import_module(f"{self.name}.{name}")
+        value = getattr(self.module, name)
+        if category == "passed":
+            return self._passed(value, name)
+        if category == "callables":
+            return counterpart(value, name, self.name)
+        if category == "metadata":
+            made = metadata(value)
+        elif category == "on values":
+            made = looking(value)
+        elif category == "special":
+            made = SPECIAL[self.source][name](value)
+        elif isinstance(value, jnp.ufunc):
+            return UFunc(value, self.name)
+        elif self.source == "jax.nn.initializers" and "key" not in inspect.signature(value).parameters:
+            made = initializer_factory(value)
+        else:
+            return mirrored(value, name, module=self.name)
+        made.__module__ = self.name
+        made.__name__ = made.__qualname__ = name
+        return made
+
+    def _passed(self, value: Any, name: str) -> Any:
+        if value is jax.Array:
+            from tape.variables.variable import Variable  # noqa: PLC0415 - imports this module's importers
+
+            return Variable
+        if value is jnp.ufunc:
+            return UFunc
+        if name in MIRRORED_CLASSES:
+            return mirrored_class(value, self.name)
+        if name in {"r_", "c_", "mgrid", "ogrid"}:
+            return Indexer(value, name)
+        return value
+
+
+@functools.cache
+def _submodules(module: types.ModuleType) -> frozenset[str]:
+    """Names of the public modules in a package."""
+    import pkgutil  # noqa: PLC0415 - only when names are listed
+
+    return frozenset(m.name for m in pkgutil.iter_modules(getattr(module, "__path__", ())) if not m.name.startswith("_"))
+
+
+class _LazyModule(types.ModuleType):
+    """A mirrored module without a file of its own."""
+
+    _namespace: Namespace
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            return self._namespace.names
+        return self._namespace.get(name)
+
+    def __dir__(self) -> list[str]:
+        return self._namespace.names
+
+
+def install(name: str, source: str) -> None:
+    """Make the mirrors of all modules below the JAX package ``source`` importable below ``name``; they are filled at first use."""
+    import importlib.util  # noqa: PLC0415
+    import pkgutil  # noqa: PLC0415
+
+    spec = importlib.util.find_spec(source)
+    for info in pkgutil.iter_modules((spec and spec.submodule_search_locations) or ()):
+        if info.name.startswith("_"):
+            continue
+        module = _LazyModule(f"{name}.{info.name}", f"The mirror of :mod:`{source}.{info.name}`: its functions, recorded.")
+        module._namespace = Namespace(f"{name}.{info.name}", f"{source}.{info.name}")
+        module.__path__ = []
+        sys.modules[f"{name}.{info.name}"] = module
+        if info.ispkg:
+            install(f"{name}.{info.name}", f"{source}.{info.name}")

@@ -1,0 +1,240 @@
+"""Functions whose result's shape depends on values: they look at them, and record a gather through which gradients flow."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape import errors, jaxapi
+from tape.errors import TapeValueError
+from tape.mirrored.mirror import call, mirrored, on_values, variable
+from tape.programs.program import look
+from tape.recording import record
+from tape.recording.segment import LOCAL, Handle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["SELECTIONS", "choose", "compress", "repeat"]
+
+
+def _gather(positions: Any, *data: Any) -> Any:
+    flat = [x.ravel() for x in data]
+    return (flat[0] if len(flat) == 1 else jnp.concatenate([flat[0], *[x.astype(flat[0].dtype) for x in flat[1:]]]))[positions]
+
+
+def _take(positions: Any, data: Any, axis: int) -> Any:
+    return jnp.take(data, positions, axis)
+
+
+def _gathered(name: str, positions: Any, data: list[Any]) -> Any:
+    where = record.leaf(jnp.asarray(np.asarray(positions).astype(np.int32)))
+    return call(_gather, name, (where, *data), {})
+
+
+def _known(*values: Any) -> bool:
+    """Say whether none of the values is a tracer."""
+    leaves = jax.tree.leaves(values, is_leaf=lambda x: isinstance(x, Handle))
+    return not any(isinstance(look(x) if isinstance(x, Handle) else x, jaxapi.Tracer) for x in leaves)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (Handle, jax.Array, np.ndarray, list, tuple))
+
+
+def _by_position(fun: Callable[..., Any], data: tuple[str, ...], deciding: str) -> Callable[..., Any]:
+    """Select from ``data`` as ``fun`` selects from their positions, where the argument ``deciding`` is an array."""
+    name = fun.__name__
+    signature = inspect.signature(fun)
+    static = [n for n in ("size", "total_repeat_length") if n in signature.parameters]
+
+    def select(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as e:
+            raise (errors.wrap(e, name) or e) from e
+        given = bound.arguments
+        if any(given.get(n) is not None for n in static) or not _is_array(given[deciding]) or not _known(given[deciding]):
+            return call(fun, name, args, kwargs)
+        sources = []
+        offset = 0
+        for n in data:
+            source = variable(np.asarray(given[n]) if isinstance(given[n], (list, tuple)) else given[n])
+            sources.append(source)
+            given[n] = np.arange(offset, offset + source.size).reshape(source.shape)
+            offset += source.size
+        decide = given[deciding]
+        given[deciding] = np.asarray(look(decide) if isinstance(decide, Handle) else decide)
+        return _gathered(name, on_values(fun, name, bound.args, bound.kwargs).value, sources)
+
+    return select
+
+
+def _by_value(fun: Callable[..., Any], data: tuple[str, ...]) -> Callable[..., Any]:
+    """Find the first result of ``fun`` among ``data`` and gather it from there."""
+    name = fun.__name__
+    signature = inspect.signature(fun)
+
+    def select(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as e:
+            raise (errors.wrap(e, name) or e) from e
+        given = bound.arguments
+        sources = [given[n] for n in data]
+        if given.get("size") is not None or not _requires_grad(sources) or not _known(sources):
+            return call(fun, name, args, kwargs) if given.get("size") is not None else on_values(fun, name, args, kwargs)
+        for n in data:
+            given[n] = _detached(given[n])
+        results = on_values(fun, name, bound.args, bound.kwargs)
+        first = results[0] if isinstance(results, tuple) else results
+        values = np.concatenate([np.asarray(given[n]).ravel() for n in data]).astype(first.dtype)
+        gathered = _gathered(name, _first_positions(values, np.asarray(look(first))), [variable(s) for s in sources])
+        return (gathered, *results[1:]) if isinstance(results, tuple) else gathered
+
+    return select
+
+
+def _first_positions(values: Any, wanted: Any) -> Any:
+    order = np.argsort(values, kind="stable")
+    return order[np.searchsorted(values[order], wanted)] if values.size else np.zeros(0, np.int32)
+
+
+def _requires_grad(values: Any) -> bool:
+    return bool(LOCAL.mode) and any(isinstance(v, Handle) and (v._place.kind.requires_grad or v._place.kind.unrecorded) for v in values)
+
+
+def _detached(value: Any) -> Any:
+    return look(value) if isinstance(value, Handle) else value
+
+
+def _unique(fun: Callable[..., Any], parameter: str) -> Callable[..., Any]:
+    """Gather the unique values at the indices of their first occurrence."""
+    name = fun.__name__
+    signature = inspect.signature(fun)
+
+    def select(*args: Any, **kwargs: Any) -> Any:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError as e:
+            raise (errors.wrap(e, name) or e) from e
+        source = given[parameter]
+        if given.get("size") is not None:
+            return call(fun, name, args, kwargs)
+        if not _requires_grad([source]) or not _known(source):
+            return on_values(fun, name, args, kwargs)
+        given[parameter] = look(source)
+        results = on_values(fun, name, (), given) if name == "unique" else on_values(fun, name, tuple(given.values()), {})
+        axis = given.get("axis")
+        same: dict[str, Any] = {k: given[k] for k in ("axis", "equal_nan") if k in given} if name == "unique" else {"equal_nan": False}
+        index = np.asarray(jnp.unique(look(source), return_index=True, **same)[1])
+        if axis is None:
+            values = _gathered(name, index, [source])
+        else:
+            values = call(_take, name, (record.leaf(jnp.asarray(index)), source, axis), {})
+        if isinstance(results, Handle):
+            return values
+        return type(results)(values, *results[1:]) if hasattr(results, "_fields") else (values, *results[1:])
+
+    return select
+
+
+def _trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
+    if not _is_array(filt) or not _known(filt):
+        return call(jnp.trim_zeros, "trim_zeros", (filt, trim, axis), {})
+    source = variable(np.asarray(filt) if isinstance(filt, (list, tuple)) else filt)
+    found = np.nonzero(np.asarray(look(source)))
+    axes = range(source.ndim) if axis is None else {a % source.ndim for a in np.atleast_1d(axis).tolist()}
+    index = []
+    for a, n in enumerate(source.shape):
+        low, high = (int(found[a].min()), int(found[a].max()) + 1) if found[a].size else (n if "f" in trim.lower() else 0, n)
+        if not found[a].size and "f" not in trim.lower():
+            high = 0
+        index.append(slice(low if "f" in trim.lower() else 0, high if "b" in trim.lower() else n) if a in axes else slice(None))
+    return source[tuple(index)]
+
+
+def _bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None, **options: Any) -> Any:
+    if length is None and _known(x):
+        values = np.asarray(look(x) if isinstance(x, Handle) else x)
+        length = max(int(minlength), int(values.max()) + 1 if values.size else 0)
+    elif length is not None:
+        options["minlength"] = minlength
+    return call(jnp.bincount, "bincount", (x, weights), {"length": length, **options})
+
+
+def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
+    """Choose from arrays by position; ``mode="raise"`` looks at the positions.
+
+    Raises:
+        TapeValueError: a position is out of range.
+
+    """
+    if mode == "raise" and out is None and _known(a):
+        values = np.asarray(look(a) if isinstance(a, Handle) else a)
+        count = len(choices)
+        if values.size and not (values.min() >= 0 and values.max() < count):
+            msg = f"choose: an entry of a is outside 0 to {count - 1} (found {values.min()} to {values.max()}); use mode='wrap' or mode='clip'"
+            raise TapeValueError(msg)
+        mode = "clip"
+    return call(jnp.choose, "choose", (a, choices, out, mode), {})
+
+
+def _roots(p: Any, *, strip_zeros: bool = True) -> Any:
+    if not strip_zeros or not _known(p):
+        return call(jnp.roots, "roots", (p,), {"strip_zeros": strip_zeros})
+    coefficients = variable(np.asarray(p) if isinstance(p, (list, tuple)) else p)
+    found = np.nonzero(np.asarray(look(coefficients)))[0]
+    if coefficients.ndim != 1 or not found.size:
+        return call(jnp.roots, "roots", (p,), {"strip_zeros": strip_zeros})
+    return call(jnp.roots, "roots", (coefficients[int(found[0]) :],), {"strip_zeros": False})
+
+
+def _where(*args: Any, **kwargs: Any) -> Any:
+    if len(args) == 1 and kwargs.get("size") is None and not ({"x", "y"} & set(kwargs)):
+        return on_values(jnp.where, "where", args, kwargs)
+    return _WHERE(*args, **kwargs)
+
+
+def _looking(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """Look at the values, unless ``size`` is given."""
+
+    def select(*args: Any, **kwargs: Any) -> Any:
+        return on_values(fun, fun.__name__, args, kwargs) if kwargs.get("size") is None else call(fun, fun.__name__, args, kwargs)
+
+    return select
+
+
+_WHERE = mirrored(jnp.where, "where")
+
+compress = _by_position(jnp.compress, ("a",), "condition")
+repeat = _by_position(jnp.repeat, ("a",), "repeats")
+
+SELECTIONS: dict[str, Callable[..., Any]] = {
+    "choose": choose,
+    "argwhere": _looking(jnp.argwhere),
+    "bincount": _bincount,
+    "compress": compress,
+    "delete": _by_position(jnp.delete, ("arr",), "obj"),
+    "extract": _by_position(jnp.extract, ("arr",), "condition"),
+    "flatnonzero": _looking(jnp.flatnonzero),
+    "insert": _by_position(jnp.insert, ("arr", "values"), "obj"),
+    "intersect1d": _by_value(jnp.intersect1d, ("ar1", "ar2")),
+    "nonzero": _looking(jnp.nonzero),
+    "repeat": repeat,
+    "roots": _roots,
+    "setdiff1d": _by_value(jnp.setdiff1d, ("ar1", "ar2")),
+    "setxor1d": _by_value(jnp.setxor1d, ("ar1", "ar2")),
+    "trim_zeros": _trim_zeros,
+    "union1d": _by_value(jnp.union1d, ("ar1", "ar2")),
+    "unique": _unique(jnp.unique, "ar"),
+    "unique_all": _unique(jnp.unique_all, "x"),
+    "unique_counts": _unique(jnp.unique_counts, "x"),
+    "unique_inverse": _unique(jnp.unique_inverse, "x"),
+    "unique_values": _unique(jnp.unique_values, "x"),
+    "where": _where,
+}

@@ -1,0 +1,122 @@
+"""Mirrored classes: objects of JAX that hold arrays (a rotation, a density estimate, an interpolator), holding Variables instead."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tape.mirrored.mirror import call
+from tape.recording.template import Structured
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["MIRRORED_CLASSES", "mirrored_class"]
+
+MIRRORED_CLASSES = frozenset({"RegularGridInterpolator", "Rotation", "Slerp", "gaussian_kde"})
+_MADE: dict[type, type] = {}
+
+
+class _Mirrored(Structured):
+    """Base of the mirrored classes; ``inner`` is the JAX object (or its attributes) with Variables in the place of arrays."""
+
+    __slots__ = ()
+
+    source: ClassVar[type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        inner = self.inner
+        return inner[name] if type(inner) is dict else getattr(inner, name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.inner!r})"
+
+
+def _is_tree(source: type) -> bool:
+    """Say whether JAX can take objects of the class apart."""
+    return hasattr(source, "_fields") or hasattr(source, "tree_flatten")
+
+
+def _opened(source: type, made: Any) -> Any:
+    return made if _is_tree(source) else vars(made)
+
+
+def _restored(source: type, inner: Any) -> Any:
+    if _is_tree(source):
+        return inner
+    made: Any = object.__new__(source)
+    made.__dict__.update(inner)
+    return made
+
+
+def _wrapped(result: Any) -> Any:
+    kind = _MADE.get(type(result))
+    if kind is None:
+        return result
+    mirror: Any = object.__new__(kind)
+    mirror.inner = result
+    return mirror
+
+
+def _constructor(source: type) -> Callable[..., None]:
+    @functools.wraps(source)
+    def construct(*args: Any, **kwargs: Any) -> Any:
+        return _opened(source, source(*args, **kwargs))
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes one
+        self.inner = call(construct, source.__name__, args, kwargs)
+
+    return __init__
+
+
+def _method(source: type, name: str, original: Any) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(_restored(source, self), *args, **kwargs)
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _wrapped(call(run, f"{source.__name__}.{name}", (self, *args), kwargs))
+
+    return method
+
+
+def _class_method(source: type, name: str) -> Any:
+    original = getattr(source, name)
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs)
+
+    @functools.wraps(original.__func__)
+    def method(_: type, *args: Any, **kwargs: Any) -> Any:
+        return _wrapped(call(run, f"{source.__name__}.{name}", args, kwargs))
+
+    return classmethod(method)
+
+
+def mirrored_class(source: type, module: str) -> type:
+    """Return the recording counterpart of a class of JAX."""
+    body: dict[str, Any] = {
+        "__doc__": source.__doc__,
+        "__module__": module,
+        "__slots__": (),
+        "__init__": _constructor(source),
+        "__signature__": inspect.signature(source),
+        "source": source,
+    }
+    special = {"__call__", "__getitem__", "__mul__"}
+    for name, value in vars(source).items():
+        if (name.startswith("_") and name not in special) or name in {"tree_flatten", "tree_unflatten"}:
+            continue
+        if isinstance(value, classmethod):
+            body[name] = _class_method(source, name)
+        elif callable(value):
+            body[name] = _method(source, name, value)
+    if "__len__" in vars(source):
+        body["__len__"] = lambda self: len(_restored(source, self.inner))
+    made = _MADE[source] = type(source.__name__, (_Mirrored,), body)
+    return made

@@ -1,0 +1,44 @@
+"""Interning: equal traced programs are one op, so that a function made anew at each call does not make a new structure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from tape.configuration import configuration
+from tape.ops.fingerprint import fingerprint
+from tape.ops.kernel import Kernel, Op
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from tape import jaxapi
+
+__all__ = ["intern"]
+
+_LIMIT = 2048
+_OPS: dict[Hashable, Op] = {}  # the oldest first
+
+
+def intern(name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any) -> Op:
+    """Return the op of a traced program, the same one for an equal program.
+
+    Args:
+        name: what the op is called.
+        jaxpr: the program; constants in it are compared by identity.
+        tree: the tree of its results.
+
+    """
+    key = (name, tree, fingerprint(jaxpr), configuration())
+    found = _OPS.pop(key, None)
+    if found is not None:
+        _OPS[key] = found  # the newest again
+        return found
+    kernel = Kernel(name, jaxpr, tree)
+    made = Op(name, lambda *arrays: jax.tree.unflatten(tree, kernel.inline(*arrays)))
+    made.adopt(kernel)
+    _OPS[key] = made
+    if len(_OPS) > _LIMIT:
+        _OPS.pop(next(iter(_OPS)), None)
+    return made

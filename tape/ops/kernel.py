@@ -1,0 +1,394 @@
+"""Ops and kernels: what one entry of the tape runs, and what its VJP runs.
+
+An :class:`Op` is a function with its static parameters.  A :class:`Kernel` is an op at given input shapes and dtypes: its jaxpr, its
+executable, and the kernels of its VJPs, each traced once and kept.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+from jax import lax
+
+from tape import jaxapi
+from tape.configuration import configuration
+from tape.errors import TapeError
+from tape.ops.assembly import line_key, one_line, vjp_of_lines
+from tape.ops.kinds import Kind, Role, kinds_of
+from tape.ops.linear import flatten
+from tape.ops.pruning import prune, trim
+from tape.ops.pullback import activity, differentiable, pullback
+from tape.ops.residuals import Keep, augment, exposing, inside
+from tape.rules import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from tape.ops.linear import Line
+
+__all__ = ["Kernel", "Op", "Vjp", "intern_op"]
+
+
+# An op that has no gradient for its parameters can be recorded; the sweep that asks for one says so.
+_REFUSALS = (TapeError, NotImplementedError, TypeError, ValueError)
+
+
+class Vjp(NamedTuple):
+    """The VJP of a kernel for one choice of cotangents: a kernel, where its inputs come from, and where its outputs go.
+
+    Without a kernel there is nothing to compute: the sources are the cotangents, unchanged.
+    """
+
+    kernel: Kernel | None
+    sources: tuple[int, ...]  # positions in (*inputs, *outputs, *present cotangents, *sums to add to)
+    targets: tuple[int, ...]  # the inputs whose cotangents it returns
+
+
+class Kernel:
+    """An op at given input avals; immutable but for its caches."""
+
+    __slots__ = (
+        "_augmented",
+        "_cheap",
+        "_executable",
+        "_exposed",
+        "_kinds",
+        "_pinned",
+        "_vjps",
+        "in_avals",
+        "inline",
+        "jaxpr",
+        "name",
+        "out_avals",
+        "params",
+        "single",
+        "transient",
+        "tree",
+        "visible",
+    )
+
+    by_lines = True  # a long jaxpr's VJP may be put together from those of its lines
+
+    def __init__(self, name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any, params: Any = None, visible: int | None = None) -> None:
+        self.name = name
+        self.params = params
+        self.jaxpr = jaxpr
+        self.tree = tree
+        self.in_avals = tuple(v.aval for v in jaxpr.jaxpr.invars)
+        self.out_avals = tuple(v.aval for v in jaxpr.jaxpr.outvars)
+        self.single = tree is None or jax.tree.structure(0) == tree
+        self.inline: Callable[..., Sequence[Any]] = jaxapi.jaxpr_as_fun(jaxpr)
+        # Outputs beyond the visible ones are residuals: no Variable holds them, only VJPs read them.
+        self.visible = len(self.out_avals) if visible is None else visible
+        self._augmented: Kernel | None = None
+        self._exposed: Kernel | None = None
+        self._executable: Callable[..., Sequence[Any]] | None = None
+        self._vjps: dict[Hashable, Any] = {}
+        self._cheap: bool | None = None
+        self._pinned: bool | None = None
+        self._kinds: dict[Role, tuple[Kind, ...]] = {}
+        # It closes over values of the JAX transformation that is running, so nothing may keep it beyond that.
+        self.transient = any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts)
+
+    @property
+    def cold(self) -> bool:
+        """Whether nobody asked for its executable yet."""
+        return self._executable is None
+
+    @property
+    def executable(self) -> Callable[..., Sequence[Any]]:
+        """The kernel compiled on its own, for structures that are interpreted entry by entry."""
+        if self._executable is None:
+            inline = self.inline
+
+            def run(*args: Any) -> Sequence[Any]:
+                return inline(*args)
+
+            run.__name__ = self.name
+            self._executable = jax.jit(run)
+        return self._executable
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it runs on its own where entries run one by one: it has side effects, or belongs to a JAX transformation."""
+        if self._pinned is None:
+            self._pinned = self.transient or bool(self.jaxpr.effects)
+        return self._pinned
+
+    def kinds(self, role: Role) -> tuple[Kind, ...]:
+        """Return the kinds of the outputs, for an entry of this role."""
+        found = self._kinds.get(role)
+        if found is None:
+            found = self._kinds[role] = kinds_of(self.out_avals, role)
+        return found
+
+    def vjp(
+        self,
+        present: tuple[bool, ...],
+        wanted: tuple[bool, ...],
+        adding: tuple[bool, ...] = (),
+        same: tuple[int, ...] = (),
+    ) -> Vjp:
+        """Return the VJP for the outputs that have a cotangent and the inputs that need one.
+
+        The forward values that the rules do not read are no inputs of it, so they need not be kept.
+
+        Args:
+            present: for each output, whether it has a cotangent.
+            wanted: for each input, whether a cotangent is asked for.
+            adding: for each input, whether there is a sum of cotangents already, to which this one is added; () for none.
+            same: for each input, the first input that is the same value, where some are: their cotangents are added up; () for none.
+
+        """
+        key = (present, wanted, adding, same, registry.revision(), configuration())
+        found = self._vjps.get(key)
+        if found is None:
+            found = self._vjps[key] = self._trace_vjp(present, wanted, adding, same)
+        return found
+
+    @property
+    def cheap(self) -> bool:
+        """Whether computing it again costs less than keeping its result: elementwise and layout primitives only."""
+        if self._cheap is None:
+            self._cheap = not self.jaxpr.effects and all(_is_cheap(line.primitive) for line in flatten(self.jaxpr).lines)
+        return self._cheap
+
+    def augmented(self) -> Kernel:
+        """Return a kernel that also gives the costly values inside it that its VJP reads, so that they are computed once.
+
+        It is the kernel itself where there are none (a single primitive, or elementwise ones around it).
+        """
+        if self._augmented is None:
+            self._augmented = self._augment()
+        return self._augmented
+
+    def exposed(self) -> Kernel:
+        """Return the kernel with every output visible."""
+        if self.visible == len(self.out_avals):
+            return self
+        if self._exposed is None:
+            self._exposed = Kernel(self.name, self.jaxpr, jax.tree.structure([0] * len(self.out_avals)), self.params)
+        return self._exposed
+
+    def _augment(self) -> Kernel:
+        if self.visible != len(self.out_avals):
+            return self
+        listed, slots = inside(self.jaxpr, Keep())
+        costly = [s for s in slots if s not in listed.outputs]
+        if not costly:
+            return self
+        visible = len(self.out_avals)
+        tried = Kernel(self.name, exposing(listed, costly), self.tree, self.params, visible)
+        wanted = tuple(differentiable(a) for a in self.in_avals)
+        present = tuple(differentiable(a) for a in self.out_avals)
+        try:
+            vjp = tried.vjp((*present, *(False for _ in costly)), wanted)
+        except _REFUSALS:
+            return self
+        first = len(self.in_avals) + visible
+        end = first + len(costly)
+        read = [s - first for s in vjp.sources if first <= s < end]
+        if not read:
+            return self
+        chosen = set(read)
+        kept = trim(tried.jaxpr, [True] * visible + [i in chosen for i in range(len(costly))])
+        made = Kernel(self.name, kept, self.tree, self.params, visible)
+        # The VJP of everything is known already: of the values inside it reads those that are kept now.
+        numbers = {first + s: first + i for i, s in enumerate(read)}
+        sources = tuple(numbers[s] if first <= s < end else s - len(costly) + len(read) if s >= end else s for s in vjp.sources)
+        key = ((*present, *(False for _ in read)), wanted, (), (), registry.revision(), configuration())
+        made._vjps[key] = vjp._replace(sources=sources)
+        return made
+
+    def residuals(self) -> tuple[int, ...]:
+        """Positions in (*inputs, *outputs) that the VJP of everything reads: what a later sweep needs of this entry."""
+        present = tuple(differentiable(a) for a in self.out_avals)
+        wanted = tuple(differentiable(a) for a in self.in_avals)
+        forward = len(self.in_avals) + len(self.out_avals)
+        try:
+            return tuple(s for s in self.vjp(present, wanted).sources if s < forward)
+        except _REFUSALS:
+            return tuple(range(forward))
+
+    def stopped(self) -> Kernel:
+        """Return the kernel whose results no transformation of JAX differentiates."""
+        found: Any = self._vjps.get("stopped")
+        if found is None:
+            jaxpr, _ = jaxapi.trace(lambda *args: [lax.stop_gradient(r) for r in self.inline(*args)], *self.in_avals)
+            found = Kernel(self.name, jaxpr, self.tree, self.params, self.visible)
+            if not self.transient:
+                self._vjps["stopped"] = found
+        return found  # type: ignore[no-any-return]
+
+    def batched(self, mask: tuple[bool, ...], size: int) -> Kernel:
+        """Return the kernel that maps over a new first axis of length ``size`` of the inputs in ``mask``."""
+        key = ("batched", mask, size)
+        found: Any = self._vjps.get(key)
+        if found is None:
+            avals = [jaxapi.ShapedArray((size, *a.shape), a.dtype) if m else a for a, m in zip(self.in_avals, mask, strict=True)]
+            mapped = jax.vmap(self.inline, in_axes=tuple(0 if m else None for m in mask), axis_size=size)
+            jaxpr, _ = jaxapi.trace(mapped, *avals)
+            found = self._vjps[key] = Kernel(f"batched_{self.name}", jaxpr, self.tree)
+        return found  # type: ignore[no-any-return]
+
+    def pull(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any], wanted: Sequence[bool]) -> Sequence[Any]:
+        """Pull cotangents (None where there is none) back to the inputs: the mathematics of every VJP."""
+        return pullback(self.jaxpr, inputs, cotangents, wanted, outputs)
+
+    def _trace_vjp(self, present: tuple[bool, ...], wanted: tuple[bool, ...], adding: tuple[bool, ...], same: tuple[int, ...]) -> Vjp:
+        n_in, n_out = len(self.in_avals), len(self.out_avals)
+        listed = flatten(self.jaxpr)
+        if (
+            self.by_lines
+            and len(listed.lines) > _SHORT
+            and not any(line.primitive in _TRACED_WHOLE or line.eqn.effects for line in listed.lines)
+        ):
+            augment(listed, Keep())
+            active = activity(listed, wanted)
+            return self._vjp_of(*vjp_of_lines(listed, self.out_avals, active, present, adding, same, _line_kernel))
+        targets: list[int] = []
+
+        def run(*args: Any) -> list[Any]:
+            further = iter(args[n_in + n_out :])
+            cts = [next(further) if p else None for p in present]
+            totals = {i: next(further) for i, a in enumerate(adding) if a}
+            returned = set()
+            for i, grad in enumerate(self.pull(args[:n_in], args[n_in : n_in + n_out], cts, wanted)):
+                if grad is not None:
+                    first = same[i] if same else i
+                    totals[first] = lax.add(totals[first], grad) if first in totals else grad
+                    returned.add(first)
+            targets[:] = sorted(returned)
+            return [totals[i] for i in targets]
+
+        ct_avals = [jaxapi.ShapedArray(a.shape, a.dtype) for a, p in zip(self.out_avals, present, strict=True) if p]
+        ct_avals += [jaxapi.ShapedArray(a.shape, a.dtype) for a, p in zip(self.in_avals, adding, strict=False) if p]
+        jaxpr, _ = jaxapi.trace(run, *self.in_avals, *self.out_avals, *ct_avals)
+        return self._vjp_of(jaxpr, targets)
+
+    def _vjp_of(self, jaxpr: jaxapi.ClosedJaxpr, targets: list[int]) -> Vjp:
+        """Make the VJP that a jaxpr of inputs, outputs, cotangents and sums computes."""
+        n_in, n_out = len(self.in_avals), len(self.out_avals)
+        if not targets:
+            return Vjp(None, (), ())
+        jaxpr, sources = prune(jaxpr)
+        passed = jaxapi.passed_on(jaxpr)
+        if passed is not None and all(sources[i] >= n_in + n_out for i in passed):
+            return Vjp(None, tuple(sources[i] for i in passed), tuple(targets))
+        return Vjp(Kernel(f"vjp_{self.name}", jaxpr, jax.tree.structure([0] * len(targets))), sources, tuple(targets))
+
+
+_CHEAP = {
+    jaxapi.primitive(name)
+    for name in [
+        "broadcast_in_dim",
+        "reshape",
+        "squeeze",
+        "transpose",
+        "rev",
+        "slice",
+        "concatenate",
+        "pad",
+        "iota",
+        "split",
+        "convert_element_type",
+        "copy",
+        "select_n",
+    ]
+}
+
+
+def _is_cheap(primitive: jaxapi.Primitive) -> bool:
+    rule = registry.lookup(primitive)
+    return primitive in _CHEAP or (rule is not None and rule.elementwise)
+
+
+class Op:
+    """A function of arrays with its static parameters bound; ``kernel(avals)`` specialises it."""
+
+    __slots__ = ("__weakref__", "_by_kinds", "_kernels", "fun", "name", "params")
+
+    def __init__(self, name: str, fun: Callable[..., Any], params: Any = None) -> None:
+        self.name = name
+        self.fun = fun
+        self.params = params
+        self._kernels: dict[Hashable, Kernel] = {}
+        self._by_kinds: dict[Hashable, Kernel] = {}
+
+    def kernel(self, avals: tuple[Any, ...]) -> Kernel:
+        """Return the kernel for inputs of these shapes and dtypes, tracing the function at their first meeting."""
+        key = (avals, configuration())  # which decides on dtypes, precisions, promotion ...
+        found = self._kernels.get(key)
+        if found is None:
+            jaxpr, shapes = jaxapi.trace(self.fun, *avals)
+            found = Kernel(self.name, jaxpr, jax.tree.structure(shapes), self.params)
+            if not found.transient:
+                self._kernels[key] = found
+                _CACHED.append((weakref.ref(self), key))
+                while len(_CACHED) > KERNEL_LIMIT:
+                    op, old = _CACHED.popleft()
+                    _forget(op(), old)
+        return found
+
+    def adopt(self, kernel: Kernel) -> None:
+        """Take a kernel that was traced already."""
+        self._kernels[kernel.in_avals, configuration()] = kernel
+
+    def kernel_of(self, kinds: tuple[Kind, ...]) -> Kernel:
+        """:meth:`kernel`, by kinds, which are compared by identity: shapes and dtypes are slow to hash."""
+        key = (kinds, id(configuration()))  # there is one object for equal ones, for good
+        found = self._by_kinds.get(key)
+        if found is None:
+            found = self.kernel(tuple([k.aval for k in kinds]))
+            if not found.transient:
+                self._by_kinds[key] = found
+        return found
+
+    def __repr__(self) -> str:
+        return f"Op({self.name})"
+
+
+# Kernels in the order of their making: programs of ever new shapes must not fill the memory with executables.  What is on the trie keeps
+# its kernels, so that only a structure that is new again traces one of the oldest anew.
+KERNEL_LIMIT = 4096
+_CACHED: deque[tuple[weakref.ref[Op], Hashable]] = deque()
+
+
+def _forget(op: Op | None, key: Hashable) -> None:
+    if op is not None:
+        kernel = op._kernels.pop(key, None)
+        for kinds in [kinds for kinds, known in list(op._by_kinds.items()) if known is kernel]:
+            op._by_kinds.pop(kinds, None)
+
+
+_SHORT = 6  # lines; what is longer is put together from the VJPs of its lines
+_TRACED_WHOLE = {jaxapi.primitive("remat"), jaxapi.primitive("name")}  # what is known of their inside has further meanings
+_LINES: dict[Hashable, Kernel] = {}
+_LINES_LIMIT = 4096
+
+
+def _line_kernel(line: Line, avals: Sequence[Any]) -> Kernel:
+    """Return the kernel of one line of a jaxpr; lines that are alike share one."""
+    key = line_key(line, avals)
+    found = None if key is None else _LINES.get(key)
+    if found is None:
+        found = Kernel(str(line.primitive), one_line(line, avals), None)
+        if key is not None:
+            if len(_LINES) > _LINES_LIMIT:
+                _LINES.clear()
+            _LINES[key] = found
+    return found
+
+
+_OPS: dict[Hashable, Op] = {}
+
+
+def intern_op(key: Hashable, make: Callable[[], Op]) -> Op:
+    """Return the op known under ``key``, made at the first meeting."""
+    found = _OPS.get(key)
+    if found is None:
+        found = _OPS[key] = make()
+    return found

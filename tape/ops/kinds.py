@@ -1,0 +1,111 @@
+"""Kinds: what is known of a value before there is one, and where on the tape it stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tape.ops.pullback import differentiable
+
+__all__ = [
+    "DIFFERENTIABLE",
+    "PLAIN",
+    "UNRECORDED",
+    "Kind",
+    "LeafPlace",
+    "MadePlace",
+    "Place",
+    "Role",
+    "kind_of",
+    "kinds_of",
+    "why_unrecorded",
+]
+
+# How the results of an entry relate to gradients; integer and boolean ones are PLAIN whatever the entry is.  A further role is to be
+# unrecorded for a reason given in words: the words themselves.
+PLAIN, DIFFERENTIABLE, UNRECORDED = 0, 1, 2
+Role = int | str
+
+_LIMIT = 1 << 16
+
+
+class Kind:
+    """What is known of a value without its value: shape and dtype (``aval``), ``requires_grad``, and ``unrecorded``.
+
+    ``unrecorded`` marks what was computed from differentiable values without recording, so that differentiating through it would lose a
+    gradient: True where a sweep without ``create_graph`` did, otherwise the reason and the repair, in words.  Kinds are interned, so that
+    they are compared by identity.
+    """
+
+    __slots__ = ("aval", "requires_grad", "unrecorded")
+
+    def __init__(self, aval: Any, requires_grad: bool, unrecorded: bool | str) -> None:
+        self.aval = aval
+        self.requires_grad = requires_grad
+        self.unrecorded = unrecorded
+
+
+_KINDS: dict[tuple[Any, bool, bool | str], Kind] = {}
+
+
+def kind_of(aval: Any, *, requires_grad: bool = False, unrecorded: bool | str = False) -> Kind:
+    """Return the one Kind of these properties."""
+    key = (aval, requires_grad, unrecorded)
+    found = _KINDS.get(key)
+    if found is None:
+        if len(_KINDS) > _LIMIT:
+            _KINDS.clear()  # structures met from now on are new ones; nothing else depends on it
+        found = _KINDS[key] = Kind(aval, requires_grad, unrecorded)
+    return found
+
+
+def kinds_of(avals: tuple[Any, ...], role: Role) -> tuple[Kind, ...]:
+    """Return the kinds of an entry's results, of the given shapes and dtypes, in one of the roles above."""
+    inexact = [role != PLAIN and differentiable(a) for a in avals]
+    unrecorded = role if isinstance(role, str) else role == UNRECORDED
+    return tuple(
+        kind_of(a, requires_grad=i and role == DIFFERENTIABLE, unrecorded=i and unrecorded) for a, i in zip(avals, inexact, strict=True)
+    )
+
+
+def why_unrecorded(unrecorded: bool | str, made: tuple[str, int] | None = None) -> str:
+    """Say why a value has no derivative on the tape (``made`` at which line of which file, if that is known), and what to do about it."""
+    if isinstance(unrecorded, str):
+        return unrecorded if made is None else f"{unrecorded} (it was made at {made[0]}:{made[1]})"
+    at = "" if made is None else f" at {made[0]}:{made[1]}"
+    return (
+        f"it is a gradient that was taken without recording{at} (or a value that the forward of a tape.Function computed), so its own derivative "
+        "would be lost; pass create_graph=True where the gradient was taken, or .detach() it to use it as a constant"
+    )
+
+
+class Place:
+    """One slot of a segment: its number and kind.  A slot of -1 is a value outside any segment."""
+
+    __slots__ = ("kind", "slot")
+
+    segment: Any = None  # a leaf's value comes from there (LeafPlace)
+    made: Any = None  # where in the user's files (MadePlace)
+
+    def __init__(self, slot: int, kind: Kind) -> None:
+        self.slot = slot
+        self.kind = kind
+
+
+class MadePlace(Place):
+    """The place of an unrecorded value: the user's file and line where it was made, or the slot of a leaf that knows (of its segment)."""
+
+    __slots__ = ("made",)
+
+    def __init__(self, slot: int, kind: Kind, made: tuple[str, int] | int | None) -> None:
+        super().__init__(slot, kind)
+        self.made = made
+
+
+class LeafPlace(Place):
+    """The place of a leaf that was made of a pending value: the segment is the one that will give it."""
+
+    __slots__ = ("__weakref__", "segment")
+
+    def __init__(self, slot: int, kind: Kind, segment: Any) -> None:
+        super().__init__(slot, kind)
+        self.segment = segment

@@ -1,0 +1,171 @@
+"""Residuals inside an op: the values that its forward run hands to its VJP, so that they are computed once.
+
+A line that holds a jaxpr of its own (a loop, a branch, a checkpoint) is given further outputs, the values inside it that may be kept.  Its
+rule then finds them among the outputs; what no rule reads is pruned.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from jax import lax
+
+from tape import jaxapi
+from tape.ops import building
+from tape.ops.assembly import Forward
+from tape.ops.linear import flatten
+from tape.rules import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tape.ops.linear import Line, LineList
+
+__all__ = ["Keep", "augment", "exposing", "inside"]
+
+# Primitives whose results are kept rather than computed again; by name, for callbacks are not listed publicly.
+_COSTLY = frozenset(
+    [
+        "dot_general",
+        "ragged_dot_general",
+        "conv_general_dilated",
+        "fft",
+        "cholesky",
+        "lu",
+        "qr",
+        "eigh",
+        "eig",
+        "svd",
+        "schur",
+        "triangular_solve",
+        "linear_solve",
+        "tridiagonal_solve",
+        "scan",
+        "while",
+        "cond",
+        "sort",
+        "top_k",
+        "random_bits",
+        "random_gamma",
+        "threefry2x32",
+        "rng_bit_generator",
+        "pure_callback",
+        "io_callback",
+        str(jaxapi.primitive("remat")),
+    ]
+)
+# In a loop nothing is fused with the way back, so that what costs more than reading it is worth keeping.
+_COSTLY_IN_LOOPS = frozenset(
+    [
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cbrt",
+        "cos",
+        "cosh",
+        "cumlogsumexp",
+        "cummax",
+        "cummin",
+        "cumprod",
+        "cumsum",
+        "custom_jvp_call",
+        "custom_vjp_call",
+        "digamma",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+        "gather",
+        "igamma",
+        "igammac",
+        "lgamma",
+        "log",
+        "log1p",
+        "logistic",
+        "pow",
+        "reduce_max",
+        "reduce_min",
+        "reduce_prod",
+        "reduce_sum",
+        "rsqrt",
+        "sin",
+        "sinh",
+        "sqrt",
+        "tan",
+        "tanh",
+    ]
+)
+
+
+class Keep:
+    """Says which values are kept: what is costly to compute again; inside a checkpoint, what its policy lets be kept.
+
+    Args:
+        policies: of the checkpoints around, as for ``jax.checkpoint``; all of them must agree.
+        looped: whether this is the body of a loop.
+
+    """
+
+    __slots__ = ("looped", "policies")
+
+    def __init__(self, policies: tuple[Callable[..., Any], ...] = (), *, looped: bool = False) -> None:
+        self.policies = policies
+        self.looped = looped
+
+    def __call__(self, line: Line) -> bool:
+        """Tell whether the results of ``line`` are kept."""
+        if self.policies:
+            avals = [a.aval for a in line.eqn.invars]
+            return all(jaxapi.saveable(policy(line.primitive, *avals, **line.params)) for policy in self.policies)
+        name = str(line.primitive)
+        return name in _COSTLY or (self.looped and name in _COSTLY_IN_LOOPS)
+
+    def in_loop(self) -> Keep:
+        """Return what is kept in the body of a loop."""
+        return Keep(self.policies, looped=True)
+
+    def under(self, policy: Callable[..., Any]) -> Keep:
+        """Return what is kept in a checkpoint with this policy."""
+        return Keep((*self.policies, policy))
+
+
+def augment(listed: LineList, keep: Keep) -> list[int]:
+    """Give the lines that hold a jaxpr the values inside them as further outputs; return the slots of all values that may be kept."""
+    slots: list[int] = []
+    for line in listed.lines:
+        rule = registry.lookup(line.primitive)
+        if keep(line):
+            slots.extend(line.outputs)
+        if rule is not None and rule.augment is not None:
+            line.params, avals = rule.augment(line.params, keep)
+            further = range(len(listed.avals), len(listed.avals) + len(avals))
+            listed.avals.extend(avals)
+            line.outputs = (*line.outputs, *further)
+            slots.extend(further)
+    return slots
+
+
+def exposing(listed: LineList, further: Sequence[Any]) -> jaxapi.ClosedJaxpr:
+    """Make a jaxpr of lines, with further outputs: slots, or avals for zeros."""
+    into = building.JaxprBuilder()
+    forward = Forward(into, listed)
+    for line in listed.lines:
+        forward.add(line)
+    outputs = [forward.read(s) for s in listed.outputs]
+    zeros = {
+        s: into.inline(jaxapi.trace(functools.partial(lax.full, s.shape, 0, s.dtype))[0], ())[0] for s in further if not isinstance(s, int)
+    }
+    return into.closed([*outputs, *(forward.read(s) if isinstance(s, int) else zeros[s] for s in further)])
+
+
+def inside(closed: jaxapi.ClosedJaxpr, keep: Keep) -> tuple[LineList, list[int]]:
+    """Flatten and augment a jaxpr; return with it the slots that may be kept."""
+    listed = flatten(closed)
+    return listed, list(dict.fromkeys(augment(listed, keep)))

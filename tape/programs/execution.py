@@ -1,0 +1,115 @@
+"""Execution: how the entries of a structure run, from its leaves to the values that are kept.
+
+A structure met for the first time is interpreted, kernel by kernel.  One that comes back soon is compiled whole, in the background, and
+runs compiled from the meeting after that on.  So nothing waits for the compiler that is met once, and which meeting runs how depends on
+the meetings alone: results are the same from run to run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from tape import jaxapi
+from tape.configuration import applying, checks_results, configuration
+from tape.programs import background
+from tape.programs.interpretation import interpret, needed_entries
+from tape.programs.reasons import why
+from tape.recording.trie import Clock
+from tape.statistics import STATS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tape.recording.trie import State
+
+__all__ = ["Execution"]
+
+# A structure is compiled when it comes back within so many runs, times the square of its meetings; or for the so-manieth time.
+SOON = 1
+OFTEN = 16
+
+
+class Execution:
+    """How the entries that lead to some slots of a structure run."""
+
+    __slots__ = ("_compiles", "_compiling", "_executable", "_last", "_met", "_size", "keep")
+
+    def __init__(self, state: State, keep: tuple[int, ...]) -> None:
+        self.keep = keep
+        self._met = int(state.seen > 0)
+        self._last = state.seen  # the number of the run that met it last
+        self._size = 0  # entries that a run computes
+        self._compiles = True  # as far as is known
+        self._executable: Callable[..., Sequence[Any]] | None = None
+        self._compiling: tuple[background.Job, Callable[..., Sequence[Any]]] | None = None
+
+    def run(self, state: State, leaves: Sequence[Any]) -> Sequence[Any]:
+        """Return the values kept, for the values of all leaves; ``state`` is the structure, which is not held: it holds its executions."""
+        if jaxapi.in_trace():  # what is concrete runs concretely
+            with jaxapi.ensure_compile_time_eval():
+                return self._run(state, leaves)
+        executable = self._executable
+        if executable is None:
+            return self._run(state, leaves)
+        STATS.executed += self._size
+        STATS.hits += 1
+        return executable(*leaves)
+
+    def _run(self, state: State, leaves: Sequence[Any]) -> Sequence[Any]:
+        self._met += 1
+        soon = Clock.now - self._last <= SOON * self._met**2
+        self._last = Clock.now
+        if checks_results():  # one program for all would show what is wrong with its results only
+            return self._interpret(state, leaves)
+        compiling = self._compiling
+        if compiling is not None:
+            job, executable = compiling
+            try:
+                job.wait()
+            except Exception:  # noqa: BLE001 - the compiler refuses the whole: each entry on its own may well run
+                self._compiles = False
+            else:
+                self._executable = executable
+                STATS.compiled(job.seconds)
+            finally:  # after Ctrl-C it is compiled anew
+                self._compiling = None
+        if self._executable is not None:
+            STATS.executed += self._size
+            STATS.hits += 1
+            return self._executable(*leaves)
+        if self._compiles and self._met > 1 and (soon or self._met >= OFTEN):
+            self._compile(state, leaves)
+        return self._interpret(state, leaves)
+
+    def _interpret(self, state: State, leaves: Sequence[Any]) -> list[Any]:
+        found, self._size = interpret(state, self.keep, leaves, by_blocks=self._compiling is None and not checks_results())
+        STATS.executed += self._size
+        STATS.interpreted += self._size
+        return found
+
+    def _compile(self, state: State, leaves: Sequence[Any]) -> None:
+        """Begin to make one compiled function of the whole."""
+        entries, slots = needed_entries(state, self.keep)
+        n_slots, keep = state.n_slots, self.keep
+
+        def segment(*leaves: Any) -> list[Any]:
+            values: list[Any] = [None] * n_slots
+            for slot, value in zip(slots, leaves, strict=True):
+                values[slot] = value
+            for step in entries:
+                for slot, result in zip(step.slots, step.kernel.inline(*[values[s] for s in step.inputs]), strict=True):
+                    values[slot] = result
+            return [values[s] for s in keep]
+
+        executable = jax.jit(segment)
+        described = [jaxapi.described(x) for x in leaves]
+        settings = configuration()
+        STATS.reasons[why(entries, [jax.typeof(x) for x in leaves], settings)] += 1
+
+        def compiled() -> None:
+            with applying(settings):
+                executable.lower(*described).compile()  # a call finds what was compiled before for the same shapes, dtypes and devices
+
+        self._compiling = background.submit(compiled), executable

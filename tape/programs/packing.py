@@ -1,0 +1,220 @@
+"""Packing: what becomes of the values that a segment keeps for sweeps, where :func:`tape.saved_value_hooks` leaves that to its user.
+
+A segment of such a context runs like any other.  Then each value that a sweep would read is handed to ``pack``, and what comes back takes
+its place: a :class:`Packed` where a cell was, which a sweep opens.  Slots, kinds and origins stay, so the value keeps its place in the graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape import jaxapi
+from tape.errors import TapeTypeError, TapeValueError
+from tape.programs.program import look, run_pending
+from tape.recording import record
+from tape.recording.failures import naming
+from tape.recording.segment import LOCAL, Cell, Handle, LeafNode, Segment, in_mode, no_segment
+from tape.recording.trie import CONSTANT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+__all__ = ["Packed", "Packing", "recording", "run_segments"]
+
+
+class Packing:
+    """The hooks of one context, as its segments know them.
+
+    Args:
+        pack: makes of a constant Variable what is to be kept.
+        unpack: makes an array or a Variable of that again.
+
+    """
+
+    __slots__ = ("_trace", "hooks", "pack", "unpack")
+
+    def __init__(self, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
+        self.pack = pack
+        self.unpack = unpack
+        self.hooks = (*_identity(pack), *_identity(unpack))
+        self._trace = jaxapi.current_trace()
+
+    def applies(self) -> bool:
+        """Tell whether what is recorded now belongs to the context: it is in the JAX transformation in which that was entered."""
+        return jaxapi.current_trace() is self._trace
+
+    def packed(self, value: Any) -> Packed:
+        """Pack a value; one that the same hooks have packed before is not packed again while that is kept."""
+        key = (id(value), *self.hooks)
+        found = _KNOWN.get(key)
+        if found is None or not found.holds(self, value):
+            found = _KNOWN[key] = Packed(self, value)
+        return found
+
+    def call(self, concrete: bool, function: Callable[[Any], Any], given: Any) -> Any:
+        """Call one of the hooks, apart from what is being recorded; return a Variable's value, run, and anything else as it is."""
+        parked = LOCAL.segment, LOCAL.staged, LOCAL.packing, LOCAL.lifting, LOCAL.captures, LOCAL.unseen
+        LOCAL.segment, LOCAL.staged, LOCAL.packing, LOCAL.lifting, LOCAL.unseen = no_segment, [], None, None, True
+        if concrete:
+            LOCAL.captures = None
+        try:
+            with self._place(concrete):
+                made = in_mode(CONSTANT, function, given)
+                run_segments(recording())  # nothing that pack returned waits for the value that it was given
+                return made
+        finally:
+            segment, LOCAL.staged, LOCAL.packing, LOCAL.lifting, LOCAL.captures, LOCAL.unseen = parked
+            found = segment()
+            LOCAL.segment = segment if found is not None and found.pending else no_segment
+
+    @contextlib.contextmanager
+    def _place(self, concrete: bool) -> Iterator[None]:
+        """Where hooks run: outside of any JAX transformation for concrete values, otherwise in that of the values."""
+        if not concrete:
+            with jaxapi.within(self._trace):
+                yield
+        elif jaxapi.in_trace():
+            with jaxapi.ensure_compile_time_eval():
+                yield
+        else:
+            yield
+
+    def take(self, segment: Segment, live: Iterable[int], read: Sequence[int]) -> None:
+        """Put what ``pack`` returns in the place of the values that a segment keeps (with its lock held): of all of them, or of none.
+
+        Args:
+            segment: it has run, and keeps values as any segment does.
+            live: slots that Variables hold.
+            read: slots whose values a sweep reads, leaves among them, ascending.
+
+        """
+        state = segment.state
+        path = state.path()
+        leaves = [place.slot for step in path if step.kernel is None for place in step.places]
+        cells = {**dict(zip(leaves, segment.leaves, strict=True)), **segment.saved}
+        own = {slot for step in path if step.ends for slot in step.slots if isinstance(segment.origins.get(slot), LeafNode)}
+        kept: dict[int, Any] = {}
+        for slot in read:
+            value = cells[slot][0]
+            if slot not in own and _packable(value):
+                with naming(state, slot, "pack, which was given a value of"):
+                    kept[slot] = self.packed(value)
+        segment.roots = {slot: weakref.ref(cells[slot][0]) for slot in live if state.table[slot].kind.requires_grad}
+        unread = {slot for slot in leaves if slot not in own and slot not in read and _packable(cells[slot][0])}
+        inputs: list[Any] = [_UNREAD if slot in unread else kept.get(slot, cells[slot]) for slot in leaves]
+        segment.leaves = inputs
+        segment.saved = {slot: kept.get(slot, cells[slot]) for slot in segment.saved if slot in read}
+        segment.kept = tuple(segment.saved)
+
+    def take_entry(self, segment: Segment) -> None:
+        """:meth:`take` for a segment of one entry that ran at once, whose results somebody holds."""
+        state = segment.state
+        forward = (*state.inputs, *state.slots)
+        assert state.kernel is not None
+        self.take(segment, state.slots, sorted({forward[i] for i in state.kernel.residuals()}))
+
+
+def _identity(function: Any) -> tuple[int, int]:
+    """Tell functions apart, while they are there; each access to a method makes a new object of the same."""
+    return (id(getattr(function, "__self__", None)), id(getattr(function, "__func__", function)))
+
+
+def _packable(value: Any) -> bool:
+    """Tell whether a value is an array that a hook can do something with: neither a number of Python nor a typed PRNG key."""
+    return isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.extended)
+
+
+class Packed:
+    """What is kept of one value: what ``pack`` returned for it, in the place of a cell."""
+
+    __slots__ = ("__weakref__", "_aval", "_concrete", "_content", "_packing", "_source")
+
+    def __init__(self, packing: Packing, value: Any) -> None:
+        self._packing = packing
+        self._aval = jax.typeof(value)
+        self._concrete = not isinstance(value, jaxapi.Tracer)
+        self._source = weakref.ref(value)
+        given = record.leaf(value)
+        if LOCAL.captures is not None and not self._concrete:
+            LOCAL.captures.adopt(given._cell)
+        self._content = packing.call(self._concrete, packing.pack, given)
+
+    def holds(self, packing: Packing, value: Any) -> bool:
+        """Tell whether it is what these hooks made of this value."""
+        return self._packing.hooks == packing.hooks and self._source() is value
+
+    def opened(self) -> Cell:
+        """Return a cell with the value again.
+
+        Raises:
+            TapeTypeError: ``unpack`` returned no array, or one of another dtype.
+            TapeValueError: it returned one of another shape.
+
+        """
+        found = self._packing.call(self._concrete, lambda content: _array(self._packing.unpack(content)), self._content)
+        aval = self._aval
+        what = f"of a saved value of shape {aval.shape}, dtype {aval.dtype}"
+        if not isinstance(found, jax.Array):
+            msg = f"saved_value_hooks: unpack made {type(found).__name__} {what}; return a Variable or an array of that shape and dtype"
+            raise TapeTypeError(msg)
+        if found.shape != aval.shape:
+            msg = f"saved_value_hooks: unpack made shape {found.shape} {what}; have pack keep the shape, and .reshape(shape) in unpack"
+            raise TapeValueError(msg)
+        if found.dtype != aval.dtype:
+            msg = f"saved_value_hooks: unpack made dtype {found.dtype} {what}; have pack keep the dtype, and .astype(dtype) in unpack"
+            raise TapeTypeError(msg)
+        cell = [found]
+        if LOCAL.captures is not None:
+            LOCAL.captures.adopt(cell)
+        return cell
+
+    def arrays(self) -> list[Any]:
+        """The arrays in what is kept."""
+        leaves = jax.tree.leaves(self._content, is_leaf=lambda x: isinstance(x, Handle))
+        return [x._cell[0] if isinstance(x, Handle) else x for x in leaves]
+
+
+# What is kept, by the ids of the value and of the hooks; a value that several segments read is packed once.
+_KNOWN: weakref.WeakValueDictionary[tuple[int, ...], Packed] = weakref.WeakValueDictionary()
+
+
+def _array(value: Any) -> Any:
+    """Return the array that unpack made; one of NumPy is copied, for its owner may change it."""
+    if isinstance(value, Handle):
+        return look(value)
+    return jnp.array(value) if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+class _Unread:
+    """Stands for an input of a segment that no sweep reads."""
+
+    __slots__ = ()
+
+    def opened(self) -> Cell:
+        """Nobody asks for it: what a sweep reads, the VJP of everything reads too."""
+        msg = "a sweep reads a value that was not kept"
+        raise AssertionError(msg)
+
+    def arrays(self) -> Sequence[Any]:
+        """Nothing is kept."""
+        return ()
+
+
+_UNREAD = _Unread()
+
+
+def recording() -> list[Segment]:
+    """Return the segments in which this thread records now."""
+    return [segment for ref in (LOCAL.segment, *LOCAL.staged) if (segment := ref()) is not None]
+
+
+def run_segments(segments: Iterable[Segment]) -> None:
+    """Run what is pending in some segments."""
+    for segment in segments:
+        run_pending(segment, "saved values")

@@ -1,0 +1,164 @@
+"""Staging: ops on the values of a JAX transformation that is running stay pending as well, and enter it together.
+
+Evaluated one by one, each op would pass through JAX's own tracing, primitive by primitive.  Pending in a segment of its own (one per
+running transformation), they are recorded on the trie and swept by its plans like any others; when a value is asked for, the jaxprs of
+their kernels are put together into one, which JAX takes over as a single call.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from tape import jaxapi
+from tape.configuration import applying
+from tape.ops import building
+from tape.programs.interpretation import needed_entries
+from tape.recording import boundary, record
+from tape.recording.immediate import record_at_once
+from tape.recording.segment import LOCAL, Cell, Handle, Segment, SegmentClosedError, still_open
+from tape.recording.trie import CONSTANT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape.ops.kernel import Kernel
+
+__all__ = ["current", "place_in", "record_staged", "recording", "run"]
+
+_SCALARS = frozenset({bool, int, float, complex})
+
+
+def current() -> Segment | None:
+    """Return the pending segment of the JAX transformation that is running; None where ops on its values run at once."""
+    local = LOCAL
+    if local.eager or local.captures is not None or local.lifting is not None or not jaxapi.in_trace():
+        return None
+    trace = jaxapi.current_trace()
+    waiting = local.staged
+    for ref in reversed(waiting):
+        segment: Segment | None = ref()
+        if segment is not None and segment.trace is trace and segment.pending:
+            if not still_open(segment):
+                break  # it runs when somebody looks at it
+            if segment.state.mode != local.mode:
+                segment.state = segment.state.switched(local.mode)
+            return segment
+    made = Segment(local.mode)
+    made.trace = trace
+    local.staged = [ref for ref in waiting if (s := ref()) is not None and s.pending]
+    local.staged.append(weakref.ref(made))
+    return made
+
+
+def recording(segment: Segment) -> bool:
+    """Tell whether entries recorded now go to ``segment``."""
+    return (LOCAL.segment() if segment.trace is None else current()) is segment
+
+
+def record_staged(op: Any, inputs: Sequence[Handle]) -> Any:
+    """Record one entry on values of the running JAX transformation; as :func:`tape.recording.record.record`."""
+    while True:
+        segment = current()
+        if segment is None:
+            return record_at_once(op, inputs)
+        try:
+            key = (op, *[place_in(segment, v) for v in inputs])
+            break
+        except SegmentClosedError:
+            continue
+    child = segment.state.next.get(key)
+    if child is None:
+        child = record.first_meeting(segment, op, key)
+    kernel = child.kernel
+    assert kernel is not None
+    if kernel.jaxpr.effects:  # what it does, it does now, whether or not somebody holds the result
+        return record_at_once(op, inputs)
+    segment.state = child
+    made = []
+    for place in child.places[: kernel.visible]:
+        cell = segment.cells[place.slot] = [None]
+        made.append(record.handle(segment, place, cell))
+    return made[0] if kernel.single else jax.tree.unflatten(kernel.tree, made)
+
+
+def place_in(segment: Segment, variable: Handle) -> int:
+    """Return the variable's slot in ``segment``; as :func:`tape.recording.record.place_in`, for a staged segment too."""
+    if segment.trace is None or variable._segment is segment:
+        return record.place_in(segment, variable)
+    cell = variable._cell
+    slot = segment.entered.get(id(cell))
+    if slot is None and cell[0] is None:
+        origin = boundary.awaited(cell, variable._segment, variable._place)
+        slot = _made_again(segment, origin, variable._place.slot, cell)
+    return record.place_in(segment, variable) if slot is None else slot
+
+
+def _made_again(segment: Segment, origin: Segment, slot: int, cell: Cell) -> int | None:
+    """Record in ``segment`` what made a pending value outside, if it was made of numbers only (``zeros``, ``arange``, masks).
+
+    JAX computes such values inside a transformation too.  None for any other value, which is computed outside, once.
+    """
+    if origin.trace is not None:
+        return None
+    wanted = {slot}
+    steps = []
+    for step in reversed(origin.state.path()):
+        if not wanted.isdisjoint(step.slots):
+            wanted.update(step.inputs)
+            steps.append(step)
+    leaves = dict(zip([s.slots[0] for s in origin.state.path() if s.kernel is None and s.slots], origin.leaves, strict=True))
+    for step in steps:
+        if type(leaves[step.slots[0]][0]) not in _SCALARS if step.kernel is None else step.ends or step.kernel.jaxpr.effects:
+            return None
+    slots: dict[int, int] = {}
+    for step in reversed(steps):
+        if step.kernel is None:
+            scalar = record.handle(None, origin.state.table[step.slots[0]], leaves[step.slots[0]])
+            slots[step.slots[0]] = record.place_in(segment, scalar)
+            continue
+        op = step.kernel if step.op is None else step.op
+        key = (op, *[slots[s] for s in step.inputs])
+        child = segment.state.next.get(key)
+        segment.state = child = record.first_meeting(segment, op, key) if child is None else child
+        slots.update(zip(step.slots, child.slots, strict=True))
+    segment.borrowed.append(cell)  # so that its id stays its own
+    segment.entered[id(cell)] = slots[slot]
+    return slots[slot]
+
+
+def run(segment: Segment, keep: tuple[int, ...]) -> Sequence[Any]:
+    """Return the values of the slots ``keep`` of a pending segment, evaluated in the JAX transformation that it belongs to."""
+    entries, leaves = needed_entries(segment.state, keep)
+    values = {slot: cell[0] for slot, cell in zip(leaves, segment.leaves, strict=True)}
+    with applying(segment.configuration), jaxapi.within(segment.trace):
+        if jaxapi.makes_jaxpr(segment.trace):
+            table = segment.state.table
+            return _merged(entries, {s: (v, table[s].kind.aval) for s, v in values.items()}, keep)
+        for step in entries:
+            values.update(zip(step.slots, _kernel(step).inline(*[values[s] for s in step.inputs]), strict=True))
+        return [values[s] for s in keep]
+
+
+def _kernel(step: Any) -> Kernel:
+    """Return an entry's kernel; recorded under ``no_grad``, the transformations of JAX may not differentiate it either."""
+    found: Kernel = step.kernel
+    return found.stopped() if step.mode == CONSTANT else found
+
+
+def _merged(entries: Sequence[Any], leaves: dict[int, tuple[Any, Any]], keep: Sequence[int]) -> Sequence[Any]:
+    """Put the jaxprs of entries together into one, and call it on ``leaves``: values, with their shapes and dtypes."""
+    joined = building.JaxprBuilder()
+    atoms: dict[int, Any] = {}
+    inputs = []
+    for slot, (value, aval) in leaves.items():
+        if type(value) in _SCALARS:
+            atoms[slot] = joined.constant(value, aval)
+        else:
+            atoms[slot] = joined.input(aval)
+            inputs.append(value)
+    for step in entries:
+        atoms.update(zip(step.slots, joined.inline(_kernel(step).jaxpr, [atoms[s] for s in step.inputs]), strict=True))
+    return joined.call("tape", [atoms[s] for s in keep], inputs)

@@ -1,0 +1,1 @@
+"""Recording: ops become entries of a pending segment, found again on the trie of tapes."""

@@ -1,0 +1,168 @@
+"""Boundaries: where a value would leave the tape, or the JAX transformation that it belongs to, without its gradient."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from tape import jaxapi
+from tape.errors import LeakedTracerError, LostGradientError
+from tape.ops.pullback import differentiable
+from tape.recording.segment import LOCAL, Handle
+from tape.recording.trie import RECORD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tape.ops.kinds import Place
+    from tape.recording.segment import Segment
+
+__all__ = [
+    "allowing_captures",
+    "awaited",
+    "brought",
+    "capture_message",
+    "captured",
+    "check_no_leak",
+    "gone",
+    "is_traced",
+    "reading_grad",
+    "refusing_captures",
+    "taking",
+    "writing",
+]
+
+
+@contextlib.contextmanager
+def refusing_captures(name: str) -> Iterator[None]:
+    """While a raw JAX function is traced: a Variable that requires grad and is none of its arguments would lose its gradient."""
+    old, LOCAL.lifting = LOCAL.lifting, name
+    LOCAL.reads = []
+    captures, LOCAL.captures = LOCAL.captures, None
+    try:
+        yield
+    finally:
+        LOCAL.lifting = old
+        LOCAL.captures = captures
+
+
+@contextlib.contextmanager
+def allowing_captures() -> Iterator[None]:
+    """While a function of the tape runs inside a raw JAX function: Variables are looked at as usual."""
+    old, LOCAL.lifting = LOCAL.lifting, None
+    try:
+        yield
+    finally:
+        LOCAL.lifting = old
+
+
+def capture_message(name: str, variable: Handle) -> str:
+    """Say which Variable a lifted function captured."""
+    aval = variable._place.kind.aval
+    called = f" {variable._extra.name!r}" if variable._extra is not None and variable._extra.name else ""
+    what = "that requires grad" if variable._place.kind.requires_grad else "with a gradient that was taken without recording"
+    return (
+        f"lift: the function {name!r} captures a Variable{called} {what} (shape {aval.shape}, dtype {aval.dtype}), whose gradient "
+        "would be lost; pass it as an argument, or capture variable.detach()"
+    )
+
+
+def captured(variable: Handle) -> None:
+    """Note that the raw JAX function that is being traced reads a Variable.
+
+    Raises:
+        LostGradientError: it is none of its arguments, and its gradient would be lost.
+
+    """
+    kind = variable._place.kind
+    if kind.requires_grad or (kind.unrecorded and not is_traced(variable)):
+        raise LostGradientError(capture_message(str(LOCAL.lifting), variable))
+    LOCAL.reads.append((variable, variable._cell))
+
+
+def writing(variable: Handle) -> bool:
+    """Tell the running traces that a Variable is about to change, and return whether the innermost takes that as a result."""
+    captures = LOCAL.captures
+    while captures is not None:
+        if captures.writing(variable):
+            return captures is LOCAL.captures
+        captures = captures.outer
+    return False
+
+
+def reading_grad(variable: Handle) -> None:
+    """Tell the running traces that a Variable's ``.grad`` is looked at, be it None or not."""
+    captures = LOCAL.captures
+    while captures is not None:
+        captures.reading_grad(variable)
+        captures = captures.outer
+
+
+def taking(variable: Handle) -> None:
+    """Note that a Variable's value leaves the tape as an array.
+
+    While the Python of a ``tape.Function`` runs, what it brings back as an array may depend on that value, without being recorded.
+    """
+    glance = LOCAL.glance
+    if glance is not None and (variable._place.kind.requires_grad or variable._place.kind.unrecorded):
+        glance.looked = True
+
+
+def brought(value: Any) -> bool | str:
+    """Return why an array that is brought onto the tape has no derivative there; False where it is a constant."""
+    glance = LOCAL.glance
+    if glance is None or not glance.looked or not differentiable(value):
+        return False
+    return glance.reason if LOCAL.mode == RECORD else True  # otherwise nothing around it is recorded either
+
+
+_GONE: dict[int, tuple[Any, str]] = {}  # by id of the cell: the cell (so that its id stays its own), and what to say
+_GONE_LIMIT = 1024
+
+
+def gone(cell: Any, what: str) -> None:
+    """Empty the cell of a Variable that outlives the trace in which it was made."""
+    cell[0] = None
+    if len(_GONE) >= _GONE_LIMIT:
+        del _GONE[next(iter(_GONE))]
+    _GONE[id(cell)] = (cell, what)
+
+
+def awaited(cell: Any, segment: Segment | None, place: Place) -> Segment:
+    """Return the segment that an empty cell waits for, given where its Variable says it belongs.
+
+    Raises:
+        LeakedTracerError: its value existed only while a function was traced.
+
+    """
+    lost = _GONE.get(id(cell))
+    if lost is not None:
+        raise LeakedTracerError(lost[1])
+    found: Segment | None = place.segment if segment is None else segment
+    assert found is not None, "a leaf without a value"
+    return found
+
+
+def is_traced(variable: Handle) -> bool:
+    """Tell whether a Variable's value belongs to a JAX transformation, without looking at it."""
+    value = variable._cell[0]
+    if value is None:
+        return variable._segment is not None and variable._segment.trace is not None
+    return isinstance(value, jaxapi.Tracer)
+
+
+def check_no_leak(function: str, variable: Handle, value: Any) -> None:
+    """Refuse to store a tracer (or what will be one) in a Variable from outside the running JAX transformation."""
+    if LOCAL.captures is not None and writing(variable):
+        return
+    found = is_traced(value) if isinstance(value, Handle) else isinstance(value, jaxapi.Tracer)
+    if not found or is_traced(variable):
+        return
+    if variable._extra is not None and variable._extra.inside:
+        return
+    aval = variable._place.kind.aval
+    msg = (
+        f"{function}: a value that exists only inside a JAX transformation would be stored in a Variable from outside (shape {aval.shape}, "
+        f"dtype {aval.dtype}); return it from the transformed function (tape.gradients returns gradients), or pass the Variable's value in"
+    )
+    raise LeakedTracerError(msg)

@@ -1,0 +1,187 @@
+"""Failures: what becomes of a segment when one of its entries fails while it runs.
+
+Entries run later than they are recorded, many at once.  When such a run fails, the entries are gone through one by one: those that do not
+depend on a failing one get their values, and whoever looks at the others is told which op failed and on which line it was recorded.
+What no entry is to blame for (Ctrl-C, memory used up) leaves the segment pending, to be run again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from tape.errors import ExecutionError, NonFiniteError, OutOfMemoryError, TapeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tape.recording.segment import Segment
+    from tape.recording.trie import State
+
+__all__ = ["Failure", "StoppedError", "check_slots", "failed_entry", "naming", "salvage"]
+
+
+class Failure:
+    """Why an entry has no value: the entry that failed, and the error it raised (None where it is one of several suspects)."""
+
+    __slots__ = ("cause", "certain", "name", "shapes", "where")
+
+    def __init__(self, entry: Any, cause: Exception, *, certain: bool = True) -> None:
+        self.name: str = entry.kernel.name
+        self.where: tuple[str, int] | None = entry.where
+        self.shapes = ", ".join(f"shape {a.shape}, dtype {a.dtype}" for a in entry.kernel.out_avals[:3])
+        self.cause = cause
+        self.certain = certain
+
+    def error(self) -> TapeError:
+        """Return a new error that says so."""
+        recorded = "" if self.where is None else f", first recorded at {self.where[0]}:{self.where[1]},"
+        reason = _reason(self.cause)
+        if self.certain:
+            what = f"{self.name}{recorded} failed when it ran ({self.shapes}): {reason}"
+            repair = "what does not depend on it has its values; correct the op or its inputs, and record it again"
+        else:
+            what = f"{self.name}{recorded} was part of a program that failed when it ran ({self.shapes}): {reason}"
+            repair = "it has side effects, so it is not run a second time; record it again"
+        msg = f"{what}; {repair}"
+        return (NonFiniteError if isinstance(self.cause, FloatingPointError) else ExecutionError)(msg)
+
+
+class StoppedError(Exception):
+    """An entry failed while entries ran one by one; its cause is the error.
+
+    Args:
+        done: how many entries ran before it.
+        values: the value of each slot, None where there is none (yet, or any more).
+
+    """
+
+    def __init__(self, done: int, values: list[Any]) -> None:
+        super().__init__()
+        self.done = done
+        self.values = values
+
+
+@contextlib.contextmanager
+def naming(state: State, slot: int, what: str) -> Iterator[None]:
+    """Add to an error that a user's function raises in a sweep which entry (the one that made ``slot``) it was called for, and its line."""
+    try:
+        yield
+    except Exception as error:
+        entry = next(e for e in state.path() if slot in e.slots)
+        name = "a leaf" if entry.kernel is None else entry.kernel.name
+        at = "" if entry.where is None else f", first recorded at {entry.where[0]}:{entry.where[1]}"
+        error.add_note(f"raised by {what} {name}{at}")
+        raise
+
+
+def failed_entry(entry: Any, error: Exception) -> BaseException:
+    """Return what to raise for an entry that failed when it ran on its own."""
+    return _nobody_to_blame(error, [entry]) or Failure(entry, error).error()
+
+
+def check_slots(segment: Segment, slots: Sequence[int]) -> None:
+    """Raise the error of the first slot that has no value because an entry failed."""
+    if segment.failed:
+        for slot in slots:
+            failure = segment.failed.get(slot)
+            if failure is not None:
+                raise failure.error() from failure.cause
+
+
+def salvage(segment: Segment, entries: Sequence[Any], leaf_slots: Sequence[int], error: Exception) -> None:
+    """Run the entries of a segment whose run failed one by one, and hand out what can be computed; the segment is no longer pending.
+
+    Entries with side effects may have run already, and are not run again.
+
+    Args:
+        segment: the segment (with its lock held, under its configuration).
+        entries: the entries to run, in order.
+        leaf_slots: the slots of its leaves.
+        error: what the run raised; StoppedError where it is known how far it came.
+
+    Raises:
+        KeyboardInterrupt, OutOfMemoryError: no entry is to blame; the segment stays as it was.
+
+    """
+    failed: dict[int, Failure] = {}
+    if isinstance(error, StoppedError):
+        cause = error.__cause__
+        assert isinstance(cause, Exception)
+        values = {slot: value for slot, value in enumerate(error.values) if value is not None}
+        culprit, rest = entries[error.done], entries[error.done + 1 :]
+        interruption = _nobody_to_blame(cause, [culprit])
+        failed.update(dict.fromkeys(culprit.slots, Failure(culprit, cause)))
+    else:
+        cause = error
+        values = dict(zip(leaf_slots, [cell[0] for cell in segment.leaves], strict=True))
+        culprit, rest = None, entries
+        interruption = _nobody_to_blame(cause, entries)
+    if interruption is not None:
+        raise interruption from cause
+    for entry in rest:
+        failure = next((failed[s] for s in entry.inputs if s in failed), None)
+        if failure is None and culprit is None and entry.kernel.jaxpr.effects:
+            failure = Failure(entry, cause, certain=False)
+        if failure is None:
+            found = _attempt(entry, [values[s] for s in entry.inputs])
+            if isinstance(found, Failure):
+                failure = found
+            else:
+                values.update(zip(entry.slots, found, strict=True))
+        if failure is not None:
+            failed.update(dict.fromkeys(entry.slots, failure))
+    _hand_out(segment, values, failed, set(leaf_slots))
+
+
+def _attempt(entry: Any, operands: list[Any]) -> Sequence[Any] | Failure:
+    """Run one entry; a failure keeps nothing alive but its operands."""
+    try:
+        return jax.block_until_ready(entry.kernel.executable(*operands))  # type: ignore[no-any-return]
+    except Exception as error:
+        interruption = _nobody_to_blame(error, [entry])
+        if interruption is not None:
+            raise interruption from error
+        return Failure(entry, error)
+
+
+def _hand_out(segment: Segment, values: dict[int, Any], failed: dict[int, Failure], leaf_slots: set[int]) -> None:
+    """Keep every value there is: a sweep that fails releases nothing, and another one may follow."""
+    cells = segment.cells
+    for slot, value in values.items():
+        if slot in leaf_slots:
+            continue
+        cell = cells.get(slot)
+        if cell is None:
+            segment.saved[slot] = [value]
+        else:
+            cell[0] = value
+            segment.saved[slot] = cell
+    segment.kept = tuple(segment.saved)
+    segment.failed = failed
+    segment.pending = False
+    segment.cells = {}
+    segment.entered = {}
+
+
+def _nobody_to_blame(error: Exception, entries: Sequence[Any]) -> BaseException | None:
+    """Return what to raise where running the same again may well succeed; None where an entry failed."""
+    reason = _reason(error)
+    if reason.startswith("KeyboardInterrupt"):  # inside a callback, and XLA makes an error of its own of it
+        return KeyboardInterrupt(reason)
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        lines = [f"{e.where[0]}:{e.where[1]}" for e in entries if e.where is not None]
+        where = "" if not lines else f" at {lines[0]}" if len(set(lines)) == 1 else f" from {lines[0]} to {lines[-1]}"
+        names = entries[0].kernel.name if len(entries) == 1 else f"a program of {len(entries)} ops"
+        msg = f"{names}, recorded{where}, ran out of memory: {reason}; free some (drop Variables, smaller batches), and look again"
+        return OutOfMemoryError(msg)
+    return None
+
+
+def _reason(error: BaseException) -> str:
+    """Return the line of an error's message that says what happened: the last one of a traceback (of a callback), else the first."""
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1 if "Traceback" in text else 0] if lines else type(error).__name__

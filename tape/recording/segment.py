@@ -1,0 +1,340 @@
+"""Segments: the pending part of a thread's tape, and what is kept of it once it has run.
+
+A cell is a list of one item, the value once there is one.  Variables hold cells, and a segment tells by a cell's reference count whether
+a Variable still does; so nothing here refers back to a Variable, and dropping Variables frees their tape.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tape.configuration import CHANGES, Configuration, configuration, on_change
+from tape.ops.kinds import LeafPlace, MadePlace, Place
+from tape.recording.trie import CONSTANT, RECORD, State, root
+from tape.statistics import STATS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tape.ops.kinds import Kind
+
+__all__ = [
+    "LOCAL",
+    "Cell",
+    "Extra",
+    "Handle",
+    "LeafNode",
+    "Segment",
+    "SegmentClosedError",
+    "TracerMetError",
+    "close",
+    "end_of",
+    "extra_of",
+    "in_mode",
+    "made_at",
+    "no_segment",
+    "node_of",
+    "outside",
+    "see",
+    "set_mode",
+    "still_open",
+    "watched",
+]
+
+Cell = list[Any]
+
+
+class LeafNode:
+    """Where a leaf's gradient goes: the Variable (weakly; None: nobody asked for it so far) and its hooks."""
+
+    __slots__ = ("hooks", "ref")
+
+    def __init__(self, variable: Handle | None) -> None:
+        self.ref: Callable[[], Handle | None] = _nobody if variable is None else weakref.ref(variable)
+        self.hooks: dict[int, Callable[..., Any]] = {}
+
+    def belongs_to(self, variable: Handle) -> None:
+        """Have a Variable receive the gradients that end here."""
+        self.ref = weakref.ref(variable)
+
+
+def _nobody() -> None:
+    """Stand for the weak reference to a Variable where there is none."""
+
+
+class Extra:
+    """What few Variables have: a gradient, a name, hooks."""
+
+    __slots__ = ("assigned", "grad", "inside", "name", "node", "post_hooks", "updater")
+
+    def __init__(self) -> None:
+        self.grad: Any = None
+        self.assigned = False  # .grad was set by the user, not by a sweep
+        self.inside = False  # made inside a JAX transformation
+        self.name: str | None = None
+        self.node: LeafNode | None = None
+        self.post_hooks: dict[int, Callable[..., Any]] = {}
+        self.updater: Any = None  # who updates the leaf from its gradient, and runs what is pending then
+
+
+class Handle:
+    """The recorder's side of a Variable.
+
+    ``_cell`` holds the value or will; ``_segment`` is the segment that produced it (None for a leaf); ``_place`` its slot and kind.
+    """
+
+    __slots__ = ("__weakref__", "_cell", "_extra", "_place", "_segment")
+
+    _cell: Cell
+    _segment: Segment | None
+    _place: Place
+    _extra: Extra | None
+
+
+_EXTRAS = threading.Lock()
+
+
+def extra_of(variable: Handle) -> Extra:
+    """Return the variable's Extra, made on first use (by one thread, should several be first)."""
+    extra = variable._extra
+    if extra is None:
+        with _EXTRAS:
+            extra = variable._extra
+            if extra is None:
+                extra = variable._extra = Extra()
+    return extra
+
+
+def node_of(variable: Handle) -> LeafNode:
+    """Return the leaf's accumulation node, made on first use."""
+    extra = extra_of(variable)
+    if extra.node is None:
+        with _EXTRAS:  # every thread must find the same one
+            if extra.node is None:
+                extra.node = LeafNode(variable)
+    return extra.node
+
+
+def end_of(segment: Segment, slot: int) -> LeafNode | None:
+    """Return where sweeps end that come to a slot which was cut from its past; None where it was not."""
+    if slot not in segment.state.cut:
+        return None
+    with segment.lock:
+        return segment.origins.setdefault(slot, LeafNode(None))  # type: ignore[no-any-return]
+
+
+def made_at(place: Place, segment: Segment | None) -> tuple[str, int] | None:
+    """Return the user's file and line where an unrecorded value of a segment was made, if they are known."""
+    made = place.made
+    if made.__class__ is int:
+        return None if segment is None else segment.taken.get(made)
+    return made  # type: ignore[no-any-return]
+
+
+def outside(place: Place, segment: Segment | None) -> Place:
+    """Return the place, outside any segment, of a value that has this one in ``segment``."""
+    kind = place.kind
+    return MadePlace(-1, kind, made_at(place, segment)) if kind.unrecorded else Place(-1, kind)
+
+
+class SegmentClosedError(Exception):
+    """The segment was run by another thread, or JAX's configuration changed: the entry belongs to another segment."""
+
+
+class TracerMetError(Exception):
+    """An input of an op is a JAX tracer, or will be one: the op cannot be part of a segment outside the transformation."""
+
+
+class Segment:
+    """A run of entries: pending, or run (then it keeps what a later sweep needs).
+
+    Any thread may run it, but only the thread that made it records in it, as long as it is ``open``.  That thread takes no lock: it sees
+    that ``epoch`` is the present one, and in the same breath (nothing in between calls: so no other thread and no signal comes between)
+    advances ``state`` and enters the cells.  Whoever runs the segment takes ``epoch`` away first.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "borrowed",
+        "cells",
+        "configuration",
+        "entered",
+        "epoch",
+        "failed",
+        "functions",
+        "hooks",
+        "kept",
+        "leaf_places",
+        "leaves",
+        "lines",
+        "lock",
+        "open",
+        "origins",
+        "packing",
+        "pending",
+        "released",
+        "retained",
+        "roots",
+        "saved",
+        "serial",
+        "state",
+        "taken",
+        "trace",
+    )
+
+    serials: ClassVar[itertools.count[int]] = itertools.count()
+
+    def __init__(self, mode: int) -> None:
+        self.epoch: Any = CHANGES.epoch  # before the configuration is read: should it change meanwhile, the epoch tells
+        self.configuration: Configuration = configuration()
+        self.state: State = root(self.configuration, mode)
+        self.pending = True
+        self.open = True
+        self.cells: dict[int, Cell] = {}
+        self.leaves: list[Cell] = []
+        self.entered: dict[int, int] = {}  # id(cell of a leaf) -> slot; self.leaves keeps the cells alive
+        self.origins: dict[int, Any] = {}  # slot of a differentiable leaf, or of one that was cut -> LeafNode, or (segment, slot)
+        self.leaf_places: list[weakref.ref[LeafPlace]] = []  # of leaves whose values this segment will give
+        self.taken: dict[int, tuple[str, int] | None] = {}  # slot of an unrecorded leaf -> the user's line where it was made
+        self.functions: dict[int, Any] = {}  # first slot of a tape.Function's entry -> its context
+        self.hooks: dict[int, dict[int, Callable[..., Any]]] = {}
+        self.lines: dict[int, tuple[str, int]] = {}  # first slot of an entry that op hooks saw -> where it was recorded this time
+        self.retained: dict[int, list[weakref.ref[Handle]]] = {}
+        self.saved: dict[int, Cell] = {}
+        self.kept: tuple[int, ...] = ()  # the slots in saved: part of the structure, once it has run
+        self.packing: Any = None  # who packs what it keeps (tape.programs.packing)
+        packing = LOCAL.packing
+        if packing is not None and packing.applies():
+            self.packing = packing
+        self.roots: dict[int, Callable[[], Any]] = {}  # where that is packed: the values that Variables hold, weakly
+        self.released: frozenset[int] = frozenset()  # depths of the entries that a sweep released
+        self.failed: dict[int, Any] | None = None  # slots without a value, because an entry failed -> why
+        self.serial = next(self.serials)
+        self.trace: Any = None  # the JAX transformation that its values belong to (tape.programs.staging)
+        self.borrowed: list[Cell] = []  # cells of values that were made again in it
+        self.lock = threading.RLock()
+        STATS.segments[id(self)] = weakref.ref(self)
+
+    def __del__(self) -> None:
+        STATS.ended(self)
+
+    def leaf_place(self, slot: int, kind: Kind) -> LeafPlace:
+        """Return a place for a leaf whose value is that of ``slot``, while it is pending."""
+        place = LeafPlace(slot, kind, self)
+        self.leaf_places.append(weakref.ref(place))
+        return place
+
+    def settle(self) -> None:
+        """Let go of the leaves that have their values now, so that they do not keep the segment."""
+        global _settled  # noqa: PLW0603 - made once, at first use
+        if _settled is None:
+            _settled = Segment(CONSTANT)
+            _settled.pending = _settled.open = False
+        for ref in self.leaf_places:
+            place = ref()
+            if place is not None and not (self.failed and place.slot in self.failed):
+                place.segment = _settled  # not None: another thread may just be about to ask it for the value
+        self.leaf_places = []
+
+
+_settled: Segment | None = None  # has run; stands for those that leaves no longer wait for
+
+
+class _Local(threading.local):
+    """The recorder of one thread."""
+
+    segment: Callable[[], Segment | None]
+
+    def __init__(self) -> None:
+        self.segment = no_segment
+        self.mode = RECORD
+        self.eager = False  # no segment is pending then
+        self.writing = False  # a sweep is being written
+        self.lifting: str | None = None  # the raw JAX function that is being traced
+        self.reads: list[tuple[Any, Cell]] = []  # the constant Variables that it read so far, with their cells
+        self.captures: Any = None  # the callable of the tape that is being traced
+        self.packing: Any = None  # the hooks for saved values
+        self.glance: Any = (
+            None  # the context of the tape.Function whose Python is running: whether it looked at values (tape.recording.boundary)
+        )
+        self.linear = False  # the sweep that is being written is differentiated by its seeds only
+        self.staged: list[Callable[[], Segment | None]] = []  # pending segments of the JAX transformations that are running
+        self.observer: Any = None  # the op hooks that are active (tape.sweeps.observing)
+        self.gathered: dict[Any, Any] | None = None  # what the running sweep has for hooks over several Variables (tape.sweeps.gathering)
+        self.unseen = False  # what is recorded now, they do not see: a sweep is being written, or one of them runs
+
+
+def no_segment() -> None:
+    """Stand for the weak reference to a segment where there is none."""
+
+
+LOCAL = _Local()
+
+
+def set_mode(mode: int) -> int:
+    """Set this thread's grad mode and return the old one."""
+    old = LOCAL.mode
+    segment = LOCAL.segment()
+    if segment is not None and mode != old:
+        state = segment.state.switched(mode)
+        segment.state = state
+    LOCAL.mode = mode  # nothing is called since the line above: Ctrl-C leaves both or none
+    return old
+
+
+def in_mode(mode: int, function: Callable[..., Any], *args: Any) -> Any:
+    """Return ``function(*args)``, called in a grad mode to write a sweep or to detach: op hooks do not see what is recorded."""
+    old, unseen = LOCAL.mode, LOCAL.unseen
+    try:
+        try:
+            set_mode(mode)
+            LOCAL.unseen = True
+            return function(*args)
+        finally:
+            set_mode(old)
+    finally:
+        if LOCAL.mode != old:  # Ctrl-C interrupted the line above
+            set_mode(old)
+        see(unseen=unseen)
+
+
+def watched() -> bool:
+    """Tell whether op hooks see what is recorded now."""
+    return LOCAL.observer is not None and not LOCAL.unseen
+
+
+def see(*, unseen: bool) -> None:
+    """Have op hooks see what is recorded from now on, or not; where they do, no entry is recorded in the quick way."""
+    LOCAL.unseen = unseen
+    if LOCAL.observer is not None and not unseen:
+        segment = LOCAL.segment()
+        if segment is not None:
+            segment.epoch = None
+
+
+def close(segment: Segment) -> None:
+    """Take ``segment`` from its thread: the next entry starts a new one."""
+    if LOCAL.segment() is segment:
+        LOCAL.segment = no_segment
+
+
+def still_open(segment: Segment) -> bool:
+    """Tell whether this thread may go on recording in its segment, whose epoch has passed."""
+    with segment.lock:
+        epoch = CHANGES.epoch
+        if not segment.open or segment.configuration is not configuration():
+            return False
+        segment.epoch = epoch
+        return True
+
+
+def _configuration_changed() -> None:
+    segment = LOCAL.segment()
+    if segment is not None:
+        segment.epoch = None
+
+
+on_change(_configuration_changed)

@@ -1,0 +1,196 @@
+"""Arguments of compiled steps: which are static, which are arrays and Variables, and what makes two calls alike."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape import jaxapi
+from tape.errors import TapeTypeError, TapeValueError
+from tape.recording.segment import Handle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Sequence
+
+__all__ = ["Call", "Parameters", "aval_of", "signature"]
+
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
+_NUMBERS = (bool, int, float, complex)
+
+
+class Call(NamedTuple):
+    """The arguments of one call, taken apart.
+
+    ``leaves`` are arrays, numbers and Variables; ``tree`` puts them back; ``statics`` are (position or name, value); ``length`` is
+    the number of positional arguments.
+    """
+
+    leaves: list[Any]
+    tree: Any
+    statics: tuple[tuple[int | str, Any], ...]
+    length: int
+    donated: frozenset[int]  # which leaves are
+
+    @property
+    def variables(self) -> list[Any]:
+        """The Variables among the leaves, each once."""
+        return list({id(x): x for x in self.leaves if isinstance(x, Handle)}.values())
+
+    @property
+    def arrays(self) -> list[Any]:
+        """The other leaves."""
+        return [x for x in self.leaves if not isinstance(x, Handle)]
+
+    @property
+    def array_flags(self) -> list[bool]:
+        """For each of those, whether it is donated."""
+        return [i in self.donated for i, x in enumerate(self.leaves) if not isinstance(x, Handle)]
+
+    def donates(self, variable: Any) -> bool:
+        """Tell whether a Variable is donated."""
+        return any(self.leaves[i] is variable for i in self.donated)
+
+    def put_back(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with other leaves."""
+        dynamic, kwargs = jax.tree.unflatten(self.tree, leaves)
+        rest = iter(dynamic)
+        positional = {k: v for k, v in self.statics if isinstance(k, int)}
+        args = tuple(positional[i] if i in positional else next(rest) for i in range(self.length))
+        return args, {**kwargs, **{k: v for k, v in self.statics if isinstance(k, str)}}
+
+
+class Parameters:
+    """The parameters of a function, with those that are static or donated.
+
+    Args:
+        fun: the function.
+        options: ``static_argnums``, ``static_argnames``, ``donate_argnums``, ``donate_argnames``, as in ``jax.jit``.
+
+    Raises:
+        TapeTypeError: an option is no number or name.
+        TapeValueError: it names a parameter that the function does not have, or one is both static and donated.
+
+    """
+
+    def __init__(self, fun: Callable[..., Any], options: dict[str, Any]) -> None:
+        try:
+            parameters = list(inspect.signature(fun).parameters.values())
+        except (TypeError, ValueError):
+            parameters = []
+        ordered = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        any_number = not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        any_name = not parameters or any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self.static = _chosen("static", options, ordered, None if any_name else named, any_number)
+        self.donated = _chosen("donate", options, ordered, None if any_name else named, any_number)
+        both = self.static & self.donated
+        if both:
+            msg = f"jit: {min(map(str, both))} is both static and donated; a static argument has no buffer"
+            raise TapeValueError(msg)
+
+    def take_apart(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """Separate the arguments of one call.
+
+        Raises:
+            TapeTypeError: an argument is neither static nor made of arrays, numbers and Variables; or a static one cannot be hashed.
+
+        """
+        static = self.static
+        statics: list[tuple[int | str, Any]] = []
+        dynamic: tuple[Any, ...] = args
+        if static:
+            n = len(args)
+            chosen = {i % n for i in static if isinstance(i, int) and -n <= i < n}
+            statics = [(i, args[i]) for i in sorted(chosen)]
+            statics += [(k, kwargs[k]) for k in sorted(kwargs) if k in static]
+            dynamic = tuple(a for i, a in enumerate(args) if i not in chosen)
+            kwargs = {k: v for k, v in kwargs.items() if k not in static}
+            for k, v in statics:
+                try:
+                    hash(v)
+                except TypeError as e:
+                    msg = f"jit: the static argument {k!r} of {name} has type {type(v).__name__}, which cannot be hashed; pass a tuple, or another hashable value"
+                    raise TapeTypeError(msg) from e
+                if any(map(_is_handle, jax.tree.leaves(v, is_leaf=_is_handle))):
+                    msg = f"jit: the static argument {k!r} of {name} is or holds a Variable, whose value is no part of a program; do not name it static"
+                    raise TapeTypeError(msg)
+        leaves, tree = jax.tree.flatten((dynamic, kwargs), is_leaf=_is_handle)
+        donated = self._donated(dynamic, kwargs, args) if self.donated else frozenset()
+        for x in leaves:
+            if not isinstance(x, (Handle, *_ARRAYS, *_NUMBERS)) or (isinstance(x, np.ndarray) and x.dtype == object):
+                msg = (
+                    f"jit: an argument of {name} is or holds {type(x).__name__}, which is no Variable, array or number; name it in "
+                    "static_argnums or static_argnames (it must be hashable then), or let the function close over it"
+                )
+                raise TapeTypeError(msg)
+        return Call(leaves, tree, tuple(statics), len(args), donated)
+
+    def _donated(self, dynamic: tuple[Any, ...], kwargs: dict[str, Any], args: tuple[Any, ...]) -> frozenset[int]:
+        """Return which leaves belong to donated arguments."""
+        n = len(args)
+        numbers = {i % n for i in self.donated if isinstance(i, int) and -n <= i < n}
+        static = {i % n for i in self.static if isinstance(i, int) and -n <= i < n}
+        positions = [i for i in range(n) if i not in static]
+        marks = (
+            tuple(jax.tree.map(lambda _, d=i in numbers: d, a, is_leaf=_is_handle) for i, a in zip(positions, dynamic, strict=True)),
+            {k: jax.tree.map(lambda _, d=k in self.donated: d, v, is_leaf=_is_handle) for k, v in kwargs.items()},
+        )
+        return frozenset(i for i, d in enumerate(jax.tree.leaves(marks)) if d)
+
+
+def _chosen(kind: str, options: dict[str, Any], ordered: Sequence[str], named: set[str] | None, any_number: bool) -> frozenset[int | str]:
+    """Return positions and names of parameters, each named one with its position and the other way round."""
+    numbers = _listed(f"{kind}_argnums", options.get(f"{kind}_argnums"), int)
+    names = _listed(f"{kind}_argnames", options.get(f"{kind}_argnames"), str)
+    for i in numbers:
+        if not any_number and not -len(ordered) <= i < len(ordered):
+            msg = f"jit: {kind}_argnums names argument {i}, but the function has {len(ordered)} positional parameters"
+            raise TapeValueError(msg)
+    for n in names:
+        if named is not None and n not in named:
+            msg = f"jit: {kind}_argnames names {n!r}, which is no parameter of the function; it has {', '.join(sorted(named)) or 'none'}"
+            raise TapeValueError(msg)
+    found: set[int | str] = {*numbers, *names}
+    found.update(ordered[i] for i in numbers if -len(ordered) <= i < len(ordered))
+    found.update(ordered.index(n) for n in names if n in ordered)
+    return frozenset(found)
+
+
+def _listed(option: str, given: Any, kind: type) -> list[Any]:
+    if given is None:
+        return []
+    listed: Iterable[Any] = [given] if isinstance(given, (int, str)) or not hasattr(given, "__iter__") else given
+    found = list(listed)
+    for x in found:
+        if not isinstance(x, kind) or isinstance(x, bool):
+            msg = f"jit: {option} takes one {kind.__name__} or a sequence of them, got {type(x).__name__}"
+            raise TapeTypeError(msg)
+    return found
+
+
+def signature(call: Call) -> Hashable:
+    """Return what two calls have in common that one program can serve."""
+    met: dict[int, int] = {}
+    leaves: list[Hashable] = []
+    for x in call.leaves:
+        if isinstance(x, Handle):
+            leaves.append((met.setdefault(id(x), len(met)), x._place.kind))
+        else:
+            leaves.append(aval_of(x))
+    return (call.tree, tuple(leaves), tuple([(k, type(v), v) for k, v in call.statics]), call.length)
+
+
+def aval_of(x: Any) -> Any:
+    """Return shape and dtype of an array or number, as JAX sees them."""
+    if isinstance(x, jax.Array):
+        return jax.typeof(x)
+    with jaxapi.ensure_compile_time_eval():
+        return jax.typeof(jnp.asarray(x))
+
+
+def _is_handle(x: Any) -> bool:
+    return isinstance(x, Handle)

@@ -1,0 +1,307 @@
+"""Effects: what a traced step reads and writes, of the Variables that live outside of it.
+
+While the step is traced, reading such a Variable gives the traced value of an input, and writing to it (``.value``, ``.grad``, ``v[i] = y``)
+works as it always does.  When the trace ends, what was written is noted as a result, and every Variable is as it was before.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tape.callables import captures
+from tape.callables.captures import Captures
+from tape.errors import TapeRuntimeError
+from tape.jaxapi import Tracer
+from tape.recording import boundary, record
+from tape.recording.record import handle
+from tape.recording.segment import LOCAL, Cell, Extra, Handle, LeafNode, no_segment, outside
+from tape.recording.trie import user_line
+from tape.sweeps.handles import take_away
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from tape.callables.reach import Holder
+    from tape.ops.kinds import Place
+
+__all__ = ["Before", "Effects"]
+
+_PYTHON_SCALARS = frozenset({bool, int, float, complex})
+
+
+class Before(NamedTuple):
+    """A Variable, and what it was before it was written to."""
+
+    variable: Any
+    segment: Any
+    place: Place
+    cell: Cell
+    extra: Any
+    grad: Any
+    assigned: bool
+
+    def restore(self) -> None:
+        """Make it that again."""
+        v = self.variable
+        v._segment, v._place, v._cell, v._extra = self.segment, self.place, self.cell, self.extra
+        if self.extra is not None:
+            self.extra.grad, self.extra.assigned = self.grad, self.assigned
+
+
+def _before(v: Any) -> Before:
+    extra = v._extra
+    return Before(v, v._segment, v._place, v._cell, extra, None if extra is None else extra.grad, extra is not None and extra.assigned)
+
+
+class Effects(Captures):
+    """One trace of a step.
+
+    Args:
+        sources: Variables that the step may read and write; their gradients are known as well.
+        holders: places that may hold Variables.
+
+    Attributes:
+        known: the sources and their gradients: the inputs of the trace.
+        touched: what was written to, by id, as it was before.
+        looked: ids of Variables on whose having a gradient the trace depends.
+
+    """
+
+    releases = True
+
+    def __init__(self, sources: Sequence[Any], holders: Sequence[Holder]) -> None:
+        self.grads = [None if v._extra is None else v._extra.grad for v in sources]
+        super().__init__([*sources, *[g for g in self.grads if g is not None]])
+        self.sources = list(sources)
+        self.touched: dict[int, Before] = {}
+        self.looked: dict[int, Any] = {}
+        self._expected = {}
+        for i, v in enumerate(self.known):
+            self._expected.setdefault(id(v._cell), i)
+        self._ours = {id(v) for v in self.known}
+        self._holders = holders
+        self._hosts: dict[int, tuple[Any, Any]] = {}  # id(stand-in) of a Variable that an op outside produced -> both
+        self._nodes: dict[int, LeafNode] = {}
+        self._emptied: list[Cell] = []
+        self._hooked: dict[int, tuple[Any, dict[int, Any], set[int]]] = {}  # by id of the hooks of a Variable: both, and which there were
+        self._reached: set[int] = set()
+        self._where: dict[int, tuple[str, int] | None] = {}
+        self.read: list[bool] = []  # for each known Variable, whether its value was read; known when the trace has ended
+        self.looked_at: set[int] = set()
+        self.waiting: set[int] = set()  # ids of unknown ones that are pending outside: a trace cannot do without their values
+
+    # -- what the trace meets ---------------------------------------------------------------------------------------
+
+    def inside(self, variable: Any) -> Any:
+        """Return the Variable as this trace knows it: one of its own as it is, for another one its stand-in, a leaf."""
+        cell = variable._cell
+        value = cell[0]
+        if isinstance(value, Tracer) or type(value) in _PYTHON_SCALARS:
+            return variable
+        key = id(cell)
+        if key in self._own:
+            return variable
+        stand_in = self._stand_ins.get(key)
+        if stand_in is None:
+            position = self._expected.get(key)
+            if position is not None:
+                traced = self._inputs[position]
+            else:
+                self._unexpected(variable)
+                if value is not None:
+                    return variable
+                boundary.awaited(cell, variable._segment, variable._place)
+                traced = captures.placeholder(variable._place.kind.aval)
+            stand_in = self._stand_ins[key] = [traced]
+        made = handle(None, outside(variable._place, variable._segment), stand_in)
+        if variable._place.kind.requires_grad:
+            made._extra = Extra()
+            made._extra.node = self.node_of(variable, made)
+        return made
+
+    def adopt(self, cell: Cell) -> None:
+        """Note a cell that was made in this trace, and by which line."""
+        super().adopt(cell)
+        self._where[id(cell)] = user_line()
+
+    def _unexpected(self, variable: Any) -> None:
+        inside = id(variable._cell) in self._own or (variable._extra is not None and variable._extra.inside)
+        if not inside and id(variable) not in self._ours:
+            self.unknown.setdefault(id(variable), variable)
+            if variable._cell[0] is None:
+                self.waiting.add(id(variable))
+
+    def node_of(self, variable: Any, stand_in: Any = None) -> LeafNode:
+        """Return where sweeps inside take the gradient of a Variable from outside."""
+        if variable._segment is None:
+            return record.node_of(variable)
+        key = id(variable._cell)
+        if key not in self._nodes:
+            assert stand_in is not None
+            self._hosts[id(stand_in)] = (stand_in, variable)
+            self._nodes[key] = LeafNode(stand_in)
+        return self._nodes[key]
+
+    def differentiable(self) -> list[LeafNode]:
+        """Return where gradients of the Variables that were read end."""
+        return list(self.ends())
+
+    def ends(self) -> dict[LeafNode, int]:
+        """Map those ends to positions among the known Variables."""
+        found: dict[LeafNode, int] = {}
+        for i, v in enumerate(self.known):
+            node = self._node(i, v)
+            if node is not None and (self.reads(i) or i in self._reached):
+                found[node] = i
+        return found
+
+    def _node(self, position: int, variable: Any) -> LeafNode | None:
+        node = self._nodes.get(id(self._cells[position]))
+        if node is None:
+            before = self.touched.get(id(variable))
+            for extra in (None if before is None else before.extra, variable._extra):
+                if extra is not None and extra.node is not None:
+                    return extra.node  # type: ignore[no-any-return]
+        return node
+
+    def reach(self, leaves: Collection[Any]) -> bool:
+        """Note which known Variables a result depends on; those that were assigned to before they were read, too. Tell whether there are any."""
+        ours = False
+        for i, v in enumerate(self.known):
+            node = self._node(i, v)
+            if node is not None and node in leaves:
+                self._reached.add(i)
+                ours = True
+        return ours
+
+    def reads(self, position: int) -> bool:
+        """Tell whether the value of a known Variable was read."""
+        cell = self._cells[position]
+        return self._expected.get(id(cell)) == position and id(cell) in self._stand_ins
+
+    def watched(self, variable: Any, hooks: dict[int, Any], hook: Any) -> Any:
+        """Return a hook as it is: sweeps inside call it, and so does the one of what the step returns."""
+        self.registering(variable, hooks)
+        return hook
+
+    def registering(self, variable: Any, hooks: dict[int, Any]) -> None:
+        """Note that a hook is about to be registered, and on what."""
+        if id(variable) in self._ours or not (id(variable._cell) in self._own or isinstance(variable._cell[0], Tracer)):
+            self._hooked.setdefault(id(hooks), (variable, hooks, set(hooks)))
+
+    def _take_hooks_away(self) -> Any:
+        """Take away the hooks that were registered on Variables from outside and are still there; return one of these."""
+        found = None
+        for variable, hooks, before in self._hooked.values():
+            for key in [k for k in hooks if k not in before]:
+                take_away(hooks, key)
+                found = variable
+        self._hooked.clear()
+        return found
+
+    def receiving(self, variable: Any) -> None:
+        """Refuse a leaf that a sweep is about to give a gradient to, should it only stand for what was computed outside."""
+        found = self._hosts.get(id(variable))
+        if found is not None:
+            aval = found[1]._place.kind.aval
+            msg = (
+                f"jit: a sweep inside the function reached a Variable that was computed outside of it (shape {aval.shape}, dtype "
+                f"{aval.dtype}), and so does not end there; return what is to be differentiated and sweep outside, or pass .detach()"
+            )
+            raise TapeRuntimeError(msg)
+
+    def writing(self, variable: Any) -> bool:
+        """Note what a Variable was before it changes."""
+        self.receiving(variable)
+        if id(variable) not in self.touched:
+            self.touched[id(variable)] = _before(variable)
+            if not isinstance(variable._cell[0], Tracer):
+                self._unexpected(variable)
+        self.looked.setdefault(id(variable), variable)
+        return True
+
+    def reading_grad(self, variable: Any) -> None:
+        """Note that a Variable's ``.grad`` is looked at."""
+        self.looked.setdefault(id(variable), variable)
+        if not isinstance(variable._cell[0], Tracer):
+            self._unexpected(variable)
+
+    # -- its beginning and its end ----------------------------------------------------------------------------------
+
+    def __enter__(self) -> None:
+        self._old = (LOCAL.captures, LOCAL.eager, LOCAL.segment, LOCAL.lifting)
+        self._cells = [v._cell for v in self.known]
+        LOCAL.captures, LOCAL.eager, LOCAL.lifting = self, True, None
+        LOCAL.segment = no_segment  # what is pending outside stays so
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        LOCAL.captures, LOCAL.eager, parked, LOCAL.lifting = self._old
+        segment = parked()
+        LOCAL.segment = parked if segment is not None and segment.pending else no_segment
+        for before in self.touched.values():
+            before.restore()
+        for holder in self._holders:
+            holder.fill(holder.before)
+        self.read = [self.reads(i) or i in self._reached for i in range(len(self.known))]
+        self.looked_at = set(self.looked)
+        self._emptied = [*self._own.values(), *self._stand_ins.values()]
+        for cell in self._emptied:  # traced values end with the trace
+            cell[0] = None
+        self._own.clear()
+        self._stand_ins.clear()
+        self._hosts.clear()
+        self._nodes.clear()
+        self.touched.clear()
+        self.looked.clear()
+        self._inputs = ()
+        hooked = self._take_hooks_away()
+        if hooked is not None and kind is None:
+            aval = hooked._place.kind.aval
+            msg = (
+                f"jit: a hook was registered inside the function on a Variable from outside (shape {aval.shape}, dtype {aval.dtype}) and would stay "
+                "there after the first call only; register it outside, or remove() it before the function returns"
+            )
+            raise TapeRuntimeError(msg)
+
+    def escaped(self) -> None:
+        """Have Variables of this trace that somebody still holds say what they were, should they be used."""
+        cells, self._emptied = self._emptied, []
+        counts = [sys.getrefcount(c) for c in cells]
+        for cell, n in zip(cells, counts, strict=True):
+            if n > _HELD:
+                boundary.gone(cell, _told(cell, self._where.get(id(cell))))
+        self._where.clear()
+
+    def missed(self) -> list[Any]:
+        """Variables from outside that were met unexpectedly: they are held by somebody, or pending."""
+        found = list(self.unknown.values())
+        self.unknown = {}
+        counts = [sys.getrefcount(v) for v in found]
+        return [v for v, n in zip(found, counts, strict=True) if n > _HELD or id(v) in self.waiting]
+
+
+def _told(cell: Cell, where: tuple[str, int] | None) -> str:
+    """Say what a Variable was whose value existed only in a trace."""
+    found = [v for v in gc.get_referrers(cell) if isinstance(v, Handle)]
+    what = "a Variable"
+    for v in found[:1]:
+        aval = v._place.kind.aval
+        made = "" if where is None else f", made at {where[0]}:{where[1]}"
+        names = [k for d in gc.get_referrers(v) if isinstance(d, dict) for k, x in d.items() if x is v and isinstance(k, str)]
+        kept = f", now kept as {names[0]!r}" if names else ""
+        what = f"a Variable (shape {aval.shape}, dtype {aval.dtype}{made}{kept})"
+    return (
+        f"{what} existed only while a function compiled by tape.jit was traced, and has no value outside of it; return it from the function, or "
+        "assign its value to a Variable made outside"
+    )
+
+
+def _held() -> int:
+    """References to an object that only such a list holds, as :meth:`Effects.missed` sees them."""
+    found = [object() for _ in range(2)]
+    return next(iter([sys.getrefcount(v) for v in found]))
+
+
+_HELD = _held()

@@ -1,0 +1,394 @@
+"""``tape.jit``: a step that reads and writes Variables, as one compiled program."""
+
+from __future__ import annotations
+
+import functools
+import time
+import types
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from tape import jaxapi
+from tape.callables.reach import Reach, reach
+from tape.configuration import configuration
+from tape.errors import TapeTypeError, check_flag
+from tape.recording import record
+from tape.recording.segment import LOCAL, Handle
+from tape.rules import registry
+from tape.statistics import STATS
+from tape.steps.arguments import Call, Parameters, aval_of, signature
+from tape.steps.binding import STATE, Binding, TracedError
+from tape.steps.compilation import Compilation
+from tape.steps.retracing import reason, said_of_call, said_of_state
+from tape.steps.tracing import trace_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+__all__ = ["CacheInfo", "Jitted", "jit"]
+
+_STEPS_LIMIT = 128  # traced steps that one function keeps
+_BINDINGS_LIMIT = 8  # bindings that one of them keeps
+
+
+class CacheInfo(NamedTuple):
+    """How often a compiled function ran, was traced, and how many traces it keeps."""
+
+    calls: int
+    traces: int
+    kept: int
+
+
+class _Quick:
+    """The latest call whose arguments were arrays, numbers, Variables and static values, not trees of them."""
+
+    __slots__ = ("binding", "checks", "configuration", "mode", "names", "revision", "taken")
+
+    def __init__(self, binding: Binding, checks: list[Any], names: tuple[str, ...]) -> None:
+        self.binding = binding
+        self.checks = checks
+        self.names = names
+        self.mode = LOCAL.mode
+        self.configuration = configuration()
+        self.revision = registry.revision()
+
+
+# What a quick call checks of an argument: an array's shape and dtype, a Variable's kind, a number's or NumPy array's type, a static value.
+_ARRAY, _VARIABLE, _NUMBER, _NUMPY, _STATIC = range(5)
+
+
+class Jitted:
+    """A function compiled by :func:`jit`."""
+
+    def __init__(self, fun: Callable[..., Any], options: dict[str, Any]) -> None:
+        functools.update_wrapper(self, fun)
+        self.__wrapped__ = fun
+        self._name = getattr(fun, "__name__", type(fun).__name__)
+        self._options = options
+        self._parameters = Parameters(fun, options)
+        self._entries: dict[Hashable, list[Compilation]] = {}
+        self._quick: _Quick | None = None
+        self._reasons: list[str] = []
+        self._calls = 0
+
+    # -- calling ------------------------------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        quick = self._quick
+        if (
+            quick is None
+            or len(args) + len(kwargs) != len(quick.checks)
+            or LOCAL.captures is not None
+            or LOCAL.observer is not None
+            or LOCAL.mode != quick.mode
+            or configuration() is not quick.configuration
+            or registry.revision() != quick.revision
+        ):
+            return self._call(args, kwargs)
+        if kwargs:
+            if tuple(kwargs) != quick.names:
+                return self._call(args, kwargs)
+            given: Any = (*args, *kwargs.values())
+        else:
+            given = args
+        arrays: list[Any] = []
+        variables: list[Any] = []
+        binding = quick.binding
+        for x, (check, kind, what) in zip(given, quick.checks, strict=True):
+            if x.__class__ is not kind:
+                return self._call(args, kwargs)
+            if check == _ARRAY:
+                if x.aval is not what and x.aval != what:
+                    return self._call(args, kwargs)
+                arrays.append(x)
+            elif check == _VARIABLE:
+                if x._place.kind is not what:
+                    return self._call(args, kwargs)
+                variables.append(x)
+            elif check == _NUMBER:
+                arrays.append(x)
+            elif check == _NUMPY:
+                if x.shape != what[0] or x.dtype != what[1]:
+                    return self._call(args, kwargs)
+                arrays.append(x)
+            elif x is not what and x != what:
+                return self._call(args, kwargs)
+        if len(variables) > 1 and len({*map(id, variables)}) < len(variables):  # one of them twice is another structure
+            return self._call(args, kwargs)
+        with STATE:
+            inputs = binding.inputs(arrays, variables) if binding.suits(variables) else None
+        if inputs is None:
+            return self._call(args, kwargs)
+        if binding.unrepeatable and jaxapi.in_trace():
+            return self._call(args, kwargs)
+        self._calls += 1
+        STATS.hits += 1
+        try:
+            return binding.run(inputs, arrays, variables)
+        except TracedError:  # to look for it beforehand would cost more than the rest of the call
+            return self._inline(args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function with arguments of any kind, tracing it if it must be."""
+        if LOCAL.captures is not None or LOCAL.lifting is not None or jaxapi.in_trace() or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+            return self._inline(args, kwargs)
+        if LOCAL.observer is not None and not LOCAL.observer.traceable:  # op hooks that are to see values
+            return self._inline(args, kwargs)
+        call = self._parameters.take_apart(self._name, args, kwargs)
+        variables = call.variables
+        self._calls += 1
+        with STATE:
+            binding, new = self._bind(call, variables)
+            inputs = binding.inputs(call.arrays, variables)
+        if new:
+            started = time.perf_counter()
+            result = binding.run(inputs, call.arrays, variables)
+            STATS.compiled(time.perf_counter() - started)
+        else:
+            STATS.hits += 1
+            result = binding.run(inputs, call.arrays, variables)
+        self._quick = None if LOCAL.observer is not None else _quick(binding, call, args, kwargs)
+        return result
+
+    def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the function as a part of what is traced around it."""
+        call = self._parameters.take_apart(self._name, args, kwargs)
+        again, keywords = call.put_back([x if isinstance(x, Handle) else _argument(x) for x in call.leaves])
+        return self.__wrapped__(*again, **keywords)
+
+    def _bind(self, call: Call, variables: list[Any]) -> tuple[Binding, bool]:
+        """Return the step bound to the Variables of this call, and whether it was traced for it."""
+        hooks = None if LOCAL.observer is None else LOCAL.observer.key
+        key = (signature(call), LOCAL.mode, configuration(), registry.revision(), hooks)
+        entries = self._entries.setdefault(key, [])
+        for entry in entries:
+            for binding in entry.bindings:
+                if binding.suits(variables):
+                    return binding, False
+        found = reach([self.__wrapped__])
+        for entry in entries:
+            bound = entry.bind(variables, found)
+            if bound is not None:
+                entry.bindings.insert(0, bound)
+                del entry.bindings[_BINDINGS_LIMIT:]
+                return bound, False
+        entry = self._trace(call, found)
+        bound = entry.bind(variables, found)
+        assert bound is not None, "a step does not fit what it was traced with"
+        entry.bindings.insert(0, bound)
+        entries.append(entry)
+        self._forget()
+        return bound, True
+
+    def _trace(self, call: Call, found: Reach) -> Compilation:
+        arrays = call.arrays
+
+        def run(traced: Sequence[Any]) -> Any:
+            it = iter(traced)
+            args, kwargs = call.put_back([x if isinstance(x, Handle) else record.leaf(next(it)) for x in call.leaves])
+            return self.__wrapped__(*args, **kwargs)
+
+        step = trace_step(self._name, run, [aval_of(x) for x in arrays], call.variables, found)
+        for holder, contents in step.outcome.plain:
+            holder.fill(contents)
+        step.outcome.plain.clear()
+        said = {**said_of_call(call), **said_of_state(step, found, len(call.variables))}
+        entry = Compilation(step, self._options, call, found, said)
+        others = [known.said for entries in self._entries.values() for known in entries]
+        self._reasons.append(reason(said, others))
+        del self._reasons[:-_STEPS_LIMIT]
+        return entry
+
+    def _forget(self) -> None:
+        """Keep the number of steps bounded: the ones traced first go."""
+        while sum(map(len, self._entries.values())) > _STEPS_LIMIT:
+            key = next(iter(self._entries))
+            self._entries[key].pop(0)
+            if not self._entries[key]:
+                del self._entries[key]
+
+    # -- telling ------------------------------------------------------------------------------------------------------
+
+    def explain(self) -> str:
+        """Say why the function was traced, each time.
+
+        Example:
+            >>> import tape
+            >>> double = tape.jit(lambda x: x * 2)
+            >>> _ = double(tape.constant([1.0])), double(tape.constant([1.0, 2.0]))
+            >>> print(double.explain())
+            trace 1: first call
+            trace 2: argument 0: Variable of shape (1,), dtype float32 -> Variable of shape (2,), dtype float32
+
+        """
+        return "\n".join(f"trace {i + 1}: {reason}" for i, reason in enumerate(self._reasons)) or "not traced yet"
+
+    def cache_info(self) -> CacheInfo:
+        """Return the numbers of calls, traces, and traces kept."""
+        return CacheInfo(self._calls, len(self._reasons), sum(map(len, self._entries.values())))
+
+    def clear_cache(self) -> None:
+        """Forget every trace."""
+        self._entries.clear()
+        self._quick = None
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """Return JAX's lowered program for these arguments (``.as_text()``, ``.compile().cost_analysis()``), without running it."""
+        call = self._parameters.take_apart(self._name, args, kwargs)
+        with STATE:
+            binding, _ = self._bind(call, call.variables)
+            inputs = binding.inputs(call.arrays, call.variables)
+        return binding.executable.lower(*binding.complete(inputs, call.arrays, call.variables))  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        return f"<tape.jit of {self._name}>"
+
+    # -- as a method ----------------------------------------------------------------------------------------------------
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        kept = getattr(instance, "__dict__", None)
+        if kept is None:
+            msg = f"jit: {self._name} is a method of {type(instance).__name__}, which has no __dict__ to keep compiled methods in; add one to its __slots__"
+            raise TapeTypeError(msg)
+        bound = kept.get(_KEY)
+        if bound is None:
+            bound = kept[_KEY] = _Bound()
+        found = bound.get((self, id(instance)))
+        if found is None:
+            found = bound[self, id(instance)] = Jitted(types.MethodType(self.__wrapped__, instance), self._shifted())
+        return found
+
+    def _shifted(self) -> dict[str, Any]:
+        """Return the options for a method without its first parameter."""
+        options = dict(self._options)
+        for name in ("static_argnums", "donate_argnums"):
+            given = options.get(name)
+            if given is not None:
+                listed = [given] if isinstance(given, int) else list(given)
+                options[name] = tuple(i - 1 if i > 0 else i for i in listed if i != 0)
+        return options
+
+
+_KEY = "__tape_jit__"
+
+
+class _Bound(dict[Any, Any]):
+    """The compiled methods of one object; a copy of the object starts without."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_Bound, ())
+
+    def __copy__(self) -> _Bound:
+        return _Bound()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Bound:
+        return _Bound()
+
+
+def _quick(binding: Binding, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Quick | None:
+    """Return the checks by which a call like this one is recognised; None if a tree is among the arguments, or one Variable twice."""
+    static = dict(call.statics)
+    given = [*enumerate(args), *kwargs.items()]
+    if len(call.leaves) + len(static) != len(given) or len(call.variables) + len(call.arrays) < len(call.leaves):
+        return None
+    checks: list[Any] = []
+    for k, x in given:
+        if k in static:
+            checks.append((_STATIC, type(x), x))
+        elif isinstance(x, Handle):
+            checks.append((_VARIABLE, type(x), x._place.kind))
+        elif isinstance(x, jax.Array):
+            checks.append((_ARRAY, type(x), x.aval))
+        elif isinstance(x, np.ndarray):
+            checks.append((_NUMPY, type(x), (x.shape, x.dtype)))
+        elif isinstance(x, (bool, int, float, complex, np.generic)):
+            checks.append((_NUMBER, type(x), None))
+        else:
+            return None
+    return _Quick(binding, checks, tuple(kwargs))
+
+
+def _argument(x: Any) -> Any:
+    made = record.constant(np.asarray(x) if isinstance(x, np.generic) else x)
+    if LOCAL.captures is not None and isinstance(made._cell[0], jax.Array):
+        LOCAL.captures.adopt(made._cell)
+    return made
+
+
+def jit(
+    fun: Callable[..., Any] | None = None,
+    /,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    donate_state: bool = False,
+    keep_unused: bool = False,
+    compiler_options: dict[str, Any] | None = None,
+) -> Any:
+    """Compile a function that reads and writes Variables.
+
+    The function is traced once for each structure of its arguments and of the Variables that it touches, and then runs as one program: what it
+    reads of Variables is an input, what it assigns (``.value``, ``.grad``, ``v[i] = y``, an attribute that gets a new Variable) a result.
+
+    Args:
+        fun: a function or method over Variables; without it, a decorator is returned.  Arrays and numbers arrive as Variables, in any
+            pytree.  Variables that it captures, by closure, as globals, in attributes and containers, are found when it is traced; other
+            Python that it captures is part of the program, as in ``jax.jit``.
+        static_argnums: positions of arguments that are part of the program; they must be hashable.
+        static_argnames: their names.
+        donate_argnums: positions of arguments whose buffers may be used for results: arrays are deleted then, as by ``jax.jit``; Variables must
+            be assigned to in the function.
+        donate_argnames: their names.
+        donate_state: use the old buffers of Variables and gradients that the function assigns; a buffer that somebody else refers to is copied.
+        keep_unused: keep arguments in the program that it does not use.
+        compiler_options: options for XLA.
+
+    Returns:
+        A function with ``fun``'s signature that returns what ``fun`` does.  Where a result is differentiable, a call is one op of the tape, and
+        gradients flow through it.  ``explain()`` tells why it was traced, ``cache_info()`` how often, ``lower()`` gives the program.
+
+    Raises:
+        TapeTypeError: ``fun`` cannot be called, an option is no number or name, or an argument is no array and not static.
+        TapeValueError: an option names no parameter; or what is to be donated could still be reached.
+        ConcretizationError: the function looks at a value (``float(v)``, ``if v > 0``).
+        LeakedTracerError: a Variable that exists only while the function is traced would outlive it, or is used afterwards.
+        TapeRuntimeError: ``backward()`` in it would go on in the graph outside of it.
+
+    Example:
+        >>> import tape
+        >>> w = tape.Variable(3.0)
+        >>> @tape.jit
+        ... def step():
+        ...     loss = w * w
+        ...     loss.backward()
+        ...     w.value = w.value - 0.25 * w.grad.value
+        ...     w.grad = None
+        ...     return loss
+        >>> [float(step()) for _ in range(3)]
+        [9.0, 2.25, 0.5625]
+
+    """
+    options: dict[str, Any] = {
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+        "donate_state": donate_state,
+        "keep_unused": keep_unused,
+        "compiler_options": compiler_options,
+    }
+    if fun is None:
+        return functools.partial(jit, **options)
+    if not callable(fun):
+        msg = f"jit: expected a function, got {type(fun).__name__}"
+        raise TapeTypeError(msg)
+    check_flag("jit", "donate_state", donate_state)
+    check_flag("jit", "keep_unused", keep_unused)
+    return Jitted(fun, options)

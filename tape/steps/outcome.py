@@ -1,0 +1,322 @@
+"""Outcomes: what a traced step leaves behind, told in terms of its flat results, so that every call can leave the same.
+
+A step returns a tree, changes Variables from outside, and stores others in attributes; each of these may refer to Variables that it made,
+to Variables that were there before, and to plain objects.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+
+from tape.callables.reach import MISSING, Holder, spelled
+from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, UnrecordedGradientError
+from tape.jaxapi import Tracer
+from tape.ops.kinds import Kind, Place, kind_of, why_unrecorded
+from tape.recording.segment import Handle, LeafNode, Segment, made_at, outside
+from tape.recording.trie import RECORD, State
+from tape.variables.conversion import as_array
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape.steps.effects import Effects
+
+__all__ = ["ARRAY", "GRADIENT", "MADE", "PLAIN", "SAME", "Change", "Made", "Outcome", "Slot", "Tree", "dead_end"]
+
+# What a leaf of a tree is: an array, a new Variable, one from outside, the gradient of one from outside, or any other object.
+ARRAY, MADE, SAME, GRADIENT, PLAIN = range(5)
+
+
+class Made(NamedTuple):
+    """A Variable that every call makes anew: which result is its value, and what it is.
+
+    ``live`` is its position among the results through which gradients flow, or -1.
+    """
+
+    result: int
+    place: Place
+    segment: Segment | None
+    live: int
+    name: str | None
+    grad: int
+
+
+class Tree(NamedTuple):
+    """A tree of results: its structure, and what each leaf is (one of the kinds above, and a number or the object)."""
+
+    structure: Any
+    leaves: tuple[tuple[int, Any], ...]
+
+
+class Change(NamedTuple):
+    """What becomes of a Variable from outside: a new value (a Made), another gradient (a Made, or -1 for none).
+
+    ``anew`` says that it became another Variable (``v[i] = y``), so that its gradient and hooks stay behind.
+    """
+
+    source: int
+    value: int | None
+    grad: int | None
+    anew: bool
+
+
+class Slot(NamedTuple):
+    """A place (an attribute, an item) that holds new Variables afterwards."""
+
+    holder: Holder
+    key: Any
+    content: Tree
+
+
+class Outcome:
+    """What a trace leaves behind; made inside the trace, from what the function returned.
+
+    Attributes:
+        values: the flat results: traced values, no two the same.
+        made: Variables to make.
+        returned: the tree that the function returned.
+        changes: what happened to the sources.
+        slots: what was stored where.
+        live: traced Variables through which gradients flow.
+        plain: what places hold otherwise, to be stored once, as Python that runs while the function is traced does.
+
+    """
+
+    def __init__(self, effects: Effects, returned: Any) -> None:
+        self.values: list[Any] = []
+        self.made: list[Made] = []
+        self.live: list[Any] = []
+        self.changes: list[Change] = []
+        self.slots: list[Slot] = []
+        self.plain: list[tuple[Holder, dict[Any, Any]]] = []
+        self._effects = effects
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []  # so that the ids in _numbers stay theirs
+        self._handles: dict[int, tuple[int, Any]] = {}
+        self._sources = {id(v): i for i, v in enumerate(effects.sources)}
+        self._grads = {id(g): i for i, g in enumerate(effects.grads) if g is not None}
+        self._ends: dict[tuple[Any, str], tuple[Segment, Place]] = {}
+        self.returned = self._tree(returned)
+        for i, v in enumerate(effects.sources):
+            self._change(i, v)
+        for holder in effects._holders:
+            self._stored(holder)
+
+    # -- values and Variables -----------------------------------------------------------------------------------------
+
+    def value(self, x: Any) -> int:
+        """Return the number of a result."""
+        found = self._numbers.get(id(x))
+        if found is None:
+            found = self._numbers[id(x)] = len(self.values)
+            self.values.append(as_array(x))
+            self._kept.append(x)
+        return found
+
+    def _variable(self, v: Any) -> tuple[int, Any]:
+        """Return what a leaf of a tree is that is a Variable."""
+        if id(v) in self._sources:
+            return (SAME, self._sources[id(v)])
+        if id(v) in self._grads:
+            i = self._grads[id(v)]
+            if self._effects.sources[i]._extra is not None and self._effects.sources[i]._extra.grad is v:
+                return (GRADIENT, i)
+        inside = v._extra is not None and v._extra.inside
+        if not isinstance(v._cell[0], Tracer) and not inside:
+            self._effects._unexpected(v)
+        return (MADE, self._make(v))
+
+    def _make(self, v: Any) -> int:
+        known = self._handles.get(id(v))
+        if known is not None:
+            return known[0]
+        extra = v._extra
+        grad = -1 if extra is None or extra.grad is None else self._make(extra.grad)
+        traced = self._effects.inside(v)
+        segment, place, live = self._fate(v)
+        number = len(self.made)
+        self._handles[id(v)] = (number, v)
+        self.made.append(Made(self.value(traced._cell[0]), place, segment, live, None if extra is None else extra.name, grad))
+        return number
+
+    def _fate(self, v: Any) -> tuple[Segment | None, Place, int]:
+        """Say where a new Variable stands outside: on what segment, in which place, and whether gradients flow to it."""
+        kind: Kind = v._place.kind
+        if v._segment is None or not kind.requires_grad:
+            return None, outside(v._place, v._segment), -1
+        released, reason, reached = _origins(v._segment, v._place.slot)
+        if reason is not None:
+            unrecorded = UnrecordedGradientError(
+                f"a result of a function compiled by tape.jit (shape {kind.aval.shape}, dtype {kind.aval.dtype}) depends on a value that has no "
+                f"derivative on the tape: {reason}"
+            )
+            return (*self._end(kind, unrecorded), -1)
+        if released:
+            error: TapeError = ReleasedTapeError(
+                "the sweep reached a part of the tape that an earlier sweep, inside a function compiled by tape.jit, released; pass "
+                "retain_graph=True to the backward() or gradients() call in it, or compute the outputs again"
+            )
+            return (*self._end(kind, error), -1)
+        if not self._effects.reach(reached):
+            return None, Place(-1, kind_of(kind.aval)), -1  # only the function's own leaves led to it
+        for i, other in enumerate(self.live):
+            if other._segment is v._segment and other._place.slot == v._place.slot:
+                return None, v._place, i
+        self.live.append(v)
+        return None, v._place, len(self.live) - 1
+
+    def _end(self, kind: Kind, error: TapeError) -> tuple[Segment, Place]:
+        key = (kind, str(error))
+        if key not in self._ends:
+            self._ends[key] = dead_end(kind, error, self._effects.differentiable())
+        return self._ends[key]
+
+    def drop_traced(self) -> None:
+        """Forget what existed only in the trace."""
+        self.values = [None] * len(self.values)
+        self.live = [None] * len(self.live)
+        self._ends.clear()
+        self._kept.clear()
+        self._handles.clear()
+        self._numbers.clear()
+        del self._effects
+
+    # -- trees, changes and places ----------------------------------------------------------------------------------------
+
+    def _tree(self, tree: Any) -> Tree:
+        leaves, structure = jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, Handle))
+        return Tree(structure, tuple(self._leaf(x) for x in leaves))
+
+    def _leaf(self, x: Any) -> tuple[int, Any]:
+        if isinstance(x, Handle):
+            return self._variable(x)
+        if isinstance(x, jax.Array):
+            return (ARRAY, self.value(x))
+        return (PLAIN, x)
+
+    def _change(self, i: int, v: Any) -> None:
+        before = self._effects.touched.get(id(v))
+        if before is None:
+            return
+        value = grad = None
+        if v._cell is not before.cell or v._place.kind is not before.place.kind or v._segment is not before.segment:
+            self._handles.pop(id(v), None)
+            extra, v._extra = v._extra, None
+            value = self._make(v)
+            v._extra = extra
+        now = None if v._extra is None else v._extra.grad
+        if now is not before.grad:
+            grad = -1 if now is None else self._make(now)
+        if value is not None or grad is not None:
+            self.changes.append(Change(i, value, grad, v._extra is not before.extra and before.extra is not None))
+
+    def _stored(self, holder: Holder) -> None:
+        now = holder.now()
+        plain = dict(now)
+        for key, content in now.items():
+            if content is holder.before.get(key, MISSING) or not _holds_variables(content):
+                continue
+            if key in holder.before:
+                plain[key] = holder.before[key]
+            else:
+                del plain[key]
+            if isinstance(holder.place, list) and len(now) != len(holder.before):
+                msg = (
+                    f"jit: the function adds a Variable to {spelled(holder.path)}, a list that outlives it, which only the Python that runs "
+                    "while it is traced could do; return the Variable, and add it outside"
+                )
+                raise LeakedTracerError(msg)
+            self.slots.append(Slot(holder, key, self._tree(content)))
+        self.plain.append((holder, plain))
+
+
+def _holds_variables(content: Any) -> bool:
+    """Tell whether something holds a Variable, or an array that exists only in a trace."""
+    if not isinstance(content, (Handle, Tracer, list, tuple, dict)):
+        return False
+    return any(isinstance(x, (Handle, Tracer)) for x in jax.tree.leaves(content, is_leaf=lambda x: isinstance(x, Handle)))
+
+
+def _origins(segment: Segment, slot: int) -> tuple[bool, str | None, set[Any]]:
+    """Walk back from a traced Variable: tell whether a sweep would meet a released entry, why something is unrecorded, and which leaves."""
+    stack: list[tuple[Segment, int]] = [(segment, slot)]
+    seen: set[Any] = set()
+    released = False
+    reason = None
+    while stack:
+        target = stack.pop()
+        if target in seen:
+            continue
+        seen.add(target)
+        segment, slot = target
+        wanted = {slot}
+        for step in reversed(segment.state.path()):
+            met = wanted.intersection(step.slots)
+            ends = met if step.ends else met & segment.state.cut
+            for end in ends:
+                origin = segment.origins.get(end)
+                if isinstance(origin, LeafNode):
+                    seen.add(origin)
+                elif origin is not None:
+                    stack.append(origin)
+            if met == ends:
+                continue
+            released = released or step.depth in segment.released
+            if step.hazard is not None and reason is None:
+                place = segment.state.table[step.inputs[step.hazard]]
+                reason = why_unrecorded(place.kind.unrecorded, made_at(place, segment))
+            wanted.update(s for s in step.inputs if segment.state.table[s].kind.requires_grad)
+    return released, reason, seen
+
+
+class _DeadEnd:
+    """The kernel of an entry through which no sweep goes: it says why."""
+
+    transient = True  # so that no structure remembers it
+    cheap = False
+    visible = 1
+    single = True
+    tree = None
+    name = "jit"
+    params = None
+
+    def __init__(self, kind: Kind, error: TapeError) -> None:
+        self.out_avals = (kind.aval,)
+        self._kind = kind
+        self._error = error
+
+    def augmented(self) -> _DeadEnd:
+        return self
+
+    def kinds(self, _: int) -> tuple[Kind, ...]:
+        return (self._kind,)
+
+    def vjp(self, *_: Any) -> Any:
+        raise type(self._error)(*self._error.args)
+
+
+def dead_end(kind: Kind, error: TapeError, leaves: Sequence[LeafNode]) -> tuple[Segment, Place]:
+    """Return a segment, and a place in it, for Variables of this kind whose sweep is an error.
+
+    Args:
+        kind: of the Variables.
+        error: what a sweep raises.
+        leaves: to which it would have led.
+
+    """
+    segment = Segment(RECORD)
+    state = State(None, RECORD)
+    leaf = kind_of(kind.aval, requires_grad=True)
+    count = max(1, len(leaves))
+    for _ in range(count):
+        state = state.leaf(leaf)
+    segment.origins.update(enumerate(leaves))
+    kernel: Any = _DeadEnd(kind, error)
+    state = state.entry((kernel,), kernel, kernel, tuple(range(count)))
+    segment.state = state
+    segment.pending = segment.open = False
+    segment.epoch = None
+    assert state.place is not None
+    return segment, state.place

@@ -1,0 +1,197 @@
+"""What users call to sweep: :func:`backward` and :func:`gradients`.
+
+This module hands gradients out; :mod:`tape.sweeps.seeds` checks what a sweep starts from, and the sweep itself is :mod:`tape.sweeps.sweep`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import jax.numpy as jnp
+
+from tape.configuration import sixty_four_bits
+from tape.errors import TapeValueError, UnconnectedError, check_flag
+from tape.programs.program import run_pending
+from tape.recording import boundary, record
+from tape.recording.segment import LOCAL, Handle, in_mode
+from tape.recording.trie import RECORD, SWEEP
+from tape.sweeps import emission
+from tape.sweeps.accumulation import additions, assign, awaited
+from tape.sweeps.recall import call_of
+from tape.sweeps.replay import is_plain, remember, replayed
+from tape.sweeps.seeds import describe, need_sixty_four_bits, require_grad, seeds_of, variables
+from tape.sweeps.sweep import Sweep, target_of
+
+__all__ = ["backward", "gradients"]
+
+
+def backward(
+    outputs: Any,
+    grad_outputs: Any = None,
+    *,
+    inputs: Any = None,
+    ignore: Any = (),
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+) -> None:
+    """Sweep back from ``outputs`` and add the gradients to the ``.grad`` of the leaves.
+
+    Args:
+        outputs: the roots: a Variable or a sequence of them, of any shapes.
+        grad_outputs: one seed per root, of its root's shape; None (as a whole or for a root) is the default: ones for a root of
+            size 1, or the gradient assigned to the root's ``.grad``.
+        inputs: Variables that receive ``.grad``, leaves or not; None for all leaves that require grad.
+        ignore: Variables for which nothing is computed or propagated.
+        retain_graph: keep what was swept, so that it can be swept again; None means ``create_graph``.
+        create_graph: record the sweep, so that gradients can be differentiated.
+
+    Raises:
+        SeedError: a seed is missing or has the wrong shape, or their number differs from the roots'.
+        SeedDtypeError: a complex seed for a real root.
+        TapeValueError: a root does not require grad.
+        ReleasedTapeError: an earlier sweep released a part that this one needs.
+        UnrecordedGradientError: a gradient taken without ``create_graph`` would be differentiated.
+
+    Example:
+        >>> import tape
+        >>> x = tape.Variable([1.0, 2.0])
+        >>> tape.backward((x * x).sum())
+        >>> x.grad.numpy()
+        array([2., 4.], dtype=float32)
+
+    """
+    seed = grad_outputs[0] if grad_outputs.__class__ is list and len(grad_outputs) == 1 else grad_outputs
+    plain = (
+        isinstance(outputs, Handle)
+        and is_plain(seed)
+        and inputs is None
+        and ignore.__class__ is tuple
+        and not ignore
+        and (retain_graph is None or retain_graph is False)
+        and create_graph is False
+    )
+    if plain and replayed(outputs, seed):
+        return
+    _check_flags("backward", retain_graph, create_graph)
+    pending = LOCAL.segment()
+    start = None if pending is None else pending.state
+    entered = 0 if pending is None else len(pending.leaves)
+    roots = variables("backward", "outputs", outputs)
+    with contextlib.ExitStack() as settings:
+        if need_sixty_four_bits(roots):
+            settings.enter_context(sixty_four_bits())
+        seeds, consumed = seeds_of("backward", roots, grad_outputs)
+        targets = None if inputs is None else variables("backward", "inputs", inputs)
+        ignored = variables("backward", "ignore", ignore)
+        if targets is not None:
+            if not targets:
+                msg = "backward: inputs is empty, so that no gradient would be computed; leave it out for all leaves"
+                raise TapeValueError(msg)
+            for target in targets:
+                require_grad("backward", "inputs", target)
+        sweep = Sweep(None if targets is None else map(target_of, targets), map(target_of, ignored), create_graph)
+        sweep.run(roots, seeds, settings)
+        made = in_mode(RECORD if create_graph else SWEEP, additions, sweep.gradients, targets, consumed)
+        for addition in made:
+            boundary.check_no_leak("backward", addition.variable, addition.total)
+        if plain and pending is not None and start is not None and outputs._segment is pending and not consumed:
+            remember(outputs, seed, pending, start, entered, sweep, made)
+        retain = create_graph if retain_graph is None else retain_graph
+        waits = plain and pending is not None and outputs._segment is pending and not pending.released and awaited(made)
+        with contextlib.nullcontext() if retain else sweep.releasing():
+            segment = LOCAL.segment()
+            if segment is not None and not waits:
+                run_pending(segment, "backward")
+            assign(made, consumed, recorded=create_graph)
+    for variable, *_ in made:
+        hooks = variable._extra.post_hooks
+        for key in list(hooks):
+            if key in hooks:
+                hooks[key](variable)
+
+
+def _check_flags(function: str, retain_graph: Any, create_graph: Any) -> None:
+    if retain_graph is not None:
+        check_flag(function, "retain_graph", retain_graph)
+    check_flag(function, "create_graph", create_graph)
+
+
+def gradients(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    *,
+    unconnected: str = "raise",
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+) -> Any:
+    """Gradients of ``outputs`` with respect to ``inputs``; no ``.grad`` is touched.
+
+    Args:
+        outputs: the roots: a Variable or a sequence of them, of any shapes.
+        inputs: a Variable or a sequence of them, leaves or not.
+        grad_outputs: one seed per root, as for :func:`backward`.
+        unconnected: what to do about an input on which no output depends: ``"raise"``, ``"zero"`` or ``"none"``.
+        retain_graph: keep what was swept, so that it can be swept again; None means ``create_graph``.
+        create_graph: record the sweep, so that the results can be differentiated.
+
+    Returns:
+        One gradient, of its input's shape and dtype, for one Variable; a tuple of them for a sequence.
+
+    Raises:
+        UnconnectedError: no differentiable path leads to an input, and ``unconnected`` is ``"raise"``.
+        SeedError, SeedDtypeError, TapeValueError, ReleasedTapeError, UnrecordedGradientError: as for :func:`backward`.
+
+    Example:
+        >>> import tape
+        >>> x = tape.Variable(3.0)
+        >>> g = tape.gradients(x**3, x, create_graph=True)
+        >>> float(g), float(tape.gradients(g, x))
+        (27.0, 18.0)
+
+    """
+    if unconnected not in ("raise", "zero", "none"):
+        msg = f"gradients: unconnected must be 'raise', 'zero' or 'none', got {unconnected!r}"
+        raise TapeValueError(msg)
+    _check_flags("gradients", retain_graph, create_graph)
+    retain = create_graph if retain_graph is None else retain_graph
+    call = call_of(outputs, inputs, grad_outputs, bool(create_graph), bool(retain))
+    if call is not None:
+        found = call.recalled()
+        if found is not None:
+            return found[0] if isinstance(inputs, Handle) else tuple(found)
+        leaves = len(call.segment.leaves)
+    roots = variables("gradients", "outputs", outputs)
+    wanted = variables("gradients", "inputs", inputs)
+    with contextlib.ExitStack() as settings:
+        if need_sixty_four_bits(roots):
+            settings.enter_context(sixty_four_bits())
+        seeds, _ = seeds_of("gradients", roots, grad_outputs, required=unconnected == "raise")
+        able = [v for v in wanted if v._place.kind.requires_grad]
+        if unconnected == "raise":
+            for v in wanted:
+                require_grad("gradients", "inputs", v)
+        rooted = [(r, s) for r, s in zip(roots, seeds, strict=True) if r._place.kind.requires_grad]
+        sweep = Sweep(map(target_of, able), (), create_graph)
+        sweep.run([r for r, _ in rooted], [s for _, s in rooted], settings)
+        results = []
+        for i, v in enumerate(wanted):
+            gradient = sweep.gradients.get(target_of(v)) if v._place.kind.requires_grad else None
+            if gradient is None:
+                if unconnected == "raise":
+                    msg = (
+                        f"gradients: inputs[{i}] ({describe(v)}) is not connected to any of the outputs by differentiable operations; "
+                        'use it in the computation, or pass unconnected="zero" or unconnected="none"'
+                    )
+                    raise UnconnectedError(msg)
+                gradient = record.leaf(jnp.zeros(v._place.kind.aval.shape, v._place.kind.aval.dtype)) if unconnected == "zero" else None
+            else:
+                gradient = emission.share(gradient)
+            results.append(gradient)
+        if not retain:
+            with sweep.releasing():
+                pass
+        if call is not None:
+            call.remember(sweep, results, leaves)
+    return results[0] if isinstance(inputs, Handle) else tuple(results)

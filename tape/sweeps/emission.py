@@ -1,0 +1,375 @@
+"""Emission: writing a planned sweep onto the tape.
+
+A plan without Python in between is replayed in one step of the trie once it was written at the same point before; otherwise its
+instructions are recorded one by one, with hooks and ``tape.Function`` backwards called where they stand.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+
+from tape.ops.kernel import Op
+from tape.ops.kinds import Place
+from tape.programs import staging
+from tape.programs.program import run_pending
+from tape.recording import record
+from tape.recording.failures import naming
+from tape.recording.record import handle
+from tape.recording.segment import LOCAL, Extra, LeafNode, Segment, SegmentClosedError, TracerMetError
+from tape.recording.trie import SEGMENT_LIMIT, SWEEP, State, link
+from tape.sweeps.plan import ADD, Instruction, Plan
+from tape.sweeps.replacement import Called, replacement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tape.sweeps.observing import Observer
+
+__all__ = ["add", "emit", "forward_handle", "held", "opened", "run_hooks", "zeros_like"]
+
+
+class _Jump:
+    """A sweep written before at this point of the trie: where it ended, and the places of its outputs."""
+
+    __slots__ = ("places", "state")
+
+    def __init__(self, state: State, places: tuple[tuple[int, Place], ...]) -> None:
+        self.state = state
+        self.places = places
+
+
+def add(a: Any, b: Any, write: Callable[[Any, Sequence[Any]], Any] = record.record) -> Any:
+    """Record the sum of two cotangents; None is zero."""
+    if a is None:
+        return b
+    return a if b is None else write(ADD, (a, b))
+
+
+def share(variable: Any) -> Any:
+    """A handle of its own for the same value, so that no two owners hold one handle; a leaf's gradient still goes to the leaf."""
+    made = handle(variable._segment, variable._place, variable._cell)
+    if variable._segment is None and variable._place.kind.requires_grad:
+        made._extra = Extra()
+        made._extra.node = record.node_of(variable)
+    return made
+
+
+def zeros_like(aval: Any) -> Any:
+    """Record a zero cotangent of the given shape and dtype."""
+    return record.record(_filled(aval, 0), ())
+
+
+def ones_like(aval: Any) -> Any:
+    """Record a cotangent of ones of the given shape and dtype."""
+    return record.record(_filled(aval, 1), ())
+
+
+_FILLED: dict[Any, Op] = {}
+
+
+def _filled(aval: Any, value: int) -> Op:
+    key = (aval.shape, aval.dtype, value)
+    found = _FILLED.get(key)
+    if found is None:
+        name = "ones" if value else "zeros"
+        found = _FILLED[key] = Op(name, lambda: jnp.full(aval.shape, value, aval.dtype))
+    return found
+
+
+def forward_handle(segment: Segment, state: State, slot: int, leaf_index: dict[int, int]) -> Any:
+    """Return a Variable for a forward slot of ``segment``, pending or run (with its lock held)."""
+    place = state.table[slot]
+    if segment.pending:
+        if slot in leaf_index:
+            return handle(segment, place, segment.leaves[leaf_index[slot]])
+        cell = segment.cells.get(slot)
+        if cell is None:  # known to the segment, so that it gets its value should a traced cotangent make us look at it
+            cell = segment.cells[slot] = [None]
+        return handle(segment, place, cell)
+    if slot in leaf_index:
+        cell = segment.leaves[leaf_index[slot]]
+        origin = segment.origins.get(slot)
+        if isinstance(origin, LeafNode):
+            made = handle(None, place, cell)
+            made._extra = Extra()
+            made._extra.node = origin
+            return made
+        if origin is not None:
+            return handle(origin[0], Place(origin[1], place.kind), cell)
+        return handle(None, place, cell)
+    return handle(segment, place, segment.saved[slot])
+
+
+def leaf_indices(state: State) -> dict[int, int]:
+    """Map each leaf slot of a structure to its position among the leaves."""
+    if state.plans is None:
+        state.plans = {}
+    found: dict[int, int] | None = state.plans.get("leaves")
+    if found is None:
+        leaves = [p.slot for step in state.path() if step.kernel is None for p in step.places]
+        found = state.plans["leaves"] = {slot: i for i, slot in enumerate(leaves)}
+    return found
+
+
+def emit(
+    plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch: int | None = None, observer: Observer | None = None
+) -> dict[int, Any]:
+    """Write ``plan`` for ``segment`` onto this thread's tape; return the cotangents of its output slots.
+
+    Args:
+        plan: what to write.
+        segment: the segment that is swept.
+        state: its structure.
+        seeds: one value (Variable) per item of ``plan.seeds``; None where a Python backward before a piece left out a cotangent.
+        batch: the length of the cotangents' further first axis, if they have one.
+        observer: the op hooks that see the sweep, if the plan is made for them.
+
+    Raises:
+        SegmentClosedError: another thread has run ``segment`` or this thread's pending one; nothing was written.
+
+    """
+    if not plan.instructions:
+        return {slot: share(seeds[value - state.n_slots]) for slot, value in plan.outputs}
+    pending = LOCAL.segment()
+    if pending is not None and pending is not segment:
+        if segment.packing is not None:
+            run_pending(pending, "saved values")  # it gives back what was unpacked for it, before more is
+        elif pending.state.depth + len(plan.instructions) > 2 * SEGMENT_LIMIT:
+            run_pending(pending, "length")  # so that every segment of a long tape is swept from the same empty state
+    sources = None if plan.pending else opened(held(plan, segment, state), plan.externals, state)
+    if plan.straight and not LOCAL.eager and all(seed is not None for seed in seeds):
+        target = record.current() if segment.trace is None else staging.current()
+        slots = None if target is None else _places(plan, segment, state, seeds, sources, target)
+        if slots is None and segment.trace is None:
+            target = staging.current()
+            slots = None if target is None else _places(plan, segment, state, seeds, sources, target)
+        if target is not None and slots is not None:
+            start = target.state
+            key = (plan, batch, *slots)
+            jump = start.next.get(key)
+            if jump is None and batch is None and start.mode == SWEEP:
+                jump = link(
+                    start, key, _written(plan, start, dict(zip(_numbers(plan, segment is target, state.n_slots), slots, strict=True)))
+                )
+            if jump is not None:
+                return _arrive(target, jump)
+            outputs = _write(plan, segment, state, seeds, sources, batch, target)
+            ours = all(v._segment is target for v in outputs.values())
+            if target.pending and staging.recording(target) and ours and target.state.known:
+                link(start, key, _Jump(target.state, tuple((slot, v._place) for slot, v in outputs.items())))
+            return outputs
+    return _write(plan, segment, state, seeds, sources, batch, segment, observer)
+
+
+def _places(
+    plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], sources: Sequence[Any] | None, target: Segment
+) -> list[int] | None:
+    """Enter in ``target`` what a plan reads from outside of it; None where that belongs to a JAX transformation and ``target`` does not."""
+    try:
+        # The forward slots of the pending segment are part of the plan; those of one that has run enter as leaves.
+        if segment is target:
+            sources = ()
+        elif sources is None:
+            sources = opened(held(plan, segment, state), plan.externals, state)
+        return [staging.place_in(target, v) for v in (*sources, *seeds)]
+    except TracerMetError:
+        return None
+
+
+def _numbers(plan: Plan, inside: bool, n_slots: int) -> Sequence[int]:
+    """Which values of a plan come from outside of it, in the order in which :func:`emit` enters them."""
+    seeds = range(n_slots, n_slots + len(plan.seeds))
+    return seeds if inside else (*plan.externals, *seeds)
+
+
+def _written(plan: Plan, start: State, slots: dict[int | None, int]) -> _Jump:
+    """Write a plan as one state after ``start``; ``slots`` maps its values to slots there, and those it lacks are forward slots."""
+    written = []
+    n = start.n_slots
+    get = slots.get
+    for step in plan.instructions:
+        inputs: Any = tuple([get(o, o) for o in step.operands])
+        written.append((step.op, inputs, step.where))
+        for value in step.results:
+            slots[value] = n
+            n += 1
+    state = start.swept(written)
+    return _Jump(state, tuple((slot, state.table[get(value, value)]) for slot, value in plan.outputs))
+
+
+def held(plan: Plan, segment: Segment, state: State) -> list[Any]:
+    """Variables for the forward values that a plan reads; what was packed is not unpacked yet.
+
+    Raises:
+        SegmentClosedError: another sweep has run, released or thinned out the segment since the plan was made, which no longer fits.
+
+    """
+    leaf_index = leaf_indices(state)
+    with segment.lock:
+        if segment.pending != plan.pending or not plan.entries.isdisjoint(segment.released):
+            raise SegmentClosedError
+        try:
+            return [forward_handle(segment, state, slot, leaf_index) for slot in plan.externals]
+        except KeyError:
+            raise SegmentClosedError from None
+
+
+def opened(sources: Sequence[Any], slots: Iterable[int], state: State) -> Sequence[Any]:
+    """Return Variables for some slots, now that what was packed of them is unpacked: so this is done once per sweep."""
+    for slot, source in zip(slots, sources, strict=True):
+        if source is not None and source._cell.__class__ is not list:
+            with naming(state, slot, "unpack, which was to give a value of"):
+                source._cell = source._cell.opened()
+    return sources
+
+
+def _arrive(target: Segment, jump: _Jump) -> dict[int, Any]:
+    """Record a sweep that was written before, and make the Variables of its outputs."""
+    outputs = {}
+    cells: dict[int, Any] = {}
+    with target.lock:
+        if not target.open:
+            raise SegmentClosedError
+        for slot, place in jump.places:
+            cell = target.cells.get(place.slot) or cells.setdefault(place.slot, [None])
+            outputs[slot] = handle(target, place, cell)
+        target.state = jump.state
+        target.cells.update(cells)
+    return outputs
+
+
+def _write(
+    plan: Plan,
+    segment: Segment,
+    state: State,
+    seeds: Sequence[Any],
+    sources: Sequence[Any] | None,
+    batch: int | None,
+    target: Segment,
+    observer: Observer | None = None,
+) -> dict[int, Any]:
+    """Record the instructions of ``plan`` one by one, in the JAX transformation that ``target`` belongs to, if it does to one."""
+    old, LOCAL.writing = LOCAL.writing, True
+    try:
+        return _write_all(
+            plan, segment, state, seeds, sources, batch, observer, record.record if target.trace is None else staging.record_staged
+        )
+    finally:
+        LOCAL.writing = old
+
+
+def _write_all(
+    plan: Plan,
+    segment: Segment,
+    state: State,
+    seeds: Sequence[Any],
+    sources: Sequence[Any] | None,
+    batch: int | None,
+    observer: Observer | None,
+    write: Callable[[Any, Sequence[Any]], Any],
+) -> dict[int, Any]:
+    values: list[Any] = [None] * plan.size
+    if sources is None:
+        sources = opened(held(plan, segment, state), plan.externals, state)
+    for slot, source in zip(plan.externals, sources, strict=True):
+        values[slot] = source
+    values[state.n_slots : state.n_slots + len(seeds)] = seeds
+    last = {operand: i for i, step in enumerate(plan.instructions) for operand in step.operands if operand is not None}
+    kept = {value for _, value in plan.outputs}
+    for i, step in enumerate(plan.instructions):
+        operands = [None if o is None else values[o] for o in step.operands]
+        if step.hook is not None:
+            hooks = segment.hooks[step.hook]
+            with naming(state, step.hook, "a hook on a result of"):
+                results: Sequence[Any] = _rows(batch, operands, lambda cts, hooks=hooks: (run_hooks(hooks, cts[0]),))  # type: ignore[misc]
+        elif step.function is not None:
+            with naming(state, step.function.slots[0], "the backward of"):
+                results = _rows(batch, operands, lambda cts, step=step: _call_function(step, segment, cts))  # type: ignore[misc]
+        elif step.before is not None:
+            assert observer is not None
+            results = _rows(batch, operands, lambda cts, entry=step.before: observer.before(entry, segment, cts))  # type: ignore[misc]
+        elif step.after is not None:
+            assert observer is not None
+            results = _rows(batch, operands, lambda values, entry=step.after: observer.after(entry, segment, values))  # type: ignore[misc]
+        elif step.op is ADD:
+            results = (add(operands[0], operands[1], write),)
+        else:
+            results = _call_kernel(step, operands, plan.n_forward, batch, write)
+        for number, value in zip(step.results, results, strict=True):
+            if number is not None:
+                values[number] = value
+        for o in step.operands:  # cotangents that are used up need no cell
+            if o is not None and last[o] == i and o >= state.n_slots and o not in kept:
+                values[o] = None
+    # Each output gets a handle of its own: two leaves may share one cotangent.
+    return {slot: share(values[value]) for slot, value in plan.outputs if values[value] is not None}
+
+
+def _call_kernel(
+    step: Instruction, operands: list[Any], n_forward: int, batch: int | None, write: Callable[[Any, Sequence[Any]], Any]
+) -> Sequence[Any]:
+    """Record a VJP kernel; a cotangent that a Python backward left out is zero."""
+    kernel = step.op
+    cotangent = tuple(o is not None and o >= n_forward for o in step.operands)
+    if batch is not None and True in cotangent:
+        kernel = kernel.batched(cotangent, batch)
+    if any(v is None for v in operands):
+        if all(v is None for v, c in zip(operands, cotangent, strict=True) if c):
+            return (None,) * len(step.results)
+        operands = [zeros_like(a) if v is None else v for v, a in zip(operands, kernel.in_avals, strict=True)]
+    results = write(kernel, operands)
+    return (results,) if kernel.single else results
+
+
+def _rows(batch: int | None, cotangents: list[Any], fun: Callable[[list[Any]], Sequence[Any]]) -> Sequence[Any]:
+    """Call Python that expects one cotangent at a time for each row of batched ones."""
+    if batch is None:
+        return fun(cotangents)
+    rows = [fun([None if ct is None else record.record(_row(i), (ct,)) for ct in cotangents]) for i in range(batch)]
+    stacked = []
+    for column in zip(*rows, strict=True):
+        like = next((v for v in column if v is not None), None)
+        full = [zeros_like(like._place.kind.aval) if v is None else v for v in column] if like is not None else None
+        stacked.append(None if full is None else record.record(_STACK, full))
+    return stacked
+
+
+_ROWS: dict[int, Op] = {}
+_STACK = Op("stack", lambda *rows: jnp.stack(rows))
+
+
+def _row(i: int) -> Op:
+    found = _ROWS.get(i)
+    if found is None:
+        found = _ROWS[i] = Op("row", lambda x: x[i])
+    return found
+
+
+def _call_function(step: Instruction, segment: Segment, cotangents: list[Any]) -> Sequence[Any]:
+    """Call the backward of a ``tape.Function``."""
+    entry = step.function
+    assert entry is not None
+    context = segment.functions[entry.places[0].slot]
+    if all(ct is None for ct in cotangents):
+        return (None,) * len(step.results)
+    gradients = context.sweep(segment, cotangents)
+    given = len(gradients)  # what the forward computed of them gets none
+    return [gradients[i] if i < given else None for i, wanted in enumerate(step.wanted) if wanted]
+
+
+def run_hooks(hooks: dict[int, Callable[..., Any]], gradient: Any) -> Any:
+    """Call hooks in the order registered; each may replace the gradient by one of the same shape and dtype."""
+    if gradient is None:
+        return None
+    for key in list(hooks):
+        hook = hooks.get(key)  # it may have been removed by an earlier one
+        if hook is None:
+            continue
+        who = f"hook {getattr(hook, '__name__', hook)!r}"
+        with Called(who):
+            given = hook(gradient)
+            if given is not None:
+                gradient = replacement(who, gradient, given)
+    return gradient

@@ -1,0 +1,88 @@
+"""Replacement: what hooks return in the place of gradients, checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tape.errors import GradientDtypeError, GradientShapeError, RuleError
+from tape.recording import record
+from tape.recording.segment import LOCAL, Handle
+
+__all__ = ["Called", "replacement", "replacements"]
+
+
+class Called:
+    """While a hook runs, and its result is taken: an array that it made of a value which it looked at has no derivative on the tape.
+
+    Args:
+        who: the hook, for the message.
+
+    """
+
+    __slots__ = ("_before", "looked", "who")
+
+    def __init__(self, who: str) -> None:
+        self.who = who
+        self.looked = False
+        self._before: Any = None
+
+    @property
+    def reason(self) -> str:
+        """Why the array has no derivative."""
+        return (
+            f"{self.who} returned an array that it computed outside the tape (by .value, raw jax.numpy or NumPy), so a second derivative through it "
+            "would be lost; compute it with tape.numpy, or return tape.constant(...) to say that it is a constant"
+        )
+
+    def __enter__(self) -> None:
+        self._before = LOCAL.glance
+        LOCAL.glance = self
+
+    def __exit__(self, *_: object) -> None:
+        LOCAL.glance = self._before
+
+
+def replacement(who: str, gradient: Any, given: Any) -> Any:
+    """Return the Variable that a hook returned in the place of a gradient.
+
+    Raises:
+        GradientShapeError, GradientDtypeError: it has another shape or dtype.
+
+    """
+    made = given if isinstance(given, Handle) else record.constant(given)
+    old, new = gradient._place.kind.aval, made._place.kind.aval
+    if new.shape != old.shape:
+        msg = f"{who} returned a gradient of shape {new.shape} for one of shape {old.shape}; return the same shape, or None to leave it"
+        raise GradientShapeError(msg)
+    if new.dtype != old.dtype:
+        msg = f"{who} returned a gradient of dtype {new.dtype} for one of dtype {old.dtype}; cast it, or return None to leave it"
+        raise GradientDtypeError(msg)
+    return made
+
+
+def replacements(what: str, present: tuple[Any, ...], given: Any) -> tuple[Any, ...]:
+    """Return the gradients with those in their place that an op hook returned.
+
+    Args:
+        what: what returned them.
+        present: the gradients, None where there is none.
+        given: what it returned.
+
+    Raises:
+        GradientShapeError, GradientDtypeError: one has another shape or dtype, or it is no sequence.
+        RuleError: their number differs, or there is none in a place.
+
+    """
+    if not isinstance(given, (tuple, list)):
+        msg = f"{what} returned {type(given).__name__}; return a tuple of {len(present)} gradients, or None to leave them"
+        raise GradientDtypeError(msg)
+    if len(given) != len(present):
+        msg = f"{what} returned {len(given)} gradients for {len(present)}; return one for each, None for those to leave"
+        raise RuleError(msg)
+    found = []
+    for i, (old, new) in enumerate(zip(present, given, strict=True)):
+        if new is not None and old is None:
+            msg = f"{what} returned a gradient in position {i}, where there is none to replace; return None there"
+            raise RuleError(msg)
+        found.append(old if new is None else replacement(f"{what}, position {i},", old, new))
+    return tuple(found)

@@ -1,0 +1,154 @@
+"""What a sweep starts from: its roots, and a seed for each of them, checked before anything is swept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape.errors import (
+    SeedDtypeError,
+    SeedError,
+    TapeOverflowError,
+    TapeTypeError,
+    TapeValueError,
+    UnconnectedError,
+    UnrecordedGradientError,
+)
+from tape.jaxapi import X64
+from tape.ops.kernel import Op
+from tape.ops.kinds import why_unrecorded
+from tape.recording import record
+from tape.recording.segment import Handle, made_at
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["describe", "need_sixty_four_bits", "require_grad", "seeds_of", "variables"]
+
+
+def need_sixty_four_bits(roots: Sequence[Any]) -> bool:
+    """Tell whether cotangents of the roots have dtypes that JAX's configuration does not allow now, as it did when they were recorded."""
+    return not X64.value and any(root._place.kind.aval.dtype in _WIDE for root in roots)
+
+
+_WIDE = frozenset({np.dtype(np.float64), np.dtype(np.complex128)})
+
+
+def describe(variable: Any) -> str:
+    """Name, shape and dtype of a Variable, for messages."""
+    aval = variable._place.kind.aval
+    name = f"{variable._extra.name!r}, " if variable._extra is not None and variable._extra.name else ""
+    return f"{name}shape {aval.shape}, dtype {aval.dtype}"
+
+
+def variables(function: str, argument: str, given: Any) -> list[Any]:
+    """Return the Variables of an argument that takes one or a sequence."""
+    if isinstance(given, Handle):
+        return [given]
+    if isinstance(given, (jax.Array, np.ndarray, str, bytes)) or not hasattr(given, "__iter__"):
+        msg = f"{function}: {argument} must be a tape.Variable or a sequence of them, got {type(given).__name__}"
+        raise TapeTypeError(msg)
+    listed = list(given)
+    for i, v in enumerate(listed):
+        if not isinstance(v, Handle):
+            msg = f"{function}: {argument}[{i}] must be a tape.Variable, got {type(v).__name__}"
+            raise TapeTypeError(msg)
+    return listed
+
+
+def require_grad(function: str, argument: str, variable: Any) -> None:
+    """Refuse a root or an input that no gradient can be computed of."""
+    kind = variable._place.kind
+    if kind.requires_grad:
+        return
+    if kind.unrecorded:
+        reason = why_unrecorded(kind.unrecorded, made_at(variable._place, variable._segment))
+        msg = f"{function}: {argument} has a value ({describe(variable)}) that has no derivative on the tape: {reason}"
+        raise UnrecordedGradientError(msg)
+    if argument == "inputs":
+        msg = f"{function}: an input ({describe(variable)}) does not require grad; make it with tape.Variable(..., requires_grad=True)"
+        raise UnconnectedError(msg)
+    msg = (
+        f"{function}: a root ({describe(variable)}) does not require grad: it depends on no Variable that does, or it was computed under "
+        "no_grad(), detached, came out of a JAX transformation, or is of integer or boolean dtype; compute it from a tape.Variable with requires_grad=True"
+    )
+    raise TapeValueError(msg)
+
+
+def seeds_of(function: str, roots: list[Any], given: Any, *, required: bool = True) -> tuple[list[Any], list[Any]]:
+    """Check all roots and seeds; return one seed per root (None: ones) and the roots whose assigned ``.grad`` is used up."""
+    if not roots:
+        msg = f"{function}: outputs is empty; pass at least one Variable"
+        raise TapeValueError(msg)
+    if given is None:
+        listed: list[Any] = [None] * len(roots)
+    elif len(roots) == 1 and (isinstance(given, (Handle, jax.Array, np.ndarray, np.generic)) or not hasattr(given, "__len__")):
+        listed = [given]
+    elif not isinstance(given, (list, tuple)):
+        msg = f"{function}: grad_outputs must be a sequence of {len(roots)} seeds, one per root, got {type(given).__name__}"
+        raise SeedError(msg)
+    else:
+        listed = list(given)
+    if len(listed) != len(roots):
+        msg = f"{function}: {len(roots)} roots but {len(listed)} grad_outputs; pass one seed (or None) per root"
+        raise SeedError(msg)
+    seeds: list[Any] = []
+    consumed: list[Any] = []
+    for i, (root, seed) in enumerate(zip(roots, listed, strict=True)):
+        if required or root._place.kind.unrecorded:
+            require_grad(function, "outputs", root)
+        extra = root._extra
+        if seed is None and extra is not None and extra.assigned and root._segment is not None and all(root is not r for r in consumed):
+            seed = extra.grad  # noqa: PLW2901
+            consumed.append(root)
+        seeds.append(_seed(function, i, root, seed))
+    return seeds, consumed
+
+
+def _seed(function: str, i: int, root: Any, seed: Any) -> Any:
+    aval = root._place.kind.aval
+    if seed is None:
+        if aval.size != 1:
+            msg = (
+                f"{function}: root {i} has shape {aval.shape}, so it needs a seed; pass grad_outputs=tape.numpy.ones_like(root) for the "
+                "gradient of its sum, or reduce it to one number first"
+            )
+            raise SeedError(msg)
+        return None
+    scalar = isinstance(seed, (bool, int, float, complex))
+    if not isinstance(seed, (Handle, jax.Array, np.ndarray, np.generic)) and not scalar:
+        msg = f"{function}: the seed of root {i} must be a Variable, an array or a Python number, got {type(seed).__name__}"
+        raise TapeTypeError(msg)
+    if not isinstance(seed, Handle):
+        try:
+            seed = record.constant(np.asarray(seed) if isinstance(seed, np.generic) else seed)
+        except (TapeTypeError, TapeOverflowError) as e:
+            msg = f"{function}: the seed of root {i}: {e}"
+            raise type(e)(msg) from e
+    given = seed._place.kind.aval
+    if given.shape != aval.shape and not (scalar and aval.size == 1):
+        msg = f"{function}: the seed of root {i} has shape {given.shape}, but the root has shape {aval.shape}; pass a seed of the root's shape"
+        raise SeedError(msg)
+    if jnp.issubdtype(given.dtype, jnp.complexfloating) and not jnp.issubdtype(aval.dtype, jnp.complexfloating):
+        msg = f"{function}: the seed of root {i} has dtype {given.dtype}, but the root is real ({aval.dtype}); pass its real part"
+        raise SeedDtypeError(msg)
+    if not (jnp.issubdtype(given.dtype, jnp.number) or given.dtype == bool):
+        msg = f"{function}: the seed of root {i} has dtype {given.dtype}; pass numbers"
+        raise SeedDtypeError(msg)
+    if given.dtype != aval.dtype or given.shape != aval.shape:
+        seed = record.record(_cast(aval.shape, aval.dtype), (seed,))
+    return seed
+
+
+_CASTS: dict[Any, Any] = {}
+
+
+def _cast(shape: tuple[int, ...], dtype: Any) -> Any:
+    key = (shape, dtype)
+    found = _CASTS.get(key)
+    if found is None:
+        found = _CASTS[key] = Op("seed", lambda x: jnp.reshape(x, shape).astype(dtype))
+    return found

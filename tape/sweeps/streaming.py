@@ -1,0 +1,225 @@
+"""Streams: gradients handed out one by one, each as soon as nothing that is still to be swept adds to it.
+
+A stream sweeps like :mod:`tape.sweeps.sweep`, with plans cut into pieces (:mod:`tape.sweeps.pieces`).  A piece is recorded in a segment of its own, apart
+from what the user records meanwhile, and has been dispatched when its gradients are handed out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from tape.configuration import sixty_four_bits
+from tape.errors import UnconnectedError
+from tape.jaxapi import X64
+from tape.programs.program import run_pending, thin
+from tape.recording import boundary
+from tape.recording.failures import check_slots
+from tape.recording.segment import LOCAL, LeafNode, SegmentClosedError, in_mode, no_segment
+from tape.recording.trie import SWEEP
+from tape.sweeps import emission
+from tape.sweeps.gathering import gathering
+from tape.sweeps.pieces import pieces_of
+from tape.sweeps.seeds import describe, need_sixty_four_bits, require_grad, seeds_of, variables
+from tape.sweeps.sweep import Sweep, resolved, target_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from tape.recording.segment import Segment
+    from tape.sweeps.pieces import Piece
+    from tape.sweeps.plan import Plan
+    from tape.sweeps.sweep import Target
+
+__all__ = ["stream_gradients"]
+
+
+def stream_gradients(outputs: Any, grad_outputs: Any = None, *, inputs: Any = None) -> Iterator[tuple[Any, Any]]:
+    """Iterate over the leaves and their gradients, each as soon as its gradient is final; no ``.grad`` is touched.
+
+    What was used last comes first.  When a leaf comes, everything that uses it has been swept and its gradient is being computed, while
+    nothing that only others need has begun: so its value may be replaced, or its gradient sent away, while the sweep goes on.  The
+    arguments are checked, and what is pending is run, at the call.  At its end the iterator releases what was swept, as :func:`backward`
+    does.  One that is dropped or closed before, or that raised, releases nothing: a later sweep gives the same gradients, and computes again
+    what this one had no more use for and let go.
+
+    Args:
+        outputs: the roots: a Variable or a sequence of them, of any shapes.
+        grad_outputs: one seed per root, as for :func:`backward`.
+        inputs: the Variables wanted, leaves or not; None for all leaves that require grad.
+
+    Returns:
+        An iterator of pairs: the Variable itself, and its gradient, a Variable of the same shape and dtype.
+
+    Raises:
+        UnconnectedError: no differentiable path leads to one of ``inputs``; while iterating, where a ``tape.Function`` left out its gradient.
+        SeedError, SeedDtypeError, TapeValueError, ReleasedTapeError, UnrecordedGradientError: as for :func:`backward`.
+
+    Example:
+        >>> import tape
+        >>> w, v = tape.Variable(2.0, name="w"), tape.Variable(3.0, name="v")
+        >>> for leaf, gradient in tape.stream_gradients((w * 5.0) * v):
+        ...     leaf.value = leaf.value - 0.1 * gradient.value
+        ...     print(leaf.name, float(gradient), float(leaf))
+        v 10.0 2.0
+        w 15.0 0.5
+
+    """
+    roots = variables("stream_gradients", "outputs", outputs)
+    wide = need_sixty_four_bits(roots)
+    with sixty_four_bits() if wide else contextlib.nullcontext():
+        seeds, _ = seeds_of("stream_gradients", roots, grad_outputs)
+        wanted = None if inputs is None else variables("stream_gradients", "inputs", inputs)
+        for v in wanted or ():
+            require_grad("stream_gradients", "inputs", v)
+        stream = _Stream(roots, [None if s is None else emission.share(s) for s in seeds], wanted, wide)
+    return stream.gradients()
+
+
+class _Stream:
+    """One sweep, step by step."""
+
+    __slots__ = ("_gathered", "_order", "_receivers", "_roots", "_seeds", "_sweep", "_wide")
+
+    def __init__(self, roots: Sequence[Any], seeds: Sequence[Any], wanted: Sequence[Any] | None, wide: bool) -> None:
+        self._receivers: dict[Target, list[Any]] | None = None if wanted is None else {}
+        for v in {id(v): v for v in wanted or ()}.values():
+            self._receivers.setdefault(target_of(v), []).append(v)  # type: ignore[union-attr]
+        self._sweep = Sweep(self._receivers, (), create_graph=False)
+        self._roots = roots
+        self._seeds = seeds
+        self._wide = wide  # cotangents have dtypes that JAX's configuration does not allow now
+        self._gathered: dict[Any, Any] = {}  # for hooks over several Variables
+        self._order = self._sweep.foresee(roots)
+        reached = {target for _, targets in self._order for target in targets}
+        for v in wanted or ():
+            if target_of(v) not in reached:
+                raise UnconnectedError(_unconnected(v))
+
+    def gradients(self) -> Iterator[tuple[Any, Any]]:
+        """Return the iterator that the user sees."""
+        steps = self._steps()
+        while (found := _apart(steps)) is not None:
+            ready = [(variable, emission.share(gradient)) for target, gradient in reversed(found) for variable in self._variables(target)]
+            found.clear()
+            while ready:
+                yield ready.pop()  # not bound to a name here: a gradient that the user drops is free
+        with self._sweep.releasing():
+            pass
+
+    def _variables(self, target: Target) -> list[Any]:
+        if self._receivers is not None:
+            return self._receivers[target]
+        variable = target.ref()
+        if variable is None:
+            return []
+        if LOCAL.captures is not None:
+            LOCAL.captures.receiving(variable)
+        return [variable]
+
+    def _steps(self) -> Iterator[list[tuple[Target, Any]]]:
+        """Sweep to the next point where gradients are final, and give these; begin anew from there."""
+        with self._step():
+            self._sweep.arrive_at(self._roots, self._seeds)
+        for segment, targets in self._order:
+            begun = None
+            if segment is not None:
+                self._wide = self._wide or bool(segment.configuration[0])
+                with self._step():
+                    begun = self._sweep.begin(segment)
+            if segment is not None and begun is not None:
+                yield from self._pieces(segment, *begun, targets)
+            elif targets:
+                with self._step():
+                    found = [f for target in targets for f in self._final(target, ())]
+                    _run(gradient for _, gradient in found)
+                yield found
+        with self._step(last=True):
+            pass
+
+    def _pieces(
+        self, segment: Segment, plan: Plan, values: dict[int, Any], targets: Sequence[Target]
+    ) -> Iterator[list[tuple[Target, Any]]]:
+        """Sweep one segment, with the given plan on the given values."""
+        ends: dict[Target, list[tuple[int, int]]] = {}
+        for slot, value in plan.outputs:
+            ends.setdefault(resolved(segment.origins.get(slot, (segment, slot))), []).append((slot, value))
+        wanted = [target for target in targets if target in ends]
+        groups = tuple([tuple([slot for slot, _ in ends[target]]) for target in wanted])
+        pieces = pieces_of(plan, groups)
+        for piece in pieces:
+            with self._step():
+                self._write(piece, segment, values)
+                final = [wanted[i] for i in piece.finals]
+                if piece is pieces[0]:
+                    final += [target for target in targets if target not in wanted]  # a Python backward left them out
+                found = [f for target in final for f in self._final(target, [values.get(v) for _, v in ends.pop(target, ())])]
+                if piece is pieces[-1]:
+                    for target, terms in ends.items():
+                        self._pass_on(segment, target, [values.get(v) for _, v in terms])
+                for value in piece.used:
+                    values.pop(value, None)
+                _run(gradient for _, gradient in found)
+                thin(segment, piece.used)
+            if found:
+                yield found
+
+    def _write(self, piece: Piece, segment: Segment, values: dict[int, Any]) -> None:
+        """Write a piece, which reads from ``values`` and adds to them."""
+        while piece.plan.instructions:
+            given = emission.opened([values.get(v) for v in piece.inputs], piece.inputs, segment.state)
+            with contextlib.suppress(SegmentClosedError):  # nothing was written
+                values.update(emission.emit(piece.plan, segment, segment.state, given, observer=self._sweep.observer))
+                break
+
+    def _pass_on(self, segment: Segment, target: Target, terms: Sequence[Any]) -> None:
+        """Hand cotangents to what is swept later."""
+        if isinstance(target, LeafNode) or target[0] is not segment:
+            for term in terms:
+                if term is not None:
+                    self._sweep.arrive(target, emission.share(term))
+
+    def _final(self, target: Target, terms: Sequence[Any]) -> list[tuple[Target, Any]]:
+        """Return what is handed out for a target to which some last terms are added, now that its hooks have seen it."""
+        gradient = self._sweep.gradients.pop(target, None)
+        for term in terms:
+            gradient = emission.add(gradient, term)
+        if gradient is None:
+            if self._receivers is not None:
+                raise UnconnectedError(_unconnected(self._receivers[target][0]))
+            return []
+        gradient = emission.share(gradient)  # what is still to be swept may read the same value
+        if isinstance(target, LeafNode):
+            gradient = emission.run_hooks(target.hooks, gradient)
+        return [(target, gradient)]
+
+    @contextlib.contextmanager
+    def _step(self, *, last: bool = False) -> Iterator[None]:
+        with gathering(self._gathered, last=last), sixty_four_bits() if self._wide and not X64.value else contextlib.nullcontext():
+            yield
+
+
+def _apart(steps: Iterator[Any]) -> Any:
+    """Take the next step in a segment of its own: what the user has pending stays so."""
+    parked, LOCAL.segment = LOCAL.segment, no_segment
+    try:
+        return in_mode(SWEEP, next, steps, None)
+    finally:
+        segment = parked()
+        LOCAL.segment = parked if segment is not None and segment.pending else no_segment
+
+
+def _run(gradients: Iterable[Any]) -> None:
+    """Have gradients computed; nobody waits for them."""
+    for gradient in gradients:
+        if gradient._cell[0] is None:
+            segment = boundary.awaited(gradient._cell, gradient._segment, gradient._place)
+            run_pending(segment, "stream")
+            check_slots(segment, (gradient._place.slot,))
+
+
+def _unconnected(variable: Any) -> str:
+    return (
+        f"stream_gradients: an input ({describe(variable)}) is not connected to any of the outputs by differentiable operations; use it in the "
+        "computation, or leave it out"
+    )

@@ -1,0 +1,346 @@
+"""The reverse sweep: from any number of roots back to the leaves, last recorded first, each entry once.
+
+The sweep goes segment by segment, newest first (a heap, no recursion), plans each structure once (:mod:`tape.sweeps.plan`) and writes it onto
+the tape (:mod:`tape.sweeps.emission`).  Everything is checked, and every gradient known, before any ``.grad`` changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from typing import TYPE_CHECKING, Any
+
+from tape.configuration import sixty_four_bits
+from tape.errors import ReleasedTapeError, UnrecordedGradientError
+from tape.jaxapi import X64
+from tape.ops.kernel import Op
+from tape.ops.kinds import why_unrecorded
+from tape.programs import staging
+from tape.programs.program import forget, run_pending, sweepable
+from tape.recording import record
+from tape.recording.failures import check_slots
+from tape.recording.segment import LOCAL, LeafNode, Segment, SegmentClosedError, end_of, in_mode, made_at
+from tape.recording.trie import RECORD, SWEEP, State
+from tape.sweeps import emission
+from tape.sweeps.gathering import gathering
+from tape.sweeps.plan import Plan, active_slots, plan_sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from tape.sweeps.observing import Observer
+
+__all__ = ["Sweep"]
+
+_SEED = Op("seed", lambda x: x)
+
+Target = Any  # a LeafNode, or (segment, slot)
+
+
+def target_of(variable: Any) -> Target:
+    """Return what identifies a Variable in the graph: its node for a leaf, its segment and slot otherwise."""
+    if LOCAL.captures is not None and LOCAL.captures.releases:
+        variable = LOCAL.captures.inside(variable)  # what is computed outside is a leaf there
+    if variable._segment is None:
+        return record.node_of(variable)
+    return resolved((variable._segment, variable._place.slot))
+
+
+def resolved(target: Target) -> Target:
+    """Return the end that sweeps find where a target was cut from its past, and any other target as it is."""
+    if isinstance(target, LeafNode):
+        return target
+    end = end_of(*target)
+    return target if end is None else end
+
+
+class Sweep:
+    """One reverse sweep.
+
+    Args:
+        targets: what a gradient is asked for; None for all leaves that require grad.
+        ignored: what nothing is propagated to or through.
+        create_graph: record the sweep, so that its results can be differentiated.
+        batch: cotangents have a further first axis of this length: so many sweeps as one.
+
+    After :meth:`run`, ``gradients`` maps each target (or leaf) reached to its gradient, and :meth:`releasing` frees what was swept.
+
+    """
+
+    def __init__(self, targets: Iterable[Target] | None, ignored: Iterable[Target], create_graph: bool, batch: int | None = None) -> None:
+        self.gradients: dict[Target, Any] = {}
+        self._create_graph = create_graph
+        self.observer: Observer | None = LOCAL.observer if LOCAL.observer is not None and LOCAL.observer.sweeps else None
+        self._batch = batch
+        self._targets = None if targets is None else set(targets)
+        self._ignored = set(ignored)
+        self._cotangents: dict[Segment, dict[int, Any]] = {}
+        self._heap: list[tuple[int, Segment]] = []
+        self._swept: list[tuple[Segment, Plan]] = []
+        self._wanted: dict[Segment, frozenset[int]] = {}
+        self._needed: dict[Segment, frozenset[int]] = {}
+        self._foreseen: dict[Segment, tuple[tuple[int, ...], Plan, list[Any]]] = {}
+
+    def run(
+        self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack | None = None, *, leaf_hooks: bool = True
+    ) -> None:
+        """Sweep back.
+
+        Args:
+            roots: Variables.
+            seeds: a Variable for each of them, or None for ones.
+            settings: what JAX settings the sweep needs are entered into, until the caller leaves it.
+            leaf_hooks: whether to call the hooks of leaves; a sweep that is a part of another one does not.
+
+        """
+        with contextlib.ExitStack() as stack:
+            in_mode(RECORD if self._create_graph else SWEEP, self._run, roots, seeds, settings or stack, leaf_hooks)
+
+    def _run(self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack, leaf_hooks: bool) -> None:
+        with gathering({}, last=leaf_hooks):
+            self._run_segments(roots, seeds, settings)
+            if leaf_hooks:
+                self._run_leaf_hooks()
+
+    def _run_segments(self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack) -> None:
+        self.arrive_at(roots, seeds)
+        if self._targets is not None or self._ignored:
+            self._find_paths(self._cotangents)
+        while self._heap:
+            _, segment = heapq.heappop(self._heap)
+            if segment.configuration[0] and not X64.value:  # cotangents have the dtypes of their primals
+                settings.enter_context(sixty_four_bits())
+            self._sweep_segment(segment, self._cotangents.pop(segment))
+
+    def arrive_at(self, roots: Sequence[Any], seeds: Sequence[Any]) -> None:
+        """Begin with a seed for each root; None is ones."""
+        for root, seed in zip(roots, seeds, strict=True):
+            self.arrive(target_of(root), emission.ones_like(root._place.kind.aval) if seed is None else self._seed(seed))
+
+    def foresee(self, roots: Sequence[Any]) -> list[tuple[Segment | None, list[Target]]]:
+        """Check a whole sweep without writing it, and take what it will read; segments that are pending run.
+
+        Returns:
+            The segments in the order in which the sweep comes to them (first None: the roots themselves), each with the targets (or
+            leaves) to which none of the later ones contributes any more.
+
+        """
+        last: dict[Target, Segment | None] = {}
+        order: list[Segment | None] = [None]
+        slots: dict[Segment, set[int]] = {}
+        heap: list[tuple[int, Segment]] = []
+
+        def arrive(target: Target, segment: Segment | None) -> None:
+            target = resolved(target)
+            if isinstance(target, LeafNode):
+                if self._targets is None or target in self._targets:
+                    last[target] = segment
+                return
+            if target[0] not in slots:
+                slots[target[0]] = set()
+                heapq.heappush(heap, (-target[0].serial, target[0]))
+            slots[target[0]].add(target[1])
+
+        for root in roots:
+            if root._segment is not None and root._segment.pending:
+                run_pending(root._segment, "stream")
+            arrive(target_of(root), None)
+        if self._targets is not None:
+            self._find_paths(slots)
+        with contextlib.ExitStack() as settings:
+            while heap:
+                _, segment = heapq.heappop(heap)
+                if segment.configuration[0] and not X64.value:
+                    settings.enter_context(sixty_four_bits())
+                order.append(segment)
+                ahead = tuple(sorted(slots[segment]))
+                plan, sources = self._sources(segment, ahead)
+                self._foreseen[segment] = (ahead, plan, sources)
+                for slot, _ in plan.outputs:
+                    origin = segment.origins.get(slot)
+                    if origin is not None:
+                        arrive(origin, segment)
+                    elif self._targets is not None and (segment, slot) in self._targets:
+                        last[(segment, slot)] = segment
+        final: dict[Segment | None, list[Target]] = {segment: [] for segment in order}
+        for target, at in last.items():
+            final[at].append(target)
+        return list(final.items())
+
+    def _run_leaf_hooks(self) -> None:
+        for target, gradient in self.gradients.items():
+            if isinstance(target, LeafNode) and target.hooks:
+                self.gradients[target] = emission.run_hooks(target.hooks, gradient)
+
+    def _seed(self, seed: Any) -> Any:
+        """Return a seed as this sweep uses it: without ``create_graph`` its own derivative is not recorded."""
+        if seed._place.kind.requires_grad and not self._create_graph:
+            return record.record(_SEED, (seed,))
+        return emission.share(seed)
+
+    def begin(self, segment: Segment) -> tuple[Plan, dict[int, Any]] | None:
+        """Return the plan of a segment that was foreseen, and the values that it reads by their numbers; None where no cotangent came to it."""
+        cotangents = self._cotangents.pop(segment, None)
+        ahead, plan, sources = self._foreseen.pop(segment)
+        if cotangents is None:
+            return None
+        slots = tuple(sorted(cotangents))
+        if slots != ahead:  # the Python backward of a newer one left some out
+            plan, sources = self._sources(segment, slots)
+        self._swept.append((segment, plan))
+        values = dict(zip(plan.externals, sources, strict=True))
+        values.update((plan.n_forward + i, cotangents[slot]) for i, slot in enumerate(slots))
+        return plan, values
+
+    def _sources(self, segment: Segment, slots: tuple[int, ...]) -> tuple[Plan, list[Any]]:
+        """Return the plan for a segment that has run, and the forward values that it reads, packed if they were."""
+        while True:
+            plan = self.plan(segment, slots)
+            with contextlib.suppress(SegmentClosedError):  # another thread swept it meanwhile
+                return plan, emission.held(plan, segment, segment.state)
+
+    def only_plan(self, segment: Segment) -> Plan | None:
+        """Return the plan, if nothing but ``segment`` was swept."""
+        return self._swept[0][1] if len(self._swept) == 1 and self._swept[0][0] is segment else None
+
+    @contextlib.contextmanager
+    def releasing(self) -> Iterator[None]:
+        """Mark what was swept as released, and free what was kept for it, unless the body (running what is pending) fails."""
+        if LOCAL.captures is not None and not LOCAL.captures.releases:
+            yield
+            return
+        before = [(segment, segment.released) for segment, _ in self._swept]
+        for segment, plan in self._swept:
+            segment.released = plan.entries if not segment.released else segment.released | plan.entries
+        try:
+            yield
+        except BaseException:
+            for segment, released in reversed(before):
+                if segment.leaves:  # what it kept is still there
+                    segment.released = released
+            raise
+        for segment, _ in self._swept:
+            with segment.lock:
+                if not segment.pending and not sweepable(segment):
+                    origins = segment.origins
+                    forget(segment)
+                    segment.origins = origins  # so that a sweep to a leaf behind it finds that it was released
+
+    def arrive(self, target: Target, cotangent: Any) -> None:
+        """Add a cotangent to a leaf's gradient, or to what a segment is to be swept with."""
+        target = resolved(target)
+        if target in self._ignored:
+            return
+        if isinstance(target, LeafNode):
+            if self._targets is None or target in self._targets:
+                self.gradients[target] = emission.add(self.gradients.get(target), cotangent)
+            return
+        segment, slot = target
+        waiting = self._cotangents.get(segment)
+        if waiting is None:
+            waiting = self._cotangents[segment] = {}
+            heapq.heappush(self._heap, (-segment.serial, segment))
+        waiting[slot] = emission.add(waiting.get(slot), cotangent)
+
+    def _sweep_segment(self, segment: Segment, cotangents: dict[int, Any]) -> None:
+        while True:
+            try:
+                state, plan, outputs = self._write(segment, cotangents)
+                break
+            except SegmentClosedError:  # nothing was written
+                continue
+        self._swept.append((segment, plan))
+        leaves = emission.leaf_indices(state)
+        for slot, gradient in outputs.items():
+            origin = segment.origins.get(slot)
+            if origin is not None:
+                self.arrive(origin, gradient)
+            elif slot not in leaves and slot not in state.cut:  # what was cut and has no origin, nobody asks for
+                self.gradients[(segment, slot)] = gradient
+
+    def _write(self, segment: Segment, cotangents: dict[int, Any]) -> tuple[State, Plan, dict[int, Any]]:
+        """Plan the sweep of ``segment`` and write it; return its structure, the plan, and the cotangents that leave it."""
+        if segment.pending:
+            if segment.packing is not None:
+                run_pending(segment, "saved values")  # forward and reverse as one program would keep nothing in between
+            elif not staging.recording(segment):
+                run_pending(segment, "swept elsewhere")
+        slots = tuple(sorted(cotangents))
+        plan = self.plan(segment, slots)
+        state = segment.state
+        return state, plan, emission.emit(plan, segment, state, [cotangents[s] for s in slots], self._batch, self.observer)
+
+    def plan(self, segment: Segment, slots: tuple[int, ...]) -> Plan:
+        """Return the plan to sweep ``segment`` where ``slots`` (ascending) have cotangents, unless it cannot be swept."""
+        wanted = self._wanted.get(segment, frozenset()) if self._wanted else None
+        watched = {slot for slot in segment.retained if segment.retained[slot]}
+        if self._targets is not None:
+            watched.update(t[1] for t in self._targets if not isinstance(t, LeafNode) and t[0] is segment)
+        plan = plan_sweep(
+            segment.state,
+            slots,
+            wanted,
+            self._blocked(segment),
+            frozenset(watched),
+            frozenset(s for s, h in segment.hooks.items() if h),
+            None if segment.pending else segment.kept,
+            self.observer is not None,
+        )
+        self._check(segment, plan)
+        return plan
+
+    def _blocked(self, segment: Segment) -> frozenset[int]:
+        blocked = {t[1] for t in self._ignored if not isinstance(t, LeafNode) and t[0] is segment}
+        if self._ignored:
+            blocked.update(slot for slot, origin in segment.origins.items() if origin in self._ignored)
+        return frozenset(blocked)
+
+    def _check(self, segment: Segment, plan: Plan) -> None:
+        """Refuse to sweep what failed or was released, and what would take an unrecorded gradient for a constant."""
+        check_slots(segment, plan.seeds)
+        if not plan.entries.isdisjoint(segment.released):
+            msg = (
+                "the sweep reached a part of the tape that an earlier sweep released; pass retain_graph=True to the first "
+                "backward() or gradients() call, or compute the outputs again"
+            )
+            raise ReleasedTapeError(msg)
+        if plan.hazard is not None:
+            step = plan.hazard
+            place = segment.state.table[step.inputs[step.hazard]]  # type: ignore[index]
+            kind = place.kind
+            aval = kind.aval
+            at = "" if step.where is None else f" ({step.where[0]}:{step.where[1]})"
+            msg = (
+                f"{step.kernel.name}{at} uses a value of shape {aval.shape}, dtype {aval.dtype} that has no derivative on the tape: "  # type: ignore[union-attr]
+                f"{why_unrecorded(kind.unrecorded, made_at(place, segment))}"
+            )
+            raise UnrecordedGradientError(msg)
+
+    def _find_paths(self, begin: Iterable[Segment]) -> None:
+        """Find which slots of which segments lead to a target (oldest first), not through what is ignored."""
+        reachable: dict[int, Segment] = {}
+        stack = list(begin)
+        while stack:
+            segment = stack.pop()
+            if segment.serial in reachable:
+                continue
+            reachable[segment.serial] = segment
+            stack.extend({o[0] for o in segment.origins.values() if not isinstance(o, LeafNode)})
+        inside: dict[Segment, set[int]] = {}
+        for target in self._targets or ():
+            if not isinstance(target, LeafNode):
+                inside.setdefault(target[0], set()).add(target[1])
+        for serial in sorted(reachable):
+            segment = reachable[serial]
+            wanted = {slot for slot, origin in segment.origins.items() if self._leads(origin)}
+            wanted |= inside.get(segment, set())
+            self._wanted[segment] = frozenset(wanted)
+            self._needed[segment] = active_slots(segment.state, self._wanted[segment], self._blocked(segment))
+
+    def _leads(self, origin: Target) -> bool:
+        origin = resolved(origin)
+        if origin in self._ignored:
+            return False
+        if isinstance(origin, LeafNode):
+            return self._targets is None or origin in self._targets
+        return origin[1] in self._needed.get(origin[0], ()) or (self._targets is not None and origin in self._targets)

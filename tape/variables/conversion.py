@@ -1,0 +1,219 @@
+"""What leaves the tape: shapes and dtypes, Python numbers, NumPy arrays, text.
+
+Shape and dtype are known without running anything; everything else looks at the value.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING, Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape.errors import ConcretizationError, LostGradientError, TapeError, TapeTypeError, wrap
+from tape.programs.program import look
+from tape.recording import boundary
+from tape.sweeps.seeds import describe
+from tape.variables import methods
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Convertible", "as_array", "concrete"]
+
+
+class Convertible(methods.ArrayMethods):
+    """The part of a Variable that turns it into something else."""
+
+    __slots__ = ()
+
+    # -- what is known without looking ------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes."""
+        return self._place.kind.aval.shape  # type: ignore[no-any-return]
+
+    @property
+    def dtype(self) -> Any:
+        """NumPy dtype (or a JAX extended dtype, for PRNG keys)."""
+        return self._place.kind.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self._place.kind.aval.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(self._place.kind.aval.size)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return int(self.dtype.itemsize)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self.itemsize
+
+    @property
+    def weak_type(self) -> bool:
+        """Whether the dtype gives way to others, as a Python scalar's does."""
+        return bool(self._place.kind.aval.weak_type)
+
+    def item(self, *args: Any) -> Any:
+        """Return the one element as a Python scalar (or the element at an index)."""
+        return _said("item", self, concrete(self, "item").item, *args)
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Return a NumPy array of its own with the value; a gradient does not follow."""
+        boundary.taking(self)
+        return _said("numpy", self, np.array, concrete(self, "numpy"))  # type: ignore[no-any-return]
+
+    def tolist(self) -> Any:
+        """Return the value as nested lists of Python scalars."""
+        return _said("tolist", self, concrete(self, "tolist").tolist)
+
+    def block_until_ready(self) -> Self:
+        """Run what is pending, wait for it, and return self."""
+        value = look(self)
+        if hasattr(value, "block_until_ready"):
+            value.block_until_ready()
+        return self
+
+    @property
+    def device(self) -> Any:
+        """The device (or sharding) of the value."""
+        return as_array(look(self)).device
+
+    @property
+    def sharding(self) -> Any:
+        """The sharding of the value."""
+        return as_array(look(self)).sharding
+
+    def __bool__(self) -> bool:
+        return _said("bool", self, bool, concrete(self, "bool"))  # type: ignore[no-any-return]
+
+    def __float__(self) -> float:
+        return _convert(float, self)  # type: ignore[no-any-return]
+
+    def __int__(self) -> int:
+        return _convert(int, self)  # type: ignore[no-any-return]
+
+    def __complex__(self) -> complex:
+        return _convert(complex, self)  # type: ignore[no-any-return]
+
+    def __index__(self) -> int:
+        return _said("index", self, concrete(self, "index").__index__)  # type: ignore[no-any-return]
+
+    def __format__(self, spec: str) -> str:
+        value = look(self)
+        if isinstance(value, jax.core.Tracer):
+            return repr(self)
+        return _said("format", self, format, as_array(value), spec)  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        try:
+            value = look(self)
+        except ConcretizationError:
+            value = None
+        flags = ", requires_grad=True" if self._place.kind.requires_grad else ""
+        named = f", name={self._extra.name!r}" if self._extra is not None and self._extra.name else ""
+        if value is None or isinstance(value, jax.core.Tracer):
+            return f"Variable(<{self._place.kind.aval.str_short()}>{flags}{named})"
+        value = as_array(value)
+        body = repr(value)
+        if body.startswith("Array("):
+            body = body[len("Array(") : -1]
+        return f"Variable({body}{flags}{named})"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            msg = "len() of a Variable without axes (shape ())"
+            raise TapeTypeError(msg)
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.shape:
+            msg = "iteration over a Variable without axes (shape ())"
+            raise TapeTypeError(msg)
+        return iter([self[i] for i in range(self.shape[0])])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if self._place.kind.requires_grad:
+            msg = (
+                f"np.asarray of a Variable that requires grad ({describe(self)}) would lose its gradient; use .value or "
+                ".detach() for a constant, or tape.numpy functions to stay on the tape"
+            )
+            raise LostGradientError(msg)
+        boundary.taking(self)
+        made = np.asarray if copy is False else np.array
+        return _said("np.asarray", self, functools.partial(made, dtype=dtype), concrete(self, "asarray"))  # type: ignore[no-any-return]
+
+    @property
+    def __jax_array__(self) -> Callable[[], Any]:
+        # JAX's binary operators convert an operand that has this attribute, and otherwise leave it to the operand's reflected method, which
+        # records. Should JAX rename them, `jax_array * v` raises below for a Variable that requires grad; it never loses its gradient.
+        if sys._getframe(1).f_code.co_name.startswith(("_operator_", "deferring_binary_op")):
+            raise AttributeError
+        return self._refuse_or_look
+
+    def _refuse_or_look(self) -> Any:
+        if self._place.kind.requires_grad:
+            msg = (
+                f"a Variable that requires grad ({describe(self)}) met a raw JAX function, which would lose its gradient; use "
+                "the function's counterpart in tape.numpy, tape.lax or tape.nn, wrap yours with interop.lift, or pass .detach() or .value"
+            )
+            raise LostGradientError(msg)
+        boundary.taking(self)
+        return as_array(look(self))
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return np.asarray(self).__dlpack__(**options) if self._place.kind.requires_grad else as_array(look(self)).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return as_array(look(self)).__dlpack_device__()
+
+
+def as_array(value: Any) -> Any:
+    """Return an array also for a scalar constant, whose cell holds the Python value."""
+    return value if isinstance(value, jax.Array) else jnp.asarray(value)
+
+
+def concrete(variable: Any, what: str) -> Any:
+    """Return the array of a Variable for a conversion to Python or NumPy."""
+    value = look(variable)
+    if isinstance(value, jax.core.Tracer):
+        msg = (
+            f"{what}: the value of a Variable ({describe(variable)}) is not known inside a JAX transformation; use "
+            "tape.lax.cond or tape.numpy.where instead of Python control flow, or leave it out of the transformed function"
+        )
+        raise ConcretizationError(msg)
+    return as_array(value)
+
+
+def _said(what: str, variable: Any, convert: Callable[..., Any], *args: Any) -> Any:
+    """Return ``convert(*args)``; where it fails, say so as an error of this library."""
+    try:
+        return convert(*args)
+    except (TypeError, ValueError, IndexError, OverflowError) as e:
+        raise (wrap(e, f"{what} of a Variable ({describe(variable)})") or e) from e
+
+
+def _convert(kind: type, variable: Any) -> Any:
+    try:
+        return kind(concrete(variable, kind.__name__))
+    except TapeError:
+        raise
+    except TypeError as e:
+        repair = "reduce it, or index one element" if variable.size != 1 else "take .real, or convert it first"
+        msg = f"{kind.__name__}: needs a Variable of size 1 and a dtype that fits, got {describe(variable)}; {repair}"
+        raise TapeTypeError(msg) from e
+    except (ValueError, OverflowError) as e:  # int(nan), int(inf)
+        raise (wrap(e, f"{kind.__name__} of a Variable ({describe(variable)})") or e) from e

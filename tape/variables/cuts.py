@@ -1,0 +1,155 @@
+"""Cuts: ``unchain()`` and ``unchain_backward()`` take Variables off their past, for every sweep from then on.
+
+A cut is a step of the tape's structure, like a change of mode: a sweep that comes to a slot that was cut ends there as at a leaf.  So what
+was computed from the Variable before the cut is cut off as well, plans and programs know by themselves what they no longer need, and a
+segment that no sweep can enter any more lets go of what it kept.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+import jax
+
+from tape import jaxapi
+from tape.errors import TapeRuntimeError
+from tape.ops.kinds import Place, kind_of
+from tape.programs import staging
+from tape.programs.program import forget, look, run_pending, sweepable
+from tape.recording import boundary
+from tape.recording.leaves import made_leaf
+from tape.recording.segment import LOCAL, Handle, Segment, end_of, node_of
+from tape.sweeps.plan import behind
+from tape.variables.methods import detach
+
+__all__ = ["retain_cut", "unchain", "unchain_backward"]
+
+
+def unchain(variable: Any) -> None:
+    """Make a leaf of ``variable``: sweeps that come to it, by whatever was computed from it, end there."""
+    if not variable._place.kind.requires_grad:
+        if variable._place.kind.unrecorded:  # that it has no past is what the user says here
+            boundary.writing(variable)
+            cut = detach(variable)
+            variable._segment, variable._cell, variable._place = cut._segment, cut._cell, cut._place
+        return
+    if variable._segment is None:
+        return
+    _refuse_captured("unchain", variable)
+    _settle(variable._segment)
+    boundary.writing(variable)
+    _make_leaf(variable)
+
+
+def unchain_backward(variable: Any) -> None:
+    """Cut ``variable`` from its past as :func:`unchain` does, and all results of all entries that led to it from theirs."""
+    if variable._segment is None or not variable._place.kind.requires_grad:
+        unchain(variable)
+        return
+    _refuse_captured("unchain_backward", variable)
+    _settle(variable._segment)
+    boundary.writing(variable)
+    origin, slot = variable._segment, variable._place.slot
+    before = _past(origin, slot)
+    _make_leaf(variable)
+    for segment, cut in before:
+        _sever(segment, cut - {slot} if segment is origin else cut)
+
+
+def retain_cut(variable: Any) -> bool:
+    """Have sweeps that end at ``variable``, whose past was cut off, leave their gradient there; return False where it was not."""
+    end = end_of(variable._segment, variable._place.slot)
+    if end is None:
+        return False
+    if end.ref() is None:
+        end.belongs_to(variable)
+    return True
+
+
+def _past(segment: Segment, slot: int) -> list[tuple[Segment, frozenset[int]]]:
+    """Return the segments that lead to a slot, newest first, with the results in them that are to be cut."""
+    waiting: dict[Segment, set[int]] = {segment: {slot}}
+    heap = [(-segment.serial, segment)]
+    found = []
+    while heap:
+        _, segment = heapq.heappop(heap)
+        _settle(segment)
+        ends, cut = behind(segment.state, frozenset(waiting.pop(segment)))
+        found.append((segment, cut))
+        for end in ends:
+            origin = segment.origins.get(end)
+            if isinstance(origin, tuple) and origin[1] not in origin[0].state.cut:
+                if origin[0] not in waiting:
+                    waiting[origin[0]] = set()
+                    heapq.heappush(heap, (-origin[0].serial, origin[0]))
+                waiting[origin[0]].add(origin[1])
+    return found
+
+
+def _settle(segment: Segment) -> None:
+    """Run a segment on which this thread does not record, so that its structure changes no more."""
+    if segment.pending and not staging.recording(segment):
+        run_pending(segment, "cut elsewhere")
+
+
+def _make_leaf(variable: Any) -> None:
+    """Cut one Variable that requires grad from its past and rebind the handle to a leaf of its value."""
+    segment, slot = variable._segment, variable._place.slot
+    pending = variable._cell[0] is None and LOCAL.segment() is segment
+    value = None if pending else _stopped(look(variable))
+    end = node_of(variable)
+    with segment.lock:
+        hooks = segment.hooks.pop(slot, None)
+        if hooks is not None:
+            end.hooks = hooks
+        segment.retained.pop(slot, None)
+        if segment.saved and slot not in segment.saved:  # computed again it would not be this leaf
+            segment.saved[slot] = variable._cell
+            segment.kept = tuple(segment.saved)
+        segment.origins[slot] = end
+        segment.state = segment.state.severed(frozenset([slot]))
+    if value is None and not made_leaf(variable):  # another thread has run it
+        value = look(variable)
+    if value is not None:
+        place = Place(-1, kind_of(variable._place.kind.aval, requires_grad=True))
+        variable._segment, variable._cell, variable._place = None, [value], place
+    _release(segment)
+
+
+def _stopped(value: Any) -> Any:
+    """Keep a running JAX transformation from differentiating what is cut off."""
+    return jax.lax.stop_gradient(value) if isinstance(value, jaxapi.Tracer) else value
+
+
+def _sever(segment: Segment, cut: frozenset[int]) -> None:
+    """Cut results of a segment from their past; those who retain their gradient, and hooks, are found where sweeps end now."""
+    with segment.lock:
+        if cut:
+            segment.state = segment.state.severed(cut)
+        for slot in cut & (segment.retained.keys() | segment.hooks.keys()):
+            end = end_of(segment, slot)
+            assert end is not None
+            end.hooks = segment.hooks.pop(slot, end.hooks)
+            end.ref = next((ref for ref in segment.retained.pop(slot, ()) if ref() is not None), end.ref)
+        for slot in cut:
+            segment.functions.pop(slot, None)
+    _release(segment)
+
+
+def _release(segment: Segment) -> None:
+    """Free what a segment keeps for sweeps, should none come any more."""
+    with segment.lock:
+        if not segment.pending and not sweepable(segment):
+            forget(segment)
+
+
+def _refuse_captured(function: str, variable: Handle) -> None:
+    """Refuse to cut, while a function is traced, what was computed outside of it: the calls that follow would not do so."""
+    if LOCAL.captures is not None and not LOCAL.captures.owns(variable):
+        aval = variable._place.kind.aval
+        msg = (
+            f"{function}: a Variable that was computed outside of the function that is traced (shape {aval.shape}, dtype {aval.dtype}) cannot "
+            f"be cut from its past inside; call {function}() outside, or use .detach() inside"
+        )
+        raise TapeRuntimeError(msg)

@@ -1,0 +1,268 @@
+"""Indexing: ``v[i]``, and how an index is taken apart.
+
+Positions given as integers, and windows ``v[a:b]`` with both ends given, are inputs of the op, so that a loop over them records the same
+structure every time.  Other slices are static.  Boolean masks are looked at and become integer indices, so that gradients flow through the
+gather.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from tape import jaxapi
+from tape.errors import ConcretizationError, TapeIndexError, TapeTypeError, TapeValueError
+from tape.mirrored.mirror import call
+from tape.ops.kernel import Op
+from tape.programs.program import look
+from tape.recording import record
+from tape.recording.segment import Handle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["BOUNDS", "KNOWN_POSITIVE", "basic_op", "expand", "gather", "getitem", "is_mask", "plan"]
+
+_STARTS: dict[int, Handle] = {}
+_PLANS: dict[Any, tuple[Op, tuple[Handle, ...]]] = {}
+_OPS: dict[Any, Op] = {}
+_LIMIT = 1 << 14
+KNOWN_POSITIVE = {"allow_negative_indices": False} if "allow_negative_indices" in inspect.signature(lax.dynamic_slice).parameters else {}
+
+
+def _start(position: int) -> Handle:
+    """Return the constant of a position; equal ones are one Variable, which enters a segment once."""
+    found = _STARTS.get(position)
+    if found is None:
+        if len(_STARTS) > _LIMIT:
+            _STARTS.clear()
+        found = _STARTS[position] = record.leaf(np.int32(position) if position < 2**31 else np.int64(position))
+    return found
+
+
+def _take_first(x: Any, i: Any) -> Any:
+    return lax.dynamic_index_in_dim(x, i, 0, keepdims=False, **KNOWN_POSITIVE)
+
+
+_FIRST = Op("getitem", _take_first)
+
+
+def getitem(v: Any, index: Any) -> Any:
+    """Record ``v[index]``.
+
+    Raises:
+        TapeIndexError: an integer is out of range, there are too many indices, or a mask does not fit.
+
+    """
+    shape = v._place.kind.aval.shape
+    if type(index) is int and shape:
+        n = shape[0]
+        if -n <= index < n:
+            return record.record_two(_FIRST, v, _start(index + n if index < 0 else index))
+    items = index if type(index) is tuple else (index,)
+    key: list[Any] = [shape]
+    for item in items:
+        kind = type(item)
+        if kind is slice:
+            start, stop, step = item.start, item.stop, item.step
+            if type(start) not in BOUNDS or type(stop) not in BOUNDS or type(step) not in BOUNDS:
+                break
+            key.append((start, stop, step))
+        elif kind is int or item is None or item is Ellipsis:
+            key.append(item)
+        else:
+            break
+    else:
+        found = _PLANS.get(tuple(key))
+        if found is None:
+            if len(_PLANS) > _LIMIT:
+                _PLANS.clear()
+            spec, starts = plan(shape, items, windows=True)
+            found = _PLANS[tuple(key)] = (basic_op("getitem", _read, spec), starts)
+        op, starts = found
+        return record.record_two(op, v, starts[0]) if len(starts) == 1 else record.record(op, (v, *starts))
+    return call(gather, "getitem", (v, expand(v, index, strict=True)), {})
+
+
+BOUNDS = (int, type(None))
+
+
+def gather(x: Any, index: Any) -> Any:
+    """Return ``x[index]``."""
+    return x[index]
+
+
+def basic_op(name: str, run: Callable[..., Any], spec: tuple[Any, ...]) -> Op:
+    """Return the op that applies ``run`` with a specification of :func:`plan`."""
+    found = _OPS.get((name, spec))
+    if found is None:
+
+        def fun(*arrays: Any) -> Any:
+            return run(spec, *arrays)
+
+        found = _OPS[name, spec] = Op(name, fun, spec)
+    return found
+
+
+def plan(shape: tuple[int, ...], items: tuple[Any, ...], *, windows: bool) -> tuple[tuple[Any, ...], tuple[Handle, ...]]:
+    """Turn integers and slices into a specification per axis and the positions that are inputs.
+
+    A specification is "new" (an axis of length one), "at" (one position), a length (of a window), or (start, stop, step) of a slice.
+    """
+    spec: list[Any] = []
+    starts = []
+    axis = 0
+    for item in _without_ellipsis(items, shape):
+        if item is None:
+            spec.append("new")
+            continue
+        n = shape[axis]
+        if isinstance(item, slice):
+            start, stop, step = _bounds(item, n)
+            length = len(range(start, stop, step))
+            if (
+                windows
+                and step == 1
+                and 0 < length < n
+                and item.start is not None
+                and item.stop is not None
+                and item.start >= 0
+                and item.stop >= 0
+            ):
+                spec.append(length)
+                starts.append(_start(start))
+            else:
+                spec.append((start, stop if length else start, step))
+        else:
+            spec.append("at")
+            starts.append(_start(_position(item, n, axis)))
+        axis += 1
+    return tuple(spec), tuple(starts)
+
+
+def _bounds(item: slice, n: int) -> tuple[int, int, int]:
+    """Return start, stop and step of a slice of an axis of length ``n``."""
+    try:
+        return item.indices(n)
+    except TypeError as e:
+        kinds = ", ".join(type(b).__name__ for b in (item.start, item.stop, item.step))
+        msg = f"the bounds of a slice must be integers or None, got {kinds} ({e})"
+        raise TapeTypeError(msg) from e
+    except ValueError as e:
+        msg = f"{e}; use a step such as 1 or -1"
+        raise TapeValueError(msg) from e
+
+
+def _position(index: int, n: int, axis: int) -> int:
+    if not -n <= index < n:
+        msg = f"index {index} is out of range for axis {axis} of length {n}; valid are {-n} to {n - 1}"
+        raise TapeIndexError(msg)
+    return index + n if index < 0 else index
+
+
+def _axes(item: Any) -> int:
+    """Return how many axes an index uses up."""
+    if item is None or item is Ellipsis or isinstance(item, (bool, np.bool_)):
+        return 0
+    if isinstance(item, (Handle, jax.Array, np.ndarray)) and is_mask(item):
+        return len(item.shape)  # type: ignore[union-attr]
+    return 1
+
+
+def is_mask(item: Any) -> bool:
+    """Say whether an array is boolean."""
+    aval = item._place.kind.aval if isinstance(item, Handle) else item
+    return bool(aval.dtype == np.bool_)
+
+
+def _without_ellipsis(items: tuple[Any, ...], shape: tuple[int, ...]) -> list[Any]:
+    """Replace the ellipsis (or the missing end) by whole slices."""
+    used = sum(map(_axes, items))
+    if used > len(shape):
+        msg = f"too many indices: {used} for a Variable with {len(shape)} axes (shape {shape})"
+        raise TapeIndexError(msg)
+    dots = [i for i, item in enumerate(items) if item is Ellipsis]
+    if len(dots) > 1:
+        msg = "an index can have one Ellipsis ('...') only"
+        raise TapeIndexError(msg)
+    at = dots[0] if dots else len(items)
+    return [*items[:at], *[slice(None)] * (len(shape) - used), *items[at + 1 :]]
+
+
+def _read(spec: tuple[Any, ...], x: Any, *starts: Any) -> Any:
+    axes = [s for s in spec if s != "new"]
+    sizes = [s if isinstance(s, int) else 1 if s == "at" else n for s, n in zip(axes, x.shape, strict=True)]
+    if starts:
+        it = iter(starts)
+        zero = np.int32(0)
+        x = lax.dynamic_slice(x, [zero if isinstance(s, tuple) else next(it) for s in axes], sizes, **KNOWN_POSITIVE)
+    lows, highs, strides, flipped = [], [], [], []
+    for axis, (s, n) in enumerate(zip(axes, sizes, strict=True)):
+        low, high, stride = s if isinstance(s, tuple) else (0, n, 1)
+        if stride < 0:
+            count = len(range(low, high, stride))
+            low, high, stride = (low + (count - 1) * stride, low + 1, -stride) if count else (0, 0, 1)
+            flipped.append(axis)
+        lows.append(low)
+        highs.append(high)
+        strides.append(stride)
+    if any((low, high, stride) != (0, n, 1) for low, high, stride, n in zip(lows, highs, strides, x.shape, strict=True)):
+        x = lax.slice(x, lows, highs, strides)
+    if flipped:
+        x = lax.rev(x, flipped)
+    x = lax.squeeze(x, [i for i, s in enumerate(axes) if s == "at"])
+    return lax.expand_dims(x, [i for i, s in enumerate([s for s in spec if s != "at"]) if s == "new"])
+
+
+def expand(v: Any, index: Any, *, strict: bool) -> Any:
+    """Return an index of Variables, slices and new axes that JAX understands: masks as integers, positions as inputs."""
+    shape = v._place.kind.aval.shape
+    items = tuple(map(_as_item, index)) if type(index) is tuple else (_as_item(index),)
+    done: list[Any] = []
+    axis = 0
+    for item in _without_ellipsis(items, shape):
+        used = _axes(item)
+        if type(item) is int:
+            n = shape[axis]
+            done.append(_start(_position(item, n, axis)) if strict or -n <= item < n else item)
+        elif isinstance(item, slice):
+            _bounds(item, shape[axis])
+            done.append(slice(*[None if b is None else operator.index(b) for b in (item.start, item.stop, item.step)]))
+        elif used and isinstance(item, (Handle, jax.Array, np.ndarray)) and is_mask(item):
+            done.extend(_nonzero(item, shape[axis : axis + used], axis))
+        else:
+            done.append(item)
+        axis += used
+    return tuple(done) if len(done) != 1 else done[0]
+
+
+def _as_item(item: Any) -> Any:
+    if isinstance(item, (list, range)):
+        items = list(item)
+        if any(isinstance(x, (Handle, jax.Array)) for x in jax.tree.leaves(items, is_leaf=lambda x: isinstance(x, Handle))):
+            return call(jnp.asarray, "asarray", (items,), {})
+        array = np.asarray(items)
+        return array.astype(np.intp) if array.size == 0 else array
+    if isinstance(item, np.bool_):
+        return bool(item)
+    return int(item) if isinstance(item, np.integer) else item
+
+
+def _nonzero(mask: Any, shape: tuple[int, ...], axis: int) -> tuple[Any, ...]:
+    if mask.shape != shape:
+        msg = f"a boolean index of shape {mask.shape} does not fit axes {axis} to {axis + len(mask.shape) - 1} of shape {shape}"
+        raise TapeIndexError(msg)
+    values = look(mask) if isinstance(mask, Handle) else mask
+    if isinstance(values, jaxapi.Tracer):
+        msg = (
+            "a boolean mask as an index needs its values, which are not known inside a JAX transformation; use "
+            "tape.numpy.where(mask, x, y), or index outside"
+        )
+        raise ConcretizationError(msg)
+    return tuple(record.leaf(jnp.asarray(i.astype(np.int32))) for i in np.nonzero(np.asarray(values)))

@@ -1,0 +1,90 @@
+"""NumPy's protocols: ``np.sin(v)``, ``np.concatenate([v, w])`` and ``np.add.reduce(v)`` record the counterparts in :mod:`tape.numpy`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+from tape.errors import TapeTypeError, TapeValueError
+from tape.mirrored.mirror import on_values, variable
+from tape.recording.segment import Handle
+from tape.variables import updates
+
+__all__ = ["array_function", "array_ufunc"]
+
+
+_UNSUPPORTED = "has no counterpart in tape.numpy; pass .value or .detach() for a constant, or compose it of tape.numpy functions"
+
+
+_WRITERS = {"copyto": "x[...] = values, or pass .value", "putmask": "tape.numpy.where(mask, values, x)"}
+
+
+def _named(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name, None)
+
+
+def array_ufunc(_self: Any, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    """Record a NumPy ufunc, or one of its methods, on Variables.
+
+    Raises:
+        TapeTypeError: it has no counterpart, or an option that arrays which cannot be written to do not have.
+
+    """
+    name = ufunc.__name__
+    if method == "at":
+        return _at(name, *inputs)
+    if any(x is not None for x in options.pop("out", None) or ()):
+        msg = f"np.{name}: a result with Variables among the operands cannot be written into out=; take the result instead (x = np.{name}(...))"
+        raise TapeTypeError(msg)
+    fun = _named("tape.numpy", name) or _named("tape.scipy.special", name)
+    if method != "__call__":
+        fun = getattr(fun, method, None)
+    if fun is None:
+        msg = f"np.{name}{'' if method == '__call__' else '.' + method} {_UNSUPPORTED}"
+        raise TapeTypeError(msg)
+    if method == "__call__":
+        dtype = options.pop("dtype", None)
+        if options.pop("where", True) is not True:
+            msg = f"np.{name}: where= needs an array to write into; use tape.numpy.where(condition, result, other)"
+            raise TapeTypeError(msg)
+        if dtype is not None:
+            inputs = tuple(variable(x).astype(dtype) for x in inputs)
+        options.pop("casting", None)
+    return fun(*inputs, **options)
+
+
+def _at(name: str, target: Any, index: Any, *values: Any) -> None:
+    """Rebind ``target`` as ``target[index] = ...`` does."""
+    methods = {
+        "add": "add",
+        "subtract": "subtract",
+        "multiply": "multiply",
+        "divide": "divide",
+        "power": "power",
+        "minimum": "min",
+        "maximum": "max",
+    }
+    if not isinstance(target, Handle) or name not in methods:
+        msg = f"np.{name}.at: cannot write a Variable into {type(target).__name__}; use x.at[index].{methods.get(name, 'set')}(values)"
+        raise TapeTypeError(msg)
+    if target._place.kind.requires_grad and target._segment is None:
+        msg = f"np.{name}.at: x is a leaf that requires grad, so updating it would cut it from its gradient; use y = x.at[index].{methods[name]}(values)"
+        raise TapeValueError(msg)
+    updates.rebind(target, getattr(updates.At(target)[index], methods[name])(*values))
+
+
+def array_function(_self: Any, func: Any, _types: Any, args: Any, kwargs: Any) -> Any:
+    """Record a NumPy function on Variables; one without a counterpart may look at values, where no gradient is lost."""
+    module = (func.__module__ or "").replace("numpy", "tape.numpy", 1)
+    fun = _named(module, func.__name__) if module in {"tape.numpy", "tape.numpy.linalg", "tape.numpy.fft"} else None
+    if fun is not None:
+        return fun(*args, **kwargs)
+    if isinstance(kwargs.get("out"), np.ndarray):
+        msg = f"np.{func.__name__}: Variables cannot be written into out=; take the result instead"
+        raise TapeTypeError(msg)
+    if func.__name__ in _WRITERS:
+        msg = f"np.{func.__name__}: would write the values of a Variable into a NumPy array, or into a Variable; use {_WRITERS[func.__name__]}"
+        raise TapeTypeError(msg)
+    return on_values(func, f"np.{func.__name__}", args, kwargs)

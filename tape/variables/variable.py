@@ -1,0 +1,399 @@
+"""Variables: the handles that users hold.
+
+A Variable's value is immutable, the handle can be rebound (``v.value = x``, ``v[i] = y``).  Operators, methods and indexing record; what
+needs the value (``float``, printing, ``.value``) looks at it and so runs what is pending.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape import jaxapi
+from tape.errors import (
+    GradientDtypeError,
+    GradientShapeError,
+    TapeOverflowError,
+    TapeTypeError,
+    TapeValueError,
+    check_flag,
+)
+from tape.ops.kinds import Place, kind_of
+from tape.ops.pullback import differentiable
+from tape.programs.program import look, run_pending
+from tape.programs.staging import record_staged
+from tape.recording import boundary, record
+from tape.recording.immediate import record_at_once
+from tape.recording.leaves import made_leaf
+from tape.recording.record import handle, leaf
+from tape.recording.segment import LOCAL, Extra, Handle, end_of, extra_of, outside
+from tape.sweeps import differentiation, emission
+from tape.sweeps.handles import RemovableHandle
+from tape.sweeps.replay import is_plain, replayed
+from tape.sweeps.seeds import describe
+from tape.variables import cuts, methods, pytrees
+from tape.variables.conversion import Convertible, as_array, concrete
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Variable", "constant"]
+
+
+def _to_array(value: Any, where: str) -> Any:
+    """Return a JAX array (or tracer) of anything that a Variable can hold; NumPy arrays are copied."""
+    if isinstance(value, Handle):
+        return look(value)
+    if isinstance(value, jax.Array):
+        return value
+    try:
+        with jax.ensure_compile_time_eval():
+            return jnp.array(value)
+    except OverflowError as e:
+        msg = f"{where}: {e}; pass a NumPy scalar of a wider dtype, or a float"
+        raise TapeOverflowError(msg) from e
+    except (TypeError, ValueError) as e:
+        msg = f"{where}: {record.no_array(value, e)}"
+        raise TapeTypeError(msg) from e
+
+
+class Variable(Convertible):
+    """A value on the tape.
+
+    Args:
+        value: a number, nested lists, a NumPy array (copied), a JAX array, or a Variable (its value).
+        requires_grad: whether gradients are computed for it; None: True for floating and complex dtypes, else False.
+        name: shown in messages and pictures.
+
+    Raises:
+        TapeTypeError: ``requires_grad=True`` for an integer or boolean dtype, or no array can be made of ``value``.
+
+    Example:
+        >>> import tape
+        >>> x = tape.Variable([1.0, 2.0], name="x")
+        >>> y = (x * x).sum()
+        >>> y.backward()
+        >>> x.grad
+        Variable([2., 4.], dtype=float32)
+
+    """
+
+    __slots__ = ()
+
+    __array_priority__ = 1000
+
+    def __init__(self, value: Any, *, requires_grad: bool | None = None, name: str | None = None) -> None:
+        array = _to_array(value, "Variable")
+        able = differentiable(array)
+        if requires_grad is None:
+            requires_grad = able
+        check_flag("Variable", "requires_grad", requires_grad)
+        if requires_grad and not able:
+            msg = f"Variable: requires_grad=True needs a floating or complex dtype, got shape {array.shape}, dtype {array.dtype}; convert the value, for instance with .astype('float32')"
+            raise TapeTypeError(msg)
+        _check_name(name)
+        self._cell = [array]
+        self._segment = None
+        self._place = Place(-1, kind_of(jax.typeof(array), requires_grad=bool(requires_grad)))
+        self._extra = None
+        if name is not None:
+            self.name = name
+        if jaxapi.in_trace():
+            self._own_extra().inside = True
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a sweep computes a gradient for it."""
+        return self._place.kind.requires_grad
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no differentiable entry produced it."""
+        return self._segment is None or not self._place.kind.requires_grad
+
+    @property
+    def op(self) -> Any:
+        """The op that produced it, None for a leaf."""
+        if self.is_leaf or self._segment is None:
+            return None
+        return methods.producer(self._segment.state, self._place.slot)
+
+    @property
+    def name(self) -> str | None:
+        """Name shown in messages."""
+        return None if self._extra is None else self._extra.name
+
+    @name.setter
+    def name(self, name: str | None) -> None:
+        _check_name(name)
+        self._own_extra().name = name
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    # -- the value --------------------------------------------------------------------------------------------------
+
+    @property
+    def value(self) -> Any:
+        """The ``jax.Array``; looking at it runs what is pending.
+
+        Assigning replaces the value of a leaf by one of the same shape and dtype; entries recorded before keep the old one.
+        """
+        if LOCAL.glance is not None:
+            boundary.taking(self)
+        return as_array(look(self))
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        if not self.is_leaf:
+            msg = f"value: cannot assign to a Variable that an op produced ({describe(self)}); detach() it first, or assign to the leaf"
+            raise TapeValueError(msg)
+        array = _to_array(value, "value")
+        if array.shape != self.shape:
+            msg = f"value: cannot assign shape {array.shape} to a Variable of shape {self.shape}; make a new tape.Variable"
+            raise TapeValueError(msg)
+        if array.dtype != self.dtype:
+            msg = f"value: cannot assign dtype {array.dtype} to a Variable of dtype {self.dtype}; cast it with .astype({str(self.dtype)!r})"
+            raise TapeTypeError(msg)
+        boundary.check_no_leak("value", self, array)
+        place = Place(-1, kind_of(jax.typeof(array), requires_grad=self._place.kind.requires_grad))
+        self._segment, self._cell, self._place = None, [array], place  # at once, for the threads that share it
+
+    # -- gradients --------------------------------------------------------------------------------------------------
+
+    @property
+    def grad(self) -> Any:
+        """The gradient that sweeps have gathered (a Variable), or None.
+
+        Assigning None clears it; an array or Variable of the same shape and dtype replaces it, and is the seed of a non-leaf root.
+        """
+        if LOCAL.captures is not None:
+            boundary.reading_grad(self)
+        return None if self._extra is None else self._extra.grad
+
+    @grad.setter
+    def grad(self, gradient: Any) -> None:
+        if gradient is None:
+            self.zero_grad()
+            return
+        if not self.requires_grad:
+            msg = f"grad: a Variable that does not require grad ({describe(self)}) takes no gradient; make it with requires_grad=True"
+            raise TapeValueError(msg)
+        made = emission.share(gradient) if isinstance(gradient, Handle) else leaf(_to_array(gradient, "grad"))
+        if made.shape != self.shape:
+            msg = f"grad: cannot assign a gradient of shape {made.shape} to a Variable of shape {self.shape}"
+            raise GradientShapeError(msg)
+        if made.dtype != self.dtype:
+            msg = f"grad: cannot assign a gradient of dtype {made.dtype} to a Variable of dtype {self.dtype}; cast it with .astype({str(self.dtype)!r})"
+            raise GradientDtypeError(msg)
+        boundary.check_no_leak("grad", self, made)
+        extra = self._own_extra()
+        extra.grad, extra.assigned = made, True
+
+    def zero_grad(self) -> None:
+        """Forget the gathered gradient (set it to None)."""
+        boundary.writing(self)
+        if self._extra is not None:
+            self._extra.grad, self._extra.assigned = None, False
+
+    def backward(
+        self,
+        grad: Any = None,
+        *,
+        inputs: Any = None,
+        ignore: Any = (),
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+    ) -> None:
+        """Sweep back from this Variable; see :func:`tape.backward`."""
+        if (
+            is_plain(grad)
+            and inputs is None
+            and ignore.__class__ is tuple
+            and not ignore
+            and (retain_graph is None or retain_graph is False)
+            and create_graph is False
+            and replayed(self, grad)
+        ):
+            return
+        differentiation.backward(
+            self,
+            None if grad is None else [grad],
+            inputs=inputs,
+            ignore=ignore,
+            retain_graph=retain_graph,
+            create_graph=create_graph,
+        )
+
+    def requires_grad_(self, requires_grad: bool = True) -> Variable:
+        """Set the flag of a leaf and return self."""
+        check_flag("requires_grad_", "requires_grad", requires_grad)
+        if requires_grad and not differentiable(self._place.kind.aval):
+            msg = f"requires_grad_: needs a floating or complex dtype, got {describe(self)}"
+            raise TapeTypeError(msg)
+        if requires_grad and self.requires_grad:
+            return self
+        if not self.is_leaf:
+            msg = f"requires_grad_(False): only a leaf's flag can be cleared ({describe(self)} was produced by an op); use detach()"
+            raise TapeValueError(msg)
+        boundary.writing(self)
+        if not (requires_grad and made_leaf(self)):
+            value = look(self)
+            self._segment = None
+            self._cell = [value]
+            self._place = Place(-1, kind_of(self._place.kind.aval, requires_grad=requires_grad))
+        return self
+
+    def retain_grad(self) -> None:
+        """Have sweeps leave the gradient of this non-leaf in ``.grad``, adding over sweeps as leaves do."""
+        if not self.requires_grad:
+            msg = f"retain_grad: a Variable that does not require grad ({describe(self)}) gets no gradient"
+            raise TapeValueError(msg)
+        if self._segment is None or cuts.retain_cut(self):
+            return
+        refs = self._segment.retained.setdefault(self._place.slot, [])
+        if all(ref() is not self for ref in refs):
+            import weakref  # noqa: PLC0415
+
+            refs.append(weakref.ref(self))
+
+    def detach(self) -> Variable:
+        """Return a constant Variable of the same value, cut off from the tape."""
+        return methods.detach(self)  # type: ignore[no-any-return]
+
+    def unchain(self) -> None:
+        """Cut this Variable from its past: it becomes a leaf that requires grad as before.
+
+        Every sweep from now on ends here, also one that comes by what was computed from it before.  (The derivatives of a JAX
+        transformation that is running do so for later uses only.)
+
+        Raises:
+            TapeRuntimeError: a function is traced, and the Variable was computed outside of it.
+
+        Example:
+            >>> import tape
+            >>> x = tape.Variable(3.0)
+            >>> y = x * x
+            >>> z = y * y
+            >>> y.unchain()
+            >>> z.backward()
+            >>> x.grad is None, float(y.grad)
+            (True, 18.0)
+
+        """
+        cuts.unchain(self)
+
+    def unchain_backward(self) -> None:
+        """Cut everything before this Variable: it becomes a leaf, and sweeps from now on end at all results that led to it.
+
+        For truncated backpropagation through time: after ``loss.unchain_backward()``, or that of a state, what was kept for sweeps through
+        earlier steps is freed.  Variables between the leaves and this one keep their values; a sweep that comes to one of them leaves its
+        gradient there if it has ``retain_grad()``, or is asked for by ``inputs=`` or :func:`tape.gradients`.
+
+        Raises:
+            TapeRuntimeError: a function is traced, and the Variable was computed outside of it.
+
+        Example:
+            >>> import tape
+            >>> w = tape.Variable(2.0)
+            >>> state = w * w
+            >>> state.unchain_backward()
+            >>> (state * w).backward()
+            >>> float(w.grad)
+            4.0
+
+        """
+        cuts.unchain_backward(self)
+
+    def register_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
+        """Call ``hook(gradient)`` with this Variable's total gradient in every sweep; it may return a replacement.
+
+        Returns:
+            A handle whose ``remove()`` takes the hook away.
+
+        """
+        if not callable(hook):
+            msg = f"register_hook: the hook must be callable, got {type(hook).__name__}"
+            raise TapeTypeError(msg)
+        if not self.requires_grad:
+            msg = f"register_hook: a Variable that does not require grad ({describe(self)}) gets no gradient"
+            raise TapeValueError(msg)
+        end = record.node_of(self) if self._segment is None else end_of(self._segment, self._place.slot)
+        hooks = self._segment.hooks.setdefault(self._place.slot, {}) if end is None else end.hooks  # type: ignore[union-attr]
+        if LOCAL.captures is not None:
+            hook = LOCAL.captures.watched(self, hooks, hook)
+        return RemovableHandle(hooks, hook)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Variable], Any]) -> RemovableHandle:
+        """Call ``hook(variable)`` after a sweep has set this leaf's ``.grad``; returns a handle with ``remove()``."""
+        if not callable(hook):
+            msg = f"register_post_accumulate_grad_hook: the hook must be callable, got {type(hook).__name__}"
+            raise TapeTypeError(msg)
+        if not (self.requires_grad and self.is_leaf):
+            msg = f"register_post_accumulate_grad_hook: only a leaf that requires grad gathers .grad ({describe(self)})"
+            raise TapeValueError(msg)
+        hooks = self._own_extra().post_hooks
+        if LOCAL.captures is not None:
+            LOCAL.captures.registering(self, hooks)
+        return RemovableHandle(hooks, hook)
+
+    def _own_extra(self) -> Extra:
+        return extra_of(self)
+
+    # -- copies -----------------------------------------------------------------------------------------------------
+
+    def __copy__(self) -> Variable:
+        cell = [look(self)] if self._segment is None else self._cell  # the cell tells leaves apart
+        return handle(self._segment, self._place, cell)  # type: ignore[no-any-return]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
+        if not self.is_leaf:
+            msg = f"deepcopy: only leaves can be copied deeply ({describe(self)} was produced by an op); detach() it first"
+            raise TapeValueError(msg)
+        copied = Variable(look(self), requires_grad=self.requires_grad, name=self.name)
+        if self._place.kind.unrecorded:
+            copied._place = outside(self._place, self._segment)
+        if self.grad is not None:
+            copied.grad = self.grad.detach()
+        memo[id(self)] = copied
+        return copied
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        value = np.asarray(concrete(self, "pickle"))
+        gradient = None if self.grad is None else np.asarray(concrete(self.grad, "pickle"))
+        return (_restore, (value, self.requires_grad, self.name, gradient, self.weak_type))
+
+
+def _restore(value: Any, requires_grad: bool, name: str | None, gradient: Any, weak_type: bool) -> Variable:  # noqa: ARG001
+    restored = Variable(value, requires_grad=requires_grad, name=name)
+    if gradient is not None:
+        restored.grad = gradient
+    return restored
+
+
+def _check_name(name: Any) -> None:
+    if name is not None and not isinstance(name, str):
+        msg = f"Variable: name must be a string, got {type(name).__name__}"
+        raise TapeTypeError(msg)
+
+
+def constant(value: Any) -> Variable:
+    """Return a Variable that does not require grad.
+
+    Args:
+        value: as for :class:`Variable`.
+
+    Example:
+        >>> import tape
+        >>> tape.constant([1.0, 2.0]).requires_grad
+        False
+
+    """
+    return Variable(value, requires_grad=False)
+
+
+pytrees.register(Variable)
+record.connect(Variable, run_pending, record_at_once, record_staged)
