@@ -227,12 +227,13 @@ def _alone() -> Iterator[None]:
     That may be at any moment, also while an entry is being recorded: what is pending outside stays as it is.
     """
     glance, LOCAL.glance = LOCAL.glance, None
+    forward, LOCAL.forward = LOCAL.forward, None
     parked, LOCAL.segment = LOCAL.segment, no_segment
     try:
         with enable_grad():
             yield
     finally:
-        LOCAL.glance = glance
+        LOCAL.glance, LOCAL.forward = glance, forward
         segment = parked()
         LOCAL.segment = parked if segment is not None and segment.pending else no_segment
 

@@ -17,6 +17,7 @@ from tape.functions.context import Context
 from tape.functions.custom_derivatives import as_jax_function
 from tape.functions.definitions import check_arity, check_call, check_class, check_defined
 from tape.functions.entries import entry_op, record_entry
+from tape.functions.reads import Reads
 from tape.functions.returned import outputs_of
 from tape.functions.tracking import Arguments
 from tape.recording import boundary
@@ -58,6 +59,7 @@ class Function:
             call: the forward returned something else than arrays.  Nothing was recorded then.
         RuleError: in a sweep, which changes nothing then: the backward returned the wrong number of gradients; or a ``vmap`` returned no batch;
         GradientShapeError, GradientDtypeError: or one of the wrong shape, dtype or type.
+        LostGradientError: at a call, while gradients are recorded: an output was computed of a Variable with a gradient that is no argument.
         UnrecordedGradientError: a second derivative would be lost.
 
     Example:
@@ -130,20 +132,22 @@ class Function:
     @classmethod
     def _call(cls, ctx: Context, arguments: Arguments) -> Any:
         """Run the forward, and record its outputs where gradients are wanted."""
-        mode = LOCAL.mode
-        glance = LOCAL.glance
+        mode, glance, outer = LOCAL.mode, LOCAL.glance, LOCAL.forward
         try:
             LOCAL.glance = ctx
             if mode == RECORD:
+                LOCAL.forward = reads = Reads()
                 set_mode(SWEEP)
             result = cls.forward(ctx, *arguments.args, **arguments.kwargs)
             outputs, tree = outputs_of(cls, result)
+            if mode == RECORD:
+                reads.check(cls, arguments.inputs, outputs, {id(v._cell) for v in ctx._constants})
         except TypeError as error:
             check_call(cls, error, arguments.args, arguments.kwargs)
             raise
         finally:
+            LOCAL.glance, LOCAL.forward = glance, outer
             set_mode(mode)
-            LOCAL.glance = glance
         made = outputs
         inputs = arguments.inputs
         if LOCAL.captures is not None or any(boundary.is_traced(v) for v in inputs):

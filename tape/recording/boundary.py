@@ -26,6 +26,7 @@ __all__ = [
     "check_no_leak",
     "gone",
     "is_traced",
+    "made",
     "reading_grad",
     "refusing_captures",
     "taking",
@@ -96,6 +97,12 @@ def reading_grad(variable: Handle) -> None:
     while captures is not None:
         captures.reading_grad(variable)
         captures = captures.outer
+
+
+def made(leaf: Handle) -> None:
+    """Tell the forward of a ``tape.Function`` that is running of a leaf that is made in it."""
+    if LOCAL.forward is not None:
+        LOCAL.forward.leaf(leaf._cell)
 
 
 def taking(variable: Handle) -> None:

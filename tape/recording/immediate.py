@@ -28,7 +28,10 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     for v in inputs:
         if LOCAL.lifting is not None:
             boundary.captured(v)
-        slots.append(place_in(segment, v if captures is None else captures.inside(v)))
+        inner = v if captures is None else captures.inside(v)
+        if inner is not v and LOCAL.forward is not None:
+            LOCAL.forward.stands(v._cell, inner._cell)
+        slots.append(place_in(segment, inner))
     child = first_meeting(segment, op, (op, *slots))
     segment.state = child
     values = {p.slot: c[0] for p, c in zip([s.place for s in child.path() if s.kernel is None and s.place], segment.leaves, strict=True)}
@@ -51,6 +54,8 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
         cell = [value]
         if captures is not None:
             captures.adopt(cell)
+        if LOCAL.forward is not None:
+            LOCAL.forward.result(cell, segment, place.slot)
         if differentiable:
             segment.saved[place.slot] = cell
         elif place.kind.unrecorded:  # so short a structure is met everywhere, and the segment is not held

@@ -107,7 +107,9 @@ def handle(segment: Segment | None, place: Place, cell: Cell) -> Any:
 
 def leaf(value: Any, *, requires_grad: bool = False, unrecorded: bool | str = False) -> Any:
     """Make a Variable that no entry produced, of an array or tracer."""
-    return handle(None, Place(-1, kind_of(jax.typeof(value), requires_grad=requires_grad, unrecorded=unrecorded)), [value])
+    made = handle(None, Place(-1, kind_of(jax.typeof(value), requires_grad=requires_grad, unrecorded=unrecorded)), [value])
+    boundary.made(made)
+    return made
 
 
 def constant(value: Any) -> Any:
@@ -211,6 +213,8 @@ def _enter(segment: Segment, variable: Handle) -> int:
     if child is None:
         child = state.leaf(kind)
     slot: int = child.slots[0]
+    if LOCAL.forward is not None:
+        LOCAL.forward.enters(segment, slot, cell, origin, place)
     if kind.requires_grad:
         if origin is not None:
             end = end_of(origin, place.slot)

@@ -260,6 +260,7 @@ class _Local(threading.local):
         self.glance: Any = (
             None  # the context of the tape.Function whose Python is running: whether it looked at values (tape.recording.boundary)
         )
+        self.forward: Any = None  # what the forward of a tape.Function that is running reads and makes (tape.functions.reads)
         self.linear = False  # the sweep that is being written is differentiated by its seeds only
         self.staged: list[Callable[[], Segment | None]] = []  # pending segments of the JAX transformations that are running
         self.observer: Any = None  # the op hooks that are active (tape.sweeps.observing)

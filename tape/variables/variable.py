@@ -99,6 +99,7 @@ class Variable(Convertible):
         self._segment = None
         self._place = Place(-1, kind_of(jax.typeof(array), requires_grad=bool(requires_grad)))
         self._extra = None
+        boundary.made(self)
         if name is not None:
             self.name = name
         if jaxapi.in_trace():
@@ -241,10 +242,9 @@ class Variable(Convertible):
             raise TapeValueError(msg)
         boundary.writing(self)
         if not (requires_grad and made_leaf(self)):
-            value = look(self)
-            self._segment = None
-            self._cell = [value]
+            self._cell, self._segment = [look(self)], None
             self._place = Place(-1, kind_of(self._place.kind.aval, requires_grad=requires_grad))
+            boundary.made(self)
         return self
 
     def retain_grad(self) -> None:

@@ -1,0 +1,241 @@
+"""Contract 26: what the forward of a ``tape.Function`` reads without being given it is refused, for its gradient would be lost silently."""
+
+import contextlib
+
+import jax
+import numpy as np
+import pytest
+
+import tape
+import tape.lax
+import tape.numpy as tnp
+from tape.errors import LostGradientError
+
+A, B = np.array([1.0, -2.0, 0.5], np.float32), np.array([3.0, 0.25, -1.0], np.float32)
+W = tape.Variable(B, name="weight")
+
+
+def make(forward, backward=lambda ctx, g: g):
+    return type("Made", (tape.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
+
+
+class Holder:
+    """What a forward may hold Variables by."""
+
+    weight = W
+
+
+def after_a_look(ctx, x):
+    h = x * W
+    float(h.sum())
+    return h + 1
+
+
+def before_a_look(ctx, x):
+    float(x.sum())
+    return x * W
+
+
+def recorded(ctx, x):
+    with tape.enable_grad():
+        return x * W
+
+
+def scanned(ctx, x):
+    return tape.lax.scan(lambda c, r: (c * W, r), x, x)[0]
+
+
+def by_another(ctx, x):
+    return make(lambda ctx, x: x * W).apply(x) + 1
+
+
+def by_another_recorded(ctx, x):
+    with tape.enable_grad():
+        return make(lambda ctx, x, w: x * w).apply(x, W)
+
+
+READ = {
+    "a closure": lambda ctx, x: x * W,
+    "an attribute": lambda ctx, x: x * Holder.weight,
+    "a method": lambda ctx, x: x.at[0].set(W[1]),
+    "through other ops": lambda ctx, x: tnp.exp(x) + tnp.tanh(tnp.sin(W * 2)).sum(),
+    "the value looked at": after_a_look,
+    "an argument looked at": before_a_look,
+    "under enable_grad": recorded,
+    "in a callable": scanned,
+    "in another Function": by_another,
+    "as the argument of another Function": by_another_recorded,
+    "the output itself": lambda ctx, x: (x * 2, W),
+    "in the second output": lambda ctx, x: (x * 2, (x * W).sum()),
+    "through stop_gradient of something else": lambda ctx, x: tape.stop_gradient(W) * W + x,
+}
+
+
+@pytest.fixture(params=["lazy", "eager"])
+def tier(request):
+    with tape.eager() if request.param == "eager" else contextlib.nullcontext():
+        yield request.param
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("given", ["leaf", "result", "constant"])
+@pytest.mark.parametrize("name", READ)
+def test_contract_26_a_variable_that_is_read_and_not_given_is_refused(name, given):
+    """At every meeting of the structure, before anything is recorded; other arguments keep their gradients."""
+    refused = make(READ[name])
+    for _ in range(3):
+        x = tape.Variable(A)
+        y = {"leaf": x, "result": x * 2, "constant": x.detach()}[given]
+        with pytest.raises(
+            LostGradientError, match=r"Made\.forward reads a Variable .*(shape \(3,\)|shape \(\)), dtype float32\).*Made\.apply"
+        ):
+            refused.apply(y)
+        assert (x * 2).requires_grad  # the mode is as it was
+        (x * 3).sum().backward()
+        np.testing.assert_array_equal(x.grad.value, 3 + 0 * A)
+
+
+def test_contract_26_the_message_names_the_variable_and_the_line():
+    def forward(ctx, x):
+        return tnp.arctan2(x, W)  # the line is that of the first recording of a structure
+
+    line = forward.__code__.co_firstlineno + 1
+    for _ in range(2):
+        with pytest.raises(
+            LostGradientError, match=rf"'weight' that requires grad \(shape \(3,\), dtype float32\) at .*test_reads\.py:{line} "
+        ):
+            make(forward).apply(tape.Variable(A))
+    gradient = tape.gradients((W * W).sum(), W)
+    with pytest.raises(LostGradientError, match="whose own derivative was not recorded"):
+        make(lambda ctx, x: x * gradient).apply(tape.Variable(A))
+
+
+@pytest.mark.parametrize("held", ["leaf", "pending", "looked at"])
+def test_contract_26_a_result_from_outside_is_refused(held):
+    for _ in range(3):
+        h = W if held == "leaf" else W * 2
+        if held == "looked at":
+            float(h.sum())
+        x = tape.Variable(A)
+        for refused in (lambda ctx, x, h=h: x * h, lambda ctx, x, h=h: h, lambda ctx, x, h=h: x * h[0]):
+            with pytest.raises(LostGradientError, match=r"shape \(3,\)"):
+                make(refused).apply(x)
+
+
+def leaf_inside(ctx, x):
+    v = tape.Variable(x.value)
+    with tape.enable_grad():
+        slope = tape.gradients((v * v).sum(), v)
+    return slope + x * 0
+
+
+def pending_leaf_inside(ctx, x):
+    v = (x * 2).detach().requires_grad_()
+    with tape.enable_grad():
+        slope = tape.gradients((v * v).sum(), v)
+    return slope * x
+
+
+def not_recorded(ctx, x):
+    with tape.no_grad():
+        h = W * 2
+    return x * h
+
+
+def in_a_look(ctx, x):
+    return x * 2 if float(W[0]) > 0 else x
+
+
+def unchained(ctx, x):
+    h = W * 2
+    h.unchain()
+    return x * h
+
+
+def rebound(ctx, x):
+    h = x * 1
+    h[0] = 5.0
+    return h
+
+
+def constant_output(ctx, x):
+    h = W * x
+    ctx.mark_non_differentiable(h)
+    return x * 2, h
+
+
+READ_RIGHTLY = {
+    "detached": lambda ctx, x: x * W.detach(),
+    "detached later": lambda ctx, x: x * (W * 2).detach(),
+    "stopped": lambda ctx, x: x * tape.stop_gradient(W),
+    "by its value": lambda ctx, x: x * W.value,
+    "under no_grad": not_recorded,
+    "looked at": in_a_look,
+    "compared": lambda ctx, x: tnp.where(W > 0, x, 2.0),
+    "kept, not used": lambda ctx, x: ctx.save_for_backward(W) or x * 2,
+    "unchained": unchained,
+    "in an output that is a constant": constant_output,
+    "only its shape": lambda ctx, x: x * W.size,
+    "nothing": lambda ctx, x: x,
+    "a transform inside": lambda ctx, x: tape.grad(lambda v: (v * v).sum())(x),
+    "a leaf made inside": leaf_inside,
+    "a pending leaf made inside": pending_leaf_inside,
+    "an index assigned": rebound,
+    "another Function": lambda ctx, x: make(lambda ctx, x: x * x).apply(x),
+}
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("given", ["leaf", "result", "constant"])
+@pytest.mark.parametrize("name", READ_RIGHTLY)
+def test_contract_26_constants_and_leaves_of_its_own_are_no_alarm(name, given):
+    def ones(ctx, g, *rest):
+        return g
+
+    for _ in range(3):
+        x = tape.Variable(A)
+        y = {"leaf": x, "result": x * 2, "constant": x.detach()}[given]
+        out = make(READ_RIGHTLY[name], ones).apply(y)
+        out = out[0] if isinstance(out, tuple) else out
+        assert out.requires_grad == (given != "constant")
+        if given != "constant":
+            out.backward(A)
+            np.testing.assert_array_equal(x.grad.value, A * (2 if given == "result" else 1))
+
+
+@pytest.mark.parametrize("name", ["a closure", "through other ops", "under enable_grad", "in the second output"])
+def test_contract_26_in_compiled_functions_and_under_jax(name):
+    refused = make(READ[name])
+
+    def f(x):
+        out = refused.apply(x)
+        return out[0].sum() if isinstance(out, tuple) else out.sum()
+
+    x = tape.Variable(A)
+    for attempt in (
+        lambda: tape.jit(f)(x),
+        lambda: tape.jit(lambda x: tape.gradients(f(x), x))(x),
+        lambda: tape.gradients(tape.checkpoint(f)(x), x),
+        lambda: tape.grad(f)(A),
+        lambda: tape.jacrev(f)(A),
+        lambda: jax.grad(lambda a: f(tape.constant(a)).value)(A),
+        lambda: jax.jit(lambda a: f(tape.constant(a)).value)(A),
+        lambda: jax.vmap(lambda a: f(tape.constant(a)).value)(np.stack([A, B])),
+    ):
+        with pytest.raises(LostGradientError, match=r"Made\.forward reads a Variable"):
+            attempt()
+
+
+def test_contract_26_a_captured_variable_may_be_given_in_a_compiled_function():
+    times = make(lambda ctx, x, w: ctx.save_for_backward(x, w) or x * w, lambda ctx, g: (g * ctx.saved[1], g * ctx.saved[0]))
+    w = tape.Variable(B)
+    for _ in range(3):
+        x = tape.Variable(A)
+        found = tape.gradients(tape.jit(lambda x: times.apply(x, w).sum())(x), (x, w))
+        for g, expected in zip(found, (B, A), strict=True):
+            np.testing.assert_array_equal(g.value, expected)
+
+
+def test_a_forward_that_is_not_differentiated_may_read_anything():
+    with tape.no_grad():
+        np.testing.assert_array_equal(make(READ["a closure"]).apply(tape.Variable(A)).value, A * B)
