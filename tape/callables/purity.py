@@ -115,7 +115,7 @@ def is_library(file: str) -> bool:
 
 
 def _places() -> tuple[str, ...]:
-    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - as code objects have it
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - as code objects have it
     interop = os.path.join(os.path.dirname(here), "interop")  # noqa: PTH118, PTH120
     return (here + os.sep, interop + os.sep, os.path.dirname(jax.__file__) + os.sep)  # noqa: PTH120
 
