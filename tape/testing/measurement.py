@@ -17,17 +17,11 @@ if TYPE_CHECKING:
 
     from tape.testing.precise import Precise
 
-__all__ = ["Measurement", "bracket", "stack", "user_rules"]
+__all__ = ["Measurement", "bracket", "user_rules"]
 
 BASIS = 64  # a gradient of so many elements can be had by forward mode, one element at a time
 TERMS = 1 << 12  # outputs that are kept apart
 _STEPS = np.concatenate([[0.0], STEPS, -STEPS])
-SLOTS = 4  # directions measured at once
-
-
-def stack(lists: Sequence[list[Any]]) -> list[Any]:
-    """Stack lists of arrays element by element."""
-    return [np.stack(arrays) for arrays in zip(*lists, strict=True)]
 
 
 class Measurement:
@@ -97,16 +91,18 @@ class Measurement:
         return g
 
     def compare(self, points: Sequence[list[Any]], cts: Sequence[list[Any]]) -> dict[str, list[np.ndarray]]:
-        """Return reference and rule, values and gradients, for each point with its cotangent."""
+        """Return reference and rule, values and gradients, for each point with its cotangent.
+
+        The points are gone through one by one: a loop inside the program would take longer to compile than it saves.
+        """
         if self._first is None:
             assert self.rule is not None
             kind = (self._kind, self.mode, self._outputs)
-            self._first = Program(kind, lambda batch: jax.lax.map(self._compared, batch), [*self._parts, self.rule])
-        found = self._first((stack(points), stack(cts)))
-        return {k: [np.asarray(a) for a in v] for k, v in found.items()}
+            self._first = Program(kind, self._compared, [*self._parts, self.rule])
+        rows = [self._first(x, ct) for x, ct in zip(points, cts, strict=True)]
+        return {key: [np.stack(column) for column in zip(*[row[key] for row in rows], strict=True)] for key in rows[0]}
 
-    def _compared(self, item: Any) -> dict[str, Any]:
-        xs, cts = item
+    def _compared(self, xs: Any, cts: Any) -> dict[str, Any]:
         ys, r = self.reference(xs, cts)
         assert self.rule is not None
         found = self.rule(*xs, *cts)
@@ -114,34 +110,25 @@ class Measurement:
 
     def slopes(self, tasks: Sequence[tuple[list[Any], list[Any], list[Any]]]) -> list[Any]:
         """Estimate derivatives of ``<ct, f>`` for tasks (point, direction, cotangent): two-sided, the largest and the smallest one-sided."""
-        if not tasks:
-            return []
-        if len(tasks) > SLOTS:
-            return [*self.slopes(tasks[:SLOTS]), *self.slopes(tasks[SLOTS:])]
-        padded = [*tasks, *[tasks[-1]] * (SLOTS - len(tasks))]
-        arrays = [stack([t[i] for t in padded]) for i in range(3)]
-        terms, sizes = (np.asarray(a) for a in self._slopes(*arrays, _STEPS))  # (task, step, term), (task,)
-        return [bracket(terms[i], 4 * self.eps * float(sizes[i])) for i in range(len(tasks))]
+        found = []
+        for task in tasks:
+            terms, size = (np.asarray(a) for a in self._slopes(*task, _STEPS))  # (step, term), ()
+            found.append(bracket(terms, 4 * self.eps * float(size)))
+        return found
 
     def prepare(self, point: list[Any], cotangent: list[Any]) -> None:
         """Have the program of :meth:`slopes` compiled in the background for arguments of these shapes."""
-        points, cotangents = ([jax.ShapeDtypeStruct((SLOTS, *a.shape), a.dtype) for a in x] for x in (point, cotangent))
-        self._slopes.prepare(points, points, cotangents, _STEPS)
+        self._slopes.prepare(point, point, cotangent, _STEPS)
 
-    def _along(self, points: Any, directions: Any, cotangents: Any, steps: Any) -> Any:
-        def one(item: Any) -> Any:
-            xs, vs, cts = item
+    def _along(self, xs: Any, vs: Any, cts: Any, steps: Any) -> Any:
+        def at(t: Any) -> Any:
+            ys = self.value(*[x + t * v for x, v in zip(xs, vs, strict=True)])
+            flat = jnp.concatenate([jnp.ravel((c * y).real) for c, y in zip(cts, ys, strict=True)])
+            size = jnp.sum(jnp.abs(flat))
+            return (flat if flat.size <= TERMS else jnp.sum(flat)[None]), size
 
-            def at(t: Any) -> Any:
-                ys = self.value(*[x + t * v for x, v in zip(xs, vs, strict=True)])
-                flat = jnp.concatenate([jnp.ravel((c * y).real) for c, y in zip(cts, ys, strict=True)])
-                size = jnp.sum(jnp.abs(flat))
-                return (flat if flat.size <= TERMS else jnp.sum(flat)[None]), size
-
-            terms, sizes = jax.lax.map(at, steps)
-            return terms, sizes[0]
-
-        return jax.lax.map(one, (points, directions, cotangents))
+        terms, sizes = jax.lax.map(at, steps)
+        return terms, sizes[0]
 
 
 def bracket(terms: np.ndarray, noise: float) -> tuple[Estimate, Estimate, Estimate]:
