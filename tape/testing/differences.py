@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["STEPS", "Estimate", "derivatives"]
+__all__ = ["STEPS", "Estimate", "curvature", "derivatives"]
 
 RATIO = 1 / 3
 STEPS = 0.06 * RATIO ** np.arange(18)  # relative to the size of what is stepped over: from 6 % to 5e-10
@@ -66,6 +66,21 @@ def derivatives(middle: Any, right: np.ndarray, left: np.ndarray, noise: Any) ->
             _extrapolated((right - middle) / steps, noise, RATIO, RATIO),
             _extrapolated((middle - left) / steps, noise, RATIO, RATIO),
         )
+
+
+def curvature(middle: Any, right: np.ndarray, left: np.ndarray, noise: Any) -> Estimate:
+    """Estimate the second derivative from values at :data:`STEPS` to the right and to the left; arguments as for :func:`derivatives`.
+
+    Example:
+        >>> import numpy as np
+        >>> found = curvature(1.0, np.exp(STEPS), np.exp(-STEPS), 1e-16)
+        >>> bool(abs(found.value - 1) < 1e-8)
+        True
+
+    """
+    steps = STEPS.reshape(-1, *[1] * (np.ndim(right) - 1))
+    with np.errstate(invalid="ignore", over="ignore"):
+        return _extrapolated((right + left - 2 * middle) / steps**2, 4 * noise / steps**2, RATIO**2, RATIO**2)
 
 
 def _extrapolated(column: np.ndarray, rounding: np.ndarray, first: float, factor: float) -> Estimate:

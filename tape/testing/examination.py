@@ -12,9 +12,11 @@ import numpy as np
 
 from tape import jaxapi
 from tape.testing import judgement, native, second, transformed
+from tape.testing.linearity import check_linear
 from tape.testing.measurement import BASIS, Measurement, user_rules
 from tape.testing.precise import Precise
 from tape.testing.probes import FAR, NUDGE, Probes, scale_of
+from tape.testing.steadiness import check_steady
 from tape.testing.untraced import Untraced
 
 if TYPE_CHECKING:
@@ -94,9 +96,6 @@ class Examination:
     def run(self) -> None:
         """Measure and judge, from what is surest to what builds on it."""
         subject = self.subject
-        if not all(bool(jnp.all(jnp.isfinite(y))) for y in subject.values):
-            self.doubt(None, "first", "the function's value is not finite at the given point")
-            return
         try:
             self.value_jaxpr, shapes = jaxapi.trace(subject.primal, *self.traced)
             self.shapes = list(shapes)
@@ -104,6 +103,7 @@ class Examination:
             self.untraced = True
             self.shapes = list(subject.outputs)
             self.notes.append(f"JAX cannot trace the function ({type(e).__name__}): its values alone were asked")
+        check_steady(self)
         self.explore = self.untraced or bool(user_rules(self.value_jaxpr)) or subject.kind == "tape" or subject.own_vjp is not None
         self.probes = Probes(subject.leaves, subject.outputs, self.seed, explore=self.explore)
         self.nearby = next(b for b, pair in enumerate(self.probes.pairs) if pair.point == 1)
@@ -112,8 +112,8 @@ class Examination:
             self.value = Precise(self.value_jaxpr)
             self.measurement: Any = Measurement(self.value, len(self.shapes), kind="first", parts=[self.value])
             self.measurement.prepare(self.probes.points[0], self.probes.cotangents[0])  # while the rule runs op by op
-        eager = native.differentiate(self) if self.explore else None
-        if self.failed:
+        eager = native.differentiate(self) if self.explore and not self.failed else None
+        if self.findings:
             return
         try:
             self._measure()
@@ -121,6 +121,8 @@ class Examination:
             self.raises(e)
             return
         self._check_first(eager)
+        if 0 not in self.seen:
+            return
         if not self.failed and self.explore:
             transformed.check_forward(self)
             transformed.check_vmap(self)
@@ -129,13 +131,34 @@ class Examination:
 
     def _measure(self) -> None:
         """Prepare what computes rule and reference."""
-        subject, n = self.subject, len(self.subject.leaves)
         if self.untraced:
-            self.measurement = Untraced(subject.pull, subject.primal, self.seed)
+            self.measurement = Untraced(self.subject.pull, self.subject.primal, self.seed)
             return
-        rule, _ = jaxapi.trace(lambda *a: tuple(itertools.chain(*subject.pull(a[:n], a[n:]))), *self.traced, *self.shapes)
+        rule, _ = jaxapi.trace(self._pulled, *self.traced, *self.shapes)
         self.rule = self.measurement.rule = Precise(rule)
+        self.measurement.believed, self.measurement.ruled = self._believed(), self.explore
         self._check_structure()
+
+    def _pulled(self, *a: Any) -> tuple[Any, ...]:
+        n = len(self.traced)
+        return tuple(itertools.chain(*self.subject.pull(a[:n], a[n:])))
+
+    def _believed(self) -> Precise | None:
+        """Choose the reference: where JAX derives a function without rules of its own, or is taken at its word, a second look is in vain."""
+        subject, n = self.subject, len(self.traced)
+        if not self.explore:
+            return self.rule
+        if "numeric" in self.against:
+            return None
+        if subject.kind == "jax" and subject.own_vjp is None:
+            return self.rule
+        function = jaxapi.jaxpr_as_fun(self.value_jaxpr)
+
+        def derived(*a: Any) -> Any:
+            ys, back = jax.vjp(function, *a[:n])
+            return (*ys, *back(list(a[n:])))
+
+        return Precise(jaxapi.trace(derived, *self.traced, *self.shapes)[0])
 
     @property
     def failed(self) -> bool:
@@ -149,6 +172,10 @@ class Examination:
     def fail(self, argument: int | None, kind: str, message: str, **details: Any) -> None:
         """Note something that is wrong."""
         self.findings.append(Finding(kind, argument, "fail", message, **details))
+
+    def infinite(self) -> None:
+        """Note that there is no value at the given point."""
+        self.doubt(None, "first", "the function's value is not finite at the given point")
 
     def raises(self, error: Exception) -> None:
         """Note that the derivative cannot be computed: a fault of the rule where there is one."""
@@ -169,15 +196,13 @@ class Examination:
 
     def _check_structure(self) -> None:
         """A cotangent has its primal's shape and dtype."""
-        n = len(self.subject.leaves)
         try:
             same = all(x.dtype == t.dtype for x, t in zip(self.subject.leaves, self.traced, strict=True))
-            found: Any = self.rule.closed.out_avals[len(self.shapes) :]
-            if not same:
-                _, found = jaxapi.trace(lambda *a: tuple(self.subject.pull(a[:n], a[n:])[1]), *self.subject.leaves, *self.subject.outputs)
+            self.native_rule = self.rule.closed if same else jaxapi.trace(self._pulled, *self.subject.leaves, *self.subject.outputs)[0]
         except Exception as e:  # noqa: BLE001 - as above
             self.raises(e)
             return
+        found: Any = self.native_rule.out_avals[len(self.shapes) :]
         for k, (g, x) in enumerate(zip(found, self.subject.leaves, strict=True)):
             if g.shape != x.shape or g.dtype != x.dtype:
                 message = f"the cotangent has dtype {g.dtype} and shape {g.shape}, its primal {x.dtype} and {x.shape}"
@@ -216,11 +241,16 @@ class Examination:
             self.rtol = max(self.rtol, 200 * m.eps)
         self.found = found
         self.seen = [b for b in range(len(self.probes.pairs)) if all(np.all(np.isfinite(y[2 * b])) for y in found["y"])]
+        if eager is None and 0 not in self.seen:
+            self.infinite()
+            return
         self._check_values()
         suspects = self._suspects()
         if eager is not None:
             native.compare(self, eager, {s.argument for s in suspects})
         judgement.judge(self, suspects)
+        if self.explore and m.believed is not None:
+            check_linear(self)
         if eager is not None and not self.failed:
             native.alone(self)
         if not self.failed and "numeric" in self.against:

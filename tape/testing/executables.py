@@ -135,7 +135,7 @@ class Program:
                 part.consts = given
 
 
-def signature(jaxpr: Any) -> Hashable:
+def signature(jaxpr: Any) -> tuple[Hashable, ...]:
     """Return what a jaxpr computes, as a key: equal keys mean equal results (rules of derivatives are left out)."""
     numbers: dict[Any, int] = {}
 

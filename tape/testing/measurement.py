@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape.testing.differences import STEPS, Estimate, derivatives
+from tape.testing.differences import STEPS, Estimate, curvature, derivatives
 from tape.testing.executables import Program
 from tape.testing.precise import RULE_PRIMITIVES, equations
 
@@ -33,6 +33,9 @@ class Measurement:
 
     Attributes:
         rule: the derivative under test in double precision.
+        believed: a derivative with all its rules, values and gradients, that is the reference; the one under test itself where that is
+            JAX's own. None: the reference is JAX's derivative of the bare function.
+        ruled: whether a rule of the user's could return another value than the function.
         value: the function in double precision, without its rules.
         mode: whether the reference is computed in reverse or, where JAX has no reverse mode, in forward mode.
         eps: how exact values are.
@@ -50,6 +53,8 @@ class Measurement:
         parts: Sequence[Precise],
     ) -> None:
         self.rule = rule
+        self.believed: Precise | None = None
+        self.ruled = False
         self._reference = reference
         self._kind = kind
         self._parts = parts
@@ -66,6 +71,8 @@ class Measurement:
 
     def reference(self, xs: Sequence[Any], cts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """JAX's derivative of the bare function, unless another is given."""
+        if self.believed is not None:
+            return self._split(self.believed(*xs, *cts))
         if self._reference is not None:
             return self._reference(xs, cts)  # type: ignore[no-any-return]
         if self.mode == "reverse":
@@ -97,16 +104,31 @@ class Measurement:
         """
         if self._first is None:
             assert self.rule is not None
-            kind = (self._kind, self.mode, self._outputs)
-            self._first = Program(kind, self._compared, [*self._parts, self.rule])
+            own = self.believed is self.rule
+            kind = (self._kind, self.mode, self.believed is None, own, self.ruled, self._outputs)
+            parts = [self.rule] if own and not self.ruled else [*self._parts, self.rule, *([self.believed] if self.believed else [])]
+            self._first = Program(kind, self._compared, parts)
         rows = [self._first(x, ct) for x, ct in zip(points, cts, strict=True)]
+        if self.believed is self.rule:
+            rows = [{"y": row["rule_y"], **row, "r": row["g"]} for row in rows]
         return {key: [np.stack(column) for column in zip(*[row[key] for row in rows], strict=True)] for key in rows[0]}
 
     def _compared(self, xs: Any, cts: Any) -> dict[str, Any]:
-        ys, r = self.reference(xs, cts)
         assert self.rule is not None
-        found = self.rule(*xs, *cts)
-        return {"y": list(ys), "r": r, "rule_y": list(found[: self._outputs]), "g": list(found[self._outputs :])}
+        own, g = self._split(self.rule(*xs, *cts))
+        if self.believed is self.rule:
+            return {"rule_y": own, "g": g} | ({"y": self.value(*xs)} if self.ruled else {})
+        ys, r = self.reference(xs, cts)
+        return {"y": list(ys), "r": r, "rule_y": own, "g": g}
+
+    def _split(self, found: list[Any]) -> tuple[list[Any], list[Any]]:
+        return found[: self._outputs], found[self._outputs :]
+
+    def curvature(self, xs: list[Any], vs: list[Any], cts: list[Any]) -> Estimate:
+        """Estimate the second derivative of ``<ct, f>`` along a direction."""
+        terms, size = (np.asarray(a) for a in self._slopes(xs, vs, cts, _STEPS))
+        n, total = len(STEPS), terms.sum(axis=1)
+        return curvature(total[0], total[1 : n + 1], total[n + 1 :], 4 * self.eps * float(size))
 
     def slopes(self, tasks: Sequence[tuple[list[Any], list[Any], list[Any]]]) -> list[Any]:
         """Estimate derivatives of ``<ct, f>`` for tasks (point, direction, cotangent): two-sided, the largest and the smallest one-sided."""

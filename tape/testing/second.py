@@ -36,6 +36,8 @@ def check_second(exam: Examination) -> None:
         exam.doubt(None, "second", f"the second derivative raises {exam.line(e)}")
         return
     gradients.eps = exam.measurement.eps
+    if gradients.believed is not None and "numeric" not in exam.against:
+        return
     try:
         found = gradients.compare(points, us)
     except Exception as e:  # noqa: BLE001 - some loops have no reverse mode
@@ -46,6 +48,8 @@ def check_second(exam: Examination) -> None:
         return
     for k in range(len(found["r"])):
         _judge(exam, gradients, found, k, chosen, points, us)
+    if not exam.failed and not exam.untraced and "numeric" in exam.against:
+        _ask_curvature(exam, found, chosen, us)
 
 
 def _traced(exam: Examination) -> Measurement:
@@ -63,7 +67,9 @@ def _traced(exam: Examination) -> Measurement:
         return gs, list(back(list(us)))
 
     kind = f"second after {measurement.mode}"
-    return Measurement(lambda *a: first(*a)[m:], 0, rule, bare_twice, kind=kind, parts=[exam.value, first])
+    made = Measurement(lambda *a: first(*a)[m:], 0, rule, bare_twice, kind=kind, parts=[exam.value, first])
+    made.believed = rule if measurement.believed is first else None
+    return made
 
 
 def _untraced(exam: Examination) -> Any:
@@ -91,6 +97,29 @@ def _ask_values(exam: Examination, gradients: Any, found: dict[str, Any], chosen
         b, r, g = wrong[0]
         details = {"why": exam.probes.pairs[b].why, "expected": np.asarray(r), "got": np.asarray(g)}
         exam.fail(None, "second", "the first derivative is right, the second is not", **details)
+
+
+def _ask_curvature(exam: Examination, found: dict[str, Any], chosen: list[int], us: list[Any]) -> None:
+    """Ask the function's values: after the first derivative's share, what remains of them along a direction goes with the second's."""
+    for j, b in enumerate(chosen):
+        pair, v = exam.probes.pairs[b], us[2 * j]
+        if any(np.iscomplexobj(a) for a in v):
+            return
+        along = exam.measurement.curvature(exam.probes.points[pair.point], v, exam.probes.cotangents[pair.cotangent])
+        with np.errstate(invalid="ignore"):
+            products = [g[2 * j] * a for g, a in zip(found["g"], v, strict=False)]
+            moved = [(r[2 * j] - r[2 * j + 1]) * a for r, a in zip(found["r"], v, strict=False)]
+            got = sum(float(p.sum()) for p in products)
+            slack = sum(10 * exam.rtol * float(np.abs(p).sum()) + 20 * float(np.abs(m).sum()) for p, m in zip(products, moved, strict=True))
+        if not np.isfinite(got) or not np.isfinite(along.error):
+            continue
+        wrong = along.apart(got, slack)
+        for votes in exam.votes:
+            votes["taylor"] = "wrong" if wrong else "right"
+        if wrong and pair.point != 0:
+            message = "the first derivative is right, the function's values say another second one"
+            exam.fail(None, "second", message, why=pair.why, pair=b, expected=np.asarray(along.value), got=np.asarray(got))
+            return
 
 
 def _judge(exam: Examination, gradients: Any, found: dict[str, Any], k: int, chosen: list[int], points: list[Any], us: list[Any]) -> None:

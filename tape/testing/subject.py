@@ -38,6 +38,8 @@ class Subject:
         leaves: the values of the arguments that are differentiated.
         names: what the user calls them.
         kind: ``"jax"`` or ``"tape"``.
+        outputs: shapes and dtypes of the results that are differentiated.
+        first: the jaxpr of the first trace; None where JAX cannot trace the function.
 
     """
 
@@ -80,26 +82,40 @@ class Subject:
             raise TapeValueError(msg)
         handles = any(isinstance(x, Handle) for _, x in paths) or _is_function(fun)
         self.kind = "tape" if handles else "jax"
-        result = self._first_call()
+        self.first: Any = None
+        result = self._first_look()
         self._positions = [i for i, y in enumerate(result) if is_inexact(y)]
         self.outputs = [jax.ShapeDtypeStruct(np.shape(result[i]), result[i].dtype) for i in self._positions]
-        self.values = [result[i] for i in self._positions]
         if not self.outputs:
             msg = "nothing to differentiate: the function returns no array of a floating or complex dtype"
             raise TapeValueError(msg)
 
-    def _first_call(self) -> list[Any]:
-        """Call the function as it stands, and see from what it returns whether it belongs to the tape."""
+    def _first_look(self) -> list[Any]:
+        """Trace the function, or call it where JAX cannot trace it; see whether it belongs to the tape."""
+        kind = self.kind
         try:
-            flat = self._call(self.leaves)
+            self.first, shapes = self._tried(lambda: jaxapi.trace(self._arrays, *self.leaves))
+            if self.kind != kind:  # what it was given were no Variables yet
+                self.first, shapes = jaxapi.trace(self._arrays, *self.leaves)
+        except Exception:  # noqa: BLE001 - it may look at values; if it is wrong, the call raises what the user would see
+            shapes = self._tried(lambda: self._arrays(*self.leaves))
+        return list(shapes)
+
+    def _tried(self, run: Callable[[], Any]) -> Any:
+        try:
+            return run()
         except Exception:
             if self.kind == "tape":
                 raise
             self.kind = "tape"  # it may need Variables; where it does not like them either, the first error is the one to show
             with contextlib.suppress(Exception):
-                return [look(y) if isinstance(y, Handle) else jnp.asarray(y) for y in self._call(self.leaves)]
+                return run()
             self.kind = "jax"
             raise
+
+    def _arrays(self, *xs: Any) -> list[Any]:
+        """Return all outputs as arrays; a function that makes Variables belongs to the tape."""
+        flat = self._call(xs)
         if any(isinstance(y, Handle) for y in flat):
             self.kind = "tape"
         return [look(y) if isinstance(y, Handle) else jnp.asarray(y) for y in flat]

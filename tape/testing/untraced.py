@@ -31,9 +31,12 @@ class Untraced:
     """What :class:`tape.testing.measurement.Measurement` offers, for functions that are called on concrete arrays only.
 
     Attributes:
+        believed: no derivative of JAX's can be asked.
         eps: how exact values are; known after the first call.
 
     """
+
+    believed = None
 
     def __init__(self, rule: Callable[..., tuple[Any, Any]], value: Callable[..., Any], seed: int) -> None:
         self.eps = float(np.finfo(float).eps)

@@ -166,3 +166,71 @@ def test_the_rule_of_a_primitive_of_the_tape_is_blamed():
         assert "primitive tanh" in blame(lambda x: tape.numpy.tanh(x * 1.5) * tape.numpy.exp(x), X)
     finally:
         tape.rules.defvjp(primitive, own)
+
+
+def test_a_function_that_is_no_function_is_named():
+    rng = np.random.default_rng(0)
+    state = [0]
+
+    def noisy(x):
+        return x * jnp.float32(rng.normal())
+
+    def called_back(x):
+        def count(a):
+            state[0] += 1
+            return a * np.float32(state[0])
+
+        return jax.pure_callback(count, x, x)
+
+    def looks(x):
+        return x * jnp.float32(rng.normal()) if x.sum() < 1e3 else x
+
+    for fun in (noisy, called_back, looks):
+        with pytest.raises(GradientMismatch, match=r"another at each call"):
+            check_gradients(fun, X)
+    kept = jax.jit(noisy)  # drawn once, when it was traced
+    assert check_gradients(kept, X).verdict == "pass"
+
+
+STRAIGHT = ruled(jnp.round, lambda _, ct: (ct,))
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        STRAIGHT,
+        lambda x: x + jax.lax.stop_gradient(jnp.round(x) - x),
+        lambda x: x + tape.stop_gradient(tape.numpy.round(x) - x),
+    ],
+)
+def test_a_straight_through_estimator_is_right_where_values_are_not_asked(fun):
+    assert check_gradients(fun, X, against=("jax",)).verdict == "pass"
+    with pytest.raises(GradientMismatch):
+        check_gradients(fun, X)
+
+
+def test_a_straight_through_vjp_is_compared_with_jaxs():
+    def vjp(factor):
+        return lambda x: (STRAIGHT(x), lambda ct: (factor * ct,))
+
+    assert check_vjp(STRAIGHT, vjp(1), X, against=("jax",)).verdict == "pass"
+    with pytest.raises(GradientMismatch):
+        check_vjp(STRAIGHT, vjp(1.001), X, against=("jax",))
+
+
+@pytest.mark.parametrize("name", ["clipped", "negative cotangents", "under vmap", "traced", "another value", "dtype", "raises"])
+def test_what_needs_no_second_opinion_is_found_where_jax_is_taken_at_its_word(name):
+    fun, args, _ = WRONG[name]
+    with pytest.raises(GradientMismatch):
+        check_gradients(fun, *args, against=("jax",))
+
+
+def test_values_are_asked_for_the_second_derivative():
+    def cut(x):  # x**3, whose first derivative is right and whose second is cut; JAX cuts it too
+        fixed = jax.lax.stop_gradient(x)
+        return fixed**3 + 3 * fixed**2 * (x - fixed)
+
+    assert check_gradients(cut, X, order=1).verdict == "pass"
+    with pytest.raises(GradientMismatch, match="right at first order, zero"):
+        check_gradients(cut, X)
+    assert check_gradients(lambda x: x**3, X).arguments[0].votes["taylor"] == "right"
