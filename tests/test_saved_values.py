@@ -522,6 +522,136 @@ def test_contract_17_a_sweep_unpacks_one_context_at_a_time():
     close(w.grad, slope(W, layers=12))
 
 
+# -- what a tape.Function saves -----------------------------------------------------------------------------------------
+
+
+class Layer(tape.Function):
+    """tanh(w @ x), whose backward reads what was saved in every way."""
+
+    @staticmethod
+    def forward(ctx, w, x):
+        h = w @ x
+        y = tnp.tanh(h)
+        ctx.save_for_backward({"inputs": (w, x)}, y, jnp.full(3, 2.0), np.ones(2))
+        ctx.h = h
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        saved, y, two, _ = ctx.saved
+        w, x = saved["inputs"]
+        slope = g * (1 - y * y) * (two[0] / 2) + 0 * ctx.h
+        return slope @ x.T, w.T @ slope
+
+
+def layers(w, x):
+    for _ in range(3):
+        x = Layer.apply(w, x)
+    return (x * x).sum()
+
+
+@pytest.mark.parametrize("times", [1, 4])
+def test_what_a_function_saves_is_packed_but_parameters_and_numpy_arrays(tier, log, times):
+    del tier
+    for _ in range(times):
+        log.packed.clear()
+        with log.hooks():
+            w = tape.Variable(W)
+            y = layers(w, tape.constant(X))
+        expected, x = [], X
+        for _ in range(3):
+            expected += [x, np.full(3, 2.0), W @ x]
+            x = np.tanh(W @ x)
+        expected.append(x)
+        seen = list(log.packed)
+        assert len(seen) == len(expected)
+        for e in expected:
+            assert sum(s.shape == e.shape and np.allclose(s, e, rtol=1e-5) for s in seen) == (3 if e.shape == (3,) else 1)
+        log.unpacked.clear()
+        y.backward()
+        assert set(log.unpacked) == set(range(len(expected)))
+        close(w.grad, slope(W))
+
+
+def test_what_a_function_saves_is_what_unpack_returns(tier):
+    """Ten times the saved values, and what a layer of two saved products then says."""
+    del tier
+
+    class Times(tape.Function):
+        @staticmethod
+        def forward(ctx, x, c):
+            ctx.save_for_backward(x * 1, c)
+            return x * c
+
+        @staticmethod
+        def backward(ctx, g):
+            x, c = ctx.saved
+            return g * c, g * x
+
+    with tape.saved_value_hooks(lambda v: v * 10, lambda v: v):
+        w, c = tape.Variable(X), tape.Variable(X + 1)
+        y = Times.apply(w, c * 1)
+    y.backward(X)
+    np.testing.assert_allclose(w.grad.value, 10 * X * (X + 1), rtol=1e-6)
+    np.testing.assert_allclose(c.grad.value, 10 * X * X, rtol=1e-6)
+
+
+def test_contract_20_second_derivatives_through_what_a_function_saved(tier, log):
+    del tier
+
+    class Cube(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x * x * x
+            ctx.save_for_backward(x, y)
+            return y
+
+        @staticmethod
+        def backward(ctx, g):
+            x, y = ctx.saved
+            return 3 * g * y / x
+
+    for _ in range(3):
+        with log.hooks():
+            w = tape.Variable(X)
+            y = Cube.apply(w * 2).sum()
+        g = tape.gradients(y, w, create_graph=True)
+        np.testing.assert_allclose(g.value, 24 * X * X, rtol=1e-5)
+        np.testing.assert_allclose(tape.gradients((g * X).sum(), w).value, 48 * X * X, rtol=1e-5)
+
+
+def test_contract_17_what_a_function_saved_is_gone_from_the_device():
+    gc.collect()
+    before = len(jax.live_arrays())
+    w, x = tape.Variable(W), tape.constant(X)
+    with tape.saved_value_hooks(lambda v: v.numpy().copy(), lambda v: v):
+        y = layers(w, x)
+    del x
+    assert len(jax.live_arrays()) == before + 2  # w and y
+    y.backward()
+    close(w.grad, slope(W))
+
+
+def test_contract_13_where_pack_raises_what_functions_saved_stays(tier):
+    def pack(v):
+        if v.shape == (3,):
+            raise LookupError
+        return v.numpy() * 0
+
+    @tape.saved_value_hooks(pack, lambda v: v)
+    def recorded():
+        kept.append(layers(w, tape.constant(X)))
+        float(kept[0])
+
+    w = tape.Variable(W)
+    kept = []
+    with pytest.raises(LookupError):
+        recorded()
+    if tier == "lazy":
+        kept[0].backward()
+        close(w.grad, slope(W))
+
+
 # -- planted bugs -------------------------------------------------------------------------------------------------------
 
 

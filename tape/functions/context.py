@@ -16,6 +16,7 @@ from tape.functions.kept import Kept, Tree
 from tape.functions.returned import checked_gradients, checked_tangents
 from tape.functions.tracking import ARRAYS, is_variable
 from tape.functions.unrecorded import unrecorded
+from tape.programs.packing import Packed
 from tape.programs.program import look
 from tape.recording import boundary, record
 from tape.recording.segment import LOCAL, Handle, Segment, set_mode
@@ -135,7 +136,7 @@ class Context:
 
     def _restored(self, kept: Tree, name: str) -> Any:
         segment = self._segment
-        leaves = [x.variable(segment) if x.__class__ is Kept else x for x in kept.leaves]
+        leaves = [x.variable(segment) if x.__class__ is Kept else x.opened()[0] if x.__class__ is Packed else x for x in kept.leaves]
         if LOCAL.mode == RECORD and segment is not None:
             for i, x in enumerate(leaves):
                 if isinstance(x, Handle) and x._place.kind.unrecorded:
@@ -168,6 +169,10 @@ class Context:
             if tree.keep(segment, results):
                 self._free[name] = tree
                 del self.__dict__[name]
+
+    def packed(self, packing: Any) -> list[tuple[Tree, list[Any]]]:
+        """Return what is saved, and what hooks for saved values make of it."""
+        return [(tree, tree.packed(packing)) for tree in (self._saved, *self._free.values()) if tree is not None]
 
     # -- sweeping -----------------------------------------------------------------------------------------------------
 
@@ -281,6 +286,10 @@ class _Pushed:
         self._segment = segment  # None for the one that keeps this
         self._present = present
         self._returned = returned
+
+    def packed(self, packing: Any) -> Sequence[Any]:  # noqa: ARG002 - what is saved is the other one's
+        """Return what is saved here."""
+        return ()
 
     def sweep(self, segment: Segment, cotangents: Sequence[Any]) -> list[Any]:
         """Call the user's jvp; return a tangent (or None) for each cotangent that there was, and hand on the tangents given."""

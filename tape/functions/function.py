@@ -188,6 +188,8 @@ def _recorded(cls: type[Function], ctx: Context, inputs: list[Any], outputs: lis
             results[cell] = v
     ctx.freeze(segment, results)
     segment.functions[found[0]._place.slot] = ctx
+    if segment.packing is not None and not segment.pending:
+        segment.packing.take_context(segment, ctx, found[0]._place.slot)
     return made
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from tape.functions.tracking import is_variable
 from tape.ops.kinds import Place
+from tape.programs.packing import packable
 from tape.recording import record
 from tape.recording.segment import Extra, Handle, Segment
 
@@ -16,9 +17,14 @@ __all__ = ["Kept", "Tree"]
 
 
 class Kept:
-    """A saved Variable, kept without a reference to the Variable or to the function's own segment (which keeps the context)."""
+    """A saved Variable, kept without a reference to the Variable or to the function's own segment (which keeps the context).
+
+    Where hooks for saved values apply, its ``cell`` gives way to what they made of the value, which :meth:`variable` opens.
+    """
 
     __slots__ = ("cell", "leaf", "node", "own", "place", "segment")
+
+    cell: Any
 
     def __init__(self, variable: Handle, own: Segment) -> None:
         place = variable._place
@@ -29,12 +35,23 @@ class Kept:
         self.segment = None if self.own else variable._segment
         self.node = record.node_of(variable) if variable._segment is None and place.kind.requires_grad else None
 
+    def packed(self, packing: Any) -> Kept:
+        """Return what is kept once its value is packed; a leaf that requires grad is left alone, for its Variable holds the value anyway."""
+        value = self.cell[0] if self.cell.__class__ is list else None
+        if self.node is not None or self.leaf or not packable(value):
+            return self
+        made = object.__new__(Kept)
+        made.leaf, made.place, made.own, made.segment, made.node = self.leaf, self.place, self.own, self.segment, None
+        made.cell = packing.packed(value)
+        return made
+
     def variable(self, own: Segment | None) -> Any:
         """Make the Variable again."""
         place = self.place
         if self.leaf and own is not None and own.pending:
             place = own.leaf_place(place.slot, place.kind)
-        made = record.handle(own if self.own else self.segment, place, self.cell)
+        cell = self.cell if self.cell.__class__ is list else self.cell.opened()
+        made = record.handle(own if self.own else self.segment, place, cell)
         if self.node is not None:
             made._extra = Extra()
             made._extra.node = self.node
@@ -63,6 +80,10 @@ class Tree:
                 leaves[i] = Kept(results.get(id(x._cell), x), segment)
                 found = True
         return found
+
+    def packed(self, packing: Any) -> list[Any]:
+        """Return the leaves as they are kept once the Variables and JAX arrays among them are packed."""
+        return [x.packed(packing) if x.__class__ is Kept else packing.packed(x) if packable(x) else x for x in self.leaves]
 
     def value(self) -> Any:
         """Return the tree."""

@@ -25,7 +25,9 @@ from tape.recording.trie import CONSTANT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-__all__ = ["Packed", "Packing", "recording", "run_segments"]
+    from tape.recording.trie import State
+
+__all__ = ["Packed", "Packing", "packable", "recording", "run_segments"]
 
 
 class Packing:
@@ -102,15 +104,28 @@ class Packing:
         kept: dict[int, Any] = {}
         for slot in read:
             value = cells[slot][0]
-            if slot not in own and _packable(value):
+            if slot not in own and packable(value):
                 with naming(state, slot, "pack, which was given a value of"):
                     kept[slot] = self.packed(value)
+        saved = [found for slot, context in segment.functions.items() for found in self._saved(context, state, slot)]
         segment.roots = {slot: weakref.ref(cells[slot][0]) for slot in live if state.table[slot].kind.requires_grad}
-        unread = {slot for slot in leaves if slot not in own and slot not in read and _packable(cells[slot][0])}
+        unread = {slot for slot in leaves if slot not in own and slot not in read and packable(cells[slot][0])}
         inputs: list[Any] = [_UNREAD if slot in unread else kept.get(slot, cells[slot]) for slot in leaves]
         segment.leaves = inputs
         segment.saved = {slot: kept.get(slot, cells[slot]) for slot in segment.saved if slot in read}
         segment.kept = tuple(segment.saved)
+        for tree, values in saved:
+            tree.leaves = values
+
+    def _saved(self, context: Any, state: State, slot: int) -> Sequence[tuple[Any, list[Any]]]:
+        """Pack what a ``tape.Function`` saved for its backward, whose entry gives ``slot``."""
+        with naming(state, slot, "pack, which was given what was saved by"):
+            return context.packed(self)  # type: ignore[no-any-return]
+
+    def take_context(self, segment: Segment, context: Any, slot: int) -> None:
+        """:meth:`take` for what a ``tape.Function`` saved, where its entry has run already."""
+        for tree, values in self._saved(context, segment.state, slot):
+            tree.leaves = values
 
     def take_entry(self, segment: Segment) -> None:
         """:meth:`take` for a segment of one entry that ran at once, whose results somebody holds."""
@@ -125,7 +140,7 @@ def _identity(function: Any) -> tuple[int, int]:
     return (id(getattr(function, "__self__", None)), id(getattr(function, "__func__", function)))
 
 
-def _packable(value: Any) -> bool:
+def packable(value: Any) -> bool:
     """Tell whether a value is an array that a hook can do something with: neither a number of Python nor a typed PRNG key."""
     return isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.extended)
 

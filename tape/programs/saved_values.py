@@ -51,7 +51,8 @@ class saved_value_hooks(_Context):  # noqa: N801 - a context manager, as those o
     the inputs of these entries, arrays and results from outside of the context, that it reads.  This does not depend on what else Variables
     hold.  Leaves that require grad (parameters) are left out, for their Variables hold them anyway, and so are Python numbers, typed PRNG
     keys and what is computed again because that is cheaper.  Values may be of any dtype (masks and indices are).  The values inside loops,
-    checkpoints and lifted functions that are kept for the sweep are among them; what the context of a ``tape.Function`` saves is not.
+    checkpoints and lifted functions that are kept for the sweep are among them, and so are the Variables and JAX arrays that a ``tape.Function`` saves
+    (with ``ctx.save_for_backward``; Variables in attributes of ``ctx`` too), which are unpacked whenever its backward reads ``ctx.saved``.
 
     When: what the context recorded runs when it ends (at the latest: somebody may look earlier), and then ``pack`` is called, in the order
     of the tape and once for a value however many entries read it; ``unpack`` is called in every sweep that reads the value.  Forward and
