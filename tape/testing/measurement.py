@@ -32,10 +32,9 @@ class Measurement:
         parts: the jaxprs that they evaluate.
 
     Attributes:
-        rule: the derivative under test in double precision.
-        believed: a derivative with all its rules, values and gradients, that is the reference; the one under test itself where that is
-            JAX's own. None: the reference is JAX's derivative of the bare function.
-        ruled: whether a rule of the user's could return another value than the function.
+        rule: the derivative under test in double precision; None where it is the reference.
+        believed: a derivative with all its rules, values and gradients, that is the reference, be it the one under test itself. None: the
+            reference is JAX's derivative of the bare function.
         value: the function in double precision, without its rules.
         mode: whether the reference is computed in reverse or, where JAX has no reverse mode, in forward mode.
         eps: how exact values are.
@@ -54,7 +53,6 @@ class Measurement:
     ) -> None:
         self.rule = rule
         self.believed: Precise | None = None
-        self.ruled = False
         self._reference = reference
         self._kind = kind
         self._parts = parts
@@ -64,6 +62,11 @@ class Measurement:
         self._outputs = outputs
         self._first: Program | None = None
         self._slopes = Program((kind, "slopes"), self._along, parts)
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one derivative only, nothing but values to compare it with."""
+        return self.believed is self.rule
 
     def use_forward(self) -> None:
         """Compute the reference in forward mode from now on."""
@@ -103,21 +106,20 @@ class Measurement:
         The points are gone through one by one: a loop inside the program would take longer to compile than it saves.
         """
         if self._first is None:
-            assert self.rule is not None
-            own = self.believed is self.rule
-            kind = (self._kind, self.mode, self.believed is None, own, self.ruled, self._outputs)
-            parts = [self.rule] if own and not self.ruled else [*self._parts, self.rule, *([self.believed] if self.believed else [])]
-            self._first = Program(kind, self._compared, parts)
+            derivatives = [a for a in (self.rule, self.believed) if a is not None]
+            kind = (self._kind, self.mode, self.rule is None, self.believed is None, self.believed is self.rule, self._outputs)
+            self._first = Program(kind, self._compared, [*self._parts, *derivatives])
         rows = [self._first(x, ct) for x, ct in zip(points, cts, strict=True)]
-        if self.believed is self.rule:
-            rows = [{"y": row["rule_y"], **row, "r": row["g"]} for row in rows]
+        rows = [{"rule_y": row["y"], "r": row.get("g"), "g": row.get("r"), **row} for row in rows]
         return {key: [np.stack(column) for column in zip(*[row[key] for row in rows], strict=True)] for key in rows[0]}
 
     def _compared(self, xs: Any, cts: Any) -> dict[str, Any]:
-        assert self.rule is not None
+        if self.rule is None:
+            ys, r = self.reference(xs, cts)
+            return {"y": list(ys), "r": r}
         own, g = self._split(self.rule(*xs, *cts))
         if self.believed is self.rule:
-            return {"rule_y": own, "g": g} | ({"y": self.value(*xs)} if self.ruled else {})
+            return {"y": self.value(*xs), "rule_y": own, "g": g}
         ys, r = self.reference(xs, cts)
         return {"y": list(ys), "r": r, "rule_y": own, "g": g}
 

@@ -36,7 +36,7 @@ def check_second(exam: Examination) -> None:
         exam.doubt(None, "second", f"the second derivative raises {exam.line(e)}")
         return
     gradients.eps = exam.measurement.eps
-    if gradients.believed is not None and "numeric" not in exam.against:
+    if gradients.alone and "numeric" not in exam.against:
         return
     try:
         found = gradients.compare(points, us)
@@ -53,11 +53,7 @@ def check_second(exam: Examination) -> None:
 
 
 def _traced(exam: Examination) -> Measurement:
-    n, m = len(exam.traced), len(exam.shapes)
-    twice, _ = jaxapi.trace(
-        lambda *a: tuple(exam.subject.pull_twice(a[:n], a[n : n + m], a[n + m :])), *exam.traced, *exam.shapes, *exam.traced
-    )
-    rule, first, measurement = Precise(twice), exam.rule, exam.measurement
+    n, m, measurement = len(exam.traced), len(exam.shapes), exam.measurement
 
     def bare(*a: Any) -> Any:
         return measurement.reference(a[:n], a[n:])[1]
@@ -66,9 +62,16 @@ def _traced(exam: Examination) -> Measurement:
         gs, back = jax.vjp(bare, *a)
         return gs, list(back(list(us)))
 
-    kind = f"second after {measurement.mode}"
-    made = Measurement(lambda *a: first(*a)[m:], 0, rule, bare_twice, kind=kind, parts=[exam.value, first])
-    made.believed = rule if measurement.believed is first else None
+    kind, believed = f"second after {measurement.mode}", measurement.believed
+    if measurement.rule is None:
+        return Measurement(bare, 0, None, bare_twice, kind=kind, parts=[exam.value])
+    first = measurement.rule
+    twice, _ = jaxapi.trace(
+        lambda *a: tuple(exam.subject.pull_twice(a[:n], a[n : n + m], a[n + m :])), *exam.traced, *exam.shapes, *exam.traced
+    )
+    parts = [exam.value, first, *([] if believed is None else [believed])]
+    made = Measurement(lambda *a: first(*a)[m:], 0, Precise(twice), bare_twice, kind=f"{kind}, {len(parts)}", parts=parts)
+    made.believed = made.rule if measurement.alone else None
     return made
 
 

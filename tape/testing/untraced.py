@@ -31,12 +31,12 @@ class Untraced:
     """What :class:`tape.testing.measurement.Measurement` offers, for functions that are called on concrete arrays only.
 
     Attributes:
-        believed: no derivative of JAX's can be asked.
+        believed, alone: no derivative of JAX's is asked; differences are the reference.
         eps: how exact values are; known after the first call.
 
     """
 
-    believed = None
+    believed, alone = None, False
 
     def __init__(self, rule: Callable[..., tuple[Any, Any]], value: Callable[..., Any], seed: int) -> None:
         self.eps = float(np.finfo(float).eps)
