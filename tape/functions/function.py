@@ -141,7 +141,7 @@ class Function:
             result = cls.forward(ctx, *arguments.args, **arguments.kwargs)
             outputs, tree = outputs_of(cls, result)
             if mode == RECORD:
-                reads.check(cls, arguments.inputs, outputs, {id(v._cell) for v in ctx._constants})
+                reads.check(cls, arguments.inputs, outputs, {id(v._cell) for v in ctx._constants} if ctx._constants else ())
         except TypeError as error:
             check_call(cls, error, arguments.args, arguments.kwargs)
             raise
@@ -159,10 +159,10 @@ class Function:
 
 def _recorded(cls: type[Function], ctx: Context, inputs: list[Any], outputs: list[Any], values: list[Any]) -> list[Any]:
     """Record the entry that carries the backward; return its results, in the places of the outputs that have gradients."""
-    marked = {id(v._cell) for v in ctx._constants}
     ctx._outputs = tuple([v._place.kind.aval for v in outputs])
     places = range(len(outputs))
-    if marked:
+    if ctx._constants:
+        marked = {id(v._cell) for v in ctx._constants}
         places = [i for i in places if id(outputs[i]._cell) not in marked]  # type: ignore[assignment]
         ctx._places = tuple(places)
         values = [v if i in ctx._places else detach(v) for i, v in enumerate(values)]
@@ -174,13 +174,13 @@ def _recorded(cls: type[Function], ctx: Context, inputs: list[Any], outputs: lis
         if cls.jvp is not None:
             check_arity(cls, "jvp", len(inputs), "one tangent per array argument")
         op.fresh = False
-    found = record_entry(op, [*inputs, *[values[i] for i in places]])
-    segment = next((v._segment for v in found if v._segment is not None), None)
+    found = record_entry(op, [*inputs, *(values if len(places) == len(values) else [values[i] for i in places])])
+    segment = found[0]._segment or next((v._segment for v in found if v._segment is not None), None)
     if segment is None:  # integers only
         return values
-    made = list(values)
-    given = {id(v._cell) for v in inputs}
+    given = [id(v._cell) for v in inputs]
     results = {}
+    made = list(values)
     for i, v in zip(places, found, strict=True):
         made[i] = v
         cell = id(outputs[i]._cell)
