@@ -13,6 +13,7 @@ from tape import jaxapi
 from tape.ops.pullback import pullback
 from tape.testing.executables import quickly
 from tape.testing.judgement import is_of_jax
+from tape.testing.patterns import pattern_of
 from tape.testing.precise import RULE_PRIMITIVES, Precise, inner
 
 if TYPE_CHECKING:
@@ -63,10 +64,10 @@ def blamed(exam: Examination, pair: int | None) -> str:
         equations = collector.equations
         if len(equations) == 1 and exam.subject.kind == "jax":
             return _named(equations[0])
-        wrong = [eqn for eqn, bad in zip(equations, _wrong(exam, equations, values), strict=True) if bad]
+        wrong = [(eqn, how) for eqn, how in zip(equations, _wrong(exam, equations, values), strict=True) if how]
     except Exception:  # noqa: BLE001 - whom to blame is a courtesy: the verdict stands without
         return ""
-    return _named(wrong[0]) if wrong else ""
+    return f"{_named(wrong[0][0])}: {wrong[0][1]}" if wrong else ""
 
 
 def birth(exam: Examination, pair: int | None) -> str:
@@ -83,7 +84,7 @@ def birth(exam: Examination, pair: int | None) -> str:
         return ""
     masked = any(eqn.primitive.name == "select_n" for eqn in collector.equations)
     for eqn, inputs, both in zip(collector.equations, values, found, strict=True):
-        for x, (r, _) in zip([x for x in inputs if jnp.issubdtype(x.dtype, jnp.inexact)], zip(*both, strict=True), strict=True):
+        for x, (r, _) in zip(_inexact(inputs), zip(*both, strict=True), strict=True):
             lost = ~np.isfinite(np.asarray(r))
             if lost.any() and np.all(np.isfinite(np.asarray(x))):
                 at = _line_of(eqn)
@@ -92,10 +93,17 @@ def birth(exam: Examination, pair: int | None) -> str:
     return ""
 
 
-def _wrong(exam: Examination, equations: Sequence[Any], values: Sequence[Any]) -> list[bool]:
-    """Compare each equation's rule with JAX's derivative of what it computes."""
-    found = _compared(exam, equations, values)
-    return [any(_differs(np.asarray(r), np.asarray(g)) for r, g in zip(*both, strict=True)) for both in found]
+def _wrong(exam: Examination, equations: Sequence[Any], values: Sequence[Any]) -> list[str]:
+    """Say how each equation's rule differs from JAX's derivative of what it computes; empty where it does not."""
+    said = []
+    for both, inputs in zip(_compared(exam, equations, values), values, strict=True):
+        arrays = [[np.asarray(a) for a in triple] for triple in zip(*both, _inexact(inputs), strict=True)]
+        said.append(next((pattern_of(r, g, x) for r, g, x in arrays if _differs(r, g)), ""))
+    return said
+
+
+def _inexact(inputs: Sequence[Any]) -> list[Any]:
+    return [x for x in inputs if jnp.issubdtype(x.dtype, jnp.inexact)]
 
 
 def _compared(exam: Examination, equations: Sequence[Any], values: Sequence[Any]) -> list[Any]:

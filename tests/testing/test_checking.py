@@ -149,7 +149,18 @@ def test_the_wrong_one_of_several_rules_is_blamed_with_its_line():
         return jax.nn.relu(z) + right(z)
 
     line = composite.__code__.co_firstlineno + 2
-    assert f"test_checking.py:{line}" in blame(composite, X)
+    text = blame(composite, X)
+    assert f"test_checking.py:{line}: " in text
+    assert "too large everywhere" in text  # of the rule itself: through the rest of the composite it is no pattern
+
+
+def test_the_side_of_a_branch_that_is_wrong_is_named():
+    @jax.custom_vjp
+    def softplus(x):
+        return jnp.logaddexp(x, 0.0)
+
+    softplus.defvjp(lambda x: (softplus(x), x), lambda x, ct: (ct * jax.nn.sigmoid(x) * (x > 0.25),))
+    assert "zero where x < 0.2" in blame(softplus, np.linspace(-1.0, 1.0, 22, dtype=np.float32))
 
 
 def test_a_masked_nan_is_traced_to_its_birth():
