@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
-from tape.testing import judgement, native, second, transformed
+from tape.testing import convergence, judgement, native, second, transformed
+from tape.testing.executables import Program
 from tape.testing.linearity import check_linear
 from tape.testing.measurement import BASIS, Measurement, user_rules
 from tape.testing.precise import Precise
@@ -92,6 +93,9 @@ class Examination:
         self.sparse: set[int] = set()
         self.nearby = 0
         self.untraced = False
+        self.by_differences = False  # alone
+        self.iterates = False
+        self.adrift: set[int] = set()  # points at which loops do not converge
 
     def run(self) -> None:
         """Measure and judge, from what is surest to what builds on it."""
@@ -100,7 +104,7 @@ class Examination:
             self.value_jaxpr, shapes = jaxapi.trace(subject.primal, *self.traced)
             self.shapes = list(shapes)
         except Exception as e:  # noqa: BLE001 - it runs on concrete values alone
-            self.untraced = True
+            self.untraced = self.by_differences = True
             self.shapes = list(subject.outputs)
             self.notes.append(f"JAX cannot trace the function ({type(e).__name__}): its values alone were asked")
         check_steady(self)
@@ -110,6 +114,7 @@ class Examination:
         self.sparse = {b for b, pair in enumerate(self.probes.pairs) if pair.why.endswith("alone")}
         if not self.untraced:
             self.value = Precise(self.value_jaxpr)
+            convergence.follow(self)
             self.measurement: Any = Measurement(self.value, len(self.shapes), kind="first", parts=[self.value])
             self.measurement.prepare(self.probes.points[0], self.probes.cotangents[0])  # while the rule runs op by op
         eager = native.differentiate(self) if self.explore and not self.failed else None
@@ -120,7 +125,11 @@ class Examination:
         except Exception as e:  # noqa: BLE001 - a rule is the user's: it may raise anything
             self.raises(e)
             return
-        self._check_first(eager)
+        try:
+            self._check_first(eager)
+        except Exception as e:  # noqa: BLE001 - as above
+            self.raises(e)
+            return
         if 0 not in self.seen:
             return
         if not self.failed and self.explore:
@@ -137,7 +146,7 @@ class Examination:
         if not self.explore:
             return  # JAX's derivative of a function without rules is the reference
         rule, _ = jaxapi.trace(self._pulled, *self.traced, *self.shapes)
-        self.rule = self.measurement.rule = Precise(rule)
+        self.rule = self.measurement.rule = self.precise(rule)
         if "numeric" not in self.against:
             self.measurement.believed = self._believed()
         self._check_structure()
@@ -157,7 +166,13 @@ class Examination:
             ys, back = jax.vjp(function, *a[:n])
             return (*ys, *back(list(a[n:])))
 
-        return Precise(jaxapi.trace(derived, *self.traced, *self.shapes)[0])
+        return self.precise(jaxapi.trace(derived, *self.traced, *self.shapes)[0])
+
+    def precise(self, closed: Any) -> Precise:
+        """Return a jaxpr to be evaluated as the function is."""
+        made = Precise(closed)
+        made.further = self.value.further
+        return made
 
     @property
     def failed(self) -> bool:
@@ -225,24 +240,16 @@ class Examination:
         return points, cts
 
     def _check_first(self, eager: Any) -> None:
+        found = self._compared()
         m = self.measurement
-        try:
-            found = m.compare(*self._pairs())
-        except Exception as e:
-            if not self.explore:
-                self.raises(e)
-                return
-            if self.untraced or m.mode == "forward" or max(x.size for x in self.traced) > BASIS:
-                raise
-            m.use_forward()  # JAX has no reverse mode for some loops
-            found = m.compare(*self._pairs())
-        if self.untraced:
+        if self.by_differences:
             self.rtol = max(self.rtol, 1e-6 if m.eps < 1e-12 else 1e4 * m.eps)
         elif self.value.opaque or (self.explore and self.rule.opaque):
             m.eps = _eps(jnp.float32)
             self.rtol = max(self.rtol, 200 * m.eps)
         self.found = found
-        self.seen = [b for b in range(len(self.probes.pairs)) if all(np.all(np.isfinite(y[2 * b])) for y in found["y"])]
+        finite = [b for b in range(len(self.probes.pairs)) if all(np.all(np.isfinite(y[2 * b])) for y in found["y"])]
+        self.seen = [b for b in finite if self.probes.pairs[b].point not in self.adrift]
         if eager is None and 0 not in self.seen:
             self.infinite()
             return
@@ -258,12 +265,38 @@ class Examination:
         if not self.failed and "numeric" in self.against:
             judgement.ask_values(self)
 
+    def _compared(self) -> dict[str, list[np.ndarray]]:
+        """Return values and gradients of reference and rule for all pairs; the reference is the best that there is."""
+        pairs = self._pairs()
+        if self.by_differences or not self.explore:
+            return self.measurement.compare(*pairs)  # type: ignore[no-any-return]
+        small = max(x.size for x in self.traced) <= BASIS
+        for prepare in (lambda: None, self.measurement.use_forward) if small else (lambda: None,):  # some loops have no reverse mode
+            prepare()
+            try:
+                return self.measurement.compare(*pairs)  # type: ignore[no-any-return]
+            except Exception as e:  # noqa: BLE001 - whatever JAX raises where it has no rule
+                error = e
+        self.by_differences = True
+        self.notes.append(f"JAX cannot differentiate what the function computes ({type(error).__name__}): its values alone were asked")
+        m = len(self.shapes)
+        value, rule = Program("value", self.value, [self.value]), Program("rule", self.rule, [self.rule])
+
+        def pull(xs: Any, cts: Any) -> tuple[list[Any], list[Any]]:
+            found = list(rule(*xs, *cts))
+            return found[:m], found[m:]
+
+        value(*self.probes.points[0])
+        self.measurement = Untraced(pull, value, self.seed)
+        self.measurement.eps = _eps(jnp.float32) if self.value.opaque or self.rule.opaque else self.measurement.eps
+        return self.measurement.compare(*pairs)  # type: ignore[no-any-return]
+
     def one_by_one(self, singles: Sequence[tuple[Any, Any]]) -> dict[str, list[np.ndarray]]:
         """Compute rule and reference for points with their cotangents, by the program that is there."""
         parts = []
         for i in range(0, len(singles), self.batch):
             part = singles[i : i + self.batch]
-            padded = part if self.untraced else [*part, *[part[-1]] * (self.batch - len(part))]
+            padded = part if self.by_differences else [*part, *[part[-1]] * (self.batch - len(part))]
             found = self.measurement.compare([p[0] for p in padded], [p[1] for p in padded])
             parts.append({key: [a[: len(part)] for a in v] for key, v in found.items()})
         return {key: [np.concatenate(columns) for columns in zip(*[part[key] for part in parts], strict=True)] for key in parts[0]}
@@ -276,6 +309,8 @@ class Examination:
             jump = change > 1e-4 * (size + np.abs(twin)) + 1e-6 * (np.sqrt(np.mean(size**2)) if size.size else 0)  # a kink, not rounding
         change = np.where(np.isfinite(change) & ~jump, change, 0)
         typical = np.sqrt(np.mean(change**2)) if change.size else 0.0
+        if self.iterates and size.size:  # when to stop is decided for all elements together
+            floor = floor + self.rtol * np.sqrt(np.mean(size**2))
         return 20 * change + 20 * typical + self.rtol * np.abs(r) + floor
 
     def floor(self, b: int, x: np.ndarray) -> Any:

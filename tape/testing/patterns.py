@@ -22,6 +22,8 @@ def pattern_of(r: np.ndarray, g: np.ndarray, at: Any) -> str:
         return "zero everywhere" if scale else "the derivative is zero"
     if scale == 0:
         return "not zero, though the derivative is"
+    if close(g, r):
+        return f"off by {float(np.max(np.abs(g - r))) / scale:.1g} of its size"
     if close(g, -r):
         return "sign flipped"
     if np.iscomplexobj(r) and close(g, r.conj()):

@@ -17,7 +17,7 @@ from tape import jaxapi
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["RULE_PRIMITIVES", "Precise", "equations", "inner", "wide"]
+__all__ = ["RULE_PRIMITIVES", "Precise", "equations", "inner", "stops_when_near", "wide"]
 
 RULE_PRIMITIVES = {
     "custom_jvp_call": "call_jaxpr",
@@ -64,11 +64,20 @@ def equations(jaxpr: Any) -> Iterator[Any]:
                     yield from equations(jaxapi.closed(part).jaxpr)
 
 
+def stops_when_near(eqn: Any) -> bool:
+    """Tell whether an equation is a loop that looks at floating point values to know whether it is done."""
+    if eqn.primitive.name != "while":
+        return False
+    cond = jaxapi.closed(eqn.params["cond_jaxpr"]).jaxpr
+    return any(jnp.issubdtype(getattr(v.aval, "dtype", np.bool_), jnp.inexact) for inner_eqn in cond.eqns for v in inner_eqn.invars)
+
+
 class Precise:
     """Calls a closed jaxpr on double-precision inputs; with ``keep``, in its own dtypes and with the rules that ``keep`` chooses.
 
     Attributes:
         consts: the jaxpr's constants.
+        further: turns that loops take when they would stop, having come near enough for the jaxpr's own dtypes.
         opaque: whether some primitive had to run in its own, lower precision (a callback, a kernel); known after the first call.
 
     """
@@ -77,6 +86,7 @@ class Precise:
         self.closed = closed
         self.consts = list(closed.consts)
         self.opaque = False
+        self.further = 0
         self._keep = keep
 
     def __call__(self, *inputs: Any) -> list[Any]:
@@ -116,6 +126,8 @@ class Precise:
         special = _SPECIAL.get(name)
         if special is not None:
             found: Sequence[Any] = special(self._evaluate, eqn.params, inputs)
+            if self.further and stops_when_near(eqn):
+                found = _while(self._evaluate, eqn.params, [*inputs[: -len(found)], *found], self.further)
             return found
         if not any(word in name for word in _OPAQUE):
             try:
@@ -177,14 +189,19 @@ def _scan(evaluate: Callable[..., Any], params: dict[str, Any], inputs: list[Any
     return (*state, *ys)
 
 
-def _while(evaluate: Callable[..., Any], params: dict[str, Any], inputs: list[Any]) -> Sequence[Any]:
+def _while(evaluate: Callable[..., Any], params: dict[str, Any], inputs: list[Any], turns: int | None = None) -> Sequence[Any]:
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
-    of_cond, of_body, state = inputs[:n_cond], inputs[n_cond : n_cond + n_body], inputs[n_cond + n_body :]
-    found: Sequence[Any] = jax.lax.while_loop(
-        lambda s: evaluate(params["cond_jaxpr"], [*of_cond, *s])[0],
-        lambda s: tuple(evaluate(params["body_jaxpr"], [*of_body, *s])),
-        tuple(jnp.asarray(s) for s in state),
-    )
+    of_cond, of_body = inputs[:n_cond], inputs[n_cond : n_cond + n_body]
+    state = tuple(jnp.asarray(s) for s in inputs[n_cond + n_body :])
+
+    def body(s: Any) -> Any:
+        return tuple(evaluate(params["body_jaxpr"], [*of_body, *s]))
+
+    found: Sequence[Any]
+    if turns is not None:
+        found = jax.lax.fori_loop(0, turns, lambda _, s: body(s), state)
+    else:
+        found = jax.lax.while_loop(lambda s: evaluate(params["cond_jaxpr"], [*of_cond, *s])[0], body, state)
     return found
 
 

@@ -8,14 +8,15 @@ import jax
 import numpy as np
 
 from tape import jaxapi
+from tape.testing.executables import Program
 from tape.testing.judgement import ask, decide
 from tape.testing.measurement import Measurement
-from tape.testing.precise import Precise
 from tape.testing.probes import NUDGE, scale_of
 from tape.testing.untraced import Untraced
 
 if TYPE_CHECKING:
     from tape.testing.examination import Examination
+    from tape.testing.precise import Precise
 
 __all__ = ["check_second"]
 
@@ -30,26 +31,36 @@ def check_second(exam: Examination) -> None:
         x, ct = exam.probes.points[pair.point], exam.probes.cotangents[pair.cotangent]
         points += [[*x, *ct], [*[a * (1 + NUDGE) for a in x], *ct]]
         us += [exam.probes.direction(pair.point)] * 2
-    try:
-        gradients = _untraced(exam) if exam.untraced else _traced(exam)
-    except Exception as e:  # noqa: BLE001 - a rule need not be differentiable
-        exam.doubt(None, "second", f"the second derivative raises {exam.line(e)}")
-        return
-    gradients.eps = exam.measurement.eps
-    if gradients.alone and "numeric" not in exam.against:
-        return
-    try:
-        found = gradients.compare(points, us)
-    except Exception as e:  # noqa: BLE001 - some loops have no reverse mode
-        exam.doubt(None, "second", f"there is no second derivative to compare with: {exam.line(e)}")
+    ways = (_by_differences,) if exam.by_differences else (_traced, _by_differences) if exam.explore else (_traced,)
+    found = None
+    for prepare in ways:
+        try:
+            gradients = prepare(exam)
+            gradients.eps = exam.measurement.eps
+            if gradients.alone and "numeric" not in exam.against:
+                return
+            found = gradients.compare(points, us)
+            break
+        except Exception as e:  # noqa: BLE001 - a rule need not be differentiable, and some loops have no reverse mode
+            error = exam.line(e)
+    if found is None:
+        exam.doubt(None, "second", f"the second derivative raises {error}")
         return
     if any(v.get("jax") == "odd one out" for v in exam.votes):
         _ask_values(exam, gradients, found, chosen, points, us)
         return
     for k in range(len(found["r"])):
         _judge(exam, gradients, found, k, chosen, points, us)
-    if not exam.failed and not exam.untraced and "numeric" in exam.against:
+    if not exam.failed and not exam.by_differences and "numeric" in exam.against:
         _ask_curvature(exam, found, chosen, us)
+
+
+def _twice(exam: Examination) -> Precise:
+    n, m = len(exam.traced), len(exam.shapes)
+    twice, _ = jaxapi.trace(
+        lambda *a: tuple(exam.subject.pull_twice(a[:n], a[n : n + m], a[n + m :])), *exam.traced, *exam.shapes, *exam.traced
+    )
+    return exam.precise(twice)
 
 
 def _traced(exam: Examination) -> Measurement:
@@ -65,24 +76,22 @@ def _traced(exam: Examination) -> Measurement:
     kind, believed = f"second after {measurement.mode}", measurement.believed
     if measurement.rule is None:
         return Measurement(bare, 0, None, bare_twice, kind=kind, parts=[exam.value])
-    first = measurement.rule
-    twice, _ = jaxapi.trace(
-        lambda *a: tuple(exam.subject.pull_twice(a[:n], a[n : n + m], a[n + m :])), *exam.traced, *exam.shapes, *exam.traced
-    )
+    first, twice = measurement.rule, _twice(exam)
     parts = [exam.value, first, *([] if believed is None else [believed])]
-    made = Measurement(lambda *a: first(*a)[m:], 0, Precise(twice), bare_twice, kind=f"{kind}, {len(parts)}", parts=parts)
+    made = Measurement(lambda *a: first(*a)[m:], 0, twice, bare_twice, kind=f"{kind}, {len(parts)}", parts=parts)
     made.believed = made.rule if measurement.alone else None
     return made
 
 
-def _untraced(exam: Examination) -> Any:
-    n = len(exam.traced)
-    subject = exam.subject
-
-    def first(*a: Any) -> Any:
-        return subject.pull(a[:n], a[n:])[1]
-
-    return Untraced(lambda a, us: ([], subject.pull_twice(a[:n], a[n:], us)), first, exam.seed)
+def _by_differences(exam: Examination) -> Any:
+    """Compare with differences of the first derivative."""
+    n, m, subject = len(exam.traced), len(exam.shapes), exam.subject
+    if exam.untraced:
+        return Untraced(lambda a, us: ([], subject.pull_twice(a[:n], a[n:], us)), lambda *a: subject.pull(a[:n], a[n:])[1], exam.seed)
+    first = Program("rule", exam.rule, [exam.rule])
+    twice = _twice(exam)
+    second = Program("rule", twice, [twice])
+    return Untraced(lambda a, us: ([], second(*a, *us)), lambda *a: first(*a)[m:], exam.seed)
 
 
 def _ask_values(exam: Examination, gradients: Any, found: dict[str, Any], chosen: list[int], points: list[Any], us: list[Any]) -> None:
@@ -149,7 +158,7 @@ def _judge(exam: Examination, gradients: Any, found: dict[str, Any], k: int, cho
     answer = ask(gradients, points[2 * j], us[2 * j], k, rs, gs, ratio, {k: wrong[j]}, 10 * exam.rtol)
     b = chosen[j]
     details = {"why": exam.probes.pairs[b].why, "expected": rs[k], "got": gs[k], "pair": b}
-    if answer == "wrong" or (generic and not exam.untraced and answer in {"outside", "unknown"}):
+    if answer == "wrong" or (generic and not exam.by_differences and answer in {"outside", "unknown"}):
         what = "the second is not" if k < n else "it does not depend on the cotangent as it should"
         exam.fail(k if k < n else None, "second", f"the first derivative is right, {what}", **details)
     elif answer not in {"right", "kink"} and k < n:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.testing.executables import Program
-from tape.testing.precise import Precise, equations
+from tape.testing.precise import equations
 from tape.testing.probes import NUDGE
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SIZE = 3  # of a batch
 def check_forward(exam: Examination) -> None:
     """Compare forward mode, where there is one, with JAX's of the bare function."""
     n = len(exam.traced)
-    if exam.untraced:
+    if exam.by_differences:
         return
     try:
         closed, _ = jaxapi.trace(lambda *a: tuple(exam.subject.push(a[:n], a[n:])), *exam.traced, *exam.traced)
@@ -31,7 +31,7 @@ def check_forward(exam: Examination) -> None:
         return
     if any(eqn.primitive.name == "custom_lin" for eqn in equations(closed.jaxpr)):
         return  # nor has what contains one
-    push, value = Precise(closed), exam.value
+    push, value = exam.precise(closed), exam.value
 
     def both(xs: Any, vs: Any) -> Any:
         _, expected = jax.jvp(value.__call__, tuple(xs), tuple(vs))
@@ -76,7 +76,7 @@ def check_vmap(exam: Examination) -> None:
                 with jax.enable_x64(True):
                     direct.append([np.asarray(g) for g in derivative(*given)])
             else:
-                runs.append((Precise(jaxapi.trace(derivative, *avals)[0]), given))
+                runs.append((exam.precise(jaxapi.trace(derivative, *avals)[0]), given))
         except Exception as e:  # noqa: BLE001 - not everything can be batched
             exam.notes.append(f"under vmap the derivative raises {type(e).__name__}: not checked there")
             return

@@ -42,6 +42,33 @@ def last_residual():
     return ruled(lambda x: x * x, lambda res, ct: (2 * ct * kept[-1],), fwd)
 
 
+def solved(bwd):
+    """The fixed point of ``s = a cos(s) / 4``, by a loop that stops when two turns differ by little, with a rule."""
+
+    def solve(a):
+        def near(state):
+            return (jnp.max(jnp.abs(state[0] - state[1])) > 1e-5) & (state[2] < 90)
+
+        return jax.lax.while_loop(near, lambda state: (jnp.cos(state[0]) * a / 4, state[0], state[2] + 1), (a, a + 1, 0))[0]
+
+    return ruled(solve, bwd, lambda a: (solve(a), (a, solve(a))))
+
+
+def implicit(res, ct):
+    """Differentiate the fixed point by the implicit function theorem."""
+    a, s = res
+    return (ct * jnp.cos(s) / 4 / (1 + jnp.sin(s) * a / 4),)
+
+
+def on_the_host(factor):
+    """A sine that NumPy computes."""
+
+    def sine(x):
+        return jax.pure_callback(lambda x: np.sin(x), jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="expand_dims")
+
+    return ruled(sine, lambda r, ct: (factor * ct * jnp.cos(r[0]),))
+
+
 def told(fun, fwd, bwd):
     """``fun`` with a rule that is told what is not differentiated and what is not used."""
     op = jax.custom_vjp(lambda *args: fun(*args))
@@ -102,6 +129,9 @@ WRONG = {
         (X,),
         "alone, though right for all together",
     ),
+    "a loop that stops when near": (solved(lambda res, ct: (1.001 * implicit(res, ct)[0],)), (X[:3],), "1.001x too large"),
+    "a large loop": (solved(lambda res, ct: (-implicit(res, ct)[0],)), (np.linspace(0.5, 1.5, 70, dtype=np.float32),), ""),
+    "on the host": (on_the_host(1.01), (X,), "values alone were asked"),
     "near zero": (ruled(jnp.sin, lambda r, ct: (ct * jnp.where(jnp.abs(r[0]) < 1e-4, 0, jnp.cos(r[0])),)), (X,), ""),
     "far out": (ruled(lambda x: x**2, lambda r, ct: (ct * jnp.where(jnp.abs(r[0]) > 4, 1, 2 * r[0]),)), (X,), ""),
     "clipped far up": (ruled(jnp.sin, lambda r, ct: (jnp.clip(ct, -1e8, 1e8) * jnp.cos(r[0]),)), (X,), "clipped"),
@@ -172,6 +202,9 @@ RIGHT = {
         (np.diag([1.0, 0.03, 1e-3]).astype(np.float32) + 1e-4 * M[:, :3], X[:3]),
     ),
     "layer norm": (lambda x: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5), (M + 100,)),
+    "a loop that stops when near": (solved(implicit), (X[:3],)),
+    "a large loop": (solved(implicit), (np.linspace(0.5, 1.5, 70, dtype=np.float32),)),
+    "on the host": (on_the_host(1.0), (X,)),
     "a loop": (lambda x: jax.lax.fori_loop(0, 3, lambda i, c: jnp.sin(c) + x, x), (X,)),
     "a while loop": (lambda x: jax.lax.while_loop(lambda c: c[1] < 3, lambda c: (jnp.sin(c[0]), c[1] + 1), (x, 0))[0], (X,)),
     "a tree": (lambda p, n: {"y": p["w"] * p["b"] ** n, "n": n}, ({"w": X, "b": X + 3, "none": None}, 2)),

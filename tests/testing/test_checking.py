@@ -39,6 +39,18 @@ def test_a_kink_is_no_reason_for_doubt(name):
     assert check_gradients(fun, *args).verdict == "pass"
 
 
+@pytest.mark.parametrize("name", ["a loop that stops when near", "a large loop", "on the host"])
+def test_what_jax_cannot_differentiate_is_right_at_first_order(name):
+    fun, args = RIGHT[name]
+    assert check_gradients(fun, *args, order=1).verdict == "pass"
+
+
+def test_a_residual_in_single_precision_is_found_in_double_precision():
+    fun = ruled(jnp.sin, lambda r, ct: (ct * r[0].astype(ct.dtype),), lambda x: (jnp.sin(x), (jnp.cos(x).astype(jnp.float32),)))
+    with jax.enable_x64(True), pytest.raises(GradientMismatch, match="wrong in float64"):
+        check_gradients(fun, X.astype(np.float64))
+
+
 def test_a_report_shows_in_notebooks():
     fun, args, _ = WRONG["no sum"]
     with pytest.raises(GradientMismatch) as caught:
