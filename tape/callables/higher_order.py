@@ -11,6 +11,7 @@ import contextlib
 import functools
 import inspect
 import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -192,9 +193,18 @@ def _static_flags(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwa
     return flags
 
 
-@functools.lru_cache(maxsize=256)
 def _parameters(fun: Callable[..., Any]) -> tuple[tuple[str, ...], str | None, frozenset[str]]:
     """Names of the positional parameters, of the one that takes the rest, and of all."""
+    if isinstance(fun, types.FunctionType) and not fun.__dict__:  # made anew at every call, some of them: none is held
+        code = fun.__code__
+        named = code.co_argcount + code.co_kwonlyargcount
+        rest = code.co_varnames[named] if code.co_flags & inspect.CO_VARARGS else None
+        return code.co_varnames[: code.co_argcount], rest, frozenset(code.co_varnames[:named])
+    return _signature(fun)
+
+
+@functools.lru_cache(maxsize=256)
+def _signature(fun: Callable[..., Any]) -> tuple[tuple[str, ...], str | None, frozenset[str]]:
     try:
         parameters = list(inspect.signature(fun).parameters.values())
     except (TypeError, ValueError):
