@@ -29,6 +29,7 @@ class Stats:
     """
 
     def __init__(self) -> None:
+        self.entries_of: Callable[[Any], int]  # of one segment: set by what runs segments (tape.program)
         self.segments: dict[int, Callable[[], Any]] = {}  # by id, weakly; a WeakSet costs more than the rest of a segment
         self._ended = 0
         self._start = 0
@@ -54,8 +55,8 @@ class Stats:
 
     @property
     def live_entries(self) -> int:
-        """Entries that are pending, or kept because a sweep could still reach them."""
-        return sum(int(s.state.depth) for s in self._alive() if s.pending or s.saved)
+        """Entries that are pending, or through which a sweep from a Variable that somebody holds could still go."""
+        return sum(self.entries_of(s) for s in self._alive())
 
     @property
     def live_bytes(self) -> int:

@@ -391,7 +391,7 @@ def all_failed(segment, values, failed, leaf_slots, original=failures._hand_out)
 PLANTED = {
     "accumulation is dropped": (emission, "add", keep_last),
     "residuals follow a rebound leaf": (emission, "forward_handle", newest_value),
-    "a Variable's value is not kept": (program, "_ONLY_SEGMENT", program._ONLY_SEGMENT + 1),
+    "a Variable's value is not kept": (program, "ONLY_SEGMENT", program.ONLY_SEGMENT + 1),
     "one gradient of several is assigned": (accumulation, "_assign", half),
     "what failed has a value": (failures, "_hand_out", nothing_failed),
     "what did not fail has none": (failures, "_hand_out", all_failed),

@@ -17,6 +17,7 @@ import numpy as np
 from tape import jaxapi
 from tape.errors import TapeTypeError, TapeValueError
 from tape.programs.program import look, run_pending
+from tape.programs.retention import UNREAD, inherit, leaf_slots
 from tape.recording import record
 from tape.recording.failures import naming
 from tape.recording.segment import LOCAL, Cell, Handle, LeafNode, Segment, in_mode, no_segment
@@ -98,7 +99,7 @@ class Packing:
         """
         state = segment.state
         path = state.path()
-        leaves = [place.slot for step in path if step.kernel is None for place in step.places]
+        leaves = leaf_slots(state)
         cells = {**dict(zip(leaves, segment.leaves, strict=True)), **segment.saved}
         own = {slot for step in path if step.ends for slot in step.slots if isinstance(segment.origins.get(slot), LeafNode)}
         kept: dict[int, Any] = {}
@@ -110,8 +111,11 @@ class Packing:
         saved = [found for slot, context in segment.functions.items() for found in self._saved(context, state, slot)]
         segment.roots = {slot: weakref.ref(cells[slot][0]) for slot in live if state.table[slot].kind.requires_grad}
         unread = {slot for slot in leaves if slot not in own and slot not in read and packable(cells[slot][0])}
-        inputs: list[Any] = [_UNREAD if slot in unread else kept.get(slot, cells[slot]) for slot in leaves]
+        inputs: list[Any] = [UNREAD if slot in unread else kept.get(slot, cells[slot]) for slot in leaves]
         segment.leaves = inputs
+        for origin in segment.origins.values():
+            if isinstance(origin, tuple):
+                inherit(segment, *origin)
         segment.saved = {slot: kept.get(slot, cells[slot]) for slot in segment.saved if slot in read}
         segment.kept = tuple(segment.saved)
         for tree, values in saved:
@@ -204,24 +208,6 @@ def _array(value: Any) -> Any:
     if isinstance(value, Handle):
         return look(value)
     return jnp.array(value) if isinstance(value, (np.ndarray, np.generic)) else value
-
-
-class _Unread:
-    """Stands for an input of a segment that no sweep reads."""
-
-    __slots__ = ()
-
-    def opened(self) -> Cell:
-        """Nobody asks for it: what a sweep reads, the VJP of everything reads too."""
-        msg = "a sweep reads a value that was not kept"
-        raise AssertionError(msg)
-
-    def arrays(self) -> Sequence[Any]:
-        """Nothing is kept."""
-        return ()
-
-
-_UNREAD = _Unread()
 
 
 def recording() -> list[Segment]:

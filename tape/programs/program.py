@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tape import jaxapi
 from tape.configuration import applying, configuration
 from tape.programs import execution, staging
 from tape.programs.interpretation import needed_entries
+from tape.programs.retention import ONLY_SEGMENT, forget, note, residuals, trim_one
 from tape.recording import boundary
 from tape.recording.failures import check_slots, salvage
 from tape.recording.segment import LOCAL, Handle, close
@@ -21,23 +22,14 @@ from tape.recording.trie import Clock
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from tape.ops.kinds import Kind
+    from tape.programs.retention import Kept
     from tape.recording.segment import Segment
     from tape.recording.trie import State
 
 __all__ = ["look", "run_pending"]
-
-
-def _baseline() -> int:
-    """References to a cell that nobody but its segment holds, as the count below sees them on this interpreter."""
-    return next(iter(list(map(sys.getrefcount, {0: [None]}.values()))))
-
-
-_ONLY_SEGMENT = _baseline()
-_KEPT: dict[int, list[Any]] = {0: [None]}
-_ALONE = sys.getrefcount(_KEPT[0])  # the same, where it is looked up
 
 
 class Program(execution.Execution):
@@ -45,19 +37,21 @@ class Program(execution.Execution):
 
     ``live`` are slots that Variables hold, ``residuals`` further ones that a sweep will read; ``history`` says whether there can be a
     sweep at all, and ``dead`` are the depths of differentiable entries that none can reach, because their Variables are gone; ``read`` are
-    the slots whose values a sweep reads, leaves among them; ``rooted`` tells whether a Variable that is held requires grad.
+    the slots whose values a sweep reads, leaves among them; ``rooted`` tells whether a Variable that is held requires grad, ``several``
+    whether sweeps may come from more than one.
     """
 
-    __slots__ = ("dead", "history", "live", "read", "residuals", "rooted")
+    __slots__ = ("dead", "history", "live", "read", "residuals", "rooted", "several")
 
-    def __init__(self, state: State, live: tuple[int, ...], kept: _Kept, rooted: bool) -> None:
+    def __init__(self, state: State, live: tuple[int, ...], kept: Kept, roots: int) -> None:
         super().__init__(state, live + kept.residuals)
         self.live = live
         self.residuals = kept.residuals
         self.history = kept.history
         self.dead = kept.dead
         self.read = kept.read
-        self.rooted = rooted
+        self.rooted = roots > 0
+        self.several = kept.history and roots > 1
 
 
 def look(variable: Handle) -> Any:
@@ -96,12 +90,13 @@ def run_pending(segment: Segment, reason: str) -> None:
             with applying(segment.configuration):
                 _run(segment, reason)
     close(segment)
+    trim_one()
 
 
 def _run(segment: Segment, reason: str) -> None:
     state = segment.state
     cells = segment.cells
-    held = map(_ONLY_SEGMENT.__lt__, map(sys.getrefcount, cells.values()))  # before anything else here refers to a cell
+    held = map(ONLY_SEGMENT.__lt__, map(sys.getrefcount, cells.values()))  # before anything else here refers to a cell
     live = tuple(itertools.compress(cells, held))
     packs = segment.packing is not None
     programs = state.programs
@@ -128,6 +123,8 @@ def _run(segment: Segment, reason: str) -> None:
         segment.settle()
     if packs and program.history and not failed:
         segment.packing.take(segment, program.live, program.read)
+    if program.several:
+        note(segment)
 
 
 def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
@@ -154,47 +151,6 @@ def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
     segment.entered = {}
 
 
-def sweepable(segment: Segment) -> bool:
-    """Tell whether a sweep could still go through a segment that has run: from a Variable that somebody holds."""
-    if segment.roots:
-        live = tuple([slot for slot, ref in segment.roots.items() if ref() is not None])
-    else:
-        held = map(_ONLY_SEGMENT.__lt__, map(sys.getrefcount, segment.saved.values()))
-        live = tuple(itertools.compress(segment.saved, held))
-    return _residuals(segment.state, live, segment.released).history
-
-
-def forget(segment: Segment) -> None:
-    """Drop everything that a segment keeps for sweeps."""
-    segment.leaves = []
-    segment.origins = {slot: segment.origins[slot] for slot in segment.state.cut if slot in segment.origins}  # sweeps end there as before
-    segment.saved = {}
-    segment.roots = {}
-    segment.functions = {}
-
-
-def thin(segment: Segment, slots: Iterable[int]) -> None:
-    """Drop some of the values that a segment keeps, unless somebody else holds them: a later sweep that reads them computes them again."""
-    if segment.trace is not None or segment.packing is not None or segment.failed or _acts(segment.state):
-        return
-    with segment.lock:
-        saved = segment.saved
-        for slot in slots:
-            if slot in saved and sys.getrefcount(saved[slot]) <= _ALONE:
-                del saved[slot]
-        segment.kept = tuple(saved)
-
-
-def _acts(state: State) -> bool:
-    """Tell whether an entry has side effects, so that it must not run again."""
-    if state.plans is None:
-        state.plans = {}
-    found: bool | None = state.plans.get("acts")
-    if found is None:
-        found = state.plans["acts"] = any(step.kernel is not None and bool(step.kernel.jaxpr.effects) for step in state.path())
-    return found
-
-
 def _program(state: State, live: tuple[int, ...], released: frozenset[int], packs: bool) -> Program:
     """Work out what a run has to keep, and note it on the structure.
 
@@ -205,9 +161,9 @@ def _program(state: State, live: tuple[int, ...], released: frozenset[int], pack
         state.programs = {}
     STATS.programs += 1
     kinds = [state.table[slot].kind for slot in live]
-    kept = _residuals(state, live, released, packs=packs)
-    rooted = any(kind.requires_grad and slot not in state.cut for slot, kind in zip(live, kinds, strict=True))
-    program = state.programs[(live, released, packs)] = Program(state, _ordered(live, kinds), kept, rooted)
+    kept = residuals(state, live, released, packs=packs)
+    roots = sum(kind.requires_grad and slot not in state.cut for slot, kind in zip(live, kinds, strict=True))
+    program = state.programs[(live, released, packs)] = Program(state, _ordered(live, kinds), kept, roots)
     return program
 
 
@@ -220,54 +176,3 @@ def _ordered(live: tuple[int, ...], kinds: list[Kind]) -> tuple[int, ...]:
     forward = [slot for slot, kind in zip(live, kinds, strict=True) if not kind.unrecorded]
     gradients = [slot for slot, kind in zip(live, kinds, strict=True) if kind.unrecorded]
     return (*forward, *reversed(gradients))
-
-
-class _Kept(NamedTuple):
-    """What a run keeps besides the values that Variables hold: these are attributes of a :class:`Program`."""
-
-    residuals: tuple[int, ...] = ()
-    history: bool = False
-    dead: frozenset[int] = frozenset()
-    read: tuple[int, ...] = ()
-
-
-def _residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, packs: bool = False) -> _Kept:
-    """Work out what a sweep reads; where that is packed, what Variables hold does not stand in for it."""
-    table = state.table
-    cut = state.cut
-    reached = {slot for slot in live if table[slot].kind.requires_grad and slot not in cut}
-    if not reached:
-        return _Kept()
-    history = False
-    dead: set[int] = set()
-    kept = set() if packs else set(live)
-    needed: set[int] = set()
-    saved: set[int] = set()
-    for entry in reversed(state.path()):
-        slots = entry.slots
-        if entry.ends:
-            if entry.kernel is not None:  # what is computed again can be differentiated, so it starts at the leaf itself
-                saved.update(s for s in slots if s in needed and s not in kept)
-            continue
-        if entry.kernel is None:
-            continue
-        if entry.depth in released:
-            if not needed:
-                continue
-        elif not reached.isdisjoint(slots):
-            history = True
-            reached.update(s for s in entry.inputs if table[s].kind.requires_grad and s not in cut)
-            forward = (*entry.inputs, *slots)
-            needed.update(forward[i] for i in entry.kernel.residuals())
-        elif any(p.kind.requires_grad for p in entry.places):
-            dead.add(entry.depth)
-        missing = [s for s in slots if s in needed and s not in kept]
-        if missing:
-            if entry.kernel.cheap and cut.isdisjoint(missing):  # a sweep that is recorded ends there, and so needs the value itself
-                needed.update(entry.inputs)
-            else:
-                saved.update(missing)
-    if not packs:
-        return _Kept(tuple(sorted(saved)), history, frozenset(dead))
-    leaves = {p.slot for step in state.path() if step.kernel is None for p in step.places}
-    return _Kept(tuple(sorted(saved.difference(live))), history, frozenset(dead), tuple(sorted(saved | (needed & leaves))))

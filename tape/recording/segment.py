@@ -165,6 +165,7 @@ class Segment:
         "epoch",
         "failed",
         "functions",
+        "heirs",
         "hooks",
         "kept",
         "leaf_places",
@@ -209,6 +210,7 @@ class Segment:
         packing = LOCAL.packing
         if packing is not None and packing.applies():
             self.packing = packing
+        self.heirs: dict[int, list[weakref.ref[Segment]]] = {}  # slot -> newer segments that lead to it and packed its value
         self.roots: dict[int, Callable[[], Any]] = {}  # where that is packed: the values that Variables hold, weakly
         self.released: frozenset[int] = frozenset()  # depths of the entries that a sweep released
         self.failed: dict[int, Any] | None = None  # slots without a value, because an entry failed -> why

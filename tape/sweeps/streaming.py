@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tape.configuration import sixty_four_bits
 from tape.errors import UnconnectedError
 from tape.jaxapi import X64
-from tape.programs.program import run_pending, thin
+from tape.programs.program import run_pending
+from tape.programs.retention import thin
 from tape.recording import boundary
 from tape.recording.failures import check_slots
 from tape.recording.segment import LOCAL, LeafNode, SegmentClosedError, in_mode, no_segment

@@ -16,7 +16,8 @@ from tape.jaxapi import X64
 from tape.ops.kernel import Op
 from tape.ops.kinds import why_unrecorded
 from tape.programs import staging
-from tape.programs.program import forget, run_pending, sweepable
+from tape.programs.program import run_pending
+from tape.programs.retention import trim
 from tape.recording import record
 from tape.recording.failures import check_slots
 from tape.recording.segment import LOCAL, LeafNode, Segment, SegmentClosedError, end_of, in_mode, made_at
@@ -221,10 +222,7 @@ class Sweep:
             raise
         for segment, _ in self._swept:
             with segment.lock:
-                if not segment.pending and not sweepable(segment):
-                    origins = segment.origins
-                    forget(segment)
-                    segment.origins = origins  # so that a sweep to a leaf behind it finds that it was released
+                trim(segment)
 
     def arrive(self, target: Target, cotangent: Any) -> None:
         """Add a cotangent to a leaf's gradient, or to what a segment is to be swept with."""

@@ -16,7 +16,8 @@ from tape import jaxapi
 from tape.errors import TapeRuntimeError
 from tape.ops.kinds import Place, kind_of
 from tape.programs import staging
-from tape.programs.program import forget, look, run_pending, sweepable
+from tape.programs.program import look, run_pending
+from tape.programs.retention import forget, trim
 from tape.recording import boundary
 from tape.recording.leaves import made_leaf
 from tape.recording.segment import LOCAL, Handle, Segment, end_of, node_of
@@ -140,8 +141,8 @@ def _sever(segment: Segment, cut: frozenset[int]) -> None:
 def _release(segment: Segment) -> None:
     """Free what a segment keeps for sweeps, should none come any more."""
     with segment.lock:
-        if not segment.pending and not sweepable(segment):
-            forget(segment)
+        if not segment.pending and not trim(segment):
+            forget(segment)  # and the way to what is older
 
 
 def _refuse_captured(function: str, variable: Handle) -> None:

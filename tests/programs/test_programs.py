@@ -160,7 +160,7 @@ ENGINES = {
     "a slot is taken for inactive": (plan, "active_slots", all_but_last, r"v", (MismatchError, LookupError)),
     "a VJP forgets the sum that it adds to": (kernel, "lax", KeepingLast, r"v", MismatchError),
     "a compiled program is stale": (execution.Execution, "_compile", first_leaves, r"mode: lazy", MismatchError),
-    "a Variable's value is not kept": (program, "_ONLY_SEGMENT", program._ONLY_SEGMENT + 1, r"mode: lazy", Exception),
+    "a Variable's value is not kept": (program, "ONLY_SEGMENT", program.ONLY_SEGMENT + 1, r"mode: lazy", Exception),
 }
 
 

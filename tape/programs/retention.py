@@ -1,0 +1,275 @@
+"""Retention: what a segment that has run keeps for sweeps, and when it lets go of that.
+
+Which Variables are held, the reference counts of cells tell, so nothing is noticed when one is dropped: a segment of which no Variable is
+held goes at once, and one of which some still are lets go of what only the others needed with the next sweep or the next run
+(:func:`trim`, :func:`trim_some`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tape.statistics import STATS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tape.recording.segment import Cell, Segment
+    from tape.recording.trie import State
+
+__all__ = [
+    "ONLY_SEGMENT",
+    "UNREAD",
+    "Kept",
+    "entries_of",
+    "forget",
+    "inherit",
+    "leaf_slots",
+    "note",
+    "residuals",
+    "thin",
+    "trim",
+    "trim_one",
+]
+
+
+def _baseline() -> int:
+    """References to a cell that nobody but its segment holds, as the count below sees them on this interpreter."""
+    return next(iter(list(map(sys.getrefcount, {0: [None]}.values()))))
+
+
+ONLY_SEGMENT = _baseline()
+_KEPT: dict[int, list[Any]] = {0: [None]}
+_ALONE = sys.getrefcount(_KEPT[0])  # the same, where it is looked up
+
+
+class Kept(NamedTuple):
+    """What a run keeps besides the values that Variables hold: these are attributes of a :class:`Program`."""
+
+    residuals: tuple[int, ...] = ()
+    history: bool = False
+    dead: frozenset[int] = frozenset()
+    read: tuple[int, ...] = ()
+
+
+def residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, packs: bool = False) -> Kept:
+    """Work out what a sweep reads; where that is packed, what Variables hold does not stand in for it."""
+    table = state.table
+    cut = state.cut
+    reached = {slot for slot in live if table[slot].kind.requires_grad and slot not in cut}
+    if not reached:
+        return Kept()
+    history = False
+    dead: set[int] = set()
+    kept = set() if packs else set(live)
+    needed: set[int] = set()
+    saved: set[int] = set()
+    for entry in reversed(state.path()):
+        slots = entry.slots
+        if entry.ends:
+            if entry.kernel is not None:  # what is computed again can be differentiated, so it starts at the leaf itself
+                saved.update(s for s in slots if s in needed and s not in kept)
+            continue
+        if entry.kernel is None:
+            continue
+        if entry.depth in released:
+            if not needed:
+                continue
+        elif not reached.isdisjoint(slots):
+            history = True
+            reached.update(s for s in entry.inputs if table[s].kind.requires_grad and s not in cut)
+            forward = (*entry.inputs, *slots)
+            needed.update(forward[i] for i in entry.kernel.residuals())
+        elif any(p.kind.requires_grad for p in entry.places):
+            dead.add(entry.depth)
+        missing = [s for s in slots if s in needed and s not in kept]
+        if missing:
+            if entry.kernel.cheap and cut.isdisjoint(missing):  # a sweep that is recorded ends there, and so needs the value itself
+                needed.update(entry.inputs)
+            else:
+                saved.update(missing)
+    if not packs:
+        return Kept(tuple(sorted(saved)), history, frozenset(dead))
+    leaves = {p.slot for step in state.path() if step.kernel is None for p in step.places}
+    return Kept(tuple(sorted(saved.difference(live))), history, frozenset(dead), tuple(sorted(saved | (needed & leaves))))
+
+
+def _live(segment: Segment) -> tuple[int, ...]:
+    """Return the slots of a segment that has run from which a sweep may come: Variables hold them, or newer segments that packed them."""
+    if segment.roots:
+        live = [slot for slot, ref in segment.roots.items() if ref() is not None]
+    else:
+        held = map(ONLY_SEGMENT.__lt__, map(sys.getrefcount, segment.saved.values()))
+        live = list(itertools.compress(segment.saved, held))
+    for slot, refs in segment.heirs.items():
+        if slot not in live and any((heir := ref()) is not None and heir.leaves for ref in refs):
+            live.append(slot)
+    return tuple(live)
+
+
+def entries_of(segment: Segment) -> int:
+    """Return how many entries of a segment are pending, or could still be swept."""
+    with segment.lock:
+        if segment.pending:
+            return segment.state.depth
+        return len(_read(segment.state, _live(segment), segment.released, segment.kept).entries) if segment.leaves else 0
+
+
+STATS.entries_of = entries_of
+
+
+def forget(segment: Segment) -> None:
+    """Drop everything that a segment keeps for sweeps."""
+    segment.leaves = []
+    segment.origins = {slot: segment.origins[slot] for slot in segment.state.cut if slot in segment.origins}  # sweeps end there as before
+    segment.saved = {}
+    segment.roots = {}
+    segment.functions = {}
+
+
+def thin(segment: Segment, slots: Iterable[int]) -> None:
+    """Drop some of the values that a segment keeps, unless somebody else holds them: a later sweep that reads them computes them again."""
+    if segment.trace is not None or segment.packing is not None or segment.failed or _acts(segment.state):
+        return
+    with segment.lock:
+        saved = segment.saved
+        if UNREAD in segment.leaves:  # not all can be computed again
+            return
+        for slot in slots:
+            if slot in saved and sys.getrefcount(saved[slot]) <= _ALONE:
+                del saved[slot]
+        segment.kept = tuple(saved)
+
+
+def _acts(state: State) -> bool:
+    """Tell whether an entry has side effects, so that it must not run again."""
+    if state.plans is None:
+        state.plans = {}
+    found: bool | None = state.plans.get("acts")
+    if found is None:
+        found = state.plans["acts"] = any(step.kernel is not None and bool(step.kernel.jaxpr.effects) for step in state.path())
+    return found
+
+
+class _Unread:
+    """Stands for an input of a segment that no sweep reads."""
+
+    __slots__ = ()
+
+    def opened(self) -> Cell:
+        """Nobody asks for it: what a sweep reads, the VJP of everything reads too."""
+        msg = "a sweep reads a value that was not kept"
+        raise AssertionError(msg)
+
+    def arrays(self) -> Sequence[Any]:
+        """Nothing is kept."""
+        return ()
+
+
+UNREAD: Any = _Unread()
+
+
+def inherit(heir: Segment, segment: Segment, slot: int) -> None:
+    """Note that sweeps of ``heir`` lead to a slot of ``segment``, though it does not hold the value."""
+    segment.heirs[slot] = [ref for ref in segment.heirs.get(slot, ()) if ref() is not None] + [weakref.ref(heir)]
+
+
+def note(segment: Segment) -> None:
+    """Have one of the next runs look whether Variables of this segment were dropped while others are held."""
+    _SHARED.append(weakref.ref(segment))
+
+
+def trim_one() -> None:
+    """Trim one of the segments that were noted."""
+    if not _SHARED:
+        return
+    try:
+        ref = _SHARED.popleft()
+    except IndexError:  # another thread took it
+        return
+    segment = ref()
+    if segment is None or not segment.lock.acquire(blocking=False):
+        return
+    try:
+        if segment.saved and trim(segment):
+            _SHARED.append(ref)
+    finally:
+        segment.lock.release()
+
+
+_SHARED: deque[weakref.ref[Segment]] = deque()
+
+
+def trim(segment: Segment) -> int:
+    """Let a segment that has run go of what no sweep from the Variables that are held now reads (with its lock held).
+
+    Returns:
+        Through how many entries a sweep could still go.
+
+    """
+    if segment.pending:
+        return int(segment.state.depth)
+    state = segment.state
+    while True:
+        live = _live(segment)
+        still = _read(state, live, segment.released, segment.kept)
+        unreached = segment.functions.keys() - still.entries
+        if not unreached:
+            break
+        for slot in unreached:  # what these saved may be what holds others
+            del segment.functions[slot]
+    if not still.entries:
+        origins = segment.origins
+        forget(segment)
+        segment.origins = origins  # so that a sweep to a leaf behind it finds that it was released
+    elif segment.trace is None and not segment.failed:
+        saved = segment.saved
+        read = still.slots | state.cut if segment.roots else still.slots | state.cut | frozenset(live)
+        if not read.issuperset(saved):
+            segment.saved = {slot: cell for slot, cell in saved.items() if slot in read}
+            segment.kept = tuple(segment.saved)
+        leaves: list[Any] = [cell if slot in read else UNREAD for slot, cell in zip(leaf_slots(state), segment.leaves, strict=True)]
+        segment.leaves = leaves
+    return len(still.entries)
+
+
+class _Read(NamedTuple):
+    """What sweeps still need: the entries that they could go through, by their first slots, and the slots that they read or end at."""
+
+    entries: frozenset[int]
+    slots: frozenset[int]
+
+
+def _read(state: State, live: tuple[int, ...], released: frozenset[int], kept: tuple[int, ...]) -> _Read:
+    """Work out what sweeps from some slots need, where the values of the slots ``kept`` are there and the others are computed again."""
+    if state.plans is None:
+        state.plans = {}
+    key = ("read", live, released, kept)
+    found: _Read | None = state.plans.get(key)
+    if found is None:
+        table, cut, there = state.table, state.cut, set(kept)
+        reached = {slot for slot in live if table[slot].kind.requires_grad and slot not in cut}
+        needed: set[int] = set()
+        first: list[int] = []
+        for entry in reversed(state.path()):
+            if entry.kernel is None:
+                continue
+            slots = entry.slots
+            if not entry.ends and entry.depth not in released and not reached.isdisjoint(slots):
+                first.append(slots[0])
+                reached.update(s for s in entry.inputs if table[s].kind.requires_grad and s not in cut)
+                forward = (*entry.inputs, *slots)
+                needed.update(forward[i] for i in entry.kernel.residuals())
+            if not needed.isdisjoint(slots) and not there.issuperset(needed.intersection(slots)):
+                needed.update(entry.inputs)
+        found = state.plans[key] = _Read(frozenset(first), frozenset(needed | reached))
+    return found
+
+
+def leaf_slots(state: State) -> list[int]:
+    """Return the slots of the leaves that entered a segment, in their order."""
+    return [place.slot for step in state.path() if step.kernel is None for place in step.places]
