@@ -29,7 +29,7 @@ class Stats:
     """
 
     def __init__(self) -> None:
-        self.entries_of: Callable[[Any], int]  # of one segment: set by what runs segments (tape.program)
+        self.entries_of: Callable[[Any], int]  # of one segment: set by what runs segments (tape.programs.program)
         self.segments: dict[int, Callable[[], Any]] = {}  # by id, weakly; a WeakSet costs more than the rest of a segment
         self._ended = 0
         self._start = 0
