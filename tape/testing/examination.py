@@ -81,7 +81,6 @@ class Examination:
         self.findings: list[Finding] = []
         self.votes: list[dict[str, str]] = [{} for _ in subject.leaves]
         self.notes: list[str] = []
-        self.right_eagerly: set[int] = set()
         self.eps = max(_eps(x.dtype) for x in [*subject.leaves, *subject.outputs])
         self.rtol = rtol if rtol is not None else (1e-7 if self.eps < 1e-12 else 3e-6)
         # Constants of half precision would be rounded in the program: it is traced in single precision.
@@ -256,7 +255,7 @@ class Examination:
         self._check_values()
         suspects = self._suspects()
         if eager is not None:
-            native.compare(self, eager, {s.argument for s in suspects})
+            native.compare(self, eager, {(s.argument, s.pair) for s in suspects})
         judgement.judge(self, suspects)
         if self.explore and m.believed is not None:
             check_linear(self)
