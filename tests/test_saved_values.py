@@ -674,13 +674,13 @@ def test_planted_values_that_lose_their_place_in_the_graph_are_noticed(monkeypat
 
 
 def test_planted_held_variables_that_decide_what_is_packed_are_noticed(monkeypatch):
-    original = program._residuals
+    original = program.residuals
 
     def shared(state, live, released, **options):
         found = original(state, live, released, **options)
         return found._replace(read=tuple(slot for slot in found.read if slot not in live))
 
     trie._ROOTS.clear()
-    monkeypatch.setattr(program, "_residuals", shared)
+    monkeypatch.setattr(program, "residuals", shared)
     with pytest.raises(AssertionError):
         test_what_variables_hold_and_looks_afterwards_do_not_decide(Log())
