@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 
 from benchmarks import compute, dispatch, dynamic
+from benchmarks.checker import WORKLOADS as CHECKS
+from benchmarks.checker import checker
 from benchmarks.memory import WORKLOADS as MEMORIES
 from benchmarks.memory import memory
 from benchmarks.report import Report, machine
@@ -31,6 +33,7 @@ KINDS: dict[str, tuple[Callable[[Report, Effort, frozenset[str]], None], frozens
     "startup": (startup, STARTS),
     "memory": (memory, MEMORIES),
     "under_jit": (under_jit, frozenset(MODELS)),
+    "checker": (checker, CHECKS),
 }
 QUICK = Effort(rounds=5, batch_seconds=0.003, warm_seconds=0.1, quick=True)
 
