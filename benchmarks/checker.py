@@ -143,7 +143,7 @@ def checker(report: Report, effort: Effort, chosen: frozenset[str]) -> None:
             Score("repeated check, milliseconds", again, 60.0, 60.0),
         )
         if beside:
-            report.scored("checker", Score("repeated check, tape.testing / check_grads", beside, 1.0, 1.0))
+            report.scored("checker", Score("repeated check, tape.testing / check_grads", beside, 1.0))
     if seconds:
         report.tabled("checker", PROPERTY, [{"seconds": who, "all": s} for who, s in seconds.items()])
         ours = {who: s for who, s in seconds.items() if who != "check_grads"}
