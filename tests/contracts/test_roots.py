@@ -248,54 +248,6 @@ def test_contract_03_gradients_uses_the_assigned_seed_and_keeps_it():
     equal(y.grad, 10)
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    kinds=st.tuples(*[st.sampled_from("vc")] * 3),  # each operand a Variable or a constant
-    same=st.sampled_from([(0, 1, 2), (0, 0, 1), (0, 1, 0), (0, 1, 1), (0, 0, 0)]),  # which operands are one object
-    preset=st.tuples(*[st.booleans()] * 3),
-    assigned=st.booleans(),
-    eager=st.booleans(),
-)
-def test_contract_03_10_aliasing_of_a_times_b_plus_c(kinds, same, preset, assigned, eager):
-    """Every pattern of shared operands, constants, gradients already there, and an assigned seed: a*b + c."""
-    values = [2.0, -3.0, 5.0]
-    made = [tape.Variable(values[i], requires_grad=k == "v") for i, k in enumerate(kinds)]
-    a, b, c = (made[i] for i in same)
-    va, vb, _ = (values[i] for i in same)
-    before = {}
-    for i, (v, p) in enumerate(zip(made, preset, strict=True)):
-        if p and v.requires_grad:
-            v.grad = 100.0 * (i + 1)
-            before[i] = 100.0 * (i + 1)
-    if not any(made[i].requires_grad for i in same):
-        return
-    if eager:
-        with tape.eager():
-            y = a * b + c
-    else:
-        y = a * b + c
-    seed = 1.0
-    if assigned:
-        seed = y.grad = 4.0
-    y.backward()
-    partials = [0.0, 0.0, 0.0]
-    for i, d in zip(same, (vb, va, 1.0), strict=True):
-        partials[i] += d
-    for i, v in enumerate(made):
-        if v.requires_grad and i in same:
-            equal(v.grad, before.get(i, 0.0) + seed * partials[i])
-        elif i in before:
-            equal(v.grad, before[i])
-        else:
-            assert v.grad is None
-    grads = [v.grad for v in made if v.grad is not None]
-    assert len({id(g) for g in grads}) == len(grads)
-    if grads:
-        held = [float(g) for g in grads[1:]]
-        grads[0][...] = 0.0  # rebinds one handle only
-        assert [float(g) for g in grads[1:]] == held
-
-
 # -- 4: the same root twice ------------------------------------------------------------------------------------------------
 
 
