@@ -123,6 +123,7 @@ class Examination:
             self._measure()
         except Exception as e:  # noqa: BLE001 - a rule is the user's: it may raise anything
             self.raises(e)
+        if self.findings:
             return
         try:
             self._check_first(eager)
@@ -208,7 +209,7 @@ class Examination:
         return {"why": pair.why, "expected": self.found["r"][argument][2 * b], "got": self.found["g"][argument][2 * b], "at": at, "pair": b}
 
     def _check_structure(self) -> None:
-        """A cotangent has its primal's shape and dtype."""
+        """A cotangent has its primal's shape and dtype, and a value the function's."""
         try:
             same = all(x.dtype == t.dtype for x, t in zip(self.subject.leaves, self.traced, strict=True))
             self.native_rule = self.rule.closed if same else jaxapi.trace(self._pulled, *self.subject.leaves, *self.subject.outputs)[0]
@@ -216,6 +217,10 @@ class Examination:
             self.raises(e)
             return
         found: Any = self.native_rule.out_avals[len(self.shapes) :]
+        for k, (y, own) in enumerate(zip(self.subject.outputs, self.native_rule.out_avals, strict=False)):
+            if own.shape != y.shape or own.dtype != y.dtype:
+                what = f"dtype {own.dtype} and shape {own.shape}"
+                self.fail(None, "structure", f"output {k} has {what} when the function is differentiated, else {y.dtype} and {y.shape}")
         for k, (g, x) in enumerate(zip(found, self.subject.leaves, strict=True)):
             if g.shape != x.shape or g.dtype != x.dtype:
                 message = f"the cotangent has dtype {g.dtype} and shape {g.shape}, its primal {x.dtype} and {x.shape}"

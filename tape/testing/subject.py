@@ -83,6 +83,7 @@ class Subject:
         handles = any(isinstance(x, Handle) for _, x in paths) or _is_function(fun)
         self.kind = "tape" if handles else "jax"
         self.first: Any = None
+        self._result: Any = None
         result = self._first_look()
         self._positions = [i for i, y in enumerate(result) if is_inexact(y)]
         self.outputs = [jax.ShapeDtypeStruct(np.shape(result[i]), result[i].dtype) for i in self._positions]
@@ -134,7 +135,8 @@ class Subject:
         if self.kind == "tape":
             xs = [x if isinstance(x, Handle) else constant(x) for x in xs]
         args, kwargs = self._filled(xs)
-        return jax.tree.leaves(self.fun(*args, **kwargs), is_leaf=_is_handle)
+        flat, self._result = jax.tree.flatten(self.fun(*args, **kwargs), is_leaf=_is_handle)
+        return flat
 
     def _inexact(self, *xs: Any) -> list[Any]:
         flat = self._call(xs)
@@ -187,6 +189,9 @@ class Subject:
         assert self.own_vjp is not None
         result, back = self.own_vjp(*args, **kwargs)
         flat, tree = jax.tree.flatten(result)
+        if tree != self._result:
+            msg = f"the value returned beside the pullback has the structure {tree}, the function's {self._result}"
+            raise TapeValueError(msg)
 
         def pullback(cts: Sequence[Any]) -> list[Any]:
             full = [jnp.zeros(np.shape(y), y.dtype) if is_inexact(y) else np.zeros(np.shape(y), jaxapi.float0) for y in flat]
@@ -206,20 +211,35 @@ class Subject:
             raise TapeValueError(msg)
         slots: list[Any] = []
         for arg, ct in zip(args, found, strict=True):
-            places, shape = jax.tree.flatten(arg)
-            if ct is None:
-                slots += [None] * len(places)
-                continue
-            given, own = jax.tree.flatten(ct, is_leaf=lambda x: x is None)
+            places, shape = jax.tree.flatten(arg, is_leaf=_is_none)
+            given, own = ([None] * len(places), shape) if ct is None else jax.tree.flatten(ct, is_leaf=_is_none)
             if len(given) != len(places):
                 msg = f"the pullback returned a cotangent of structure {own} for an argument of structure {shape}"
                 raise TapeValueError(msg)
-            slots += given
+            for x, g in zip(places, given, strict=True):
+                _check_constant(x, g)
+            slots += [g for x, g in zip(places, given, strict=True) if x is not None]
         return [*slots, *[None] * (len(self._leaves) - len(slots))]
+
+
+def _check_constant(x: Any, g: Any) -> None:
+    """Refuse a cotangent of what has no derivative, be it an integer, that could be taken for one."""
+    if is_inexact(x) or not hasattr(x, "dtype") or g is None or getattr(g, "dtype", None) == jaxapi.float0:
+        return
+    if np.shape(g) != np.shape(x) or (not isinstance(g, jaxapi.Tracer) and np.any(np.asarray(g) != 0)):
+        msg = (
+            f"the pullback returned a cotangent of shape {np.shape(g)}, not all zero, for an argument of dtype {x.dtype} and shape "
+            f"{np.shape(x)}, which has no derivative; return None for it"
+        )
+        raise TapeValueError(msg)
 
 
 def _is_handle(x: Any) -> bool:
     return isinstance(x, Handle)
+
+
+def _is_none(x: Any) -> bool:
+    return x is None
 
 
 def _is_function(fun: Any) -> bool:

@@ -1,5 +1,6 @@
 """The checker kills what is wrong, says what it is, and blames nothing that is right."""
 
+import re
 import sys
 
 import jax
@@ -11,7 +12,7 @@ import tape
 from tape.testing import GradientMismatch, check_custom_vjp, check_gradients, check_vjp
 
 sys.path.insert(0, __file__.rpartition("/")[0])
-from cases import RIGHT, WRONG, X, ruled
+from cases import RIGHT, WRONG, M, X, ruled
 
 sys.path.pop(0)
 
@@ -257,3 +258,44 @@ def test_values_are_asked_for_the_second_derivative():
     with pytest.raises(GradientMismatch, match="right at first order, zero"):
         check_gradients(cut, X)
     assert check_gradients(lambda x: x**3, X).arguments[0].votes["taylor"] == "right"
+
+
+@pytest.mark.parametrize("name", ["clipped", "under vmap", "traced", "cut", "another value", "dtype"])
+def test_a_vjp_function_is_checked_as_closely_as_a_rule(name):
+    fun, args, _ = WRONG[name]
+    with pytest.raises(GradientMismatch):
+        check_vjp(fun, lambda *a: jax.vjp(fun, *a), *args)
+
+
+@pytest.mark.parametrize("name", ["a tree", "an integer argument", "size zero", "a scalar"])
+def test_a_right_vjp_function_of_any_arguments_passes(name):
+    fun, args = RIGHT[name]
+    assert check_vjp(fun, lambda *a: jax.vjp(fun, *a), *args).verdict == "pass"
+
+
+INDICES = np.int32([2, 0])
+
+
+@pytest.mark.parametrize(
+    ("value", "cotangent", "words"),
+    [
+        (lambda x: x[INDICES], lambda _: jnp.ones(2), "has no derivative"),
+        (lambda x: x[INDICES], lambda _: jnp.zeros(7), "has no derivative"),
+        (lambda x: (x[INDICES],), lambda _: None, "has the structure"),
+        (lambda x: x[INDICES][None], lambda _: None, r"shape \(1, 2, 4\)"),
+        (lambda x: x[INDICES].astype(jnp.float16), lambda _: None, "dtype float16"),
+        (lambda x: x[INDICES], lambda _: None, ""),
+        (lambda x: x[INDICES], lambda i: np.zeros(i.shape, tape.jaxapi.float0), ""),
+        (lambda x: x[INDICES], jnp.zeros_like, ""),
+    ],
+)
+def test_a_vjp_functions_values_and_cotangents_have_the_right_form(value, cotangent, words):
+    def vjp(x, i):
+        return value(x), lambda ct: (jnp.zeros_like(x).at[i].add(jnp.asarray(jax.tree.leaves(ct)[0], x.dtype).reshape(2, 4)), cotangent(i))
+
+    if words:
+        with pytest.raises(GradientMismatch) as caught:
+            check_vjp(lambda x, i: x[i], vjp, M, INDICES, order=1)
+        assert re.search(words, " ".join(str(caught.value).split()))
+    else:
+        assert check_vjp(lambda x, i: x[i], vjp, M, INDICES, order=1).verdict == "pass"
