@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gc.collect()
     gc.disable()  # what is freed is freed at once
     try:
-        steps, length = (40, 3) if options.quick else (options.steps, options.window)
+        steps, length = (30, 2) if options.quick else (options.steps, options.window)
         p, state, losses, memory = train(letters, len(characters), steps, length, options.seed)
         now, after = next(windows(letters, length))
         print(f"\nLargest distance from jax.grad of one window, relative: {compare_with_jax(p, state, now, after):.1e}")
@@ -181,7 +181,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         grown = never_cut(p, letters, 3 if options.quick else 12, length)
     finally:
         gc.enable()
-    print(f"Kept for a sweep: {memory[-1]} bytes in window {steps}; without the cut {grown[0]} in window 1, {grown[-1]} in window {len(grown)}")
+    print(
+        f"Kept for a sweep: {memory[-1]} bytes in window {steps}; without the cut {grown[0]} in window 1, {grown[-1]} in window {len(grown)}"
+    )
     draw(losses, memory, grown, options.output)
     print(f"{losses[0]:.2f} bits per letter at first, {np.mean(losses[-10:]):.2f} at last; picture in {options.output}")
 

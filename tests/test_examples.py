@@ -57,3 +57,63 @@ def test_data_parallel():
     )
     assert [name for name, _, _ in rows] == ["overlapped", "after the sweep"]
     assert all(float(distance) < 1e-6 for _, _, distance in rows)
+
+
+def test_truncated_bptt(tmp_path, capsys, monkeypatch):
+    for needed in ("matplotlib", "optax"):
+        pytest.importorskip(needed)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    output = tmp_path / "truncated_bptt.png"
+    monkeypatch.syspath_prepend(EXAMPLES)
+    importlib.import_module("truncated_bptt").main(["--quick", "--output", str(output)])
+    assert output.read_bytes().startswith(b"\x89PNG")
+    printed = capsys.readouterr().out
+    rows = re.findall(r"^ +\d+ +\d+ +(\d+\.\d+) +(\d+) +(\d+) +\d+\.\d+$", printed, re.MULTILINE)
+    assert len(rows) == 10
+    assert float(rows[-1][0]) < float(rows[0][0])  # the loss falls
+    assert len({row[1:] for row in rows}) == 1  # and what is kept stays the same
+    (distance,) = re.findall(r"jax.grad of one window, relative: (\S+)", printed)
+    assert float(distance) < 1e-5
+    kept, first, grown = map(int, re.search(r"sweep: (\d+) bytes .* cut (\d+) in window 1, (\d+) in window 3", printed).groups())
+    assert kept < 1.1 * first
+    assert grown > 1.4 * first
+
+
+def test_loss_scaling(tmp_path, monkeypatch):
+    for needed in ("matplotlib", "optax", "sklearn"):
+        pytest.importorskip(needed)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    output = tmp_path / "loss_scaling.png"
+    monkeypatch.syspath_prepend(EXAMPLES)
+    results = importlib.import_module("loss_scaling").main(["--quick", "--output", str(output)])
+    assert output.read_bytes().startswith(b"\x89PNG")
+    learned = {(run.weight, run.dtype, run.scaling): run.loss[-1] < run.loss[0] / 2 for run in results}
+    assert learned == {
+        (1e-4, "float32", "none"): True,
+        (1e-4, "float16", "none"): False,
+        (1e-4, "float16", "2**15"): True,
+        (1e-4, "float16", "2**40"): False,
+        (1e-4, "float16", "dynamic from 2**40"): True,
+        (1e-4, "bfloat16", "none"): True,
+        (1e-33, "float32", "none"): False,
+        (1e-33, "bfloat16", "none"): False,
+        (1e-33, "bfloat16", "2**20"): True,
+        (1e-33, "bfloat16", "dynamic from 2**15"): True,
+    }
+    skipped = {run.scaling: run.skipped for run in results if run.dtype == "float16"}
+    assert skipped["2**40"] == 40
+    assert 0 < skipped["dynamic from 2**40"] < 10
+
+
+def test_offload(capsys, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    importlib.import_module("offload").main(["--layers", "4", "--width", "16", "--batch", "32"])
+    printed = capsys.readouterr().out
+    assert printed.startswith("4 values of 8192 bytes")
+    rows = {name: (int(share), float(error)) for name, share, error in re.findall(r"^(\S.*?) +\d+ +(\d+)% +(\S+)$", printed, re.MULTILINE)}
+    assert rows["as they are"] == (100, 0)
+    assert rows["on the host"][1] < 1e-6
+    assert rows["bfloat16"][0] < 70
+    assert rows["int8"][0] < 50
+    assert 1e-4 < rows["bfloat16"][1] < 0.02
+    assert 1e-4 < rows["int8"][1] < 0.1
