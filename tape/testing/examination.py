@@ -254,6 +254,8 @@ class Examination:
         self.found = found
         finite = [b for b in range(len(self.probes.pairs)) if all(np.all(np.isfinite(y[2 * b])) for y in found["y"])]
         self.seen = [b for b in finite if self.probes.pairs[b].point not in self.adrift]
+        if self.iterates:  # solvers with an absolute tolerance do not see what is far below it
+            self.seen = [b for b in self.seen if not self.probes.pairs[b].why.startswith("a cotangent of size 1e-")]
         if eager is None and 0 not in self.seen:
             self.infinite()
             return

@@ -194,14 +194,25 @@ def _while(evaluate: Callable[..., Any], params: dict[str, Any], inputs: list[An
     of_cond, of_body = inputs[:n_cond], inputs[n_cond : n_cond + n_body]
     state = tuple(jnp.asarray(s) for s in inputs[n_cond + n_body :])
 
+    def going(s: Any) -> Any:
+        return evaluate(params["cond_jaxpr"], [*of_cond, *s])[0]
+
     def body(s: Any) -> Any:
         return tuple(evaluate(params["body_jaxpr"], [*of_body, *s]))
+
+    def batched(s: Any) -> Any:  # what has arrived waits for the others
+        p = going(s)
+        return tuple(
+            jnp.where(jnp.reshape(p, p.shape + (1,) * (jnp.ndim(new) - p.ndim)), new, old) for new, old in zip(body(s), s, strict=True)
+        )
 
     found: Sequence[Any]
     if turns is not None:
         found = jax.lax.fori_loop(0, turns, lambda _, s: body(s), state)
+    elif jaxapi.closed(params["cond_jaxpr"]).out_avals[0].ndim:
+        found = jax.lax.while_loop(lambda s: jnp.any(going(s)), batched, state)
     else:
-        found = jax.lax.while_loop(lambda s: evaluate(params["cond_jaxpr"], [*of_cond, *s])[0], body, state)
+        found = jax.lax.while_loop(going, body, state)
     return found
 
 

@@ -19,7 +19,9 @@ SHOWS = (
     "second",  # only in the second derivative
     "vmap",  # only under vmap
     "jit",  # only under jit
-    "repeat",  # only at a second call with other values
+    "repeat",  # only at a second call with other values, or when another forward pass comes between forward pass and pullback
+    "part",  # only when one of the arguments is differentiated, or one of the outputs used
+    "elsewhere",  # only at points that are larger, smaller or of another sign than the given one
     "structure",  # in the dtype of the cotangent
     "value",  # in the result of the function when it is differentiated
     "nan",  # as NaN or infinity where the derivative exists

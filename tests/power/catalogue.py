@@ -6,6 +6,7 @@ from tests.power import (  # noqa: F401 - each enters its cases when it is impor
     right_kinks,
     wrong_arguments,
     wrong_branches,
+    wrong_company,
     wrong_factors,
     wrong_formulas,
     wrong_modes,

@@ -60,6 +60,11 @@ def implicit(res, ct):
     return (ct * jnp.cos(s) / 4 / (1 + jnp.sin(s) * a / 4),)
 
 
+def halved(a):
+    """Halve each element until it is below one."""
+    return jax.vmap(lambda x: jax.lax.while_loop(lambda x: x >= 1, lambda x: x / 2, x))(a)
+
+
 def on_the_host(factor):
     """A sine that NumPy computes."""
 
@@ -205,6 +210,7 @@ RIGHT = {
     "a loop that stops when near": (solved(implicit), (X[:3],)),
     "a large loop": (solved(implicit), (np.linspace(0.5, 1.5, 70, dtype=np.float32),)),
     "on the host": (on_the_host(1.0), (X,)),
+    "a batch of loops": (ruled(halved, lambda r, ct: (ct * halved(r[0]) / r[0],)), (np.float32([0.7, 3.3, 17.1]),)),
     "a loop": (lambda x: jax.lax.fori_loop(0, 3, lambda i, c: jnp.sin(c) + x, x), (X,)),
     "a while loop": (lambda x: jax.lax.while_loop(lambda c: c[1] < 3, lambda c: (jnp.sin(c[0]), c[1] + 1), (x, 0))[0], (X,)),
     "a tree": (lambda p, n: {"y": p["w"] * p["b"] ** n, "n": n}, ({"w": X, "b": X + 3, "none": None}, 2)),

@@ -40,10 +40,17 @@ def test_a_kink_is_no_reason_for_doubt(name):
     assert check_gradients(fun, *args).verdict == "pass"
 
 
-@pytest.mark.parametrize("name", ["a loop that stops when near", "a large loop", "on the host"])
+@pytest.mark.parametrize("name", ["a loop that stops when near", "a large loop", "a batch of loops", "on the host"])
 def test_what_jax_cannot_differentiate_is_right_at_first_order(name):
     fun, args = RIGHT[name]
     assert check_gradients(fun, *args, order=1).verdict == "pass"
+
+
+def test_a_second_derivative_that_raises_is_noted():
+    fun, args = RIGHT["on the host"]
+    report = check_gradients(fun, *args)
+    assert report.verdict == "pass"
+    assert "no second derivative: it raises" in str(report)
 
 
 def test_a_residual_in_single_precision_is_found_in_double_precision():
