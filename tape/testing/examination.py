@@ -12,6 +12,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.testing import convergence, judgement, native, second, transformed
+from tape.testing.analytic import Complexified, is_analytic
 from tape.testing.executables import Program
 from tape.testing.linearity import check_linear
 from tape.testing.measurement import BASIS, Measurement, user_rules
@@ -115,6 +116,8 @@ class Examination:
             self.value = Precise(self.value_jaxpr)
             convergence.follow(self)
             self.measurement: Any = Measurement(self.value, len(self.shapes), kind="first", parts=[self.value])
+            if is_analytic(self.value_jaxpr.jaxpr):
+                self.measurement.exact = Complexified(self.value_jaxpr)
             self.measurement.prepare(self.probes.points[0], self.probes.cotangents[0])  # while the rule runs op by op
         eager = native.differentiate(self) if self.explore and not self.failed else None
         if self.findings:
