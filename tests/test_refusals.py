@@ -178,9 +178,15 @@ CASES = {
 }
 
 
-def op(forward, backward=lambda ctx, g: g):
+def op(forward, backward=lambda ctx, g: g, **further):
     """A ``tape.Function`` by its two sides."""
-    return type("Made", (tape.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)}).apply
+    methods = {"forward": forward, "backward": backward, **further}
+    return type("Made", (tape.Function,), {name: staticmethod(method) for name, method in methods.items()}).apply
+
+
+def batched(vmap):
+    """A ``tape.Function`` under ``jax.vmap``."""
+    return jax.vmap(lambda a: op(twice, vmap=vmap)(tape.constant(a)).value)(np.stack([A, A]))
 
 
 def twice(ctx, x):
@@ -471,6 +477,16 @@ MORE = {
         (lambda x, h, c, i: tape.rules.defvjp(primitives.sin_p, None), TYPE, ["sin", "NoneType", "pass rule("]),
         (lambda x, h, c, i: op(lambda ctx, v: "text")(x), TYPE, ["forward must return", "str"]),
         (lambda x, h, c, i: op(lambda ctx, v: None)(x), TYPE, ["forward must return", "NoneType"]),
+        (
+            lambda x, h, c, i: op(lambda ctx, v: v * h)(x),
+            LOST,
+            ["Made.forward reads", "shape (3,), dtype float32", "pass it to Made.apply"],
+        ),
+        (lambda x, h, c, i: op(lambda ctx, v: v * x)(c), LOST, ["Made.forward reads", "'x'", ".detach()"]),
+        (lambda x, h, c, i: batched(lambda info, in_dims, x: x), RULE, ["Made.vmap", "(outputs, out_dims)", "Variable"]),
+        (lambda x, h, c, i: batched(lambda info, in_dims, x: (x, 5)), RULE, ["Made.vmap", "axis of output 0", "(2, 3)"]),
+        (lambda x, h, c, i: batched(lambda info, in_dims, x: ([x], 0)), RULE, ["Made.vmap", "structure"]),
+        (lambda x, h, c, i: batched(lambda info, x: (x, 0)), TYPE, ["Made.vmap is called with info, in_dims"]),
         (lambda x, h, c, i: op(twice, lambda ctx, g: (g, g))(x).sum().backward(), RULE, ["2 gradients for 1"]),
         (lambda x, h, c, i: op(twice, lambda ctx, g: g[:2])(x).sum().backward(), SHAPE, ["(2,)", "argument 0", "(3,)"]),
         (lambda x, h, c, i: op(twice, lambda ctx, g: g.astype("float16"))(x).sum().backward(), DTYPE, ["float16", "argument 0"]),
