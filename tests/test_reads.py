@@ -5,11 +5,14 @@ import contextlib
 import jax
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
 
 import tape
 import tape.lax
 import tape.numpy as tnp
 from tape.errors import LostGradientError
+from tape.testing import strategies
 
 A, B = np.array([1.0, -2.0, 0.5], np.float32), np.array([3.0, 0.25, -1.0], np.float32)
 W = tape.Variable(B, name="weight")
@@ -239,3 +242,30 @@ def test_contract_26_a_captured_variable_may_be_given_in_a_compiled_function():
 def test_a_forward_that_is_not_differentiated_may_read_anything():
     with tape.no_grad():
         np.testing.assert_array_equal(make(READ["a closure"]).apply(tape.Variable(A)).value, A * B)
+
+
+@settings(max_examples=max(settings.default.max_examples // 4, 25), suppress_health_check=[HealthCheck.too_slow])
+@given(program=strategies.programs(max_operations=6), chosen=st.integers(0, 7), eagerly=st.booleans(), pending=st.booleans())
+def test_contract_26_random_forwards_lose_no_gradient(program, chosen, eagerly, pending):
+    """Some leaves of a program are given and the others captured: where JAX finds a gradient for one of these, it is refused."""
+    arrays = program.arguments
+    captured = [i for i in range(len(arrays)) if chosen + 1 >> i & 1]
+    slopes = jax.grad(lambda *a: (program.reference(*a) ** 2).sum().real, argnums=tuple(range(len(arrays))))(*arrays)
+    lost = any(np.any(np.asarray(slopes[i]) != 0) for i in captured)
+    event(f"lost: {lost}, captured: {len(captured)}")
+
+    def forward(ctx, *given):
+        it = iter(given)
+        return program(*[v if i in captured else next(it) for i, v in enumerate(leaves)])
+
+    for _ in range(2):
+        with tape.eager() if eagerly else contextlib.nullcontext():
+            leaves = [tape.Variable(x) * 1 if pending else tape.Variable(x) for x in arrays]
+            given = [v for i, v in enumerate(leaves) if i not in captured]
+            refused = False
+            try:
+                make(forward).apply(*given)
+            except LostGradientError:
+                refused = True
+        assert refused or not lost
+        assert captured or not refused
