@@ -635,6 +635,9 @@ def test_outputs_marked_as_constants(materialize):
         weights, y, _ = marked.apply(tape.constant(x))
         return (weights * y).sum().value
 
+    close(jax.grad(lambda x: (marked.apply(tape.constant(x))[0] * tape.constant(x)).sum().value)(A), np.exp(A))  # no sweep comes by
+    assert not seen
+
     @tape.jit
     def compiled(x):
         weights, y, _ = marked.apply(x)
@@ -757,6 +760,10 @@ def gives(value):
 REFUSED = {
     "not static": (lambda x: NotStatic.apply(x), r"NotStatic\.forward must be a static method, got function; put @staticmethod above it"),
     "class method": (lambda x: ByClass.apply(x), r"ByClass\.backward must be a static method, got classmethod"),
+    "vmap not static": (
+        lambda x: type("Flat", (tape.Function,), {"forward": staticmethod(plain), "vmap": plain}).apply(x),
+        r"Flat\.vmap must be a static method, got function",
+    ),
     "no forward": (lambda x: type("Empty", (tape.Function,), {}).apply(x), r"Empty has no forward; define a static method"),
     "no backward": (lambda x: type("Half", (tape.Function,), {"forward": staticmethod(plain)}).apply(x), r"Half has no backward; define"),
     "the base class": (lambda x: tape.Function.apply(x), r"tape\.Function itself has no forward; make a subclass"),

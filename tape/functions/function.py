@@ -42,7 +42,7 @@ class Function:
       ``ctx.mark_non_differentiable(...)``.
     - ``backward(ctx, *gradients)`` gets one gradient per output, None where there is none (zeros, after ``set_materialize_grads``), and
       returns one per array argument, None where none flows: positional arguments in order, then keyword ones in the order of the call.  It is
-      called once in every sweep.  What it records can be differentiated again; what it cannot record (values that the forward computed on the
+      called once in every sweep (once per row in the batched sweep of a Jacobian).  What it records can be differentiated again; what it cannot record (values that the forward computed on the
       way, raw JAX) raises when it is.
     - ``jvp(ctx, *tangents)``, optional, gets one tangent per array argument (None: zero) and returns one per output.  ``tape.jvp``, ``jacfwd``,
       ``linearize``, ``hvp``, ``jax.jvp`` and ``jax.linearize`` use it; without it the tape's transforms differentiate the backward by its gradients.
