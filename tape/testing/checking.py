@@ -26,6 +26,7 @@ AGAINST = ("jax", "numeric")
 def check_gradients(
     fun: Callable[..., Any],
     *args: Any,
+    vjp: Callable[..., Any] | None = None,
     order: int = 2,
     against: Sequence[str] = AGAINST,
     argnums: int | Sequence[int] | None = None,
@@ -38,15 +39,17 @@ def check_gradients(
 
     The derivative under test (``jax.vjp``; the tape's sweep for a function of the tape) is compared, element by element and in double
     precision, with JAX's derivative of the bare function, whose custom rules are taken away, and with extrapolated differences of its
-    values. Further: in the function's own dtypes, at a second call, traced, under ``vmap``, in forward mode, for cotangents of all sizes
+    values (of an analytic function, a complex step where those are in doubt). Further: in the function's own dtypes, at a second call, traced, under ``vmap``, in forward mode, for cotangents of all sizes
     and signs, at points nearby and with other signs, and for the second derivative. What is accepted follows from error estimates and
     conditioning. At a kink, every value between the one-sided derivatives is right.
 
     Args:
         fun: a function of JAX or of the tape, over pytrees; a ``jax.custom_vjp``; ``apply`` of a ``tape.Function``.
         args: where to check. Floating and complex arrays and numbers are differentiated.
+        vjp: the derivative to check instead of the function's own; see :func:`check_vjp`.
         order: 1, or 2 to check the derivative of the derivative too.
-        against: ``"jax"``, ``"numeric"`` or both. Without ``"numeric"``, JAX's ``stop_gradient`` is taken at its word.
+        against: ``"jax"``, ``"numeric"`` or both. Without ``"numeric"``, JAX is taken at its word, be it of ``stop_gradient`` or a custom rule:
+            a straight-through estimator passes where all ways to derive it agree.
         argnums: which positional arguments to differentiate; all of them by default.
         kwargs: keyword arguments of ``fun``; their floating and complex arrays are differentiated.
         seed: of the random cotangents and directions.
@@ -81,12 +84,33 @@ def check_gradients(
         C. J. F. Ridders, Accurate computation of F'(x) and F'(x)F''(x), Adv. Eng. Software 4 (1982) 75-76 (extrapolated differences).
 
     """
-    subject = Subject(fun, args, kwargs or {}, argnums)
-    return _checked(subject, order, against, seed, rtol, strict=strict)
+    if order not in (1, 2):
+        msg = f"order must be 1 or 2, got {order!r}"
+        raise TapeValueError(msg)
+    if isinstance(against, str) or not against or not set(against) <= set(AGAINST):
+        msg = f"against must be a sequence of {' and '.join(map(repr, AGAINST))}, got {against!r}"
+        raise TapeValueError(msg)
+    exam = Examination(Subject(fun, args, kwargs or {}, argnums, vjp), order=order, against=against, seed=seed, rtol=rtol)
+    exam.run()
+    report = _report(exam)
+    if report.verdict == "fail" or (strict and report.verdict != "pass"):
+        raise GradientMismatch(report)
+    return report
 
 
 def check_custom_vjp(fun: Callable[..., Any], *args: Any, **options: Any) -> Report:
-    """Check a function with a rule of its own; arguments and result are those of :func:`check_gradients`.
+    """Check a function with a rule of its own.
+
+    Args:
+        fun: a ``jax.custom_vjp``, a ``jax.custom_jvp``, ``apply`` of a ``tape.Function``, or a function that calls some.
+        args: where to check.
+        options: those of :func:`check_gradients`.
+
+    Returns:
+        The report.
+
+    Raises:
+        GradientMismatch: the rule is wrong; ``report`` says how.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -102,18 +126,7 @@ def check_custom_vjp(fun: Callable[..., Any], *args: Any, **options: Any) -> Rep
     return check_gradients(fun, *args, **options)
 
 
-def check_vjp(
-    fun: Callable[..., Any],
-    vjp: Callable[..., Any],
-    *args: Any,
-    order: int = 2,
-    against: Sequence[str] = AGAINST,
-    argnums: int | Sequence[int] | None = None,
-    kwargs: dict[str, Any] | None = None,
-    seed: int = 0,
-    rtol: float | None = None,
-    strict: bool = False,
-) -> Report:
+def check_vjp(fun: Callable[..., Any], vjp: Callable[..., Any], *args: Any, **options: Any) -> Report:
     """Check a vector-Jacobian product that somebody wrote for a function.
 
     Args:
@@ -121,13 +134,7 @@ def check_vjp(
         vjp: called as ``vjp(*args, **kwargs)``, returns ``(fun(*args), pullback)`` as ``jax.vjp`` does; ``pullback(cotangent)`` returns a
             tuple with one cotangent per argument (None: zero).
         args: where to check.
-        order: as for :func:`check_gradients`, like all that follow.
-        against: see there.
-        argnums: see there.
-        kwargs: see there.
-        seed: see there.
-        rtol: see there.
-        strict: see there.
+        options: those of :func:`check_gradients`.
 
     Returns:
         The report.
@@ -145,22 +152,7 @@ def check_vjp(
     if not callable(vjp):
         msg = f"check_vjp: expected a function that returns (output, pullback), got {type(vjp).__name__}"
         raise TapeTypeError(msg)
-    return _checked(Subject(fun, args, kwargs or {}, argnums, vjp), order, against, seed, rtol, strict=strict)
-
-
-def _checked(subject: Subject, order: int, against: Sequence[str], seed: int, rtol: float | None, *, strict: bool) -> Report:
-    if order not in (1, 2):
-        msg = f"order must be 1 or 2, got {order!r}"
-        raise TapeValueError(msg)
-    if isinstance(against, str) or not against or not set(against) <= set(AGAINST):
-        msg = f"against must be a sequence of {' and '.join(map(repr, AGAINST))}, got {against!r}"
-        raise TapeValueError(msg)
-    exam = Examination(subject, order=order, against=against, seed=seed, rtol=rtol)
-    exam.run()
-    report = _report(exam)
-    if report.verdict == "fail" or (strict and report.verdict != "pass"):
-        raise GradientMismatch(report)
-    return report
+    return check_gradients(fun, *args, vjp=vjp, **options)
 
 
 def _report(exam: Examination) -> Report:

@@ -14,6 +14,7 @@ from tape.testing.probes import NUDGE
 
 if TYPE_CHECKING:
     from tape.testing.examination import Examination
+    from tape.testing.precise import Precise
 
 __all__ = ["check_forward", "check_vmap"]
 
@@ -31,6 +32,9 @@ def check_forward(exam: Examination) -> None:
         return
     if any(eqn.primitive.name == "custom_lin" for eqn in equations(closed.jaxpr)):
         return  # nor has what contains one
+    if exam.measurement.believed is not None:
+        _check_adjoint(exam, exam.precise(closed))
+        return
     push, value = exam.precise(closed), exam.value
 
     def both(xs: Any, vs: Any) -> Any:
@@ -46,6 +50,25 @@ def check_forward(exam: Examination) -> None:
         if np.all(np.isfinite(r)) and np.any(~(np.abs(r - t) <= tolerance)):
             exam.fail(None, "forward", f"forward mode gives another tangent of output {k}", expected=r, got=t, why="a point nearby")
             return
+
+
+def _check_adjoint(exam: Examination, push: Precise) -> None:
+    """Forward mode is the pullback's adjoint: <ct, Jv> is <J'ct, v>."""
+    b = exam.nearby
+    if b not in exam.seen:
+        return
+    pair = exam.probes.pairs[b]
+    x, v, cts = exam.probes.points[pair.point], exam.probes.direction(pair.point), exam.probes.cotangents[pair.cotangent]
+    tangents = Program("adjoint", push, [push])(*x, *v)
+    products = [np.sum(np.asarray(t) * c).real for t, c in zip(tangents, cts, strict=True)]
+    with np.errstate(invalid="ignore"):
+        terms = [(g[2 * b] * a).real for g, a in zip(exam.found["g"], v, strict=True)]
+        moved = sum(float(np.abs((g[2 * b] - g[2 * b + 1]) * a).sum()) for g, a in zip(exam.found["g"], v, strict=True))
+        expected, got = sum(float(t.sum()) for t in terms), float(sum(products))
+        slack = 20 * moved + exam.rtol * (sum(float(np.abs(t).sum()) for t in terms) + float(sum(map(abs, products))))
+    if np.isfinite(expected) and not abs(expected - got) <= slack:
+        message = "forward mode is not the adjoint of the derivative"
+        exam.fail(None, "forward", message, expected=np.asarray(expected), got=np.asarray(got), why=pair.why)
 
 
 def check_vmap(exam: Examination) -> None:

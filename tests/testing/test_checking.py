@@ -10,9 +10,10 @@ import pytest
 
 import tape
 from tape.testing import GradientMismatch, check_custom_vjp, check_gradients, check_vjp
+from tape.testing.subject import Subject
 
 sys.path.insert(0, __file__.rpartition("/")[0])
-from cases import RIGHT, WRONG, M, X, ruled
+from cases import RIGHT, WRONG, M, X, pushed, ruled
 
 sys.path.pop(0)
 
@@ -231,6 +232,7 @@ STRAIGHT = ruled(jnp.round, lambda _, ct: (ct,))
     [
         STRAIGHT,
         lambda x: x + jax.lax.stop_gradient(jnp.round(x) - x),
+        pushed(jnp.round, lambda p, t: (jnp.round(p[0]), t[0])),
         lambda x: x + tape.stop_gradient(tape.numpy.round(x) - x),
     ],
 )
@@ -306,3 +308,10 @@ def test_a_vjp_functions_values_and_cotangents_have_the_right_form(value, cotang
         assert re.search(words, " ".join(str(caught.value).split()))
     else:
         assert check_vjp(lambda x, i: x[i], vjp, M, INDICES, order=1).verdict == "pass"
+
+
+def test_forward_mode_is_the_adjoint_where_jax_is_taken_at_its_word(monkeypatch):
+    own = Subject.push
+    monkeypatch.setattr(Subject, "push", lambda *a: [1.001 * t for t in own(*a)])
+    with pytest.raises(GradientMismatch, match="forward mode"):
+        check_gradients(lambda x: tape.numpy.tanh(x) * x, X, against=("jax",))
