@@ -15,7 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.testing.differences import Estimate
+from tape.testing.executables import Program
 from tape.testing.precise import Precise, inner
+from tape.testing.probes import scale_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Complexified", "is_analytic"]
 
 STEPS = (1e-30, 1e-25)  # relative; where the derivative is infinite they differ
+NUDGES = (1e-6, 1.7e-6, 2.9e-6)  # relative
 _FORMULAS = "neg add sub mul div add_any sin cos tan sinh cosh tanh exp exp2 log log1p expm1 sqrt rsqrt integer_pow pow square logistic"
 _MOVES = "reshape transpose broadcast_in_dim slice squeeze expand_dims concatenate rev pad copy copy_p stop_gradient convert_element_type"
 _SUMS = "reduce_sum cumsum dot_general"
@@ -54,6 +58,19 @@ class Complexified(Precise):
         terms = [jnp.ravel(c * jnp.imag(y)) / step for c, y in zip(cts, ys, strict=True)]
         flat = jnp.concatenate(terms)
         return jnp.sum(flat), jnp.sum(jnp.abs(flat))
+
+    def estimate(self, xs: Sequence[Any], vs: Sequence[Any], cts: Sequence[Any], eps: float) -> Estimate:
+        """Estimate the same, and its error: rounding inside the function, and branch points, show where slopes nearby are not on a line."""
+        program = Program("complex step", self.slope, [self])
+        (slope, size), (again, _) = ([float(a) for a in program(xs, vs, cts, step)] for step in STEPS)
+        off = [abs(again - slope)]
+        rng = np.random.default_rng(0)
+        for h in NUDGES:
+            w = [h * scale_of(x) * rng.uniform(0.3, 1, x.shape) for x in xs]
+            nudged = [[x + sign * d for x, d in zip(xs, w, strict=True)] for sign in (1, -1)]
+            right, left = (float(program(x, vs, cts, STEPS[0])[0]) for x in nudged)
+            off.append(abs(right + left - 2 * slope))
+        return Estimate(slope, 1e3 * eps * size + 10 * max(off) if np.all(np.isfinite([slope, *off])) else np.inf)
 
     def _apply(self, eqn: Any, inputs: list[Any]) -> Sequence[Any]:
         if inner(eqn) is not None or not any(jnp.iscomplexobj(x) for x in inputs):
