@@ -19,6 +19,7 @@ from tape.testing.measurement import BASIS, Measurement, user_rules
 from tape.testing.precise import Precise
 from tape.testing.probes import FAR, NUDGE, Probes, scale_of
 from tape.testing.steadiness import check_steady
+from tape.testing.structure import check_structure
 from tape.testing.untraced import Untraced
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Examination:
         votes: what was heard, for each argument.
         found: values and gradients of reference ("y", "r") and rule ("rule_y", "g"), per array, for all pairs and their twins.
         seen: the pairs at which the function is finite.
+        native_rule: the jaxpr of the derivative under test in the function's own dtypes.
 
     """
 
@@ -94,6 +96,7 @@ class Examination:
         self.nearby = 0
         self.untraced = False
         self.by_differences = False  # alone
+        self.native_rule: Any = None
         self.iterates = False
         self.adrift: set[int] = set()  # points at which loops do not converge
 
@@ -148,13 +151,14 @@ class Examination:
             return
         if not self.explore:
             return  # JAX's derivative of a function without rules is the reference
-        rule, _ = jaxapi.trace(self._pulled, *self.traced, *self.shapes)
+        rule, _ = jaxapi.trace(self.pulled, *self.traced, *self.shapes)
         self.rule = self.measurement.rule = self.precise(rule)
         if "numeric" not in self.against:
             self.measurement.believed = self._believed()
-        self._check_structure()
+        check_structure(self)
 
-    def _pulled(self, *a: Any) -> tuple[Any, ...]:
+    def pulled(self, *a: Any) -> tuple[Any, ...]:
+        """Return the values and the gradients of the derivative under test."""
         n = len(self.traced)
         return tuple(itertools.chain(*self.subject.pull(a[:n], a[n:])))
 
@@ -210,24 +214,6 @@ class Examination:
         pair = self.probes.pairs[b]
         at = self.probes.points[pair.point][argument]
         return {"why": pair.why, "expected": self.found["r"][argument][2 * b], "got": self.found["g"][argument][2 * b], "at": at, "pair": b}
-
-    def _check_structure(self) -> None:
-        """A cotangent has its primal's shape and dtype, and a value the function's."""
-        try:
-            same = all(x.dtype == t.dtype for x, t in zip(self.subject.leaves, self.traced, strict=True))
-            self.native_rule = self.rule.closed if same else jaxapi.trace(self._pulled, *self.subject.leaves, *self.subject.outputs)[0]
-        except Exception as e:  # noqa: BLE001 - as above
-            self.raises(e)
-            return
-        found: Any = self.native_rule.out_avals[len(self.shapes) :]
-        for k, (y, own) in enumerate(zip(self.subject.outputs, self.native_rule.out_avals, strict=False)):
-            if own.shape != y.shape or own.dtype != y.dtype:
-                what = f"dtype {own.dtype} and shape {own.shape}"
-                self.fail(None, "structure", f"output {k} has {what} when the function is differentiated, else {y.dtype} and {y.shape}")
-        for k, (g, x) in enumerate(zip(found, self.subject.leaves, strict=True)):
-            if g.shape != x.shape or g.dtype != x.dtype:
-                message = f"the cotangent has dtype {g.dtype} and shape {g.shape}, its primal {x.dtype} and {x.shape}"
-                self.fail(k, "structure", message, got=np.zeros(g.shape), expected=np.zeros(x.shape))
 
     def _pairs(self) -> tuple[list[Any], list[Any]]:
         """Points and cotangents of all pairs, each followed by its twin at a distance of rounding.
