@@ -295,6 +295,18 @@ def test_needs_input_grad_is_true_where_a_gradient_is_wanted():
     assert needs_of == [(True, True, False), (True, False, False), (False,) * 3, (False,) * 3, (True, False, False)]
 
 
+def test_contract_23_under_no_grad_it_is_a_constant_to_jax_too():
+    def raw(x):
+        x = tape.constant(x)
+        with tape.no_grad():
+            y = Odd.apply(x, B)["out"]
+        return (y * x).sum().value
+
+    for transformation in (jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: jax.grad(jax.jit(f))):
+        close(transformation(raw)(A), A * A * B)
+    close(tape.grad(tape.jit(lambda x: (tape.no_grad()(Odd.apply)(x, B)["out"] * x).sum()))(A), A * A * B)
+
+
 def test_needs_input_grad_under_jax_is_what_jax_differentiates_by():
     def raw(x, y):
         return needing.apply(tape.constant(x), tape.constant(y), tape.constant(2)).value.sum()
