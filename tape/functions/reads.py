@@ -16,7 +16,7 @@ from tape.recording.trie import CONSTANT
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from tape.ops.kinds import Kind, Place
+    from tape.ops.kinds import Kind
     from tape.recording.segment import Cell, Handle
     from tape.recording.trie import State
 
@@ -54,12 +54,11 @@ class Reads:
         """Note where a value comes from that cannot tell by itself: it ran at once, or enters another segment."""
         self._origins[id(cell)] = (cell, segment, slot)
 
-    def enters(self, segment: Segment, slot: int, cell: Cell, origin: Segment | None, place: Place) -> None:
-        """Note a leaf of a segment, and where its value comes from."""
-        if place.kind.requires_grad or place.kind.unrecorded:
-            self._entered[segment, slot] = cell
-            if origin is not None:
-                self._origins[id(cell)] = (cell, origin, place.slot)
+    def enters(self, segment: Segment, slot: int, cell: Cell, origin: Segment | None, place: int) -> None:
+        """Note a leaf of a segment that is no constant, and which slot of which segment its value comes from."""
+        self._entered[segment, slot] = cell
+        if origin is not None:
+            self._origins[id(cell)] = (cell, origin, place)
 
     def check(self, function: Any, inputs: Sequence[Handle], outputs: Sequence[Handle], constants: Collection[int]) -> None:
         """Check that outputs have no other gradients than those of the inputs.

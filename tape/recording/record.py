@@ -213,8 +213,8 @@ def _enter(segment: Segment, variable: Handle) -> int:
     if child is None:
         child = state.leaf(kind)
     slot: int = child.slots[0]
-    if LOCAL.forward is not None:
-        LOCAL.forward.enters(segment, slot, cell, origin, place)
+    if (kind.requires_grad or kind.unrecorded) and LOCAL.forward is not None:
+        LOCAL.forward.enters(segment, slot, cell, origin, place.slot)
     if kind.requires_grad:
         if origin is not None:
             end = end_of(origin, place.slot)
