@@ -68,10 +68,13 @@ def kinds_of(avals: tuple[Any, ...], role: Role) -> tuple[Kind, ...]:
 
 
 def why_unrecorded(unrecorded: bool | str, made: tuple[str, int] | None = None) -> str:
-    """Say why a value has no derivative on the tape (``made`` at which line of which file, if that is known), and what to do about it."""
+    """Say why a value has no derivative on the tape, and what to do about it.
+
+    ``made`` is the line of a file where it was made, if that is known, or where an equal tape was recorded first: those share their lines.
+    """
     if isinstance(unrecorded, str):
-        return unrecorded if made is None else f"{unrecorded} (it was made at {made[0]}:{made[1]})"
-    at = "" if made is None else f" at {made[0]}:{made[1]}"
+        return unrecorded if made is None else f"{unrecorded} (it was first made at {made[0]}:{made[1]})"
+    at = "" if made is None else f", first at {made[0]}:{made[1]}"
     return (
         f"it is a gradient that was taken without recording{at} (or a value that the forward of a tape.Function computed), so its own derivative "
         "would be lost; pass create_graph=True where the gradient was taken, or .detach() it to use it as a constant"

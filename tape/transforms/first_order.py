@@ -57,7 +57,7 @@ def value_and_grad(
         found = pull(call, call.outputs, [None], create_graph=call.nested)
         call.settle()
         tree = jax.tree.unflatten(call.tree, found)
-        gradient = call.result(tree[0] if isinstance(argnums, int) else tree)
+        gradient = call.gradient(tree[0] if isinstance(argnums, int) else tree)
         value = call.output()
         return ((value, call.result(call.aux)) if has_aux else value), gradient
 

@@ -11,10 +11,10 @@ import numpy as np
 from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError
 from tape.modes import enable_grad
 from tape.ops.kernel import Op
-from tape.ops.kinds import why_unrecorded
+from tape.ops.kinds import Place, kind_of, why_unrecorded
 from tape.ops.pullback import differentiable
 from tape.programs.program import look
-from tape.recording import record
+from tape.recording import boundary, record
 from tape.recording.segment import Handle, LeafNode, in_mode, made_at
 from tape.recording.trie import SWEEP
 from tape.sweeps.plan import behind
@@ -141,9 +141,17 @@ class Call:
         if self.plain:
             return jax.tree.map(_plain, tree, is_leaf=lambda x: isinstance(x, Handle))
         if not self.nested:
-            end = _unrecorded if self._unrecorded else detach
+            end = _unrecorded if self._unrecorded else _severed
             return jax.tree.map(lambda x: end(x) if isinstance(x, Handle) and x._place.kind.requires_grad else x, tree, is_leaf=_is_handle)
         return tree
+
+    def gradient(self, tree: Any) -> Any:
+        """Return a tree of gradients as the caller wants it: they depend on nothing outside that the inputs do not depend on."""
+        if not self.plain and not self.nested and not self._unrecorded:
+            return jax.tree.map(
+                lambda x: _severed(x) if isinstance(x, Handle) and x._place.kind.unrecorded else x, tree, is_leaf=_is_handle
+            )
+        return self.result(tree)
 
     def settle(self) -> None:
         """Give up the differentiable outputs of a plain call, once swept: what only another sweep from them would read is not kept."""
@@ -153,6 +161,13 @@ class Call:
     def output(self) -> Any:
         """Return the function's output as the caller wants it."""
         return self.result(jax.tree.unflatten(self.output_tree, self.outputs))
+
+
+def _severed(variable: Any) -> Any:
+    """Return the same value as a constant of the tape; a running JAX transformation differentiates it on."""
+    if boundary.is_traced(variable):
+        return record.handle(None, Place(-1, kind_of(variable._place.kind.aval)), [look(variable)])
+    return detach(variable)
 
 
 def _unrecorded(variable: Any) -> Any:

@@ -175,7 +175,7 @@ def jacrev(
             tree = jax.tree.unflatten(call.tree, [_piece(r, start, out.size, out.shape, last=False) for r in rows])
             pieces.append(tree[0] if isinstance(argnums, int) else tree)
             start += out.size
-        result = call.result(jax.tree.unflatten(call.output_tree, pieces))
+        result = call.gradient(jax.tree.unflatten(call.output_tree, pieces))
         return (result, call.result(call.aux)) if has_aux else result
 
     return wrapped
@@ -210,7 +210,7 @@ def jacfwd(
                 start += v.size
             tree = jax.tree.unflatten(call.tree, found)
             pieces.append(tree[0] if isinstance(argnums, int) else tree)
-        result = call.result(jax.tree.unflatten(call.output_tree, pieces))
+        result = call.gradient(jax.tree.unflatten(call.output_tree, pieces))
         return (result, call.result(call.aux)) if has_aux else result
 
     return wrapped
