@@ -336,8 +336,8 @@ class Examination:
                 with np.errstate(invalid="ignore", divide="ignore"):
                     off = np.abs(g - r)
                     same = (off <= tolerance) | (g == r) | (np.isnan(g) & np.isnan(r))
-                    if self.probes.pairs[b].point == FAR:
-                        same |= ~np.isfinite(g)  # it overflows where nobody asked
+                    if self.probes.pairs[b].point >= FAR:  # nobody asked how exact approximations are there
+                        same |= (off <= 1e-3 * np.abs(r)) | ~np.isfinite(g)
                     ratio = np.where(same, 0.0, np.nan_to_num(off / np.maximum(tolerance, 1e-300), nan=np.inf, posinf=np.inf))
                 if not np.all(same):
                     suspects.append(Suspect(b, k, ~same, ratio))

@@ -134,7 +134,7 @@ class Precise:
                 return [_widened(x) for x in jaxapi.bind(eqn.primitive, self._params(eqn), inputs)]
             except (TypeError, ValueError, NotImplementedError, KeyError, AssertionError, AttributeError):
                 pass  # not known in double precision: as it stands, then
-        self.opaque = self.opaque or name != "bitcast_convert_type"
+        self.opaque = self.opaque or name != "bitcast_convert_type" or jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.inexact)
         narrow = [_cast(x, v.aval) for x, v in zip(inputs, eqn.invars, strict=True)]
         return [_widened(x) for x in jaxapi.bind(eqn.primitive, eqn.params, narrow)]
 

@@ -32,7 +32,7 @@ def check_forward(exam: Examination) -> None:
         return
     if any(eqn.primitive.name == "custom_lin" for eqn in equations(closed.jaxpr)):
         return  # nor has what contains one
-    if exam.measurement.believed is not None:
+    if exam.measurement.believed is not None or any(v.get("jax") == "odd one out" for v in exam.votes):
         _check_adjoint(exam, exam.precise(closed))
         return
     push, value = exam.precise(closed), exam.value

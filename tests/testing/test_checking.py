@@ -35,7 +35,9 @@ def test_what_is_right_is_not_blamed(name):
     assert check_gradients(fun, *args).verdict in {"pass", "inconclusive"}
 
 
-@pytest.mark.parametrize("name", ["relu at zero", "clip at its edges", "max of ties", "network at a kink", "own norm at zero", "chaos"])
+@pytest.mark.parametrize(
+    "name", ["relu at zero", "clip at its edges", "max of ties", "network at a kink", "own norm at zero", "chaos", "bits"]
+)
 def test_a_kink_is_no_reason_for_doubt(name):
     fun, args = RIGHT[name]
     assert check_gradients(fun, *args).verdict == "pass"
