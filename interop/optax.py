@@ -118,12 +118,28 @@ class Optimizer:
 
     @property
     def state(self) -> Any:
-        """Optax's state, a pytree of arrays; assigning replaces it."""
+        """Optax's state, a pytree of arrays; assigning one of the same structure and shapes replaces it."""
         return self._looked_at()[0]
 
     @state.setter
     def state(self, state: Any) -> None:
-        self._keep(state, self.scaling)
+        present, scaling = self._looked_at()
+        given: Any = jax.tree.structure(state, is_leaf=_is_handle)
+        trees: set[Any] = {tree for pair in self._following.items() for tree in pair} | {self._state_tree}
+        if given not in [tree.children()[0] for tree in trees]:
+            msg = (
+                f"Optimizer: state must be a pytree as optax's transformation makes it for these parameters ({jax.tree.structure(present)}), got "
+                f"{given if jax.tree.structure(0) != given else type(state).__name__}; assign what .state of such an optimizer gave"
+            )
+            raise TapeValueError(msg)
+        if given == jax.tree.structure(present):
+            values: Any = jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, state, is_leaf=_is_handle)
+            for (path, new), old in zip(jax.tree_util.tree_leaves_with_path(values), jax.tree.leaves(present), strict=True):
+                if np.shape(new) != np.shape(old):
+                    name = jax.tree_util.keystr(path)
+                    msg = f"Optimizer: state{name} must have shape {np.shape(old)}, got {np.shape(new)}; it belongs to other parameters"
+                    raise TapeValueError(msg)
+        self._keep(state, scaling)
 
     @property
     def scaling(self) -> LossScaleState | None:

@@ -511,6 +511,7 @@ MORE = {
         (lambda x, h, c, i: sgd([]), VALUE, ["no parameters"]),
         (lambda x, h, c, i: interop.optax.Optimizer([x], optax.sgd), TYPE, ["optax.GradientTransformation", "function"]),
         (lambda x, h, c, i: sgd([tape.Variable(1.0)]).step(), VALUE, ["no gradient", "backward() first"]),
+        (lambda x, h, c, i: setattr(sgd([x]), "state", 3), VALUE, ["state", "got int", "assign what .state"]),
     ],
     "namespaces": [
         (lambda x, h, c, i: tnp.sin("text"), TYPE, ["sin", "str"]),

@@ -196,6 +196,51 @@ def test_an_update_that_fails_changes_nothing():
     assert float(x) == -2.0
 
 
+def test_a_state_is_restored():
+    def steps(optimizer, x, count):
+        for _ in range(count):
+            optimizer.zero_grad()
+            (x * x).sum().backward()
+            optimizer.step()
+        return x.numpy()
+
+    x = tape.Variable([1.0, -2.0])
+    optimizer = interop.optax.Optimizer([x], optax.adam(0.1))
+    steps(optimizer, x, 2)
+    kept, value = optimizer.state, x.numpy()
+    expected = steps(optimizer, x, 3)
+    y = tape.Variable(value)
+    other = interop.optax.Optimizer([y], optax.adam(0.1))
+    other.state = kept
+    np.testing.assert_array_equal(steps(other, y, 3), expected)
+    optimizer.state = jax.tree.map(tape.constant, kept)  # Variables will do
+    x.value = value
+    np.testing.assert_array_equal(steps(optimizer, x, 3), expected)
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (lambda _: 3, r"must be a pytree as optax's transformation makes it.*ScaleByAdamState.*got int; assign what \.state"),
+        (lambda _: None, "got PyTreeDef"),
+        (lambda s: s[0], r"got PyTreeDef\(CustomNode\(namedtuple\[ScaleByAdamState"),
+        (lambda s: jax.tree.map(lambda a: jnp.zeros((3, *a.shape)), s), r"state\[0\]\.count must have shape \(\), got \(3,\)"),
+        (lambda s: jax.tree.map(lambda a: jnp.zeros(3) if a.shape else a, s), r"state\[0\]\.mu\[0\] must have shape \(2,\), got \(3,\)"),
+    ],
+)
+def test_a_state_of_something_else_is_refused(state, words, stepped):
+    x = tape.Variable([1.0, -2.0])
+    optimizer = interop.optax.Optimizer([x], optax.adam(0.1))
+    if stepped:
+        (x * x).sum().backward()
+        optimizer.step()
+    before = optimizer.state
+    with pytest.raises(TapeValueError, match=words):
+        optimizer.state = state(before)
+    assert all(a is b for a, b in zip(jax.tree.leaves(optimizer.state), jax.tree.leaves(before), strict=True))
+
+
 def test_parameters_may_be_an_iterator_and_are_iterated():
     x, w = tape.Variable(1.0), tape.Variable(2.0)
     optimizer = interop.optax.Optimizer(iter([x, w]), optax.sgd(0.5))
