@@ -89,7 +89,6 @@ class Examination:
         # Constants of half precision would be rounded in the program: it is traced in single precision.
         self.traced = [x.astype(jnp.float32) if x.dtype.itemsize < 4 else x for x in subject.leaves]
         self.explore = False
-        self.batch = 0
         self.found: dict[str, list[np.ndarray]] = {}
         self.seen: list[int] = []
         self.sparse: set[int] = set()
@@ -229,7 +228,6 @@ class Examination:
         for i in (0, 1):
             points.append([a * (1 + 2 * self.eps * rng.choice([-1, 1], a.shape)) for a in self.probes.points[i]])
             cts.append(self.probes.cotangents[i])
-        self.batch = len(points)
         return points, cts
 
     def _check_first(self, eager: Any) -> None:
@@ -253,6 +251,8 @@ class Examination:
         if eager is not None:
             native.compare(self, eager, {(s.argument, s.pair) for s in suspects})
         judgement.judge(self, suspects)
+        if not self.explore and not self.findings:
+            native.check_finite(self)
         if self.explore and m.believed is not None:
             check_linear(self)
         if eager is not None and not self.failed:
@@ -288,13 +288,7 @@ class Examination:
 
     def one_by_one(self, singles: Sequence[tuple[Any, Any]]) -> dict[str, list[np.ndarray]]:
         """Compute rule and reference for points with their cotangents, by the program that is there."""
-        parts = []
-        for i in range(0, len(singles), self.batch):
-            part = singles[i : i + self.batch]
-            padded = part if self.by_differences else [*part, *[part[-1]] * (self.batch - len(part))]
-            found = self.measurement.compare([p[0] for p in padded], [p[1] for p in padded])
-            parts.append({key: [a[: len(part)] for a in v] for key, v in found.items()})
-        return {key: [np.concatenate(columns) for columns in zip(*[part[key] for part in parts], strict=True)] for key in parts[0]}
+        return self.measurement.compare([x for x, _ in singles], [ct for _, ct in singles])  # type: ignore[no-any-return]
 
     def tolerance(self, r: np.ndarray, twin: np.ndarray, floor: Any) -> Any:
         """Return how far a right derivative may be off in double precision: what a nudge of the point changes, and a share."""

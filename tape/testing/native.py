@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from tape.testing.examination import Examination
 
-__all__ = ["TURNS", "alone", "compare", "differentiate"]
+__all__ = ["TURNS", "alone", "check_finite", "compare", "differentiate"]
 
 TURNS = (
     (0, "at the first call"),
@@ -59,6 +60,28 @@ def differentiate(exam: Examination) -> list[Gradients] | None:
             return None
         found.append([wide_array(g) for g in gs])
     return found
+
+
+def check_finite(exam: Examination) -> None:
+    """Tell where JAX's derivative of a function without rules of its own is lost to the function's dtypes."""
+    own = Precise(exam.subject.first, keep=_all)
+
+    def pull(xs: Any, cts: Any) -> Any:
+        ys, back = jax.vjp(lambda *a: [own(*a)[i] for i in exam.subject.positions], *xs)
+        return ys, back(cts)
+
+    xs = exam.probes.native(exam.probes.points[0], exam.subject.leaves)
+    cts = exam.probes.native(exam.probes.cotangents[0], exam.subject.outputs)
+    ys, gs = Program(("native", *exam.subject.positions), pull, [own])(xs, cts)
+    if not all(np.all(np.isfinite(wide_array(y))) for y in ys):
+        exam.infinite()
+        return
+    for k, (g, r) in enumerate(zip(map(wide_array, gs), exam.found["r"], strict=True)):
+        dtype = exam.subject.leaves[k].dtype
+        finfo: Any = jnp.finfo
+        if np.any(~np.isfinite(g) & (np.abs(r[0]) < float(finfo(dtype).max))):
+            message = f"the derivative is not finite in {dtype}, though it exists: something on the way to it is too large or too small"
+            exam.doubt(k, "native", message, **(exam.details(k, 0) | {"got": g}))
 
 
 def _compiled(exam: Examination, b: int) -> Gradients:

@@ -38,7 +38,8 @@ class Subject:
         leaves: the values of the arguments that are differentiated.
         names: what the user calls them.
         kind: ``"jax"`` or ``"tape"``.
-        outputs: shapes and dtypes of the results that are differentiated.
+        positions: which of the function's results are differentiated.
+        outputs: their shapes and dtypes.
         first: the jaxpr of the first trace; None where JAX cannot trace the function.
 
     """
@@ -85,8 +86,8 @@ class Subject:
         self.first: Any = None
         self._result: Any = None
         result = self._first_look()
-        self._positions = [i for i, y in enumerate(result) if is_inexact(y)]
-        self.outputs = [jax.ShapeDtypeStruct(np.shape(result[i]), result[i].dtype) for i in self._positions]
+        self.positions = [i for i, y in enumerate(result) if is_inexact(y)]
+        self.outputs = [jax.ShapeDtypeStruct(np.shape(result[i]), result[i].dtype) for i in self.positions]
         if not self.outputs:
             msg = "nothing to differentiate: the function returns no array of a floating or complex dtype"
             raise TapeValueError(msg)
@@ -140,7 +141,7 @@ class Subject:
 
     def _inexact(self, *xs: Any) -> list[Any]:
         flat = self._call(xs)
-        return [flat[i] for i in self._positions]
+        return [flat[i] for i in self.positions]
 
     def primal(self, *xs: Any) -> list[Any]:
         """Return the outputs (floating and complex ones) as arrays."""
@@ -195,14 +196,14 @@ class Subject:
 
         def pullback(cts: Sequence[Any]) -> list[Any]:
             full = [jnp.zeros(np.shape(y), y.dtype) if is_inexact(y) else np.zeros(np.shape(y), jaxapi.float0) for y in flat]
-            for i, ct in zip(self._positions, cts, strict=True):
+            for i, ct in zip(self.positions, cts, strict=True):
                 full[i] = ct
             found = back(jax.tree.unflatten(tree, full))
             slots = self._slots(args, tuple(found) if isinstance(found, (tuple, list)) else (found,))
             gradients = [slots[i] for i in self._places]
             return [jnp.zeros(np.shape(x), x.dtype) if g is None else g for g, x in zip(gradients, xs, strict=True)]
 
-        return [flat[i] for i in self._positions], pullback
+        return [flat[i] for i in self.positions], pullback
 
     def _slots(self, args: Sequence[Any], found: tuple[Any, ...]) -> list[Any]:
         """Return the cotangents that a pullback found as a flat list, one for each leaf."""

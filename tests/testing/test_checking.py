@@ -317,3 +317,15 @@ def test_forward_mode_is_the_adjoint_where_jax_is_taken_at_its_word(monkeypatch)
     monkeypatch.setattr(Subject, "push", lambda *a: [1.001 * t for t in own(*a)])
     with pytest.raises(GradientMismatch, match="forward mode"):
         check_gradients(lambda x: tape.numpy.tanh(x) * x, X, against=("jax",))
+
+
+def test_a_derivative_lost_to_its_dtype_is_in_doubt():
+    def softplus(x):
+        return jnp.where(x > 50, x, jnp.log(1 + jnp.exp(x)))
+
+    assert check_gradients(softplus, X).verdict == "pass"
+    report = check_gradients(softplus, np.float32([100.0, 1.0]), order=1)
+    assert report.verdict == "inconclusive"
+    assert "not finite in float32, though it exists" in " ".join(str(report).split())
+    overflowing = check_gradients(lambda x: x * x * 100, np.float16([30.0, 1.0]), order=1)
+    assert "value is not finite" in " ".join(str(overflowing).split())
