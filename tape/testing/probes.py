@@ -141,7 +141,7 @@ class Probes:
 
     def native(self, arrays: Arrays, like: Sequence[Any]) -> list[Any]:
         """Return arrays in the function's own dtypes."""
-        return [jnp.asarray(a, y.dtype) for a, y in zip(arrays, like, strict=True)]
+        return [jnp.asarray(np.asarray(a).astype(y.dtype)) for a, y in zip(arrays, like, strict=True)]  # NumPy compiles nothing
 
 
 def _symmetric(x: np.ndarray) -> bool:

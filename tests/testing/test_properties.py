@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 import tape
+from benchmarks.compiles import watching
 from tape.testing import GradientMismatch, check_vjp, gradient_property, strategies
 
 FEW = settings(max_examples=10, database=None, derandomize=True, print_blob=False)
@@ -49,6 +50,17 @@ def test_arguments_are_drawn_from_the_signature():
     assert all(len(shapes) == 2 for shapes in seen)
     assert products.__name__ == "products"
     assert products.is_hypothesis_test
+
+
+def test_examples_of_a_shape_seen_before_compile_nothing():
+    drawn = strategies.arrays(strategies.shapes((3,), (2, 2)), domain=(-3, 3))
+    compiled = []
+    for _ in range(2):
+        with watching() as seen:
+            gradient_property(drawn, settings=FEW)(lambda x: jnp.tanh(x) * x + jnp.exp(x))()
+        compiled.append(len(seen.compiled))
+    assert 0 < compiled[0] <= 20
+    assert compiled[1] == 0
 
 
 def test_a_wrong_gradient_shrinks_to_the_smallest_case_and_prints_a_reproducer():
