@@ -155,6 +155,21 @@ def unchained(ctx, x):
     return x * h
 
 
+def unchained_recorded(ctx, x):
+    with tape.enable_grad():
+        h = W * 2
+        h.unchain()
+    return x * h
+
+
+def cut_off(ctx, x):
+    with tape.enable_grad():
+        h = tnp.sin(W * 2)
+        k = tnp.tanh(h)
+        h.unchain()
+    return x * k
+
+
 def rebound(ctx, x):
     h = x * 1
     h[0] = 5.0
@@ -177,6 +192,8 @@ READ_RIGHTLY = {
     "compared": lambda ctx, x: tnp.where(W > 0, x, 2.0),
     "kept, not used": lambda ctx, x: ctx.save_for_backward(W) or x * 2,
     "unchained": unchained,
+    "unchained under enable_grad": unchained_recorded,
+    "computed of what was unchained": cut_off,
     "in an output that is a constant": constant_output,
     "only its shape": lambda ctx, x: x * W.size,
     "nothing": lambda ctx, x: x,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from tape.errors import LostGradientError
 from tape.recording.segment import LOCAL, LeafNode, Segment
-from tape.recording.trie import CONSTANT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -158,7 +157,7 @@ def _followed(state: State, start: int, reached: set[int]) -> dict[int, Any]:
             if step.kernel is None:
                 found[step.slots[0]] = readers.get(step.slots[0])
             continue
-        if step.mode == CONSTANT or not cut.isdisjoint(step.slots):
+        if not cut.isdisjoint(step.slots):
             continue
         for slot in step.inputs[: getattr(step.op, "arguments", None)]:
             kind = table[slot].kind

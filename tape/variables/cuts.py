@@ -115,6 +115,7 @@ def _make_leaf(variable: Any) -> None:
     if value is not None:
         place = Place(-1, kind_of(variable._place.kind.aval, requires_grad=True))
         variable._segment, variable._cell, variable._place = None, [value], place
+        boundary.made(variable)
     _release(segment)
 
 

@@ -254,14 +254,14 @@ def array(x):
 
 
 ALL = [(f, w) for f in FUNCTIONS for w in WAYS]
-SOME = [(FUNCTIONS[n % len(FUNCTIONS)], w) for n, w in enumerate(WAYS)] + [(custom, w) for w in ("stream", "jit", "checkpoint")]
+SOME = [(FUNCTIONS[n % len(FUNCTIONS)], w) for n, w in enumerate(reversed(WAYS))] + [(custom, w) for w in ("stream", "jit", "checkpoint")]
 
 
 @pytest.mark.parametrize(("function", "way"), ALL if NIGHTLY else SOME)
 def test_contract_05_08_12_14_19_all_ways_agree_with_jax_grad(function, way):
-    """Meetings with other values: interpreted, compiled meanwhile, and compiled, recalled or replayed; all pairs of the two by night."""
+    """Meetings with other values: interpreted, compiled meanwhile, and compiled, recalled or replayed; by night all pairs of the two."""
     tolerance = LOOSE.get(function, 2e-5)
-    for k in range(1 if way in ("lowered", "eager") else 4):
+    for k in range(1 if way in ("lowered", "eager") else 4 if NIGHTLY else 3):
         arrays = [x * np.float32(1 - 0.1 * k) for x in (A, B, C)]
         y, slopes = expected(function)(*arrays)
         found, gradients = WAYS[way](function, arrays)
@@ -274,9 +274,7 @@ def test_contract_05_08_12_14_19_all_ways_agree_with_jax_grad(function, way):
             np.testing.assert_allclose(array(ours), theirs, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize(
-    "function", [network, recurrence, duplicates, masked, checkpointed, custom] if NIGHTLY else [recurrence, masked, custom]
-)
+@pytest.mark.parametrize("function", [network, recurrence, duplicates, masked, checkpointed, custom] if NIGHTLY else [masked, custom])
 def test_contract_20_second_derivatives_agree_with_jax(function):
     """The gradient of a weighted sum of the gradients, on the tape and through transforms in transforms."""
     weights = [np.cos(np.arange(x.size, dtype=np.float32)).reshape(x.shape) for x in (A, B, C)]
@@ -319,7 +317,7 @@ SEVERAL = {
 }
 
 
-@pytest.mark.parametrize("name", SEVERAL if NIGHTLY else ["svd", "split", "divmod"])
+@pytest.mark.parametrize("name", SEVERAL if NIGHTLY else ["split", "divmod"])
 def test_contract_08_subsets_and_orders_of_outputs_and_inputs(name):
     """All ordered subsets of the outputs, and of the inputs: each gradient is JAX's with zeros for the outputs left out."""
     function = SEVERAL[name]
@@ -385,7 +383,7 @@ class Graph:
         return sum(slopes[r] for r in self.roots)
 
 
-@settings(max_examples=max(settings.default.max_examples // 4, 25))
+@settings(max_examples=max(settings.default.max_examples // 8, 25))
 @given(st.integers(0, 1 << 40))
 def test_contract_16_inputs_and_ignored_variables_of_random_graphs(seed):
     graph = Graph(random.Random(seed))  # noqa: S311
