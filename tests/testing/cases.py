@@ -201,6 +201,7 @@ RIGHT = {
     ),
     "chaos": (lambda x: jax.lax.fori_loop(0, 25, lambda _, x: 3.9 * x * (1 - x), x), (np.float32([0.11, 0.3, 0.7]),)),
     "bits": (lambda x: jnp.frexp(x)[0], (np.float32([0.3, 1.7, -5.0]),)),
+    "one triangle": (jax.scipy.linalg.cholesky, (np.float32([[2, 0.5], [0.5, 1]]),)),
     "large logsumexp": (jax.nn.logsumexp, (np.float32([1e4, 1e4 + 1, 9e3]),)),
     "softmax in half precision": (jax.nn.softmax, (X.astype(np.float16),)),
     "ill-conditioned solve": (

@@ -36,7 +36,7 @@ def test_what_is_right_is_not_blamed(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["relu at zero", "clip at its edges", "max of ties", "network at a kink", "own norm at zero", "chaos", "bits"]
+    "name", ["relu at zero", "clip at its edges", "max of ties", "network at a kink", "own norm at zero", "chaos", "bits", "one triangle"]
 )
 def test_a_kink_is_no_reason_for_doubt(name):
     fun, args = RIGHT[name]
