@@ -74,26 +74,45 @@ class Program:
         self._fun = fun
         self._parts = list(parts)
         self._signature: Any = None
-        self._started: dict[Hashable, Any] = {}
+        self._made: dict[Hashable, Any] = {}  # by the arguments' shapes; what the background compiles, as a future
+        self._mapped: Program | None = None
 
     def __call__(self, *args: Any) -> Any:
         """Run in double precision."""
         with jax.enable_x64(True):
-            key = self._key(args)
-            started = self._started.pop(key, None)
-            executable, opaque = started.result() if started is not None else self._found(key) or self._compile(key, self._lower(args))
+            shapes = self._shapes(args)
+            made = self._made.get(shapes)
+            if made is None:
+                key = self._key(shapes)
+                made = self._made[shapes] = self._found(key) or self._compile(key, self._lower(args))
+            elif isinstance(made, concurrent.futures.Future):
+                made = self._made[shapes] = made.result()
+            executable, opaque = made
             for part, was in zip(self._parts, opaque, strict=True):
                 part.opaque = part.opaque or was
             return executable([part.consts for part in self._parts], *args)
 
+    def each(self, points: Iterable[Any]) -> list[Any]:
+        """Run for several lists of arguments in one call."""
+        batch = [np.stack(column) for column in zip(*points, strict=True)]
+        if self._mapped is None:
+            self._mapped = Program((self._kind, "each"), lambda xs: jax.lax.map(lambda x: self._fun(*x), xs), self._parts)
+        found = jax.tree.map(np.asarray, self._mapped(batch))
+        return [jax.tree.map(lambda a, i=i: a[i], found) for i in range(len(batch[0]))]
+
     def prepare(self, *args: Any) -> None:
         """Compile in the background for arguments of these shapes."""
         with jax.enable_x64(True):
-            key = self._key(args)
-            if self._found(key) is None:
-                self._started[key] = _BACKGROUND.submit(self._compile, key, self._lower(args))
+            shapes = self._shapes(args)
+            key = self._key(shapes)
+            self._made[shapes] = self._found(key) or _BACKGROUND.submit(self._compile, key, self._lower(args))
 
-    def _key(self, args: Any) -> Hashable:
+    @staticmethod
+    def _shapes(args: Any) -> Hashable:
+        leaves, tree = jax.tree.flatten(args)
+        return tree, tuple(_aval(x) for x in leaves)
+
+    def _key(self, shapes: Hashable) -> Hashable:
         if self._signature is None:
             self._signature = (
                 self._kind,
@@ -101,8 +120,7 @@ class Program:
                 tuple(_aval(c) for part in self._parts for c in part.consts),
                 getattr(jax.config, "jax_default_device", None),
             )
-        leaves, tree = jax.tree.flatten(args)
-        return self._signature, tree, tuple(_aval(x) for x in leaves)
+        return self._signature, shapes
 
     @staticmethod
     def _found(key: Hashable) -> Any:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.testing.differences import STEPS
+from tape.testing.executables import Program
 from tape.testing.measurement import bracket
 from tape.testing.precise import wide
 from tape.testing.probes import scale_of, wide_array
@@ -52,6 +53,10 @@ class Untraced:
         self.eps = max(self.eps, *[float(np.finfo(np.dtype(y.dtype)).eps) for y in ys])
         return [wide_array(y) for y in ys]
 
+    def _values(self, points: Sequence[Arrays]) -> list[Arrays]:
+        """Call the function for several points: all at once where it is a program."""
+        return self._function.each(points) if isinstance(self._function, Program) else [self.value(xs) for xs in points]
+
     def compare(self, points: Sequence[Arrays], cts: Sequence[Arrays]) -> dict[str, list[np.ndarray]]:
         """Return reference and rule, values and gradients, for each point with its cotangent; a twin follows its point."""
         rows = []
@@ -87,27 +92,27 @@ class Untraced:
             parts = []
             for unit in (1, 1j) if np.iscomplexobj(x) else (1,):
                 h = step * sizes.flat[i]
-                terms = []
-                for j, weight in enumerate(WEIGHTS, 1):
-                    right, left = (self._moved(xs, k, int(i), sign * j * h * unit) for sign in (1, -1))
-                    terms.append([weight * (a - b) / h for a, b in zip(right, left, strict=True)])
+                ys = self._values([_moved(xs, k, int(i), sign * j * h * unit) for j in range(1, len(WEIGHTS) + 1) for sign in (1, -1)])
+                terms = [
+                    [weight * (a - b) / h for a, b in zip(right, left, strict=True)]
+                    for weight, right, left in zip(WEIGHTS, ys[::2], ys[1::2], strict=True)
+                ]
                 parts.append([sum(column) for column in zip(*terms, strict=True)])
             found[int(i)] = parts
         return found
-
-    def _moved(self, xs: Arrays, k: int, i: int, by: complex) -> Arrays:
-        moved = np.array(xs[k])
-        moved.flat[i] += by
-        return self.value([moved if j == k else x for j, x in enumerate(xs)])
 
     def slopes(self, tasks: Sequence[tuple[Arrays, Arrays, Arrays]]) -> list[Any]:
         """Estimate derivatives of ``<ct, f>`` for tasks (point, direction, cotangent)."""
         found = []
         for xs, vs, ct in tasks:
-            rows = []
-            for t in itertools.chain([0.0], STEPS, -STEPS):
-                ys = self.value([x + t * v for x, v in zip(xs, vs, strict=True)])
-                rows.append(np.concatenate([np.ravel((c * y).real) for c, y in zip(ct, ys, strict=True)]))
-            terms = np.stack(rows)
+            steps = itertools.chain([0.0], STEPS, -STEPS)
+            found_ys = self._values([[x + t * v for x, v in zip(xs, vs, strict=True)] for t in steps])
+            terms = np.stack([np.concatenate([np.ravel((c * y).real) for c, y in zip(ct, ys, strict=True)]) for ys in found_ys])
             found.append(bracket(terms, 4 * self.eps * float(np.abs(terms[0]).sum())))
         return found
+
+
+def _moved(xs: Arrays, k: int, i: int, by: complex) -> Arrays:
+    moved = np.array(xs[k])
+    moved.flat[i] += by
+    return [moved if j == k else x for j, x in enumerate(xs)]
