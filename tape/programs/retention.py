@@ -13,6 +13,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tape.configuration import applying
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def entries_of(segment: Segment) -> int:
     with segment.lock:
         if segment.pending:
             return segment.state.depth
-        return len(_read(segment.state, _live(segment), segment.released, segment.kept).entries) if segment.leaves else 0
+        return len(_read(segment, _live(segment)).entries) if segment.leaves else 0
 
 
 STATS.entries_of = entries_of
@@ -216,7 +217,7 @@ def trim(segment: Segment) -> int:
     state = segment.state
     while True:
         live = _live(segment)
-        still = _read(state, live, segment.released, segment.kept)
+        still = _read(segment, live)
         unreached = segment.functions.keys() - still.entries
         if not unreached:
             break
@@ -244,30 +245,36 @@ class _Read(NamedTuple):
     slots: frozenset[int]
 
 
-def _read(state: State, live: tuple[int, ...], released: frozenset[int], kept: tuple[int, ...]) -> _Read:
-    """Work out what sweeps from some slots need, where the values of the slots ``kept`` are there and the others are computed again."""
+def _read(segment: Segment, live: tuple[int, ...]) -> _Read:
+    """Work out what sweeps from some slots need, where the values that are kept are there and the others are computed again."""
+    state = segment.state
     if state.plans is None:
         state.plans = {}
-    key = ("read", live, released, kept)
+    key = ("read", live, segment.released, segment.kept)
     found: _Read | None = state.plans.get(key)
     if found is None:
-        table, cut, there = state.table, state.cut, set(kept)
-        reached = {slot for slot in live if table[slot].kind.requires_grad and slot not in cut}
-        needed: set[int] = set()
-        first: list[int] = []
-        for entry in reversed(state.path()):
-            if entry.kernel is None:
-                continue
-            slots = entry.slots
-            if not entry.ends and entry.depth not in released and not reached.isdisjoint(slots):
-                first.append(slots[0])
-                reached.update(s for s in entry.inputs if table[s].kind.requires_grad and s not in cut)
-                forward = (*entry.inputs, *slots)
-                needed.update(forward[i] for i in entry.kernel.residuals())
-            if not needed.isdisjoint(slots) and not there.issuperset(needed.intersection(slots)):
-                needed.update(entry.inputs)
-        found = state.plans[key] = _Read(frozenset(first), frozenset(needed | reached))
+        with applying(segment.configuration):  # what a VJP reads is seen in its trace
+            found = state.plans[key] = _traced(state, live, segment.released, segment.kept)
     return found
+
+
+def _traced(state: State, live: tuple[int, ...], released: frozenset[int], kept: tuple[int, ...]) -> _Read:
+    table, cut, there = state.table, state.cut, set(kept)
+    reached = {slot for slot in live if table[slot].kind.requires_grad and slot not in cut}
+    needed: set[int] = set()
+    first: list[int] = []
+    for entry in reversed(state.path()):
+        if entry.kernel is None:
+            continue
+        slots = entry.slots
+        if not entry.ends and entry.depth not in released and not reached.isdisjoint(slots):
+            first.append(slots[0])
+            reached.update(s for s in entry.inputs if table[s].kind.requires_grad and s not in cut)
+            forward = (*entry.inputs, *slots)
+            needed.update(forward[i] for i in entry.kernel.residuals())
+        if not needed.isdisjoint(slots) and not there.issuperset(needed.intersection(slots)):
+            needed.update(entry.inputs)
+    return _Read(frozenset(first), frozenset(needed | reached))
 
 
 def leaf_slots(state: State) -> list[int]:
