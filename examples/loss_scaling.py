@@ -7,7 +7,8 @@ into range.  One of 2**40 moves them beyond 65504: gradients are infinite, and e
 is halved until they are finite.
 
 bfloat16 has the exponents of float32: at that weight it needs no scale, and loses nothing without one.  What it needs one for is what float32
-needs one for: with a weight of 1e-33 the cotangents are below 1e-38 and are flushed to zero, though the gradients, sums over the batch, are not.
+needs one for: with a weight of 1e-33 most cotangents are below 1e-38 and are flushed to zero, though the gradients, sums over the batch, are not.
+What is left of them leads both astray.
 
     python examples/loss_scaling.py --output loss_scaling.png
 """

@@ -424,6 +424,7 @@ def others():
 @pytest.fixture(autouse=True)
 def _counted_anew():
     gc.collect()
+    retention._SHARED.clear()  # what other tests hold
     others.cache_clear()
     others()
 

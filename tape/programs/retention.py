@@ -1,8 +1,8 @@
 """Retention: what a segment that has run keeps for sweeps, and when it lets go of that.
 
 Which Variables are held, the reference counts of cells tell, so nothing is noticed when one is dropped: a segment of which no Variable is
-held goes at once, and one of which some still are lets go of what only the others needed with the next sweep or the next run
-(:func:`trim`, :func:`trim_some`).
+held goes at once, and one of which some still are lets go of what only the others needed with the next sweep of it, or one of the next
+runs, each of which looks at one such segment (:func:`trim`, :func:`trim_one`).
 """
 
 from __future__ import annotations
