@@ -231,8 +231,9 @@ def trim(segment: Segment) -> int:
         saved = segment.saved
         read = still.slots | state.cut if segment.roots else still.slots | state.cut | frozenset(live)
         if not read.issuperset(saved):
-            segment.saved = {slot: cell for slot, cell in saved.items() if slot in read}
-            segment.kept = tuple(segment.saved)
+            saved = {slot: cell for slot, cell in saved.items() if slot in read}
+            segment.kept = tuple(saved)  # first: after Ctrl-C in between, sweeps compute more than they must
+            segment.saved = saved
         leaves: list[Any] = [cell if slot in read else UNREAD for slot, cell in zip(leaf_slots(state), segment.leaves, strict=True)]
         segment.leaves = leaves
     return len(still.entries)
