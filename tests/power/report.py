@@ -31,6 +31,7 @@ READING = """
   columns, an inconclusive verdict in neither; no answer within two minutes counts against the checker in both.
 - Peers see the arguments that carry a gradient only; integer arguments and results are taken out of their sight.
 - Seconds are of processor time, with what is compiled.
+- Functions of others are checked by `python -m tests.power.foreign`, which lists what it found wrong there.
 - Our checker was mended after runs over this set, so its figures here are those of a set it knows. The peers' are not.
 """
 
@@ -110,11 +111,23 @@ def versions():
     return f"Python {platform.python_version()}, {', '.join(found)}; {platform.machine()} CPU with {os.cpu_count()} cores."
 
 
+def _sampled(answers):
+    """Say who was asked about a part of the cases."""
+    asked = collections.defaultdict(set)
+    for line in answers:
+        asked[line["checker"]].add(line["case"])
+    most = max(map(len, asked.values()))
+    few = {checker: len(cases) for checker, cases in asked.items() if 2 * len(cases) < most}
+    texts = [f" `{checker}` was asked about {n} of them (`--sample`, `--only`)." for checker, n in few.items()]
+    return "".join(texts)
+
+
 def document(answers, sample=1):
     """The whole of docs/power.md, from one case in ``sample``."""
     wrong = {line["case"]: line["kind"] for line in answers if line["wrong"]}
     right = {line["case"]: line["kind"] for line in answers if not line["wrong"]}
     counts = f"{len(wrong)} wrong gradients of {len(set(wrong.values()))} kinds, {len(right)} correct ones of {len(set(right.values()))}."
+    counts += _sampled(answers)
     if sample > 1:
         counts = f"A sample of one case in {sample} of the catalogue, chosen by a hash of its name (`--sample {sample}`): {counts}"
     parts = [HEAD, f"{counts} {versions()}", "\n## Summary\n", summary(answers), READING]
