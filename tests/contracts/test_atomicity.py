@@ -1,6 +1,7 @@
 """Contract 13: a sweep that fails changes nothing."""
 
 import contextlib
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jax.extend.core.primitives import sin_p
 import tape
 import tape.numpy as tnp
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError
+from tape.sweeps import accumulation
 from tests.contracts.counting import BackwardError, counted, failing
 
 A, B = np.array([1.0, -2.0, 0.5], np.float32), np.array([3.0, 0.25, -1.0], np.float32)
@@ -141,3 +143,50 @@ def test_contract_13_failures_leave_modes_as_they_were():
         assert (x * 2).requires_grad
         with tape.no_grad():
             assert not (x * 2).requires_grad
+
+
+# -- Ctrl-C while gradients are set -------------------------------------------------------------------------------------------
+
+
+def interrupted(code, number, call):
+    """Call something, interrupt a function at its line of this number, and tell whether it came so far."""
+    lines = 0
+
+    def on_line(frame, event, arg):
+        nonlocal lines
+        del frame, arg
+        if event == "line":
+            if lines == number:
+                raise KeyboardInterrupt
+            lines += 1
+        return on_line
+
+    old = sys.gettrace()
+    sys.settrace(lambda frame, event, arg: on_line if frame.f_code is code else None)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(old)
+    return False
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["added", "first"])
+def test_contract_13_ctrl_c_while_gradients_are_set_changes_all_or_none(there):
+    """At every line of the function that sets them."""
+    struck = 0
+    for number in range(40):
+        leaves = [tape.Variable(3.0) for _ in range(3)]
+        for v in leaves:
+            v.grad = 10.0 if there else None
+        y = leaves[0] * leaves[1] + leaves[2] * leaves[2]
+        float(y)  # so that the sweep is written anew
+        came = interrupted(accumulation._assign.__code__, number, y.backward)
+        before, after = ([10.0] * 3, [13.0, 13.0, 16.0]) if there else ([None] * 3, [3.0, 3.0, 6.0])
+        found = [None if v.grad is None else float(v.grad) for v in leaves]
+        assert found in ([before, after] if came else [after])
+        if not came:
+            break
+        struck += 1
+    assert struck >= 5

@@ -220,6 +220,15 @@ def test_contract_03_equal_roots_each_use_their_own(shape):
     assert a.grad is b.grad is c.grad is None
 
 
+def test_contract_03_04_an_assigned_gradient_is_used_once_for_a_root_given_twice():
+    x = tape.Variable(2.0)
+    y = x * x
+    y.grad = 10.0
+    tape.backward([y, y])
+    equal(x.grad, 4 * (10 + 1))
+    assert y.grad is None
+
+
 def test_contract_03_a_retained_gradient_is_no_seed():
     x = tape.Variable(2.0)
     y = x * x
