@@ -159,8 +159,10 @@ def _near(exam: Examination, g: np.ndarray, k: int, b: int, point: int, *, said:
     rtol = max(exam.rtol, min(300 * exam.eps, np.sqrt(exam.eps)))
     with np.errstate(invalid="ignore"):
         change = np.nan_to_num(np.abs(dense - twin), nan=0, posinf=0)
+        own = exam.found["g"][k][2 * (0 if point == 0 else exam.nearby)] - exam.found["g"][k][point - 2]  # what rounding does to the rule
+        change = np.maximum(change, np.nan_to_num(np.abs(own), nan=0, posinf=0))
         size = _typical(r)
-        floor = exam.floor(b, exam.probes.points[point][k]) * exam.eps / np.finfo(float).eps / 20
+        floor = exam.floor(b, exam.probes.points[point][k]) * exam.eps / np.finfo(float).eps / 200
         off = ~((np.abs(g - r) <= 30 * (change + _typical(change)) + rtol * (np.abs(r) + size) + floor) | _alike(g, r) | ~np.isfinite(r))
         if exam.eps < DOUBLE:  # nothing but rounding parts the rule from itself in the program for double precision
             moved = np.nan_to_num(np.abs(promoted - exam.found["g"][k][2 * b + 1]), nan=0, posinf=0)
