@@ -18,7 +18,7 @@ from tape.errors import LostGradientError, UnrecordedGradientError
 from tape.ops import kinds
 from tape.recording import record, trie
 from tests.agreement import first_that_fits, is_variable, to_variables
-from tests.test_namespaces import CANDIDATES, SAMPLES, functions
+from tests.mirrored.test_namespaces import CANDIDATES, SAMPLES, functions
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
 

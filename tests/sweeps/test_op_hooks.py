@@ -21,8 +21,8 @@ from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeR
 from tape.op_hooks.values import values_of
 from tape.recording import segment
 from tape.sweeps import observing, plan, sweep
-from tests.programs.execution import check
-from tests.programs.program_strategy import make_program
+from tests.random_programs.execution import check
+from tests.random_programs.program_strategy import make_program
 
 
 class Log(tape.OpHook):

@@ -11,7 +11,7 @@ import tape.lax
 import tape.numpy as tnp
 from tape.callables import schedules, traces
 from tape.errors import ConcretizationError, TapeRuntimeError, TapeTypeError, TapeValueError
-from tests.test_residuals import operations
+from tests.ops.test_residuals import operations
 
 W = jnp.asarray(np.linspace(-1.0, 1.0, 9, dtype="float32").reshape(3, 3))
 X = jnp.asarray(np.array([0.5, -0.25, 0.75], "float32"))

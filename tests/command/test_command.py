@@ -95,7 +95,7 @@ def test_what_is_not_decided_fails_only_when_strict(layers):
         (["check", "jax.numpy:tanh", "--dtype", "floaty"], "is no dtype"),
         (["check", "jax.numpy:tanh", "--between", "2", "1"], "is no interval"),
         (["check", "jax.numpy:matmul", "--shape", "2,3", "--shape", "2"], "cannot be called with (float32[2,3], float32[2])"),
-        (["check", "tests.test_command:unannotated"], "nothing says what its argument 'x' is"),
+        (["check", "tests.command.test_command:unannotated"], "nothing says what its argument 'x' is"),
         (["verify", "--only", "nothing"], "the families are"),
         (["check"], "required"),
         ([], "required"),
@@ -158,7 +158,7 @@ def test_verify_notices_a_rule_that_is_scaled(name, capsys):
 def test_the_module_runs_from_a_shell(tmp_path):
     (tmp_path / "mine.py").write_text(LAYERS)
     words = [sys.executable, "-m", "tape", "check", "mine.py:scaled", "--shape", "3", "--order", "1"]
-    env = os.environ | {"PYTHONPATH": str(pathlib.Path(__file__).parent.parent)}
+    env = os.environ | {"PYTHONPATH": str(pathlib.Path(__file__).parents[2])}
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300, env=env)  # noqa: S603 - this test's own words
     assert done.returncode == 1, done.stderr
     assert "fail" in done.stdout

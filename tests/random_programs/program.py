@@ -126,5 +126,5 @@ class Program:
 
 PREAMBLE = """import copy, jax, jax.numpy as jnp, numpy as onp, tape
 from tape import lax, nn, numpy as np, scipy, stop_gradient
-from tests.programs.execution import both_of, cube, cut, flip, seed, weigh
+from tests.random_programs.execution import both_of, cube, cut, flip, seed, weigh
 seen = []"""

@@ -16,9 +16,9 @@ from tape.recording import trie
 from tape.recording.record import handle
 from tape.rules import registry
 from tape.sweeps import emission, plan, sweep
-from tests.programs.execution import MismatchError, check, fails_like
-from tests.programs.minimal import minimal
-from tests.programs.program_strategy import make_program, programs
+from tests.random_programs.execution import MismatchError, check, fails_like
+from tests.random_programs.minimal import minimal
+from tests.random_programs.program_strategy import make_program, programs
 
 CI_EXAMPLES = 200
 

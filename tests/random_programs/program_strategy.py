@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tape.testing.operands import HALF, Info, assignable, indexed
 from tape.testing.operations import OPERATIONS, Frozen, results, source, uses
-from tests.programs.program import Leaf, Program, Step
+from tests.random_programs.program import Leaf, Program, Step
 
 EVENTS = 0.5  # share of operations that are followed by an event
 LEAF_SHAPES = ((3,), (2, 3), (), (3, 3), (1,), (3, 1), (0,))
