@@ -299,16 +299,25 @@ def described(value: Any) -> Any:
 def to_host(array: Any) -> tuple[Any, Any]:
     """Copy an array (or tracer) to the host's memory; return the copy, and what :func:`from_host` needs to bring it back."""
     if isinstance(array, Tracer):
-        return jax.device_put(array, jax.memory.Space.Host), jax.memory.Space.Device
+        return jax.device_put(array, jax.memory.Space.Host), (jax.memory.Space.Device, _space(array))
     if not array.committed and jax.local_device_count() > 1:  # in the host's memory there would be a device that it is committed to
         return np.asarray(array), None
-    return jax.device_put(array, jax.memory.Space.Host), array.sharding
+    return jax.device_put(array, jax.memory.Space.Host), (array.sharding, _space(array))
+
+
+def _space(array: Any) -> Any:
+    return getattr(jax.typeof(array), "memory_space", None)
 
 
 def from_host(kept: tuple[Any, Any]) -> Any:
     """Bring back what :func:`to_host` returned."""
     copy, home = kept
-    return jax.device_put(copy) if home is None else jax.device_put(copy, home)
+    if home is None:
+        return jax.device_put(copy)
+    place, space = home
+    brought = jax.device_put(copy, place)
+    # Where host and device share their memory, older releases take equal shardings for equal places, and leave the mark of the host.
+    return brought if _space(brought) == space else jax.device_put(brought, space)
 
 
 def restrict(closed: ClosedJaxpr, kept: Sequence[int]) -> ClosedJaxpr:
