@@ -67,7 +67,8 @@ class Reference:
         summands = np.array([np.abs(p).sum() for p in products])
         with np.errstate(invalid="ignore"):  # infinite gradients
             off = np.abs(np.array([p.sum() for p in products]) - self.slopes)
-        return np.nan_to_num(off) / np.maximum(summands, 1e-300), off <= (relative + NUMERIC) * summands + self.rounding
+        right = np.isfinite(off) & (off <= (relative + NUMERIC) * summands + self.rounding)
+        return np.nan_to_num(off) / np.maximum(summands, 1e-300), right
 
     def judge(self, gradients: Sequence[Any], relative: float) -> tuple[float, str]:
         """Return the relative error of ``gradients``, and what is wrong with them in words (empty if nothing is)."""

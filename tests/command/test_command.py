@@ -155,6 +155,11 @@ def test_verify_notices_a_rule_that_is_scaled(name, capsys):
     assert line["worst"] == pytest.approx(1e-3, rel=0.1)
 
 
+def test_verify_asks_differences_where_the_gradient_of_jax_is_infinite(capsys):
+    assert main(["verify", "--only", "scatter-min"]) == 0  # an index that clipping moved onto another's place
+    assert "0 wrong" in capsys.readouterr().out
+
+
 def test_the_module_runs_from_a_shell(tmp_path):
     (tmp_path / "mine.py").write_text(LAYERS)
     words = [sys.executable, "-m", "tape", "check", "mine.py:scaled", "--shape", "3", "--order", "1"]
