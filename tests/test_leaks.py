@@ -10,21 +10,10 @@ import interop
 import interop.optax
 import tape
 import tape.numpy as tnp
+from tests.cube import Cube
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
 OUTER = tape.Variable(A)
-
-
-class Cube(tape.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x * x
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved
-        return 3 * x * x * g
 
 
 def loss(v):

@@ -19,21 +19,10 @@ import tape.numpy as tnp
 from tape.programs import retention
 from tape.recording import segment
 from tape.sweeps import sweep
+from tests.cube import Cube
 
 A = np.array([[0.5, -0.3], [0.1, 0.4]], np.float32)
 W = tape.Variable(A)
-
-
-class Cube(tape.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x * x
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved
-        return 3 * x * x * g
 
 
 class Broken(Cube):

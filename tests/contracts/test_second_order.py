@@ -18,6 +18,7 @@ from tape.errors import LostGradientError, UnrecordedGradientError
 from tape.ops import kinds
 from tape.recording import record, trie
 from tests.agreement import first_that_fits, is_variable, to_variables
+from tests.cube import Cube
 from tests.mirrored.test_namespaces import CANDIDATES, SAMPLES, functions
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
@@ -123,18 +124,6 @@ def test_contract_21_the_error_names_the_line_where_the_gradient_was_taken(way, 
 
 
 # -- every route to a gradient ------------------------------------------------------------------------------------------
-
-
-class Cube(tape.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x * x
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved
-        return 3 * x * x * g
 
 
 class Once(Cube):

@@ -16,6 +16,7 @@ from tape import numpy as np
 from tape.programs.program import run_pending
 from tape.recording import record
 from tape.testing.operations import REFERENCE
+from tests.cube import Cube
 
 TOLERANCE = {"float16": 5e-2, "bfloat16": 4e-1, "float32": 1e-3, "float64": 1e-9}
 MODERATE = {"float16": 1e2, "bfloat16": 1e2, "float32": 1e3, "float64": 1e5}  # beyond, rounding alone explains a difference
@@ -23,18 +24,6 @@ MODERATE = {"float16": 1e2, "bfloat16": 1e2, "float32": 1e3, "float64": 1e5}  # 
 
 class MismatchError(AssertionError):
     """The tape and JAX do not agree."""
-
-
-class Cube(tape.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x * x
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved
-        return 3 * g * x * x
 
 
 class BothOf(tape.Function):
