@@ -30,6 +30,9 @@ class Compilation:
         self.given = len(call.variables)
         self.donated = _donated(step, call, options)
         self.paths = {i: paths for i in step.relevant if (paths := found.paths(step.sources[i]))}
+        # What a call brings, or what is looked up anew, is not to live as long as the program does.
+        lasting = {i for i in step.relevant if i >= self.given and i not in self.paths}
+        step.sources = [v if i in lasting else None for i, v in enumerate(step.sources)]
         self.bindings: list[Binding] = []
         run = jaxapi.jaxpr_as_fun(step.jaxpr)
 

@@ -98,7 +98,7 @@ class Step:
         jaxpr: its program: inputs are the arrays among the arguments, then what it reads of the sources; results are those of ``outcome``.
         outcome: what it leaves behind.
         kernel: the op that is recorded where gradients flow through the step, else None.
-        sources: the Variables it was traced with: those among the arguments, then those that it captured.
+        sources: the Variables it was traced with: those among the arguments, then those that it captured; later only those that nothing leads to.
         values: which sources' values are inputs, in order.
         grads: which sources' gradients are inputs, after those.
         looked: which sources it depends on for whether they have a gradient.

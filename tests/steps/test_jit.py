@@ -759,6 +759,21 @@ def test_methods():
     assert ref() is None
 
 
+@pytest.mark.parametrize(
+    "function", [lambda x: (x * x).sum(), lambda x: (x.detach() * 2).sum(), lambda x: tape.gradients((x * x).sum(), x)]
+)
+def test_arguments_of_the_first_call_do_not_live_as_long_as_the_program(function):
+    step = tape.jit(function)
+    x = tape.Variable(X)
+    step(x)
+    ref = weakref.ref(x)
+    del x
+    gc.collect()
+    assert ref() is None
+    step(tape.Variable(X))
+    assert step.cache_info().traces == 1
+
+
 def test_nested_and_inside_other_transformations():
     w = tape.Variable(W)
     inner = tape.jit(lambda x: x * w)
