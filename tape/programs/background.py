@@ -9,6 +9,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from tape.locks import holding
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -61,12 +63,15 @@ def submit(call: Callable[[], Any]) -> Job:
     """Have ``call`` made in the background, after those submitted before."""
     job = Job(call)
     _QUEUE.put(job)
-    with _STARTING:
-        if not _THREAD:
-            thread = threading.Thread(target=_work, name="tape-compile", daemon=True)
-            thread.start()
-            _THREAD.append(thread)
+    holding(_STARTING, _start)
     return job
+
+
+def _start() -> None:
+    if not _THREAD:
+        thread = threading.Thread(target=_work, name="tape-compile", daemon=True)
+        thread.start()
+        _THREAD.append(thread)
 
 
 def _work() -> None:

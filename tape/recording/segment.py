@@ -12,6 +12,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tape.configuration import CHANGES, Configuration, configuration, on_change
+from tape.locks import holding
 from tape.ops.kinds import LeafPlace, MadePlace, Place
 from tape.recording.trie import CONSTANT, RECORD, State, root
 from tape.statistics import STATS
@@ -101,10 +102,14 @@ def extra_of(variable: Handle) -> Extra:
     """Return the variable's Extra, made on first use (by one thread, should several be first)."""
     extra = variable._extra
     if extra is None:
-        with _EXTRAS:
-            extra = variable._extra
-            if extra is None:
-                extra = variable._extra = Extra()
+        extra = holding(_EXTRAS, _made_extra, variable)
+    return extra
+
+
+def _made_extra(variable: Handle) -> Extra:
+    extra = variable._extra
+    if extra is None:
+        extra = variable._extra = Extra()
     return extra
 
 
@@ -112,9 +117,13 @@ def node_of(variable: Handle) -> LeafNode:
     """Return the leaf's accumulation node, made on first use."""
     extra = extra_of(variable)
     if extra.node is None:
-        with _EXTRAS:  # every thread must find the same one
-            if extra.node is None:
-                extra.node = LeafNode(variable)
+        return holding(_EXTRAS, _made_node, extra, variable)  # type: ignore[no-any-return] # every thread must find the same one
+    return extra.node
+
+
+def _made_node(extra: Extra, variable: Handle) -> LeafNode:
+    if extra.node is None:
+        extra.node = LeafNode(variable)
     return extra.node
 
 

@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tape.locks import holding
 from tape.ops.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, MadePlace, Place, Role
 from tape.recording.eviction import evict
 
@@ -138,12 +139,14 @@ class State:
         else:
             self.places = tuple([Place(n + i, kind) for i, kind in enumerate(kinds)])
             self.slots = tuple(range(n, n + len(kinds)))
-        with _LOCK:  # another thread may be growing the same list
-            if len(self.table) != n:
-                self.table = self.table[:n]
-            self.table.extend(self.places)
+        holding(_LOCK, self._extend_table, n)  # another thread may be growing the same list
         self.n_slots = n + len(kinds)
         self.place = self.places[0] if self.kernel is None or self.kernel.single else None
+
+    def _extend_table(self, n: int) -> None:
+        if len(self.table) != n:
+            self.table = self.table[:n]
+        self.table.extend(self.places)
 
     def leaf(self, kind: Kind) -> State:
         """Make the state that follows when a leaf of this kind enters."""
@@ -299,20 +302,26 @@ def link(parent: State, key: Hashable, child: Any) -> Any:
         return child
     _count += 1
     if parent.next is _NOWHERE:
-        with _LOCK:
-            if parent.next is _NOWHERE:
-                parent.next = {}
+        holding(_LOCK, _open_edges, parent)
     return parent.next.setdefault(key, child)
+
+
+def _open_edges(parent: State) -> None:
+    if parent.next is _NOWHERE:
+        parent.next = {}
+
+
+def _evict() -> None:
+    global _count, _limit  # noqa: PLW0603
+    if _count > _limit:
+        _count = evict(_ROOTS, max(Clock.now - RECENT, 1))
+        _limit = max(STATE_LIMIT, 2 * _count)  # a program that needs so many is not to be compiled over and over
 
 
 def root(configuration: Hashable, mode: int) -> State:
     """Return the empty tape for a JAX configuration and grad mode."""
-    global _count, _limit  # noqa: PLW0603
     if _count > _limit:
-        with _LOCK:
-            if _count > _limit:
-                _count = evict(_ROOTS, max(Clock.now - RECENT, 1))
-                _limit = max(STATE_LIMIT, 2 * _count)  # a program that needs so many is not to be compiled over and over
+        holding(_LOCK, _evict)
     key = (configuration, mode)
     found = _ROOTS.get(key)
     if found is None:

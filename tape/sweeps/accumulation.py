@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tape.locks import holding
 from tape.programs.program import run_pending
 from tape.recording.failures import check_slots
 from tape.recording.segment import LOCAL, LeafNode, extra_of, in_mode
@@ -84,10 +85,8 @@ def assign(made: Sequence[Addition], consumed: Sequence[Any], *, recorded: bool)
             segment = addition.total._segment
             if segment is not None and addition.total._cell[0] is None:
                 check_slots(segment, (addition.total._place.slot,))
-        with _ASSIGNING:
-            if all(a.variable._extra.grad is a.found for a in made):
-                _assign(made, consumed)
-                return
+        if holding(_ASSIGNING, _assigned, made, consumed):
+            return
         made = in_mode(RECORD if recorded else SWEEP, _added_again, made, consumed)
         segment = LOCAL.segment()
         if segment is not None:
@@ -96,23 +95,34 @@ def assign(made: Sequence[Addition], consumed: Sequence[Any], *, recorded: bool)
 
 def assign_first(made: dict[Any, Any]) -> bool:
     """Set gradients, which have run, where there are none yet; do nothing and return False should another thread have set one."""
-    with _ASSIGNING:
+    first: bool = holding(_ASSIGNING, _assigned_first, made)
+    return first
+
+
+def _assigned_first(made: dict[Any, Any]) -> bool:
+    for extra in made:
+        if extra.grad is not None:
+            return False
+    try:
+        for extra, gradient in made.items():
+            extra.grad = gradient
+            extra.assigned = False
+    except BaseException:  # Ctrl-C
         for extra in made:
-            if extra.grad is not None:
-                return False
-        try:
-            for extra, gradient in made.items():
-                extra.grad = gradient
-                extra.assigned = False
-        except BaseException:  # Ctrl-C
-            for extra in made:
-                extra.grad = None
-            raise
+            extra.grad = None
+        raise
     return True
 
 
 def _added_again(made: Sequence[Addition], consumed: Iterable[Any]) -> list[Addition]:
     return [a if a.variable._extra.grad is a.found else _addition(a.variable, a.gradient, consumed) for a in made]
+
+
+def _assigned(made: Sequence[Addition], consumed: Iterable[Any]) -> bool:
+    if any(a.variable._extra.grad is not a.found for a in made):
+        return False
+    _assign(made, consumed)
+    return True
 
 
 def _assign(made: Sequence[Addition], consumed: Iterable[Any]) -> None:

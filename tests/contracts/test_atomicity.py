@@ -1,7 +1,9 @@
 """Contract 13: a sweep that fails changes nothing."""
 
 import contextlib
+import inspect
 import sys
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +13,9 @@ from jax.extend.core.primitives import sin_p
 
 import tape
 import tape.numpy as tnp
+from tape import locks
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError
-from tape.sweeps import accumulation
+from tape.sweeps import accumulation, replay
 from tests.contracts.counting import BackwardError, counted, failing
 
 A, B = np.array([1.0, -2.0, 0.5], np.float32), np.array([3.0, 0.25, -1.0], np.float32)
@@ -190,3 +193,50 @@ def test_contract_13_ctrl_c_while_gradients_are_set_changes_all_or_none(there):
             break
         struck += 1
     assert struck >= 5
+
+
+FUNCTIONS = [
+    f
+    for module in (accumulation, replay)
+    for f in vars(module).values()
+    if inspect.isfunction(f) and f.__module__ == module.__name__ and f is not replay.is_plain
+]
+
+
+@pytest.mark.parametrize("function", [*FUNCTIONS, locks.holding], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("way", ["first", "added", "replayed"])
+def test_contract_13_ctrl_c_at_any_line_leaves_no_lock_held(function, way):
+    """What comes after it, in this thread and in another one, finds every lock let go of and the tape as it was."""
+    x, w = tape.Variable(3.0), tape.Variable(2.0)
+
+    def step():
+        y = x * w + x
+        if way != "replayed":
+            float(y)
+        y.backward()
+
+    def whole():
+        for v in (x, w):
+            v.grad = 10.0 if way == "added" else None
+        step()
+        begun = 10.0 if way == "added" else 0.0
+        return [float(x.grad) - begun, float(w.grad) - begun]
+
+    for _ in range(4):
+        whole()
+    for number in range(100):
+        for v in (x, w):
+            v.grad = 10.0 if way == "added" else None
+        came = interrupted(function.__code__, number, step)
+        assert accumulation._ASSIGNING.acquire(timeout=5), "a lock is held"
+        accumulation._ASSIGNING.release()
+        assert (x.grad is None) == (w.grad is None)
+        if not came:
+            break
+        assert whole() == [3.0, 3.0]
+        found = []
+        thread = threading.Thread(target=lambda found=found: found.append(whole()), daemon=True)
+        thread.start()
+        thread.join(5)
+        assert found == [[3.0, 3.0]]
+    assert not came

@@ -1,0 +1,20 @@
+"""Locks that are let go of whatever line is interrupted.
+
+Where a ``with`` statement spans lines, Python comes by its first one again when it leaves, before it lets go of the lock.  What raises there (a
+debugger that stops the program, a test that interrupts every line) leaves the lock held, and the next to ask for it waits for ever.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+__all__ = ["holding"]
+
+
+def holding(lock: threading.Lock, call: Callable[..., Any], *args: Any) -> Any:
+    """Return ``call(*args)``, made with ``lock`` held."""
+    with lock: return call(*args)  # fmt: skip  # noqa: E701 - see above: it is left on the line on which it is entered
