@@ -75,7 +75,7 @@ class Binding:
         self._read = [i for i in step.values if i < given]
         self._fixed = [(i, variables[i]) for i in step.relevant if i < given and (i in changed or i in same or i in step.looked)]
         fixed = {i for i, _ in self._fixed}
-        self.sources = [v if i >= given or i in fixed else None for i, v in enumerate(variables)]
+        self.sources: list[Any] = [v if i >= given or i in fixed else None for i, v in enumerate(variables)]
         matter = [i for i in step.relevant if i >= given or i in fixed]
         self._variables = [variables[i] for i in matter]
         self._kinds = [step.kinds[i] for i in matter]

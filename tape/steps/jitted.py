@@ -21,6 +21,7 @@ from tape.statistics import STATS
 from tape.steps.arguments import Call, Parameters, aval_of, signature
 from tape.steps.binding import STATE, Binding, TracedError
 from tape.steps.compilation import Compilation
+from tape.steps.matching import Pattern, match, pattern, static_pattern
 from tape.steps.retracing import reason, said_of_call, said_of_state
 from tape.steps.tracing import trace_step
 
@@ -42,21 +43,19 @@ class CacheInfo(NamedTuple):
 
 
 class _Quick:
-    """The latest call whose arguments were arrays, numbers, Variables and static values, not trees of them."""
+    """The latest call, in a form in which one like it is recognised quickly."""
 
-    __slots__ = ("binding", "checks", "configuration", "mode", "names", "revision", "taken")
+    __slots__ = ("binding", "configuration", "length", "mode", "names", "ordered", "patterns", "revision")
 
-    def __init__(self, binding: Binding, checks: list[Any], names: tuple[str, ...]) -> None:
+    def __init__(self, binding: Binding, patterns: Sequence[Pattern], length: int, names: tuple[str, ...]) -> None:
         self.binding = binding
-        self.checks = checks
+        self.patterns = patterns
+        self.length = length  # of the positional arguments
         self.names = names
+        self.ordered = sorted(names)  # as JAX flattens dictionaries
         self.mode = LOCAL.mode
         self.configuration = configuration()
         self.revision = registry.revision()
-
-
-# What a quick call checks of an argument: an array's shape and dtype, a Variable's kind, a number's or NumPy array's type, a static value.
-_ARRAY, _VARIABLE, _NUMBER, _NUMPY, _STATIC = range(5)
 
 
 class Jitted:
@@ -80,7 +79,8 @@ class Jitted:
         quick = self._quick
         if (
             quick is None
-            or len(args) + len(kwargs) != len(quick.checks)
+            or len(args) != quick.length
+            or tuple(kwargs) != quick.names
             or LOCAL.captures is not None
             or LOCAL.observer is not None
             or LOCAL.mode != quick.mode
@@ -88,34 +88,12 @@ class Jitted:
             or registry.revision() != quick.revision
         ):
             return self._call(args, kwargs)
-        if kwargs:
-            if tuple(kwargs) != quick.names:
-                return self._call(args, kwargs)
-            given: Any = (*args, *kwargs.values())
-        else:
-            given = args
+        given = (*args, *[kwargs[k] for k in quick.ordered]) if kwargs else args
         arrays: list[Any] = []
         variables: list[Any] = []
+        if not match(given, quick.patterns, arrays, variables):
+            return self._call(args, kwargs)
         binding = quick.binding
-        for x, (check, kind, what) in zip(given, quick.checks, strict=True):
-            if x.__class__ is not kind:
-                return self._call(args, kwargs)
-            if check == _ARRAY:
-                if x.aval is not what and x.aval != what:
-                    return self._call(args, kwargs)
-                arrays.append(x)
-            elif check == _VARIABLE:
-                if x._place.kind is not what:
-                    return self._call(args, kwargs)
-                variables.append(x)
-            elif check == _NUMBER:
-                arrays.append(x)
-            elif check == _NUMPY:
-                if x.shape != what[0] or x.dtype != what[1]:
-                    return self._call(args, kwargs)
-                arrays.append(x)
-            elif x is not what and x != what:
-                return self._call(args, kwargs)
         if len(variables) > 1 and len({*map(id, variables)}) < len(variables):  # one of them twice is another structure
             return self._call(args, kwargs)
         with STATE:
@@ -291,26 +269,18 @@ class _Bound(dict[Any, Any]):
 
 
 def _quick(binding: Binding, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Quick | None:
-    """Return the checks by which a call like this one is recognised; None if a tree is among the arguments, or one Variable twice."""
-    static = dict(call.statics)
-    given = [*enumerate(args), *kwargs.items()]
-    if len(call.leaves) + len(static) != len(given) or len(call.variables) + len(call.arrays) < len(call.leaves):
+    """Return what a call like this one is recognised by; None if it has an argument that only JAX takes apart, or one Variable twice."""
+    if len(call.variables) + len(call.arrays) < len(call.leaves):
         return None
-    checks: list[Any] = []
+    static = dict(call.statics)
+    given = [*enumerate(args), *sorted(kwargs.items())]
+    patterns: list[Pattern] = []
     for k, x in given:
-        if k in static:
-            checks.append((_STATIC, type(x), x))
-        elif isinstance(x, Handle):
-            checks.append((_VARIABLE, type(x), x._place.kind))
-        elif isinstance(x, jax.Array):
-            checks.append((_ARRAY, type(x), x.aval))
-        elif isinstance(x, np.ndarray):
-            checks.append((_NUMPY, type(x), (x.shape, x.dtype)))
-        elif isinstance(x, (bool, int, float, complex, np.generic)):
-            checks.append((_NUMBER, type(x), None))
-        else:
+        found = static_pattern(x) if k in static else pattern(x)
+        if found is None:
             return None
-    return _Quick(binding, checks, tuple(kwargs))
+        patterns.append(found)
+    return _Quick(binding, patterns, len(args), tuple(kwargs))
 
 
 def _argument(x: Any) -> Any:

@@ -6,6 +6,7 @@ import pickle
 import threading
 import types
 import weakref
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -757,6 +758,43 @@ def test_methods():
     del b
     gc.collect()
     assert ref() is None
+
+
+def test_arguments_by_name_keep_their_names_in_any_order():
+    step = tape.jit(lambda *, b, a: a - b)
+    one, five = jnp.float32(1), jnp.float32(5)
+    for given in ({"b": one, "a": five}, {"a": five, "b": one}, {"b": tape.Variable(1.0), "a": five}):
+        for _ in range(3):
+            assert float(step(**given)) == 4
+    assert step.cache_info().traces == 2
+
+
+class Pair(NamedTuple):
+    first: object
+    second: object
+
+
+SEVEN, ONE = np.float32(7), jnp.float32(1)
+
+
+@pytest.mark.parametrize(
+    ("tree", "others"),
+    [
+        ([SEVEN, ONE], [(SEVEN, ONE), [ONE, SEVEN], [SEVEN], [SEVEN, ONE, ONE], [SEVEN, [ONE]], [SEVEN, None]]),
+        ({"b": SEVEN, "a": ONE}, [{"a": SEVEN, "b": ONE}, {"a": ONE}, {"a": ONE, "c": SEVEN}, {"a": ONE, "b": SEVEN, "c": ONE}]),
+        (Pair(SEVEN, {"x": [ONE]}), [Pair({"x": [ONE]}, SEVEN), (SEVEN, {"x": [ONE]}), Pair(SEVEN, {"x": (ONE,)}), Pair(SEVEN, {"x": []})]),
+        ((None, ONE, 2.0), [(ONE, None, 2.0), (None, ONE, 3.0), (None, ONE, 2), (None, ONE, True), (None, ONE), (None, SEVEN, 2.0)]),
+    ],
+)
+def test_trees_are_recognised_by_their_structure(tree, others):
+    def numbered(value):  # tells every structure and place apart
+        leaves, structure = jax.tree.flatten(value, is_leaf=lambda x: isinstance(x, tape.Variable))
+        return sum([(k + 2) * x for k, x in enumerate(leaves)], len(str(structure)) * 1.0)
+
+    step = tape.jit(numbered)
+    for other in (*others, *others):
+        for given in (tree, tree, other):
+            close(step(given), numbered(given))
 
 
 @pytest.mark.parametrize(
