@@ -100,9 +100,11 @@ def reading_grad(variable: Handle) -> None:
 
 
 def made(leaf: Handle) -> None:
-    """Tell the forward of a ``tape.Function`` that is running of a leaf that is made in it."""
+    """Tell the forward of a ``tape.Function`` that is running, and the callable that is being traced, of a leaf that is made in it."""
     if LOCAL.forward is not None:
         LOCAL.forward.leaf(leaf._cell)
+    if LOCAL.captures is not None and isinstance(leaf._cell[0], jaxapi.Tracer):
+        LOCAL.captures.adopt(leaf._cell)
 
 
 def taking(variable: Handle) -> None:

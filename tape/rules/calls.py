@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from tape import jaxapi
+from tape.errors import LostGradientError
 from tape.ops import pullback as sweep
 from tape.ops.linear import flatten
 from tape.ops.pruning import Kept
@@ -52,6 +53,13 @@ def _custom_vjp_call(
 ) -> tuple[Any, ...]:
     """Run the user's forward and backward functions."""
     chosen = _chosen(ins, wanted)
+    if chosen and chosen[0] < params["num_consts"]:
+        x = ins[chosen[0]]
+        msg = (
+            f"a custom_vjp function closes over a value that is differentiated (shape {x.shape}, dtype {x.dtype}), and its rule gives gradients "
+            "to arguments only; pass the value to the function as an argument, or close over jax.lax.stop_gradient of it"
+        )
+        raise LostGradientError(msg)
     _, backward = jax.vjp(_applied("custom_vjp_call", params, ins, chosen), *[ins[i] for i in chosen])
     seeds = [
         (sweep.zeros(x) if c is None else c) if sweep.differentiable(x) else np.zeros(x.shape, jaxapi.float0)

@@ -73,7 +73,8 @@ def require_grad(function: str, argument: str, variable: Any) -> None:
         raise UnconnectedError(msg)
     msg = (
         f"{function}: a root ({describe(variable)}) does not require grad: it depends on no Variable that does, or it was computed under "
-        "no_grad(), detached, came out of a JAX transformation, or is of integer or boolean dtype; compute it from a tape.Variable with requires_grad=True"
+        "no_grad(), detached, came out of a JAX transformation (so does what ctx keeps of a forward inside one, a checkpoint or a loop), or is of "
+        "integer or boolean dtype; compute it from a tape.Variable with requires_grad=True"
     )
     raise TapeValueError(msg)
 

@@ -41,7 +41,7 @@ def detach(variable: Any) -> Any:
         return in_mode(CONSTANT, record.record, _IDENTITY, (variable,))
     value = look(variable)
     if isinstance(value, jaxapi.Tracer):
-        value = jax.lax.stop_gradient(value)
+        return record.leaf(jax.lax.stop_gradient(value))
     return handle(None, Place(-1, kind_of(kind.aval)), [value])
 
 

@@ -143,6 +143,74 @@ def test_functions_inside_are_swept_by_their_backward():
     close([grad], [10 * jnp.sin(X) * jnp.cos(X)])
 
 
+MADE_INSIDE = {
+    "detached": lambda x: x.detach().requires_grad_(),
+    "stopped": lambda x: tape.stop_gradient(x).requires_grad_(),
+    "computed": lambda x: (x * 2).detach().requires_grad_(),
+    "filled": lambda x: tnp.zeros_like(x).requires_grad_(),
+    "constant": lambda _: tape.constant(X).requires_grad_(),
+    "new": lambda x: tape.Variable(x.detach()),
+    "numpy": lambda _: tape.Variable(X),
+}
+TRACED = {
+    "checkpoint": lambda fun, x: tape.checkpoint(fun)(x),
+    "nested": lambda fun, x: tape.checkpoint(tape.checkpoint(fun))(x),
+    "captured": lambda fun, x: tape.checkpoint(lambda: fun(x))(),
+    "scan": lambda fun, x: tape.lax.scan(lambda c, _: (fun(c), None), x, None, length=1)[0],
+    "cond": lambda fun, x: tape.lax.cond(x[0] < 100.0, fun, lambda x: x, x),
+}
+
+
+@pytest.mark.parametrize("traced", TRACED.values(), ids=TRACED)
+@pytest.mark.parametrize("make", MADE_INSIDE.values(), ids=MADE_INSIDE)
+def test_a_variable_made_inside_is_no_capture(make, traced):
+    """A forward that sweeps to a Variable of its own gives that gradient to its backward."""
+    held = []
+
+    class Cube(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            with tape.enable_grad():
+                v = make(x)
+                held.append(v)
+                slope = tape.gradients((v**3).sum(), v)
+            ctx.save_for_backward(x, v, slope)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            x, v, slope = ctx.saved
+            return g * (3 * x * x + slope - 3 * v * v)
+
+    x = tape.Variable(X)
+    for _ in range(2):
+        x.zero_grad()
+        traced(Cube.apply, x).sum().backward()
+        close([x.grad], [3 * X * X])
+        held.clear()
+
+
+def test_what_a_context_keeps_of_a_forward_inside_has_no_graph():
+    class Kept(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            with tape.enable_grad():
+                v = x.detach().requires_grad_()
+                ctx.pair = v, v * v
+            return ctx.pair[1].detach()
+
+        @staticmethod
+        def backward(ctx, g):
+            v, y = ctx.pair
+            return tape.gradients(y, v, g)
+
+    x = tape.Variable(X)
+    Kept.apply(x).sum().backward()
+    close([x.grad], [2 * X])
+    with pytest.raises(TapeValueError, match=r"what ctx keeps of a forward inside .* a checkpoint"):
+        tape.checkpoint(Kept.apply)(x).sum().backward()
+
+
 def test_hooks_outside_run_and_hooks_inside_are_refused():
     seen = []
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from oracles import contains, jax_vjp, own_vjp
+
+from interop import lift
+from tape import Variable
+from tape.errors import LostGradientError
 
 X = np.array([0.5, -0.25, 2.0], "float32")
 SEED = np.array([1.0, 2.0, -1.0], "float32")
@@ -38,6 +43,22 @@ def test_backward_function_of_the_user_is_used_beside_integers():
 def test_jvp_of_the_user_is_used_beside_integers():
     (own,) = own_vjp(lambda x: tangent_of_its_own(x, jnp.arange(3)), (X,), (SEED, None))
     np.testing.assert_allclose(own, SEED * 7 * X * np.arange(3), rtol=1e-6)
+
+
+def test_a_value_closed_over_has_no_gradient_and_is_not_taken_for_a_constant():
+    def scaled(w, x):
+        @jax.custom_vjp
+        def fun(x):
+            return w * x
+
+        fun.defvjp(lambda x: (fun(x), None), lambda _, g: (g,))
+        return jax.lax.scan(lambda c, _: (fun(c), None), x, None, length=1)[0]
+
+    w, x = Variable(X), Variable(X)
+    with pytest.raises(LostGradientError, match=r"closes over a value .* pass the value"):
+        lift(scaled)(w, x).sum().backward()
+    assert w.grad is None
+    assert x.grad is None
 
 
 def test_second_order_differentiates_the_users_rules():
