@@ -1,16 +1,19 @@
 """What the forward of a ``tape.Function`` reads without being given it: a Variable from around it would lose its gradient.
 
 A forward records what it computes as values without a derivative, and only its arguments have gradients.  So what its outputs were computed
-of is followed back along the tape: to the arguments, to constants (what was detached, computed under ``no_grad``, or read by ``.value``), and to
-Variables that it made itself.  Anything else that has a gradient is refused.  What was found for a structure is found again on the trie.
+of is followed back along the tape: to the arguments, to constants (what was detached, computed under ``no_grad``, or read by ``.value``), to ops
+that have no gradient (``sign``, ``floor``), and to Variables that it made itself.  Anything else that has a gradient is refused.  What was found for
+a structure is found again on the trie.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tape.errors import LostGradientError
+from tape.errors import LostGradientError, TapeError
+from tape.ops.pullback import differentiable
 from tape.recording.segment import LOCAL, LeafNode, Segment
+from tape.rules import registry
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -74,6 +77,14 @@ class Reads:
         """
         if len(outputs) == 1 and self._is_given(outputs[0], inputs):
             return
+        try:
+            self._check(function, inputs, outputs, constants, exact=False)
+        except LostGradientError:  # unless it was read by ops through which no gradient flows
+            self._check(function, inputs, outputs, constants, exact=True)
+
+    def _check(
+        self, function: Any, inputs: Sequence[Handle], outputs: Sequence[Handle], constants: Collection[int], *, exact: bool
+    ) -> None:
         todo: dict[Segment, set[int]] = {}
         given: set[int] | None = None
         for v in outputs:
@@ -91,7 +102,7 @@ class Reads:
             segment, wanted = todo.popitem()
             start, entered = self._start(segment)
             safe = {v._place.slot if v._segment is segment else entered.get(id(v._cell)) for v in inputs}
-            for slot, where in _sources(segment.state, start, tuple(sorted(wanted))):
+            for slot, where in _sources(segment.state, start, tuple(sorted(wanted)), exact=exact):
                 if slot not in safe:
                     if given is None:
                         given = _cells(inputs)
@@ -133,18 +144,21 @@ def _cells(inputs: Sequence[Handle]) -> set[int]:
     return found if captures is None else found | {id(captures.inside(v)._cell) for v in inputs}
 
 
-def _sources(state: State, start: int, wanted: tuple[int, ...]) -> tuple[tuple[int, Any], ...]:
-    """Return what the slots ``wanted`` were computed of that has a gradient: leaves, and slots before ``start``; and lines that read them."""
+def _sources(state: State, start: int, wanted: tuple[int, ...], *, exact: bool = False) -> tuple[tuple[int, Any], ...]:
+    """Return what the slots ``wanted`` were computed of that has a gradient: leaves, and slots before ``start``; and lines that read them.
+
+    With ``exact``, that is by ops through which a gradient flows (not by ``sign`` or ``floor``), as their rules say.
+    """
     if state.plans is None:
         state.plans = {}
-    key = ("sources", start, wanted)
+    key = ("sources", start, wanted, registry.revision() if exact else None)
     found: tuple[tuple[int, Any], ...] | None = state.plans.get(key)
     if found is None:
-        found = state.plans[key] = tuple(_followed(state, start, set(wanted)).items())
+        found = state.plans[key] = tuple(_followed(state, start, set(wanted), exact=exact).items())
     return found
 
 
-def _followed(state: State, start: int, reached: set[int]) -> dict[int, Any]:
+def _followed(state: State, start: int, reached: set[int], *, exact: bool) -> dict[int, Any]:
     table, cut = state.table, state.cut
     readers: dict[int, Any] = {}
     found = {slot: None for slot in reached if slot < start}
@@ -159,14 +173,26 @@ def _followed(state: State, start: int, reached: set[int]) -> dict[int, Any]:
             continue
         if not cut.isdisjoint(step.slots):
             continue
-        for slot in step.inputs[: getattr(step.op, "arguments", None)]:
-            kind = table[slot].kind
-            if kind.requires_grad or kind.unrecorded:
-                reached.add(slot)
-                readers[slot] = step.where
-                if slot < start:
-                    found[slot] = step.where
+        inputs = step.inputs[: getattr(step.op, "arguments", None)]
+        smooth = [slot for slot in inputs if table[slot].kind.requires_grad or table[slot].kind.unrecorded]
+        for slot in _flowing(step, reached, smooth) if exact and len(inputs) == len(step.inputs) else smooth:
+            reached.add(slot)
+            readers[slot] = step.where
+            if slot < start:
+                found[slot] = step.where
     return found
+
+
+def _flowing(step: Any, reached: set[int], smooth: list[int]) -> list[int]:
+    """Return which of the slots ``smooth`` that an entry reads get a cotangent from its results in ``reached``; all where its rules refuse to say."""
+    kernel = step.kernel
+    present = tuple([slot in reached and differentiable(aval) for slot, aval in zip(step.slots, kernel.out_avals, strict=True)])
+    wanted = tuple([slot in smooth for slot in step.inputs])
+    try:
+        targets = kernel.vjp(present, wanted).targets if True in present else ()
+    except (TapeError, NotImplementedError, TypeError, ValueError):
+        return smooth
+    return [step.inputs[i] for i in targets]
 
 
 def _message(function: Any, kind: Kind, source: Any, where: tuple[str, int] | None) -> str:

@@ -68,15 +68,15 @@ def capture_message(name: str, variable: Handle) -> str:
     )
 
 
-def captured(variable: Handle) -> None:
-    """Note that the raw JAX function that is being traced reads a Variable.
+def captured(variable: Handle, *, flows: bool = True) -> None:
+    """Note that the raw JAX function that is being traced reads a Variable; ``flows`` tells whether a gradient could flow to it.
 
     Raises:
         LostGradientError: it is none of its arguments, and its gradient would be lost.
 
     """
     kind = variable._place.kind
-    if kind.requires_grad or (kind.unrecorded and not is_traced(variable)):
+    if flows and (kind.requires_grad or (kind.unrecorded and not is_traced(variable))):
         raise LostGradientError(capture_message(str(LOCAL.lifting), variable))
     LOCAL.reads.append((variable, variable._cell))
 

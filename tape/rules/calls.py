@@ -48,18 +48,37 @@ def _applied(name: str, params: dict[str, Any], ins: tuple[Any, ...], chosen: li
     return fun
 
 
-def _custom_vjp_call(
-    ct: tuple[Any, ...], out: tuple[Any, ...], *ins: Any, wanted: tuple[bool, ...] | None = None, **params: Any
-) -> tuple[Any, ...]:
-    """Run the user's forward and backward functions."""
-    chosen = _chosen(ins, wanted)
-    if chosen and chosen[0] < params["num_consts"]:
-        x = ins[chosen[0]]
+def _check_no_flow(params: dict[str, Any], ins: tuple[Any, ...], cts: tuple[Any, ...], closed_over: list[int]) -> None:
+    """Check that values which a function closes over need no gradient, since its rule gives none to them."""
+    wanted = [i in closed_over for i in range(len(ins))]
+    flowing: list[Any] = []
+
+    def fun(ins: Any, cts: Any) -> list[Any]:
+        grads = sweep.pullback(jaxapi.closed(params["call_jaxpr"]), ins, cts, wanted)
+        flowing.extend(x for x, grad in zip(ins, grads, strict=True) if grad is not None)
+        return [grad for grad in grads if grad is not None]
+
+    jax.eval_shape(fun, ins, cts)
+    if flowing:
+        x = flowing[0]
         msg = (
             f"a custom_vjp function closes over a value that is differentiated (shape {x.shape}, dtype {x.dtype}), and its rule gives gradients "
             "to arguments only; pass the value to the function as an argument, or close over jax.lax.stop_gradient of it"
         )
         raise LostGradientError(msg)
+
+
+def _custom_vjp_call(
+    ct: tuple[Any, ...], out: tuple[Any, ...], *ins: Any, wanted: tuple[bool, ...] | None = None, **params: Any
+) -> tuple[Any, ...]:
+    """Run the user's forward and backward functions."""
+    chosen = _chosen(ins, wanted)
+    closed_over = [i for i in chosen if i < params["num_consts"]]
+    if closed_over:
+        _check_no_flow(params, ins, ct, closed_over)
+        chosen = chosen[len(closed_over) :]
+    if not chosen:
+        return (None,) * len(ins)
     _, backward = jax.vjp(_applied("custom_vjp_call", params, ins, chosen), *[ins[i] for i in chosen])
     seeds = [
         (sweep.zeros(x) if c is None else c) if sweep.differentiable(x) else np.zeros(x.shape, jaxapi.float0)

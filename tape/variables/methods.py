@@ -17,7 +17,7 @@ from tape.mirrored.mirror import Application, call, mirrored, on_values
 from tape.ops.kernel import Op
 from tape.ops.kinds import Place, kind_of
 from tape.programs.program import look
-from tape.recording import record
+from tape.recording import boundary, record
 from tape.recording.record import handle, record_one, record_two, scalar
 from tape.recording.segment import LOCAL, Handle, in_mode
 from tape.recording.template import ARRAY
@@ -39,7 +39,11 @@ def detach(variable: Any) -> Any:
     kind = variable._place.kind
     if variable._cell[0] is None:
         return in_mode(CONSTANT, record.record, _IDENTITY, (variable,))
-    value = look(variable)
+    if LOCAL.lifting is None:
+        value = look(variable)
+    else:
+        boundary.captured(variable, flows=False)
+        value = variable._cell[0]
     if isinstance(value, jaxapi.Tracer):
         return record.leaf(jax.lax.stop_gradient(value))
     return handle(None, Place(-1, kind_of(kind.aval)), [value])

@@ -71,6 +71,8 @@ READ = {
     "the output itself": lambda ctx, x: (x * 2, W),
     "in the second output": lambda ctx, x: (x * 2, (x * W).sum()),
     "through stop_gradient of something else": lambda ctx, x: tape.stop_gradient(W) * W + x,
+    "by one op without a gradient and by another one": lambda ctx, x: x * tnp.sign(W) + tnp.sin(W),
+    "before an op without a gradient for something else": lambda ctx, x: W * tnp.floor(x),
 }
 
 
@@ -182,6 +184,19 @@ def constant_output(ctx, x):
     return x * 2, h
 
 
+FLAT = {
+    "sign": lambda: tnp.sign(W),
+    "floor": lambda: tnp.floor(tnp.exp(W) * 2),
+    "round": lambda: tnp.sin(tnp.round(W)),
+    "comparison": lambda: tnp.where(W > 0, 1.0, 2.0),
+    "cast": lambda: W.astype(int).astype(np.float32),
+    "argsort": lambda: tnp.argsort(W) * 1.0,
+    "quotient": lambda: W // 2.0,
+    "scan": lambda: tape.lax.scan(lambda c, r: (c + tnp.sign(r), r > 0), 0.0, W)[0],
+    "detach": lambda: tnp.cos(W.detach()),
+    "stop_gradient": lambda: tape.stop_gradient(W * 2),
+}
+
 READ_RIGHTLY = {
     "detached": lambda ctx, x: x * W.detach(),
     "detached later": lambda ctx, x: x * (W * 2).detach(),
@@ -202,6 +217,7 @@ READ_RIGHTLY = {
     "a pending leaf made inside": pending_leaf_inside,
     "an index assigned": rebound,
     "another Function": lambda ctx, x: make(lambda ctx, x: x * x).apply(x),
+    **{name: lambda ctx, x, flat=flat: x * flat() for name, flat in FLAT.items()},
 }
 
 
@@ -244,6 +260,21 @@ def test_contract_26_in_compiled_functions_and_under_jax(name):
     ):
         with pytest.raises(LostGradientError, match=r"Made\.forward reads a Variable"):
             attempt()
+
+
+@pytest.mark.parametrize("flat", FLAT.values(), ids=FLAT)
+def test_contract_26_what_no_gradient_flows_through_may_be_read_in_traced_functions(flat):
+    expected = jax.jit(lambda: flat().value)()
+    scaled = make(lambda ctx, x: ctx.save_for_backward(flat()) or x * ctx.saved[0], lambda ctx, g: g * ctx.saved[0])
+    for call in (
+        tape.jit(scaled.apply),
+        tape.checkpoint(scaled.apply),
+        lambda x: tape.lax.scan(lambda c, _: (scaled.apply(c), None), x, None, length=1)[0],
+    ):
+        x = tape.Variable(A)
+        call(x).sum().backward()
+        np.testing.assert_array_equal(x.grad.value, expected + 0 * A)
+        assert W.grad is None
 
 
 def test_contract_26_a_captured_variable_may_be_given_in_a_compiled_function():

@@ -155,3 +155,18 @@ def test_lifted_programs_that_differ_are_told_apart():
     x = tape.Variable(np.float32(2.0))
     for k in range(6):
         assert float(interop.lift(lambda a, k=k: a * float(k) + k)(x)) == 3.0 * k
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_a_captured_variable_may_be_detached_inside(pending):
+    w, x = tape.Variable([1.0, -2.0]), tape.Variable([3.0, 4.0])
+    held = w * 2 if pending else w
+    lifted = interop.lift(lambda x: x * held.detach().value + tape.stop_gradient(held).value)
+    for factor in (1.0, 5.0):
+        x.zero_grad()
+        lifted(x).sum().backward()
+        np.testing.assert_array_equal(x.grad.value, factor * np.array([1.0, -2.0]) * (2 if pending else 1))
+        if pending:
+            break
+        w.value = w.value * 5  # read anew, as any constant is
+    assert w.grad is None
