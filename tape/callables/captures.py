@@ -193,7 +193,9 @@ class Captures:
         flags = list(zip(self.unknown.values(), held, shared, strict=True))
         scalars = {id(v) for v in record._SCALARS.values()} if flags else set()
         self.foreign = any(h or s for v, h, s in flags if id(v) not in scalars)
-        return [v for v, h, s in flags if v._cell[0] is None or (v._place.kind.requires_grad and (h or s))]
+        kinds = [v._place.kind for v in self.unknown.values()]
+        matter = [k.requires_grad or bool(k.unrecorded) for k in kinds]
+        return [v for (v, h, s), m in zip(flags, matter, strict=True) if v._cell[0] is None or (m and (h or s))]
 
 
 def _alone() -> tuple[int, int]:

@@ -14,6 +14,7 @@ from tape.errors import TapeTypeError
 from tape.functions.entries import entry_op, record_entry
 from tape.functions.kept import Kept, Tree
 from tape.functions.returned import checked_gradients, checked_tangents
+from tape.functions.rows import batched
 from tape.functions.tracking import ARRAYS, is_variable
 from tape.functions.unrecorded import unrecorded
 from tape.programs.packing import Packed
@@ -48,6 +49,7 @@ class Context:
         "_function",
         "_linear",
         "_materialize",
+        "_opened",
         "_outputs",
         "_parts",
         "_places",
@@ -71,6 +73,7 @@ class Context:
         self._linear = False
         self._traced = False  # JAX differentiates what this context computes
         self._segment: Segment | None = None  # while a sweep calls
+        self._opened: dict[int, Any] | None = None  # while a sweep calls: what was unpacked, by the id of what it was packed in
         self.looked = False  # the user's Python looked at a value: arrays that come from it may depend on the inputs
         self.needs_input_grad = needs_input_grad
 
@@ -136,12 +139,26 @@ class Context:
 
     def _restored(self, kept: Tree, name: str) -> Any:
         segment = self._segment
-        leaves = [x.variable(segment) if x.__class__ is Kept else x.opened()[0] if x.__class__ is Packed else x for x in kept.leaves]
+        leaves = [
+            x.variable(segment, self._cell(x.cell)) if x.__class__ is Kept else self._cell(x)[0] if x.__class__ is Packed else x
+            for x in kept.leaves
+        ]
         if LOCAL.mode == RECORD and segment is not None:
             for i, x in enumerate(leaves):
                 if isinstance(x, Handle) and x._place.kind.unrecorded:
                     leaves[i] = detach(x) if self._linear else unrecorded(x, self._intermediate(name + kept.path(i)))
         return tuple(leaves) if kept.tree is None else jax.tree.unflatten(kept.tree, leaves)
+
+    def _cell(self, kept: Any) -> Any:
+        """Return a cell as it was kept; what hooks packed in its place is unpacked once while a sweep calls."""
+        if kept.__class__ is not Packed:
+            return kept
+        if self._opened is None:
+            return kept.opened()
+        found = self._opened.get(id(kept))
+        if found is None:
+            found = self._opened[id(kept)] = kept.opened()
+        return found
 
     def _intermediate(self, what: str) -> str:
         name = self._function.__name__
@@ -186,6 +203,16 @@ class Context:
             ):
                 return self._pull_linear(segment, cotangents)
             return self.pull(cotangents)
+
+    def sweep_rows(self, segment: Segment, cotangents: list[Any], batch: int) -> Sequence[Any]:
+        """:meth:`sweep` for each row of stacked cotangents."""
+        return _swept_rows(self, self, segment, segment, cotangents, batch)
+
+    def held(self) -> list[Any]:
+        """Return the Variables that are kept here."""
+        trees = (self._saved, *self._free.values())
+        kept = [x for tree in trees if tree is not None for x in tree.leaves if x.__class__ is Kept]
+        return [x.variable(self._segment, self._cell(x.cell)) for x in kept]
 
     def pull(self, cotangents: Sequence[Any]) -> list[Any]:
         """Call the user's backward with what it asked for."""
@@ -267,13 +294,15 @@ class _Called:
 
     def __enter__(self) -> None:
         context = self._context
-        self._before = LOCAL.glance, LOCAL.linear, context._segment, context._linear
+        self._before = LOCAL.glance, LOCAL.linear, context._segment, context._linear, context._opened
         LOCAL.glance, context._segment = context, self._segment
         context._linear, LOCAL.linear = LOCAL.linear, False
+        if context._opened is None:
+            context._opened = {}
 
     def __exit__(self, *_: object) -> None:
         context = self._context
-        LOCAL.glance, LOCAL.linear, context._segment, context._linear = self._before
+        LOCAL.glance, LOCAL.linear, context._segment, context._linear, context._opened = self._before
         if context.__dict__:  # a Variable of the sweep that was put there would keep this segment by way of its own
             context._freeze_attributes(self._segment, {})
 
@@ -300,6 +329,35 @@ class _Pushed:
         with _Called(context, self._segment or segment):
             found = context.push(tangents)
         return [*[found[i] for i in self._present], *cotangents]
+
+    def sweep_rows(self, segment: Segment, cotangents: list[Any], batch: int) -> Sequence[Any]:
+        """:meth:`sweep` for each row of stacked cotangents."""
+        return _swept_rows(self, self._context, segment, self._segment or segment, cotangents, batch)
+
+
+def _swept_rows(swept: Any, context: Context, segment: Segment, own: Segment, cotangents: list[Any], batch: int) -> Sequence[Any]:
+    """Sweep what belongs to ``context``, whose own segment is ``own``: for all rows at once, or where they must be seen one by one, for each."""
+
+    def sweep(cts: list[Any]) -> Sequence[Any]:
+        return swept.sweep(segment, cts)  # type: ignore[no-any-return]
+
+    if LOCAL.linear:
+        return emission.rows(batch, cotangents, sweep)
+    before = dict(context.__dict__), dict(context._free)
+    with _Called(context, own):
+        held = context.held()
+        marks = LOCAL.mode == RECORD and any(v._place.kind.unrecorded for v in held)  # the entry of all rows would lose why
+        found = None if marks else batched(f"{context._function.__name__}.backward", sweep, held, cotangents, context)
+        if found is not None and all(map(_same, before, (context.__dict__, context._free))):
+            return found
+        context.__dict__.clear()  # what it keeps from one row for the next
+        context.__dict__.update(before[0])
+        context._free = before[1]
+        return emission.rows(batch, cotangents, sweep)
+
+
+def _same(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    return before.keys() == after.keys() and all(before[key] is after[key] for key in after)
 
 
 def _constant(variable: Any) -> Any:

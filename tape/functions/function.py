@@ -42,8 +42,9 @@ class Function:
       ``ctx.mark_non_differentiable(...)``.
     - ``backward(ctx, *gradients)`` gets one gradient per output, None where there is none (zeros, after ``set_materialize_grads``), and
       returns one per array argument, None where none flows: positional arguments in order, then keyword ones in the order of the call.  It is
-      called once in every sweep (once per row in the batched sweep of a Jacobian).  What it records can be differentiated again; what it cannot record (values that the forward computed on the
-      way, raw JAX) raises when it is.
+      called once in every sweep.  In the batched sweep of a Jacobian it is traced for all rows, as under ``jax.vmap``; where that fails, since it
+      looks at values or calls NumPy, it is called for each row.  What it records can be differentiated again; what it cannot record (values that
+      the forward computed on the way, raw JAX) raises when it is.
     - ``jvp(ctx, *tangents)``, optional, gets one tangent per array argument (None: zero) and returns one per output.  ``tape.jvp``, ``jacfwd``,
       ``linearize``, ``hvp``, ``jax.jvp`` and ``jax.linearize`` use it; without it the tape's transforms differentiate the backward by its gradients.
     - ``vmap(info, in_dims, *args, **kwargs)``, optional, computes the outputs of a whole batch under ``jax.vmap``, in the place of a mapped

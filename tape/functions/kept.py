@@ -19,7 +19,7 @@ __all__ = ["Kept", "Tree"]
 class Kept:
     """A saved Variable, kept without a reference to the Variable or to the function's own segment (which keeps the context).
 
-    Where hooks for saved values apply, its ``cell`` gives way to what they made of the value, which :meth:`variable` opens.
+    Where hooks for saved values apply, its ``cell`` gives way to what they made of the value.
     """
 
     __slots__ = ("cell", "leaf", "node", "own", "place", "segment")
@@ -45,12 +45,11 @@ class Kept:
         made.cell = packing.packed(value)
         return made
 
-    def variable(self, own: Segment | None) -> Any:
-        """Make the Variable again."""
+    def variable(self, own: Segment | None, cell: Any) -> Any:
+        """Make the Variable again, with a cell that has its value or waits for it."""
         place = self.place
         if self.leaf and own is not None and own.pending:
             place = own.leaf_place(place.slot, place.kind)
-        cell = self.cell if self.cell.__class__ is list else self.cell.opened()
         made = record.handle(own if self.own else self.segment, place, cell)
         if self.node is not None:
             made._extra = Extra()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tape.sweeps.observing import Observer
 
-__all__ = ["add", "emit", "forward_handle", "held", "opened", "run_hooks", "zeros_like"]
+__all__ = ["add", "emit", "forward_handle", "held", "opened", "rows", "run_hooks", "zeros_like"]
 
 
 class _Jump:
@@ -283,16 +283,16 @@ def _write_all(
         if step.hook is not None:
             hooks = segment.hooks[step.hook]
             with naming(state, step.hook, "a hook on a result of"):
-                results: Sequence[Any] = _rows(batch, operands, lambda cts, hooks=hooks: (run_hooks(hooks, cts[0]),))  # type: ignore[misc]
+                results: Sequence[Any] = rows(batch, operands, lambda cts, hooks=hooks: (run_hooks(hooks, cts[0]),))  # type: ignore[misc]
         elif step.function is not None:
             with naming(state, step.function.slots[0], "the backward of"):
-                results = _rows(batch, operands, lambda cts, step=step: _call_function(step, segment, cts))  # type: ignore[misc]
+                results = _call_function(step, segment, operands, batch)
         elif step.before is not None:
             assert observer is not None
-            results = _rows(batch, operands, lambda cts, entry=step.before: observer.before(entry, segment, cts))  # type: ignore[misc]
+            results = rows(batch, operands, lambda cts, entry=step.before: observer.before(entry, segment, cts))  # type: ignore[misc]
         elif step.after is not None:
             assert observer is not None
-            results = _rows(batch, operands, lambda values, entry=step.after: observer.after(entry, segment, values))  # type: ignore[misc]
+            results = rows(batch, operands, lambda values, entry=step.after: observer.after(entry, segment, values))  # type: ignore[misc]
         elif step.op is ADD:
             results = (add(operands[0], operands[1], write),)
         else:
@@ -323,13 +323,13 @@ def _call_kernel(
     return (results,) if kernel.single else results
 
 
-def _rows(batch: int | None, cotangents: list[Any], fun: Callable[[list[Any]], Sequence[Any]]) -> Sequence[Any]:
+def rows(batch: int | None, cotangents: list[Any], fun: Callable[[list[Any]], Sequence[Any]]) -> Sequence[Any]:
     """Call Python that expects one cotangent at a time for each row of batched ones."""
     if batch is None:
         return fun(cotangents)
-    rows = [fun([None if ct is None else record.record(_row(i), (ct,)) for ct in cotangents]) for i in range(batch)]
+    each = [fun([None if ct is None else record.record(_row(i), (ct,)) for ct in cotangents]) for i in range(batch)]
     stacked = []
-    for column in zip(*rows, strict=True):
+    for column in zip(*each, strict=True):
         like = next((v for v in column if v is not None), None)
         full = [zeros_like(like._place.kind.aval) if v is None else v for v in column] if like is not None else None
         stacked.append(None if full is None else record.record(_STACK, full))
@@ -347,14 +347,14 @@ def _row(i: int) -> Op:
     return found
 
 
-def _call_function(step: Instruction, segment: Segment, cotangents: list[Any]) -> Sequence[Any]:
-    """Call the backward of a ``tape.Function``."""
+def _call_function(step: Instruction, segment: Segment, cotangents: list[Any], batch: int | None) -> Sequence[Any]:
+    """Call the backward of a ``tape.Function``, for all rows of batched cotangents at once if it can be traced."""
     entry = step.function
     assert entry is not None
     context = segment.functions[entry.places[0].slot]
     if all(ct is None for ct in cotangents):
         return (None,) * len(step.results)
-    gradients = context.sweep(segment, cotangents)
+    gradients = context.sweep(segment, cotangents) if batch is None else context.sweep_rows(segment, cotangents, batch)
     given = len(gradients)  # what the forward computed of them gets none
     return [gradients[i] if i < given else None for i, wanted in enumerate(step.wanted) if wanted]
 
