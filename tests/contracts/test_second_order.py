@@ -103,12 +103,13 @@ def written(x, g):
 PAIRS = [(way, "in a product") for way in WAYS] + [(by_gradients, use) for use in USES if use != "in a product"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _lines_of_this_module():
+@pytest.fixture
+def _own_lines():
     """Tapes that other tests have recorded on other lines are forgotten."""
     trie._ROOTS.clear()
 
 
+@pytest.mark.usefixtures("_own_lines")
 @pytest.mark.parametrize(("way", "use"), PAIRS)
 def test_contract_21_the_error_names_the_line_where_the_gradient_was_taken(way, use):
     for _ in range(2):  # found again on the trie, and replayed
