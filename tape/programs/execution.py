@@ -1,8 +1,9 @@
 """Execution: how the entries of a structure run, from its leaves to the values that are kept.
 
 A structure met for the first time is interpreted, kernel by kernel.  One that comes back soon is compiled whole, in the background, and
-runs compiled from the meeting after that on.  So nothing waits for the compiler that is met once, and which meeting runs how depends on
-the meetings alone: results are the same from run to run.
+runs compiled from the next meeting on if that comes as soon as a loop's, else from one that leaves the compiler some time.  So nothing waits
+for the compiler that is met once, what comes back by chance hardly does, and which meeting runs how depends on the meetings alone: results
+are the same from run to run.
 """
 
 from __future__ import annotations
@@ -29,17 +30,20 @@ __all__ = ["Execution"]
 # A structure is compiled when it comes back within so many runs, times the square of its meetings; or for the so-manieth time.
 SOON = 1
 OFTEN = 16
+LOOP = 6  # a loop meets a structure every so many runs at most, and waits for its program
+PATIENCE = 32  # what comes back less often waits for it only so many runs after the compiler began
 
 
 class Execution:
     """How the entries that lead to some slots of a structure run."""
 
-    __slots__ = ("_compiles", "_compiling", "_executable", "_last", "_met", "_size", "keep")
+    __slots__ = ("_begun", "_compiles", "_compiling", "_executable", "_last", "_met", "_size", "keep")
 
     def __init__(self, state: State, keep: tuple[int, ...]) -> None:
         self.keep = keep
         self._met = int(state.seen > 0)
         self._last = state.seen  # the number of the run that met it last
+        self._begun = 0  # the number of the run that had it compiled
         self._size = 0  # entries that a run computes
         self._compiles = True  # as far as is known
         self._executable: Callable[..., Sequence[Any]] | None = None
@@ -59,12 +63,12 @@ class Execution:
 
     def _run(self, state: State, leaves: Sequence[Any]) -> Sequence[Any]:
         self._met += 1
-        soon = Clock.now - self._last <= SOON * self._met**2
+        distance = Clock.now - self._last
         self._last = Clock.now
         if checks_results():  # one program for all would show what is wrong with its results only
             return self._interpret(state, leaves)
         compiling = self._compiling
-        if compiling is not None:
+        if compiling is not None and (distance <= LOOP or Clock.now - self._begun >= PATIENCE):
             job, executable = compiling
             try:
                 job.wait()
@@ -79,7 +83,7 @@ class Execution:
             STATS.executed += self._size
             STATS.hits += 1
             return self._executable(*leaves)
-        if self._compiles and self._met > 1 and (soon or self._met >= OFTEN):
+        if compiling is None and self._compiles and self._met > 1 and (distance <= SOON * self._met**2 or self._met >= OFTEN):
             self._compile(state, leaves)
         return self._interpret(state, leaves)
 
@@ -112,4 +116,5 @@ class Execution:
             with applying(settings):
                 executable.lower(*described).compile()  # a call finds what was compiled before for the same shapes, dtypes and devices
 
+        self._begun = Clock.now
         self._compiling = background.submit(compiled), executable

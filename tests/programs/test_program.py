@@ -1,10 +1,13 @@
 """Programs: what was met before runs as one, and only what is held is kept."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import tape
 import tape.numpy as tnp
+from tape.programs import execution
 from tape.recording import trie
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
@@ -36,6 +39,31 @@ def test_a_structure_met_again_runs_as_one_program():
     assert (stats.interpreted, stats.compiles, stats.programs) == (0, 0, 0)
     assert stats.hits == 5
     assert stats.flushes == {"backward": 5}
+
+
+def test_what_comes_back_by_chance_leaves_the_compiler_some_time():
+    x, y = tape.Variable(A), tape.constant(A)
+
+    def met(others):
+        """Meet the structure after some runs of another one, and tell whether it ran as one program."""
+        for _ in range(others):
+            (y + 1).block_until_ready()
+        hits = tape.stats().hits
+        loss = (tnp.tanh(x * 5.5 - 0.25) ** 3).sum()
+        x.zero_grad()
+        loss.backward()
+        np.testing.assert_allclose(x.grad, expected, rtol=1e-5)
+        return tape.stats().hits - hits == 1
+
+    expected = jax.grad(lambda x: (jnp.tanh(x * 5.5 - 0.25) ** 3).sum())(A)
+    met(0)
+    for _ in range(3):
+        (y + 1).block_until_ready()  # compiled
+    assert not met(0)  # it is compiled from here on
+    assert not met(execution.LOOP)
+    assert not met(execution.LOOP)
+    assert met(execution.PATIENCE)
+    assert met(execution.LOOP)
 
 
 def test_a_structure_met_once_is_not_compiled():
