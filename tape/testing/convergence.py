@@ -1,4 +1,4 @@
-"""Loops that stop when they are near enough: the derivative sought is that of what they approach."""
+"""Loops that approach something: the derivative sought is that of what they approach."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tape.testing.executables import Program
-from tape.testing.precise import Precise, equations, stops_when_near
+from tape.testing.precise import Precise, equations, repeats, stops_when_near
 
 if TYPE_CHECKING:
     from tape.testing.examination import Examination
@@ -15,25 +15,41 @@ if TYPE_CHECKING:
 __all__ = ["follow"]
 
 FURTHER = 100  # turns
+MOST = 20_000  # turns: what does not stop by then does not converge
 NEAR = 1e-2  # relative to the value: what further turns may change, or the loop was not converging
+SOLVED = 1e-6  # what twice the turns may change, or a loop of a fixed number of them is no solver
 
 
 def follow(exam: Examination) -> None:
-    """Let loops that stop when they are near enough for the function's dtypes go on where they converge, in reference and rule alike.
+    """Find the points at which loops do not converge: nobody means them, and a rule that is right of a solution need not be right there.
 
-    An implicit rule is right of what the loop approaches; by how much the loop misses that is no fault of the rule.
+    Loops that stop when they are near enough for the function's dtypes go on where they converge, in reference and rule alike: an implicit
+    rule is right of what the loop approaches, and by how much the loop misses that is no fault of the rule.
     """
     exam.iterates = any(map(stops_when_near, equations(exam.value_jaxpr.jaxpr)))
-    if not exam.iterates:
-        return
-    further = Precise(exam.value_jaxpr)
-    further.further = FURTHER
-    here, there = (Program("value", part, [part]) for part in (exam.value, further))
+    if exam.iterates:
+        exam.value.most = MOST
+        further = Precise(exam.value_jaxpr)
+        further.further, further.most = FURTHER, MOST
+        if _solves(exam, further, NEAR):
+            exam.value.further = FURTHER
+    elif exam.explore and any(map(repeats, equations(exam.value_jaxpr.jaxpr))):
+        twice = Precise(exam.value_jaxpr)
+        twice.twice = True
+        _solves(exam, twice, SOLVED)
+
+
+def _solves(exam: Examination, longer: Precise, near: float) -> bool:
+    """Tell whether more turns change nothing at the given point and nearby, and note the other points at which they do."""
+    here, there = (Program("value", part, [part]) for part in (exam.value, longer))
+    adrift = set()
     for i, x in enumerate(exam.probes.points):
         found = [(np.asarray(y), np.asarray(limit)) for y, limit in zip(here(*x), there(*x), strict=True)]
-        if not all(np.all(np.abs(y - limit) <= NEAR * np.sqrt(np.mean(np.abs(y) ** 2))) for y, limit in found):
-            if i < 2:
-                exam.adrift.clear()
-                return  # it was going somewhere else
-            exam.adrift.add(i)
-    exam.value.further = FURTHER
+        with np.errstate(invalid="ignore"):
+            same = all(np.all(np.abs(y - limit) <= near * np.sqrt(np.mean(np.abs(y) ** 2))) for y, limit in found)
+        if not same and i < 2:
+            return False  # it was going somewhere else
+        if not same:
+            adrift.add(i)
+    exam.adrift |= adrift
+    return True

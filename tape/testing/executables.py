@@ -116,7 +116,7 @@ class Program:
         if self._signature is None:
             self._signature = (
                 self._kind,
-                tuple((signature(part.closed.jaxpr), part.further) for part in self._parts),
+                tuple((signature(part.closed.jaxpr), part.further, part.most, part.twice) for part in self._parts),
                 tuple(_aval(c) for part in self._parts for c in part.consts),
                 getattr(jax.config, "jax_default_device", None),
             )

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ask", "ask_values", "decide", "is_of_jax", "judge"]
 
+PLAIN = 1e-3  # relative error of differences that settle
+FLAT = 1e-9  # error of a derivative that is zero
 TURNED = 1 << 12  # complex arrays up to this size are also tried along the imaginary axis
 _JAX = str(pathlib.Path(jax.__file__).parent)
 
@@ -147,6 +149,8 @@ def ask_values(exam: Examination) -> None:
         gs = [g[2 * b] for g in exam.found["g"]]
         with np.errstate(invalid="ignore"):
             g_v = sum(float(np.sum(g * d).real) for g, d in zip(gs, v, strict=True))
+            if any(np.any(np.isinf(g)) for g in gs) and not any(np.any(np.isnan(g)) for g in gs):
+                g_v = float("inf")  # two infinities are no NaN
             size = sum(float(np.abs(g * d).sum()) for g, d in zip(gs, v, strict=True))
             moved = sum(
                 float(np.abs(np.nan_to_num((r[2 * b] - r[2 * b + 1]) * d, posinf=0, neginf=0)).sum())
@@ -175,7 +179,9 @@ def decide(both: Estimate, high: Estimate, low: Estimate, r: float, g: float, sl
         return "unknown"
     kink = high.value - low.value > 20 * (high.error + low.error) + 1e-6 * abs(both.value)
     if not np.isfinite(g):
-        return "unknown" if kink else "wrong"
+        error, size = high.error + low.error, high.value - low.value if kink else abs(high.value) + abs(low.value)
+        settled = error < max(PLAIN * size, FLAT) or (np.isnan(g) and not kink)
+        return "wrong" if settled else "unknown"  # differences of an infinite slope do not settle
     if kink:
         inside = low.value - 10 * low.error - slack <= g <= high.value + 10 * high.error + slack
         return "kink" if inside else "outside"
@@ -191,6 +197,10 @@ def is_of_jax(eqn: Any) -> bool:
     info: Any = getattr(jaxapi.closed(closed).jaxpr, "debug_info", None) if closed is not None else None
     if not str(getattr(info, "func_filename", None) or "").startswith(_JAX):
         return False
+    for key in ("jvp_jaxpr_fun", "bwd"):  # somebody may have given JAX's function a rule of theirs
+        rule: Any = getattr(eqn.params.get(key), "debug_info", None)
+        if not str(getattr(rule, "func_filename", None) or _JAX).startswith(_JAX):
+            return False
     name = str(info.func_name)
     for module in (jax.nn, jnp, jax.scipy.special, jax.numpy.linalg, jax.lax):
         found = getattr(module, name, None)

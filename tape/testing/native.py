@@ -26,9 +26,10 @@ TURNS = (
     (0, "at the first call"),
     (1, "at a second call, with other values"),
     (0, "at a third call, with the first values, when another forward pass has come between"),
+    (0, "at a further call, with the first values and another cotangent"),
     (1, "under jit"),
 )
-JIT = 3
+TURNED, JIT = 3, 4
 
 DOUBLE = 1e-12  # below it, double precision is the function's own
 MOST = 4  # arguments that are differentiated alone
@@ -37,28 +38,32 @@ Gradients = list[np.ndarray]
 
 
 def differentiate(exam: Examination) -> list[Gradients] | None:
-    """Differentiate three times, op by op: at the given point, at another one, and at the first again; None where that cannot be done.
+    """Differentiate op by op: at the given point, at another one, and at the first again; None where that cannot be done.
 
-    The last time, the function is called for the other point between the forward pass and the pullback, as in ``f(x) + f(y)``.
+    The third time, the function is called for the other point between the forward pass and the pullback, as in ``f(x) + f(y)``; the pullback
+    is then called again, for the cotangent with all signs turned (the gradient is returned with its signs turned back).
     """
     found: list[Gradients] = []
     xs, cts = (
         [exam.probes.native(given[i], like) for i in (0, 1)]
         for given, like in ((exam.probes.points, exam.subject.leaves), (exam.probes.cotangents, exam.subject.outputs))
     )
+    turned = exam.probes.native([-ct for ct in exam.probes.cotangents[0]], exam.subject.outputs)
+    back: Any = None
     for turn, (point, _) in enumerate(TURNS[:JIT]):
         try:
-            ys, back = exam.subject.vjp(xs[point])
-            if turn == JIT - 1:
+            if turn != TURNED:
+                ys, back = exam.subject.vjp(xs[point])
+            if turn == TURNED - 1:
                 exam.subject.vjp(xs[1])
-            gs = back(cts[point])
+            gs = back(turned if turn == TURNED else cts[point])
         except Exception as e:  # noqa: BLE001 - a rule is the user's: it may raise anything
             exam.raises(e)
             return None
         if not found and not all(np.all(np.isfinite(wide_array(y))) for y in ys):
             exam.infinite()
             return None
-        found.append([wide_array(g) for g in gs])
+        found.append([-wide_array(g) if turn == TURNED else wide_array(g) for g in gs])
     return found
 
 
@@ -102,6 +107,8 @@ def compare(exam: Examination, native: list[Gradients], suspects: set[tuple[int,
         wrong = []
         for turn, (point, _) in enumerate(TURNS[: len(native)]):
             b = pairs[point]
+            if turn == TURNED and k in known:
+                continue  # it may not be linear, which is said elsewhere
             g, r = native[turn][k], exam.found["r"][k][2 * b]
             if b in exam.seen and g.shape == r.shape and not _near(exam, g, k, b, point, said=(k, b) in suspects):
                 wrong.append(turn)

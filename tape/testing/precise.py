@@ -17,13 +17,14 @@ from tape import jaxapi
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["RULE_PRIMITIVES", "Precise", "equations", "inner", "stops_when_near", "wide"]
+__all__ = ["RULE_PRIMITIVES", "Precise", "equations", "inner", "repeats", "stops_when_near", "wide"]
 
 RULE_PRIMITIVES = {
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
     "custom_vjp_call_jaxpr": "call_jaxpr",
     "custom_vmap_call": "call",
+    "linear_call": "callee",
 }
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "checkpoint": "jaxpr", "remat2": "jaxpr"}
 _CALLS |= {"remat": "jaxpr"}
@@ -72,12 +73,21 @@ def stops_when_near(eqn: Any) -> bool:
     return any(jnp.issubdtype(getattr(v.aval, "dtype", np.bool_), jnp.inexact) for inner_eqn in cond.eqns for v in inner_eqn.invars)
 
 
+def repeats(eqn: Any) -> bool:
+    """Tell whether an equation is a loop of a fixed number of turns that does the same thing again and again, as some solvers do."""
+    return bool(eqn.primitive.name == "scan" and eqn.params["num_consts"] + eqn.params["num_carry"] == len(eqn.invars)) and (
+        len(eqn.outvars) == eqn.params["num_carry"]
+    )
+
+
 class Precise:
     """Calls a closed jaxpr on double-precision inputs; with ``keep``, in its own dtypes and with the rules that ``keep`` chooses.
 
     Attributes:
         consts: the jaxpr's constants.
         further: turns that loops take when they would stop, having come near enough for the jaxpr's own dtypes.
+        most: turns after which such loops are stopped; zero: never.
+        twice: whether loops that do the same thing again and again do it twice as often.
         opaque: whether some primitive had to run in its own, lower precision (a callback, a kernel); known after the first call.
 
     """
@@ -86,7 +96,8 @@ class Precise:
         self.closed = closed
         self.consts = list(closed.consts)
         self.opaque = False
-        self.further = 0
+        self.further = self.most = 0
+        self.twice = False
         self._keep = keep
 
     def __call__(self, *inputs: Any) -> list[Any]:
@@ -125,10 +136,11 @@ class Precise:
             return jaxapi.bind(eqn.primitive, eqn.params, inputs)
         special = _SPECIAL.get(name)
         if special is not None:
-            found: Sequence[Any] = special(self._evaluate, eqn.params, inputs)
-            if self.further and stops_when_near(eqn):
-                found = _while(self._evaluate, eqn.params, [*inputs[: -len(found)], *found], self.further)
-            return found
+            if stops_when_near(eqn):
+                found: Sequence[Any] = _while(self._evaluate, eqn.params, inputs, most=self.most)
+                return _while(self._evaluate, eqn.params, [*inputs[: -len(found)], *found], self.further) if self.further else found
+            found = special(self._evaluate, eqn.params, inputs)
+            return special(self._evaluate, eqn.params, [*inputs[: -len(found)], *found]) if self.twice and repeats(eqn) else found
         if not any(word in name for word in _OPAQUE):
             try:
                 return [_widened(x) for x in jaxapi.bind(eqn.primitive, self._params(eqn), inputs)]
@@ -189,7 +201,9 @@ def _scan(evaluate: Callable[..., Any], params: dict[str, Any], inputs: list[Any
     return (*state, *ys)
 
 
-def _while(evaluate: Callable[..., Any], params: dict[str, Any], inputs: list[Any], turns: int | None = None) -> Sequence[Any]:
+def _while(
+    evaluate: Callable[..., Any], params: dict[str, Any], inputs: list[Any], turns: int | None = None, most: int = 0
+) -> Sequence[Any]:
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     of_cond, of_body = inputs[:n_cond], inputs[n_cond : n_cond + n_body]
     state = tuple(jnp.asarray(s) for s in inputs[n_cond + n_body :])
@@ -207,12 +221,13 @@ def _while(evaluate: Callable[..., Any], params: dict[str, Any], inputs: list[An
         )
 
     found: Sequence[Any]
+    turn = batched if jaxapi.closed(params["cond_jaxpr"]).out_avals[0].ndim else body
     if turns is not None:
         found = jax.lax.fori_loop(0, turns, lambda _, s: body(s), state)
-    elif jaxapi.closed(params["cond_jaxpr"]).out_avals[0].ndim:
-        found = jax.lax.while_loop(lambda s: jnp.any(going(s)), batched, state)
+    elif most:
+        _, found = jax.lax.while_loop(lambda c: (c[0] < most) & jnp.any(going(c[1])), lambda c: (c[0] + 1, turn(c[1])), (0, state))
     else:
-        found = jax.lax.while_loop(going, body, state)
+        found = jax.lax.while_loop(lambda s: jnp.any(going(s)), turn, state)
     return found
 
 

@@ -60,6 +60,44 @@ def implicit(res, ct):
     return (ct * jnp.cos(s) / 4 / (1 + jnp.sin(s) * a / 4),)
 
 
+def rooted(a):
+    """The square root by Newton's iteration, which stops at no root of a negative number; with the rule of a root."""
+
+    def root(a):
+        return jax.lax.while_loop(lambda s: jnp.any(jnp.abs(s * s - a) > 1e-6 * a), lambda s: (s + a / s) / 2, jnp.ones_like(a))
+
+    return ruled(root, lambda s, ct: (ct / (2 * s),), lambda a: (root(a), root(a)))(a)
+
+
+def cubic(x):
+    """The cube root by twenty turns of Newton's iteration, too few for some numbers below zero; with the rule of a root."""
+
+    def root(a):
+        return jax.lax.fori_loop(0, 20, lambda _, s: s - (s**3 - a) / (3 * s * s), jnp.ones_like(a))
+
+    return ruled(root, lambda s, ct: (ct / (3 * s * s),), lambda a: (root(a), root(a)))(x)
+
+
+def kept_by_point():
+    """A rule that keeps its result for each point, whatever the cotangent."""
+    kept = {}
+
+    def bwd(res, ct):
+        (x,) = res
+        if isinstance(x, jax.core.Tracer) or isinstance(ct, jax.core.Tracer):
+            return (2 * ct * x,)
+        return (kept.setdefault(np.asarray(x).tobytes(), 2 * ct * x),)
+
+    return ruled(lambda x: x * x, bwd)
+
+
+def relu_with_a_rule():
+    """JAX's own function, given another rule as it stands."""
+    op = jax.custom_vjp(jax.nn.relu)
+    op.defvjp(lambda x: (jax.nn.relu(x), x), lambda x, ct: (ct * jnp.where(x == 0, 2, x > 0),))
+    return op
+
+
 def halved(a):
     """Halve each element until it is below one."""
     return jax.vmap(lambda x: jax.lax.while_loop(lambda x: x >= 1, lambda x: x / 2, x))(a)
@@ -116,6 +154,14 @@ WRONG = {
     "shifted": (ruled(lambda x: x**3, lambda r, ct: (jnp.roll(3 * r[0] ** 2 * ct, 1),)), (X,), "off by one along axis 0"),
     "first call": (first_residual(X), (X,), ""),
     "latest forward pass": (last_residual(), (X,), "another forward pass"),
+    "kept by point": (kept_by_point(), (X,), "another cotangent"),
+    "transpose": (
+        lambda x: jnp.sin(jax.custom_derivatives.linear_call(lambda _, x: 2 * x, lambda _, ct: ct, (), x)),
+        (X,),
+        "2x too small everywhere",
+    ),
+    "a rule for JAX's own": (relu_with_a_rule(), (np.float32([-1.0, 0.0, 1.0]),), "too large where x = 0"),
+    "nan at a kink": (lambda x: jnp.sqrt(jnp.sum(x * x)), (np.zeros(3, np.float32),), "NaN born at sqrt(0)"),
     "one argument alone": (
         told(
             lambda x, y: x * y,
@@ -211,12 +257,16 @@ RIGHT = {
     "layer norm": (lambda x: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5), (M + 100,)),
     "a loop that stops when near": (solved(implicit), (X[:3],)),
     "a large loop": (solved(implicit), (np.linspace(0.5, 1.5, 70, dtype=np.float32),)),
+    "a loop that stops at no negative number": (rooted, (np.float32([3.0]),)),
+    "too few turns for negative numbers": (cubic, (np.float32([2.0]),)),
     "on the host": (on_the_host(1.0), (X,)),
     "a batch of loops": (ruled(halved, lambda r, ct: (ct * halved(r[0]) / r[0],)), (np.float32([0.7, 3.3, 17.1]),)),
     "a loop": (lambda x: jax.lax.fori_loop(0, 3, lambda i, c: jnp.sin(c) + x, x), (X,)),
     "a while loop": (lambda x: jax.lax.while_loop(lambda c: c[1] < 3, lambda c: (jnp.sin(c[0]), c[1] + 1), (x, 0))[0], (X,)),
     "a tree": (lambda p, n: {"y": p["w"] * p["b"] ** n, "n": n}, ({"w": X, "b": X + 3, "none": None}, 2)),
     "an integer argument": (lambda x, i: x[i], (M, np.int32([2, 0, 2]))),
+    "a sample": (lambda a: jax.random.gamma(jax.random.key(1), a), (np.float32([1.3, 2.7]),)),
+    "a removable singularity": (jnp.sinc, (np.float32([0.0, 0.5]),)),
     "a key": (lambda key, x: x * jax.random.normal(key, x.shape), (jax.random.key(0), X)),
     "complex": (lambda z: jnp.abs(z) ** 2 + jnp.exp(z).real, ((X + 1j * X[::-1]).astype(np.complex64),)),
     "bfloat16": (lambda x: jax.nn.gelu(x) @ x, (jnp.asarray(X, jnp.bfloat16),)),
