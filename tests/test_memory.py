@@ -350,6 +350,12 @@ def test_contract_17_a_root_that_is_dropped_is_freed_at_once(way, end):
             assert state() == before
 
 
+def test_a_tape_may_be_the_last_to_go_when_python_ends(monkeypatch):
+    y = tape.Variable(1.0) * 2
+    monkeypatch.setattr(segment, "STATS", None)  # as the interpreter leaves modules then
+    del y  # an error in here would be a warning
+
+
 def test_contract_17_what_only_a_swept_root_needed_goes_with_the_sweep():
     x, big = tape.Variable(np.float32(0.1)), np.ones(1000, np.float32)
     with collector_off():

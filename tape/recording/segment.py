@@ -229,8 +229,8 @@ class Segment:
         self.lock = threading.RLock()
         STATS.segments[id(self)] = weakref.ref(self)
 
-    def __del__(self) -> None:
-        STATS.ended(self)
+    def __del__(self, ended: Callable[[Segment], None] = STATS.ended) -> None:  # bound now: when Python ends, the name may be gone first
+        ended(self)
 
     def leaf_place(self, slot: int, kind: Kind) -> LeafPlace:
         """Return a place for a leaf whose value is that of ``slot``, while it is pending."""
