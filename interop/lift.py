@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from tape import jaxapi
+from tape.callables.matching import Latest, latest
 from tape.callables.traces import Call
 from tape.configuration import configuration
 from tape.errors import LostGradientError, TapeError, TapeTypeError, wrap
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["lift"]
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
+_VALUELESS = (Handle, str, jax.tree_util.PyTreeDef)  # leaves whose kind or value alone tells what to record
 
 
 def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,15 +63,27 @@ def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
     name = getattr(jax_fun, "__name__", type(jax_fun).__name__)
     traces: dict[Hashable, _Trace] = {}
 
+    quick: _Quick | None = None  # the latest call, if its leaves were Variables
+
     @functools.wraps(jax_fun)
     def lifted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal quick
+        found = quick
+        if found is not None and found.configuration is configuration():
+            variables: list[Any] = []
+            if found.call.recognises(args, kwargs, variables, variables) and not found.trace.applied.stale():
+                return record.record(found.trace.op, [*found.trace.constants, *variables])
         leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
         try:
-            return _call(leaves, tree, numbers_are_arrays=True)
+            result, trace = _call(leaves, tree, numbers_are_arrays=True)
         except jaxapi.CONCRETE_ERRORS:
-            return _call(leaves, tree, numbers_are_arrays=False)
+            result, trace = _call(leaves, tree, numbers_are_arrays=False)
+        if trace is not None:
+            call = latest(args, kwargs) if all(isinstance(x, _VALUELESS) for x in leaves) else None
+            quick = None if call is None else _Quick(call, trace, configuration())
+        return result
 
-    def _call(leaves: list[Any], tree: Any, *, numbers_are_arrays: bool) -> Any:
+    def _call(leaves: list[Any], tree: Any, *, numbers_are_arrays: bool) -> tuple[Any, _Trace | None]:
         variables: list[Any] = []
         template: list[Any] = []
         for x in leaves:
@@ -97,15 +111,15 @@ def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
             known = call.found(record.constant) if trace is None else None
             if known is not None:
                 trace = traces[key] = _Trace(applied, known[0], known[1])
-                return record.record(trace.op, [*trace.constants, *variables])
+                return record.record(trace.op, [*trace.constants, *variables]), trace
             jaxpr, shapes = _traced(applied, name, [k.aval for k in kinds])
             if any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts):  # it belongs to the JAX transformation that is running
-                return record.record(Op(name, applied), variables)
+                return record.record(Op(name, applied), variables), None
             op = intern(name, jaxapi.hoist(jaxpr, range(len(variables))), jax.tree.structure(shapes))
             trace = traces[key] = _Trace(applied, op, [record.constant(c) for c in jaxpr.consts])
             if not applied.reads and not jaxpr.effects:
                 call.learn(op, jaxpr.consts, trace.constants, ())
-        return record.record(trace.op, [*trace.constants, *variables])
+        return record.record(trace.op, [*trace.constants, *variables]), trace
 
     return lifted
 
@@ -116,6 +130,14 @@ class _Trace(NamedTuple):
     applied: _Applied
     op: Op
     constants: list[Any]
+
+
+class _Quick(NamedTuple):
+    """The latest call, in a form in which one like it is recognised quickly."""
+
+    call: Latest
+    trace: _Trace
+    configuration: Any
 
 
 def _traced(applied: _Applied, name: str, avals: list[Any]) -> tuple[jaxapi.ClosedJaxpr, Any]:

@@ -1,4 +1,4 @@
-"""Patterns of arguments: by them the next call like the latest one is recognised, without flattening trees.
+"""Patterns of arguments: by them a call like the latest one is recognised, without flattening trees.
 
 A pattern is what a value is to be (an array of some shape and dtype, a Variable of some kind, a number, a static value, or a container of
 such), its class, and what else is compared.
@@ -14,22 +14,53 @@ import numpy as np
 from tape.recording.segment import Handle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-__all__ = ["Pattern", "match", "pattern", "static_pattern"]
+__all__ = ["Latest", "latest"]
 
-Pattern = tuple[int, Any, Any]
+_Pattern = tuple[int, Any, Any]
 
 _ARRAY, _VARIABLE, _NUMBER, _NUMPY, _STATIC, _SEQUENCE, _MAPPING = range(7)
 
 
-def static_pattern(x: Any) -> Pattern:
-    """Return the pattern of an argument that is part of the program."""
-    return (_STATIC, type(x), x)
+class Latest:
+    """The arguments of the latest call of a function, as patterns."""
+
+    __slots__ = ("_length", "_names", "_ordered", "_patterns")
+
+    def __init__(self, patterns: Sequence[_Pattern], length: int, names: tuple[str, ...]) -> None:
+        self._patterns = patterns
+        self._length = length  # of the positional arguments
+        self._names = names
+        self._ordered = sorted(names)  # as JAX flattens dictionaries
+
+    def recognises(self, args: tuple[Any, ...], kwargs: dict[str, Any], arrays: list[Any], variables: list[Any]) -> bool:
+        """Tell whether a call is like it, but for values; if so, put arrays (and numbers) and Variables into lists, in JAX's order."""
+        if len(args) != self._length or tuple(kwargs) != self._names:
+            return False
+        given = (*args, *[kwargs[k] for k in self._ordered]) if kwargs else args
+        return _match(given, self._patterns, arrays, variables)
 
 
-def pattern(x: Any) -> Pattern | None:
-    """Return the pattern of an argument; None for what only JAX takes apart."""
+def latest(args: tuple[Any, ...], kwargs: dict[str, Any], static: Collection[int | str] = ()) -> Latest | None:
+    """Return what calls like this one are recognised by; None if one of its arguments is taken apart by JAX alone.
+
+    Args:
+        args: the positional arguments.
+        kwargs: those by name.
+        static: positions and names of arguments that are compared by value.
+
+    """
+    found: list[_Pattern] = []
+    for k, x in (*enumerate(args), *sorted(kwargs.items())):
+        made = (_STATIC, type(x), x) if k in static else _pattern(x)
+        if made is None:
+            return None
+        found.append(made)
+    return Latest(found, len(args), tuple(kwargs))
+
+
+def _pattern(x: Any) -> _Pattern | None:
     kind = type(x)
     if isinstance(x, Handle):
         return (_VARIABLE, kind, x._place.kind)
@@ -39,8 +70,8 @@ def pattern(x: Any) -> Pattern | None:
         return (_NUMPY, kind, (x.shape, x.dtype))
     if isinstance(x, (bool, int, float, complex, np.generic)):
         return (_NUMBER, kind, None)
-    if x is None:
-        return static_pattern(x)
+    if x is None or isinstance(x, (str, jax.tree_util.PyTreeDef)):
+        return (_STATIC, kind, x)
     if kind is list or kind is tuple or (isinstance(x, tuple) and hasattr(kind, "_fields")):
         found = _patterns(x)
         return None if found is None else (_SEQUENCE, kind, found)
@@ -51,13 +82,12 @@ def pattern(x: Any) -> Pattern | None:
     return None
 
 
-def _patterns(items: Iterable[Any]) -> list[Pattern] | None:
-    found = [pattern(x) for x in items]
+def _patterns(items: Iterable[Any]) -> list[_Pattern] | None:
+    found = [_pattern(x) for x in items]
     return None if None in found else found  # type: ignore[return-value]
 
 
-def match(given: Iterable[Any], patterns: Sequence[Pattern], arrays: list[Any], variables: list[Any]) -> bool:
-    """Tell whether values fit patterns, as many; put their leaves into ``arrays`` and ``variables``, in the order in which JAX flattens them."""
+def _match(given: Iterable[Any], patterns: Sequence[_Pattern], arrays: list[Any], variables: list[Any]) -> bool:
     for x, (check, kind, what) in zip(given, patterns, strict=True):
         if x.__class__ is not kind:
             return False
@@ -76,11 +106,11 @@ def match(given: Iterable[Any], patterns: Sequence[Pattern], arrays: list[Any], 
                 return False
             arrays.append(x)
         elif check == _SEQUENCE:
-            if len(x) != len(what) or not match(x, what, arrays, variables):
+            if len(x) != len(what) or not _match(x, what, arrays, variables):
                 return False
         elif check == _MAPPING:
             keys, inner = what
-            if len(x) != len(keys) or any(k not in x for k in keys) or not match([x[k] for k in keys], inner, arrays, variables):
+            if len(x) != len(keys) or any(k not in x for k in keys) or not _match([x[k] for k in keys], inner, arrays, variables):
                 return False
         elif x is not what and x != what:
             return False

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from tape import jaxapi
+from tape.callables.matching import Latest, latest
 from tape.callables.reach import Reach, reach
 from tape.configuration import configuration
 from tape.errors import TapeTypeError, check_flag
@@ -21,7 +22,6 @@ from tape.statistics import STATS
 from tape.steps.arguments import Call, Parameters, aval_of, signature
 from tape.steps.binding import STATE, Binding, TracedError
 from tape.steps.compilation import Compilation
-from tape.steps.matching import Pattern, match, pattern, static_pattern
 from tape.steps.retracing import reason, said_of_call, said_of_state
 from tape.steps.tracing import trace_step
 
@@ -45,14 +45,11 @@ class CacheInfo(NamedTuple):
 class _Quick:
     """The latest call, in a form in which one like it is recognised quickly."""
 
-    __slots__ = ("binding", "configuration", "length", "mode", "names", "ordered", "patterns", "revision")
+    __slots__ = ("binding", "call", "configuration", "mode", "revision")
 
-    def __init__(self, binding: Binding, patterns: Sequence[Pattern], length: int, names: tuple[str, ...]) -> None:
+    def __init__(self, binding: Binding, call: Latest) -> None:
         self.binding = binding
-        self.patterns = patterns
-        self.length = length  # of the positional arguments
-        self.names = names
-        self.ordered = sorted(names)  # as JAX flattens dictionaries
+        self.call = call
         self.mode = LOCAL.mode
         self.configuration = configuration()
         self.revision = registry.revision()
@@ -79,8 +76,6 @@ class Jitted:
         quick = self._quick
         if (
             quick is None
-            or len(args) != quick.length
-            or tuple(kwargs) != quick.names
             or LOCAL.captures is not None
             or LOCAL.observer is not None
             or LOCAL.mode != quick.mode
@@ -88,10 +83,9 @@ class Jitted:
             or registry.revision() != quick.revision
         ):
             return self._call(args, kwargs)
-        given = (*args, *[kwargs[k] for k in quick.ordered]) if kwargs else args
         arrays: list[Any] = []
         variables: list[Any] = []
-        if not match(given, quick.patterns, arrays, variables):
+        if not quick.call.recognises(args, kwargs, arrays, variables):
             return self._call(args, kwargs)
         binding = quick.binding
         if len(variables) > 1 and len({*map(id, variables)}) < len(variables):  # one of them twice is another structure
@@ -269,18 +263,11 @@ class _Bound(dict[Any, Any]):
 
 
 def _quick(binding: Binding, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Quick | None:
-    """Return what a call like this one is recognised by; None if it has an argument that only JAX takes apart, or one Variable twice."""
+    """Return what a call like this one is recognised by, if it has no Variable twice."""
     if len(call.variables) + len(call.arrays) < len(call.leaves):
         return None
-    static = dict(call.statics)
-    given = [*enumerate(args), *sorted(kwargs.items())]
-    patterns: list[Pattern] = []
-    for k, x in given:
-        found = static_pattern(x) if k in static else pattern(x)
-        if found is None:
-            return None
-        patterns.append(found)
-    return _Quick(binding, patterns, len(args), tuple(kwargs))
+    found = latest(args, kwargs, [k for k, _ in call.statics])
+    return None if found is None else _Quick(binding, found)
 
 
 def _argument(x: Any) -> Any:

@@ -100,6 +100,56 @@ def test_lift_traces_once_per_structure():
     assert lifted.__name__ == "f"
 
 
+ONE, TWO, SUM = tape.Variable(3.0), tape.constant(5.0), "sum"
+
+
+@pytest.mark.parametrize(
+    ("given", "others"),
+    [
+        (
+            ((ONE, TWO), {}),
+            [((TWO, ONE), {}), ((ONE,), {}), ((ONE, TWO, ONE), {}), ((ONE, 2.0), {}), ((ONE, np.float32(2)), {}), (([ONE, TWO],), {})],
+        ),
+        (
+            ((), {"b": ONE, "a": TWO}),
+            [((), {"a": TWO, "b": ONE}), ((), {"a": ONE, "c": TWO}), ((ONE,), {"a": TWO}), ((), {"a": ONE, "b": ONE})],
+        ),
+        (
+            (({"b": ONE, "a": [TWO]}, SUM), {}),
+            [(({"a": ONE, "b": [TWO]}, SUM), {}), (({"a": [TWO], "b": ONE}, "product"), {}), (({"b": ONE}, SUM), {})],
+        ),
+    ],
+)
+def test_a_call_is_not_taken_for_another_one(given, others):
+    def numbered(*args, **kwargs):
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        arrays = [x for x in leaves if not isinstance(x, str)]
+        return sum([(k + 2) * x for k, x in enumerate(arrays)], len(str(structure)) + 1000.0 * (SUM in leaves))
+
+    def of(call):
+        return jax.tree.map(lambda x: x.value if isinstance(x, tape.Variable) else x, call, is_leaf=lambda x: isinstance(x, tape.Variable))
+
+    lifted = interop.lift(numbered)
+    for other in others:
+        for args, kwargs in (given, given, other, other):
+            plain = of((args, kwargs))
+            assert float(lifted(*args, **kwargs)) == float(numbered(*plain[0], **plain[1]))
+
+
+def test_a_call_like_the_latest_one_sees_what_changed_around_it():
+    c = tape.constant(2.0)
+    lifted = interop.lift(lambda x: x * jnp.float32(c))
+    for value in (2.0, 2.0, 5.0, 5.0):
+        c.value = jnp.float32(value)
+        assert float(lifted(ONE)) == 3 * value
+    wide = interop.lift(lambda x: x * np.float64(1 / 3))
+    found = []
+    for x64 in (False, True, False):
+        with jax.enable_x64(x64):
+            found.append(str(wide(ONE).dtype))
+    assert found == ["float32", "float64", "float32"]
+
+
 def test_lift_inside_jax_transformations():
     f = interop.lift(lambda x: jnp.sin(x) * x)
 
