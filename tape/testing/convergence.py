@@ -18,6 +18,7 @@ FURTHER = 100  # turns
 MOST = 20_000  # turns: what does not stop by then does not converge
 NEAR = 1e-2  # relative to the value: what further turns may change, or the loop was not converging
 SOLVED = 1e-6  # what twice the turns may change, or a loop of a fixed number of them is no solver
+EXACT = 1e-12  # what they may change elsewhere: the derivative lags behind the value
 
 
 def follow(exam: Examination) -> None:
@@ -31,22 +32,23 @@ def follow(exam: Examination) -> None:
         exam.value.most = MOST
         further = Precise(exam.value_jaxpr)
         further.further, further.most = FURTHER, MOST
-        if _solves(exam, further, NEAR):
+        if _solves(exam, further, NEAR, NEAR):
             exam.value.further = FURTHER
     elif exam.explore and any(map(repeats, equations(exam.value_jaxpr.jaxpr))):
         twice = Precise(exam.value_jaxpr)
         twice.twice = True
-        _solves(exam, twice, SOLVED)
+        _solves(exam, twice, SOLVED, EXACT)
 
 
-def _solves(exam: Examination, longer: Precise, near: float) -> bool:
+def _solves(exam: Examination, longer: Precise, near: float, elsewhere: float) -> bool:
     """Tell whether more turns change nothing at the given point and nearby, and note the other points at which they do."""
     here, there = (Program("value", part, [part]) for part in (exam.value, longer))
     adrift = set()
     for i, x in enumerate(exam.probes.points):
         found = [(np.asarray(y), np.asarray(limit)) for y, limit in zip(here(*x), there(*x), strict=True)]
         with np.errstate(invalid="ignore"):
-            same = all(np.all(np.abs(y - limit) <= near * np.sqrt(np.mean(np.abs(y) ** 2))) for y, limit in found)
+            share = near if i < 2 else elsewhere
+            same = all(np.all(np.abs(y - limit) <= share * np.sqrt(np.mean(np.abs(y) ** 2))) for y, limit in found)
         if not same and i < 2:
             return False  # it was going somewhere else
         if not same:

@@ -78,6 +78,19 @@ def cubic(x):
     return ruled(root, lambda s, ct: (ct / (3 * s * s),), lambda a: (root(a), root(a)))(x)
 
 
+def iterated(x):
+    """The fixed point of ``s = cos(a s) / 2`` by sixty turns, too few where ``a`` is larger; with the rule of the implicit function."""
+
+    def solve(a):
+        return jax.lax.fori_loop(0, 60, lambda _, s: jnp.cos(a * s) / 2, jnp.zeros_like(a))
+
+    def bwd(res, ct):
+        a, s = res
+        return (-ct * s * jnp.sin(a * s) / (2 + a * jnp.sin(a * s)),)
+
+    return ruled(solve, bwd, lambda a: (solve(a), (a, solve(a))))(x)
+
+
 def kept_by_point():
     """A rule that keeps its result for each point, whatever the cotangent."""
     kept = {}
@@ -259,12 +272,14 @@ RIGHT = {
     "a large loop": (solved(implicit), (np.linspace(0.5, 1.5, 70, dtype=np.float32),)),
     "a loop that stops at no negative number": (rooted, (np.float32([3.0]),)),
     "too few turns for negative numbers": (cubic, (np.float32([2.0]),)),
+    "too few turns further out": (iterated, (X / 2,)),
     "on the host": (on_the_host(1.0), (X,)),
     "a batch of loops": (ruled(halved, lambda r, ct: (ct * halved(r[0]) / r[0],)), (np.float32([0.7, 3.3, 17.1]),)),
     "a loop": (lambda x: jax.lax.fori_loop(0, 3, lambda i, c: jnp.sin(c) + x, x), (X,)),
     "a while loop": (lambda x: jax.lax.while_loop(lambda c: c[1] < 3, lambda c: (jnp.sin(c[0]), c[1] + 1), (x, 0))[0], (X,)),
     "a tree": (lambda p, n: {"y": p["w"] * p["b"] ** n, "n": n}, ({"w": X, "b": X + 3, "none": None}, 2)),
     "an integer argument": (lambda x, i: x[i], (M, np.int32([2, 0, 2]))),
+    "a tail in pieces": (jax.scipy.stats.norm.logcdf, (np.float32([-10.0, 0.0]),)),
     "a sample": (lambda a: jax.random.gamma(jax.random.key(1), a), (np.float32([1.3, 2.7]),)),
     "a removable singularity": (jnp.sinc, (np.float32([0.0, 0.5]),)),
     "a key": (lambda key, x: x * jax.random.normal(key, x.shape), (jax.random.key(0), X)),

@@ -50,6 +50,8 @@ def test_what_is_right_is_not_blamed(name):
         "a sample",
         "a loop that stops at no negative number",
         "too few turns for negative numbers",
+        "too few turns further out",
+        "a tail in pieces",
     ],
 )
 def test_a_kink_is_no_reason_for_doubt(name):
