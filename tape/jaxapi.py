@@ -15,6 +15,8 @@ import jax
 import jax.ad_checkpoint
 import jax.errors
 import jax.extend.core as extend
+import jax.flatten_util
+import jax.tree_util
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.core import ShapedArray, Tracer, ensure_compile_time_eval, eval_jaxpr
@@ -32,6 +34,7 @@ __all__ = [
     "CALL_JAXPR_PARAMS",
     "CONCRETE_ERRORS",
     "SETTINGS",
+    "TREE_FILES",
     "X64",
     "ClosedJaxpr",
     "DropVar",
@@ -75,6 +78,8 @@ __all__ = [
     "watch",
     "within",
 ]
+
+TREE_FILES = frozenset(f.__code__.co_filename for f in (jax.tree.leaves, jax.tree_util.tree_leaves, jax.flatten_util.ravel_pytree))
 
 
 CONCRETE_ERRORS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,14 +16,14 @@ from tape.ops.kinds import Place, kind_of, why_unrecorded
 from tape.ops.pullback import differentiable
 from tape.programs.program import look
 from tape.recording import boundary, record
-from tape.recording.segment import Handle, LeafNode, in_mode, made_at
+from tape.recording.segment import LOCAL, Handle, LeafNode, in_mode, made_at
 from tape.recording.trie import SWEEP
 from tape.sweeps.plan import behind
 from tape.sweeps.sweep import target_of
 from tape.variables.methods import detach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["Call", "check_recorded", "flatten", "positions"]
 
@@ -32,6 +33,16 @@ _ALIAS = Op("alias", lambda x: x)
 def flatten(tree: Any) -> tuple[list[Any], Any]:
     """Flatten a pytree; Variables are leaves."""
     return jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, Handle))
+
+
+@contextlib.contextmanager
+def _differentiating() -> Iterator[None]:
+    """While a function runs whose derivative is taken: ``jax.tree`` hands it Variables, not their values."""
+    old, LOCAL.differentiating = LOCAL.differentiating, True
+    try:
+        yield
+    finally:
+        LOCAL.differentiating = old
 
 
 def positions(name: str, argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
@@ -83,7 +94,9 @@ class Call:
                 filled[i] = value
             rest = set(chosen)
             filled = [a if i in rest else jax.tree.map(_constant, a, is_leaf=lambda x: isinstance(x, Handle)) for i, a in enumerate(filled)]
-            result = fun(*filled, **{k: jax.tree.map(_constant, v, is_leaf=lambda x: isinstance(x, Handle)) for k, v in kwargs.items()})
+            options = {k: jax.tree.map(_constant, v, is_leaf=lambda x: isinstance(x, Handle)) for k, v in kwargs.items()}
+            with _differentiating():
+                result = fun(*filled, **options)
         self.aux: Any = None
         if has_aux:
             if not (isinstance(result, (tuple, list)) and len(result) == 2):

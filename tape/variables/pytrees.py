@@ -1,50 +1,116 @@
-"""Variables as pytrees: how they pass into JAX transformations, and out of them."""
+"""Variables as pytrees: how they pass into JAX transformations and out of them, and what ``jax.tree`` makes of them."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from tape import jaxapi
+from tape.ops.kernel import Op
 from tape.ops.kinds import Place, kind_of
 from tape.ops.pullback import differentiable
 from tape.programs.program import look
-from tape.recording import boundary
+from tape.recording import boundary, record
 from tape.recording.record import handle
+from tape.recording.segment import LOCAL, Handle
 
 if TYPE_CHECKING:
-    from tape.recording.segment import Handle
+    from types import FrameType
 
 __all__ = ["register"]
+
+_OPAQUE = jax.core.ShapedArray((), np.dtype(bool))
+_ALIAS = Op("alias", lambda x: x)
+_OURS = {"jax", "tape", "interop"}
+_classes: dict[str, type[Handle]] = {}
+
+
+class _Told:
+    """What is known of a Variable that the user's code took apart by ``jax.tree``: equal for all, so that trees of Variables match."""
+
+    __slots__ = ("name", "requires_grad")
+
+    def __init__(self, *, requires_grad: bool, name: str | None) -> None:
+        self.requires_grad = requires_grad
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Told)
+
+    def __hash__(self) -> int:
+        return hash(_Told)
 
 
 def register(variable_type: type[Handle]) -> None:
     """Tell JAX how Variables are taken apart and put together."""
+    _classes["variable"] = variable_type
+    _classes["leaf"] = type(variable_type.__name__, (variable_type,), {"__slots__": ()})  # JAX takes only the registered type apart
     jax.tree_util.register_pytree_node(variable_type, _flatten, _unflatten)
 
 
-_OPAQUE = jax.core.ShapedArray((), np.dtype(bool))
-
-
 def _flatten(variable: Any) -> tuple[tuple[Any, ...], Any]:
+    if not _asked_by_tree_function():
+        boundary.taking(variable)
+        return (look(variable),), (variable.requires_grad, variable.name)
+    told = _Told(requires_grad=variable.requires_grad, name=variable.name)
+    if LOCAL.differentiating and variable.requires_grad:
+        # What a differentiated function computes of an array would have no derivative.
+        made = record.record(_ALIAS, (variable,))
+        made.__class__ = _classes["leaf"]
+        return (made,), told
     boundary.taking(variable)
-    return (look(variable),), (variable.requires_grad, variable.name)
+    return (look(variable),), told
 
 
-def _unflatten(static: tuple[bool, str | None], children: Any) -> Any:
-    """Rebuild a Variable in or behind a JAX transformation.
+def _asked_by_tree_function() -> bool:
+    """Tell whether a function of ``jax.tree`` takes a Variable apart for the user's code, not for a transformation of JAX."""
+    asking = sys._getframe(2)
+    if asking.f_code.co_filename not in jaxapi.TREE_FILES:
+        return False
+    caller = _caller(asking)
+    return caller is not None and caller.f_globals.get("__name__", "").partition(".")[0] not in _OURS
+
+
+def _caller(frame: FrameType | None) -> FrameType | None:
+    """Return the frame that called the functions of ``jax.tree`` on top of the stack."""
+    while frame is not None and frame.f_code.co_filename in jaxapi.TREE_FILES:
+        frame = frame.f_back
+    return frame
+
+
+def _unflatten(static: Any, children: Any) -> Any:
+    """Rebuild a Variable in or behind a JAX transformation, or behind a function of ``jax.tree``.
 
     Inside, where the value is a tracer, the flag is kept, so that raw JAX functions refuse it; what comes back out is a constant.
     """
     (value,) = children
+    if isinstance(value, Handle):  # the function given to jax.tree.map returned it
+        if type(value) is _classes["leaf"]:
+            value.__class__ = _classes["variable"]
+        return value
+    if isinstance(static, _Told):
+        if isinstance(value, (np.ndarray, np.generic)):
+            value = jnp.asarray(value)
+        if not isinstance(value, jax.Array):
+            return value
+        static = (static.requires_grad, static.name)
     requires_grad, name = static
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         made = handle(None, Place(-1, kind_of(_OPAQUE)), [value])  # a placeholder of some tree function
     else:
         aval = jax.typeof(value) if isinstance(value, jax.Array) else jax.core.ShapedArray(value.shape, value.dtype)
-        keeps = requires_grad and isinstance(value, jax.core.Tracer) and differentiable(aval)
+        keeps = requires_grad and differentiable(aval) and (isinstance(value, jax.core.Tracer) or _entering())
         made = handle(None, Place(-1, kind_of(aval, requires_grad=keeps, unrecorded=not keeps and boundary.brought(aval))), [value])
     if name is not None:
         made.name = name
     return made
+
+
+def _entering() -> bool:
+    """Tell whether JAX hands an argument to a function with rules of its own that runs on values, without being traced."""
+    caller = _caller(sys._getframe(2))
+    return caller is not None and "flatten_fun" in caller.f_code.co_name

@@ -1,0 +1,117 @@
+"""Variables in pytrees: what JAX's tree functions and functions with rules of their own make of them."""
+
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tape
+import tape.numpy as tnp
+
+RAW = {"b": jnp.array(0.5), "w": jnp.array([1.0, -2.0])}
+
+
+def variables(**options):
+    return {k: tape.Variable(v, name=k, **options) for k, v in RAW.items()}
+
+
+def decay(tree):
+    return sum((p**2).sum() for p in jax.tree.leaves(tree))
+
+
+def halves(tree):
+    return (jax.tree.map(lambda p: p / 2, tree)["w"] ** 3).sum() * tree["b"]
+
+
+def reduced(tree):
+    return jax.tree.reduce(lambda total, p: total + (p**3).sum(), tree, 0.0)
+
+
+def rebuilt(tree):
+    leaves, structure = jax.tree.flatten(tree)
+    return (jax.tree.unflatten(structure, [3 * p for p in leaves])["w"] ** 2).sum() * tree["b"]
+
+
+def with_paths(tree):
+    return sum((p * (3 if path[0].key == "w" else 2)).sum() for path, p in jax.tree_util.tree_leaves_with_path(tree))
+
+
+def adapted(tree, grad=jax.grad):
+    """A step of an inner loop, as in MAML."""
+    step = grad(lambda q: (q["w"] ** 3).sum() * q["b"])(tree)
+    return (jax.tree.map(lambda p, g: p - 0.1 * g, tree, step)["w"] ** 2).sum()
+
+
+FUNCTIONS = [decay, halves, reduced, rebuilt, with_paths]
+
+
+@pytest.mark.parametrize("fun", FUNCTIONS)
+def test_a_differentiated_function_loses_no_gradient_in_a_tree_function(fun):
+    expected = jax.grad(fun)(RAW)
+    for given in (RAW, variables(), variables(requires_grad=False)):
+        found = tape.grad(fun)(given)
+        jax.tree.map(np.testing.assert_allclose, {k: np.asarray(jnp.asarray(getattr(v, "value", v))) for k, v in found.items()}, expected)
+    jax.tree.map(np.testing.assert_allclose, jax.jit(tape.grad(fun))(RAW), expected)
+
+
+def test_second_order_through_tree_functions():
+    expected = jax.grad(adapted)(RAW)
+    found = tape.grad(lambda tree: adapted(tree, tape.grad))(RAW)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+
+
+def test_a_leaf_of_a_tree_function_is_a_variable_like_others():
+    def fun(tree):
+        (leaf,) = jax.tree.leaves(tree)
+        assert type(leaf).__name__ == "Variable"
+        assert isinstance(leaf, tape.Variable)
+        (same,) = jax.tree.map(lambda x: x, [tree["w"]])
+        assert type(same) is tape.Variable
+        return (jax.vmap(lambda x: x * 2)(leaf.detach() * 1) * leaf * same).sum()
+
+    np.testing.assert_allclose(tape.grad(fun)({"w": RAW["w"]})["w"], 4 * RAW["w"] ** 2)
+
+
+def test_flattening_into_one_vector_is_refused_where_it_would_lose_the_gradient():
+    with pytest.raises((tape.errors.LostGradientError, ValueError)):  # JAX's own refusal may come first
+        tape.grad(lambda tree: jax.flatten_util.ravel_pytree(tree)[0].sum())(RAW)
+
+
+def test_trees_of_variables_match_whatever_their_names_and_flags():
+    parameters = variables()
+    parameters["b"].requires_grad_(False)
+    step = jax.tree.map(lambda p, g: p - 0.5 * g, parameters, tape.grad(decay)(parameters))
+    np.testing.assert_allclose(step["w"].value, 0 * RAW["w"])
+    assert step["w"].name == "w"
+    assert jax.tree.structure(parameters) == jax.tree.structure({k: tape.constant(v) for k, v in RAW.items()})
+
+
+def test_a_mapped_function_may_return_variables_or_anything():
+    parameters = variables()
+    for made in (jax.tree.map(tnp.zeros_like, parameters), jax.tree.map(tape.constant, parameters)):
+        np.testing.assert_allclose((made["w"] * 2 + 1).value, 2 * jnp.asarray(made["w"].value) + 1)
+    fresh = jax.tree.map(tape.Variable, parameters)
+    (fresh["w"] ** 2).sum().backward()
+    np.testing.assert_allclose(fresh["w"].grad.value, 2 * RAW["w"])
+    assert jax.tree.map(lambda p: p.shape, parameters) == {"b": (), "w": (2,)}
+    assert jax.tree.map(lambda p: float(p.sum()), parameters) == {"b": 0.5, "w": -1.0}
+    assert jax.tree.map(lambda _: None, parameters) == {"b": None, "w": None}
+    assert jax.tree.map(lambda p: np.zeros(p.shape), parameters)["w"].dtype == np.float32
+
+
+@jax.custom_vjp
+def cubed(x):
+    return jnp.power(x, 3)
+
+
+cubed.defvjp(lambda x: (cubed(x), x), lambda x, ct: (3 * x**2 * ct,))
+
+
+@pytest.mark.parametrize("fun", [jax.nn.relu, jax.nn.relu6, cubed], ids=["relu", "relu6", "custom_vjp"])
+def test_a_raw_function_with_rules_of_its_own_refuses_a_variable_that_requires_grad(fun):
+    v = tape.Variable([1.0, -2.0])
+    with pytest.raises(tape.errors.LostGradientError):
+        fun(v)
+    np.testing.assert_allclose(fun(v.detach()), fun(v.value))
+    np.testing.assert_allclose(tape.grad(lambda x: fun(x.detach()).sum() + x.sum())(v).value, [1.0, 1.0])
