@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tape import jaxapi
 from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError
 from tape.modes import enable_grad
 from tape.ops.kernel import Op
@@ -38,7 +39,8 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 @contextlib.contextmanager
 def _differentiating() -> Iterator[None]:
     """While a function runs whose derivative is taken: ``jax.tree`` hands it Variables, not their values."""
-    old, LOCAL.differentiating = LOCAL.differentiating, True
+    trace = jaxapi.current_trace()
+    old, LOCAL.differentiating = LOCAL.differentiating, True if trace is None else trace
     try:
         yield
     finally:

@@ -17,6 +17,7 @@ from tape.programs.program import look
 from tape.recording import boundary, record
 from tape.recording.record import handle
 from tape.recording.segment import LOCAL, Handle
+from tape.recording.trie import RECORD
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -26,6 +27,10 @@ __all__ = ["register"]
 _OPAQUE = jax.core.ShapedArray((), np.dtype(bool))
 _ALIAS = Op("alias", lambda x: x)
 _OURS = {"jax", "tape", "interop"}
+_CUT = (
+    "it came out of a JAX transformation (jax.jit, jax.vmap ...) of what is differentiated here, which cuts the tape; call the function without "
+    "it, or with tape.jit, or make the transformed function an op by interop.lift, or .detach() the result to use it as a constant"
+)
 _classes: dict[str, type[Handle]] = {}
 
 
@@ -57,7 +62,7 @@ def _flatten(variable: Any) -> tuple[tuple[Any, ...], Any]:
         boundary.taking(variable)
         return (look(variable),), (variable.requires_grad, variable.name)
     told = _Told(requires_grad=variable.requires_grad, name=variable.name)
-    if LOCAL.differentiating and variable.requires_grad:
+    if LOCAL.differentiating is not None and variable.requires_grad:
         # What a differentiated function computes of an array would have no derivative.
         made = record.record(_ALIAS, (variable,))
         made.__class__ = _classes["leaf"]
@@ -92,7 +97,8 @@ def _unflatten(static: Any, children: Any) -> Any:
         if type(value) is _classes["leaf"]:
             value.__class__ = _classes["variable"]
         return value
-    if isinstance(static, _Told):
+    told = isinstance(static, _Told)
+    if told:
         if isinstance(value, (np.ndarray, np.generic)):
             value = jnp.asarray(value)
         if not isinstance(value, jax.Array):
@@ -103,8 +109,14 @@ def _unflatten(static: Any, children: Any) -> Any:
         made = handle(None, Place(-1, kind_of(_OPAQUE)), [value])  # a placeholder of some tree function
     else:
         aval = jax.typeof(value) if isinstance(value, jax.Array) else jax.core.ShapedArray(value.shape, value.dtype)
-        keeps = requires_grad and differentiable(aval) and (isinstance(value, jax.core.Tracer) or _entering())
-        made = handle(None, Place(-1, kind_of(aval, requires_grad=keeps, unrecorded=not keeps and boundary.brought(aval))), [value])
+        able = requires_grad and differentiable(aval)
+        # Behind a transformation that a differentiated function called, what runs is again what ran when that function was called.
+        behind = (
+            able and LOCAL.differentiating is not None and LOCAL.differentiating is jaxapi.current_trace() and not told and not _entering()
+        )
+        keeps = able and not behind and (isinstance(value, jax.core.Tracer) or _entering())
+        cut = _CUT if behind and LOCAL.mode == RECORD else boundary.brought(aval)
+        made = handle(None, Place(-1, kind_of(aval, requires_grad=keeps, unrecorded=not keeps and cut)), [value])
     if name is not None:
         made.name = name
     return made

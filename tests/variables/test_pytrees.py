@@ -115,3 +115,34 @@ def test_a_raw_function_with_rules_of_its_own_refuses_a_variable_that_requires_g
         fun(v)
     np.testing.assert_allclose(fun(v.detach()), fun(v.value))
     np.testing.assert_allclose(tape.grad(lambda x: fun(x.detach()).sum() + x.sum())(v).value, [1.0, 1.0])
+
+
+XS = jnp.arange(3.0)
+CUTS = {
+    "vmap over a captured Variable": lambda w: jax.vmap(lambda x: w * x)(XS).sum(),
+    "vmap": lambda w: (w + jax.vmap(lambda x: x * 2)(w * XS)).sum(),
+    "jit": lambda w: w + jax.jit(lambda x: x * 2)(w),
+    "cond": lambda w: w + jax.lax.cond(True, lambda: w * 2, lambda: w),
+}
+
+
+@pytest.mark.parametrize("fun", CUTS.values(), ids=CUTS)
+def test_what_a_jax_transformation_computes_of_what_is_differentiated_is_refused(fun):
+    for call in (tape.grad(fun), tape.value_and_grad(fun), jax.jit(tape.grad(fun))):
+        with pytest.raises(tape.errors.UnrecordedGradientError, match=r"came out of a JAX transformation.*interop\.lift"):
+            call(2.0)
+
+
+def test_what_a_jax_transformation_computes_of_constants_is_not():
+    constant = tape.constant(3.0)
+
+    def fun(w):
+        frozen = jax.jit(lambda x: x * constant)(2.0)
+        stopped = jax.jit(lambda x: x * 2)(w.detach())
+        tripled = jax.vmap(lambda x: w * x)(XS).detach()
+        return w * (frozen + stopped + tripled.sum())
+
+    np.testing.assert_allclose(tape.grad(fun)(2.0), 16.0)
+    np.testing.assert_allclose(jax.jit(tape.grad(fun))(2.0), 16.0)
+    with pytest.raises(tape.errors.UnrecordedGradientError):  # the mark goes with the function
+        tape.grad(lambda w: w + jax.jit(lambda x: x * 2)(w))(2.0)
