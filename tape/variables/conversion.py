@@ -17,7 +17,7 @@ from tape.errors import ConcretizationError, LostGradientError, TapeError, TapeT
 from tape.programs.program import look
 from tape.recording import boundary
 from tape.sweeps.seeds import describe
-from tape.variables import methods
+from tape.variables import absent, methods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +29,9 @@ class Convertible(methods.ArrayMethods):
     """The part of a Variable that turns it into something else."""
 
     __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:  # for what is found nowhere else
+        raise absent.missing(self, name)
 
     # -- what is known without looking ------------------------------------------------------------------------------
 
