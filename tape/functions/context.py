@@ -34,6 +34,8 @@ __all__ = ["Context"]
 class Context:
     """What a forward leaves for its backward; besides :meth:`save_for_backward` it takes free attributes.
 
+    Names without an underscore, but for those here, are the user's.
+
     Attributes:
         needs_input_grad: for each array argument, positional ones in order, then those of keywords, whether its gradient is wanted.  Under
             ``jax.jit`` and ``tape.jit`` it is whether JAX differentiates by the argument while it traces.
@@ -48,6 +50,7 @@ class Context:
         "_free",
         "_function",
         "_linear",
+        "_looked",
         "_materialize",
         "_opened",
         "_outputs",
@@ -56,7 +59,6 @@ class Context:
         "_saved",
         "_segment",
         "_traced",
-        "looked",
         "needs_input_grad",
     )
 
@@ -74,11 +76,11 @@ class Context:
         self._traced = False  # JAX differentiates what this context computes
         self._segment: Segment | None = None  # while a sweep calls
         self._opened: dict[int, Any] | None = None  # while a sweep calls: what was unpacked, by the id of what it was packed in
-        self.looked = False  # the user's Python looked at a value: arrays that come from it may depend on the inputs
+        self._looked = False  # the user's Python looked at a value: arrays that come from it may depend on the inputs
         self.needs_input_grad = needs_input_grad
 
     @property
-    def reason(self) -> str:
+    def _reason(self) -> str:
         """Why arrays that come from the user's Python have no derivative."""
         name = self._function.__name__
         return (
@@ -169,7 +171,7 @@ class Context:
 
     # -- keeping ------------------------------------------------------------------------------------------------------
 
-    def freeze(self, segment: Segment, results: dict[int, Any]) -> None:
+    def _freeze(self, segment: Segment, results: dict[int, Any]) -> None:
         """Give up references to Variables and to the segment that will hold this context, so that dropping its Variables frees it.
 
         Saved outputs (``results`` by the id of their cell) become the function's results, so that second derivatives reach them.
@@ -187,13 +189,13 @@ class Context:
                 self._free[name] = tree
                 del self.__dict__[name]
 
-    def packed(self, packing: Any) -> list[tuple[Tree, list[Any]]]:
+    def _packed(self, packing: Any) -> list[tuple[Tree, list[Any]]]:
         """Return what is saved, and what hooks for saved values make of it."""
         return [(tree, tree.packed(packing)) for tree in (self._saved, *self._free.values()) if tree is not None]
 
     # -- sweeping -----------------------------------------------------------------------------------------------------
 
-    def sweep(self, segment: Segment, cotangents: Sequence[Any]) -> list[Any]:
+    def _sweep(self, segment: Segment, cotangents: Sequence[Any]) -> list[Any]:
         """Call the user's backward; return one gradient (or None) per array argument."""
         with _Called(self, segment):
             if (
@@ -202,19 +204,19 @@ class Context:
                 and any(ct is not None and ct._place.kind.requires_grad for ct in cotangents)
             ):
                 return self._pull_linear(segment, cotangents)
-            return self.pull(cotangents)
+            return self._pull(cotangents)
 
-    def sweep_rows(self, segment: Segment, cotangents: list[Any], batch: int) -> Sequence[Any]:
-        """:meth:`sweep` for each row of stacked cotangents."""
+    def _sweep_rows(self, segment: Segment, cotangents: list[Any], batch: int) -> Sequence[Any]:
+        """:meth:`_sweep` for each row of stacked cotangents."""
         return _swept_rows(self, self, segment, segment, cotangents, batch)
 
-    def held(self) -> list[Any]:
+    def _held(self) -> list[Any]:
         """Return the Variables that are kept here."""
         trees = (self._saved, *self._free.values())
         kept = [x for tree in trees if tree is not None for x in tree.leaves if x.__class__ is Kept]
         return [x.variable(self._segment, self._cell(x.cell)) for x in kept]
 
-    def pull(self, cotangents: Sequence[Any]) -> list[Any]:
+    def _pull(self, cotangents: Sequence[Any]) -> list[Any]:
         """Call the user's backward with what it asked for."""
         cts = list(cotangents)
         if self._places is not None:
@@ -225,7 +227,7 @@ class Context:
             cts = [emission.zeros_like(aval) if ct is None else ct for ct, aval in zip(cts, self._outputs, strict=True)]
         return checked_gradients(self._function, self._function.backward(self, *cts), self._avals, self._parts)
 
-    def push(self, tangents: Sequence[Any]) -> list[Any]:
+    def _push(self, tangents: Sequence[Any]) -> list[Any]:
         """Call the user's jvp; return one tangent (or None) per result of the entry."""
         given = tangents
         if self._materialize:
@@ -233,7 +235,7 @@ class Context:
         found = checked_tangents(self._function, self._function.jvp(self, *given), self._outputs)
         return found if self._places is None else [found[i] for i in self._places]
 
-    def once(self, backward: Callable[..., Any], gradients: Sequence[Any]) -> Any:
+    def _once(self, backward: Callable[..., Any], gradients: Sequence[Any]) -> Any:
         """Call a backward that is not to be differentiated."""
         mode = LOCAL.mode
         if mode == RECORD:
@@ -249,7 +251,7 @@ class Context:
         )
 
         def mark(x: Any) -> Any:
-            if isinstance(x, ARRAYS) and (self.looked or self._traced):
+            if isinstance(x, ARRAYS) and (self._looked or self._traced):
                 x = record.constant(x)
             elif not isinstance(x, Handle):
                 return x
@@ -266,7 +268,7 @@ class Context:
 
         The rest of what the backward computes is not recorded: nothing but the seeds of this sweep is differentiated by.
         """
-        found = self.pull([None if ct is None else _constant(ct) for ct in cotangents])
+        found = self._pull([None if ct is None else _constant(ct) for ct in cotangents])
         present = [i for i, ct in enumerate(cotangents) if ct is not None]
         returned = [i for i, g in enumerate(found) if g is not None]
         if returned:
@@ -316,22 +318,22 @@ class _Pushed:
         self._present = present
         self._returned = returned
 
-    def packed(self, packing: Any) -> Sequence[Any]:  # noqa: ARG002 - what is saved is the other one's
+    def _packed(self, packing: Any) -> Sequence[Any]:  # noqa: ARG002 - what is saved is the other one's
         """Return what is saved here."""
         return ()
 
-    def sweep(self, segment: Segment, cotangents: Sequence[Any]) -> list[Any]:
+    def _sweep(self, segment: Segment, cotangents: Sequence[Any]) -> list[Any]:
         """Call the user's jvp; return a tangent (or None) for each cotangent that there was, and hand on the tangents given."""
         context = self._context
         tangents: list[Any] = [None] * len(context._avals)
         for i, t in zip(self._returned, cotangents, strict=True):
             tangents[i] = t
         with _Called(context, self._segment or segment):
-            found = context.push(tangents)
+            found = context._push(tangents)
         return [*[found[i] for i in self._present], *cotangents]
 
-    def sweep_rows(self, segment: Segment, cotangents: list[Any], batch: int) -> Sequence[Any]:
-        """:meth:`sweep` for each row of stacked cotangents."""
+    def _sweep_rows(self, segment: Segment, cotangents: list[Any], batch: int) -> Sequence[Any]:
+        """:meth:`_sweep` for each row of stacked cotangents."""
         return _swept_rows(self, self._context, segment, self._segment or segment, cotangents, batch)
 
 
@@ -339,13 +341,13 @@ def _swept_rows(swept: Any, context: Context, segment: Segment, own: Segment, co
     """Sweep what belongs to ``context``, whose own segment is ``own``: for all rows at once, or where they must be seen one by one, for each."""
 
     def sweep(cts: list[Any]) -> Sequence[Any]:
-        return swept.sweep(segment, cts)  # type: ignore[no-any-return]
+        return swept._sweep(segment, cts)  # type: ignore[no-any-return]
 
     if LOCAL.linear:
         return emission.rows(batch, cotangents, sweep)
     before = dict(context.__dict__), dict(context._free)
     with _Called(context, own):
-        held = context.held()
+        held = context._held()
         marks = LOCAL.mode == RECORD and any(v._place.kind.unrecorded for v in held)  # the entry of all rows would lose why
         found = None if marks else batched(f"{context._function.__name__}.backward", sweep, held, cotangents, context)
         if found is not None and all(map(_same, before, (context.__dict__, context._free))):

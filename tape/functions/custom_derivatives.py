@@ -190,7 +190,7 @@ def _forward_mode(call: _Call) -> Any:
             for i, t in zip(moving, linear, strict=True):
                 given[i] = record.leaf(t)
             with _alone():
-                found = _Saved(residuals, saved.static).context().push(given)
+                found = _Saved(residuals, saved.static).context()._push(given)
                 places = range(len(results)) if context._places is None else context._places
                 table = dict(zip(places, found, strict=True))
                 return [_array(table[i], results[i]) for i in smooth]
@@ -217,7 +217,7 @@ def _pull(context: Context, cotangents: Sequence[Any]) -> list[Any]:
     if context._places is not None:
         seeds = [seeds[i] for i in context._places]
     with _alone():
-        return [None if g is None else look(g) for g in context.pull(seeds)]
+        return [None if g is None else look(g) for g in context._pull(seeds)]
 
 
 @contextlib.contextmanager

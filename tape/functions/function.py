@@ -187,7 +187,7 @@ def _recorded(cls: type[Function], ctx: Context, inputs: list[Any], outputs: lis
         cell = id(outputs[i]._cell)
         if cell not in given:
             results[cell] = v
-    ctx.freeze(segment, results)
+    ctx._freeze(segment, results)
     segment.functions[found[0]._place.slot] = ctx
     if segment.packing is not None and not segment.pending:
         segment.packing.take_context(segment, ctx, found[0]._place.slot)
@@ -237,6 +237,6 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(backward)
     def once(ctx: Any, *gradients: Any) -> Any:
-        return ctx.once(backward, gradients)
+        return ctx._once(backward, gradients)
 
     return once

@@ -55,7 +55,7 @@ def batched(
             ]
             found = sweep(cts)
             flows[:] = [g is not None for g in found]
-            if recorded and (glance.looked or any(g is not None and g._place.kind.unrecorded for g in found)):
+            if recorded and (glance._looked or any(g is not None and g._place.kind.unrecorded for g in found)):
                 raise _MarkedError
             return [look(g) for g in found if g is not None]
 

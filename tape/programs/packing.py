@@ -124,7 +124,7 @@ class Packing:
     def _saved(self, context: Any, state: State, slot: int) -> Sequence[tuple[Any, list[Any]]]:
         """Pack what a ``tape.Function`` saved for its backward, whose entry gives ``slot``."""
         with naming(state, slot, "pack, which was given what was saved by"):
-            return context.packed(self)  # type: ignore[no-any-return]
+            return context._packed(self)  # type: ignore[no-any-return]
 
     def take_context(self, segment: Segment, context: Any, slot: int) -> None:
         """:meth:`take` for what a ``tape.Function`` saved, where its entry has run already."""

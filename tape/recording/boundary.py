@@ -114,15 +114,15 @@ def taking(variable: Handle) -> None:
     """
     glance = LOCAL.glance
     if glance is not None and (variable._place.kind.requires_grad or variable._place.kind.unrecorded):
-        glance.looked = True
+        glance._looked = True
 
 
 def brought(value: Any) -> bool | str:
     """Return why an array that is brought onto the tape has no derivative there; False where it is a constant."""
     glance = LOCAL.glance
-    if glance is None or not glance.looked or not differentiable(value):
+    if glance is None or not glance._looked or not differentiable(value):
         return False
-    return glance.reason if LOCAL.mode == RECORD else True  # otherwise nothing around it is recorded either
+    return glance._reason if LOCAL.mode == RECORD else True  # otherwise nothing around it is recorded either
 
 
 _GONE: dict[int, tuple[Any, str]] = {}  # by id of the cell: the cell (so that its id stays its own), and what to say

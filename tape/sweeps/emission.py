@@ -354,7 +354,7 @@ def _call_function(step: Instruction, segment: Segment, cotangents: list[Any], b
     context = segment.functions[entry.places[0].slot]
     if all(ct is None for ct in cotangents):
         return (None,) * len(step.results)
-    gradients = context.sweep(segment, cotangents) if batch is None else context.sweep_rows(segment, cotangents, batch)
+    gradients = context._sweep(segment, cotangents) if batch is None else context._sweep_rows(segment, cotangents, batch)
     given = len(gradients)  # what the forward computed of them gets none
     return [gradients[i] if i < given else None for i, wanted in enumerate(step.wanted) if wanted]
 

@@ -19,15 +19,15 @@ class Called:
 
     """
 
-    __slots__ = ("_before", "looked", "who")
+    __slots__ = ("_before", "_looked", "who")
 
     def __init__(self, who: str) -> None:
         self.who = who
-        self.looked = False
+        self._looked = False
         self._before: Any = None
 
     @property
-    def reason(self) -> str:
+    def _reason(self) -> str:
         """Why the array has no derivative."""
         return (
             f"{self.who} returned an array that it computed outside the tape (by .value, raw jax.numpy or NumPy), so a second derivative through it "

@@ -1276,3 +1276,20 @@ def test_one_axis_for_all_outputs_and_none_of_them_mapped():
     close(ones, np.ones((2, 3)))
     close(zeros, np.zeros((2, 3)))
     assert repr(calls[0]) == "MapInfo(batch_size=2, keyword_dims={})"
+
+
+@pytest.mark.parametrize("name", ["pull", "push", "sweep", "freeze", "held", "looked", "once", "packed", "reason", "sweep_rows"])
+def test_attributes_of_a_context_may_have_any_name(name):
+    def forward(ctx, x):
+        setattr(ctx, name, x * 1)
+        ctx.also = name
+        return tnp.sin(x)
+
+    named = make(forward, lambda ctx, g: g * tnp.cos(getattr(ctx, name)))
+    plain = make(lambda ctx, x: setattr(ctx, name, 3) or x * 1, lambda ctx, g: g * getattr(ctx, name))
+    for function, slope in ((named, np.cos(A)), (plain, 3 + 0 * A)):
+        x = tape.Variable(A)
+        function.apply(x).sum().backward()
+        close(x.grad, slope)
+        close(tape.jacrev(function.apply)(A), np.diag(slope))
+        close(jax.grad(lambda a, function=function: function.apply(tape.constant(a)).sum().value)(A), slope)
