@@ -197,14 +197,13 @@ class Context:
 
     def _sweep(self, segment: Segment, cotangents: Sequence[Any]) -> list[Any]:
         """Call the user's backward; return one gradient (or None) per array argument."""
-        with _Called(self, segment):
-            if (
-                self._linear
-                and self._function.jvp is not None
-                and any(ct is not None and ct._place.kind.requires_grad for ct in cotangents)
-            ):
-                return self._pull_linear(segment, cotangents)
-            return self._pull(cotangents)
+        found: list[Any] = _called(self, segment, self._swept, segment, cotangents)
+        return found
+
+    def _swept(self, segment: Segment, cotangents: Sequence[Any]) -> list[Any]:
+        if self._linear and self._function.jvp is not None and any(ct is not None and ct._place.kind.requires_grad for ct in cotangents):
+            return self._pull_linear(segment, cotangents)
+        return self._pull(cotangents)
 
     def _sweep_rows(self, segment: Segment, cotangents: list[Any], batch: int) -> Sequence[Any]:
         """:meth:`_sweep` for each row of stacked cotangents."""
@@ -285,28 +284,22 @@ class Context:
 _SLOTS = frozenset(Context.__slots__)
 
 
-class _Called:
-    """While the user's Python runs for a sweep."""
-
-    __slots__ = ("_before", "_context", "_segment")
-
-    def __init__(self, context: Context, segment: Segment) -> None:
-        self._context = context
-        self._segment = segment
-
-    def __enter__(self) -> None:
-        context = self._context
-        self._before = LOCAL.glance, LOCAL.linear, context._segment, context._linear, context._opened
-        LOCAL.glance, context._segment = context, self._segment
-        context._linear, LOCAL.linear = LOCAL.linear, False
-        if context._opened is None:
-            context._opened = {}
-
-    def __exit__(self, *_: object) -> None:
-        context = self._context
-        LOCAL.glance, LOCAL.linear, context._segment, context._linear, context._opened = self._before
-        if context.__dict__:  # a Variable of the sweep that was put there would keep this segment by way of its own
-            context._freeze_attributes(self._segment, {})
+def _called(context: Context, segment: Segment, call: Callable[..., Any], *args: Any) -> Any:
+    """Return ``call(*args)``, which calls the user's Python for a sweep of ``segment``."""
+    before = LOCAL.glance, LOCAL.linear, context._segment, context._linear, context._opened
+    try:
+        try:
+            LOCAL.glance, context._segment = context, segment
+            context._linear, LOCAL.linear = LOCAL.linear, False
+            if context._opened is None:
+                context._opened = {}
+            return call(*args)
+        finally:
+            LOCAL.glance, LOCAL.linear, context._segment, context._linear, context._opened = before
+            if context.__dict__:  # a Variable of the sweep that was put there would keep this segment by way of its own
+                context._freeze_attributes(segment, {})
+    finally:  # Ctrl-C may have interrupted the lines above
+        LOCAL.glance, LOCAL.linear, context._segment, context._linear, context._opened = before
 
 
 class _Pushed:
@@ -328,8 +321,7 @@ class _Pushed:
         tangents: list[Any] = [None] * len(context._avals)
         for i, t in zip(self._returned, cotangents, strict=True):
             tangents[i] = t
-        with _Called(context, self._segment or segment):
-            found = context._push(tangents)
+        found = _called(context, self._segment or segment, context._push, tangents)
         return [*[found[i] for i in self._present], *cotangents]
 
     def _sweep_rows(self, segment: Segment, cotangents: list[Any], batch: int) -> Sequence[Any]:
@@ -343,10 +335,8 @@ def _swept_rows(swept: Any, context: Context, segment: Segment, own: Segment, co
     def sweep(cts: list[Any]) -> Sequence[Any]:
         return swept._sweep(segment, cts)  # type: ignore[no-any-return]
 
-    if LOCAL.linear:
-        return emission.rows(batch, cotangents, sweep)
-    before = dict(context.__dict__), dict(context._free)
-    with _Called(context, own):
+    def all_rows() -> Sequence[Any]:
+        before = dict(context.__dict__), dict(context._free)
         held = context._held()
         marks = LOCAL.mode == RECORD and any(v._place.kind.unrecorded for v in held)  # the entry of all rows would lose why
         found = None if marks else batched(f"{context._function.__name__}.backward", sweep, held, cotangents, context)
@@ -356,6 +346,11 @@ def _swept_rows(swept: Any, context: Context, segment: Segment, own: Segment, co
         context.__dict__.update(before[0])
         context._free = before[1]
         return emission.rows(batch, cotangents, sweep)
+
+    if LOCAL.linear:
+        return emission.rows(batch, cotangents, sweep)
+    rows: Sequence[Any] = _called(context, own, all_rows)
+    return rows
 
 
 def _same(before: dict[str, Any], after: dict[str, Any]) -> bool:

@@ -135,6 +135,24 @@ class Function:
         """Run the forward, and record its outputs where gradients are wanted."""
         mode, glance, outer = LOCAL.mode, LOCAL.glance, LOCAL.forward
         try:
+            outputs, tree = cls._outputs(ctx, arguments)
+        finally:
+            LOCAL.glance, LOCAL.forward = glance, outer  # if Ctrl-C interrupted the lines that restore them
+            if LOCAL.mode != mode:
+                set_mode(mode)
+        made = outputs
+        inputs = arguments.inputs
+        if LOCAL.captures is not None or any(boundary.is_traced(v) for v in inputs):
+            made = in_mode(mode, as_jax_function, cls, arguments, ctx, outputs, tree)  # op hooks have seen the forward
+        if True in ctx.needs_input_grad:
+            made = _recorded(cls, ctx, inputs, outputs, made)
+        return made[0] if tree is None else jax.tree.unflatten(tree, made)
+
+    @classmethod
+    def _outputs(cls, ctx: Context, arguments: Arguments) -> tuple[list[Any], Any]:
+        """Run the forward without recording; return its outputs as Variables, and their tree (None for one Variable)."""
+        mode, glance, outer = LOCAL.mode, LOCAL.glance, LOCAL.forward
+        try:
             LOCAL.glance = ctx
             if mode == RECORD:
                 LOCAL.forward = reads = Reads()
@@ -149,13 +167,7 @@ class Function:
         finally:
             LOCAL.glance, LOCAL.forward = glance, outer
             set_mode(mode)
-        made = outputs
-        inputs = arguments.inputs
-        if LOCAL.captures is not None or any(boundary.is_traced(v) for v in inputs):
-            made = in_mode(mode, as_jax_function, cls, arguments, ctx, outputs, tree)  # op hooks have seen the forward
-        if True in ctx.needs_input_grad:
-            made = _recorded(cls, ctx, inputs, outputs, made)
-        return made[0] if tree is None else jax.tree.unflatten(tree, made)
+        return outputs, tree
 
 
 def _recorded(cls: type[Function], ctx: Context, inputs: list[Any], outputs: list[Any], values: list[Any]) -> list[Any]:

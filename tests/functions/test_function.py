@@ -5,6 +5,8 @@ Expected values come from ``jax.grad`` of a ``jax.custom_vjp`` or ``custom_jvp``
 
 import contextlib
 import gc
+import pathlib
+import sys
 import threading
 import weakref
 
@@ -17,6 +19,8 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeError, TapeTypeError, UnrecordedGradientError
+from tape.recording.segment import LOCAL
+from tape.recording.trie import RECORD
 
 A, B = np.array([1.0, -2.0, 0.5], np.float32), np.array([3.0, 0.25, -1.0], np.float32)
 
@@ -1293,3 +1297,49 @@ def test_attributes_of_a_context_may_have_any_name(name):
         close(x.grad, slope)
         close(tape.jacrev(function.apply)(A), np.diag(slope))
         close(jax.grad(lambda a, function=function: function.apply(tape.constant(a)).sum().value)(A), slope)
+
+
+@pytest.mark.parametrize(("way", "stride"), [("backward", 1), ("create_graph", 1), ("jacrev", 7), ("jax", 5)])
+def test_contract_23_ctrl_c_at_any_line_restores_what_was_set_for_the_call(way, stride):
+    """The mode, and what notes looks at values: an array brought onto the tape afterwards is a constant again."""
+    folder = str(pathlib.Path(tape.__file__).parent / "functions")
+    times = make(
+        lambda ctx, x, y: ctx.save_for_backward(x, y.shape, y) or x * y, lambda ctx, g: (g * ctx.saved[2], g * ctx.saved[0]), "Times"
+    )
+
+    def step():
+        x = tape.Variable(A)
+        if way == "jax":
+            return jax.grad(lambda a: times.apply(tape.constant(a), tape.constant(a) * 1).sum().value)(A)
+        if way == "jacrev":
+            return tape.jacrev(lambda x: times.apply(x, x * 1))(x)
+        return tape.gradients(times.apply(x, x * 1).sum(), x, create_graph=way == "create_graph")
+
+    def interrupted(number):
+        lines = iter(range(number))
+
+        def on_line(_frame, event, _arg):
+            if event == "line" and next(lines, None) is None:
+                raise KeyboardInterrupt
+            return on_line
+
+        old = sys.gettrace()
+        sys.settrace(lambda frame, _event, _arg: on_line if frame.f_code.co_filename.startswith(folder) else None)
+        try:
+            step()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(old)
+        return False
+
+    for _ in range(3):
+        expected = array(step())
+    number = 0
+    while interrupted(number):
+        assert (LOCAL.mode, LOCAL.glance, LOCAL.forward, LOCAL.linear, LOCAL.captures) == (RECORD, None, None, False, None)
+        number += stride
+        if number % 10 == 0:
+            close(step(), expected)
+    close(step(), expected)
+    assert number > 50
