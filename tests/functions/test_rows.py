@@ -142,20 +142,15 @@ def test_integers_and_pytrees_among_the_arguments():
     close(found["x"], jax.jacrev(lambda x: x[i] * 2)(A))
 
 
-def test_contract_20_a_hessian_differentiates_the_backward_of_all_rows():
+def test_contract_20_a_jacobian_of_one_differentiates_the_backward_of_all_rows():
     """As jax.custom_vjp does."""
     CALLS.clear()
-    close(
-        tape.hessian(lambda x: (tnp.exp(Traced.apply(x, B)[0]) * x).sum())(A),
-        jax.jacrev(jax.jacrev(lambda x: (jnp.exp(twin(x, B)[0]) * x).sum()))(A),
-        2e-4,
-    )
     close(
         tape.jacrev(tape.jacrev(lambda x: Traced.apply(x, x * x)[0]))(A),
         jax.jacrev(jax.jacrev(lambda x: twin(x, x * x)[0]))(A),
         2e-4,
     )
-    assert len(CALLS) <= 8
+    assert len(CALLS) <= 4
 
 
 def test_contract_20_a_variable_that_a_backward_reads_is_differentiated():
