@@ -1,5 +1,6 @@
 """Functions become Hypothesis tests of their gradients."""
 
+import itertools
 import os
 import pathlib
 import re
@@ -70,7 +71,9 @@ def test_a_wrong_gradient_shrinks_to_the_smallest_case_and_prints_a_reproducer()
         wrong()
     notes = "\n".join(caught.value.__notes__)
     source = notes[notes.index("Reproduce with") :].splitlines()[1:]
-    code = "\n".join(line.strip() for line in source if line.startswith("    "))
+    code = "\n".join(
+        line.strip() for line in itertools.takewhile(lambda line: line.startswith("    "), source)
+    )  # Hypothesis's notes follow
     names = {"halved": halved}
     with pytest.raises(GradientMismatch):
         exec("\n".join(line for line in code.splitlines() if "import halved" not in line), names)  # noqa: S102 - what is printed is to be pasted
