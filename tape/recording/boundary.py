@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tape.recording.segment import Segment
 
 __all__ = [
+    "CUT",
     "allowing_captures",
     "awaited",
     "brought",
@@ -32,6 +33,12 @@ __all__ = [
     "taking",
     "writing",
 ]
+
+
+CUT = (
+    "it came out of a JAX transformation (jax.jit, jax.vmap ...) of what requires grad, which cuts the tape; call the function without it, or with "
+    "tape.jit, or make the transformed function an op by interop.lift, or .detach() the result to use it as a constant"
+)
 
 
 @contextlib.contextmanager

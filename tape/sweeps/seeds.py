@@ -20,7 +20,7 @@ from tape.errors import (
 from tape.jaxapi import X64
 from tape.ops.kernel import Op
 from tape.ops.kinds import why_unrecorded
-from tape.recording import record
+from tape.recording import boundary, record
 from tape.recording.segment import Handle, made_at
 
 if TYPE_CHECKING:
@@ -64,6 +64,9 @@ def require_grad(function: str, argument: str, variable: Any) -> None:
     kind = variable._place.kind
     if kind.requires_grad:
         return
+    if kind.unrecorded == boundary.CUT:
+        msg = f"{function}: a root ({describe(variable)}) does not require grad: {boundary.CUT}"
+        raise TapeValueError(msg)
     if kind.unrecorded:
         reason = why_unrecorded(kind.unrecorded, made_at(variable._place, variable._segment))
         msg = f"{function}: {argument} has a value ({describe(variable)}) that has no derivative on the tape: {reason}"

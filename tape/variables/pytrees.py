@@ -27,10 +27,6 @@ __all__ = ["register"]
 _OPAQUE = jax.core.ShapedArray((), np.dtype(bool))
 _ALIAS = Op("alias", lambda x: x)
 _OURS = {"jax", "tape", "interop"}
-_CUT = (
-    "it came out of a JAX transformation (jax.jit, jax.vmap ...) of what is differentiated here, which cuts the tape; call the function without "
-    "it, or with tape.jit, or make the transformed function an op by interop.lift, or .detach() the result to use it as a constant"
-)
 _classes: dict[str, type[Handle]] = {}
 
 
@@ -90,7 +86,8 @@ def _caller(frame: FrameType | None) -> FrameType | None:
 def _unflatten(static: Any, children: Any) -> Any:
     """Rebuild a Variable in or behind a JAX transformation, or behind a function of ``jax.tree``.
 
-    Inside, where the value is a tracer, the flag is kept, so that raw JAX functions refuse it; what comes back out is a constant.
+    Inside, where the value is a tracer, the flag is kept, so that raw JAX functions refuse it; what comes back out is a constant, which a
+    sweep refuses if gradients would have to flow through it.
     """
     (value,) = children
     if isinstance(value, Handle):  # the function given to jax.tree.map returned it
@@ -110,16 +107,20 @@ def _unflatten(static: Any, children: Any) -> Any:
     else:
         aval = jax.typeof(value) if isinstance(value, jax.Array) else jax.core.ShapedArray(value.shape, value.dtype)
         able = requires_grad and differentiable(aval)
-        # Behind a transformation that a differentiated function called, what runs is again what ran when that function was called.
-        behind = (
-            able and LOCAL.differentiating is not None and LOCAL.differentiating is jaxapi.current_trace() and not told and not _entering()
-        )
+        behind = able and not told and _outside(value) and not _entering()
         keeps = able and not behind and (isinstance(value, jax.core.Tracer) or _entering())
-        cut = _CUT if behind and LOCAL.mode == RECORD else boundary.brought(aval)
+        cut = boundary.CUT if behind and LOCAL.mode == RECORD else boundary.brought(aval)
         made = handle(None, Place(-1, kind_of(aval, requires_grad=keeps, unrecorded=not keeps and cut)), [value])
     if name is not None:
         made.name = name
     return made
+
+
+def _outside(value: Any) -> bool:
+    """Tell whether a value came out of every transformation, or of every one that the function called which is being differentiated."""
+    if LOCAL.differentiating is None:
+        return not isinstance(value, jax.core.Tracer)
+    return LOCAL.differentiating is jaxapi.current_trace()  # what runs is again what ran when that function was called
 
 
 def _entering() -> bool:

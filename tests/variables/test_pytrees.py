@@ -133,6 +133,39 @@ def test_what_a_jax_transformation_computes_of_what_is_differentiated_is_refused
             call(2.0)
 
 
+@pytest.mark.parametrize("fun", CUTS.values(), ids=CUTS)
+def test_contract_28_a_sweep_says_what_a_transformation_cut(fun):
+    w = tape.Variable(2.0)
+    for _ in range(2):  # found again on the trie
+        value = fun(w)
+        with pytest.raises(
+            (tape.errors.UnrecordedGradientError, tape.errors.TapeValueError), match=r"came out of a JAX transformation.*interop\.lift"
+        ):
+            (w + value).backward()
+        assert w.grad is None
+    np.testing.assert_allclose(value.value, fun(jnp.float32(2)))
+
+
+def test_contract_28_what_came_out_is_of_use_where_no_gradient_flows():
+    w = tape.Variable(2.0)
+    y = jax.jit(lambda w: w * w)(w)
+    with tape.no_grad():
+        assert float(w * y) == 8
+    (w * y.detach()).backward()
+    assert float(w.grad) == 4
+    (w * tape.constant(y.value)).backward()
+    assert float(w.grad) == 8
+    leaf = tape.Variable(1.0)
+    leaf.value = y
+    (leaf * leaf).backward()
+    assert float(leaf.grad) == 8
+    leaf.grad = y
+    assert float(leaf.grad) == 4
+    made = jax.jit(lambda key: tape.Variable(jax.random.normal(key)))(jax.random.key(0)).requires_grad_()
+    (made * 3).backward()
+    assert float(made.grad) == 3
+
+
 def test_what_a_jax_transformation_computes_of_constants_is_not():
     constant = tape.constant(3.0)
 
