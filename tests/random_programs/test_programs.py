@@ -20,7 +20,7 @@ from tests.random_programs.execution import MismatchError, check, fails_like
 from tests.random_programs.minimal import minimal
 from tests.random_programs.program_strategy import make_program, programs
 
-CI_EXAMPLES = 200
+CI_EXAMPLES = 100
 
 
 @settings(
