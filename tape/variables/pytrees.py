@@ -87,7 +87,8 @@ def _unflatten(static: Any, children: Any) -> Any:
     """Rebuild a Variable in or behind a JAX transformation, or behind a function of ``jax.tree``.
 
     Inside, where the value is a tracer, the flag is kept, so that raw JAX functions refuse it; what comes back out is a constant, which a
-    sweep refuses if gradients would have to flow through it.
+    sweep refuses if gradients would have to flow through it.  Between two transformations it is still a leaf with that flag: a sweep in the
+    outer one ends there, since what goes in and what comes out look alike.
     """
     (value,) = children
     if isinstance(value, Handle):  # the function given to jax.tree.map returned it
