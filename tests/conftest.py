@@ -10,11 +10,17 @@ from hypothesis import settings
 
 import tape
 from tape.recording import trie
+from tests import idle
 
 settings.register_profile("dev", max_examples=25, deadline=None)
 settings.register_profile("ci", max_examples=100, derandomize=True, print_blob=True, deadline=None)
 settings.register_profile("nightly", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+def pytest_runtest_setup():
+    """Begin each test with an idle background, whatever the test before left to compile."""
+    idle.settle()
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ import tape.numpy as tnp
 from tape.programs import retention
 from tape.recording import segment
 from tape.sweeps import sweep
+from tests import idle
 from tests.cube import Cube
 
 A = np.array([[0.5, -0.3], [0.1, 0.4]], np.float32)
@@ -245,6 +246,8 @@ def resident():
 
 
 def state():
+    """What is alive in this process when the background is idle."""
+    idle.settle()
     stats = tape.stats()
     return {"arrays": len(jax.live_arrays()), "entries": stats.live_entries, "bytes": stats.live_bytes, "segments": len(stats.segments)}
 
@@ -270,7 +273,7 @@ def growth(step, times):
         for _ in range(times):
             step()
             W.zero_grad()
-        more, after = len(gc.get_objects()) - objects, state()
+        after, more = state(), len(gc.get_objects()) - objects
         return more, gc.collect(), before, after
 
 

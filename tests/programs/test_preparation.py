@@ -14,6 +14,7 @@ import tape.random
 from benchmarks.compiles import watching
 from tape.errors import ExecutionError
 from tape.programs import background, preparation
+from tests import idle
 
 WIDTHS = iter(range(101, 200))  # a width that no other test uses has kernels that never ran
 
@@ -43,9 +44,7 @@ def submitted(monkeypatch):
     """The jobs given to the background, from here on: what any width needs is there, and what other tests left to compile is compiled."""
     x, w = uncommitted()
     loss(x, w).backward()
-    idle = threading.Event()
-    background.submit(idle.set)
-    assert idle.wait(60)
+    idle.settle()
     jobs = []
     submit = background.submit
 
