@@ -17,7 +17,7 @@ import interop.optax
 import tape
 import tape.numpy as tnp
 from tape.programs import retention
-from tape.recording import segment
+from tape.recording import segment, trie
 from tape.sweeps import sweep
 from tests import idle
 from tests.cube import Cube
@@ -231,7 +231,9 @@ STEPS = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_collections():
-    """What is there already is not gone through again."""
+    """What is there already is not gone through again, and no structure is dropped in the middle of counting."""
+    trie._ROOTS.clear()
+    trie._count = 0
     gc.collect()
     gc.freeze()
     yield

@@ -32,7 +32,10 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
         if inner is not v and LOCAL.forward is not None:
             LOCAL.forward.stands(v._cell, inner._cell)
         slots.append(place_in(segment, inner))
-    child = first_meeting(segment, op, (op, *slots))
+    key = (op, *slots)
+    child = segment.state.next.get(key)
+    if child is None:
+        child = first_meeting(segment, op, key)
     segment.state = child
     values = {p.slot: c[0] for p, c in zip([s.place for s in child.path() if s.kernel is None and s.place], segment.leaves, strict=True)}
     operands = [values[s] for s in slots]

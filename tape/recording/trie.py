@@ -300,10 +300,12 @@ def link(parent: State, key: Hashable, child: Any) -> Any:
     global _count  # noqa: PLW0603 - one trie for the process
     if not parent.known:
         return child
-    _count += 1
     if parent.next is _NOWHERE:
         holding(_LOCK, _open_edges, parent)
-    return parent.next.setdefault(key, child)
+    found = parent.next.setdefault(key, child)
+    if found is child:
+        _count += 1
+    return found
 
 
 def _open_edges(parent: State) -> None:

@@ -112,3 +112,21 @@ def test_kernels_of_ever_new_shapes_are_dropped(monkeypatch):
         assert tape.recording.record.record(op, (tape.Variable(np.ones(n)),)).shape == (n,)
     assert len(op._kernels) <= 8
     assert len(op._by_kinds) <= 8
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("mode", [tape.eager, tape.enable_grad])
+def test_a_step_that_repeats_adds_no_states(mode):
+    x = tape.Variable(A)
+
+    def run():
+        with mode():
+            y = tnp.sin(x) * tnp.tanh(x)
+            (tape.gradients(y.sum(), x, create_graph=True) ** 2).sum().backward()
+
+    for _ in range(3):
+        run()
+    count = trie._count
+    for _ in range(10):
+        run()
+    assert trie._count == count
