@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -29,6 +30,7 @@ from jax.interpreters import ad, batching, mlir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from types import CodeType
 
 __all__ = [
     "CALL_JAXPR_PARAMS",
@@ -61,6 +63,7 @@ __all__ = [
     "eval_jaxpr",
     "float0",
     "from_host",
+    "hands_over",
     "hoist",
     "in_trace",
     "jaxpr_as_fun",
@@ -79,7 +82,14 @@ __all__ = [
     "within",
 ]
 
+# The files whose functions take trees apart and put them together.
 TREE_FILES = frozenset(f.__code__.co_filename for f in (jax.tree.leaves, jax.tree_util.tree_leaves, jax.flatten_util.ravel_pytree))
+
+
+def hands_over(code: CodeType) -> bool:
+    """Tell whether JAX's ``code`` puts a tree together for a function that it traces, rather than for whoever called JAX."""
+    name = code.co_name
+    return Path(code.co_filename).parent.name == "interpreters" or "flatten_" in name or name == "f_wrapped"
 
 
 CONCRETE_ERRORS = (

@@ -264,7 +264,6 @@ class _Local(threading.local):
         self.mode = RECORD
         self.eager = False  # no segment is pending then
         self.writing = False  # a sweep is being written
-        self.differentiating: Any = None  # while a function runs whose derivative is taken: the JAX trace in which that was called, or True
         self.lifting: str | None = None  # the raw JAX function that is being traced
         self.reads: list[tuple[Any, Cell]] = []  # the constant Variables that it read so far, with their cells
         self.captures: Any = None  # the callable of the tape that is being traced

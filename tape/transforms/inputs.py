@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import jaxapi
 from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError
 from tape.modes import enable_grad
 from tape.ops.kernel import Op
@@ -17,14 +15,14 @@ from tape.ops.kinds import Place, kind_of, why_unrecorded
 from tape.ops.pullback import differentiable
 from tape.programs.program import look
 from tape.recording import boundary, record
-from tape.recording.segment import LOCAL, Handle, LeafNode, in_mode, made_at
+from tape.recording.segment import Handle, LeafNode, in_mode, made_at
 from tape.recording.trie import SWEEP
 from tape.sweeps.plan import behind
 from tape.sweeps.sweep import target_of
 from tape.variables.methods import detach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["Call", "check_recorded", "flatten", "positions"]
 
@@ -34,17 +32,6 @@ _ALIAS = Op("alias", lambda x: x)
 def flatten(tree: Any) -> tuple[list[Any], Any]:
     """Flatten a pytree; Variables are leaves."""
     return jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, Handle))
-
-
-@contextlib.contextmanager
-def _differentiating() -> Iterator[None]:
-    """While a function runs whose derivative is taken: ``jax.tree`` hands it Variables, not their values."""
-    trace = jaxapi.current_trace()
-    old, LOCAL.differentiating = LOCAL.differentiating, True if trace is None else trace
-    try:
-        yield
-    finally:
-        LOCAL.differentiating = old
 
 
 def positions(name: str, argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
@@ -97,8 +84,7 @@ class Call:
             rest = set(chosen)
             filled = [a if i in rest else jax.tree.map(_constant, a, is_leaf=lambda x: isinstance(x, Handle)) for i, a in enumerate(filled)]
             options = {k: jax.tree.map(_constant, v, is_leaf=lambda x: isinstance(x, Handle)) for k, v in kwargs.items()}
-            with _differentiating():
-                result = fun(*filled, **options)
+            result = fun(*filled, **options)
         self.aux: Any = None
         if has_aux:
             if not (isinstance(result, (tuple, list)) and len(result) == 2):

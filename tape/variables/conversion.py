@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape.errors import ConcretizationError, LostGradientError, TapeError, TapeTypeError, wrap
+from tape.errors import ConcretizationError, LostGradientError, TapeError, TapeRuntimeError, TapeTypeError, wrap
 from tape.programs.program import look
 from tape.recording import boundary
 from tape.sweeps.seeds import describe
@@ -29,6 +29,7 @@ class Convertible(methods.ArrayMethods):
     """The part of a Variable that turns it into something else."""
 
     __slots__ = ()
+    _of_tree = False  # whether a function of jax.tree handed it out
 
     def __getattr__(self, name: str) -> Any:  # for what is found nowhere else
         raise absent.missing(self, name)
@@ -163,19 +164,32 @@ class Convertible(methods.ArrayMethods):
     def __jax_array__(self) -> Callable[[], Any]:
         # JAX's binary operators convert an operand that has this attribute, and otherwise leave it to the operand's reflected method, which
         # records. Should JAX rename them, `jax_array * v` raises below for a Variable that requires grad; it never loses its gradient.
-        if sys._getframe(1).f_code.co_name.startswith(("_operator_", "deferring_binary_op")):
+        asking = sys._getframe(1).f_code.co_name
+        if asking.startswith(("_operator_", "deferring_binary_op")):
             raise AttributeError
+        if self._of_tree and asking in {"shaped_abstractify", "typeof", "bind"} and (lost := self._raw_jax()) is not None:
+            raise TapeRuntimeError(lost)  # JAX takes a TypeError for its own, and would say in its own words that it does not know the type
         return self._refuse_or_look
 
     def _refuse_or_look(self) -> Any:
-        if self._place.kind.requires_grad:
-            msg = (
-                f"a Variable that requires grad ({describe(self)}) met a raw JAX function, which would lose its gradient; use "
-                "the function's counterpart in tape.numpy, tape.lax or tape.nn, wrap yours with interop.lift, or pass .detach() or .value"
-            )
-            raise LostGradientError(msg)
+        lost = self._raw_jax()
+        if lost is not None:
+            raise LostGradientError(lost)
         boundary.taking(self)
         return as_array(look(self))
+
+    def _raw_jax(self) -> str | None:
+        """Say what a raw JAX function would lose of this Variable."""
+        kind = self._place.kind
+        if kind.requires_grad:
+            leaf = "; a function of jax.tree handed it out, and hands out arrays under tape.no_grad()" if self._of_tree else ""
+            return (
+                f"a Variable that requires grad ({describe(self)}) met a raw JAX function, which would lose its gradient; use "
+                f"the function's counterpart in tape.numpy, tape.lax or tape.nn, wrap yours with interop.lift, or pass .detach() or .value{leaf}"
+            )
+        if kind.unrecorded == boundary.CUT and boundary.is_traced(self):
+            return f"a Variable ({describe(self)}) met a raw JAX function, which would lose its gradient: {boundary.CUT}"
+        return None
 
     def __dlpack__(self, **options: Any) -> Any:
         return np.asarray(self).__dlpack__(**options) if self._place.kind.requires_grad else as_array(look(self)).__dlpack__(**options)

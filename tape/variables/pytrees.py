@@ -33,10 +33,10 @@ _classes: dict[str, type[Handle]] = {}
 class _Told:
     """What is known of a Variable that the user's code took apart by ``jax.tree``: equal for all, so that trees of Variables match."""
 
-    __slots__ = ("name", "requires_grad")
+    __slots__ = ("cut", "name")
 
-    def __init__(self, *, requires_grad: bool, name: str | None) -> None:
-        self.requires_grad = requires_grad
+    def __init__(self, *, cut: bool, name: str | None) -> None:
+        self.cut = cut
         self.name = name
 
     def __eq__(self, other: object) -> bool:
@@ -49,19 +49,24 @@ class _Told:
 def register(variable_type: type[Handle]) -> None:
     """Tell JAX how Variables are taken apart and put together."""
     _classes["variable"] = variable_type
-    _classes["leaf"] = type(variable_type.__name__, (variable_type,), {"__slots__": ()})  # JAX takes only the registered type apart
+    # JAX takes only the registered type apart, so that this one stays whole.
+    _classes["leaf"] = type(variable_type.__name__, (variable_type,), {"__slots__": (), "_of_tree": True})
     jax.tree_util.register_pytree_node(variable_type, _flatten, _unflatten)
 
 
 def _flatten(variable: Any) -> tuple[tuple[Any, ...], Any]:
+    kind = variable._place.kind
+    cut = kind.unrecorded == boundary.CUT
+    flows = kind.requires_grad or (cut and boundary.is_traced(variable))  # another transformation does not heal what one has cut
     if not _asked_by_tree_function():
         boundary.taking(variable)
-        return (look(variable),), (variable.requires_grad, variable.name)
-    told = _Told(requires_grad=variable.requires_grad, name=variable.name)
-    if LOCAL.differentiating is not None and variable.requires_grad:
-        # What a differentiated function computes of an array would have no derivative.
+        return (look(variable),), (flows, variable.name)
+    told = _Told(cut=cut, name=variable.name)
+    if LOCAL.mode == RECORD and flows:  # what is computed of an array would have no derivative
         made = record.record(_ALIAS, (variable,))
         made.__class__ = _classes["leaf"]
+        if told.name is not None:
+            made.name = told.name
         return (made,), told
     boundary.taking(variable)
     return (look(variable),), told
@@ -86,45 +91,48 @@ def _caller(frame: FrameType | None) -> FrameType | None:
 def _unflatten(static: Any, children: Any) -> Any:
     """Rebuild a Variable in or behind a JAX transformation, or behind a function of ``jax.tree``.
 
-    Inside, where the value is a tracer, the flag is kept, so that raw JAX functions refuse it; what comes back out is a constant, which a
-    sweep refuses if gradients would have to flow through it.  Between two transformations it is still a leaf with that flag: a sweep in the
-    outer one ends there, since what goes in and what comes out look alike.
+    What JAX hands to a function that it traces keeps its flag, so that raw JAX functions refuse it.  What comes out of a transformation,
+    also into the trace of another one, is a constant: a sweep of the tape refuses it if gradients would have to flow through it.
     """
     (value,) = children
-    if isinstance(value, Handle):  # the function given to jax.tree.map returned it
-        if type(value) is _classes["leaf"]:
-            value.__class__ = _classes["variable"]
-        return value
-    told = isinstance(static, _Told)
-    if told:
+    if isinstance(value, Handle):
+        return _given(static, value)
+    if isinstance(static, _Told):
         if isinstance(value, (np.ndarray, np.generic)):
             value = jnp.asarray(value)
         if not isinstance(value, jax.Array):
             return value
-        static = (static.requires_grad, static.name)
-    requires_grad, name = static
-    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
-        made = handle(None, Place(-1, kind_of(_OPAQUE)), [value])  # a placeholder of some tree function
+        made = record.leaf(value, unrecorded=boundary.CUT if static.cut and differentiable(value) else boundary.brought(value))
+        name = static.name
     else:
-        aval = jax.typeof(value) if isinstance(value, jax.Array) else jax.core.ShapedArray(value.shape, value.dtype)
-        able = requires_grad and differentiable(aval)
-        behind = able and not told and _outside(value) and not _entering()
-        keeps = able and not behind and (isinstance(value, jax.core.Tracer) or _entering())
-        cut = boundary.CUT if behind and LOCAL.mode == RECORD else boundary.brought(aval)
-        made = handle(None, Place(-1, kind_of(aval, requires_grad=keeps, unrecorded=not keeps and cut)), [value])
+        flows, name = static
+        made = _passed(value, flows=flows)
     if name is not None:
         made.name = name
     return made
 
 
-def _outside(value: Any) -> bool:
-    """Tell whether a value came out of every transformation, or of every one that the function called which is being differentiated."""
-    if LOCAL.differentiating is None:
-        return not isinstance(value, jax.core.Tracer)
-    return LOCAL.differentiating is jaxapi.current_trace()  # what runs is again what ran when that function was called
+def _given(static: Any, variable: Any) -> Any:
+    """Return the Variable that a function given to ``jax.tree.map`` returned, with the name of the one that it was called with."""
+    if type(variable) is _classes["leaf"]:
+        variable.__class__ = _classes["variable"]
+    if isinstance(static, _Told) and static.name is not None and variable._segment is not None and variable.name is None:
+        variable.name = static.name
+    return variable
+
+
+def _passed(value: Any, *, flows: bool) -> Any:
+    """Return the Variable that JAX passes on; ``flows`` tells whether a gradient should flow through it."""
+    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+        return handle(None, Place(-1, kind_of(_OPAQUE)), [value])  # a placeholder of some tree function
+    aval = jax.typeof(value) if isinstance(value, jax.Array) else jax.core.ShapedArray(value.shape, value.dtype)
+    flows = flows and differentiable(aval)
+    keeps = flows and _entering()
+    cut = boundary.CUT if flows and LOCAL.mode == RECORD else boundary.brought(aval)
+    return handle(None, Place(-1, kind_of(aval, requires_grad=keeps, unrecorded=not keeps and cut)), [value])
 
 
 def _entering() -> bool:
-    """Tell whether JAX hands an argument to a function with rules of its own that runs on values, without being traced."""
-    caller = _caller(sys._getframe(2))
-    return caller is not None and "flatten_fun" in caller.f_code.co_name
+    """Tell whether JAX hands an argument to the user's function, rather than a result to whoever called JAX."""
+    caller = _caller(sys._getframe(3))
+    return caller is not None and jaxapi.hands_over(caller.f_code)
