@@ -13,7 +13,7 @@ from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen
 from tape.errors import SeedError, TapeTypeError, TapeValueError
 from tape.programs.program import look, run_pending
 from tape.recording import record
-from tape.recording.segment import LOCAL, Handle, extra_of, set_mode
+from tape.recording.segment import LOCAL, Handle, extra_of, itself, set_mode
 from tape.recording.trie import CONSTANT
 from tape.sweeps.seeds import describe
 from tape.variables.conversion import as_array
@@ -72,6 +72,7 @@ class Optimizer:
         if not self._leaves:
             msg = "Optimizer: no parameters were given; pass a pytree of Variables that require grad"
             raise TapeValueError(msg)
+        self._leaves = [itself(p) if isinstance(p, Handle) else p for p in self._leaves]
         seen: set[int] = set()
         for i, p in enumerate(self._leaves):
             if not isinstance(p, Handle):

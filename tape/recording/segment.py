@@ -35,6 +35,7 @@ __all__ = [
     "end_of",
     "extra_of",
     "in_mode",
+    "itself",
     "made_at",
     "no_segment",
     "node_of",
@@ -93,6 +94,12 @@ class Handle:
     _segment: Segment | None
     _place: Place
     _extra: Extra | None
+    _original: Handle | None = None  # for what a function of jax.tree handed out: the Variable that it stands for
+
+
+def itself(variable: Handle) -> Handle:
+    """Return the Variable that somebody means who gives this one to have its state read or set."""
+    return variable if variable._original is None else variable._original
 
 
 _EXTRAS = threading.Lock()

@@ -21,7 +21,7 @@ from tape.jaxapi import X64
 from tape.ops.kernel import Op
 from tape.ops.kinds import why_unrecorded
 from tape.recording import boundary, record
-from tape.recording.segment import Handle, made_at
+from tape.recording.segment import Handle, itself, made_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ def describe(variable: Any) -> str:
 def variables(function: str, argument: str, given: Any) -> list[Any]:
     """Return the Variables of an argument that takes one or a sequence."""
     if isinstance(given, Handle):
-        return [given]
+        return [itself(given)]
     if isinstance(given, (jax.Array, np.ndarray, str, bytes)) or not hasattr(given, "__iter__"):
         msg = f"{function}: {argument} must be a tape.Variable or a sequence of them, got {type(given).__name__}"
         raise TapeTypeError(msg)
@@ -56,7 +56,7 @@ def variables(function: str, argument: str, given: Any) -> list[Any]:
         if not isinstance(v, Handle):
             msg = f"{function}: {argument}[{i}] must be a tape.Variable, got {type(v).__name__}"
             raise TapeTypeError(msg)
-    return listed
+    return [itself(v) for v in listed]
 
 
 def require_grad(function: str, argument: str, variable: Any) -> None:

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
-from tape.ops.kernel import Op
 from tape.ops.kinds import Place, kind_of
 from tape.ops.pullback import differentiable
 from tape.programs.program import look
 from tape.recording import boundary, record
 from tape.recording.record import handle
-from tape.recording.segment import LOCAL, Handle
+from tape.recording.segment import LOCAL, Handle, itself
 from tape.recording.trie import RECORD
+from tape.variables import handed
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _OPAQUE = jax.core.ShapedArray((), np.dtype(bool))
-_ALIAS = Op("alias", lambda x: x)
 _OURS = {"jax", "tape", "interop"}
 _classes: dict[str, type[Handle]] = {}
 
@@ -48,9 +47,7 @@ class _Told:
 
 def register(variable_type: type[Handle]) -> None:
     """Tell JAX how Variables are taken apart and put together."""
-    _classes["variable"] = variable_type
-    # JAX takes only the registered type apart, so that this one stays whole.
-    _classes["leaf"] = type(variable_type.__name__, (variable_type,), {"__slots__": (), "_of_tree": True})
+    _classes["handed"] = handed.handed_type(variable_type)
     jax.tree_util.register_pytree_node(variable_type, _flatten, _unflatten)
 
 
@@ -63,11 +60,7 @@ def _flatten(variable: Any) -> tuple[tuple[Any, ...], Any]:
         return (look(variable),), (flows, variable.name)
     told = _Told(cut=cut, name=variable.name)
     if LOCAL.mode == RECORD and flows:  # what is computed of an array would have no derivative
-        made = record.record(_ALIAS, (variable,))
-        made.__class__ = _classes["leaf"]
-        if told.name is not None:
-            made.name = told.name
-        return (made,), told
+        return (handed.hand_out(_classes["handed"], variable),), told
     boundary.taking(variable)
     return (look(variable),), told
 
@@ -96,7 +89,7 @@ def _unflatten(static: Any, children: Any) -> Any:
     """
     (value,) = children
     if isinstance(value, Handle):
-        return _given(static, value)
+        return itself(value)  # the function given to jax.tree.map returned it
     if isinstance(static, _Told):
         if isinstance(value, (np.ndarray, np.generic)):
             value = jnp.asarray(value)
@@ -110,15 +103,6 @@ def _unflatten(static: Any, children: Any) -> Any:
     if name is not None:
         made.name = name
     return made
-
-
-def _given(static: Any, variable: Any) -> Any:
-    """Return the Variable that a function given to ``jax.tree.map`` returned, with the name of the one that it was called with."""
-    if type(variable) is _classes["leaf"]:
-        variable.__class__ = _classes["variable"]
-    if isinstance(static, _Told) and static.name is not None and variable._segment is not None and variable.name is None:
-        variable.name = static.name
-    return variable
 
 
 def _passed(value: Any, *, flows: bool) -> Any:
