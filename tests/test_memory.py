@@ -198,6 +198,11 @@ def eager():
         maml()
 
 
+def trees():
+    leaves = jax.tree.leaves({"w": W})
+    (loss(leaves[0]) + jax.tree.map(loss, [W])[0]).backward()
+
+
 def looked_at_and_dropped():
     y = loss(W)
     float(y)
@@ -225,6 +230,7 @@ STEPS = [
     compiled_training,
     loss_scaling,
     eager,
+    trees,
     looked_at_and_dropped,
 ]
 

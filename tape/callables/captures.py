@@ -20,7 +20,7 @@ from tape.errors import LeakedTracerError, TapeRuntimeError
 from tape.jaxapi import Tracer, trace
 from tape.recording import record
 from tape.recording.record import handle
-from tape.recording.segment import LOCAL, Cell, Extra, no_segment
+from tape.recording.segment import LOCAL, Cell, Extra, itself, no_segment
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ class Captures:
 
     def inside(self, variable: Any) -> Any:
         """Return the Variable as this trace knows it: one of its own as it is, for a captured one its stand-in."""
+        variable = itself(variable)
         cell = variable._cell
         key = id(cell)
         if key in self._own or key in self._standing or type(cell[0]) in _PYTHON_SCALARS:

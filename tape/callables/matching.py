@@ -63,7 +63,7 @@ def latest(args: tuple[Any, ...], kwargs: dict[str, Any], static: Collection[int
 def _pattern(x: Any) -> _Pattern | None:
     kind = type(x)
     if isinstance(x, Handle):
-        return (_VARIABLE, kind, x._place.kind)
+        return (_VARIABLE, kind, x._place.kind) if x._original is None else None
     if isinstance(x, jax.Array):
         return (_ARRAY, kind, x.aval)
     if isinstance(x, np.ndarray):

@@ -12,7 +12,7 @@ import types
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tape.recording.segment import Handle
+from tape.recording.segment import Handle, itself
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -136,8 +136,9 @@ def reach(callables: Sequence[Any]) -> Reach:
         edge = queue.popleft()
         value = edge.content
         if isinstance(value, Handle):
-            found.variables.setdefault(id(value), (value, edge.path))
-            found.edges.setdefault(id(value), []).append(edge)
+            variable = itself(value)
+            found.variables.setdefault(id(variable), (variable, edge.path))
+            found.edges.setdefault(id(variable), []).append(edge)
             continue
         if isinstance(value, (type, types.ModuleType, str, bytes, int, float)) or value is None:
             continue

@@ -130,7 +130,7 @@ def node_of(variable: Handle) -> LeafNode:
 
 def _made_node(extra: Extra, variable: Handle) -> LeafNode:
     if extra.node is None:
-        extra.node = LeafNode(variable)
+        extra.node = LeafNode(itself(variable))
     return extra.node
 
 

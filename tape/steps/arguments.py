@@ -11,7 +11,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.errors import TapeTypeError, TapeValueError
-from tape.recording.segment import Handle
+from tape.recording.segment import Handle, itself
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -127,7 +127,7 @@ class Parameters:
                     "static_argnums or static_argnames (it must be hashable then), or let the function close over it"
                 )
                 raise TapeTypeError(msg)
-        return Call(leaves, tree, tuple(statics), len(args), donated)
+        return Call([itself(x) if isinstance(x, Handle) else x for x in leaves], tree, tuple(statics), len(args), donated)
 
     def _donated(self, dynamic: tuple[Any, ...], kwargs: dict[str, Any], args: tuple[Any, ...]) -> frozenset[int]:
         """Return which leaves belong to donated arguments."""

@@ -16,7 +16,7 @@ from tape.errors import TapeRuntimeError
 from tape.jaxapi import Tracer
 from tape.recording import boundary, record
 from tape.recording.record import handle
-from tape.recording.segment import LOCAL, Cell, Extra, Handle, LeafNode, no_segment, outside
+from tape.recording.segment import LOCAL, Cell, Extra, Handle, LeafNode, itself, no_segment, outside
 from tape.recording.trie import user_line
 from tape.sweeps.handles import take_away
 
@@ -96,6 +96,7 @@ class Effects(Captures):
 
     def inside(self, variable: Any) -> Any:
         """Return the Variable as this trace knows it: one of its own as it is, for another one its stand-in, a leaf."""
+        variable = itself(variable)
         cell = variable._cell
         value = cell[0]
         if isinstance(value, Tracer) or type(value) in _PYTHON_SCALARS:

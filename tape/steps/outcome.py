@@ -14,7 +14,7 @@ from tape.callables.reach import MISSING, Holder, spelled
 from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, UnrecordedGradientError
 from tape.jaxapi import Tracer
 from tape.ops.kinds import Kind, Place, kind_of, why_unrecorded
-from tape.recording.segment import Handle, LeafNode, Segment, made_at, outside
+from tape.recording.segment import Handle, LeafNode, Segment, itself, made_at, outside
 from tape.recording.trie import RECORD, State
 from tape.variables.conversion import as_array
 
@@ -191,7 +191,7 @@ class Outcome:
 
     def _leaf(self, x: Any) -> tuple[int, Any]:
         if isinstance(x, Handle):
-            return self._variable(x)
+            return self._variable(itself(x))
         if isinstance(x, jax.Array):
             return (ARRAY, self.value(x))
         return (PLAIN, x)

@@ -114,6 +114,7 @@ def test_what_a_tree_function_hands_out_of_a_result_stands_for_it():
     del leaf
     (y * y).sum().backward(retain_graph=True)
     np.testing.assert_allclose(y.grad.value, 6 * x.value)
+    y = x * 3
     (leaf,) = jax.tree.leaves([y])
     leaf[0] = 5.0
     np.testing.assert_allclose(y.value, [5.0, 6.0])
@@ -142,19 +143,25 @@ def test_a_step_over_the_leaves_of_a_tree():
             p.value = p.value - 0.25 * p.grad.value
             p.zero_grad()
 
-    parameters, held = variables(), variables()
+    parameters, held, given, closed = variables(), variables(), variables(), variables()
     compiled = tape.jit(lambda: plain(held))
+    before = jax.tree.leaves(closed)
+    over_leaves = tape.jit(plain)
+    closing = tape.jit(lambda: plain(before))
     optimized = variables()
     optimizer = interop.optax.Optimizer(jax.tree.leaves(optimized), optax.sgd(0.25))
     for n in range(1, 5):
         plain(parameters)
         compiled()
+        over_leaves(jax.tree.leaves(given))
+        closing()
         decay(optimized).backward()
         optimizer.step()
         optimizer.zero_grad()
-        for tree in (parameters, held, optimized):
+        for tree in (parameters, held, given, closed, optimized):
             for k, p in tree.items():
                 np.testing.assert_allclose(p.value, RAW[k] / 2**n)
+        np.testing.assert_allclose(before[1].value, RAW["w"] / 2**n)
 
 
 def test_without_recording_tree_functions_hand_out_arrays():
