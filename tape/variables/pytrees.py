@@ -57,7 +57,8 @@ def _flatten(variable: Any) -> tuple[tuple[Any, ...], Any]:
     flows = kind.requires_grad or (cut and boundary.is_traced(variable))  # another transformation does not heal what one has cut
     if not _asked_by_tree_function():
         boundary.taking(variable)
-        return (look(variable),), (flows, variable.name)
+        # JAX keeps what it traced: a result that was computed without recording would stay a constant.
+        return (look(variable),), (flows, flows and LOCAL.mode == RECORD, variable.name)
     told = _Told(cut=cut, name=variable.name)
     if LOCAL.mode == RECORD and flows:  # what is computed of an array would have no derivative
         return (handed.hand_out(_classes["handed"], variable),), told
@@ -98,7 +99,7 @@ def _unflatten(static: Any, children: Any) -> Any:
         made = record.leaf(value, unrecorded=boundary.CUT if static.cut and differentiable(value) else boundary.brought(value))
         name = static.name
     else:
-        flows, name = static
+        flows, _, name = static
         made = _passed(value, flows=flows)
     if name is not None:
         made.name = name

@@ -352,6 +352,19 @@ def test_raw_jax_refuses_in_a_trace_what_came_out_of_another():
                 sweep(lambda w, raw=raw: w + raw(jax.jit(lambda x: x * w)(w)))
 
 
+def test_contract_28_what_ran_first_without_recording_is_cut_later():
+    w, fun = tape.Variable(2.0), jax.jit(lambda w, x: w * x)
+    with tape.no_grad():
+        assert not fun(w, 3.0).requires_grad
+    for _ in range(2):
+        with pytest.raises(tape.errors.UnrecordedGradientError, match="came out of a JAX transformation"):
+            (w + fun(w, 3.0)).backward()
+    with tape.no_grad():
+        y = fun(w, 3.0)
+    (w * y).backward()  # a constant, as everything computed there
+    np.testing.assert_allclose(w.grad.value, 6.0)
+
+
 def test_contract_28_what_a_transformation_cut_stays_cut_in_a_tree_function():
     w = tape.Variable(2.0)
     (mapped,) = jax.tree.map(lambda y: y * 1, [jax.jit(lambda x: x * 2)(w)])
