@@ -29,7 +29,6 @@ class Convertible(methods.ArrayMethods):
     """The part of a Variable that turns it into something else."""
 
     __slots__ = ()
-    _of_tree = False  # whether a function of jax.tree handed it out
 
     def __getattr__(self, name: str) -> Any:  # for what is found nowhere else
         raise absent.missing(self, name)
@@ -167,7 +166,7 @@ class Convertible(methods.ArrayMethods):
         asking = sys._getframe(1).f_code.co_name
         if asking.startswith(("_operator_", "deferring_binary_op")):
             raise AttributeError
-        if self._of_tree and asking in {"shaped_abstractify", "typeof", "bind"} and (lost := self._raw_jax()) is not None:
+        if self._original is not None and asking in {"shaped_abstractify", "typeof", "bind"} and (lost := self._raw_jax()) is not None:
             raise TapeRuntimeError(lost)  # JAX takes a TypeError for its own, and would say in its own words that it does not know the type
         return self._refuse_or_look
 
@@ -182,7 +181,7 @@ class Convertible(methods.ArrayMethods):
         """Say what a raw JAX function would lose of this Variable."""
         kind = self._place.kind
         if kind.requires_grad:
-            leaf = "; a function of jax.tree handed it out, and hands out arrays under tape.no_grad()" if self._of_tree else ""
+            leaf = "; a function of jax.tree handed it out, and hands out arrays under tape.no_grad()" if self._original is not None else ""
             return (
                 f"a Variable that requires grad ({describe(self)}) met a raw JAX function, which would lose its gradient; use "
                 f"the function's counterpart in tape.numpy, tape.lax or tape.nn, wrap yours with interop.lift, or pass .detach() or .value{leaf}"

@@ -27,7 +27,7 @@ _METHODS = (
 
 def handed_type(variable_type: type[Handle]) -> type[Handle]:
     """Make the type of what is handed out: JAX takes only the registered type apart, so that these stay whole."""
-    members: dict[str, Any] = {"__slots__": ("_original",), "__module__": variable_type.__module__, "_of_tree": True}
+    members: dict[str, Any] = {"__slots__": ("_original",), "__module__": variable_type.__module__}
     members |= {name: _forwarded(name, variable_type) for name in (*_SLOTS, "value", "grad")}
     members |= {name: _method(name) for name in _METHODS}
     return type(variable_type.__name__, (variable_type,), members)
