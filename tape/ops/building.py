@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape.jaxapi import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, call, no_origin
+from tape.rules import parameters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,9 +39,9 @@ class JaxprBuilder:
         return found[0]
 
     def equation(self, eqn: JaxprEqn, params: dict[str, Any], inputs: Sequence[Any], avals: Sequence[Any]) -> list[Any]:
-        """Add an equation like ``eqn`` with other parameters, on the given inputs; return its results, of the given avals."""
+        """Add an equation like ``eqn`` with other parameters (as rules may assume them), on the given inputs; return its results, of the given avals."""
         made = [Var(aval) for aval in avals]
-        self._eqns.append(eqn.replace(invars=list(inputs), outvars=made, params=params))
+        self._eqns.append(eqn.replace(invars=list(inputs), outvars=made, params=parameters.native(eqn.primitive, params)))
         return made
 
     def inline(self, closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tape import jaxapi
+from tape.rules import parameters
 
 if TYPE_CHECKING:
     from tape.jaxapi import ClosedJaxpr, JaxprEqn, Primitive
@@ -32,7 +33,7 @@ class Line:
 
     def __init__(self, eqn: JaxprEqn, inputs: tuple[int | Constant, ...], outputs: tuple[int, ...]) -> None:
         self.primitive: Primitive = eqn.primitive
-        self.params: dict[str, Any] = eqn.params
+        self.params: dict[str, Any] = parameters.assumed(eqn.primitive, eqn.params)
         self.eqn = eqn
         self.inputs = inputs
         self.outputs = outputs

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tape import jaxapi
 from tape.jaxapi import ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from tape.rules import parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -102,12 +103,14 @@ def _reached(jaxpr: Jaxpr, used: Sequence[bool]) -> set[Any]:
 def _replaced(eqn: JaxprEqn, read: Sequence[bool], used: Sequence[bool], params: dict[str, Any]) -> JaxprEqn:
     """Return an equation with some of its inputs and outputs."""
     make: Any = eqn
+    params = parameters.native(eqn.primitive, params)
     return make.replace(invars=_chosen(eqn.invars, read), outvars=_chosen(eqn.outvars, used), params=params)  # type: ignore[no-any-return]
 
 
 def _scan(eqn: JaxprEqn, used: list[bool]) -> JaxprEqn:
     """Drop from a loop the stacked outputs that nothing reads, and the carries that feed nothing else."""
-    body, n_consts, n_carry = (eqn.params[k] for k in ("jaxpr", "num_consts", "num_carry"))
+    given = parameters.assumed(eqn.primitive, eqn.params)
+    body, n_consts, n_carry = (given[k] for k in ("jaxpr", "num_consts", "num_carry"))
     first_x = n_consts + n_carry
     carried = list(used[:n_carry])
     while True:
@@ -118,9 +121,7 @@ def _scan(eqn: JaxprEqn, used: list[bool]) -> JaxprEqn:
         carried = grown
     smaller, read = _pruned(body, [*carried, *used[n_carry:]])
     kept = [*read[:n_consts], *carried, *read[first_x:]]
-    params = {**eqn.params, "jaxpr": _with_inputs(smaller, kept), "num_consts": sum(read[:n_consts]), "num_carry": sum(carried)}
-    if "linear" in params:  # older releases
-        params["linear"] = tuple(_chosen(params["linear"], kept))
+    params = {**given, "jaxpr": _with_inputs(smaller, kept), "num_consts": sum(read[:n_consts]), "num_carry": sum(carried)}
     return _replaced(eqn, kept, [*carried, *used[n_carry:]], params)
 
 

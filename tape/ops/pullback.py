@@ -16,7 +16,7 @@ from tape import jaxapi
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError
 from tape.ops import residuals
 from tape.ops.linear import Constant, Line, LineList, flatten
-from tape.rules import registry
+from tape.rules import parameters, registry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,7 @@ _NAME, _REMAT = jaxapi.primitive("name"), jaxapi.primitive("remat")
 
 def evaluate(line: Line, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """Run one line on ``inputs`` and return its outputs."""
-    return jaxapi.bind(line.primitive, line.params, inputs)
+    return parameters.bind(line.primitive, line.params, inputs)
 
 
 def pullback(

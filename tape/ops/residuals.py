@@ -123,7 +123,7 @@ class Keep:
         """Tell whether the results of ``line`` are kept."""
         if self.policies:
             avals = [a.aval for a in line.eqn.invars]
-            return all(jaxapi.saveable(policy(line.primitive, *avals, **line.params)) for policy in self.policies)
+            return all(jaxapi.saveable(policy(line.primitive, *avals, **line.eqn.params)) for policy in self.policies)
         name = str(line.primitive)
         return name in _COSTLY or (self.looped and name in _COSTLY_IN_LOOPS)
 

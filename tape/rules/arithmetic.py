@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape import jaxapi
+from tape.rules import parameters
 from tape.rules.registry import Example, register
 
 _MATRIX = (2, 3)
@@ -25,7 +26,7 @@ register(
     lambda ct, out, x, y, **_: (ct, ct),
     domain=_PAIR,
     source="d(x + y) = dx + dy (the sum that JAX's own transposition writes)",
-    examples=[Example(lambda x, y: jaxapi.bind(cast("Any", jaxapi.primitive("add_jaxvals")), {}, (x, y))[0], (_MATRIX, _MATRIX))],
+    examples=[Example(lambda x, y: parameters.bind(cast("Any", jaxapi.primitive("add_jaxvals")), {}, (x, y))[0], (_MATRIX, _MATRIX))],
     complex=True,
     elementwise=True,
 )

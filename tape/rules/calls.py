@@ -19,6 +19,7 @@ from tape.ops import pullback as sweep
 from tape.ops.linear import flatten
 from tape.ops.pruning import Kept
 from tape.ops.residuals import Keep, exposing, inside
+from tape.rules import parameters
 from tape.rules.registry import Example, register
 
 
@@ -43,7 +44,7 @@ def _applied(name: str, params: dict[str, Any], ins: tuple[Any, ...], chosen: li
         filled = list(ins)
         for i, value in zip(chosen, varying, strict=True):
             filled[i] = value
-        return jaxapi.bind(found, params, filled)
+        return parameters.bind(found, params, filled)
 
     return fun
 

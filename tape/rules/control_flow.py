@@ -16,6 +16,7 @@ from tape.errors import TapeValueError
 from tape.ops import pullback as sweep
 from tape.ops.pruning import prune
 from tape.ops.residuals import Keep, exposing, inside
+from tape.rules import parameters
 from tape.rules.registry import Example, register
 
 
@@ -170,7 +171,7 @@ def _scan(
     if any(num_consts <= i < first_x for i in swept.reads):  # carries that were not kept: run forward once more, keeping them
         params = {"jaxpr": jaxpr, "num_consts": num_consts, "num_carry": num_carry, "length": length, "reverse": reverse, "unroll": unroll}
         params, avals = _augment_scan({**params, **others}, Keep())
-        outputs = jaxapi.bind(jaxapi.primitives.scan_p, params, ins)
+        outputs = parameters.bind(jaxapi.primitives.scan_p, params, ins)
         return _scan((*ct, *(None for _ in avals)), outputs, *ins, **params, wanted=wanted)
 
     moving = present[:num_carry]

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape import jaxapi
+from tape.rules import parameters
 from tape.rules.cotangents import zeros
 from tape.rules.registry import Example, register, zero
 
@@ -22,7 +23,7 @@ _LINE = (-2.0, 2.0)
 def _again(name: str, params: dict[str, Any], *inputs: Any) -> tuple[Any, ...]:
     """Apply the primitive called ``name`` to cotangents, with the parameters that it had in the forward direction."""
     found: Any = jaxapi.primitive(name)
-    return jaxapi.bind(found, params, inputs)
+    return parameters.bind(found, params, inputs)
 
 
 def _inverse(permutation: Sequence[int]) -> list[int]:

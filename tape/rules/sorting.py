@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape import jaxapi
+from tape.rules import parameters
 from tape.rules.registry import Example, register
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def _sort(ct: Sequence[Any], out: Sequence[Any], *ins: Any, dimension: int, **pa
     def permutation() -> Any:
         if not found:
             positions = lax.broadcasted_iota(jnp.int32, ins[0].shape, dimension)
-            found.append(jaxapi.bind(sorting, {"dimension": dimension, **params}, (*ins, positions))[-1])
+            found.append(parameters.bind(sorting, {"dimension": dimension, **params}, (*ins, positions))[-1])
         return found[0]
 
     def back(c: Any, x: Any) -> Callable[[], Any] | None:

@@ -9,6 +9,7 @@ from jax import lax
 
 from tape import jaxapi
 from tape.errors import TapeValueError
+from tape.rules import parameters
 from tape.rules.matrices import adjoint, conjugate, diagonal, dot, identity, on_diagonal
 from tape.rules.registry import Example, register
 
@@ -31,7 +32,7 @@ def _again(name: str, a: Any, params: dict[str, Any]) -> tuple[Any, ...]:
     """Bind the decomposition once more, with other parameters."""
     found = jaxapi.primitive(name)
     assert found is not None
-    return jaxapi.bind(found, params, (a,))
+    return parameters.bind(found, params, (a,))
 
 
 def _eigh(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, **params: Any) -> tuple[Any]:

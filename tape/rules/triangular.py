@@ -10,6 +10,7 @@ from jax import lax
 from tape import jaxapi
 from tape.errors import TapeTypeError
 from tape.ops import pullback as sweep
+from tape.rules import parameters
 from tape.rules.matrices import dot, identity
 from tape.rules.registry import Example, register
 
@@ -63,7 +64,7 @@ def _tridiagonal_solve(ct: Any, out: Any, *ins: Any, **params: Any) -> tuple[Any
     lower, diagonal, upper, _b = ins
     found = jaxapi.primitive("tridiagonal_solve")
     assert found is not None
-    (ct_b,) = jaxapi.bind(found, params, (_shifted(upper, 1), diagonal, _shifted(lower, -1), ct))
+    (ct_b,) = parameters.bind(found, params, (_shifted(upper, 1), diagonal, _shifted(lower, -1), ct))
     rows = jnp.swapaxes(ct_b, -1, -2)
     values = jnp.swapaxes(out, -1, -2)
     return (
@@ -104,7 +105,7 @@ def _linear_solve(
         "jaxprs": jaxprs._replace(**{name: getattr(jaxprs, other) for name, other in turned.items()}),
     }
     operands = [x for name in const_lengths._fields for x in groups[turned[name]]]
-    ct_b = jaxapi.bind(found, transposed, (*operands, *seeds))
+    ct_b = parameters.bind(found, transposed, (*operands, *seeds))
     n = const_lengths.matvec
     ct_matvec: tuple[Any, ...] = (None,) * n
     asked = None if wanted is None else wanted[:n]

@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from tape import jaxapi
+from tape.rules import parameters
 from tape.rules.registry import Example, register
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def _reduce_window_sum(
             "window_dilation": tuple(window_dilation),
         }
         summing: Any = jaxapi.primitive("reduce_window_sum")
-        return jaxapi.bind(summing, params, (ct,))[0]
+        return parameters.bind(summing, params, (ct,))[0]
 
     return (grad,)
 
@@ -116,7 +117,7 @@ def _select_and_gather_add(ct: Any, out: Any, tangents: Any, operand: Any, *, se
 def _bound(name: str, **params: Any) -> Callable[..., Any]:
     """Return the primitive called ``name`` as a function of arrays; its selection has no public wrapper."""
     found: Any = jaxapi.primitive(name)
-    return lambda *args: jaxapi.bind(found, params, args)[0]
+    return lambda *args: parameters.bind(found, params, args)[0]
 
 
 def _windowed(computation: Callable[..., Any], start: float) -> list[Example]:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.rules import parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -75,9 +76,10 @@ def stops_when_near(eqn: Any) -> bool:
 
 def repeats(eqn: Any) -> bool:
     """Tell whether an equation is a loop of a fixed number of turns that does the same thing again and again, as some solvers do."""
-    return bool(eqn.primitive.name == "scan" and eqn.params["num_consts"] + eqn.params["num_carry"] == len(eqn.invars)) and (
-        len(eqn.outvars) == eqn.params["num_carry"]
-    )
+    if eqn.primitive.name != "scan":
+        return False
+    params = parameters.assumed(eqn.primitive, eqn.params)
+    return (params["num_consts"] + params["num_carry"], params["num_carry"]) == (len(eqn.invars), len(eqn.outvars))
 
 
 class Precise:
@@ -136,11 +138,12 @@ class Precise:
             return jaxapi.bind(eqn.primitive, eqn.params, inputs)
         special = _SPECIAL.get(name)
         if special is not None:
+            params = parameters.assumed(eqn.primitive, eqn.params)
             if stops_when_near(eqn):
-                found: Sequence[Any] = _while(self._evaluate, eqn.params, inputs, most=self.most)
-                return _while(self._evaluate, eqn.params, [*inputs[: -len(found)], *found], self.further) if self.further else found
-            found = special(self._evaluate, eqn.params, inputs)
-            return special(self._evaluate, eqn.params, [*inputs[: -len(found)], *found]) if self.twice and repeats(eqn) else found
+                found: Sequence[Any] = _while(self._evaluate, params, inputs, most=self.most)
+                return _while(self._evaluate, params, [*inputs[: -len(found)], *found], self.further) if self.further else found
+            found = special(self._evaluate, params, inputs)
+            return special(self._evaluate, params, [*inputs[: -len(found)], *found]) if self.twice and repeats(eqn) else found
         if not any(word in name for word in _OPAQUE):
             try:
                 return [_widened(x) for x in jaxapi.bind(eqn.primitive, self._params(eqn), inputs)]
