@@ -166,11 +166,11 @@ class Kernel:
         return self._augmented
 
     def exposed(self) -> Kernel:
-        """Return the kernel with every output visible."""
-        if self.visible == len(self.out_avals):
-            return self
+        """Return the kernel with every output visible, and in a list."""
         if self._exposed is None:
-            self._exposed = Kernel(self.name, self.jaxpr, jax.tree.structure([0] * len(self.out_avals)), self.params)
+            flat = jax.tree.structure([0] * len(self.out_avals))
+            there = self.visible == len(self.out_avals) and (self.single or self.tree == flat)
+            self._exposed = self if there else Kernel(self.name, self.jaxpr, flat, self.params)
         return self._exposed
 
     def _augment(self) -> Kernel:
