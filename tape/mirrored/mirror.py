@@ -14,7 +14,7 @@ import numpy as np
 
 from tape import errors, jaxapi
 from tape.errors import ConcretizationError, LostGradientError, TapeError
-from tape.mirrored.roles import Roles, roles_of
+from tape.mirrored.roles import Roles, closes_over_inputs, roles_of
 from tape.ops.kernel import Op, intern_op
 from tape.ops.pullback import differentiable
 from tape.programs.program import look
@@ -48,13 +48,14 @@ def variable(value: Any) -> Any:
 class Application:
     """A function with the template of its arguments: what an op runs."""
 
-    __slots__ = ("fixed", "fun", "keyword", "positional")
+    __slots__ = ("closed", "fixed", "fun", "keyword", "positional")
 
     def __init__(self, fun: Callable[..., Any], positional: tuple[Any, ...], keyword: tuple[Any, ...]) -> None:
         self.fun = fun
         self.positional = positional
         self.keyword = keyword
         self.fixed = False  # whether some results are no arrays
+        self.closed: bool | None = None  # whether its derivative needs the value of an array; None where nobody asked yet
 
     def __call__(self, *arrays: Any) -> Any:
         it = iter(arrays)
@@ -147,6 +148,7 @@ def call(
     """
     roles = roles_of(fun, name)
     error: Exception | None = None
+    without: Any = None  # a result through which no gradient could flow
     met_scalars = True
     for scalars, bake in ((True, None), (False, None), (False, "integers"), (False, "all")):
         if bake is None and scalars != roles.scalars and not met_scalars:
@@ -173,13 +175,18 @@ def call(
             continue
         if op.fun.fixed:  # type: ignore[attr-defined]
             return unfix(result)
+        kinds = tuple([v._place.kind for v in splitter.variables])
+        if closes_over_inputs(op, kinds):
+            if without is None and not (LOCAL.mode and any(k.requires_grad or k.unrecorded for k in kinds)):
+                without = result
+            continue
         if key is not None and bake is None and learn is not None:
             if not scalars and met_scalars:
                 roles.scalars = False
             learn(op, len(splitter.variables))
         return result
     try:
-        return on_values(fun, name, args, kwargs, error)
+        return on_values(fun, name, args, kwargs, error) if without is None else without
     finally:
         error = None  # its traceback refers to this frame: a cycle, which would keep the arguments
 

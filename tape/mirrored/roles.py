@@ -1,4 +1,4 @@
-"""Roles: which parameters of a JAX function take arrays, read off its signature."""
+"""Roles: which parameters of a JAX function take arrays, read off its signature, and off its derivative."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import functools
 import inspect
 from typing import TYPE_CHECKING
 
+from tape import jaxapi
+from tape.errors import LeakedTracerError, RuleError
+from tape.ops.linear import flatten
+from tape.ops.pullback import differentiable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["Roles", "roles_of"]
+    from tape.ops.kernel import Kernel, Op
+    from tape.ops.kinds import Kind
+
+__all__ = ["Roles", "closes_over_inputs", "roles_of"]
 
 # Arguments that stay static although they take arrays: x**2 is another primitive than x**y, and a static roll is a concatenation.
 _STATIC_ARGUMENTS = {("power", 1), ("pow", 1), ("float_power", 1), ("integer_pow", 1), ("roll", 1)}
@@ -60,3 +68,26 @@ def _takes_array(parameter: inspect.Parameter) -> bool:
 def roles_of(fun: Callable[..., Any], name: str) -> Roles:
     """Return the roles of a function's parameters."""
     return Roles(fun, name)
+
+
+_CUSTOM = jaxapi.primitive("custom_jvp_call")
+
+
+def closes_over_inputs(op: Op, kinds: tuple[Kind, ...]) -> bool:
+    """Tell whether an op's derivative needs the value of an input (``nondiff_argnums`` of a ``custom_jvp``), which then must not be one."""
+    known: Any = op.fun
+    if known.closed is None:
+        known.closed = _closes_over_inputs(op.kernel_of(kinds))
+    return bool(known.closed)
+
+
+def _closes_over_inputs(kernel: Kernel) -> bool:
+    if kernel.transient or len(kernel.in_avals) < 2 or all(line.primitive is not _CUSTOM for line in flatten(kernel.jaxpr).lines):
+        return False
+    try:
+        vjp = kernel.vjp(tuple(map(differentiable, kernel.out_avals)), tuple(map(differentiable, kernel.in_avals)))
+    except LeakedTracerError:
+        return True
+    except (RuleError, NotImplementedError, TypeError, ValueError):
+        return False
+    return vjp.kernel is not None and vjp.kernel.transient

@@ -20,7 +20,7 @@ from tape.ops.assembly import line_key, one_line, vjp_of_lines
 from tape.ops.kinds import Kind, Role, kinds_of
 from tape.ops.linear import flatten
 from tape.ops.pruning import prune, trim
-from tape.ops.pullback import activity, differentiable, pullback
+from tape.ops.pullback import activity, check_own, differentiable, pullback
 from tape.ops.residuals import Keep, augment, exposing, inside
 from tape.rules import registry
 
@@ -275,6 +275,8 @@ class Kernel:
         if not targets:
             return Vjp(None, (), ())
         jaxpr, sources = prune(jaxpr)
+        if not self.transient:
+            check_own(self.name, jaxpr)
         passed = jaxapi.passed_on(jaxpr)
         if passed is not None and all(sources[i] >= n_in + n_out for i in passed):
             return Vjp(None, tuple(sources[i] for i in passed), tuple(targets))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape import jaxapi
-from tape.errors import GradientDtypeError, GradientShapeError, RuleError
+from tape.errors import GradientDtypeError, GradientShapeError, LeakedTracerError, RuleError
 from tape.ops import residuals
 from tape.ops.linear import Constant, Line, LineList, flatten
 from tape.rules import parameters, registry
@@ -21,7 +21,7 @@ from tape.rules import parameters, registry
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["activity", "depends", "differentiable", "pullback", "receives", "zeros"]
+__all__ = ["activity", "check_own", "depends", "differentiable", "pullback", "receives", "zeros"]
 
 
 def differentiable(aval: Any) -> bool:
@@ -135,6 +135,18 @@ def pullback(
             if grad is not None and isinstance(source, int):
                 totals[source] = grad if totals[source] is None else lax.add(totals[source], grad)
     return tuple(totals[s] if active[s] else None for s in range(listed.n_inputs))
+
+
+def check_own(name: str, vjp: jaxapi.ClosedJaxpr) -> None:
+    """Check that the VJP of an op that belongs to no JAX transformation holds no value of one: it would be one that is over."""
+    found = next((c for c in vjp.consts if isinstance(c, jaxapi.Tracer)), None)
+    if found is not None and not jaxapi.in_trace():
+        aval = jax.typeof(found)
+        msg = (
+            f"{name}: a jax.custom_jvp function in it has an array (shape {aval.shape}, dtype {aval.dtype}) for an argument in its nondiff_argnums, "
+            "and so has no derivative in a traced function, here as in jax.jit; let the function that you trace close over that argument's value"
+        )
+        raise LeakedTracerError(msg)
 
 
 def activity(listed: LineList, wanted: Sequence[bool] | None) -> list[bool]:
