@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from tape.rules import defvjp, registered, registry
@@ -17,11 +19,21 @@ PASSING_NOTHING = [r for r in RECORDS if not r.domain]
 REALS = ("float16", "bfloat16", "float32", "float64")
 COMPLEXES = ("complex64", "complex128")
 
+
+def _clipping_confuses_jax():
+    """Tell whether this release differentiates an update wrongly whose place was clipped; 0.12 no longer does."""
+    slope = jax.grad(lambda u: (jnp.ones(2).at[jnp.array([9])].max(u, mode="clip") ** 3).sum())
+    second = jax.jvp(slope, (jnp.full(1, 2.0),), (jnp.ones(1),))[1]
+    return not np.allclose(second, 6 * 2.0)
+
+
 # Examples whose derivative JAX gets wrong, by primitive and name: differences are the oracle there, in both orders.
 JAX_IS_WRONG = {
     ("scatter-min", "clipped"): "an update that index clipping moved onto another place gets an infinite cotangent",
     ("scatter-max", "clipped"): "the same, seen in the second order",
 }
+if not _clipping_confuses_jax():
+    JAX_IS_WRONG.clear()
 
 
 # JAX's gradient is traced, and fails when it is compiled: a slice that starts at a negative place.

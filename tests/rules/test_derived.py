@@ -185,12 +185,12 @@ def test_float32_plain_jit_and_vmap(record):
     assert_same(plain, jitted, f"{what}, plain against jit")
 
 
-@each([r for r in DIFFERENTIABLE if any(str(r.primitive) == name for name, _ in JAX_IS_WRONG)])
-def test_jax_is_wrong_where_it_is_not_asked(record):
-    for example in examples_of(record):
-        if (str(record.primitive), example.name) in JAX_IS_WRONG:
-            with jax.enable_x64(True):
-                assert_jax_differs(record, example)
+def test_jax_is_wrong_where_it_is_not_asked():
+    for record in [r for r in DIFFERENTIABLE if any(str(r.primitive) == name for name, _ in JAX_IS_WRONG)]:
+        for example in examples_of(record):
+            if (str(record.primitive), example.name) in JAX_IS_WRONG:
+                with jax.enable_x64(True):
+                    assert_jax_differs(record, example)
 
 
 def assert_jax_differs(record, example):
