@@ -257,6 +257,9 @@ class set_grad_enabled(Mode):  # noqa: N801 - a context manager, named as in PyT
 class no_grad(set_grad_enabled):  # noqa: N801
     """Results are constants: nothing is kept for sweeps, ``requires_grad`` is False.
 
+    Here ``x += y`` and its kin (and ``x[i] = y``) change ``x`` for all who hold it, a leaf that requires grad too: that is how parameters are
+    updated.  Shape and dtype stay, and so do gradient and hooks; what was recorded before keeps the old value.
+
     ``@tape.no_grad()`` holds inside generators and async functions too, and their callers have their own mode while those are suspended.
     A ``with`` statement belongs to its thread: what else runs in it while the body awaits or yields runs in its mode.
 
@@ -266,6 +269,11 @@ class no_grad(set_grad_enabled):  # noqa: N801
         >>> with tape.no_grad():
         ...     print((2 * x).requires_grad)
         False
+        >>> (x * x).backward()
+        >>> with tape.no_grad():
+        ...     x -= 0.25 * x.grad
+        >>> x
+        Variable(0.5, dtype=float32, requires_grad=True)
 
     """
 

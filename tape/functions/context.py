@@ -62,6 +62,8 @@ class Context:
         "needs_input_grad",
     )
 
+    _rebinds_names = True  # ``x += y`` makes a new Variable of an argument, as in any function
+
     def __init__(self, function: Any, needs_input_grad: tuple[bool, ...], avals: tuple[Any, ...], parts: Any) -> None:
         self._function = function
         self._avals = avals  # shapes and dtypes of the array arguments, and how they lie in the arguments

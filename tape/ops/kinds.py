@@ -10,6 +10,7 @@ __all__ = [
     "DIFFERENTIABLE",
     "PLAIN",
     "UNRECORDED",
+    "GivenPlace",
     "Kind",
     "LeafPlace",
     "MadePlace",
@@ -77,7 +78,8 @@ def why_unrecorded(unrecorded: bool | str, made: tuple[str, int] | None = None) 
     at = "" if made is None else f", first at {made[0]}:{made[1]}"
     return (
         f"it is a gradient that was taken without recording{at} (or a value that the forward of a tape.Function computed), so its own derivative "
-        "would be lost; pass create_graph=True where the gradient was taken, or .detach() it to use it as a constant"
+        "would be lost; pass create_graph=True where the gradient was taken, or .detach() it to use it as a constant; a parameter is updated by it "
+        "under `with tape.no_grad(): w -= 0.1 * w.grad`"
     )
 
 
@@ -88,6 +90,7 @@ class Place:
 
     segment: Any = None  # a leaf's value comes from there (LeafPlace)
     made: Any = None  # where in the user's files (MadePlace)
+    given = False  # the leaf is an argument of a function, made for one call of it (GivenPlace)
 
     def __init__(self, slot: int, kind: Kind) -> None:
         self.slot = slot
@@ -102,6 +105,14 @@ class MadePlace(Place):
     def __init__(self, slot: int, kind: Kind, made: tuple[str, int] | int | None) -> None:
         super().__init__(slot, kind)
         self.made = made
+
+
+class GivenPlace(Place):
+    """The place of a leaf that a function is given as an argument, which somebody who calls it has not made: to the function it is a value."""
+
+    __slots__ = ()
+
+    given = True
 
 
 class LeafPlace(Place):

@@ -1,7 +1,7 @@
 """Pending leaves: Variables that become leaves before their values are there.
 
 ``v.detach().requires_grad_()`` makes inputs to differentiate by of results: interpolates of a gradient penalty, the inner parameters of a
-meta-learner.  To look at the value would part the step into two programs.  So the segment gets an entry instead, an identity whose result
+meta-learner; and updates of a leaf (``w -= 0.1 * w.grad`` under ``no_grad``) are some.  To look at the value would part the step into two programs.  So the segment gets an entry instead, an identity whose result
 requires grad whatever it was made of, and at which sweeps end as at any leaf: its cotangent goes to the Variable.
 """
 
@@ -17,15 +17,21 @@ __all__ = ["made_leaf"]
 _LEAF = Op("leaf", lambda x: x)
 
 
-def made_leaf(variable: Handle) -> bool:
+def made_leaf(variable: Handle, result: Handle | None = None) -> bool:
     """Make a pending Variable a leaf that requires grad; return False where somebody has to look at it first.
 
     That is where it does not stand on the segment in which this thread records: another thread's, or that of a JAX transformation.
+
+    Args:
+        variable: what becomes the leaf.  What refers to it as one, a gradient and hooks, stays.
+        result: whose value it gets, that of another pending Variable; None for its own.
+
     """
-    segment = variable._segment
-    if segment is None or variable._cell[0] is not None or LOCAL.segment() is not segment or segment.epoch is not CHANGES.epoch:
+    source = variable if result is None else result
+    segment = source._segment
+    if segment is None or source._cell[0] is not None or LOCAL.segment() is not segment or segment.epoch is not CHANGES.epoch:
         return False
-    old = variable._place
+    old = source._place
     state = segment.state
     key = (_LEAF, old.slot)
     child = state.next.get(key)

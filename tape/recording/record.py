@@ -17,7 +17,7 @@ from tape import errors, jaxapi
 from tape.configuration import CHANGES
 from tape.errors import TapeError
 from tape.jaxapi import X64
-from tape.ops.kinds import Place, kind_of
+from tape.ops.kinds import GivenPlace, Place, kind_of
 from tape.recording import boundary
 from tape.recording.failures import check_slots
 from tape.recording.segment import (
@@ -106,8 +106,9 @@ def handle(segment: Segment | None, place: Place, cell: Cell) -> Any:
 
 
 def leaf(value: Any, *, requires_grad: bool = False, unrecorded: bool | str = False) -> Any:
-    """Make a Variable that no entry produced, of an array or tracer."""
-    made = handle(None, Place(-1, kind_of(jax.typeof(value), requires_grad=requires_grad, unrecorded=unrecorded)), [value])
+    """Make a Variable that no entry produced, of an array or tracer; one that requires grad is an argument of a function."""
+    place = GivenPlace if requires_grad else Place
+    made = handle(None, place(-1, kind_of(jax.typeof(value), requires_grad=requires_grad, unrecorded=unrecorded)), [value])
     boundary.made(made)
     return made
 

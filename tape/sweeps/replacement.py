@@ -21,6 +21,8 @@ class Called:
 
     __slots__ = ("_before", "_looked", "who")
 
+    _rebinds_names = False
+
     def __init__(self, who: str) -> None:
         self.who = who
         self._looked = False

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tape.errors import TapeTypeError, TapeValueError
+from tape.errors import TapeTypeError
 from tape.mirrored.mirror import on_values, variable
 from tape.recording.segment import Handle
 from tape.variables import updates
@@ -56,7 +56,7 @@ def array_ufunc(_self: Any, ufunc: Any, method: str, *inputs: Any, **options: An
 
 
 def _at(name: str, target: Any, index: Any, *values: Any) -> None:
-    """Rebind ``target`` as ``target[index] = ...`` does."""
+    """Change ``target`` as ``target[index] = ...`` does."""
     methods = {
         "add": "add",
         "subtract": "subtract",
@@ -69,10 +69,9 @@ def _at(name: str, target: Any, index: Any, *values: Any) -> None:
     if not isinstance(target, Handle) or name not in methods:
         msg = f"np.{name}.at: cannot write a Variable into {type(target).__name__}; use x.at[index].{methods.get(name, 'set')}(values)"
         raise TapeTypeError(msg)
-    if target._place.kind.requires_grad and target._segment is None:
-        msg = f"np.{name}.at: x is a leaf that requires grad, so updating it would cut it from its gradient; use y = x.at[index].{methods[name]}(values)"
-        raise TapeValueError(msg)
-    updates.rebind(target, getattr(updates.At(target)[index], methods[name])(*values))
+    what = f"np.{name}.at"
+    updates.check_writable(target, what, f"{what}(x, index, values)", f"x = x.at[index].{methods[name]}(values)")
+    updates.store(what, target, getattr(updates.At(target)[index], methods[name])(*values))
 
 
 def array_function(_self: Any, func: Any, _types: Any, args: Any, kwargs: Any) -> Any:

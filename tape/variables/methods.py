@@ -105,6 +105,21 @@ _COMPARISONS: dict[str, Callable[..., Any]] = {
     "gt": jnp.greater,
     "ge": jnp.greater_equal,
 }
+_AUGMENTED = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "truediv": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "pow": "**",
+    "matmul": "@",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "lshift": "<<",
+    "rshift": ">>",
+}
 _UNARY: dict[str, Callable[..., Any]] = {"neg": jnp.negative, "pos": jnp.positive, "abs": jnp.abs, "invert": jnp.bitwise_not}
 _OPERANDS = (Handle, jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 _PYTHON_SCALARS = frozenset({bool, int, float, complex})
@@ -348,6 +363,10 @@ def _install() -> None:
         setattr(ArrayMethods, f"__r{name}__", reflected)
     for name, fun in _COMPARISONS.items():
         setattr(ArrayMethods, f"__{name}__", _binary(name, fun)[0])
+    for name, symbol in _AUGMENTED.items():
+        made = updates.augmented(symbol, getattr(ArrayMethods, f"__{name}__"))
+        made.__name__ = made.__qualname__ = f"__i{name}__"
+        setattr(ArrayMethods, f"__i{name}__", made)
     for name, fun in _UNARY.items():
         setattr(ArrayMethods, f"__{name}__", _unary(name, fun))
     for name in _METHODS:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
-from tape.ops.kinds import Place, kind_of
+from tape.ops.kinds import GivenPlace, Place, kind_of
 from tape.ops.pullback import differentiable
 from tape.programs.program import look
 from tape.recording import boundary, record
@@ -114,7 +114,8 @@ def _passed(value: Any, *, flows: bool) -> Any:
     flows = flows and differentiable(aval)
     keeps = flows and _entering()
     cut = boundary.CUT if flows and LOCAL.mode == RECORD else boundary.brought(aval)
-    return handle(None, Place(-1, kind_of(aval, requires_grad=keeps, unrecorded=not keeps and cut)), [value])
+    place = GivenPlace if keeps else Place
+    return handle(None, place(-1, kind_of(aval, requires_grad=keeps, unrecorded=not keeps and cut)), [value])
 
 
 def _entering() -> bool:

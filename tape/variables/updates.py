@@ -1,8 +1,12 @@
-"""Updates: ``v[i] = y``, which rebinds the handle, and ``v.at[i]``, which makes updated copies."""
+"""Updates: ``v[i] = y`` and ``v += y``, which change what a handle holds, and ``v.at[i]``, which makes updated copies.
+
+A leaf that requires grad keeps its flag, gradient and hooks while its value changes, and does so under ``no_grad`` only; any other Variable
+becomes the one that the result is.  Entries recorded before keep the old value.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -11,31 +15,133 @@ from jax import lax
 
 from tape.errors import LostGradientError, TapeTypeError, TapeValueError
 from tape.mirrored.mirror import call, variable
+from tape.ops.kinds import Place, kind_of
 from tape.ops.pullback import differentiable
+from tape.programs.program import look
 from tape.recording import boundary, record
-from tape.recording.segment import Extra, Handle
+from tape.recording.leaves import made_leaf
+from tape.recording.segment import LOCAL, Extra, Handle, itself
+from tape.recording.trie import CONSTANT
+from tape.sweeps.seeds import describe
 from tape.variables.indexing import BOUNDS, KNOWN_POSITIVE, basic_op, expand, gather, is_mask, plan
 
-__all__ = ["At", "AtIndex", "rebind", "setitem"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["At", "AtIndex", "augmented", "check_writable", "setitem", "store"]
 
 
 def setitem(v: Any, index: Any, value: Any) -> None:
-    """Rebind ``v`` to ``v.at[index].set(value)``; entries recorded before keep the old value.
+    """Change ``v`` to ``v.at[index].set(value)``; entries recorded before keep the old value.
 
     Raises:
-        TapeValueError: ``v`` is a leaf that requires grad.
+        TapeValueError: ``v`` is a leaf that requires grad, and recording is on.
         LostGradientError: ``value`` requires grad and ``v`` has an integer or boolean dtype.
+        LeakedTracerError: the result belongs to a JAX transformation, and ``v`` does not.
 
     """
-    kind = v._place.kind
-    if kind.requires_grad and v._segment is None:
+    check_writable(v, "x[i] = y", "x[i] = y", "x = x.at[i].set(y)")
+    new = _as_value(v, value)
+    store("x[i] = y", v, _assigned(v, index, new))
+
+
+def augmented(symbol: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the augmented assignment, ``x += y`` for instance, of an operator.
+
+    Under ``no_grad`` it changes ``x``, for all who hold it; otherwise ``x = x + y`` it is, which a leaf that requires grad refuses.
+    """
+
+    def apply(x: Any, y: Any) -> Any:
+        if (x._segment is not None and LOCAL.mode != CONSTANT) or _stays_as_it_is(x):
+            return operator(x, y)
+        x = itself(x)
+        write = f"x {symbol}= y"
+        check_writable(x, write, write, f"x = x {symbol} y", ", and start a running sum as `total = 0.0`")
+        result = operator(x, y)
+        if LOCAL.mode != CONSTANT or result is NotImplemented:
+            return result
+        result = _fitting(x, write, result)
+        if not x._place.kind.requires_grad and boundary.is_traced(result) and not (boundary.is_traced(x) or boundary.writing(x)):
+            return result  # a constant from outside of a JAX transformation is none of its results
+        store(write, x, result)
+        return x
+
+    apply.__doc__ = f"Change the Variable under ``no_grad``; otherwise return a new one, as ``x {symbol} y`` does."
+    return apply
+
+
+def _stays_as_it_is(x: Any) -> bool:
+    """Tell whether ``x += y`` makes a new Variable whatever the mode is: ``x`` is a result with a past, or was given to a function."""
+    if x._place.kind.requires_grad and (x._segment is not None or (x._place.given and LOCAL.mode != CONSTANT)):
+        return True
+    return _in_function()
+
+
+def _in_function() -> bool:
+    """Tell whether the Python of a ``tape.Function`` runs, whose arguments are the Variables of whoever calls it."""
+    return LOCAL.glance is not None and LOCAL.glance._rebinds_names
+
+
+def check_writable(x: Any, what: str, write: str, make: str, further: str = "") -> None:
+    """Refuse to change a leaf that requires grad while recording is on: sweeps would not know of it.
+
+    Args:
+        x: the Variable.
+        what: the assignment.
+        write: how to write it under ``no_grad``.
+        make: how to make another Variable.
+        further: what else to do.
+
+    Raises:
+        TapeValueError: it is one.
+
+    """
+    if x._segment is None and x._place.kind.requires_grad and (LOCAL.mode != CONSTANT or _in_function()):
         msg = (
-            f"x[i] = y: x is a leaf that requires grad (shape {v.shape}, dtype {v.dtype}), so assigning would cut it from its gradient; use "
-            "y = x.at[i].set(value), or assign to x.detach()"
+            f"{what}: x is a leaf that requires grad ({describe(x)}), which changes only where nothing is recorded; write `with tape.no_grad(): "
+            f"{write}` to update it, `{make}` for a new Variable{further}"
         )
         raise TapeValueError(msg)
-    new = _as_value(v, value)
-    rebind(v, _assigned(v, index, new))
+
+
+def _fitting(x: Any, what: str, result: Any) -> Any:
+    """Return the result of an augmented assignment in the dtype of ``x``, whose shape it must have."""
+    old, new = x._place.kind.aval, result._place.kind.aval
+    if new.shape == old.shape and new.dtype == old.dtype:
+        return result
+    made = what.replace("=", "")
+    repair = f"write `x = tape.Variable({made})` for a new parameter" if x._place.kind.requires_grad else f"write `x = {made}`"
+    if new.shape != old.shape:
+        msg = f"{what}: the result has shape {new.shape}, and x of shape {old.shape} keeps its own; {repair}"
+        raise TapeValueError(msg)
+    if _category(new) > _category(old):
+        msg = f"{what}: the result has dtype {new.dtype}, and x of dtype {old.dtype} keeps its own; {repair}"
+        raise TapeTypeError(msg)
+    return result.astype(old.dtype)
+
+
+_CATEGORIES = (np.bool_, np.integer, np.floating, np.complexfloating)
+
+
+def _category(aval: Any) -> int:
+    """Order booleans, integers, real and complex numbers."""
+    return next((i for i, category in enumerate(_CATEGORIES) if jnp.issubdtype(aval.dtype, category)), -1)
+
+
+def store(what: str, v: Any, result: Any) -> None:
+    """Have ``v`` be ``result``: a leaf that requires grad gets its value, pending perhaps, and any other Variable its place on the tape.
+
+    Raises:
+        LeakedTracerError: it belongs to a JAX transformation, and ``v`` does not.
+
+    """
+    boundary.check_no_leak(what, v, result)
+    if v._segment is not None or not v._place.kind.requires_grad:
+        _rebind(v, result)
+    elif not made_leaf(v, result):
+        array = look(result)
+        place = Place(-1, kind_of(jax.typeof(array), requires_grad=True))
+        v._segment, v._cell, v._place = None, [array], place  # at once, for the threads that share it
 
 
 def _as_value(v: Any, value: Any) -> Any:
@@ -111,7 +217,7 @@ def _write(spec: tuple[Any, ...], x: Any, y: Any, *starts: Any) -> Any:
     return x.at[at].set(_fitted(x, y, jax.eval_shape(lambda x: x[at], x).shape))
 
 
-def rebind(v: Any, result: Any) -> None:
+def _rebind(v: Any, result: Any) -> None:
     """Make ``v`` the Variable that ``result`` is; gradient and hooks of the old one stay behind."""
     boundary.writing(v)
     if v._segment is not None:
