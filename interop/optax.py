@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
+from interop import closures
 from interop.lift import lift
 from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen, following, policy_of, started, unscaled, widened
+from interop.states import contents, kept, owners, plain, settable, zeroed
 from tape.errors import SeedError, TapeTypeError, TapeValueError
 from tape.programs.program import look, run_pending
 from tape.recording import record
@@ -37,15 +43,21 @@ class Optimizer:
             Parameters may be of float32, with a forward pass that casts them to float16 (master weights: what to prefer), or of float16
             or bfloat16 themselves: then gradients are divided, and updates computed, in float32 (optax's state is, too), and only the
             new values are rounded.  The optimizer keeps no float32 copies of such parameters, so updates below their precision are lost.
+        missing: what a step does with a parameter whose ``.grad`` is None.  "skip": it stays as it is, and so does what optax keeps for it
+            (moments); what optax keeps for all of them together (the counts of schedules and bias corrections) goes on.  "zero": its
+            gradient counts as zero, so that momentum and weight decay move it.  "raise": an error.  A parameter whose ``requires_grad`` was
+            set to False is skipped in any case.
 
     Attributes:
         parameters: the pytree of Variables.
-        state: optax's state, a pytree of arrays.
+        state: optax's state, a pytree of arrays.  Hyperparameters of ``optax.inject_hyperparams`` are set there
+            (``optimizer.state.hyperparams["learning_rate"] = 0.01``); for the rest, assign a state.
         scaling: what the loss scale has come to, a :class:`LossScaleState` of arrays, or None.
 
     Raises:
         TapeTypeError: something among the parameters is no Variable, ``transformation`` is none of optax's, or ``loss_scale`` is no number.
-        TapeValueError: a parameter is no leaf or does not require grad, or is given twice; ``loss_scale`` is not positive and finite.
+        TapeValueError: a parameter is no leaf or does not require grad, or is given twice; ``loss_scale`` is not positive and finite;
+            ``missing`` is none of those.
 
     Example:
         >>> import optax, interop.optax, tape
@@ -64,7 +76,9 @@ class Optimizer:
 
     """
 
-    def __init__(self, parameters: Any, transformation: Any, *, loss_scale: float | DynamicLossScale | None = None) -> None:
+    def __init__(
+        self, parameters: Any, transformation: Any, *, loss_scale: float | DynamicLossScale | None = None, missing: str = "skip"
+    ) -> None:
         if hasattr(parameters, "__next__") or (not isinstance(parameters, (Handle, list, tuple, dict)) and hasattr(parameters, "__iter__")):
             parameters = list(parameters)
         self.parameters = parameters
@@ -89,7 +103,14 @@ class Optimizer:
             msg = f"Optimizer: transformation must be an optax.GradientTransformation, got {type(transformation).__name__}"
             raise TapeTypeError(msg)
         policy = None if loss_scale is None else policy_of(loss_scale)
+        if missing not in _MISSING:
+            msg = f"Optimizer: missing must be one of {', '.join(map(repr, _MISSING))}, got {missing!r}"
+            raise TapeValueError(msg)
         self.transformation = transformation
+        self._policy = policy
+        self._missing = missing
+        self._contents = contents(parameters)
+        self._patterns: set[tuple[int, ...]] = set()  # of parameters that were skipped
         token = object()
         for p in self._leaves:
             extra_of(p).updater = token
@@ -100,19 +121,24 @@ class Optimizer:
         extended = optax.with_extra_args_support(transformation)
 
         def update(
-            gradients: list[Any], values: list[Any], state: list[Any], tree: Any, extra: dict[str, Any]
+            gradients: list[Any], values: list[Any], state: list[Any], tree: Any, extra: dict[str, Any], present: Any
         ) -> tuple[list[Any], list[Any]]:
             known, scaling = jax.tree.unflatten(tree, state)
+            skipped = {i for i, g in enumerate(gradients) if g is None}
+            counting, given = zeroed(gradients, values, present), values
             if policy is not None:
-                gradients, values, given = unscaled(gradients, scaling.scale), widened(values), values
+                counting, values = unscaled(counting, scaling.scale), widened(values)
             before = jax.tree.unflatten(self._tree, values)
-            updates, after = extended.update(jax.tree.unflatten(self._tree, gradients), known, before, **extra)
+            updates, after = extended.update(jax.tree.unflatten(self._tree, counting), known, before, **extra)
             made = jax.tree.leaves(optax.apply_updates(before, updates))
             if policy is not None:
-                finite = all_finite(gradients)
+                finite = all_finite(counting)
                 made, after = chosen(finite, made, given), chosen(finite, after, known)
                 scaling = following(policy, scaling, finite)
             leaves, self._following[tree] = jax.tree.flatten((after, scaling))
+            if skipped or present is not None:
+                made = kept(range(len(made)), made, given, skipped, present)
+                leaves = kept(self._owned(tree, self._following[tree]), leaves, state, skipped, present)
             return made, leaves
 
         self._update = lift(update)
@@ -120,12 +146,14 @@ class Optimizer:
     @property
     def state(self) -> Any:
         """Optax's state, a pytree of arrays; assigning one of the same structure and shapes replaces it."""
-        return self._looked_at()[0]
+        places = jax.tree.unflatten(self._state_tree, range(len(self._state)))[0]
+        return settable(self._looked_at()[0], places, lambda place: self._state[place])
 
     @state.setter
     def state(self, state: Any) -> None:
+        state = plain(state)
         present, scaling = self._looked_at()
-        given: Any = jax.tree.structure(state, is_leaf=_is_handle)
+        given: Any = jax.tree.structure(state)
         trees: set[Any] = {tree for pair in self._following.items() for tree in pair} | {self._state_tree}
         if given not in [tree.children()[0] for tree in trees]:
             msg = (
@@ -134,8 +162,7 @@ class Optimizer:
             )
             raise TapeValueError(msg)
         if given == jax.tree.structure(present):
-            values: Any = jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, state, is_leaf=_is_handle)
-            for (path, new), old in zip(jax.tree_util.tree_leaves_with_path(values), jax.tree.leaves(present), strict=True):
+            for (path, new), old in zip(jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(present), strict=True):
                 if np.shape(new) != np.shape(old):
                     name = jax.tree_util.keystr(path)
                     msg = f"Optimizer: state{name} must have shape {np.shape(old)}, got {np.shape(new)}; it belongs to other parameters"
@@ -154,7 +181,9 @@ class Optimizer:
             msg = f"Optimizer: scaling must be {wanted}, got {type(scaling).__name__}"
             raise TapeTypeError(msg)
         made = started(DynamicLossScale())
-        self._keep(self.state, LossScaleState(*[np.asarray(x, like.dtype).reshape(()) for x, like in zip(scaling, made, strict=True)]))
+        self._keep(
+            self._looked_at()[0], LossScaleState(*[np.asarray(x, like.dtype).reshape(()) for x, like in zip(scaling, made, strict=True)])
+        )
 
     @property
     def loss_scale(self) -> Any:
@@ -199,7 +228,7 @@ class Optimizer:
         self._state = [_kept(x) for x in leaves]  # Variables, so that a compiled step finds them and writes to them
 
     def step(self, **extra: Any) -> None:
-        """Apply one update from the ``.grad`` of every parameter, divided by the loss scale if there is one.
+        """Apply one update from the ``.grad`` of the parameters, divided by the loss scale if there is one.
 
         A backward pass to these parameters alone, of a structure met before, waits for it: both run as one program.
 
@@ -207,13 +236,16 @@ class Optimizer:
             extra: extra arguments for transformations that take them (``value=loss`` for instance).
 
         Raises:
-            TapeValueError: a parameter has no gradient.  Nothing is changed then.
+            TapeValueError: no parameter has a gradient; one has none, with ``missing="raise"``; or one has none, and optax cannot tell what it
+                keeps for it.  Nothing is changed then.
             ExecutionError: an update could not be computed.  Nothing is changed then.
 
         """
+        self._check_parameters()
+        gradients, present = self._gradients()
         old = set_mode(CONSTANT)
         try:
-            values, state = self._update(self._gradients(), self._leaves, self._state, self._state_tree, extra)
+            values, state = self._update(gradients, self._leaves, self._state, self._state_tree, extra, present)
             segment = LOCAL.segment()
             if segment is not None:
                 run_pending(segment, "step")
@@ -221,41 +253,90 @@ class Optimizer:
             set_mode(old)
         self._assign(values, state)
 
-    def _gradients(self) -> list[Any]:
-        found = [p.grad for p in self._leaves]
-        missing = [i for i, gradient in enumerate(found) if gradient is None]
-        if missing:
-            i = missing[0]
+    def _gradients(self) -> tuple[list[Any], Any]:
+        """Return the gradients, and which parameters they are for: None for none in the list, or all of them with an array that tells."""
+        leaves = self._leaves
+        found = [p.grad if p._place.kind.requires_grad else None for p in leaves]
+        missing = tuple([i for i, gradient in enumerate(found) if gradient is None])
+        if not missing:
+            return found, None
+        if len(missing) == len(found):
             msg = (
-                f"Optimizer.step: {len(missing)} of {len(found)} parameters have no gradient, first parameter {i} "
-                f"({describe(self._leaves[i])}); call backward() first, leave the parameter out, or set its .grad to zeros"
+                f"Optimizer.step: none of {len(found)} parameters has a gradient, first parameter 0 ({describe(leaves[0])}), so there is nothing to "
+                "step by; call loss.backward() first, with a loss that depends on them"
+            )
+            raise TapeValueError(msg)
+        if self._missing != "skip":
+            lacking = [i for i in missing if leaves[i]._place.kind.requires_grad]
+            if lacking and self._missing == "raise":
+                i = lacking[0]
+                msg = (
+                    f"Optimizer.step: {len(lacking)} of {len(found)} parameters have no gradient, first parameter {i} ({describe(leaves[i])}); let "
+                    'its loss depend on it, or make the Optimizer with missing="skip"'
+                )
+                raise TapeValueError(msg)
+            for i in lacking:
+                found[i] = record.constant(jnp.zeros(leaves[i].shape, leaves[i].dtype))
+            missing = tuple([i for i in missing if i not in lacking])
+            if not missing:
+                return found, None
+        if missing in self._patterns or len(self._patterns) < _PATTERNS_LIMIT:
+            self._patterns.add(missing)
+            return found, None
+        return [p if g is None else g for p, g in zip(leaves, found, strict=True)], np.array([g is not None for g in found])
+
+    def _check_parameters(self) -> None:
+        """Refuse to step where the pytree of parameters holds others than those that were given: they would not be trained."""
+        for container, items in self._contents:
+            now = container.values() if isinstance(container, dict) else container
+            if len(now) != len(items) or not all(map(is_, now, items)):
+                msg = (
+                    f"Optimizer.step: a {type(container).__name__} among the parameters, of {len(items)} items, holds others since the Optimizer was "
+                    f"made ({len(now)} items now), which it does not train; make a new one: Optimizer(optimizer.parameters, optimizer.transformation)"
+                )
+                raise TapeValueError(msg)
+
+    def _owned(self, tree: Any, after: Any) -> list[int]:
+        """Return for each leaf of the state which parameter it belongs to, -1 for all of them."""
+        found = owners(self.transformation, tree.children()[0], self._tree) if tree == after else None
+        if found is None:
+            msg = (
+                "Optimizer.step: some parameters have no gradient, and optax cannot tell which part of the state of this transformation belongs to "
+                'them (optax.tree_map_params); make the Optimizer with missing="zero", or leave them out of it'
             )
             raise TapeValueError(msg)
         return found
 
     def _assign(self, values: list[Any], state: list[Any]) -> None:
-        """Give the parameters and the Variables of the state their new values, once all of them are there."""
-        made = [*values, *state]
+        """Give the parameters and the Variables of the state their new values, once all of them are there; None stands for what stays."""
+        made = [v for v in (*values, *state) if v is not None]
         cells = [v._cell for v in made]
         known = LOCAL.captures is None and self._fitting is made[0]._place  # then nothing can differ from the last time
         if known and all(cell[0] is not None for cell in cells):
-            for variable, cell in zip([*self._leaves, *self._state], cells, strict=True):
+            changing = [v for v, new in zip((*self._leaves, *self._state), (*values, *state), strict=True) if new is not None]
+            for variable, cell in zip(changing, cells, strict=True):
                 variable._cell = cell
             return
-        arrays = [look(v) for v in made]
+        arrays = [None if v is None else look(v) for v in (*values, *state)]
         following = self._following[self._state_tree]
         same = following == self._state_tree and all(
-            isinstance(a, Handle) and a._place.kind is b._place.kind for a, b in zip(self._state, state, strict=True)
+            b is None or (isinstance(a, Handle) and a._place.kind is b._place.kind) for a, b in zip(self._state, state, strict=True)
         )
+        fits = all(b is None or a._place.kind.aval == b._place.kind.aval for a, b in zip(self._leaves, values, strict=True))
         for p, array in zip(self._leaves, arrays, strict=False):
-            p.value = array
+            if array is not None:
+                p.value = array
+        after = arrays[len(values) :]
         if same:
-            for a, array in zip(self._state, arrays[len(values) :], strict=True):
-                a.value = array
-            if LOCAL.captures is None and all(p._place.kind.aval == v._place.kind.aval for p, v in zip(self._leaves, values, strict=True)):
+            for a, array in zip(self._state, after, strict=True):
+                if array is not None:
+                    a.value = array
+            if LOCAL.captures is None and fits:
                 self._fitting = made[0]._place
         else:  # the first step of some transformations changes a dtype
-            self._keep(*jax.tree.unflatten(following, arrays[len(values) :]))
+            if following == self._state_tree:
+                after = [look(a) if array is None else array for a, array in zip(self._state, after, strict=True)]
+            self._keep(*jax.tree.unflatten(following, after))
 
     def zero_grad(self) -> None:
         """Forget the gradients of all parameters (set them to None)."""
@@ -265,6 +346,33 @@ class Optimizer:
     def __iter__(self) -> Iterator[Any]:
         return iter(self._leaves)
 
+    def _made_again(self, parameters: Any, transformation: Any) -> tuple[Any, ...]:
+        state, scaling = self._looked_at()
+        return (parameters, transformation, self._policy, self._missing, state, scaling)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Optimizer:
+        made = memo[id(self)] = _restored(*self._made_again(copy.deepcopy(self.parameters, memo), self.transformation))
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        try:
+            transformation = closures.dumps(self.transformation)
+        except (pickle.PicklingError, TypeError, AttributeError) as e:
+            msg = (
+                f"pickle: the transformation of an Optimizer cannot be pickled ({e}); make its functions in a module that can be imported, or pickle "
+                "(optimizer.parameters, optimizer.state, optimizer.scaling), and assign .state (and .scaling) to an Optimizer that is made anew"
+            )
+            raise TapeTypeError(msg) from e
+        return (_restored, self._made_again(self.parameters, transformation))
+
+
+def _restored(parameters: Any, transformation: Any, policy: Any, missing: str, state: Any, scaling: Any) -> Optimizer:
+    if isinstance(transformation, bytes):
+        transformation = pickle.loads(transformation)  # noqa: S301 - it is a part of what is being unpickled
+    made = Optimizer(parameters, transformation, loss_scale=policy, missing=missing)
+    made._keep(state, scaling)
+    return made
+
 
 def _kept(value: Any) -> Any:
     """Return a leaf of the state as the optimizer keeps it: arrays in constant Variables, anything else as it is."""
@@ -273,6 +381,10 @@ def _kept(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = np.asarray(value)  # constants of equal scalars are one Variable, and these are assigned to
     return record.constant(value) if isinstance(value, (jax.Array, np.ndarray)) else value
+
+
+_MISSING = ("skip", "zero", "raise")
+_PATTERNS_LIMIT = 8  # choices of parameters without a gradient that have a program of their own; one more serves all others
 
 
 def _is_handle(x: Any) -> bool:

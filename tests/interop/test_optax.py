@@ -1,5 +1,8 @@
 """The optimizer on Variables follows optax on raw arrays, step by step."""
 
+import copy
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -254,13 +257,232 @@ def test_parameters_may_be_an_iterator_and_are_iterated():
 
 def test_a_missing_gradient_changes_nothing():
     x, w = tape.Variable(1.0, name="x"), tape.Variable(2.0, name="w")
-    optimizer = interop.optax.Optimizer([x, w], optax.adam(0.5))
+    optimizer = interop.optax.Optimizer([x, w], optax.adam(0.5), missing="raise")
     (x * x).backward()
     before = optimizer.state
     with pytest.raises(TapeValueError, match=r"1 of 2 parameters have no gradient, first parameter 1 \('w'"):
         optimizer.step()
     assert all(a is b for a, b in zip(jax.tree.leaves(optimizer.state), jax.tree.leaves(before), strict=True))
     assert (float(x), float(w), float(x.grad)) == (1.0, 2.0, 2.0)
+
+
+def alone(transformation, value, losses):
+    """Train one parameter by the losses that are there, as an optimizer of its own would."""
+    x = tape.Variable(value)
+    optimizer = interop.optax.Optimizer([x], transformation)
+    for loss in losses:
+        optimizer.zero_grad()
+        if loss is not None:
+            loss(x).backward()
+            optimizer.step()
+    return x, optimizer
+
+
+def square(x):
+    return (x * x).sum()
+
+
+SKIPS = {"few": [{1}, {2}, {1}, set(), {0, 2}, {1}], "many": [{0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}, set(), {1}, {0}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "skips", "loss_scale"), [("momentum", "many", None), ("rms", "few", 1024.0), ("rms", "many", 1024.0), ("masked", "few", None)]
+)
+def test_a_parameter_without_a_gradient_is_skipped_with_what_optax_keeps_for_it(name, skips, loss_scale, monkeypatch):
+    monkeypatch.setattr(interop.optax, "_PATTERNS_LIMIT", 3)  # beyond, one program serves all choices
+    transformation = {
+        "momentum": optax.sgd(0.1, momentum=0.9),
+        "rms": optax.chain(optax.trace(0.5), optax.scale_by_rms(), optax.scale(-0.1)),
+        "masked": optax.masked(optax.sgd(0.1, momentum=0.9), [True, True, False]),
+    }[name]
+    values = [np.float32([1.0, 2.0]), np.float32(3.0), np.float32([[0.5]])]
+    params = [tape.Variable(v) for v in values]
+    optimizer = interop.optax.Optimizer(params, transformation, loss_scale=loss_scale)
+    for skipped in SKIPS[skips]:
+        optimizer.zero_grad()
+        optimizer.backward(sum((square(p) for i, p in enumerate(params) if i not in skipped), start=tape.constant(0.0)))
+        optimizer.step()
+    for i, p in enumerate(params):
+        single = optax.masked(optax.sgd(0.1, momentum=0.9), [i != 2]) if name == "masked" else transformation
+        expected, own = alone(single, values[i], [None if i in skipped else square for skipped in SKIPS[skips]])
+        np.testing.assert_allclose(p.numpy(), expected.numpy(), rtol=1e-6)
+        theirs = [leaf[i] for leaf in jax.tree.leaves(optimizer.state, is_leaf=lambda x: isinstance(x, list))]
+        for a, b in zip(jax.tree.leaves(theirs), jax.tree.leaves(own.state), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_what_optax_counts_for_all_parameters_goes_on():
+    x, w = tape.Variable(1.0), tape.Variable(2.0)
+    optimizer = interop.optax.Optimizer({"x": x, "w": w}, optax.adam(0.1))
+    for _ in range(2):
+        optimizer.zero_grad()
+        square(x).backward()
+        optimizer.step()
+    adam = optimizer.state[0]
+    assert (int(adam.count), float(adam.mu["w"]), float(adam.nu["w"]), float(w)) == (2, 0.0, 0.0, 2.0)
+    assert float(adam.mu["x"]) > 0
+
+
+def test_a_frozen_parameter_stays_until_it_requires_grad_again():
+    x, w = tape.Variable(1.0), tape.Variable(2.0)
+    optimizer = interop.optax.Optimizer([x, w], optax.sgd(0.25, momentum=0.5), missing="zero")
+    (x * x + w * w).backward()
+    w.requires_grad_(False)  # its gradient is there
+    optimizer.step()
+    assert (float(x), float(w)) == (0.5, 2.0)
+    w.requires_grad_(True)
+    optimizer.zero_grad()
+    (x * x + w * w).backward()
+    optimizer.step()
+    assert (float(x), float(w)) == (0.0, 1.0)
+
+
+def test_a_missing_gradient_may_count_as_zero():
+    x, w = tape.Variable(1.0), tape.Variable(2.0)
+    optimizer = interop.optax.Optimizer([x, w], optax.sgd(0.25, momentum=0.5), missing="zero")
+    (x * x + w * w).backward()
+    optimizer.step()
+    assert (float(x), float(w)) == (0.5, 1.0)
+    optimizer.zero_grad()
+    (x * x).backward()
+    optimizer.step()
+    assert (float(x), float(w)) == (0.5 - 0.25 * (0.5 * 2 + 1.0), 1.0 - 0.25 * 0.5 * 4.0)
+
+
+@pytest.mark.parametrize("missing", ["skip", "zero", "raise"])
+def test_a_step_without_any_gradient_is_refused(missing):
+    x, w = tape.Variable(1.0, name="x"), tape.Variable(2.0)
+    optimizer = interop.optax.Optimizer([x, w], optax.sgd(0.5), missing=missing)
+    with pytest.raises(TapeValueError, match=r"none of 2 parameters has a gradient, first parameter 0 \('x'.*call loss\.backward\(\)"):
+        optimizer.step()
+
+
+def test_a_state_that_optax_cannot_take_apart_is_not_guessed():
+    x, w = tape.Variable(1.0), tape.Variable(2.0)
+    total = optax.GradientTransformation(lambda p: sum(p), lambda u, s, p=None: (u, s))
+    optimizer = interop.optax.Optimizer([x, w], total)
+    (x * x).backward()
+    with pytest.raises(TapeValueError, match='missing="zero"'):
+        optimizer.step()
+    assert float(x) == 1.0
+
+
+def test_a_compiled_step_skips_what_has_no_gradient():
+    x, w = tape.Variable(1.0), tape.Variable(2.0)
+    optimizer = interop.optax.Optimizer([x, w], optax.sgd(0.25))
+
+    @tape.jit(static_argnums=0)
+    def step(both):
+        optimizer.zero_grad()
+        (x * x + w * w if both else x * x).backward()
+        optimizer.step()
+
+    for k in range(6):
+        step(k % 2 == 0)
+    assert (float(x), float(w)) == (1 / 64, 2 / 8)
+
+
+def injected(x, learning_rate=0.25, **options):
+    return interop.optax.Optimizer([x], optax.inject_hyperparams(optax.sgd)(learning_rate=learning_rate), **options)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_hyperparameter_is_set_where_the_state_hands_it_out(compiled):
+    x = tape.Variable(1.0)
+    optimizer = injected(x)
+
+    def step():
+        optimizer.zero_grad()
+        (x * x).backward()
+        optimizer.step()
+
+    run = tape.jit(step) if compiled else step
+    hyperparams = optimizer.state.hyperparams
+    run()
+    assert float(x) == 0.5
+    hyperparams["learning_rate"] = 0.0  # handed out before the step
+    run()
+    assert float(x) == 0.5
+    optimizer.state.hyperparams.update(learning_rate=tape.constant(0.5))
+    run()
+    assert float(x) == 0.0
+    assert float(optimizer.state.hyperparams["learning_rate"]) == 0.5
+    optimizer.state = optax.tree_utils.tree_set(optimizer.state, learning_rate=0.125)
+    x.value = np.float32(1.0)
+    run()
+    assert float(x) == 0.75
+    assert type(jax.tree.map(np.asarray, optimizer.state).hyperparams) is dict
+    assert pickle.loads(pickle.dumps(optimizer.state)) == optimizer.state  # noqa: S301
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (lambda h: h.__setitem__("rate", 1.0), TapeValueError, r"no hyperparameter 'rate'; .*\['learning_rate'"),
+        (lambda h: h.__setitem__("learning_rate", "fast"), TapeTypeError, "must be a number or an array, got str"),
+        (lambda h: h.__setitem__("learning_rate", np.ones(2)), TapeValueError, r"shape \(\), got \(2,\)"),
+        (lambda h: h.__setitem__("learning_rate", 1j), TapeTypeError, "dtype float32, which complex64"),
+        (lambda h: h.pop("learning_rate"), TapeTypeError, "can be set"),
+        (lambda h: h.__delitem__("learning_rate"), TapeTypeError, "can be set"),
+        (lambda h: h.setdefault("rate", 1.0), TapeTypeError, "can be set"),
+    ],
+)
+def test_a_hyperparameter_that_does_not_fit_is_refused(change, error, words):
+    optimizer = injected(tape.Variable(1.0))
+    with pytest.raises(error, match=words):
+        change(optimizer.state.hyperparams)
+    assert float(optimizer.state.hyperparams["learning_rate"]) == 0.25
+
+
+def test_a_hyperparameter_that_a_schedule_sets_is_refused():
+    optimizer = injected(tape.Variable(1.0), learning_rate=optax.linear_schedule(0.5, 0.0, 10))
+    with pytest.raises(TapeValueError, match="a schedule sets the hyperparameter 'learning_rate'"):
+        optimizer.state.hyperparams["learning_rate"] = 0.1
+
+
+@pytest.mark.parametrize(
+    "change", [lambda p: p["b"].append(tape.Variable(1.0)), lambda p: p.update(a=tape.Variable(1.0)), lambda p: p.pop("a")]
+)
+def test_parameters_that_are_exchanged_are_noticed(change):
+    params = {"a": tape.Variable(1.0), "b": [tape.Variable(2.0)]}
+    optimizer = interop.optax.Optimizer(params, optax.sgd(0.5))
+    (params["a"] * params["b"][0]).backward()
+    change(params)
+    with pytest.raises(TapeValueError, match=r"holds others since .*make a new one: Optimizer\(optimizer\.parameters"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))], ids=["deepcopy", "pickle"])  # noqa: S301
+@pytest.mark.parametrize("name", ["sgd", "adamw", "clip", "multi"])
+def test_an_optimizer_is_copied_and_pickled_with_its_parameters(name, again):
+    variables = jax.tree.map(tape.Variable, START)
+    optimizer = interop.optax.Optimizer(variables, TRANSFORMATIONS[name](), loss_scale=None if name == "sgd" else 256.0, missing="zero")
+
+    def steps(variables, optimizer):
+        for _ in range(2):
+            optimizer.zero_grad()
+            optimizer.backward(loss(variables, X, Y))
+            optimizer.step()
+        return [v.numpy() for v in jax.tree.leaves(variables, is_leaf=lambda v: isinstance(v, tape.Variable))]
+
+    before = steps(variables, optimizer)
+    others, other = again({"variables": variables, "optimizer": optimizer}).values()
+    assert others is other.parameters
+    expected = steps(variables, optimizer)
+    for a, b in zip(steps(others, other), expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert any((a != b).any() for a, b in zip(before, expected, strict=True))
+
+
+def test_a_transformation_that_cannot_be_pickled_says_what_to_do():
+    x = tape.Variable(1.0)
+    optimizer = interop.optax.Optimizer([x], optax.sgd(eval("lambda count: 0.1")))  # noqa: S307 - a function without a module
+    with pytest.raises(TapeTypeError, match=r"pickle \(optimizer\.parameters, optimizer\.state, optimizer\.scaling\)"):
+        pickle.dumps(optimizer)
+    copied = copy.deepcopy(optimizer)
+    (copied.parameters[0] * 2).backward()
+    copied.step()
+    assert (float(copied.parameters[0]), float(x)) == (np.float32(0.8), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -278,3 +500,8 @@ def test_errors(make, error, words):
     x = tape.Variable(1.0)
     with pytest.raises(error, match=words):
         interop.optax.Optimizer(*make(x))
+
+
+def test_an_unknown_choice_is_refused():
+    with pytest.raises(TapeValueError, match="missing must be one of 'skip', 'zero', 'raise', got 'none'"):
+        interop.optax.Optimizer([tape.Variable(1.0)], optax.sgd(1.0), missing="none")
