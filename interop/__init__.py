@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+from typing import Any
+
 from interop.lift import lift
 from interop.lower import lower
+from tape.errors import TapeAttributeError
 
 __all__ = ["lift", "lower"]
+
+_MODULES = frozenset(m.name for m in pkgutil.iter_modules(__path__)) - frozenset(__all__)  # imported at their first use
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"interop.{name}")
+    msg = f"module 'interop' has no attribute {name!r}"
+    raise TapeAttributeError(msg)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -10,13 +10,20 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
+
+try:
+    import optax
+except ImportError as e:
+    from tape.errors import TapeImportError
+
+    msg = "interop.optax needs the package optax, which is not installed; run pip install 'jax-tape[optax]'"
+    raise TapeImportError(msg, name=e.name, path=e.path) from e
 
 from interop import closures
 from interop.lift import lift
 from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen, following, policy_of, started, unscaled, widened
 from interop.states import contents, kept, owners, plain, settable, zeroed
-from tape.errors import SeedError, TapeTypeError, TapeValueError
+from tape.errors import SeedError, TapeTypeError, TapeValueError, unknown_keyword
 from tape.programs.program import look, run_pending
 from tape.recording import record
 from tape.recording.segment import LOCAL, Handle, extra_of, itself, set_mode
@@ -233,9 +240,11 @@ class Optimizer:
         A backward pass to these parameters alone, of a structure met before, waits for it: both run as one program.
 
         Args:
-            extra: extra arguments for transformations that take them (``value=loss`` for instance).
+            extra: extra arguments for transformations that take them: ``value=loss`` for instance, and for line searches (``optax.lbfgs``)
+                also ``grad=`` (the gradients, in the tree of the parameters) and ``value_fn=interop.lower(f)``, where ``f`` computes the loss.
 
         Raises:
+            TapeTypeError: the transformation needs such an argument, and it is not there.
             TapeValueError: no parameter has a gradient; one has none, with ``missing="raise"``; or one has none, and optax cannot tell what it
                 keeps for it.  Nothing is changed then.
             ExecutionError: an update could not be computed.  Nothing is changed then.
@@ -245,7 +254,12 @@ class Optimizer:
         gradients, present = self._gradients()
         old = set_mode(CONSTANT)
         try:
-            values, state = self._update(gradients, self._leaves, self._state, self._state_tree, extra, present)
+            try:
+                values, state = self._update(gradients, self._leaves, self._state, self._state_tree, extra, present)
+            except TapeTypeError as e:
+                if "required keyword-only argument" not in str(e):
+                    raise
+                raise TapeTypeError(_NEEDED.format(str(e).partition(": ")[2])) from e
             segment = LOCAL.segment()
             if segment is not None:
                 run_pending(segment, "step")
@@ -338,8 +352,10 @@ class Optimizer:
                 after = [look(a) if array is None else array for a, array in zip(self._state, after, strict=True)]
             self._keep(*jax.tree.unflatten(following, after))
 
-    def zero_grad(self) -> None:
-        """Forget the gradients of all parameters (set them to None)."""
+    def zero_grad(self, **options: Any) -> None:
+        """Forget the gradients of all parameters (set them to None); takes no options (PyTorch's ``set_to_none`` is refused by name)."""
+        if options:
+            raise unknown_keyword("Optimizer.zero_grad", *options)
         for p in self._leaves:
             p.zero_grad()
 
@@ -372,6 +388,13 @@ def _restored(parameters: Any, transformation: Any, policy: Any, missing: str, s
     made = Optimizer(parameters, transformation, loss_scale=policy, missing=missing)
     made._keep(state, scaling)
     return made
+
+
+_NEEDED = (
+    "Optimizer.step: optax's transformation needs more than gradients ({}); call optimizer.step(value=loss) or, for a line search such as "
+    "optax.lbfgs(), optimizer.step(value=loss, grad=jax.tree.map(lambda p: p.grad, optimizer.parameters), value_fn=interop.lower(f)), "
+    "where f(parameters) computes the loss"
+)
 
 
 def _kept(value: Any) -> Any:

@@ -9,6 +9,7 @@ from tape import errors, op_hooks, rules
 from tape.callables.checkpoint import checkpoint, checkpoint_name, checkpoint_policies
 from tape.callables.schedules import checkpoint_scan, checkpoint_sequential
 from tape.functions.function import Function, once_differentiable
+from tape.mirrored.absent import missing_function
 from tape.modes import eager, enable_grad, no_grad, set_grad_enabled
 from tape.op_hooks.anomalies import detect_anomaly
 from tape.programs.saved_values import save_on_host, saved_value_hooks
@@ -70,8 +71,7 @@ _NAMESPACES = ("lax", "nn", "numpy", "random", "scipy", "testing")  # imported a
 def __getattr__(name: str) -> Any:
     if name in _NAMESPACES:
         return importlib.import_module(f"tape.{name}")
-    msg = f"module 'tape' has no attribute {name!r}"
-    raise AttributeError(msg)
+    raise missing_function("tape", name)
 
 
 def __dir__() -> list[str]:

@@ -5,9 +5,17 @@ A message says what happened, which value it happened to (shape, dtype), and wha
 
 from __future__ import annotations
 
+import functools
+import re
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
 __all__ = [
+    "FOREIGN",
     "ConcretizationError",
     "ExecutionError",
     "GradientDtypeError",
@@ -21,8 +29,12 @@ __all__ = [
     "RuleError",
     "SeedDtypeError",
     "SeedError",
+    "TapeAttributeError",
     "TapeError",
+    "TapeImportError",
     "TapeIndexError",
+    "TapeNameError",
+    "TapeNotImplementedError",
     "TapeOverflowError",
     "TapeRuntimeError",
     "TapeTypeError",
@@ -30,6 +42,8 @@ __all__ = [
     "UnconnectedError",
     "UnrecordedGradientError",
     "check_flag",
+    "saying",
+    "unknown_keyword",
     "wrap",
 ]
 
@@ -56,6 +70,22 @@ class TapeIndexError(TapeError, IndexError):
 
 class TapeRuntimeError(TapeError, RuntimeError):
     """The tape is not in a state that allows what was asked."""
+
+
+class TapeNotImplementedError(TapeRuntimeError, NotImplementedError):
+    """JAX does not implement what was asked."""
+
+
+class TapeNameError(TapeError, NameError):
+    """A named axis is not bound where it is used."""
+
+
+class TapeAttributeError(TapeError, AttributeError):
+    """A Variable or a module does not have an attribute, or it cannot be assigned to."""
+
+
+class TapeImportError(TapeError, ImportError):
+    """A module of this library needs a package that is not installed."""
 
 
 class SeedError(TapeValueError):
@@ -137,14 +167,90 @@ def check_flag(function: str, argument: str, given: object) -> None:
         raise TapeTypeError(msg)
 
 
-def wrap(error: Exception, what: str) -> TapeError | None:
-    """Return the TapeError that says what JAX's TypeError, ValueError or IndexError says; None for any other."""
-    for builtin, ours in (
-        (TypeError, TapeTypeError),
-        (IndexError, TapeIndexError),
-        (OverflowError, TapeOverflowError),
-        (ValueError, TapeValueError),
-    ):
+# What JAX raises where arguments do not fit, by the class that a user gets for it.
+_WRAPPED: tuple[tuple[type[Exception], type[TapeError]], ...] = (
+    (TypeError, TapeTypeError),
+    (IndexError, TapeIndexError),
+    (OverflowError, TapeOverflowError),
+    (ValueError, TapeValueError),
+    (NotImplementedError, TapeNotImplementedError),
+    (NameError, TapeNameError),  # a named axis
+    (AttributeError, TapeTypeError),  # of an argument that is no array
+    (KeyError, TapeValueError),
+    (AssertionError, TapeValueError),
+    (ZeroDivisionError, TapeValueError),
+)
+FOREIGN = tuple(builtin for builtin, _ in _WRAPPED)
+
+# Keywords of PyTorch that NumPy and JAX call otherwise.
+_KEYWORDS = {
+    "dim": "axis=",
+    "dims": "axis=",
+    "keepdim": "keepdims=",
+    "unbiased": "ddof= (ddof=1 is unbiased)",
+    "correction": "ddof=",
+    "descending": "descending order by reversing the result: [::-1]",
+    "other": "the second argument without a name",
+    "input": "the first argument without a name",
+    "requires_grad": "tape.Variable(...) around the result, which requires grad",
+    "set_to_none": "zero_grad() without it, which always sets gradients to None",
+    "inplace": "the result: values do not change in place",
+}
+_UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
+
+
+def unknown_keyword(what: str, keyword: str, *_: str) -> TapeTypeError:
+    """Return the error for a keyword that a function does not take."""
+    ours = _KEYWORDS.get(keyword)
+    return TapeTypeError(f"{what}: there is no argument {keyword}=" + ("" if ours is None else f"; use {ours}"))
+
+
+def wrap(error: Exception, what: str, avals: Sequence[Any] = ()) -> TapeError | None:
+    """Return the TapeError that says what an error of JAX about arguments says; None for any other (see ``FOREIGN``).
+
+    Args:
+        error: what JAX raised.
+        what: the function that the user called.
+        avals: its operands (anything with a shape and a dtype), which JAX's words may not name.
+
+    """
+    unexpected = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+    if unexpected is not None and unexpected[1] in _KEYWORDS:
+        return unknown_keyword(what, unexpected[1])
+    for builtin, ours in _WRAPPED:
         if isinstance(error, builtin):
-            return ours(f"{what}: {error}")
+            said = str(error.args[0] if isinstance(error, KeyError) and error.args else error) or builtin.__name__
+            return ours(f"{what}: {said}{_operands(avals)}")
     return None
+
+
+def saying(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return ``fun``, raising what JAX or Python says of its arguments as an error of this library."""
+
+    @functools.wraps(fun)
+    def _said(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fun(*args, **kwargs)
+        except TapeError:
+            raise
+        except FOREIGN as e:
+            raise (wrap(e, name) or e) from e
+
+    return _said
+
+
+_NAMED = 8  # operands that a message names
+
+
+def _operands(avals: Sequence[Any]) -> str:
+    if not avals:
+        return ""
+    dtypes = list(dict.fromkeys(str(a.dtype) for a in avals))
+    shapes = [str(tuple(a.shape)) for a in avals]
+    return f" (operands: shape {_listed(shapes)}, dtype {_listed(dtypes if len(dtypes) == 1 else [str(a.dtype) for a in avals])})"
+
+
+def _listed(names: list[str]) -> str:
+    if len(names) > _NAMED:
+        return ", ".join(names[:_NAMED]) + " ..."
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CALL_JAXPR_PARAMS",
     "CONCRETE_ERRORS",
+    "RAVELS",
     "SETTINGS",
     "TREE_FILES",
     "X64",
@@ -76,6 +77,7 @@ __all__ = [
     "primitives",
     "restrict",
     "saveable",
+    "takes_jacobians",
     "to_host",
     "trace",
     "watch",
@@ -90,6 +92,14 @@ def hands_over(code: CodeType) -> bool:
     """Tell whether JAX's ``code`` puts a tree together for a function that it traces, rather than for whoever called JAX."""
     name = code.co_name
     return Path(code.co_filename).parent.name == "interpreters" or "flatten_" in name or name == "f_wrapped"
+
+
+RAVELS = jax.flatten_util.ravel_pytree.__code__
+
+
+def takes_jacobians(code: CodeType) -> bool:
+    """Tell whether JAX's ``code`` is ``jax.jacfwd``, ``jax.jacrev`` or ``jax.hessian`` at work."""
+    return code.co_name == "jacfun"
 
 
 CONCRETE_ERRORS = (

@@ -2,7 +2,9 @@
 
 import copy
 import gc
+import importlib
 import pickle
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +42,16 @@ def set_(v, name, value):
 
 def put(v, i, y):
     v[i] = y
+
+
+def without_optax():
+    """Load the module anew where the package is not found."""
+    found = {name: sys.modules.pop(name) for name in ("optax", "interop.optax")}
+    sys.modules["optax"] = None
+    try:
+        importlib.import_module("interop.optax")
+    finally:
+        sys.modules.update(found)
 
 
 # name: (what to do, class, builtin, words: what happened, which value, what to do)
@@ -90,6 +102,20 @@ CASES = {
         ValueError,
         ["leaf", "(3,)", "detach()"],
     ),
+    "flag assigned to": (
+        lambda x, h, c, i: set_(x, "requires_grad", False),
+        "TapeAttributeError",
+        AttributeError,
+        ["requires_grad", "(3,)", "x.requires_grad_(False)"],
+    ),
+    "a missing package": (
+        lambda x, h, c, i: without_optax(),
+        "TapeImportError",
+        ImportError,
+        ["interop.optax", "pip install 'jax-tape[optax]'"],
+    ),
+    "an axis without a name": (lambda x, h, c, i: h.sum(axis="n"), "TapeNameError", NameError, ["sum", "unbound axis name", "(3,)"]),
+    "out= of a function": (lambda x, h, c, i: tnp.stack([h], out=h), "TapeNotImplementedError", NotImplementedError, ["stack", "out"]),
     "retain_grad of a constant": (lambda x, h, c, i: c.retain_grad(), "TapeValueError", ValueError, ["retain_grad", "(3,)"]),
     "hook that is no function": (lambda x, h, c, i: h.register_hook(3), "TapeTypeError", TypeError, ["register_hook", "int"]),
     "hook on a constant": (lambda x, h, c, i: c.register_hook(print), "TapeValueError", ValueError, ["register_hook", "(3,)"]),
@@ -274,7 +300,8 @@ MORE = {
         (lambda x, h, c, i: tape.gradients(h.sum(), x, create_graph="yes"), TYPE, ["gradients: create_graph", "str"]),
         (lambda x, h, c, i: tape.gradients(h.sum(), x, retain_graph=1.0), TYPE, ["gradients: retain_graph", "float"]),
         (lambda x, h, c, i: tape.gradients(h.sum(), None), TYPE, ["inputs must be", "NoneType"]),
-        (lambda x, h, c, i: tape.gradients(h.sum(), {"x": x}), TYPE, ["inputs[0]", "str"]),
+        (lambda x, h, c, i: tape.gradients(h.sum(), {"x": [x, 3]}), TYPE, ["inputs['x'][1]", "int"]),
+        (lambda x, h, c, i: tape.backward({"y": h.sum()}), TYPE, ["outputs[0]", "list(outputs.values())"]),
         (lambda x, h, c, i: tape.gradients([], x), VALUE, ["outputs is empty"]),
         (lambda x, h, c, i: tape.gradients(c.sum(), x), VALUE, ["gradients: a root", "does not require grad"]),
         (lambda x, h, c, i: swept_twice(x), ("ReleasedTapeError", RuntimeError), ["earlier sweep released", "retain_graph=True"]),
@@ -626,11 +653,15 @@ def test_a_released_tape():
     np.testing.assert_array_equal(h.value, A * A)
 
 
+BUILTINS = (TypeError, ValueError, IndexError, RuntimeError, ArithmeticError, MemoryError, AssertionError)
+BUILTINS += (AttributeError, ImportError, NameError)
+
+
 def test_every_class_is_a_tape_error_and_a_builtin():
     classes = [found for name in errors.__all__ if isinstance(found := getattr(errors, name), type)]
     assert len(classes) > 10
     for found in classes:
         assert issubclass(found, errors.TapeError)
         if found is not errors.TapeError:
-            assert issubclass(found, (TypeError, ValueError, IndexError, RuntimeError, ArithmeticError, MemoryError, AssertionError))
+            assert any(issubclass(found, builtin) for builtin in BUILTINS)
         assert found.__doc__

@@ -32,7 +32,7 @@ from tape.recording.trie import RECORD
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["calling", "invoke"]
+__all__ = ["FACTORIES", "calling", "invoke"]
 
 _ARRAYS = (jax.Array, np.ndarray)
 _NUMBERS = (bool, int, float, complex)
@@ -122,7 +122,7 @@ def invoke(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: di
     except (TypeError, ValueError, IndexError, OverflowError) as e:
         if type(e) not in (TypeError, ValueError, IndexError, OverflowError):
             raise
-        raise (errors.wrap(e, name) or e) from e
+        raise (errors.wrap(e, name, [v._place.kind.aval for v in variables]) or e) from e
     if known is not None:
         op, before, after = known
         return record.record(op, [*before, *variables, *after])
@@ -374,12 +374,12 @@ def _method(made: _Made, name: str, *args: Any, **kwargs: Any) -> Any:
     return made.call(name, args, kwargs)
 
 
-_FACTORIES = {"vectorize": vectorize, "composite": composite, "frompyfunc": frompyfunc}
+FACTORIES = {"vectorize": vectorize, "composite": composite, "frompyfunc": frompyfunc}
 
 
 def counterpart(fun: Callable[..., Any], name: str, module: str) -> Callable[..., Any]:
     """Return what a namespace offers in the place of a JAX function that takes callables."""
-    factory = _FACTORIES.get(name)
+    factory = FACTORIES.get(name)
     if factory is None:
         return calling(fun, name, module)
     made = factory(fun)

@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import errors, jaxapi
-from tape.errors import TapeError
+from tape import jaxapi
 from tape.mirrored.mirror import call, describe, mirrored, on_values
 from tape.mirrored.selection import SELECTIONS
 from tape.programs.program import look
@@ -98,12 +97,9 @@ def array(original: Callable[..., Any]) -> Callable[..., Any]:
         if any(isinstance(x, (Handle, jaxapi.Tracer)) for x in leaves):
             return recording(*args, **kwargs)
         with jaxapi.ensure_compile_time_eval():
-            try:
-                value = original(*args, **kwargs)
-                if name == "asarray" and any(isinstance(x, np.ndarray) for x in leaves):
-                    value = jnp.array(value, copy=True)
-            except (TypeError, ValueError, OverflowError) as e:
-                raise (errors.wrap(e, name) or e) from e
+            value = original(*args, **kwargs)
+            if name == "asarray" and any(isinstance(x, np.ndarray) for x in leaves):
+                value = jnp.array(value, copy=True)
         return record.leaf(value)
 
     return _made
@@ -117,12 +113,7 @@ def metadata(original: Callable[..., Any]) -> Callable[..., Any]:
         leaves = jax.tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
         if any(isinstance(x, Handle) for x in leaves):
             return describe(original, original.__name__, args, kwargs)
-        try:
-            return original(*args, **kwargs)
-        except TapeError:
-            raise
-        except (TypeError, ValueError) as e:
-            raise (errors.wrap(e, original.__name__) or e) from e
+        return original(*args, **kwargs)
 
     return _answer
 

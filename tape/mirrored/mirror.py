@@ -61,7 +61,12 @@ class Application:
         it = iter(arrays)
         args = [fill(t, it) for t in self.positional]
         kwargs = {k: fill(t, it) for k, t in self.keyword}
-        results = self.fun(*args, **kwargs)
+        try:
+            results = self.fun(*args, **kwargs)
+        except (AttributeError, KeyError) as e:  # an argument of another type than JAX thought of
+            raise TypeError(str(e)) from e
+        except (AssertionError, ZeroDivisionError) as e:
+            raise ValueError(str(e) or type(e).__name__) from e
         if isinstance(results, jax.Array):
             return results
         results = fix(results)
@@ -227,12 +232,10 @@ def describe(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: 
         splitter, op, _ = _split(fun, name, roles_of(fun, name), args, kwargs, scalars=scalars, bake=None)
         try:
             kernel = op.kernel(tuple(v._place.kind.aval for v in splitter.variables))
-        except jaxapi.CONCRETE_ERRORS:
-            if not scalars:
-                raise
-            continue
-        except (TypeError, ValueError, IndexError) as e:
-            raise (errors.wrap(e, name) or e) from e
+        except errors.FOREIGN as e:
+            if scalars and isinstance(e, jaxapi.CONCRETE_ERRORS):
+                continue
+            raise (errors.wrap(e, name, [v._place.kind.aval for v in splitter.variables]) or e) from e
         return unfix(jax.tree.unflatten(kernel.tree, kernel.out_avals))
     raise AssertionError
 
@@ -256,8 +259,9 @@ def on_values(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs:
     with jaxapi.ensure_compile_time_eval():
         try:
             results = fun(*values, **options)
-        except (TypeError, ValueError, IndexError) as e:
-            raise (errors.wrap(e, name) or e) from e
+        except errors.FOREIGN as e:
+            arrays = [x for x in jax.tree.leaves((values, options)) if isinstance(x, _ARRAYS)]
+            raise (errors.wrap(e, name, arrays) or e) from e
     if requiring is not None and any(isinstance(x, _ARRAYS) and differentiable(x) for x in jax.tree.leaves(results)):
         what = "a Variable that requires grad" if requiring.requires_grad else "a gradient that was taken without recording"
         msg = (
@@ -352,21 +356,24 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
     scales = False  # whether a Python number as the second argument is an input of that op
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs:
-            if of_one is not None and len(args) == 1 and isinstance(args[0], Handle):
-                return record_one(of_one, args[0])
-            if of_two is not None and len(args) == 2 and isinstance(args[0], Handle):
-                a, b = args
-                if isinstance(b, Handle):
-                    return record_two(of_two, a, b)
-                if scales and type(b) in _NUMBERS and roles.scalars:  # type: ignore[union-attr]
-                    return record_two(of_two, a, scalar(b))
-        variables: list[Any] = []
-        key = None if roles is None else quick_key(roles, args, kwargs, variables)
-        if key is not None:
-            op = known.get(key)
-            if op is not None:
-                return record.record(op, variables)
+        try:
+            if not kwargs:
+                if of_one is not None and len(args) == 1 and isinstance(args[0], Handle):
+                    return record_one(of_one, args[0])
+                if of_two is not None and len(args) == 2 and isinstance(args[0], Handle):
+                    a, b = args
+                    if isinstance(b, Handle):
+                        return record_two(of_two, a, b)
+                    if scales and type(b) in _NUMBERS and roles.scalars:  # type: ignore[union-attr]
+                        return record_two(of_two, a, scalar(b))
+            variables: list[Any] = []
+            key = None if roles is None else quick_key(roles, args, kwargs, variables)
+            if key is not None:
+                op = known.get(key)
+                if op is not None:
+                    return record.record(op, variables)
+        except jaxapi.CONCRETE_ERRORS:  # an op that is known for arrays of another kind has to see this one's values
+            return call(fun, called, args, kwargs)
         return first_call(key, len(variables), args, kwargs)
 
     def first_call(key: Any, count: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

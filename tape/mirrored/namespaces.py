@@ -16,7 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from tape import jaxapi
-from tape.callables.higher_order import counterpart
+from tape.callables.higher_order import FACTORIES, counterpart
+from tape.errors import saying
+from tape.mirrored.absent import missing_function
 from tape.mirrored.adapters import SPECIAL, Indexer, UFunc, initializer_factory, looking, metadata
 from tape.mirrored.mirror import mirrored
 from tape.mirrored.structures import MIRRORED_CLASSES, mirrored_class
@@ -133,12 +135,10 @@ class Namespace:
     def get(self, name: str) -> Any:
         """Make (once) and return the counterpart of a name; a module's ``__getattr__``."""
         if name.startswith("_") or (not hasattr(self.module, name) and name not in _submodules(self.module)):
-            msg = f"module {self.name!r} has no attribute {name!r}"
-            raise AttributeError(msg, name=name, obj=sys.modules.get(self.name))
+            raise missing_function(self.name, name)
         category = self.category(name)
         if category == "hidden":
-            msg = f"module {self.name!r} has no attribute {name!r}"
-            raise AttributeError(msg, name=name, obj=sys.modules.get(self.name))
+            raise missing_function(self.name, name)
         made = self._make(name, category)
         setattr(sys.modules[self.name], name, made)
         return made
@@ -150,8 +150,10 @@ class Namespace:
         if category == "passed":
             return self._passed(value, name)
         if category == "callables":
-            return counterpart(value, name, self.name)
-        if category == "metadata":
+            made = counterpart(value, name, self.name)
+            if name not in FACTORIES:
+                return made
+        elif category == "metadata":
             made = metadata(value)
         elif category == "on values":
             made = looking(value)
@@ -163,6 +165,7 @@ class Namespace:
             made = initializer_factory(value)
         else:
             return mirrored(value, name, module=self.name)
+        made = saying(made, name)
         made.__module__ = self.name
         made.__name__ = made.__qualname__ = name
         return made

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import errors, jaxapi
+from tape import jaxapi
 from tape.errors import TapeValueError
 from tape.mirrored.mirror import call, mirrored, on_values, variable
 from tape.programs.program import look
@@ -53,10 +53,7 @@ def _by_position(fun: Callable[..., Any], data: tuple[str, ...], deciding: str) 
     static = [n for n in ("size", "total_repeat_length") if n in signature.parameters]
 
     def select(*args: Any, **kwargs: Any) -> Any:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as e:
-            raise (errors.wrap(e, name) or e) from e
+        bound = signature.bind(*args, **kwargs)
         given = bound.arguments
         if any(given.get(n) is not None for n in static) or not _is_array(given[deciding]) or not _known(given[deciding]):
             return call(fun, name, args, kwargs)
@@ -80,10 +77,7 @@ def _by_value(fun: Callable[..., Any], data: tuple[str, ...]) -> Callable[..., A
     signature = inspect.signature(fun)
 
     def select(*args: Any, **kwargs: Any) -> Any:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as e:
-            raise (errors.wrap(e, name) or e) from e
+        bound = signature.bind(*args, **kwargs)
         given = bound.arguments
         sources = [given[n] for n in data]
         if given.get("size") is not None or not _requires_grad(sources) or not _known(sources):
@@ -118,10 +112,7 @@ def _unique(fun: Callable[..., Any], parameter: str) -> Callable[..., Any]:
     signature = inspect.signature(fun)
 
     def select(*args: Any, **kwargs: Any) -> Any:
-        try:
-            given = signature.bind(*args, **kwargs).arguments
-        except TypeError as e:
-            raise (errors.wrap(e, name) or e) from e
+        given = signature.bind(*args, **kwargs).arguments
         source = given[parameter]
         if given.get("size") is not None:
             return call(fun, name, args, kwargs)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+import jax
+import numpy as np
+
 from tape import jaxapi
 from tape.errors import LeakedTracerError, LostGradientError
 from tape.ops.pullback import differentiable
@@ -26,8 +29,10 @@ __all__ = [
     "captured",
     "check_no_leak",
     "gone",
+    "is_abstract",
     "is_traced",
     "made",
+    "no_value",
     "reading_grad",
     "refusing_captures",
     "taking",
@@ -157,6 +162,19 @@ def awaited(cell: Any, segment: Segment | None, place: Place) -> Segment:
     found: Segment | None = place.segment if segment is None else segment
     assert found is not None, "a leaf without a value"
     return found
+
+
+def is_abstract(value: Any) -> bool:
+    """Tell whether what a Variable holds is no value: the shape and dtype that ``jax.eval_shape`` returns, or a tree function's placeholder."""
+    return not isinstance(value, (jax.Array, np.ndarray, np.generic, bool, int, float, complex))
+
+
+def no_value(held: Any) -> str:
+    """Say that a Variable holds no value."""
+    return (
+        f"a Variable that holds {held!r} in the place of a value (as jax.eval_shape returns it) cannot be computed with; "
+        "use its .shape and .dtype, or call the function itself for a value"
+    )
 
 
 def is_traced(variable: Handle) -> bool:

@@ -204,6 +204,8 @@ def _enter(segment: Segment, variable: Handle) -> int:
             if value is None:
                 check_slots(waiting, (place.slot,))
                 assert value is not None, "a cell that its segment does not know"
+        if boundary.is_abstract(value):
+            raise errors.ConcretizationError(boundary.no_value(value))
         if not isinstance(value, jaxapi.Tracer):
             CONCRETE.add(value.__class__)
         elif segment.pending and LOCAL.segment() is segment:
@@ -387,8 +389,8 @@ def first_meeting(segment: Segment, op: Any, key: tuple[Any, ...]) -> State:
             raise
         except jaxapi.CONCRETE_ERRORS:
             raise
-        except (TypeError, ValueError, IndexError) as e:
-            raise (errors.wrap(e, op.name) or e) from e
+        except (TypeError, ValueError, IndexError, NotImplementedError, NameError) as e:
+            raise (errors.wrap(e, op.name, [state.table[s].kind.aval for s in slots]) or e) from e
     else:
         kernel = op
     return state.entry(key, op, kernel, slots)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from tape.configuration import sixty_four_bits
@@ -20,7 +21,7 @@ from tape.sweeps import emission
 from tape.sweeps.accumulation import additions, assign, awaited
 from tape.sweeps.recall import call_of
 from tape.sweeps.replay import is_plain, remember, replayed
-from tape.sweeps.seeds import describe, need_sixty_four_bits, require_grad, seeds_of, variables
+from tape.sweeps.seeds import describe, need_sixty_four_bits, require_grad, seeds_of, variables, variables_of_tree
 from tape.sweeps.sweep import Sweep, target_of
 
 __all__ = ["backward", "gradients"]
@@ -41,8 +42,8 @@ def backward(
         outputs: the roots: a Variable or a sequence of them, of any shapes.
         grad_outputs: one seed per root, of its root's shape; None (as a whole or for a root) is the default: ones for a root of
             size 1, or the gradient assigned to the root's ``.grad``.
-        inputs: Variables that receive ``.grad``, leaves or not; None for all leaves that require grad.
-        ignore: Variables for which nothing is computed or propagated.
+        inputs: Variables (one, a sequence or a pytree) that receive ``.grad``, leaves or not; None for all leaves that require grad.
+        ignore: Variables (one, a sequence or a pytree) for which nothing is computed or propagated.
         retain_graph: keep what was swept, so that it can be swept again; None means ``create_graph``.
         create_graph: record the sweep, so that gradients can be differentiated.
 
@@ -82,8 +83,8 @@ def backward(
         if need_sixty_four_bits(roots):
             settings.enter_context(sixty_four_bits())
         seeds, consumed = seeds_of("backward", roots, grad_outputs)
-        targets = None if inputs is None else variables("backward", "inputs", inputs)
-        ignored = variables("backward", "ignore", ignore)
+        targets = None if inputs is None else variables_of_tree("backward", "inputs", inputs)[0]
+        ignored = variables_of_tree("backward", "ignore", ignore)[0]
         if targets is not None:
             if not targets:
                 msg = "backward: inputs is empty, so that no gradient would be computed; leave it out for all leaves"
@@ -130,14 +131,15 @@ def gradients(
 
     Args:
         outputs: the roots: a Variable or a sequence of them, of any shapes.
-        inputs: a Variable or a sequence of them, leaves or not.
+        inputs: a Variable, a sequence or a pytree of them, leaves or not.
         grad_outputs: one seed per root, as for :func:`backward`.
         unconnected: what to do about an input on which no output depends: ``"raise"``, ``"zero"`` or ``"none"``.
         retain_graph: keep what was swept, so that it can be swept again; None means ``create_graph``.
         create_graph: record the sweep, so that the results can be differentiated.
 
     Returns:
-        One gradient, of its input's shape and dtype, for one Variable; a tuple of them for a sequence.
+        One gradient, of its input's shape and dtype, for one Variable; a tuple of them for a flat sequence (list, tuple, iterator); for any
+        other pytree (a dict, nested lists, a namedtuple ...) the same tree.
 
     Raises:
         UnconnectedError: no differentiable path leads to an input, and ``unconnected`` is ``"raise"``.
@@ -163,7 +165,7 @@ def gradients(
             return found[0] if isinstance(inputs, Handle) else tuple(found)
         leaves = len(call.segment.leaves)
     roots = variables("gradients", "outputs", outputs)
-    wanted = variables("gradients", "inputs", inputs)
+    wanted, tree = variables_of_tree("gradients", "inputs", inputs)
     with contextlib.ExitStack() as settings:
         if need_sixty_four_bits(roots):
             settings.enter_context(sixty_four_bits())
@@ -194,4 +196,6 @@ def gradients(
                 pass
         if call is not None:
             call.remember(sweep, results, leaves)
+    if tree is not None:
+        return jax.tree.unflatten(tree, results)
     return results[0] if isinstance(inputs, Handle) else tuple(results)

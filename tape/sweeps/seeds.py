@@ -26,7 +26,7 @@ from tape.recording.segment import Handle, itself, made_at
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["describe", "need_sixty_four_bits", "require_grad", "seeds_of", "variables"]
+__all__ = ["describe", "need_sixty_four_bits", "require_grad", "seeds_of", "variables", "variables_of_tree"]
 
 
 def need_sixty_four_bits(roots: Sequence[Any]) -> bool:
@@ -44,6 +44,25 @@ def describe(variable: Any) -> str:
     return f"{name}shape {aval.shape}, dtype {aval.dtype}"
 
 
+def variables_of_tree(function: str, argument: str, given: Any) -> tuple[list[Any], Any]:
+    """Return the Variables of an argument that takes one, a sequence or a pytree of them, and the tree (None: one, or a flat sequence)."""
+    if isinstance(given, Handle) or _is_flat(given):
+        return variables(function, argument, given), None
+    paths, tree = jax.tree_util.tree_flatten_with_path(given, is_leaf=lambda x: isinstance(x, Handle))
+    for path, v in paths:
+        if not isinstance(v, Handle):
+            msg = f"{function}: {argument}{jax.tree_util.keystr(path)} must be a tape.Variable, or a pytree or sequence of them, got {type(v).__name__}"
+            raise TapeTypeError(msg)
+    return [itself(v) for _, v in paths], tree
+
+
+def _is_flat(given: Any) -> bool:
+    """Tell whether an argument is a sequence of single things, or what is no pytree at all."""
+    if given.__class__ is list or given.__class__ is tuple:
+        return all(isinstance(v, Handle) or jax.tree_util.all_leaves([v]) or v is None for v in given)
+    return given is None or jax.tree_util.all_leaves([given])
+
+
 def variables(function: str, argument: str, given: Any) -> list[Any]:
     """Return the Variables of an argument that takes one or a sequence."""
     if isinstance(given, Handle):
@@ -54,7 +73,8 @@ def variables(function: str, argument: str, given: Any) -> list[Any]:
     listed = list(given)
     for i, v in enumerate(listed):
         if not isinstance(v, Handle):
-            msg = f"{function}: {argument}[{i}] must be a tape.Variable, got {type(v).__name__}"
+            repair = f"; pass its values: list({argument}.values())" if isinstance(given, dict) else ""
+            msg = f"{function}: {argument}[{i}] must be a tape.Variable, got {type(v).__name__}{repair}"
             raise TapeTypeError(msg)
     return [itself(v) for v in listed]
 

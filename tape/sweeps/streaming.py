@@ -21,7 +21,7 @@ from tape.recording.trie import SWEEP
 from tape.sweeps import emission
 from tape.sweeps.gathering import gathering
 from tape.sweeps.pieces import pieces_of
-from tape.sweeps.seeds import describe, need_sixty_four_bits, require_grad, seeds_of, variables
+from tape.sweeps.seeds import describe, need_sixty_four_bits, require_grad, seeds_of, variables, variables_of_tree
 from tape.sweeps.sweep import Sweep, resolved, target_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def stream_gradients(outputs: Any, grad_outputs: Any = None, *, inputs: Any = No
     wide = need_sixty_four_bits(roots)
     with sixty_four_bits() if wide else contextlib.nullcontext():
         seeds, _ = seeds_of("stream_gradients", roots, grad_outputs)
-        wanted = None if inputs is None else variables("stream_gradients", "inputs", inputs)
+        wanted = None if inputs is None else variables_of_tree("stream_gradients", "inputs", inputs)[0]
         for v in wanted or ():
             require_grad("stream_gradients", "inputs", v)
         stream = _Stream(roots, [None if s is None else emission.share(s) for s in seeds], wanted, wide)

@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.errors import ConcretizationError, LostGradientError, TapeError, TapeRuntimeError, TapeTypeError, wrap
+from tape.mirrored import absent
 from tape.programs.program import look
 from tape.recording import boundary
 from tape.sweeps.seeds import describe
-from tape.variables import absent, methods
+from tape.variables import methods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -128,10 +129,9 @@ class Convertible(methods.ArrayMethods):
             value = None
         flags = ", requires_grad=True" if self._place.kind.requires_grad else ""
         named = f", name={self._extra.name!r}" if self._extra is not None and self._extra.name else ""
-        if value is None or isinstance(value, jax.core.Tracer):
+        if value is None or isinstance(value, jax.core.Tracer) or boundary.is_abstract(value):
             return f"Variable(<{self._place.kind.aval.str_short()}>{flags}{named})"
-        value = as_array(value)
-        body = repr(value)
+        body = repr(as_array(value))
         if body.startswith("Array("):
             body = body[len("Array(") : -1]
         return f"Variable({body}{flags}{named})"
@@ -164,10 +164,12 @@ class Convertible(methods.ArrayMethods):
         # JAX's binary operators convert an operand that has this attribute, and otherwise leave it to the operand's reflected method, which
         # records. Should JAX rename them, `jax_array * v` raises below for a Variable that requires grad; it never loses its gradient.
         asking = sys._getframe(1).f_code.co_name
-        if asking.startswith(("_operator_", "deferring_binary_op")):
+        if (
+            asking.startswith(("_operator_", "deferring_binary_op")) or asking == "bind"
+        ):  # a primitive, which says the type that it was given
             raise AttributeError
-        if self._original is not None and asking in {"shaped_abstractify", "typeof", "bind"} and (lost := self._raw_jax()) is not None:
-            raise TapeRuntimeError(lost)  # JAX takes a TypeError for its own, and would say in its own words that it does not know the type
+        if asking in {"shaped_abstractify", "typeof", "canonicalize_value"}:  # JAX takes a TypeError for its own, and would say other words
+            raise TapeRuntimeError(self._raw_jax() or f"a Variable ({describe(self)}) {_NO_ARRAY}")
         return self._refuse_or_look
 
     def _refuse_or_look(self) -> Any:
@@ -197,9 +199,24 @@ class Convertible(methods.ArrayMethods):
         return as_array(look(self)).__dlpack_device__()
 
 
+_NO_ARRAY = (
+    "stands where JAX takes an array, as for the result of a function that jax.grad differentiates; use tape.grad(f)(x) in the place of "
+    "jax.grad(f)(x), or jax.grad(interop.lower(f))(x.value) for arrays, and elsewhere pass its .value"
+)
+
+
 def as_array(value: Any) -> Any:
-    """Return an array also for a scalar constant, whose cell holds the Python value."""
-    return value if isinstance(value, jax.Array) else jnp.asarray(value)
+    """Return an array also for a scalar constant, whose cell holds the Python value.
+
+    Raises:
+        ConcretizationError: there is only a shape and a dtype, as ``jax.eval_shape`` returns them.
+
+    """
+    if isinstance(value, jax.Array):
+        return value
+    if boundary.is_abstract(value):
+        raise ConcretizationError(boundary.no_value(value))
+    return jnp.asarray(value)
 
 
 def concrete(variable: Any, what: str) -> Any:

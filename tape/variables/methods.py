@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import errors, jaxapi
-from tape.errors import LostGradientError, TapeTypeError
+from tape.errors import LostGradientError, TapeTypeError, saying
 from tape.mirrored import selection
 from tape.mirrored.mirror import Application, call, mirrored, on_values
 from tape.ops.kernel import Op
@@ -192,9 +192,10 @@ def _property(name: str) -> property:
 
 def _selecting(name: str, select: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method whose result's shape depends on values."""
+    said = saying(select, name)
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return select(self, *args, **kwargs)
+        return said(self, *args, **kwargs)
 
     original = getattr(jax.Array, name)
     functools.update_wrapper(method, original)
@@ -296,8 +297,12 @@ class ArrayMethods(Handle):
             raise TapeTypeError(msg)
         return namespace
 
-    def view(self, dtype: Any = None) -> Any:
+    def view(self, dtype: Any = None, *shape: Any) -> Any:
         """Return the same bits read as another dtype; a Variable that requires grad is refused, because its gradient would be lost."""
+        if shape or isinstance(dtype, (int, tuple, list)):  # PyTorch's view
+            given = ", ".join(map(str, (dtype, *shape)))
+            msg = f"view: reads the bits of a Variable (shape {self._place.kind.aval.shape}) as another dtype, got {given}; use x.reshape({given})"
+            raise TapeTypeError(msg)
         try:
             same = dtype is None or jnp.dtype(dtype) == self._place.kind.aval.dtype
         except TypeError as e:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.errors import LostGradientError
 from tape.ops.kinds import GivenPlace, Place, kind_of
 from tape.ops.pullback import differentiable
 from tape.programs.program import look
@@ -17,6 +18,7 @@ from tape.recording import boundary, record
 from tape.recording.record import handle
 from tape.recording.segment import LOCAL, Handle, itself
 from tape.recording.trie import RECORD
+from tape.sweeps.seeds import describe
 from tape.variables import handed
 
 if TYPE_CHECKING:
@@ -55,24 +57,41 @@ def _flatten(variable: Any) -> tuple[tuple[Any, ...], Any]:
     kind = variable._place.kind
     cut = kind.unrecorded == boundary.CUT
     flows = kind.requires_grad or (cut and boundary.is_traced(variable))  # another transformation does not heal what one has cut
-    if not _asked_by_tree_function():
+    asking = sys._getframe(1)
+    caller = _caller(asking) if asking.f_code.co_filename in jaxapi.TREE_FILES else None
+    if (flows or cut) and caller is not None and jaxapi.takes_jacobians(caller.f_code):
+        raise LostGradientError(_JACOBIANS.format(describe(variable)))
+    if not _is_users(caller):
         boundary.taking(variable)
         # JAX keeps what it traced: a result that was computed without recording would stay a constant.
         return (look(variable),), (flows, flows and LOCAL.mode == RECORD, variable.name)
     told = _Told(cut=cut, name=variable.name)
+    if LOCAL.mode == RECORD and flows and _ravels(asking):
+        raise LostGradientError(_RAVELLED.format(describe(variable)))
     if LOCAL.mode == RECORD and flows:  # what is computed of an array would have no derivative
         return (handed.hand_out(_classes["handed"], variable),), told
     boundary.taking(variable)
     return (look(variable),), told
 
 
-def _asked_by_tree_function() -> bool:
+def _is_users(caller: FrameType | None) -> bool:
     """Tell whether a function of ``jax.tree`` takes a Variable apart for the user's code, not for a transformation of JAX."""
-    asking = sys._getframe(2)
-    if asking.f_code.co_filename not in jaxapi.TREE_FILES:
-        return False
-    caller = _caller(asking)
     return caller is not None and caller.f_globals.get("__name__", "").partition(".")[0] not in _OURS
+
+
+def _ravels(asking: FrameType) -> bool:
+    """Tell whether ``jax.flatten_util.ravel_pytree`` asks, which computes with what it is handed."""
+    return asking.f_code is jaxapi.RAVELS or (asking.f_back is not None and asking.f_back.f_code is jaxapi.RAVELS)
+
+
+_JACOBIANS = (
+    "jax.jacfwd, jax.jacrev and jax.hessian put no Jacobian of a Variable that requires grad ({}) together; use tape.hessian(f)(x) (or "
+    "tape.jacfwd, tape.jacrev), or jax.hessian(interop.lower(f))(x.value) for arrays"
+)
+_RAVELLED = (
+    "ravel_pytree of a Variable that requires grad ({}) would lose its gradient; use "
+    "tape.numpy.concatenate([v.ravel() for v in jax.tree.leaves(tree)]), or call it under tape.no_grad() for a constant"
+)
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:

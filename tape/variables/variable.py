@@ -16,10 +16,12 @@ from tape import jaxapi
 from tape.errors import (
     GradientDtypeError,
     GradientShapeError,
+    TapeAttributeError,
     TapeOverflowError,
     TapeTypeError,
     TapeValueError,
     check_flag,
+    unknown_keyword,
 )
 from tape.ops.kinds import Place, kind_of
 from tape.ops.pullback import differentiable
@@ -29,12 +31,12 @@ from tape.recording import boundary, record
 from tape.recording.immediate import record_at_once
 from tape.recording.leaves import made_leaf
 from tape.recording.record import handle, leaf
-from tape.recording.segment import LOCAL, Extra, Handle, end_of, extra_of, outside
+from tape.recording.segment import LOCAL, Extra, Handle, extra_of, outside
 from tape.sweeps import differentiation, emission
 from tape.sweeps.handles import RemovableHandle
 from tape.sweeps.replay import is_plain, replayed
 from tape.sweeps.seeds import describe
-from tape.variables import cuts, methods, pytrees
+from tape.variables import cuts, hooks, methods, pytrees
 from tape.variables.conversion import Convertible, as_array, concrete
 
 if TYPE_CHECKING:
@@ -109,6 +111,11 @@ class Variable(Convertible):
     def requires_grad(self) -> bool:
         """Whether a sweep computes a gradient for it."""
         return self._place.kind.requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, flag: bool) -> None:
+        msg = f"requires_grad: the flag of a Variable ({describe(self)}) is not assigned to; use x.requires_grad_({flag!r}), or x.detach()"
+        raise TapeAttributeError(msg)
 
     @property
     def is_leaf(self) -> bool:
@@ -194,8 +201,10 @@ class Variable(Convertible):
         extra = self._own_extra()
         extra.grad, extra.assigned = made, True
 
-    def zero_grad(self) -> None:
-        """Forget the gathered gradient (set it to None)."""
+    def zero_grad(self, **options: Any) -> None:
+        """Forget the gathered gradient (set it to None); takes no options (PyTorch's ``set_to_none`` is refused by name)."""
+        if options:
+            raise unknown_keyword("zero_grad", *options)
         boundary.writing(self)
         if self._extra is not None:
             self._extra.grad, self._extra.assigned = None, False
@@ -315,30 +324,11 @@ class Variable(Convertible):
             A handle whose ``remove()`` takes the hook away.
 
         """
-        if not callable(hook):
-            msg = f"register_hook: the hook must be callable, got {type(hook).__name__}"
-            raise TapeTypeError(msg)
-        if not self.requires_grad:
-            msg = f"register_hook: a Variable that does not require grad ({describe(self)}) gets no gradient"
-            raise TapeValueError(msg)
-        end = record.node_of(self) if self._segment is None else end_of(self._segment, self._place.slot)
-        hooks = self._segment.hooks.setdefault(self._place.slot, {}) if end is None else end.hooks  # type: ignore[union-attr]
-        if LOCAL.captures is not None:
-            hook = LOCAL.captures.watched(self, hooks, hook)
-        return RemovableHandle(hooks, hook)
+        return hooks.register_hook(self, hook)
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Variable], Any]) -> RemovableHandle:
         """Call ``hook(variable)`` after a sweep has set this leaf's ``.grad``; returns a handle with ``remove()``."""
-        if not callable(hook):
-            msg = f"register_post_accumulate_grad_hook: the hook must be callable, got {type(hook).__name__}"
-            raise TapeTypeError(msg)
-        if not (self.requires_grad and self.is_leaf):
-            msg = f"register_post_accumulate_grad_hook: only a leaf that requires grad gathers .grad ({describe(self)})"
-            raise TapeValueError(msg)
-        hooks = self._own_extra().post_hooks
-        if LOCAL.captures is not None:
-            LOCAL.captures.registering(self, hooks)
-        return RemovableHandle(hooks, hook)
+        return hooks.register_post_hook(self, hook)
 
     def _own_extra(self) -> Extra:
         return extra_of(self)

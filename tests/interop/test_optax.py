@@ -505,3 +505,31 @@ def test_errors(make, error, words):
 def test_an_unknown_choice_is_refused():
     with pytest.raises(TapeValueError, match="missing must be one of 'skip', 'zero', 'raise', got 'none'"):
         interop.optax.Optimizer([tape.Variable(1.0)], optax.sgd(1.0), missing="none")
+
+
+def test_a_line_search_needs_the_loss_and_its_function():
+    """What the message says works, and is what optax alone does."""
+
+    def f(p):
+        return ((p["w"] - 1.5) ** 2).sum() * p["b"] ** 2 + (p["b"] - 1) ** 2
+
+    start = {"w": np.array([1.0, 2.0, 3.0], np.float32), "b": np.float32(2.0)}
+    parameters = jax.tree.map(tape.Variable, start)
+    optimizer = interop.optax.Optimizer(parameters, optax.lbfgs())
+    f(parameters).backward()
+    with pytest.raises(tape.errors.TapeTypeError, match=r"'value', 'grad', and 'value_fn'.*value_fn=interop.lower\(f\)"):
+        optimizer.step()
+    plain, transformation = jax.tree.map(jax.numpy.asarray, start), optax.lbfgs()
+    state = transformation.init(plain)
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = f(parameters)
+        loss.backward()
+        optimizer.step(value=loss, grad=jax.tree.map(lambda p: p.grad, optimizer.parameters), value_fn=interop.lower(f))
+        value, gradient = jax.value_and_grad(f)(plain)
+        updates, state = transformation.update(gradient, state, plain, value=value, grad=gradient, value_fn=f)
+        plain = optax.apply_updates(plain, updates)
+    for name, array in plain.items():
+        np.testing.assert_allclose(parameters[name].value, array, rtol=1e-5)
+    with pytest.raises(tape.errors.TapeTypeError, match="use zero_grad\\(\\)"):
+        optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,125 @@
+"""What to write for a name that other libraries have: a method that a Variable has not, or a function that a namespace has not."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.special
+
+from tape.errors import TapeAttributeError
+
+__all__ = ["missing", "missing_function"]
+
+_NAMESPACES = {
+    "numpy": jnp,
+    "nn": jax.nn,
+    "numpy.linalg": jnp.linalg,
+    "lax": jax.lax,
+    "scipy.special": jax.scipy.special,
+    "random": jax.random,
+}
+_SPELLINGS = {  # PyTorch's and Chainer's names, where JAX's is another
+    "array": "value",
+    "cleargrad": "zero_grad()",
+    "clone": "copy()",
+    "contiguous": "copy()",
+    "cpu": "to_device(jax.devices('cpu')[0])",
+    "cuda": "to_device(jax.devices('gpu')[0])",
+    "data": "value",
+    "dim": "ndim",
+    "double": "astype('float64')",
+    "element_size": "itemsize",
+    "float": "astype('float32')",
+    "grad_fn": "op",
+    "half": "astype('float16')",
+    "int": "astype('int32')",
+    "is_floating_point": "dtype",
+    "long": "astype('int64')",
+    "nelement": "size",
+    "numel": "size",
+    "permute": "transpose(axes)",
+    "reshape_as": "reshape(other.shape)",
+    "scatter_add": "at[index].add(value)",
+    "t": "T",
+    "to": "astype(dtype), or variable.to_device(device)",
+    "type": "astype(dtype)",
+    "type_as": "astype(other.dtype)",
+    "view_as": "reshape(other.shape)",
+}
+_FUNCTIONS = {
+    "chunk": "numpy.split(variable, sections)",
+    "expand": "numpy.broadcast_to(variable, shape)",
+    "expand_as": "numpy.broadcast_to(variable, other.shape)",
+    "gather": "numpy.take_along_axis(variable, index, axis)",
+    "index_select": "numpy.take(variable, index, axis)",
+    "masked_fill": "numpy.where(mask, value, variable)",
+    "masked_select": "numpy.extract(mask, variable)",
+    "mm": "numpy.matmul(variable, other)",
+    "topk": "lax.top_k(variable, k)",
+    "unbind": "numpy.unstack(variable)",
+    "unsqueeze": "numpy.expand_dims(variable, axis)",
+}
+_RENAMED = {  # functions of PyTorch, and of NumPy where JAX has them no more or by another name
+    "alltrue": "numpy.all",
+    "asfarray": "numpy.asarray",
+    "bmm": "numpy.matmul",
+    "cat": "numpy.concatenate",
+    "clamp": "numpy.clip",
+    "cumproduct": "numpy.cumprod",
+    "fix": "numpy.trunc",
+    "from_numpy": "numpy.asarray",
+    "in1d": "numpy.isin",
+    "product": "numpy.prod",
+    "rand": "random.uniform",
+    "randn": "random.normal",
+    "require": "numpy.asarray",
+    "row_stack": "numpy.vstack",
+    "sometrue": "numpy.any",
+    "tensor": "numpy.asarray",
+    "trapz": "numpy.trapezoid",
+}
+
+
+def missing(variable: Any, name: str) -> AttributeError:
+    """Return the error for an attribute that a Variable does not have."""
+    msg = f"'{type(variable).__name__}' object has no attribute {name!r}"
+    repair = None if name.startswith("_") else _repair(name)
+    return _error(msg, repair, name, variable)
+
+
+def missing_function(module: str, name: str) -> AttributeError:
+    """Return the error for a name that a mirrored namespace does not have."""
+    repair = None
+    if not name.startswith("_"):
+        found = _RENAMED.get(name) or (_FUNCTIONS[name].partition("(")[0] if name in _FUNCTIONS else None) or _elsewhere(name)
+        repair = None if found is None or f"tape.{found}" == f"{module}.{name}" else f"tape.{found}"
+    return _error(f"module {module!r} has no attribute {name!r}", repair, name, sys.modules.get(module))
+
+
+def _error(msg: str, repair: str | None, name: str, where: Any) -> AttributeError:
+    made = TapeAttributeError(msg if repair is None else f"{msg}; use {repair}")
+    made.name, made.obj = name, where
+    return made
+
+
+def _repair(name: str) -> str | None:
+    if name in _SPELLINGS:
+        return f"variable.{_SPELLINGS[name]}"
+    if name in _FUNCTIONS:
+        return f"tape.{_FUNCTIONS[name]}"
+    if name.endswith("_") and (name[:-1] in dir(jnp) or name[:-1] in {"add", "sub", "mul", "div"}):
+        return "an assignment (variable = ..., or variable.value = ... for a leaf): values do not change in place"
+    found = _elsewhere(name)
+    return None if found is None else f"tape.{found}(variable)"
+
+
+def _elsewhere(name: str) -> str | None:
+    """Return the function of a namespace that has this name."""
+    for where, namespace in _NAMESPACES.items():
+        found = getattr(namespace, name, None)
+        if callable(found) and not isinstance(found, type):
+            return f"{where}.{name}"
+    return None
