@@ -19,7 +19,6 @@ except ImportError as e:
     msg = "interop.optax needs the package optax, which is not installed; run pip install 'jax-tape[optax]'"
     raise TapeImportError(msg, name=e.name, path=e.path) from e
 
-from interop import closures
 from interop.lift import lift
 from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen, following, policy_of, started, unscaled, widened
 from interop.states import contents, kept, owners, plain, settable, zeroed
@@ -372,10 +371,12 @@ class Optimizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         try:
-            transformation = closures.dumps(self.transformation)
-        except (pickle.PicklingError, TypeError, AttributeError) as e:
+            import cloudpickle  # noqa: PLC0415 - optax's functions are made inside of others, which pickle alone does not take
+
+            transformation = cloudpickle.dumps(self.transformation)
+        except (ImportError, pickle.PicklingError, TypeError, AttributeError) as e:
             msg = (
-                f"pickle: the transformation of an Optimizer cannot be pickled ({e}); make its functions in a module that can be imported, or pickle "
+                f"pickle: the transformation of an Optimizer cannot be pickled ({e}); run pip install 'jax-tape[optax]', which brings cloudpickle, or pickle "
                 "(optimizer.parameters, optimizer.state, optimizer.scaling), and assign .state (and .scaling) to an Optimizer that is made anew"
             )
             raise TapeTypeError(msg) from e
