@@ -62,6 +62,7 @@ __all__ = [
     "described",
     "ensure_compile_time_eval",
     "eval_jaxpr",
+    "fetches",
     "float0",
     "from_host",
     "hands_over",
@@ -95,6 +96,11 @@ def hands_over(code: CodeType) -> bool:
 
 
 RAVELS = jax.flatten_util.ravel_pytree.__code__
+
+
+def fetches(code: CodeType) -> bool:
+    """Tell whether JAX's ``code`` is ``jax.device_get``."""
+    return code.co_name in {"device_get", "_device_get"}
 
 
 def takes_jacobians(code: CodeType) -> bool:

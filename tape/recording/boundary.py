@@ -42,7 +42,7 @@ __all__ = [
 
 CUT = (
     "it came out of a JAX transformation (jax.jit, jax.vmap ...) of what requires grad, which cuts the tape; call the function without it, or with "
-    "tape.jit, or make the transformed function an op by interop.lift, or .detach() the result to use it as a constant"
+    "tape.jit or tape.vmap in its place, or make the transformed function an op by interop.lift, or .detach() the result to use it as a constant"
 )
 
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tape import jaxapi
 from tape.errors import ConcretizationError, LostGradientError, TapeError, TapeRuntimeError, TapeTypeError, wrap
 from tape.mirrored import absent
 from tape.programs.program import look
@@ -149,7 +150,7 @@ class Convertible(methods.ArrayMethods):
         return iter([self[i] for i in range(self.shape[0])])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        if self._place.kind.requires_grad:
+        if self._place.kind.requires_grad and not jaxapi.fetches(sys._getframe(1).f_code):
             msg = (
                 f"np.asarray of a Variable that requires grad ({describe(self)}) would lose its gradient; use .value or "
                 ".detach() for a constant, or tape.numpy functions to stay on the tape"

@@ -13,6 +13,7 @@ import numpy as np
 from tape import errors, jaxapi
 from tape.errors import LostGradientError, TapeTypeError, saying
 from tape.mirrored import selection
+from tape.mirrored.adapters import array
 from tape.mirrored.mirror import Application, call, mirrored, on_values
 from tape.ops.kernel import Op
 from tape.ops.kinds import Place, kind_of
@@ -22,6 +23,7 @@ from tape.recording.record import handle, record_one, record_two, scalar
 from tape.recording.segment import LOCAL, Handle, in_mode
 from tape.recording.template import ARRAY
 from tape.recording.trie import CONSTANT, RECORD
+from tape.sweeps.seeds import describe
 from tape.variables import indexing, interception, updates
 
 if TYPE_CHECKING:
@@ -122,6 +124,9 @@ _AUGMENTED = {
 }
 _UNARY: dict[str, Callable[..., Any]] = {"neg": jnp.negative, "pos": jnp.positive, "abs": jnp.abs, "invert": jnp.bitwise_not}
 _OPERANDS = (Handle, jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+_NO_OPERANDS = (list, tuple, dict, set, frozenset, str, bytes, type(None))
+_SEQUENCES = frozenset({"add", "mul", "mod"})  # operators that lists, tuples and text have themselves: += extends a list
+_as_array = array(jnp.asarray)
 _PYTHON_SCALARS = frozenset({bool, int, float, complex})
 
 
@@ -129,23 +134,40 @@ def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Any, Any], An
     """Return an operator and its reflected form."""
     called = fun.__name__
     op = Op(called, Application(fun, (ARRAY, ARRAY), ()))
+    said = saying(_as_array, called)
 
     def forward(self: Any, other: Any) -> Any:
         if other.__class__ is self.__class__ or isinstance(other, Handle):
             return record_two(op, self, other)
         if type(other) in _PYTHON_SCALARS:
             return record_two(op, self, scalar(other))
-        return record.record(op, (self, _constant(other, called))) if isinstance(other, _OPERANDS) else NotImplemented
+        if isinstance(other, _OPERANDS):
+            return record.record(op, (self, _constant(other, called)))
+        if name in _COMPARISONS and isinstance(other, (list, tuple)):
+            return record.record(op, (self, said(other)))
+        return _no_operand(self, other, called)
 
     def reflected(self: Any, other: Any) -> Any:
         if type(other) in _PYTHON_SCALARS:
             return record_two(op, scalar(other), self)
-        return record.record(op, (_constant(other, called), self)) if isinstance(other, _OPERANDS) else NotImplemented
+        if isinstance(other, _OPERANDS):
+            return record.record(op, (_constant(other, called), self))
+        return NotImplemented if name in _SEQUENCES else _no_operand(self, other, called)
 
     forward.__name__ = forward.__qualname__ = f"__{name}__"
     reflected.__name__ = reflected.__qualname__ = f"__r{name}__"
     forward.__doc__ = reflected.__doc__ = f"Record ``jax.numpy.{called}``."
     return forward, reflected
+
+
+def _no_operand(variable: Any, other: Any, called: str) -> Any:
+    """Refuse an operand that is none, rather than leave it to Python; what may know Variables itself is asked."""
+    if called in {"equal", "not_equal"} or not isinstance(other, _NO_OPERANDS):
+        return NotImplemented
+    listed = isinstance(other, (list, tuple))
+    repair = "make an array of it: tape.numpy.asarray(operand)" if listed else "pass a Variable, an array or a number"
+    msg = f"{called}: an operand beside a Variable ({describe(variable)}) is of type {type(other).__name__}; {repair}"
+    raise TapeTypeError(msg)
 
 
 def _constant(value: Any, called: str) -> Any:
@@ -276,11 +298,11 @@ class ArrayMethods(Handle):
 
     def __pow__(self, exponent: Any, modulo: Any = None) -> Any:
         if modulo is not None or not isinstance(exponent, _OPERANDS):
-            return NotImplemented
+            return _no_operand(self, exponent, "power") if modulo is None else NotImplemented
         return _power(self, exponent)
 
     def __rpow__(self, base: Any) -> Any:
-        return _power(base, self) if isinstance(base, _OPERANDS) else NotImplemented
+        return _power(base, self) if isinstance(base, _OPERANDS) else _no_operand(self, base, "power")
 
     def __round__(self, ndigits: int | None = None) -> Any:
         return call(_rounded, "round", (self, ndigits), {})
