@@ -213,14 +213,20 @@ class Kernel:
         except _REFUSALS:
             return tuple(range(forward))
 
-    def stopped(self) -> Kernel:
-        """Return the kernel whose results no transformation of JAX differentiates."""
-        found: Any = self._vjps.get("stopped")
+    def stopped(self, outputs: frozenset[int] | None = None) -> Kernel:
+        """Return the kernel of whose results (all, or the ``outputs``) no transformation of JAX differentiates any."""
+        key = ("stopped", outputs)
+        found: Any = self._vjps.get(key)
         if found is None:
-            jaxpr, _ = jaxapi.trace(lambda *args: [lax.stop_gradient(r) for r in self.inline(*args)], *self.in_avals)
+
+            def fun(*args: Any) -> list[Any]:
+                results = enumerate(self.inline(*args))
+                return [lax.stop_gradient(r) if outputs is None or i in outputs else r for i, r in results]
+
+            jaxpr, _ = jaxapi.trace(fun, *self.in_avals)
             found = Kernel(self.name, jaxpr, self.tree, self.params, self.visible)
             if not self.transient:
-                self._vjps["stopped"] = found
+                self._vjps[key] = found
         return found  # type: ignore[no-any-return]
 
     def batched(self, mask: tuple[bool, ...], size: int) -> Kernel:

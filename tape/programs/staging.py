@@ -7,6 +7,7 @@ their kernels are put together into one, which JAX takes over as a single call.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +21,14 @@ from tape.recording import boundary, record
 from tape.recording.immediate import record_at_once
 from tape.recording.segment import LOCAL, Cell, Handle, Segment, SegmentClosedError, still_open
 from tape.recording.trie import CONSTANT
+from tape.statistics import STATS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tape.ops.kernel import Kernel
 
-__all__ = ["current", "place_in", "record_staged", "recording", "run"]
+__all__ = ["current", "place_in", "record_staged", "recording", "run", "run_again"]
 
 _SCALARS = frozenset({bool, int, float, complex})
 
@@ -130,25 +132,50 @@ def _made_again(segment: Segment, origin: Segment, slot: int, cell: Cell) -> int
 
 
 def run(segment: Segment, keep: tuple[int, ...]) -> Sequence[Any]:
-    """Return the values of the slots ``keep`` of a pending segment, evaluated in the JAX transformation that it belongs to."""
+    """Return the values of the slots ``keep`` of a segment, evaluated in the JAX transformation that it belongs to."""
     entries, leaves = needed_entries(segment.state, keep)
     values = {slot: cell[0] for slot, cell in zip(leaves, segment.leaves, strict=True)}
-    with applying(segment.configuration), jaxapi.within(segment.trace):
+    inside = contextlib.nullcontext() if segment.trace is None else jaxapi.within(segment.trace)
+    with applying(segment.configuration), inside:
         if jaxapi.makes_jaxpr(segment.trace):
             table = segment.state.table
-            return _merged(entries, {s: (v, table[s].kind.aval) for s, v in values.items()}, keep)
+            return _merged(entries, {s: (v, table[s].kind.aval) for s, v in values.items()}, keep, segment.state.cut)
         for step in entries:
-            values.update(zip(step.slots, _kernel(step).inline(*[values[s] for s in step.inputs]), strict=True))
+            values.update(zip(step.slots, _kernel(step, segment.state.cut).inline(*[values[s] for s in step.inputs]), strict=True))
         return [values[s] for s in keep]
 
 
-def _kernel(step: Any) -> Kernel:
-    """Return an entry's kernel; recorded under ``no_grad``, the transformations of JAX may not differentiate it either."""
+def run_again(cut: Segment) -> None:
+    """Compute anew what JAX differentiates of a segment that has run, now that some of it is cut, and of newer ones that read it."""
+    if not any(_is_traced(cell) for cell in cut.saved.values()):
+        return
+    changed: set[int] = set()  # ids of cells
+    found = [s for ref in list(STATS.segments.values()) if (s := ref()) is not None and s.serial >= cut.serial]
+    for segment in sorted(found, key=lambda s: s.serial):
+        if segment.pending or not segment.leaves or (segment is not cut and changed.isdisjoint(map(id, segment.leaves))):
+            continue
+        cells = {slot: cell for slot, cell in segment.saved.items() if _is_traced(cell)}
+        keep = tuple(cells)
+        if any(step.kernel.jaxpr.effects for step in needed_entries(segment.state, keep)[0]):
+            continue
+        for cell, value in zip(cells.values(), run(segment, keep), strict=True):
+            cell[0] = value
+            changed.add(id(cell))
+
+
+def _is_traced(cell: Any) -> bool:
+    return cell.__class__ is list and isinstance(cell[0], jaxapi.Tracer)
+
+
+def _kernel(step: Any, cut: frozenset[int]) -> Kernel:
+    """Return an entry's kernel; recorded under ``no_grad`` or cut from its past, the transformations of JAX may not differentiate it either."""
     found: Kernel = step.kernel
-    return found.stopped() if step.mode == CONSTANT else found
+    if step.mode == CONSTANT:
+        return found.stopped()
+    return found if cut.isdisjoint(step.slots) else found.stopped(frozenset([i for i, s in enumerate(step.slots) if s in cut]))
 
 
-def _merged(entries: Sequence[Any], leaves: dict[int, tuple[Any, Any]], keep: Sequence[int]) -> Sequence[Any]:
+def _merged(entries: Sequence[Any], leaves: dict[int, tuple[Any, Any]], keep: Sequence[int], cut: frozenset[int]) -> Sequence[Any]:
     """Put the jaxprs of entries together into one, and call it on ``leaves``: values, with their shapes and dtypes."""
     joined = building.JaxprBuilder()
     atoms: dict[int, Any] = {}
@@ -160,5 +187,5 @@ def _merged(entries: Sequence[Any], leaves: dict[int, tuple[Any, Any]], keep: Se
             atoms[slot] = joined.input(aval)
             inputs.append(value)
     for step in entries:
-        atoms.update(zip(step.slots, joined.inline(_kernel(step).jaxpr, [atoms[s] for s in step.inputs]), strict=True))
+        atoms.update(zip(step.slots, joined.inline(_kernel(step, cut).jaxpr, [atoms[s] for s in step.inputs]), strict=True))
     return joined.call("tape", [atoms[s] for s in keep], inputs)

@@ -12,6 +12,7 @@ from jax import lax
 
 from tape.configuration import configuration
 from tape.ops.kernel import Op
+from tape.recording.trie import CONSTANT
 from tape.rules import registry
 
 if TYPE_CHECKING:
@@ -323,6 +324,8 @@ def _recompute(plan: Plan, state: State, wanted: set[int], kept: set[int]) -> se
         else:
             wanted = wanted.union(step.inputs)
             kernel, results = step.kernel.exposed(), slots
+            if step.mode == CONSTANT:  # it was not recorded, and is not when it is computed again
+                kernel = kernel.stopped()
             if not state.cut.isdisjoint(slots):  # what is computed again of a slot that was cut leads to its past no more
                 results = tuple([None if s in kept and s in state.cut else s for s in slots])
                 outside.update(s for s in slots if s in wanted and s in kept and s in state.cut)

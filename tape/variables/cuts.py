@@ -53,9 +53,9 @@ def unchain_backward(variable: Any) -> None:
     boundary.writing(variable)
     origin, slot = variable._segment, variable._place.slot
     before = _past(origin, slot)
-    _make_leaf(variable)
-    for segment, cut in before:
+    for segment, cut in before[::-1]:
         _sever(segment, cut - {slot} if segment is origin else cut)
+    _make_leaf(variable)
 
 
 def retain_cut(variable: Any) -> bool:
@@ -98,7 +98,6 @@ def _make_leaf(variable: Any) -> None:
     """Cut one Variable that requires grad from its past and rebind the handle to a leaf of its value."""
     segment, slot = variable._segment, variable._place.slot
     pending = variable._cell[0] is None and LOCAL.segment() is segment
-    value = None if pending else _stopped(look(variable))
     end = node_of(variable)
     with segment.lock:
         hooks = segment.hooks.pop(slot, None)
@@ -110,9 +109,10 @@ def _make_leaf(variable: Any) -> None:
             segment.kept = tuple(segment.saved)
         segment.origins[slot] = end
         segment.state = segment.state.severed(frozenset([slot]))
-    if value is None and not made_leaf(variable):  # another thread has run it
-        value = look(variable)
-    if value is not None:
+    if not segment.pending:
+        staging.run_again(segment)
+    if not (pending and made_leaf(variable)):  # it has run, belongs to a JAX transformation, or another thread has just run it
+        value = _stopped(look(variable))
         place = Place(-1, kind_of(variable._place.kind.aval, requires_grad=True))
         variable._segment, variable._cell, variable._place = None, [value], place
         boundary.made(variable)
@@ -136,6 +136,8 @@ def _sever(segment: Segment, cut: frozenset[int]) -> None:
             end.ref = next((ref for ref in segment.retained.pop(slot, ()) if ref() is not None), end.ref)
         for slot in cut:
             segment.functions.pop(slot, None)
+    if not segment.pending:
+        staging.run_again(segment)
     _release(segment)
 
 

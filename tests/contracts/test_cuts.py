@@ -696,3 +696,78 @@ def test_contract_25_what_was_computed_outside_of_a_trace_is_not_cut_inside(func
     assert not y.is_leaf
     y.backward()
     close(x.grad, 6)
+
+
+def without_recording(y):
+    with tape.no_grad():
+        return y * 1
+
+
+CUTS = {
+    "detach": lambda f: lambda x: f(x).detach(),
+    "no_grad": tape.no_grad(),
+    "no_grad on the result": lambda f: lambda x: without_recording(f(x)),
+    "stop_gradient": lambda f: lambda x: tape.stop_gradient(f(x)),
+    "tape.lax.stop_gradient": lambda f: lambda x: tape.lax.stop_gradient(f(x)),
+}
+
+
+@pytest.mark.parametrize("inner", [tnp.sin, lambda x: x**2], ids=["sin", "square"])
+@pytest.mark.parametrize("name", CUTS)
+@pytest.mark.parametrize("looked", [False, True], ids=["pending", "looked at"])
+def test_contract_25_what_was_cut_is_a_constant_at_every_order(name, inner, looked):
+    """The sweep computes cheap values again: what was not recorded the first time is not recorded then."""
+
+    def orders(x):
+        y = CUTS[name](inner)(x) * x**3
+        for _ in range(3):
+            if looked:
+                _ = y.value
+            y = tape.gradients(y, x, create_graph=True)
+            yield y
+
+    x = tape.Variable(0.7)
+    c = float(inner(x))
+    for found, expected in zip(orders(x), [3 * c * 0.7**2, 6 * c * 0.7, 6 * c], strict=True):
+        close(found, expected)
+
+    def raw(a):
+        return list(orders(tape.Variable(a)))[1].value
+
+    for transform in (jax.grad, lambda f: jax.jit(jax.grad(f)), jax.jacfwd):
+        close(transform(raw)(0.7), 6 * c)
+
+
+def unchained(x, function, look):
+    y = x * x
+    z = y * x
+    if look:
+        _ = z.value
+    getattr(y, function)()
+    return z * y * x
+
+
+@pytest.mark.parametrize("look", [False, True], ids=["pending", "looked at"])
+@pytest.mark.parametrize("mode", ["plain", "eager", "tape.jit", "tape.checkpoint", "tape.lax.cond"])
+@pytest.mark.parametrize("function", ["unchain", "unchain_backward"])
+def test_contract_25_what_was_computed_before_the_cut_ends_there_for_jax_too(function, mode, look):
+    def fun(x):
+        return unchained(x, function, look)
+
+    wrapped = {
+        "plain": fun,
+        "eager": tape.eager()(fun),
+        "tape.jit": tape.jit(fun),
+        "tape.checkpoint": tape.checkpoint(fun),
+        "tape.lax.cond": lambda x: tape.lax.cond(True, fun, fun, x),
+    }[mode]
+    expected = 2 * 0.7**5  # y is a constant in y * x * y * x
+    x = tape.Variable(0.7)
+    close(tape.gradients(wrapped(x), x), expected)
+
+    def raw(a):
+        return wrapped(tape.Variable(a)).value
+
+    for transform in (jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: lambda a: jax.vmap(jax.grad(f))(jnp.stack([a]))[0], jax.jacfwd):
+        close(transform(raw)(0.7), expected)
+    close(jax.grad(jax.grad(raw))(0.7), 2 * 0.7**4)
