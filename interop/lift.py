@@ -78,7 +78,7 @@ def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
             result, trace = _call(leaves, tree, numbers_are_arrays=True)
         except jaxapi.CONCRETE_ERRORS:
             result, trace = _call(leaves, tree, numbers_are_arrays=False)
-        if trace is not None:
+        if trace is not None and not jaxapi.named_axes():  # whose lengths a trace contains
             call = latest(args, kwargs) if all(isinstance(x, _VALUELESS) for x in leaves) else None
             quick = None if call is None else _Quick(call, trace, configuration())
         return result
@@ -98,7 +98,7 @@ def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
             else:
                 template.append(_Typed(x))
         kinds = tuple([v._place.kind for v in variables])
-        key = (tree, tuple(template), kinds, configuration())
+        key = (tree, tuple(template), kinds, configuration(), jaxapi.named_axes())
         try:
             trace = traces.get(key)
         except TypeError as e:

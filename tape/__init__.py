@@ -19,7 +19,7 @@ from tape.sweeps.differentiation import backward, gradients
 from tape.sweeps.gathering import register_multi_grad_hook
 from tape.sweeps.observing import OpHook, hooks
 from tape.sweeps.streaming import stream_gradients
-from tape.transforms import grad, hessian, hvp, jacfwd, jacobian, jacrev, jvp, linearize, value_and_grad, vjp
+from tape.transforms import grad, hessian, hvp, jacfwd, jacobian, jacrev, jvp, linearize, value_and_grad, vjp, vmap
 from tape.variables.methods import stop_gradient
 from tape.variables.variable import Variable, constant
 
@@ -62,6 +62,7 @@ __all__ = [
     "stream_gradients",
     "value_and_grad",
     "vjp",
+    "vmap",
 ]
 __version__ = "0.1.0"
 

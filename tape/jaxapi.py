@@ -71,6 +71,7 @@ __all__ = [
     "jaxpr_as_fun",
     "makes_jaxpr",
     "mlir",
+    "named_axes",
     "no_origin",
     "partial",
     "passed_on",
@@ -96,6 +97,15 @@ def hands_over(code: CodeType) -> bool:
 
 
 RAVELS = jax.flatten_util.ravel_pytree.__code__
+
+
+_axes_are_named: Callable[[], bool] = getattr(extend, "nonempty_axis_env_DO_NOT_USE", lambda: False)
+_axis_names: Callable[[], list[Any]] = getattr(extend, "unsafe_get_axis_names_DO_NOT_USE", list)
+
+
+def named_axes() -> tuple[tuple[Any, int], ...]:
+    """Return the axes that ``vmap`` and ``shard_map`` have named here, and their lengths: what is traced here may contain them as numbers."""
+    return tuple([(name, jax.lax.axis_size(name)) for name in _axis_names()]) if _axes_are_named() else ()
 
 
 def fetches(code: CodeType) -> bool:

@@ -48,6 +48,7 @@ NAMES = [
     "stream_gradients",
     "value_and_grad",
     "vjp",
+    "vmap",
 ]
 
 SIGNATURES = {
@@ -62,6 +63,7 @@ SIGNATURES = {
     tape.value_and_grad: "(fun, argnums=0, has_aux=False, holomorphic=False, allow_int=False)",
     tape.jvp: "(fun, primals, tangents, has_aux=False)",
     tape.vjp: "(fun, *primals, has_aux=False)",
+    tape.vmap: "(fun, in_axes=0, out_axes=0, *, axis_name=None, axis_size=None, spmd_axis_name=None)",
     tape.hvp: "(fun, primals, tangents)",
     tape.jit: "(fun=None, /, *, static_argnums=None, static_argnames=None, donate_argnums=None, donate_argnames=None, donate_state=False, keep_unused=False, compiler_options=None)",
     tape.detect_anomaly: "(*, inf=False)",

@@ -328,7 +328,7 @@ class Op:
 
     def kernel(self, avals: tuple[Any, ...]) -> Kernel:
         """Return the kernel for inputs of these shapes and dtypes, tracing the function at their first meeting."""
-        key = (avals, configuration())  # which decides on dtypes, precisions, promotion ...
+        key = (avals, configuration(), jaxapi.named_axes())  # settings decide on dtypes, precisions, promotion ...
         found = self._kernels.get(key)
         if found is None:
             jaxpr, shapes = jaxapi.trace(self.fun, *avals)
@@ -343,11 +343,11 @@ class Op:
 
     def adopt(self, kernel: Kernel) -> None:
         """Take a kernel that was traced already."""
-        self._kernels[kernel.in_avals, configuration()] = kernel
+        self._kernels[kernel.in_avals, configuration(), jaxapi.named_axes()] = kernel
 
     def kernel_of(self, kinds: tuple[Kind, ...]) -> Kernel:
         """:meth:`kernel`, by kinds, which are compared by identity: shapes and dtypes are slow to hash."""
-        key = (kinds, id(configuration()))  # there is one object for equal ones, for good
+        key = (kinds, id(configuration()), jaxapi.named_axes())  # there is one configuration for equal ones, for good
         found = self._by_kinds.get(key)
         if found is None:
             found = self.kernel(tuple([k.aval for k in kinds]))

@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tape import jaxapi
 from tape.locks import holding
 from tape.ops.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, MadePlace, Place, Role
 from tape.recording.eviction import evict
@@ -324,7 +325,7 @@ def root(configuration: Hashable, mode: int) -> State:
     """Return the empty tape for a JAX configuration and grad mode."""
     if _count > _limit:
         holding(_LOCK, _evict)
-    key = (configuration, mode)
+    key = (configuration, jaxapi.named_axes(), mode)
     found = _ROOTS.get(key)
     if found is None:
         found = _ROOTS[key] = State(None, mode)

@@ -1,0 +1,79 @@
+"""Mapping: a function of one example becomes one of a batch."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from tape.callables.higher_order import invoke
+from tape.errors import saying
+from tape.programs.program import look
+from tape.recording.segment import Handle
+from tape.transforms.first_order import _check_callable
+from tape.transforms.inputs import flatten
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+__all__ = ["vmap"]
+
+
+def vmap(
+    fun: Callable[..., Any],
+    in_axes: int | Sequence[Any] | None = 0,
+    out_axes: Any = 0,
+    *,
+    axis_name: Hashable | None = None,
+    axis_size: int | None = None,
+    spmd_axis_name: Hashable | tuple[Hashable, ...] | None = None,
+) -> Callable[..., Any]:
+    """Return a function that maps ``fun`` over an axis of its arguments; a call is one entry of the tape, through which gradients flow.
+
+    Args:
+        fun: a function of the tape over pytrees.  It is traced at every call, so it may not look at values; Variables that it captures
+            are not mapped, and get their gradients.  It may take gradients itself: ``tape.vmap(tape.grad(loss))`` gives one per example.
+        in_axes: which axis of each positional argument is mapped: an int, None (not mapped), or a tuple of them or of trees of them, as for
+            ``jax.vmap``.  Keyword arguments are mapped over their first axis.
+        out_axes: where the mapped axis appears in the results: an int, None (for what is not mapped), or a tree of them.
+        axis_name: what collectives (``tape.lax.psum``) call the axis.
+        axis_size: how long the axis is, where no argument says it.
+        spmd_axis_name: as for ``jax.vmap``.
+
+    Returns:
+        A function of the same arguments.  Arrays come back for arrays, unless Variables that ``fun`` captures require grad; Variables otherwise.
+
+    Raises:
+        TapeTypeError: ``fun`` cannot be called, or ``in_axes`` is no int, tuple or list.
+        TapeValueError: the axes to map differ in length, or are not there.
+        ConcretizationError: ``fun`` looked at the value of a Variable.
+
+    Example:
+        >>> import tape, tape.numpy as tnp
+        >>> w = tape.Variable([1.0, 2.0])
+        >>> x = tnp.array([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+        >>> tape.vmap(tape.grad(lambda w, x: (w @ x) ** 2), in_axes=(None, 0))(w, x).tolist()
+        [[2.0, 0.0], [6.0, 6.0], [0.0, 4.0]]
+        >>> tape.vmap(lambda x: w @ x)(x).sum().backward()
+        >>> w.grad.tolist()
+        [2.0, 2.0]
+
+    """
+    _check_callable("vmap", fun)
+    options: dict[str, Any] = {"axis_name": axis_name, "axis_size": axis_size, "spmd_axis_name": spmd_axis_name}
+    saying(jax.vmap, "vmap")(fun, in_axes, out_axes, **options)  # it checks its options
+    name = f"vmap({getattr(fun, '__name__', type(fun).__name__)})"
+
+    def apply(body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return jax.vmap(body, in_axes, out_axes, **options)(*args, **kwargs)
+
+    @functools.wraps(fun)
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        result = invoke(apply, name, (fun, args, kwargs), {})
+        given = any(isinstance(x, Handle) for x in flatten((args, kwargs))[0])
+        if given or any(x._place.kind.requires_grad for x in flatten(result)[0]):
+            return result
+        return jax.tree.map(look, result, is_leaf=lambda x: isinstance(x, Handle))
+
+    return mapped
