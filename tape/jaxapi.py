@@ -99,8 +99,9 @@ def hands_over(code: CodeType) -> bool:
 RAVELS = jax.flatten_util.ravel_pytree.__code__
 
 
-_axes_are_named: Callable[[], bool] = getattr(extend, "nonempty_axis_env_DO_NOT_USE", lambda: False)
-_axis_names: Callable[[], list[Any]] = getattr(extend, "unsafe_get_axis_names_DO_NOT_USE", list)
+_WHERE: Any = extend if hasattr(extend, "nonempty_axis_env_DO_NOT_USE") else jax.core  # older releases list them there
+_axes_are_named: Callable[[], bool] = getattr(_WHERE, "nonempty_axis_env_DO_NOT_USE", lambda: False)
+_axis_names: Callable[[], list[Any]] = getattr(_WHERE, "unsafe_get_axis_names_DO_NOT_USE", list)
 
 
 def named_axes() -> tuple[tuple[Any, int], ...]:

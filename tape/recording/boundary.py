@@ -6,7 +6,6 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
 
 from tape import jaxapi
 from tape.errors import LeakedTracerError, LostGradientError
@@ -166,7 +165,9 @@ def awaited(cell: Any, segment: Segment | None, place: Place) -> Segment:
 
 def is_abstract(value: Any) -> bool:
     """Tell whether what a Variable holds is no value: the shape and dtype that ``jax.eval_shape`` returns, or a tree function's placeholder."""
-    return not isinstance(value, (jax.Array, np.ndarray, np.generic, bool, int, float, complex))
+    return not isinstance(value, (jax.Array, bool, int, float, complex)) and (
+        isinstance(value, jax.ShapeDtypeStruct) or not hasattr(value, "__array__")
+    )
 
 
 def no_value(held: Any) -> str:

@@ -169,7 +169,12 @@ class Convertible(methods.ArrayMethods):
             asking.startswith(("_operator_", "deferring_binary_op")) or asking == "bind"
         ):  # a primitive, which says the type that it was given
             raise AttributeError
-        if asking in {"shaped_abstractify", "typeof", "canonicalize_value"}:  # JAX takes a TypeError for its own, and would say other words
+        if asking in {
+            "shaped_abstractify",
+            "typeof",
+            "get_aval",
+            "canonicalize_value",
+        }:  # JAX takes a TypeError for its own, and would say other words
             raise TapeRuntimeError(self._raw_jax() or f"a Variable ({describe(self)}) {_NO_ARRAY}")
         return self._refuse_or_look
 

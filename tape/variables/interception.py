@@ -110,7 +110,7 @@ def _takes(parameter: inspect.Parameter) -> str | None:
     if parameter.annotation is parameter.empty:
         return "array" if parameter.default in (parameter.empty, None) and parameter.name not in {"subscripts", "operands"} else None
     annotation = str(parameter.annotation)
-    if "list[" in annotation or not ("ArrayLike" in annotation or annotation.startswith("typing.Union[jax.")):
+    if "list[" in annotation or not ("ArrayLike" in annotation or "numpy.ndarray" in annotation):
         return None
     return "arrays" if "Sequence" in annotation else "array"
 
