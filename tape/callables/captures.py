@@ -20,6 +20,7 @@ from tape.errors import LeakedTracerError, TapeRuntimeError
 from tape.jaxapi import Tracer, trace
 from tape.recording import record
 from tape.recording.record import handle
+from tape.recording.scalars import is_scalar
 from tape.recording.segment import LOCAL, Cell, Extra, itself, no_segment
 from tape.statistics import STATS
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["Captures", "Trace", "trace_capturing"]
 
 _ATTEMPTS = 5
-_PYTHON_SCALARS = frozenset({bool, int, float, complex})
 
 
 class Captures:
@@ -160,7 +160,7 @@ class Captures:
         variable = itself(variable)
         cell = variable._cell
         key = id(cell)
-        if key in self._own or key in self._standing or type(cell[0]) in _PYTHON_SCALARS:
+        if key in self._own or key in self._standing or is_scalar(cell[0]):
             return variable
         stand_in = self._stand_ins.get(key)
         if stand_in is None:
@@ -192,8 +192,7 @@ class Captures:
         held = [n > _ALONE[0] for n in map(sys.getrefcount, self.unknown.values())]
         shared = [n > _ALONE[1] for n in map(sys.getrefcount, cells.values())]
         flags = list(zip(self.unknown.values(), held, shared, strict=True))
-        scalars = {id(v) for v in record._SCALARS.values()} if flags else set()
-        self.foreign = any(h or s for v, h, s in flags if id(v) not in scalars)
+        self.foreign = any(h or s for _, h, s in flags)
         kinds = [v._place.kind for v in self.unknown.values()]
         matter = [k.requires_grad or bool(k.unrecorded) for k in kinds]
         return [v for (v, h, s), m in zip(flags, matter, strict=True) if v._cell[0] is None or (m and (h or s))]

@@ -14,14 +14,15 @@ import numpy as np
 
 from tape import errors, jaxapi
 from tape.errors import ConcretizationError, LostGradientError, TapeError
-from tape.mirrored.roles import Roles, closes_over_inputs, roles_of
+from tape.mirrored.roles import SEQUENCE, Roles, closes_over_inputs, roles_of
 from tape.ops.kernel import Op, intern_op
 from tape.ops.pullback import differentiable
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.record import record_one, record_two, scalar
+from tape.recording.record import record_mixed, record_number, record_one, record_two
+from tape.recording.scalars import NUMBERS, SMALL
 from tape.recording.segment import LOCAL, Handle
-from tape.recording.template import ARRAY, Baked, Fixed, Node, Static, Structured, fill, fix, unfix
+from tape.recording.template import ARRAY, NUMBER, Baked, Fixed, Node, Static, Structured, fill, fix, unfix
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,6 @@ __all__ = ["call", "describe", "mirrored", "on_values", "variable"]
 
 _SCALARS = (bool, int, float, complex)
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
-_NUMBERS = frozenset(_SCALARS)
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 _BAKED_BYTES = 1 << 14
 _KNOWN_LIMIT = 1024
@@ -84,15 +84,15 @@ class _Splitter:
         self.baked_bytes = 0
         self.met_scalars = False
 
-    def split(self, value: Any, takes_array: bool) -> Any:
+    def split(self, value: Any, takes_array: int) -> Any:
         """Return the template of ``value`` and append the arrays in it."""
         if isinstance(value, Handle):
             return self._array(value)
         if value is None or isinstance(value, str):
             return value
-        if type(value) in _NUMBERS or isinstance(value, np.generic):
-            if not takes_array:
-                return Static(value)
+        if type(value) in NUMBERS or isinstance(value, np.generic):
+            if not takes_array or (takes_array == SEQUENCE and type(value) is int and not -SMALL <= value < SMALL):
+                return Static(value)  # among other numbers a big integer becomes a float
             self.met_scalars = True
             if self.scalars:
                 self.variables.append(record.constant(value))
@@ -101,7 +101,8 @@ class _Splitter:
         if isinstance(value, _ARRAYS):
             return self._array(record.constant(value))
         if isinstance(value, (tuple, list)):
-            return Node(type(value), None, tuple([self.split(v, takes_array=False) for v in value]))
+            items = SEQUENCE if takes_array == SEQUENCE else False
+            return Node(type(value), None, tuple([self.split(v, takes_array=items) for v in value]))
         if isinstance(value, dict):
             return Node(dict, tuple(value), tuple([self.split(v, takes_array=False) for v in value.values()]))
         if isinstance(value, slice):
@@ -280,7 +281,7 @@ def _value(leaf: Any) -> Any:
 
 
 def quick_key(roles: Roles, args: tuple[Any, ...], kwargs: dict[str, Any], variables: list[Any]) -> Any:
-    """Return a cheap key of a call and append its inputs to ``variables``; None where the call needs the full split."""
+    """Return a cheap key of a call and append its inputs (Variables, numbers) to ``variables``; None where the call needs the full split."""
     key: list[Any] = []
     for i, a in enumerate(args):
         if isinstance(a, Handle):
@@ -298,13 +299,13 @@ def quick_key(roles: Roles, args: tuple[Any, ...], kwargs: dict[str, Any], varia
     return tuple(key)
 
 
-def _quick(key: list[Any], a: Any, variables: list[Any], takes_array: bool) -> bool:
+def _quick(key: list[Any], a: Any, variables: list[Any], takes_array: int) -> bool:
     """Append what is needed of one argument that is no Variable."""
     kind = type(a)
     if kind in _PLAIN:
-        if takes_array and kind in _NUMBERS:
-            variables.append(record.scalar(a))
-            key.append(ARRAY)
+        if takes_array and kind in NUMBERS:
+            variables.append(a)
+            key.append(NUMBER)
         elif kind is float and a == 0.0:
             return False
         else:
@@ -312,10 +313,10 @@ def _quick(key: list[Any], a: Any, variables: list[Any], takes_array: bool) -> b
             key.append(a)
         return True
     if kind is tuple or kind is list:
-        return _quick_items(key, a, variables)
+        return _quick_items(key, a, variables, takes_array == SEQUENCE)
     if takes_array and isinstance(a, np.generic):
-        variables.append(record.constant(a))
-        key.append(ARRAY)
+        variables.append(a)
+        key.append(NUMBER)
         return True
     if isinstance(a, (type, np.dtype)):
         key.append(kind)
@@ -330,18 +331,23 @@ def _quick(key: list[Any], a: Any, variables: list[Any], takes_array: bool) -> b
     return False
 
 
-def _quick_items(key: list[Any], items: Any, variables: list[Any]) -> bool:
-    """Append a sequence of Variables, axes, names, or further sequences."""
+def _quick_items(key: list[Any], items: Any, variables: list[Any], take_arrays: bool) -> bool:
+    """Append a sequence of Variables, numbers, axes, names, or further sequences."""
     key.append(type(items))
     key.append(len(items))
     for item in items:
         kind = type(item)
-        if kind is int or kind is str:
+        if take_arrays and (kind in NUMBERS or isinstance(item, np.generic)):
+            if kind is int and not -SMALL <= item < SMALL:
+                return False
+            variables.append(item)
+            key.append(NUMBER)
+        elif kind is int or kind is str:
             key.append(item)
         elif isinstance(item, Handle):
             variables.append(item)
             key.append(ARRAY)
-        elif not ((kind is tuple or kind is list) and _quick_items(key, item, variables)):
+        elif not ((kind is tuple or kind is list) and _quick_items(key, item, variables, take_arrays)):
             return False
     return True
 
@@ -349,7 +355,7 @@ def _quick_items(key: list[Any], items: Any, variables: list[Any]) -> bool:
 def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = "tape.numpy") -> Callable[..., Any]:
     """Return the recording counterpart of a JAX function, with its name, signature and docstring."""
     called = name or fun.__name__
-    known: dict[Any, Op] = {}
+    known: dict[Any, tuple[Callable[[Op, Any], Any], Op]] = {}
     roles: Roles | None = None
     of_one: Op | None = None  # the op of a call with one Variable and nothing else, and with two: the quickest ways
     of_two: Op | None = None
@@ -364,14 +370,14 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
                     a, b = args
                     if isinstance(b, Handle):
                         return record_two(of_two, a, b)
-                    if scales and type(b) in _NUMBERS and roles.scalars:  # type: ignore[union-attr]
-                        return record_two(of_two, a, scalar(b))
+                    if scales and type(b) in NUMBERS and roles.scalars:  # type: ignore[union-attr]
+                        return record_number(of_two, a, b)
             variables: list[Any] = []
             key = None if roles is None else quick_key(roles, args, kwargs, variables)
             if key is not None:
-                op = known.get(key)
-                if op is not None:
-                    return record.record(op, variables)
+                found = known.get(key)
+                if found is not None:
+                    return found[0](found[1], variables)
         except jaxapi.CONCRETE_ERRORS:  # an op that is known for arrays of another kind has to see this one's values
             return call(fun, called, args, kwargs)
         return first_call(key, len(variables), args, kwargs)
@@ -380,7 +386,7 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
         nonlocal roles, scales
         if roles is None:
             roles = roles_of(fun, called)
-            scales = roles.at(1)
+            scales = bool(roles.at(1))
             return wrapper(*args, **kwargs)
         if key is None:
             return call(fun, called, args, kwargs)
@@ -390,10 +396,10 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
             if inputs == count:
                 if len(known) > _KNOWN_LIMIT:
                     known.clear()
-                known[key] = op
+                known[key] = record_mixed if NUMBER in key else record.record, op
                 if key == (ARRAY,):
                     of_one = op
-                elif key == (ARRAY, ARRAY):
+                elif key in {(ARRAY, ARRAY), (ARRAY, NUMBER)}:
                     of_two = op
 
         return call(fun, called, args, kwargs, learn)

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from tape.ops.kernel import Kernel, Op
     from tape.ops.kinds import Kind
 
-__all__ = ["Roles", "closes_over_inputs", "roles_of"]
+__all__ = ["SEQUENCE", "Roles", "closes_over_inputs", "roles_of"]
+
+SEQUENCE = 2  # the role of a parameter that takes a sequence of arrays as well
 
 # Arguments that stay static although they take arrays: x**2 is another primitive than x**y, and a static roll is a concatenation.
 _STATIC_ARGUMENTS = {("power", 1), ("pow", 1), ("float_power", 1), ("integer_pow", 1), ("roll", 1)}
+_SEQUENCE_ARGUMENTS = {("array", 0), ("asarray", 0)}
 _ARRAY_NAMES = ("ArrayLike", "RealArray", "IntegerArray", "numpy.ndarray", "RealNumeric", "Numeric")
 
 
@@ -30,10 +33,12 @@ class Roles:
 
     __slots__ = ("names", "positions", "rest", "scalars")
 
+    rest: int
+
     def __init__(self, fun: Callable[..., Any], name: str) -> None:
-        self.names: dict[str, bool] = {}
-        positions: list[bool] = []
-        self.rest = True
+        self.names: dict[str, int] = {}
+        positions: list[int] = []
+        self.rest = 1
         self.scalars = True  # whether Python scalars can be arrays; unlearned when the function needs them static
         try:
             parameters = list(inspect.signature(fun).parameters.values())
@@ -45,20 +50,23 @@ class Roles:
                 self.rest = takes
                 continue
             if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
-                takes = takes and (name, len(positions)) not in _STATIC_ARGUMENTS
+                place = (name, len(positions))
+                takes = SEQUENCE if place in _SEQUENCE_ARGUMENTS else 0 if place in _STATIC_ARGUMENTS else takes
                 positions.append(takes)
             self.names[p.name] = takes
         self.positions = tuple(positions)
 
-    def at(self, position: int) -> bool:
-        """Say whether the argument at ``position`` takes an array."""
+    def at(self, position: int) -> int:
+        """Say whether the argument at ``position`` takes an array (or a sequence of them: SEQUENCE)."""
         return self.positions[position] if position < len(self.positions) else self.rest
 
 
-def _takes_array(parameter: inspect.Parameter) -> bool:
+def _takes_array(parameter: inspect.Parameter) -> int:
     if parameter.annotation is inspect.Parameter.empty:
         return not isinstance(parameter.default, (bool, int))
     annotation = parameter.annotation if isinstance(parameter.annotation, str) else str(parameter.annotation)
+    if "Sequence[ArrayLike]" in annotation or "list[ArrayLike]" in annotation:
+        return SEQUENCE
     if any(name in annotation for name in _ARRAY_NAMES):
         return True
     return annotation.split("|")[0].strip() in {"Array", "Any"}

@@ -14,7 +14,7 @@ import jax
 
 from tape import jaxapi
 from tape.configuration import applying, checks_results, configuration
-from tape.programs import background
+from tape.programs import background, numbers
 from tape.programs.interpretation import interpret, needed_entries
 from tape.programs.reasons import why
 from tape.recording.trie import Clock
@@ -117,4 +117,4 @@ class Execution:
                 executable.lower(*described).compile()  # a call finds what was compiled before for the same shapes, dtypes and devices
 
         self._begun = Clock.now
-        self._compiling = background.submit(compiled), executable
+        self._compiling = background.submit(compiled), numbers.on_device(executable, leaves, settings)

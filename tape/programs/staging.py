@@ -19,6 +19,7 @@ from tape.ops import building
 from tape.programs.interpretation import needed_entries
 from tape.recording import boundary, record
 from tape.recording.immediate import record_at_once
+from tape.recording.scalars import is_scalar
 from tape.recording.segment import LOCAL, Cell, Handle, Segment, SegmentClosedError, still_open
 from tape.recording.trie import CONSTANT
 from tape.statistics import STATS
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from tape.ops.kernel import Kernel
 
 __all__ = ["current", "place_in", "record_staged", "recording", "run", "run_again"]
-
-_SCALARS = frozenset({bool, int, float, complex})
 
 
 def current() -> Segment | None:
@@ -113,7 +112,7 @@ def _made_again(segment: Segment, origin: Segment, slot: int, cell: Cell) -> int
             steps.append(step)
     leaves = dict(zip([s.slots[0] for s in origin.state.path() if s.kernel is None and s.slots], origin.leaves, strict=True))
     for step in steps:
-        if type(leaves[step.slots[0]][0]) not in _SCALARS if step.kernel is None else step.ends or step.kernel.jaxpr.effects:
+        if not is_scalar(leaves[step.slots[0]][0]) if step.kernel is None else step.ends or step.kernel.jaxpr.effects:
             return None
     slots: dict[int, int] = {}
     for step in reversed(steps):
@@ -181,7 +180,7 @@ def _merged(entries: Sequence[Any], leaves: dict[int, tuple[Any, Any]], keep: Se
     atoms: dict[int, Any] = {}
     inputs = []
     for slot, (value, aval) in leaves.items():
-        if type(value) in _SCALARS:
+        if is_scalar(value):
             atoms[slot] = joined.constant(value, aval)
         else:
             atoms[slot] = joined.input(aval)

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.errors
-import numpy as np
 
 from tape import errors, jaxapi
 from tape.configuration import CHANGES
 from tape.errors import TapeError
-from tape.jaxapi import X64
-from tape.ops.kinds import GivenPlace, Place, kind_of
-from tape.recording import boundary
+from tape.recording import boundary, constants
+from tape.recording.constants import constant, handle, leaf, no_array, scalar
 from tape.recording.failures import check_slots
+from tape.recording.scalars import SMALL
 from tape.recording.segment import (
     LOCAL,
     Cell,
@@ -52,6 +51,8 @@ __all__ = [
     "node_of",
     "place_in",
     "record",
+    "record_mixed",
+    "record_number",
     "record_one",
     "record_two",
     "scalar",
@@ -74,6 +75,7 @@ def connect(
     """Tell the recorder what it returns, how a pending segment is run, and who records what runs at once, and tracers (in layers above)."""
     global _variable_type, _run_pending, _record_at_once, _record_staged  # noqa: PLW0603 - set once, at import
     _variable_type = variable_type
+    constants.connect(variable_type)
     _run_pending = run_pending
     _record_at_once = record_at_once
     _record_staged = record_staged
@@ -93,81 +95,6 @@ def current() -> Segment:
     if not local.eager:
         local.segment = weakref.ref(segment)
     return segment
-
-
-def handle(segment: Segment | None, place: Place, cell: Cell) -> Any:
-    """Make a Variable of the given slot and cell."""
-    made = _new(_variable_type)
-    made._segment = segment
-    made._place = place
-    made._cell = cell
-    made._extra = None
-    return made
-
-
-def leaf(value: Any, *, requires_grad: bool = False, unrecorded: bool | str = False) -> Any:
-    """Make a Variable that no entry produced, of an array or tracer; one that requires grad is an argument of a function."""
-    place = GivenPlace if requires_grad else Place
-    made = handle(None, place(-1, kind_of(jax.typeof(value), requires_grad=requires_grad, unrecorded=unrecorded)), [value])
-    boundary.made(made)
-    return made
-
-
-def constant(value: Any) -> Any:
-    """Make a constant Variable of an array, a NumPy array (copied) or a Python scalar (weakly typed)."""
-    if isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
-        return scalar(value)
-    if isinstance(value, np.generic):
-        return _numpy_scalar(value)
-    if not isinstance(value, jax.Array):
-        try:
-            if isinstance(value, np.ndarray):
-                value = jax.numpy.array(value)
-            else:
-                with jaxapi.ensure_compile_time_eval():
-                    value = jax.numpy.asarray(value)
-        except (TypeError, ValueError) as e:
-            raise errors.TapeTypeError(no_array(value, e)) from e
-    return leaf(value) if LOCAL.glance is None else leaf(value, unrecorded=boundary.brought(value))
-
-
-def no_array(value: Any, error: Exception) -> str:
-    """Say that JAX makes no array of a value."""
-    kind = f"a NumPy array of dtype {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
-    said = "" if isinstance(value, np.ndarray) else f" ({error})"
-    return f"cannot make an array of {kind}{said}; pass a number, a NumPy or JAX array of numbers, or nested lists of numbers"
-
-
-_SCALARS: dict[Any, Handle] = {}
-SCALAR_LIMIT = 4096
-
-
-def scalar(value: Any) -> Any:
-    """Make a constant of a Python scalar, weakly typed; equal scalars share one cell, so that they enter a segment once."""
-    x64 = X64.value
-    key = (type(value), value or repr(value), x64)  # 0.0 and -0.0 are equal, and not the same
-    if (found := _SCALARS.get(key)) is not None:
-        return found
-    if isinstance(value, int) and not isinstance(value, bool) and not -(2**63 if x64 else 2**31) <= value < (2**63 if x64 else 2**31):
-        msg = f"Python integer {value} is out of bounds for int{64 if x64 else 32}; pass a NumPy scalar of a wider dtype"
-        raise errors.TapeOverflowError(msg)
-    made: Handle = handle(None, Place(-1, kind_of(jax.typeof(value))), [value])
-    if len(_SCALARS) > SCALAR_LIMIT:
-        _SCALARS.clear()
-    _SCALARS[key] = made
-    return made
-
-
-def _numpy_scalar(value: np.generic) -> Any:
-    """Make a constant of a NumPy scalar, of its dtype; equal ones share one cell, as Python's do."""
-    key = (type(value), value.dtype, value.tobytes(), X64.value)
-    if (found := _SCALARS.get(key)) is None:
-        with jaxapi.ensure_compile_time_eval():
-            found = leaf(jax.device_put(value))  # asarray would compile a copy of the first one of each dtype
-        if len(_SCALARS) > SCALAR_LIMIT:
-            _SCALARS.clear()
-        _SCALARS[key] = found
-    return found
 
 
 def place_in(segment: Segment, variable: Handle) -> int:
@@ -351,6 +278,71 @@ def record_two(op: Op, a: Handle, b: Handle) -> Any:
         segment.cells[place.slot] = cell  # in the same breath: see Segment
         return made
     return record(op, (a, b))
+
+
+def record_number(op: Op, a: Handle, number: Any, *, first: bool = False) -> Any:
+    """:func:`record_two` for a Variable and a number (``first``: in the opposite order), which enters in the same step."""
+    segment = LOCAL.segment()
+    if segment is not None:
+        i = a._place.slot if a._segment is segment else segment.entered.get(id(a._cell))
+        state = segment.state
+        child = state.next.get(segment.scalars.get(number.__class__))
+        if child is not None and i is not None and (number.__class__ is not int or -SMALL <= number < SMALL):
+            child = child.next.get((op, state.n_slots, i) if first else (op, i, state.n_slots))
+            if child is not None and child.quick:
+                made = _new(_variable_type)
+                made._segment = segment
+                made._place = place = child.place
+                made._cell = cell = [None]
+                made._extra = None
+                entering = [number]
+                if segment.epoch is CHANGES.epoch:
+                    segment.cells[place.slot] = cell
+                    segment.state = child
+                    segment.leaves.append(entering)  # in the same breath: see Segment
+                    return made
+    return record(op, (scalar(number), a) if first else (a, scalar(number)))
+
+
+def record_mixed(op: Op, inputs: Sequence[Any]) -> Any:
+    """:func:`record` for inputs of which some are numbers; these enter in the same step."""
+    segment = LOCAL.segment()
+    if segment is not None:
+        kinds = segment.scalars
+        state: Any = segment.state
+        key: list[Any] = [op]
+        entering = []
+        for v in inputs:
+            kind = kinds.get(v.__class__)
+            if kind is not None:
+                key.append(state.n_slots)
+                state = state.next.get(kind)
+                if state is None or (v.__class__ is int and not -SMALL <= v < SMALL):
+                    break
+                entering.append([v])
+            elif not isinstance(v, Handle):  # of a type that was not met before
+                break
+            elif v._segment is segment:
+                key.append(v._place.slot)
+            else:
+                slot = segment.entered.get(id(v._cell))
+                if slot is None:
+                    break
+                key.append(slot)
+        else:
+            child = state.next.get(tuple(key))
+            if child is not None and child.quick:
+                made = _new(_variable_type)
+                made._segment = segment
+                made._place = place = child.place
+                made._cell = cell = [None]
+                made._extra = None
+                if segment.epoch is CHANGES.epoch:
+                    segment.cells[place.slot] = cell
+                    segment.state = child
+                    segment.leaves += entering  # in the same breath: see Segment
+                    return made
+    return record(op, [v if isinstance(v, Handle) else scalar(v) for v in inputs])
 
 
 def run_if_long(segment: Segment) -> None:

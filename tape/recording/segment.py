@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tape.configuration import CHANGES, Configuration, configuration, on_change
 from tape.locks import holding
 from tape.ops.kinds import LeafPlace, MadePlace, Place
+from tape.recording.scalars import KINDS
 from tape.recording.trie import CONSTANT, RECORD, State, root
 from tape.statistics import STATS
 
@@ -196,6 +197,7 @@ class Segment:
         "retained",
         "roots",
         "saved",
+        "scalars",
         "serial",
         "state",
         "taken",
@@ -208,6 +210,7 @@ class Segment:
         self.epoch: Any = CHANGES.epoch  # before the configuration is read: should it change meanwhile, the epoch tells
         self.configuration: Configuration = configuration()
         self.state: State = root(self.configuration, mode)
+        self.scalars = KINDS[self.configuration[0]]  # the first setting: whether there are 64-bit types
         self.pending = True
         self.open = True
         self.cells: dict[int, Cell] = {}

@@ -9,22 +9,26 @@ import numpy as np
 
 from tape.recording.segment import Handle
 
-__all__ = ["ARRAY", "Baked", "Fixed", "Node", "Static", "Structured", "fill", "fix", "unfix"]
+__all__ = ["ARRAY", "NUMBER", "Baked", "Fixed", "Node", "Static", "Structured", "fill", "fix", "unfix"]
 
 
 _TREE = type(jax.tree.structure(0))
 
 
-class _Array:
-    """Stands for an array in a template."""
+class _Mark:
+    """Stands for an input in a template, or in what a call is known by."""
 
-    __slots__ = ()
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def __repr__(self) -> str:
-        return "array"
+        return self.name
 
 
-ARRAY = _Array()
+ARRAY = _Mark("array")
+NUMBER = _Mark("number")
 
 
 class _Keyed:

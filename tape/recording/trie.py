@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tape import jaxapi
 from tape.locks import holding
 from tape.ops.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, MadePlace, Place, Role
+from tape.ops.pullback import differentiable
 from tape.recording.eviction import evict
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ RECENT = 1000
 SEEN_LIMIT = 1 << 16
 
 SEGMENT_LIMIT = 600  # entries; XLA compiles 600 ops with their sweep in 2 s, 1 000 in 5 s
+NUMBER_LIMIT = 400  # leaves that are single numbers; XLA's compiler for the CPU may use up the memory where one short loop reads over 500
 
 # Grad modes. In SWEEP mode (a sweep without create_graph, and the forward of a tape.Function) results are constants that remember that they
 # depend on differentiable values without being recorded.
@@ -85,6 +87,7 @@ class State:
         "mode",
         "n_slots",
         "next",
+        "numbers",
         "op",
         "parent",
         "place",
@@ -107,10 +110,10 @@ class State:
         self.table: list[Place]
         self.cut: frozenset[int] = frozenset() if parent is None else parent.cut
         if parent is None:
-            self.depth, self.n_slots, self.table = 0, 0, []
+            self.depth, self.n_slots, self.numbers, self.table = 0, 0, 0, []
             self.hash = id(self)
         else:
-            self.depth, self.n_slots, self.table = parent.depth, parent.n_slots, parent.table
+            self.depth, self.n_slots, self.numbers, self.table = parent.depth, parent.n_slots, parent.numbers, parent.table
         self.ends = False
         self.known = True  # it is on the trie
         self.used = 0  # the last run that ended here
@@ -153,6 +156,8 @@ class State:
         """Make the state that follows when a leaf of this kind enters."""
         child = State(self, self.mode)
         child.ends = True
+        if not kind.aval.shape and not kind.requires_grad and differentiable(kind.aval):
+            child.numbers += 1
         child._add_slots((kind,), child.n_slots if kind.unrecorded else None)
         found: State = enter(self, kind, child)
         return found
@@ -184,7 +189,7 @@ class State:
         """Make the state that follows when ``kernel`` is recorded on the slots ``inputs``; where it ``ends``, its result is a leaf."""
         child = State(self, self.mode)
         child.depth += 1
-        child.full = child.depth > SEGMENT_LIMIT
+        child.full = child.depth > SEGMENT_LIMIT or child.numbers > NUMBER_LIMIT
         child.op = op
         child.inputs = inputs
         differentiable_input = False
@@ -251,7 +256,7 @@ class State:
             lines.append(Line(kernel, inputs, (start,) if n == start + 1 else tuple(range(start, n)), where, depth))
         child.n_slots = n
         child.lines = tuple(lines)
-        child.full = depth > SEGMENT_LIMIT
+        child.full = depth > SEGMENT_LIMIT or child.numbers > NUMBER_LIMIT
         return child
 
     def path(self) -> list[Any]:

@@ -16,6 +16,7 @@ from tape.errors import TapeRuntimeError
 from tape.jaxapi import Tracer
 from tape.recording import boundary, record
 from tape.recording.record import handle
+from tape.recording.scalars import is_scalar
 from tape.recording.segment import LOCAL, Cell, Extra, Handle, LeafNode, itself, no_segment, outside
 from tape.recording.trie import user_line
 from tape.sweeps.handles import take_away
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from tape.ops.kinds import Place
 
 __all__ = ["Before", "Effects"]
-
-_PYTHON_SCALARS = frozenset({bool, int, float, complex})
 
 
 class Before(NamedTuple):
@@ -99,7 +98,7 @@ class Effects(Captures):
         variable = itself(variable)
         cell = variable._cell
         value = cell[0]
-        if isinstance(value, Tracer) or type(value) in _PYTHON_SCALARS:
+        if isinstance(value, Tracer) or is_scalar(value):
             return variable
         key = id(cell)
         if key in self._own:

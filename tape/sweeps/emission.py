@@ -18,7 +18,7 @@ from tape.recording import record
 from tape.recording.failures import naming
 from tape.recording.record import handle
 from tape.recording.segment import LOCAL, Extra, LeafNode, Segment, SegmentClosedError, TracerMetError
-from tape.recording.trie import SEGMENT_LIMIT, SWEEP, State, link
+from tape.recording.trie import NUMBER_LIMIT, SEGMENT_LIMIT, SWEEP, State, link
 from tape.sweeps.plan import ADD, Instruction, Plan
 from tape.sweeps.replacement import Called, replacement
 
@@ -136,7 +136,7 @@ def emit(
     if pending is not None and pending is not segment:
         if segment.packing is not None:
             run_pending(pending, "saved values")  # it gives back what was unpacked for it, before more is
-        elif pending.state.depth + len(plan.instructions) > 2 * SEGMENT_LIMIT:
+        elif pending.state.depth + len(plan.instructions) > 2 * SEGMENT_LIMIT or pending.state.numbers + state.numbers > NUMBER_LIMIT:
             run_pending(pending, "length")  # so that every segment of a long tape is swept from the same empty state
     sources = None if plan.pending else opened(held(plan, segment, state), plan.externals, state)
     if plan.straight and not LOCAL.eager and all(seed is not None for seed in seeds):

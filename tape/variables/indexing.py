@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 __all__ = ["BOUNDS", "KNOWN_POSITIVE", "basic_op", "expand", "gather", "getitem", "is_mask", "plan"]
 
-_STARTS: dict[int, Handle] = {}
-_PLANS: dict[Any, tuple[Op, tuple[Handle, ...]]] = {}
+_STARTS: dict[int, Any] = {}
+_PLANS: dict[Any, tuple[Op, tuple[Any, ...]]] = {}
 _OPS: dict[Any, Op] = {}
 _LIMIT = 1 << 14
 KNOWN_POSITIVE = {"allow_negative_indices": False} if "allow_negative_indices" in inspect.signature(lax.dynamic_slice).parameters else {}
 
 
-def _start(position: int) -> Handle:
-    """Return the constant of a position; equal ones are one Variable, which enters a segment once."""
+def _start(position: int) -> Any:
+    """Return a position as a NumPy scalar: an input of the op."""
     found = _STARTS.get(position)
     if found is None:
         if len(_STARTS) > _LIMIT:
             _STARTS.clear()
-        found = _STARTS[position] = record.leaf(np.int32(position) if position < 2**31 else np.int64(position))
+        found = _STARTS[position] = np.int32(position) if position < 2**31 else np.int64(position)
     return found
 
 
@@ -64,7 +64,9 @@ def getitem(v: Any, index: Any) -> Any:
     if type(index) is int and shape:
         n = shape[0]
         if -n <= index < n:
-            return record.record_two(_FIRST, v, _start(index + n if index < 0 else index))
+            if index < 0:
+                index += n
+            return record.record_number(_FIRST, v, _STARTS.get(index) or _start(index))
     items = index if type(index) is tuple else (index,)
     key: list[Any] = [shape]
     for item in items:
@@ -86,7 +88,7 @@ def getitem(v: Any, index: Any) -> Any:
             spec, starts = plan(shape, items, windows=True)
             found = _PLANS[tuple(key)] = (basic_op("getitem", _read, spec), starts)
         op, starts = found
-        return record.record_two(op, v, starts[0]) if len(starts) == 1 else record.record(op, (v, *starts))
+        return record.record_number(op, v, starts[0]) if len(starts) == 1 else record.record_mixed(op, (v, *starts))
     return call(gather, "getitem", (v, expand(v, index, strict=True)), {})
 
 
@@ -110,7 +112,7 @@ def basic_op(name: str, run: Callable[..., Any], spec: tuple[Any, ...]) -> Op:
     return found
 
 
-def plan(shape: tuple[int, ...], items: tuple[Any, ...], *, windows: bool) -> tuple[tuple[Any, ...], tuple[Handle, ...]]:
+def plan(shape: tuple[int, ...], items: tuple[Any, ...], *, windows: bool) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Turn integers and slices into a specification per axis and the positions that are inputs.
 
     A specification is "new" (an axis of length one), "at" (one position), a length (of a window), or (start, stop, step) of a slice.
@@ -230,7 +232,7 @@ def expand(v: Any, index: Any, *, strict: bool) -> Any:
         used = _axes(item)
         if type(item) is int:
             n = shape[axis]
-            done.append(_start(_position(item, n, axis)) if strict or -n <= item < n else item)
+            done.append(record.scalar(_start(_position(item, n, axis))) if strict or -n <= item < n else item)
         elif isinstance(item, slice):
             _bounds(item, shape[axis])
             done.append(slice(*[None if b is None else operator.index(b) for b in (item.start, item.stop, item.step)]))

@@ -19,7 +19,8 @@ from tape.ops.kernel import Op
 from tape.ops.kinds import Place, kind_of
 from tape.programs.program import look
 from tape.recording import boundary, record
-from tape.recording.record import handle, record_one, record_two, scalar
+from tape.recording.record import handle, record_number, record_one, record_two
+from tape.recording.scalars import NUMBERS
 from tape.recording.segment import LOCAL, Handle, in_mode
 from tape.recording.template import ARRAY
 from tape.recording.trie import CONSTANT, RECORD
@@ -127,7 +128,6 @@ _OPERANDS = (Handle, jax.Array, np.ndarray, np.generic, bool, int, float, comple
 _NO_OPERANDS = (list, tuple, dict, set, frozenset, str, bytes, type(None))
 _SEQUENCES = frozenset({"add", "mul", "mod"})  # operators that lists, tuples and text have themselves: += extends a list
 _as_array = array(jnp.asarray)
-_PYTHON_SCALARS = frozenset({bool, int, float, complex})
 
 
 def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
@@ -139,8 +139,8 @@ def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Any, Any], An
     def forward(self: Any, other: Any) -> Any:
         if other.__class__ is self.__class__ or isinstance(other, Handle):
             return record_two(op, self, other)
-        if type(other) in _PYTHON_SCALARS:
-            return record_two(op, self, scalar(other))
+        if type(other) in NUMBERS or isinstance(other, np.generic):
+            return record_number(op, self, other)
         if isinstance(other, _OPERANDS):
             return record.record(op, (self, _constant(other, called)))
         if name in _COMPARISONS and isinstance(other, (list, tuple)):
@@ -148,8 +148,8 @@ def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Any, Any], An
         return _no_operand(self, other, called)
 
     def reflected(self: Any, other: Any) -> Any:
-        if type(other) in _PYTHON_SCALARS:
-            return record_two(op, scalar(other), self)
+        if type(other) in NUMBERS or isinstance(other, np.generic):
+            return record_number(op, self, other, first=True)
         if isinstance(other, _OPERANDS):
             return record.record(op, (_constant(other, called), self))
         return NotImplemented if name in _SEQUENCES else _no_operand(self, other, called)

@@ -170,7 +170,7 @@ def _assigned(v: Any, index: Any, new: Any) -> Any:
         full = iter(shape)
         if any(isinstance(s, tuple) and s != (0, n, 1) for s, n in ((s, next(full)) for s in spec if s != "new")):
             spec, starts = plan(shape, items, windows=False)
-        return record.record(basic_op("setitem", _write, spec), (v, new, *starts))
+        return record.record_mixed(basic_op("setitem", _write, spec), (v, new, *starts))
     if len(items) == 1 and isinstance(index, (Handle, jax.Array, np.ndarray)) and is_mask(index) and new.size == 1 and new.ndim <= v.ndim:
         mask = variable(index)
         if mask.ndim and mask.shape == shape[: mask.ndim]:

@@ -1,0 +1,77 @@
+"""Constants: arrays and numbers that come onto the tape, as Variables that no entry produced."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from tape import errors, jaxapi
+from tape.ops.kinds import GivenPlace, Place, kind_of
+from tape.recording import boundary
+from tape.recording.scalars import scalar_kind
+from tape.recording.segment import LOCAL, Handle
+
+if TYPE_CHECKING:
+    from tape.recording.segment import Cell, Segment
+
+__all__ = ["connect", "constant", "handle", "leaf", "no_array", "scalar"]
+
+_variable_type: type[Handle] = Handle
+_new = object.__new__
+
+
+def connect(variable_type: type[Handle]) -> None:
+    """Tell what to make."""
+    global _variable_type  # noqa: PLW0603 - set once, at import
+    _variable_type = variable_type
+
+
+def handle(segment: Segment | None, place: Place, cell: Cell) -> Any:
+    """Make a Variable of the given slot and cell."""
+    made = _new(_variable_type)
+    made._segment = segment
+    made._place = place
+    made._cell = cell
+    made._extra = None
+    return made
+
+
+def leaf(value: Any, *, requires_grad: bool = False, unrecorded: bool | str = False) -> Any:
+    """Make a Variable that no entry produced, of an array or tracer; one that requires grad is an argument of a function."""
+    place = GivenPlace if requires_grad else Place
+    made = handle(None, place(-1, kind_of(jax.typeof(value), requires_grad=requires_grad, unrecorded=unrecorded)), [value])
+    boundary.made(made)
+    return made
+
+
+def constant(value: Any) -> Any:
+    """Make a constant Variable of an array, a NumPy array (copied) or a scalar."""
+    if isinstance(value, (bool, int, float, complex, np.generic)):
+        return scalar(value)
+    if not isinstance(value, jax.Array):
+        try:
+            if isinstance(value, np.ndarray):
+                value = jax.numpy.array(value)
+            else:
+                with jaxapi.ensure_compile_time_eval():
+                    value = jax.numpy.asarray(value)
+        except (TypeError, ValueError) as e:
+            raise errors.TapeTypeError(no_array(value, e)) from e
+    return leaf(value) if LOCAL.glance is None else leaf(value, unrecorded=boundary.brought(value))
+
+
+def no_array(value: Any, error: Exception) -> str:
+    """Say that JAX makes no array of a value."""
+    kind = f"a NumPy array of dtype {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+    said = "" if isinstance(value, np.ndarray) else f" ({error})"
+    return f"cannot make an array of {kind}{said}; pass a number, a NumPy or JAX array of numbers, or nested lists of numbers"
+
+
+def scalar(value: Any) -> Any:
+    """Make a constant of a number of Python (weakly typed) or NumPy: another one for each place of use, so that equal ones do not matter."""
+    try:
+        return handle(None, Place(-1, scalar_kind(value)), [value])
+    except TypeError as e:
+        raise errors.TapeTypeError(no_array(value, e)) from e
