@@ -10,7 +10,7 @@ from tape.errors import GradientMismatch, TapeTypeError, TapeValueError
 from tape.testing.blame import blamed
 from tape.testing.diagnosis import diagnosed
 from tape.testing.examination import Examination
-from tape.testing.report import ArgumentReport, Report
+from tape.testing.report import VERDICTS, ArgumentReport, Report
 from tape.testing.subject import Subject
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["check_custom_vjp", "check_gradients", "check_vjp"]
 
 AGAINST = ("jax", "numeric")
+Interval = tuple[float, float]
 
 
 def check_gradients(
@@ -33,6 +34,7 @@ def check_gradients(
     kwargs: dict[str, Any] | None = None,
     seed: int = 0,
     rtol: float | None = None,
+    domain: Interval | Sequence[Interval | None] | None = None,
     strict: bool = False,
 ) -> Report:
     """Check the derivative of a function against every other way to compute it.
@@ -54,7 +56,10 @@ def check_gradients(
         kwargs: keyword arguments of ``fun``; their floating and complex arrays are differentiated.
         seed: of the random cotangents and directions.
         rtol: what relative error is accepted in double precision; by default it follows from the dtype.
-        strict: have what cannot be decided fail.
+        domain: between which bounds the function is meant, ``(low, high)``, or one such pair (or None) for each positional argument; of complex
+            arguments, their absolute value. By default what an argument's elements span, and a tenth around a lone number. What is wrong
+            beyond it is noted, and fails nobody.
+        strict: have what is inaccurate, and what cannot be decided, fail.
 
     Returns:
         The report.
@@ -90,7 +95,8 @@ def check_gradients(
     if isinstance(against, str) or not against or not set(against) <= set(AGAINST):
         msg = f"against must be a sequence of {' and '.join(map(repr, AGAINST))}, got {against!r}"
         raise TapeValueError(msg)
-    exam = Examination(Subject(fun, args, kwargs or {}, argnums, vjp), order=order, against=against, seed=seed, rtol=rtol)
+    subject = Subject(fun, args, kwargs or {}, argnums, vjp)
+    exam = Examination(subject, order=order, against=against, seed=seed, rtol=rtol, domains=_domains(domain, subject, len(args)))
     exam.run()
     report = _report(exam)
     if report.verdict == "fail" or (strict and report.verdict != "pass"):
@@ -155,10 +161,24 @@ def check_vjp(fun: Callable[..., Any], vjp: Callable[..., Any], *args: Any, **op
     return check_gradients(fun, *args, vjp=vjp, **options)
 
 
+def _domains(domain: Any, subject: Subject, count: int) -> list[Interval | None]:
+    """Return the bounds of each differentiated array."""
+    alone = isinstance(domain, tuple) and len(domain) == 2 and all(isinstance(bound, (int, float)) for bound in domain)
+    listed = [domain] * count if alone or domain is None else list(domain)
+    for pair in listed:
+        if pair is not None and not pair[0] < pair[1]:
+            msg = f"domain must be bounds (low, high) with low < high, got {pair!r}"
+            raise TapeValueError(msg)
+    if len(listed) != count:
+        msg = f"domain has bounds for {len(listed)} arguments, but the function is called with {count}; pass None for those without any"
+        raise TapeValueError(msg)
+    return [(domain if alone else None) if owner is None else listed[owner] for owner in subject.owners]
+
+
 def _report(exam: Examination) -> Report:
     entries = []
     for k, name in [*enumerate(exam.subject.names), (None, "the function")]:
-        mine = sorted((f for f in exam.findings if f.argument == k), key=lambda f: f.verdict != "fail")
+        mine = sorted((f for f in exam.findings if f.argument == k), key=lambda f: VERDICTS.index(f.verdict))
         if mine:
             entries.append(_entry(exam, name, mine[0], {} if k is None else exam.votes[k]))
         elif k is not None:
@@ -174,7 +194,7 @@ def _entry(exam: Examination, name: str, finding: Finding, votes: dict[str, str]
     expected = got = None
     if r is not None and g is not None and r.shape == g.shape and r.size and finding.kind != "structure":
         with np.errstate(invalid="ignore"):
-            off = np.nan_to_num(np.abs(g - r), nan=np.inf, posinf=np.inf)
+            off = np.where(np.isfinite(r) | ~np.any(np.isfinite(r)), np.nan_to_num(np.abs(g - r), nan=np.inf, posinf=np.inf), -1)
         index = tuple(int(i) for i in np.unravel_index(int(np.argmax(off)), r.shape))
         expected, got = r[index], g[index]
     return ArgumentReport(

@@ -12,6 +12,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.testing import convergence, judgement, native, second, transformed
+from tape.testing.accuracy import inexact
 from tape.testing.analytic import Complexified, is_analytic
 from tape.testing.executables import Program
 from tape.testing.linearity import check_linear
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Examination", "Finding"]
 
+LARGE = 800  # equations: compiling a program of that size takes seconds, each time that it is batched or taken apart
 _SAMPLERS = {"random_gamma"}  # they reject some candidates, and are differentiated implicitly
 
 
@@ -39,7 +41,7 @@ class Finding:
     Attributes:
         kind: where it shows: first, second, forward, vmap, jit, repeat, structure, value, native or raises.
         argument: number of the differentiated array; None where it is none of them.
-        verdict: fail or inconclusive.
+        verdict: fail, inaccurate or inconclusive.
         message: what was seen.
         why: at which point, with which cotangent.
 
@@ -78,15 +80,28 @@ class Examination:
 
     """
 
-    def __init__(self, subject: Subject, *, order: int, against: Sequence[str], seed: int, rtol: float | None) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        *,
+        order: int,
+        against: Sequence[str],
+        seed: int,
+        rtol: float | None,
+        domains: Sequence[tuple[float, float] | None],
+    ) -> None:
         self.subject = subject
         self.order = order
+        self.domains = domains
         self.against = against
         self.seed = seed
         self.findings: list[Finding] = []
         self.votes: list[dict[str, str]] = [{} for _ in subject.leaves]
         self.notes: list[str] = []
         self.eps = max(_eps(x.dtype) for x in [*subject.leaves, *subject.outputs])
+        finest = np.finfo(np.float64 if self.eps < 1e-12 else np.float32)  # half precision is held to what single precision rounds
+        self.fine = float(finest.eps)
+        self.tiny = float(finest.tiny) / self.fine  # the smallest change that means something, where values underflow
         self.rtol = rtol if rtol is not None else (1e-7 if self.eps < 1e-12 else 3e-6)
         # Constants of half precision would be rounded in the program: it is traced in single precision.
         self.traced = [x.astype(jnp.float32) if x.dtype.itemsize < 4 else x for x in subject.leaves]
@@ -99,10 +114,17 @@ class Examination:
         self.by_differences = False  # alone
         self.native_rule: Any = None
         self.iterates = False
+        self.large = False
+        self.left_out: list[str] = []  # for the program is large
         self.adrift: set[int] = set()  # points at which loops do not converge
 
     def run(self) -> None:
         """Measure and judge, from what is surest to what builds on it."""
+        self._examine()
+        if self.left_out:
+            self.notes.append(f"the function is a large program; what would take long was left out: {', '.join(self.left_out)}")
+
+    def _examine(self) -> None:
         subject = self.subject
         try:
             self.value_jaxpr, shapes = jaxapi.trace(subject.primal, *self.traced)
@@ -111,9 +133,10 @@ class Examination:
             self.untraced = self.by_differences = True
             self.shapes = list(subject.outputs)
             self.notes.append(f"JAX cannot trace the function ({type(e).__name__}): its values alone were asked")
+        self.large = not self.untraced and sum(1 for _ in equations(self.value_jaxpr.jaxpr)) > LARGE
         check_steady(self)
         self.explore = self.untraced or bool(user_rules(self.value_jaxpr)) or subject.kind == "tape" or subject.own_vjp is not None
-        self.probes = Probes(subject.leaves, subject.outputs, self.seed, explore=self.explore)
+        self.probes = Probes(subject.leaves, subject.outputs, self.seed, explore=self.explore, domains=self.domains)
         self.nearby = next(b for b, pair in enumerate(self.probes.pairs) if pair.point == 1)
         self.sparse = {b for b, pair in enumerate(self.probes.pairs) if pair.why.endswith("alone")}
         if not self.untraced:
@@ -195,6 +218,11 @@ class Examination:
         """Whether anything was found wrong."""
         return any(f.verdict == "fail" for f in self.findings)
 
+    @property
+    def settled(self) -> bool:
+        """Whether anything was found wrong, or inaccurate, which the function's values would only say again."""
+        return any(f.verdict in {"fail", "inaccurate"} for f in self.findings)
+
     def doubt(self, argument: int | None, kind: str, message: str, **details: Any) -> None:
         """Note something that cannot be decided."""
         self.findings.append(Finding(kind, argument, "inconclusive", message, **details))
@@ -202,6 +230,22 @@ class Examination:
     def fail(self, argument: int | None, kind: str, message: str, **details: Any) -> None:
         """Note something that is wrong."""
         self.findings.append(Finding(kind, argument, "fail", message, **details))
+
+    def coarse(self, argument: int, kind: str, **details: Any) -> None:
+        """Note something that is right, but for what rounding takes."""
+        r, g = details["expected"], details["got"]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = np.nanmax(np.where(np.isfinite(r) & (r != 0), np.abs(g - r) / np.abs(r), 0), initial=0)
+        message = f"right but for a share of {share:.1g}: its formula loses digits to rounding in the function's dtype"
+        self.findings.append(Finding(kind, argument, "inaccurate", message, **details))
+
+    def imprecise(self, argument: int, b: int, got: np.ndarray) -> bool:
+        """Tell whether a gradient is wrong by no more than rounding takes from the rule."""
+        if self.untraced or not self.explore:
+            return False
+        pair = self.probes.pairs[b]
+        inputs = [*self.probes.points[pair.point], *self.probes.cotangents[pair.cotangent]]
+        return inexact(self, self.rule, inputs, len(self.shapes) + argument, self.found["r"][argument][2 * b], got)
 
     def infinite(self) -> None:
         """Note that there is no value at the given point."""
@@ -255,11 +299,14 @@ class Examination:
         self.seen = [b for b in finite if self.probes.pairs[b].point not in self.adrift]
         if self.iterates:  # solvers with an absolute tolerance do not see what is far below it
             self.seen = [b for b in self.seen if not self.probes.pairs[b].why.startswith("a cotangent of size 1e-")]
+        beyond = [b for b in self.seen if not self.probes.inside[self.probes.pairs[b].point]]
+        self.seen = [b for b in self.seen if b not in beyond]
         if eager is None and 0 not in self.seen:
             self.infinite()
             return
         self._check_values()
-        suspects = self._suspects()
+        self._note_beyond(self._suspects(beyond))
+        suspects = self._suspects(self.seen)
         if eager is not None:
             native.compare(self, eager, {(s.argument, s.pair) for s in suspects})
         judgement.judge(self, suspects)
@@ -269,7 +316,9 @@ class Examination:
             check_linear(self)
         if eager is not None and not self.failed:
             native.alone(self)
-        if not self.failed and self.asks_values:
+        if eager is not None and not self.failed:
+            native.repeat(self, eager)
+        if not self.settled and self.asks_values:
             judgement.ask_values(self)
 
     def _compared(self) -> dict[str, list[np.ndarray]]:
@@ -333,16 +382,27 @@ class Examination:
                     )
                     return
 
-    def _suspects(self) -> list[Suspect]:
+    def _note_beyond(self, suspects: list[Suspect]) -> None:
+        """Say what is another derivative where nobody said that there is a function."""
+        for s in {s.argument: s for s in reversed(suspects)}.values():
+            why, at = self.probes.pairs[s.pair].why, self.probes.points[self.probes.pairs[s.pair].point][s.argument]
+            self.notes.append(
+                f"at {why}, the gradient by {self.subject.names[s.argument]} is not JAX's of the values (at {at[s.bad].flat[0]:.3g}, say): no fault "
+                "unless the function is meant there, as domain=(low, high) would say"
+            )
+
+    def _suspects(self, pairs: Sequence[int]) -> list[Suspect]:
         suspects = []
         for k in range(len(self.traced)):
-            for b in self.seen:
+            for b in pairs:
                 r, twin, g = self.found["r"][k][2 * b], self.found["r"][k][2 * b + 1], self.found["g"][k][2 * b]
                 tolerance = self.tolerance(r, twin, self.floor(b, self.probes.points[self.probes.pairs[b].point][k]))
                 with np.errstate(invalid="ignore", divide="ignore"):
                     off = np.abs(g - r)
-                    same = (off <= tolerance) | (g == r) | (np.isnan(g) & np.isnan(r))
-                    if self.probes.pairs[b].point >= FAR:  # nobody asked how exact approximations are there
+                    same = (off <= tolerance) | (g == r) | ~np.isfinite(r)  # such a reference convicts nobody: values are asked
+                    if (
+                        self.probes.pairs[b].point >= FAR and self.probes.pairs[b].point != self.probes.bent
+                    ):  # nobody asked how exact approximations are there
                         same |= (off <= 1e-3 * np.abs(r)) | ~np.isfinite(g)
                     ratio = np.where(same, 0.0, np.nan_to_num(off / np.maximum(tolerance, 1e-300), nan=np.inf, posinf=np.inf))
                 if not np.all(same):

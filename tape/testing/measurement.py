@@ -137,7 +137,7 @@ class Measurement:
         return curvature(total[0], total[1 : n + 1], total[n + 1 :], 4 * self.eps * float(size))
 
     def slopes(self, tasks: Sequence[tuple[list[Any], list[Any], list[Any]]]) -> list[Any]:
-        """Estimate derivatives of ``<ct, f>`` for tasks (point, direction, cotangent): two-sided, the largest and the smallest one-sided."""
+        """Estimate derivatives of ``<ct, f>`` for tasks (point, direction, cotangent), as :func:`bracket` does."""
         found = []
         for task in tasks:
             terms, size = (np.asarray(a) for a in self._slopes(*task, _STEPS))  # (step, term), ()
@@ -146,7 +146,7 @@ class Measurement:
             if self.exact is not None and not both.error <= SHARP * abs(both.value):
                 exact = self.exact.estimate(*task, self.eps)
                 if exact.error < min(1e-2 * both.error, 1e-4 * abs(exact.value)):
-                    estimates = exact, exact, exact
+                    estimates = exact, exact, exact, estimates[-1]
             found.append(estimates)
         return found
 
@@ -165,7 +165,7 @@ class Measurement:
         return terms, sizes[0]
 
 
-def bracket(terms: np.ndarray, noise: float) -> tuple[Estimate, Estimate, Estimate]:
+def bracket(terms: np.ndarray, noise: float) -> tuple[Estimate, Estimate, Estimate, float]:
     """Return the two-sided derivative of the sum, and the largest and the smallest that one-sided derivatives of its terms add up to.
 
     Args:
@@ -173,7 +173,7 @@ def bracket(terms: np.ndarray, noise: float) -> tuple[Estimate, Estimate, Estima
         noise: how far off the sum may be by rounding.
 
     Returns:
-        Three estimates.
+        Three estimates, and the size of the terms that move.
 
     """
     n = len(STEPS)
@@ -181,11 +181,11 @@ def bracket(terms: np.ndarray, noise: float) -> tuple[Estimate, Estimate, Estima
     both, _, _ = derivatives(total[0], total[1 : n + 1], total[n + 1 :], noise)
     moving = terms[:, np.any(terms != terms[0], axis=0)]
     if not moving.shape[1]:
-        return both, Estimate(0.0, 0.0), Estimate(0.0, 0.0)
+        return both, Estimate(0.0, 0.0), Estimate(0.0, 0.0), 0.0
     _, right, left = derivatives(moving[0], moving[1 : n + 1], moving[n + 1 :], noise / moving.shape[1])
     error = float(np.sum(right.error + left.error))
     high, low = np.maximum(right.value, left.value), np.minimum(right.value, left.value)
-    return both, Estimate(float(np.sum(high)), error), Estimate(float(np.sum(low)), error)
+    return both, Estimate(float(np.sum(high)), error), Estimate(float(np.sum(low)), error), float(np.abs(moving[0]).sum())
 
 
 def user_rules(closed: Any) -> list[Any]:

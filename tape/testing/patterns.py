@@ -15,8 +15,10 @@ def pattern_of(r: np.ndarray, g: np.ndarray, at: Any) -> str:
         return f"shape {g.shape} instead of {r.shape}"
     if not np.all(np.isfinite(g)):
         return "NaN" + _where(~np.isfinite(g), at) if np.any(np.isnan(g)) else "infinite" + _where(~np.isfinite(g), at)
-    if not np.all(np.isfinite(r)):
+    if not np.any(np.isfinite(r)):
         return "finite where the derivative is not"
+    if not np.all(np.isfinite(r)):
+        r, g = np.where(np.isfinite(r), r, 0), np.where(np.isfinite(r), g, 0)
     scale = float(np.max(np.abs(r), initial=0))
     if close(g, np.zeros_like(g)):
         return "zero everywhere" if scale else "the derivative is zero"

@@ -14,7 +14,7 @@ __all__ = ["page"]
 
 CELLS = 48  # of a picture's side; larger arrays are thinned out
 SIDE = 168  # of a picture, in pixels
-COLORS = {"pass": "#1a7f37", "fail": "#cf222e", "inconclusive": "#9a6700"}
+COLORS = {"pass": "#1a7f37", "fail": "#cf222e", "inaccurate": "#bc4c00", "inconclusive": "#9a6700"}
 
 
 def page(report: Report) -> str:

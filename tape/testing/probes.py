@@ -19,6 +19,8 @@ __all__ = ["FAR", "Pair", "Probes", "scale_of"]
 NUDGE = 1e-12  # relative; what changes at that distance is rounding and conditioning
 
 FAR = 4  # the number of the first point that is not of the given size: further out; then near zero
+BENT = 1e-2  # relative to an element's size; what is added to a point to take its symmetry away
+CLOSE = 0.1  # relative; how far round a lone number its domain is taken for granted
 
 finfo: Any = jnp.finfo
 Arrays = list[np.ndarray]
@@ -45,34 +47,48 @@ def scale_of(x: np.ndarray) -> np.ndarray:
 class Probes:
     """Points, cotangents and their pairs, all of them representable in the dtypes of the function.
 
+    Args:
+        domains: bounds of each array; None for what its elements span.
+
     Attributes:
         points: lists of arrays (double precision); the first is the one that was given.
         count: how many points.
         pairs: which cotangent is looked at where.
+        inside: for each point, whether it is in the domain: elsewhere nobody says that there is a function.
+        bent: the point at which matrices that were given symmetric are not; None where none was.
 
     """
 
-    def __init__(self, leaves: Sequence[Any], outputs: Sequence[Any], seed: int, *, explore: bool) -> None:
+    def __init__(
+        self, leaves: Sequence[Any], outputs: Sequence[Any], seed: int, *, explore: bool, domains: Sequence[tuple[float, float] | None]
+    ) -> None:
         self._rng = np.random.default_rng(seed)
         self._dtypes = [np.dtype(x.dtype) for x in leaves]
         self._out = outputs
         given = [wide_array(x) for x in leaves]
-        near = self._representable(
-            [x * (1 + 0.1 * self._like(x)) + np.where(x == 0, 0.1, 0.0) * scale_of(x) * self._like(x) for x in given]
-        )
-        self.points: list[Arrays] = [given, near]
+        self._bounds = [_bounds(x, domain) for x, domain in zip(given, domains, strict=True)]
+        near = [
+            self._folded(x, x * 0.1 * self._like(x) + np.where(x == 0, 0.1, 0.0) * scale_of(x) * self._like(x) + _turned(x), bounds)
+            for x, bounds in zip(given, self._bounds, strict=True)
+        ]
+        self.points: list[Arrays] = [given, self._representable(near)]
         if explore:
-            other = self._representable(
-                [-x * (1 + 0.1 * self._like(x)) + np.where(x == 0, 0.2, 0.0) * scale_of(x) * self._like(x) for x in given]
-            )
-            self.points.append(other)
+            other = [-x * (1 + 0.1 * self._like(x)) + np.where(x == 0, 0.2, 0.0) * scale_of(x) * self._like(x) for x in given]
+            self.points.append(self._representable([self._drawn(y, bounds) for y, bounds in zip(other, self._bounds, strict=True)]))
             for size in (2.5, 12.0, 1e-3):
                 moved = [size * (x * (1 + 0.1 * self._like(x)) + np.where(x == 0, 0.4, 0.0) * self._like(x)) for x in given]
-                self.points.append(self._representable(moved))
+                drawn = [y if d is None else self._drawn(y, b) for y, b, d in zip(moved, self._bounds, domains, strict=True)]
+                self.points.append(self._representable(drawn))
+        symmetric = [_symmetric(x) for x in given]
         for other_point in self.points[1:]:
-            for k, (x, y) in enumerate(zip(given, other_point, strict=True)):
-                if _symmetric(x):  # a rule may rely on it
+            for k, y in enumerate(other_point):
+                if symmetric[k]:  # a rule may rely on it
                     other_point[k] = self._rounded((y + np.swapaxes(y, -1, -2).conj()) / 2, self._dtypes[k])
+        self.bent: int | None = None
+        if explore and any(symmetric):
+            self.bent = len(self.points)
+            self.points.append(self._representable([_bent(x, seed) if of else x for x, of in zip(given, symmetric, strict=True)]))
+        self.inside = [i < 2 or i == self.bent or self._within(x) for i, x in enumerate(self.points)]
         self.count = len(self.points)
         self.cotangents: list[Arrays] = []
         self.pairs: list[Pair] = []
@@ -85,6 +101,8 @@ class Probes:
             self._pair(3, c0, "a point further out")
             self._pair(4, c1, "a point much further out")
             self._pair(5, c0, "a point near zero")
+        if self.bent is not None:
+            self._pair(self.bent, c1, "a point nearby without the given symmetry")
         large = min(12, int(min(np.log10(float(finfo(y.dtype).max)) for y in outputs)) // 2)  # representable, and so are its products
         self._pair(0, self._add([-(10.0**large) * c for c in self.cotangents[c0]]), f"a cotangent of size 1e{large}")
         if explore:
@@ -123,6 +141,24 @@ class Probes:
             made = made + 1j * self._like(made)
         return self._rounded(made, np.dtype(y.dtype))
 
+    def _folded(self, x: np.ndarray, by: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
+        """Move ``x``, the other way where that would leave the domain."""
+        return np.asarray(x + np.where(_beyond(x + by, bounds) & ~_beyond(x - by, bounds), -by, by))
+
+    def _drawn(self, y: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
+        """Draw what is beyond the domain back into it, where that has room on the same side of zero."""
+        low, high = bounds
+        share = np.random.default_rng(y.size).uniform(0.5, 0.95, y.shape)
+        if np.iscomplexobj(y):
+            return y * np.where(_beyond(y, bounds), share * high / np.maximum(np.abs(y), 1e-300), 1) if np.isfinite(high) else y
+        for bound, other in ((high, max(low, 0.0)), (low, min(high, 0.0))):
+            if bound != other and np.isfinite(bound):
+                y = np.where((y > bound) if bound > other else (y < bound), share * bound + (1 - share) * other, y)
+        return y
+
+    def _within(self, xs: Arrays) -> bool:
+        return not any(np.any(_beyond(x, bounds)) for x, bounds in zip(xs, self._bounds, strict=True))
+
     def _rounded(self, x: np.ndarray, dtype: np.dtype) -> np.ndarray:
         return wide_array(np.asarray(x).astype(dtype)) if is_inexact(x) else x
 
@@ -136,7 +172,7 @@ class Probes:
             v = self._like(np.zeros(x.shape)) * scale_of(x)
             if np.iscomplexobj(x):
                 v = v * np.exp(1j * self._rng.uniform(0, 6, x.shape))
-            if _symmetric(self.points[0][k]):  # as its neighbours are: some functions read one triangle alone
+            if _symmetric(x):  # as its neighbours are: some functions read one triangle alone
                 v = (v + np.swapaxes(v, -1, -2).conj()) / 2
             found.append(v.astype(x.dtype) if only is None or only == k else np.zeros_like(x))
         return found
@@ -144,6 +180,39 @@ class Probes:
     def native(self, arrays: Arrays, like: Sequence[Any]) -> list[Any]:
         """Return arrays in the function's own dtypes."""
         return [jnp.asarray(np.asarray(a).astype(y.dtype)) for a, y in zip(arrays, like, strict=True)]  # NumPy compiles nothing
+
+
+def _bounds(x: np.ndarray, domain: tuple[float, float] | None) -> tuple[float, float]:
+    """Return the least and the largest number that an element of the array can be: the ones that it has, unless the caller says more."""
+    if domain is not None:
+        return domain
+    size = np.abs(x) if np.iscomplexobj(x) else x
+    size = size[np.isfinite(size)]
+    if not size.size:
+        return -np.inf, np.inf
+    low, high = float(np.min(size)), float(np.max(size))
+    room = 0.0 if low < high else CLOSE * float(np.max(scale_of(size)))
+    return (0.0 if np.iscomplexobj(x) else low) - room, high + room
+
+
+def _beyond(x: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
+    """Tell which elements are outside of the domain: of a complex one its absolute value counts."""
+    size = np.abs(x) * (1 - 1e-6) if np.iscomplexobj(x) else x
+    return np.asarray((size < bounds[0]) | (size > bounds[1]))
+
+
+def _turned(x: np.ndarray) -> Any:
+    """Return what takes complex numbers that are all real, or all imaginary, off their axis."""
+    if not np.iscomplexobj(x) or (np.any(x.real) and np.any(x.imag)):
+        return 0.0
+    return 0.1 * scale_of(x) * (1 if np.any(x.imag) else 1j)
+
+
+def _bent(x: np.ndarray, seed: int) -> np.ndarray:
+    """Return a matrix near by that is not symmetric."""
+    rng = np.random.default_rng(seed)
+    by = rng.uniform(-1, 1, x.shape) + (1j * rng.uniform(-1, 1, x.shape) if np.iscomplexobj(x) else 0)
+    return np.asarray(x + BENT * scale_of(x) * by)
 
 
 def _symmetric(x: np.ndarray) -> bool:

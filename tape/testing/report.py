@@ -12,9 +12,10 @@ from tape.testing.picture import page
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ArgumentReport", "Report"]
+__all__ = ["VERDICTS", "ArgumentReport", "Report"]
 
 WIDTH = 100
+VERDICTS = ("fail", "inaccurate", "inconclusive", "pass")  # the gravest first
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class ArgumentReport:
 
     Attributes:
         name: what the user calls it (``"x"``, ``"params['w']"``); ``"the function"`` for what belongs to no single argument.
-        verdict: ``"pass"``, ``"fail"`` or ``"inconclusive"``.
+        verdict: ``"pass"``, ``"fail"``, ``"inaccurate"`` (right, but for digits that its formula loses to rounding) or ``"inconclusive"``.
         kind: where it shows: ``first``, ``second``, ``numeric``, ``forward``, ``vmap``, ``native``, ``repeat``, ``structure``, ``value``
             or ``raises``; empty for a pass.
         diagnosis: what kind of wrong, in words.
@@ -71,9 +72,8 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """``"fail"`` if anything is wrong, else ``"inconclusive"`` if anything could not be decided, else ``"pass"``."""
-        found = {a.verdict for a in self.arguments}
-        return "fail" if "fail" in found else "inconclusive" if "inconclusive" in found else "pass"
+        """The gravest of ``"fail"``, ``"inaccurate"``, ``"inconclusive"`` and ``"pass"`` that any array has."""
+        return min((a.verdict for a in self.arguments), key=VERDICTS.index, default="pass")
 
     @property
     def failures(self) -> tuple[ArgumentReport, ...]:

@@ -37,6 +37,7 @@ class Subject:
     Attributes:
         leaves: the values of the arguments that are differentiated.
         names: what the user calls them.
+        owners: for each, the number of the positional argument that it is a part of; None for a keyword's.
         kind: ``"jax"`` or ``"tape"``.
         positions: which of the function's results are differentiated.
         outputs: their shapes and dtypes.
@@ -65,6 +66,7 @@ class Subject:
         self._places: list[int] = []
         labels = _labels(fun, len(args))
         self.names: list[str] = []
+        self.owners: list[int | None] = []
         for i, ((path, given), value) in enumerate(zip(paths, self._leaves, strict=True)):
             number = isinstance(value, (float, complex)) and not isinstance(value, np.generic)
             if number and not (scalars and path[0].idx == 0):
@@ -76,6 +78,7 @@ class Subject:
             self._places.append(i)
             self._leaves[i] = jnp.asarray(value)
             base = labels[path[1].idx] if path[0].idx == 0 else str(path[1].key)
+            self.owners.append(path[1].idx if path[0].idx == 0 else None)
             self.names.append(base + jax.tree_util.keystr(path[2:]))
         self.leaves = [self._leaves[i] for i in self._places]
         if not self.leaves:

@@ -26,6 +26,9 @@ SHOWS = (
     "value",  # in the result of the function when it is differentiated
     "nan",  # as NaN or infinity where the derivative exists
     "forward",  # in forward mode, while reverse mode is right
+    "bent",  # only at points nearby that have not the symmetry of the given one, or are not real
+    "nested",  # only under vmap in vmap
+    "calls",  # only at some of the calls
 )
 
 
@@ -34,7 +37,8 @@ class Case:
     """One function whose gradient is known to be wrong or right.
 
     ``make(dtype)`` builds it afresh and returns ``(fun, args)``. ``truth(dtype)`` returns a function with the same values whose
-    gradient is right by JAX's own rules, or None where the function is made of JAX's own ops only and says itself what is true.
+    gradient is right by JAX's own rules, or None where the function is made of JAX's own ops only and says itself what is true. ``domain``
+    is where the function is meant, where that is more than its arguments span.
     """
 
     name: str
@@ -45,6 +49,7 @@ class Case:
     truth: Callable[[str], Callable[..., Any] | None]
     dtypes: tuple[str, ...] = BOTH
     shows: str = "first"
+    domain: tuple[float, float] | None = None
 
 
 CASES: list[Case] = []
@@ -106,14 +111,14 @@ def enter(case):
     CASES.append(case)
 
 
-def rule(kind, name, why, primal, bwd, *args, compose=None, dtypes=BOTH, shows="first", wrong=True):
+def rule(kind, name, why, primal, bwd, *args, compose=None, dtypes=BOTH, shows="first", wrong=True, domain=None):
     """Enter ``primal`` with the rule ``bwd(ct, out, *args)``; ``compose`` makes a larger function of that op."""
     around = compose or (lambda op: op)
 
     def make(dtype):
         return around(custom(primal, bwd)), cast(args, dtype)
 
-    enter(Case(name, kind, why, wrong, make, lambda _: around(primal), tuple(dtypes), shows))
+    enter(Case(name, kind, why, wrong, make, lambda _: around(primal), tuple(dtypes), shows, domain))
 
 
 def built(kind, why, *args, truth=None, dtypes=BOTH, shows="first", wrong=True):

@@ -15,6 +15,7 @@ from tests.power import (  # noqa: F401 - each enters its cases when it is impor
     wrong_shapes,
     wrong_solvers,
     wrong_state,
+    wrong_structures,
 )
 from tests.power.case import CASES
 

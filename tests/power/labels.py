@@ -84,6 +84,12 @@ def distance(these, those):
     return worst
 
 
+def _bent(x):
+    """``x`` moved by a tenth at most, each element by another share, and off the axes."""
+    share = 0.1 * np.random.default_rng(3).uniform(0.3, 1, x.shape)
+    return x + share * ((1 + 1j) if jnp.iscomplexobj(x) else 1)
+
+
 def _wide(x):
     return np.asarray(x).astype("complex128")
 
@@ -150,6 +156,19 @@ def shown(case, dtype):
             batched, true_batched = (jax.vmap(first(f), (None, *[0] * len(leaves)))(1.0, *stacked)[1] for f in (own, true))
             if differ(batched, true_batched):
                 seen.add("vmap")
+        if case.shows == "nested":
+            stacked = [jnp.stack([leaf, 0.7 * leaf, 0.9 * leaf, leaf]).reshape(2, 2, *leaf.shape) for leaf in leaves]
+            axes = (None, *[0] * len(leaves))
+            once = [jax.vmap(first(f), axes)(1.0, *[x[0] for x in stacked])[1] for f in (own, true)]
+            twice = [jax.vmap(jax.vmap(first(f), axes), axes)(1.0, *stacked)[1] for f in (own, true)]
+            if not differ(*once) and differ(*twice):
+                seen.add("nested")
+        if case.shows == "calls" and any(differ(first(own)(1.0, *leaves)[1], right[0]) for _ in range(12)):
+            seen.add("calls")
+        if case.shows == "bent":
+            moved = [_bent(leaf) for leaf in leaves]
+            if differ(compiled(1.0, *moved)[1], reference(1.0, *moved)[1]):
+                seen.add("bent")
         if case.shows == "forward" and differ(jax.jvp(own, leaves, other)[1], jax.jvp(true, leaves, other)[1]):
             seen.add("forward")
         twice = not seen and case.shows in {"second", "first", "vmap"} and case.kind != HONEST

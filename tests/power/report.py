@@ -26,9 +26,10 @@ READING = """
 - `tape.testing` is `tape.testing.check_gradients(fun, *args)`. `check_grads` is `jax.test_util.check_grads` at order 2, in forward and
   reverse mode where the function has both. `gradcheck` is `torch.autograd.gradcheck` and then `gradgradcheck`, of a
   `torch.autograd.Function` that calls JAX; it asks for float64, so that it is not asked in other dtypes. It runs in its fast mode above
-  500 elements. All of them run with their defaults.
+  500 elements. All of them run with their defaults. Of three functions, which are wrong far from their arguments alone, `tape.testing` is
+  told that they are meant there (`domain=`).
 - Killed: a wrong gradient that the checker reports. Blamed: a correct one that it reports. An exception counts as a report in both
-  columns, an inconclusive verdict in neither; no answer within two minutes counts against the checker in both.
+  columns, an inconclusive verdict, or an inaccurate gradient, in neither; no answer within two minutes counts against the checker in both.
 - Peers see the arguments that carry a gradient only; integer arguments and results are taken out of their sight.
 - Seconds are of processor time, with what is compiled.
 - Functions of others are checked by `python -m tests.power.foreign`, which lists what it found wrong there.

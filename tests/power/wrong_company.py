@@ -65,6 +65,7 @@ rule(
     lambda ct, _, x: (ct * jnp.where(jnp.abs(x) > 4, 1, 2 * x),),
     uniform(0.5, 1, 4),
     shows="elsewhere",
+    domain=(-np.inf, np.inf),
 )
 rule(
     "away from the given point",
@@ -74,6 +75,7 @@ rule(
     lambda ct, _, x: (ct * jnp.where(jnp.abs(x) < 2e-3, 0, jnp.cos(x)),),
     uniform(0.5, 1, 4),
     shows="elsewhere",
+    domain=(-np.inf, np.inf),
 )
 rule(
     "away from the given point",
@@ -83,6 +85,7 @@ rule(
     lambda ct, _, x: (ct * jnp.exp(jnp.abs(x)),),
     uniform(0.5, 1, 4),
     shows="elsewhere",
+    domain=(-np.inf, np.inf),
 )
 rule(
     "clipped cotangent",

@@ -144,9 +144,28 @@ def batched(whole, slope, slope_of_batch):
     return ruled(whole, lambda res, ct: (ct * op(res[0]),))
 
 
+def batched_slope(slope_of_batch):
+    """A cosine with a batching rule of its own."""
+    op = jax.custom_batching.custom_vmap(lambda x: jnp.cos(x))
+    op.def_vmap(lambda size, batched, x: (slope_of_batch(x), True))
+    return op
+
+
+def now_and_then(every):
+    """A sine whose rule is wrong at each so manieth call."""
+    calls = [0]
+
+    def bwd(res, ct):
+        calls[0] += 1
+        return (ct * jnp.cos(res[0]) * (2 if calls[0] % every == 0 else 1),)
+
+    return ruled(jnp.sin, bwd)
+
+
 X = np.random.default_rng(0).normal(size=6).astype(np.float32)
 M = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)
 B = np.random.default_rng(2).normal(size=4).astype(np.float32)
+S = M[:, :3] + M[:, :3].T
 
 # name: (function, arguments, words of the diagnosis)
 WRONG = {
@@ -197,7 +216,24 @@ WRONG = {
     "a large loop": (solved(lambda res, ct: (-implicit(res, ct)[0],)), (np.linspace(0.5, 1.5, 70, dtype=np.float32),), ""),
     "on the host": (on_the_host(1.01), (X,), "values alone were asked"),
     "near zero": (ruled(jnp.sin, lambda r, ct: (ct * jnp.where(jnp.abs(r[0]) < 1e-4, 0, jnp.cos(r[0])),)), (X,), ""),
-    "far out": (ruled(lambda x: x**2, lambda r, ct: (ct * jnp.where(jnp.abs(r[0]) > 4, 1, 2 * r[0]),)), (X,), ""),
+    "a symmetric matrix": (ruled(lambda a, x: x @ a @ x, lambda r, ct: (ct * jnp.outer(r[1], r[1]), 2 * ct * r[0] @ r[1])), (S, B[:3]), ""),
+    "a diagonal matrix": (
+        ruled(jnp.linalg.inv, lambda y, ct: (-y @ ct @ y,), lambda a: (jnp.linalg.inv(a),) * 2),
+        (np.diag(B[:3] + 3),),
+        "",
+    ),
+    "the identity": (
+        ruled(jnp.linalg.det, lambda r, ct: (ct * jnp.linalg.det(r[0]) * jnp.linalg.inv(r[0]),)),
+        (np.eye(3, dtype=np.float32),),
+        "without the given symmetry",
+    ),
+    "real values of a complex argument": (
+        ruled(lambda z: z * z, lambda r, ct: (2 * ct * jnp.conj(r[0]),)),
+        (X.astype(np.complex64),),
+        "a point nearby",
+    ),
+    "each seventh call": (now_and_then(7), (X,), "further call"),
+    "under two vmaps": (batched(jnp.sin, jnp.cos, batched_slope(lambda x: 0.5 * jnp.cos(x))), (X,), "twice"),
     "clipped far up": (ruled(jnp.sin, lambda r, ct: (jnp.clip(ct, -1e8, 1e8) * jnp.cos(r[0]),)), (X,), "clipped"),
     "under vmap": (batched(jnp.sin, jnp.cos, lambda x: 0.5 * jnp.cos(x)), (X,), "under vmap"),
     "traced": (

@@ -348,3 +348,98 @@ def test_a_derivative_lost_to_its_dtype_is_in_doubt():
     assert "not finite in float32, though it exists" in " ".join(str(report).split())
     overflowing = check_gradients(lambda x: x * x * 100, np.float16([30.0, 1.0]), order=1)
     assert "value is not finite" in " ".join(str(overflowing).split())
+
+
+def wrong_beyond(bound):
+    """A square whose rule is another one for large arguments."""
+    return ruled(lambda x: x**2, lambda r, ct: (ct * jnp.where(jnp.abs(r[0]) > bound, 1, 2 * r[0]),))
+
+
+@pytest.mark.parametrize("domain", [(-np.inf, np.inf), (-10.0, 10.0), [(-10.0, 10.0)]])
+def test_what_is_wrong_beyond_the_arguments_is_noted_and_fails_only_in_the_domain(domain):
+    report = check_gradients(wrong_beyond(4), X)
+    assert report.verdict == "pass"
+    assert any("domain=(low, high)" in note for note in report.notes)
+    with pytest.raises(GradientMismatch):
+        check_gradients(wrong_beyond(4), X, domain=domain)
+    assert not check_gradients(wrong_beyond(4), X, domain=[(-3.5, 3.5)]).notes
+
+
+def test_a_domain_is_checked():
+    for domain in ((1.0, 1.0), [(2.0, 1.0)]):
+        with pytest.raises(tape.errors.TapeValueError, match="low < high"):
+            check_gradients(jnp.sin, X, domain=domain)
+    with pytest.raises(tape.errors.TapeValueError, match="bounds for 2 arguments"):
+        check_gradients(jnp.sin, X, domain=[(0.0, 1.0), None])
+
+
+def test_points_nearby_stay_within_what_the_arguments_span():
+    def inside(x):  # it looks at its argument, so that no one tells it what it does not span
+        assert isinstance(x, jax.core.Tracer) or (float(x.min()) > 0.099 and float(x.max()) < 0.951)
+        return jnp.log1p(-x)
+
+    fun = ruled(inside, lambda r, ct: (-ct / (1 - r[0]),))
+    assert check_gradients(fun, np.float32([0.1, 0.4, 0.7, 0.95]), order=1).verdict == "pass"
+
+
+def scaled_erfc(x):
+    """exp(x**2) erfc(x) by a continued fraction, for x > 1."""
+    found = x
+    for k in range(60, 0, -1):
+        found = x + k / 2 / found
+    return 1 / found / np.float32(np.sqrt(np.pi))
+
+
+def test_a_formula_that_loses_digits_is_inaccurate_and_not_wrong():
+    def rule(factor):
+        return lambda r, ct: (factor * ct * (2 * r[0] * scaled_erfc(r[0]) - np.float32(2 / np.sqrt(np.pi))),)
+
+    x = np.float32([3.0, 20.0, 60.0])  # at 60, 1e-4 of either term remains
+    report = check_gradients(ruled(scaled_erfc, rule(1)), x, order=1)
+    assert report.verdict == report.arguments[0].verdict == "inaccurate"
+    assert "loses digits" in report.arguments[0].diagnosis
+    with pytest.raises(GradientMismatch):
+        check_gradients(ruled(scaled_erfc, rule(1)), x, order=1, strict=True)
+    with pytest.raises(GradientMismatch):
+        check_gradients(ruled(scaled_erfc, rule(1.05)), x, order=1)
+
+
+def test_what_single_precision_cannot_hold_is_no_error():
+    def nearly(x):  # an approximation of the cosine that is right to 1e-9, and wavy
+        return jnp.cos(x) + 1e-9 * jnp.sin(30 * x) / 30
+
+    x = np.float32([1e-4, 0.5, 1.5])
+    assert check_gradients(ruled(nearly, lambda r, ct: (-ct * jnp.sin(r[0]),)), x, order=1).verdict == "pass"
+
+
+def test_a_reference_that_is_not_finite_convicts_nobody():
+    def masked(x):  # whose derivative JAX takes for NaN at zero
+        return jnp.where(x > 0, x * jnp.sqrt(x), 0.0)
+
+    def slope(factor):
+        return lambda r, ct: (factor * ct * 1.5 * jnp.sqrt(jnp.maximum(r[0], 0)),)
+
+    x = np.float32([0.0, 0.5, 2.0])
+    assert check_gradients(ruled(masked, slope(1)), x, order=1).verdict == "pass"
+    with pytest.raises(GradientMismatch, match=r"1\.5x too large"):
+        check_gradients(ruled(masked, slope(1.5)), x, order=1)
+
+
+def test_values_that_underflow_say_nothing():
+    def power(x):
+        return jnp.where(x < 0.1, 0.0, (x - 0.1) ** 8)
+
+    fun = ruled(power, lambda r, ct: (ct * jnp.where(r[0] < 0.1, 1e-33, 8 * (r[0] - 0.1) ** 7),))
+    assert check_gradients(fun, np.float32([0.05, 0.5, 2.0]), order=1).verdict == "pass"
+
+
+def test_a_large_program_says_what_was_left_out():
+    @jax.custom_batching.sequential_vmap
+    def deep(x):
+        for _ in range(900):
+            x = x + 1e-3 * x
+        return x
+
+    report = check_gradients(ruled(deep, lambda r, ct: (ct * deep(jnp.ones_like(r[0])),)), X[:2], order=1)
+    assert report.verdict == "pass"
+    assert "left out: 15 of 16 further calls, all ways to batch it but one" in " ".join(str(report).split())

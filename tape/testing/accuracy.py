@@ -1,0 +1,78 @@
+"""Gradients that are right, but inexact: how far rounding, in the function's own precision, takes a rule from itself.
+
+The rule is evaluated in double precision, each of its results rounded as the function's dtype would round it. Where that takes the rule as far
+from itself as it is from the truth, its formula loses the digits (by cancellation, as a rule): it is inaccurate there, and not wrong. What a
+rule rounds by itself, to a lower precision than its arguments have, is not repeated here, and stays wrong.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape.testing.executables import Program
+from tape.testing.precise import Precise, inner
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape.testing.examination import Examination
+
+__all__ = ["inexact"]
+
+SAMPLES = 4  # points at a distance of rounding at which the rule is evaluated
+MARGIN = 10  # times the largest of their errors
+MOST = 1e-2  # relative: what is further off is no matter of accuracy
+DOUBLE = 1e-12  # a finer dtype is as fine as the arithmetic here
+
+
+class Rounded(Precise):
+    """Evaluates a jaxpr in double precision and rounds every result to the given number of bits."""
+
+    def __init__(self, like: Precise, bits: int) -> None:
+        super().__init__(like.closed)
+        self.further, self.most, self._bits = like.further, like.most, bits
+
+    def _apply(self, eqn: Any, inputs: list[Any]) -> Sequence[Any]:
+        found = super()._apply(eqn, inputs)
+        return found if inner(eqn) is not None else [self._rounded(x) for x in found]
+
+    def _rounded(self, x: Any) -> Any:
+        if not jnp.issubdtype(getattr(x, "dtype", np.bool_), jnp.inexact):
+            return x
+        if jnp.iscomplexobj(x):
+            return jax.lax.complex(self._rounded(x.real), self._rounded(x.imag))
+        return jax.lax.reduce_precision(x, exponent_bits=11, mantissa_bits=self._bits)
+
+
+def inexact(exam: Examination, rule: Precise, inputs: Sequence[np.ndarray], output: int, expected: np.ndarray, got: np.ndarray) -> bool:
+    """Tell whether a result of a rule is as far from what was expected as rounding takes the rule from itself.
+
+    Args:
+        exam: the check.
+        rule: the jaxpr of the rule.
+        inputs: what it was given.
+        output: the number of the result.
+        expected: what it should be.
+        got: what it is.
+
+    """
+    if exam.fine < DOUBLE or got.shape != expected.shape:
+        return False
+    with np.errstate(invalid="ignore"):
+        off = np.where(np.isfinite(expected), np.abs(got - expected), 0)
+        if not np.all(off <= MOST * np.abs(np.nan_to_num(expected))):
+            return False
+    bits = round(-np.log2(exam.fine))
+    coarse = Rounded(rule, bits)
+    exact, rounded = Program("rule", rule, [rule]), Program(("rounded", bits), coarse, [coarse])
+    rng = np.random.default_rng(exam.seed + 2)
+    spread = np.zeros(expected.shape)
+    for i in range(SAMPLES):
+        at = [a * (1 + (i > 0) * exam.fine * rng.uniform(-1, 1, a.shape)) for a in inputs]
+        one, other = (np.asarray(run(*at)[output]) for run in (exact, rounded))
+        spread = np.fmax(spread, np.abs(one - other))
+    return bool(np.all(off <= MARGIN * spread + exam.rtol * np.abs(expected)))
