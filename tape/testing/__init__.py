@@ -5,8 +5,8 @@ chooses points, cotangents and directions, and ``examination`` asks one question
 ``structure``, ``native`` (the function's own dtypes, call after call), ``linearity``, ``transformed`` (forward mode, ``vmap``), ``second``.
 What they compare is measured in double precision by ``measurement`` (or ``untraced``), with ``precise``, which evaluates jaxprs without
 their rules, and ``executables``, which compiles and keeps the programs. Where two derivatives differ, ``judgement`` asks the function's
-values, by ``differences`` or ``analytic``; what is wrong is put into words by ``diagnosis``, ``patterns`` and ``blame``, and shown by
-``report`` and ``picture``. ``properties`` and ``strategies`` draw arguments by Hypothesis.
+values, by ``differences`` or ``analytic``, and ``accuracy`` what rounding explains; ``findings`` are put into words by ``diagnosis``,
+``patterns`` and ``blame``, and shown by ``report`` and ``picture``. ``properties`` and ``strategies`` draw arguments by Hypothesis.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tape.testing.subject import Subject
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tape.testing.examination import Finding
+    from tape.testing.findings import Finding
 
 __all__ = ["check_custom_vjp", "check_gradients", "check_vjp"]
 

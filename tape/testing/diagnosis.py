@@ -10,7 +10,8 @@ from tape.testing.blame import birth
 from tape.testing.patterns import close, pattern_of
 
 if TYPE_CHECKING:
-    from tape.testing.examination import Examination, Finding
+    from tape.testing.examination import Examination
+    from tape.testing.findings import Finding
 
 __all__ = ["diagnosed"]
 

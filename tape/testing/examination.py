@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from tape.testing import convergence, judgement, native, second, transformed
 from tape.testing.accuracy import inexact
 from tape.testing.analytic import Complexified, is_analytic
 from tape.testing.executables import Program
+from tape.testing.findings import Finding, Suspect
 from tape.testing.linearity import check_linear
 from tape.testing.measurement import BASIS, Measurement, user_rules
 from tape.testing.precise import Precise, equations
@@ -28,44 +28,10 @@ if TYPE_CHECKING:
 
     from tape.testing.subject import Subject
 
-__all__ = ["Examination", "Finding"]
+__all__ = ["Examination"]
 
 LARGE = 800  # equations: compiling a program of that size takes seconds, each time that it is batched or taken apart
 _SAMPLERS = {"random_gamma"}  # they reject some candidates, and are differentiated implicitly
-
-
-@dataclasses.dataclass(slots=True)
-class Finding:
-    """One disagreement.
-
-    Attributes:
-        kind: where it shows: first, second, forward, vmap, jit, repeat, structure, value, native or raises.
-        argument: number of the differentiated array; None where it is none of them.
-        verdict: fail, inaccurate or inconclusive.
-        message: what was seen.
-        why: at which point, with which cotangent.
-
-    """
-
-    kind: str
-    argument: int | None
-    verdict: str
-    message: str
-    why: str = ""
-    expected: np.ndarray | None = None
-    got: np.ndarray | None = None
-    at: np.ndarray | None = None
-    pair: int | None = None
-
-
-@dataclasses.dataclass(slots=True)
-class Suspect:
-    """A gradient that is not the reference's."""
-
-    pair: int
-    argument: int
-    bad: np.ndarray
-    ratio: np.ndarray
 
 
 class Examination:

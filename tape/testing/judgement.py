@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tape.testing.differences import Estimate
-    from tape.testing.examination import Examination, Suspect
+    from tape.testing.examination import Examination
+    from tape.testing.findings import Suspect
     from tape.testing.measurement import Measurement
 
 __all__ = ["ask", "ask_values", "decide", "is_of_jax", "judge"]
