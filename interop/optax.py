@@ -275,8 +275,8 @@ class Optimizer:
             return found, None
         if len(missing) == len(found):
             msg = (
-                f"Optimizer.step: none of {len(found)} parameters has a gradient, first parameter 0 ({describe(leaves[0])}), so there is nothing to "
-                "step by; call loss.backward() first, with a loss that depends on them"
+                f"Optimizer.step: {len(found)} of {len(found)} parameters have no gradient, first parameter 0 ({describe(leaves[0])}), so there is "
+                "nothing to step by; call backward() first, on a loss that depends on them"
             )
             raise TapeValueError(msg)
         if self._missing != "skip":

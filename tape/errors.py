@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,11 +40,13 @@ __all__ = [
     "TapeRuntimeError",
     "TapeTypeError",
     "TapeValueError",
+    "TapeWarning",
     "UnconnectedError",
     "UnrecordedGradientError",
     "check_flag",
     "saying",
     "unknown_keyword",
+    "warn",
     "wrap",
 ]
 
@@ -158,6 +161,19 @@ class GradientMismatch(TapeError, AssertionError):  # noqa: N818 - it is a findi
 
 class InconclusiveGradientError(TapeError, AssertionError):
     """A property test reached a verdict on none of its examples, so that it tested nothing."""
+
+
+class TapeWarning(UserWarning):
+    """Something is not what it seems: a gradient that is not kept, a tape that grows without end."""
+
+
+_TOLD: dict[Any, int] = {}
+
+
+def warn(message: str, where: tuple[str, int] | None) -> None:
+    """Give a TapeWarning at a line of a file of the user's (once, unless Python's warning filters say otherwise)."""
+    file, line = where or ("<unknown>", 0)
+    warnings.warn_explicit(message, TapeWarning, file, line, registry=_TOLD)
 
 
 def check_flag(function: str, argument: str, given: object) -> None:

@@ -638,7 +638,7 @@ def test_refusal(case, looked, capfd):
 def test_every_class_is_raised():
     """By a row above; the two base classes by those that derive from them."""
     raised = {name for _, name, _, _ in CASES.values()}
-    classes = {n for n in errors.__all__ if isinstance(getattr(errors, n), type)}
+    classes = {n for n in errors.__all__ if isinstance(getattr(errors, n), type) and n != "TapeWarning"}
     assert classes - raised == {"TapeError"}
 
 
@@ -658,7 +658,7 @@ BUILTINS += (AttributeError, ImportError, NameError)
 
 
 def test_every_class_is_a_tape_error_and_a_builtin():
-    classes = [found for name in errors.__all__ if isinstance(found := getattr(errors, name), type)]
+    classes = [found for name in errors.__all__ if isinstance(found := getattr(errors, name), type) and not issubclass(found, Warning)]
     assert len(classes) > 10
     for found in classes:
         assert issubclass(found, errors.TapeError)

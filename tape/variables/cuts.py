@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from tape import jaxapi
-from tape.errors import TapeRuntimeError
+from tape.errors import TapeRuntimeError, warn
 from tape.ops.kinds import Place, kind_of
 from tape.programs import staging
 from tape.programs.program import look, run_pending
@@ -21,10 +21,11 @@ from tape.programs.retention import forget, trim
 from tape.recording import boundary
 from tape.recording.leaves import made_leaf
 from tape.recording.segment import LOCAL, Handle, Segment, end_of, node_of
+from tape.recording.trie import user_line
 from tape.sweeps.plan import behind
 from tape.variables.methods import detach
 
-__all__ = ["retain_cut", "unchain", "unchain_backward"]
+__all__ = ["hint_at_retaining", "retain_cut", "unchain", "unchain_backward"]
 
 
 def unchain(variable: Any) -> None:
@@ -66,6 +67,22 @@ def retain_cut(variable: Any) -> bool:
     if end.ref() is None:
         end.belongs_to(variable)
     return True
+
+
+def hint_at_retaining(variable: Any) -> None:
+    """Warn who reads the gradient of a result that has none, should a sweep have gone through it."""
+    segment, slot = variable._segment, variable._place.slot
+    if not variable._place.kind.requires_grad or not segment.released or end_of(segment, slot) is not None:
+        return
+    if any(ref() is variable for ref in segment.retained.get(slot, ())):
+        return
+    if any(slot in step.slots and step.depth in segment.released for step in segment.state.path() if step.kernel is not None):
+        aval = variable._place.kind.aval
+        msg = (
+            f"grad: a sweep has gone through this Variable (shape {aval.shape}, dtype {aval.dtype}), which is no leaf, and left no gradient there; "
+            "call y.retain_grad() before backward(), or ask for it by tape.gradients(loss, y)"
+        )
+        warn(msg, user_line())
 
 
 def _past(segment: Segment, slot: int) -> list[tuple[Segment, frozenset[int]]]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from tape import jaxapi
 from tape.errors import (
@@ -31,13 +30,13 @@ from tape.recording import boundary, record
 from tape.recording.immediate import record_at_once
 from tape.recording.leaves import made_leaf
 from tape.recording.record import handle, leaf
-from tape.recording.segment import LOCAL, Extra, Handle, extra_of, outside
+from tape.recording.segment import LOCAL, Extra, Handle, extra_of
 from tape.sweeps import differentiation, emission
 from tape.sweeps.handles import RemovableHandle
 from tape.sweeps.replay import is_plain, replayed
 from tape.sweeps.seeds import describe
-from tape.variables import cuts, hooks, methods, pytrees
-from tape.variables.conversion import Convertible, as_array, concrete
+from tape.variables import copies, cuts, hooks, methods, pytrees
+from tape.variables.conversion import Convertible, as_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,11 +175,17 @@ class Variable(Convertible):
     def grad(self) -> Any:
         """The gradient that sweeps have gathered (a Variable), or None.
 
+        They leave it with leaves that require grad, and what has called :meth:`retain_grad`; reading that of another Variable through which a
+        sweep has gone gives a :class:`tape.errors.TapeWarning`.
+
         Assigning None clears it; an array or Variable of the same shape and dtype replaces it, and is the seed of a non-leaf root.
         """
         if LOCAL.captures is not None:
             boundary.reading_grad(self)
-        return None if self._extra is None else self._extra.grad
+        found = None if self._extra is None else self._extra.grad
+        if found is None and self._segment is not None:
+            cuts.hint_at_retaining(self)
+        return found
 
     @grad.setter
     def grad(self, gradient: Any) -> None:
@@ -340,28 +345,10 @@ class Variable(Convertible):
         return handle(self._segment, self._place, cell)  # type: ignore[no-any-return]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
-        if not self.is_leaf:
-            msg = f"deepcopy: only leaves can be copied deeply ({describe(self)} was produced by an op); detach() it first"
-            raise TapeValueError(msg)
-        copied = Variable(look(self), requires_grad=self.requires_grad, name=self.name)
-        if self._place.kind.unrecorded:
-            copied._place = outside(self._place, self._segment)
-        if self.grad is not None:
-            copied.grad = self.grad.detach()
-        memo[id(self)] = copied
-        return copied
+        return copies.deep_copy(self, memo)  # type: ignore[no-any-return]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        value = np.asarray(concrete(self, "pickle"))
-        gradient = None if self.grad is None else np.asarray(concrete(self.grad, "pickle"))
-        return (_restore, (value, self.requires_grad, self.name, gradient, self.weak_type))
-
-
-def _restore(value: Any, requires_grad: bool, name: str | None, gradient: Any, weak_type: bool) -> Variable:  # noqa: ARG001
-    restored = Variable(value, requires_grad=requires_grad, name=name)
-    if gradient is not None:
-        restored.grad = gradient
-    return restored
+        return copies.reduced(self)
 
 
 def _check_name(name: Any) -> None:

@@ -199,7 +199,7 @@ def test_contract_27_a_missing_gradient_changes_nothing():
     x = tape.Variable(A)
     optimizer = Optimizer([x], optax.sgd(0.1), loss_scale=DynamicLossScale())
     before = optimizer.scaling
-    with pytest.raises(TapeValueError, match="none of 1 parameters has a gradient"):
+    with pytest.raises(TapeValueError, match="have no gradient"):
         optimizer.step()
     assert tuple(map(float, before)) == tuple(map(float, optimizer.scaling))
 

@@ -1,0 +1,83 @@
+"""Copies of Variables: deep ones, and pickles.  Both are of leaves, with value, flags, name and gradient; hooks stay behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tape import jaxapi
+from tape.errors import TapeValueError
+from tape.ops.kinds import Place, kind_of
+from tape.programs.program import look
+from tape.recording import boundary
+from tape.recording.record import handle
+from tape.recording.segment import Handle, extra_of, outside
+from tape.sweeps.seeds import describe
+from tape.variables.conversion import concrete
+
+__all__ = ["deep_copy", "reduced"]
+
+
+def deep_copy(variable: Any, memo: dict[int, Any]) -> Any:
+    """Return what ``copy.deepcopy`` does.
+
+    Raises:
+        TapeValueError: the Variable is no leaf.
+
+    """
+    _refuse_past(variable, "deepcopy", "copy.deepcopy(x.detach())")
+    made = _leaf(look(variable), outside(variable._place, variable._segment), variable.name)
+    memo[id(variable)] = made
+    gradient = _own_gradient(variable)
+    if gradient is not None:
+        made.grad = deep_copy(gradient, memo)
+    return made
+
+
+def reduced(variable: Any) -> tuple[Any, ...]:
+    """Return what ``pickle`` asks for.
+
+    Raises:
+        TapeValueError: the Variable is no leaf.
+        ConcretizationError: its value is not known inside a JAX transformation.
+
+    """
+    _refuse_past(variable, "pickle", "pickle.dumps(x.detach())")
+    value, implementation = concrete(variable, "pickle"), None
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value, implementation = jax.random.key_data(value), str(jax.random.key_impl(value))
+    kind = variable._place.kind
+    return (_restored, (value, implementation, kind.requires_grad, kind.unrecorded, variable.name, _own_gradient(variable)))
+
+
+def _restored(value: Any, implementation: str | None, requires_grad: bool, unrecorded: bool | str, name: str | None, gradient: Any) -> Any:
+    if implementation is not None:
+        value = jax.random.wrap_key_data(value, impl=implementation)
+    made = _leaf(value, Place(-1, kind_of(jax.typeof(value), requires_grad=requires_grad, unrecorded=unrecorded)), name)
+    if gradient is not None:
+        made.grad = gradient
+    return made
+
+
+def _leaf(value: Any, place: Place, name: str | None) -> Any:
+    made = handle(None, place, [value])
+    boundary.made(made)
+    if name is not None:
+        extra_of(made).name = name
+    if jaxapi.in_trace():
+        extra_of(made).inside = True
+    return made
+
+
+def _refuse_past(variable: Handle, what: str, repair: str) -> None:
+    if not variable.is_leaf:  # type: ignore[attr-defined]
+        msg = f"{what}: a Variable that an op produced ({describe(variable)}) has a past, which a copy would lose; write {repair}"
+        raise TapeValueError(msg)
+
+
+def _own_gradient(variable: Any) -> Any:
+    """Return the gradient that goes with a copy: without its past."""
+    gradient = variable.grad
+    return gradient if gradient is None or gradient.is_leaf else gradient.detach()
