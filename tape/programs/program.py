@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tape import jaxapi
 from tape.configuration import applying, configuration
-from tape.programs import execution, staging
+from tape.programs import execution, growth, staging
 from tape.programs.interpretation import needed_entries
 from tape.programs.retention import ONLY_SEGMENT, forget, note, residuals, trim_one
 from tape.recording import boundary
@@ -91,6 +91,8 @@ def run_pending(segment: Segment, reason: str) -> None:
                 _run(segment, reason)
     close(segment)
     trim_one()
+    if segment.doubts[0] >= growth.LIMIT:
+        growth.look_into(segment)
 
 
 def _run(segment: Segment, reason: str) -> None:

@@ -28,6 +28,7 @@ from tape.recording.segment import (
     TracerMetError,
     close,
     end_of,
+    inherit_doubts,
     made_at,
     node_of,
     still_open,
@@ -149,6 +150,8 @@ def _enter(segment: Segment, variable: Handle) -> int:
         if origin is not None:
             end = end_of(origin, place.slot)
             segment.origins[slot] = (origin, place.slot) if end is None else end
+            if origin.released or origin.asked or origin.state.hazards or origin.doubts[0]:
+                inherit_doubts(segment, origin)
             if end is None and origin.serial > segment.serial:  # recorded at once, or by another thread, while this one was pending
                 segment.serial = next(Segment.serials)
         else:

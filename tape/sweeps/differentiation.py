@@ -6,7 +6,7 @@ This module hands gradients out; :mod:`tape.sweeps.seeds` checks what a sweep st
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from tape.configuration import sixty_four_bits
 from tape.errors import TapeValueError, UnconnectedError, check_flag
 from tape.programs.program import run_pending
 from tape.recording import boundary, record
-from tape.recording.segment import LOCAL, Handle, in_mode
+from tape.recording.segment import LOCAL, SIGN, Handle, Segment, in_mode
 from tape.recording.trie import RECORD, SWEEP
 from tape.sweeps import emission
 from tape.sweeps.accumulation import additions, assign, awaited
@@ -23,6 +23,9 @@ from tape.sweeps.recall import call_of
 from tape.sweeps.replay import is_plain, remember, replayed
 from tape.sweeps.seeds import describe, need_sixty_four_bits, require_grad, seeds_of, variables, variables_of_tree
 from tape.sweeps.sweep import Sweep, target_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["backward", "gradients"]
 
@@ -105,6 +108,8 @@ def backward(
             if segment is not None and not waits:
                 run_pending(segment, "backward")
             assign(made, consumed, recorded=create_graph)
+    if targets is not None:
+        _note_ends(targets, recorded=retain)
     for variable, *_ in made:
         hooks = variable._extra.post_hooks
         for key in list(hooks):
@@ -162,6 +167,7 @@ def gradients(
     if call is not None:
         found = call.recalled()
         if found is not None:
+            _note_ends([inputs] if isinstance(inputs, Handle) else inputs, recorded=retain)
             return found[0] if isinstance(inputs, Handle) else tuple(found)
         leaves = len(call.segment.leaves)
     roots = variables("gradients", "outputs", outputs)
@@ -196,6 +202,19 @@ def gradients(
                 pass
         if call is not None:
             call.remember(sweep, results, leaves)
+    _note_ends(wanted, recorded=retain)
     if tree is not None:
         return jax.tree.unflatten(tree, results)
     return results[0] if isinstance(inputs, Handle) else tuple(results)
+
+
+def _note_ends(targets: Iterable[Any], *, recorded: bool) -> None:
+    """Note which results a sweep has ended at: a loop in which each of them depends on the last one, and no sweep goes on, grows without end."""
+    if LOCAL.captures is not None:
+        return
+    sign = None
+    for variable in targets:
+        segment = variable._segment
+        if segment is not None and variable._place.kind.requires_grad:
+            sign = sign or (1 if recorded else SIGN, next(Segment.serials))
+            segment.asked = {**segment.asked, variable._place.slot: sign}
