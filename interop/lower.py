@@ -1,4 +1,8 @@
-"""From the tape to JAX: a function written with the tape becomes a JAX function whose derivative is the tape's sweep."""
+"""From the tape to JAX: a function written with the tape becomes a JAX function.
+
+JAX differentiates the ops themselves, at every order and in both directions, and what the tape cut off is cut off for JAX.  What JAX cannot
+see of the tape's derivative (hooks, rules of the user's own) is in the tape's sweep: where there is any, that is the derivative.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
-from tape.errors import TapeTypeError
+from tape.errors import LostGradientError, TapeTypeError
+from tape.functions.linear_map import linear_map
 from tape.modes import enable_grad
 from tape.ops.pullback import differentiable
 from tape.programs.program import look
 from tape.recording import boundary, record
-from tape.recording.segment import Handle
+from tape.recording.segment import LOCAL, Handle
+from tape.rules import registry
+from tape.sweeps.hidden import hides
 from tape.sweeps.sweep import Sweep, target_of
+from tape.transforms.inputs import check_recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 __all__ = ["lower"]
 
@@ -32,17 +40,28 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
             and ``tape.Function``.  Variables that it captures are constants to JAX, as arrays are that a JAX function captures.
 
     Returns:
-        A function over pytrees of arrays, for ``jax.jit``, ``jax.vmap``, ``jax.grad`` and the rest.  Its reverse-mode derivative is the
-        tape's own sweep, hooks included; second derivatives differentiate that sweep.
+        A function over pytrees of arrays, for ``jax.jit``, ``jax.vmap``, ``jax.grad``, ``jax.jvp``, ``jax.hessian`` and the rest, in any nesting.
+
+        Two derivatives meet here.  One that JAX is asked for is that of the whole function: a sweep inside (``tape.gradients``, ``backward``)
+        is part of what is computed, so its derivative flows, be it recorded (``create_graph``) or not, and so does that of what is computed
+        from a ``.value``.  What was cut off (``no_grad``, ``detach``, ``stop_gradient``, ``unchain``) is a constant at every order, and a
+        ``tape.Function`` has its own ``backward``.  One that the function asks for inside is the tape's, whose rules hold: a second sweep
+        through a gradient that was not recorded raises.
+
+        Where hooks, op hooks or rules given to ``tape.rules.defvjp`` have a say, the derivative is the tape's own sweep, traced, with the hooks
+        called once for each trace; second derivatives differentiate that sweep, and forward mode transposes it.
 
     Raises:
-        TapeTypeError: ``tape_fun`` cannot be called, or returns something that is no array.
+        TapeTypeError: ``tape_fun`` cannot be called, or returns something that is no array; in forward mode: hooks are not linear.
+        UnrecordedGradientError: where hooks have a say: the sweep comes to a gradient that was taken without recording, or to what was
+            computed from a ``.value``.
+        LostGradientError: where hooks have a say: JAX differentiates by a value that ``tape_fun`` closes over.
 
     Example:
         >>> import jax, interop
         >>> square = interop.lower(lambda x: x * x)
-        >>> float(jax.grad(square)(3.0))
-        6.0
+        >>> float(jax.grad(square)(3.0)), float(jax.hessian(square)(3.0))
+        (6.0, 2.0)
 
     """
     if not callable(tape_fun):
@@ -51,79 +70,150 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(tape_fun)
     def lowered(*args: Any, **kwargs: Any) -> Any:
-        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
+        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=_is_handle)
         leaves = [look(x) if isinstance(x, Handle) else x for x in leaves]
         dynamic = [isinstance(x, (jax.Array, np.ndarray, np.generic, float, complex)) or type(x) is int for x in leaves]
         arguments = [x for x, d in zip(leaves, dynamic, strict=True) if d]
         statics = [None if d else x for x, d in zip(leaves, dynamic, strict=True)]  # what JAX keeps of us may hold no tracer
         trees: list[Any] = []
 
-        def run(arrays: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
+        def run(arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
             """Call the tape function on Variables of ``arrays``; return them and its flat outputs as Variables."""
-            inputs = [record.leaf(jnp.asarray(x), requires_grad=differentiable(jnp.asarray(x))) for x in arrays]
+            arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in arrays]
+            inputs = [record.leaf(x, requires_grad=differentiable(x)) for x in arrays]
             it = iter(inputs)
             filled = [next(it) if d else x for x, d in zip(statics, dynamic, strict=True)]
             again_args, again_kwargs = jax.tree.unflatten(tree, filled)
             with enable_grad(), boundary.allowing_captures():
                 result = tape_fun(*again_args, **again_kwargs)
-            flat, out_tree = jax.tree.flatten(result, is_leaf=lambda x: isinstance(x, Handle))
+                flat, out_tree = jax.tree.flatten(result, is_leaf=_is_handle)
+                outputs = [_variable(x) for x in flat]
             trees[:] = [out_tree]
-            return inputs, [_variable(x) for x in flat]
+            return inputs, outputs
 
-        @jax.custom_vjp
-        def call(*arrays: Any) -> list[Any]:
-            return [_array(v) for v in run(arrays)[1]]
-
-        def forward(*arrays: Any) -> tuple[list[Any], Any]:
-            inputs, outputs = run(arrays)
-            able = [v for v in outputs if v._place.kind.requires_grad]
-
-            def pull(seeds: list[Any]) -> list[Any]:
-                sweep = Sweep([target_of(v) for v in inputs if v._place.kind.requires_grad], (), create_graph=False)
-                with boundary.allowing_captures():
-                    sweep.run(able, [record.leaf(s) for s in seeds])
-                found = [sweep.gradients.get(target_of(v)) if v._place.kind.requires_grad else None for v in inputs]
-                return [jnp.zeros(v.shape, v.dtype) if g is None else _array(g) for v, g in zip(inputs, found, strict=True)]
-
-            jaxpr = jax.make_jaxpr(pull)([jaxapi.ShapedArray(v.shape, v.dtype) for v in able])
-            marks = [v._place.kind.requires_grad for v in outputs]
-            kept = jaxapi.partial(_Pull(jaxpr.jaxpr, marks, [differentiable(v._place.kind.aval) for v in inputs]), *jaxpr.consts)
-            return [_array(v) for v in outputs], kept
-
-        def backward(kept: Any, cts: list[Any]) -> tuple[Any, ...]:
-            return kept(cts=cts)  # type: ignore[no-any-return]
-
-        call.defvjp(forward, backward)
-        results = call(*arguments)
+        traced = jaxapi.in_trace()
+        if traced and (registry.changed() or (LOCAL.observer is not None and LOCAL.observer.sweeps)):
+            results = _swept(run, None, arguments)
+        else:
+            inputs, outputs = run(arguments)
+            results = [_array(v) for v in outputs]
+            if traced and hides(inputs, outputs):
+                results = _swept(run, results, arguments)
         return jax.tree.unflatten(trees[0], results)
 
     return lowered
 
 
-class _Pull:
-    """The tape's sweep as a jaxpr; its constants (the residuals) travel beside it."""
+def _swept(run: Callable[..., Any], found: Any, arguments: Sequence[Any]) -> list[Any]:
+    """Return the results of a run with the tape's sweep for their derivative.
 
-    def __init__(self, jaxpr: Any, marks: list[bool], able: list[bool]) -> None:
-        self.jaxpr = jaxpr
-        self.marks = marks
-        self.able = able
+    Args:
+        run: calls the tape function on arrays; returns its inputs and outputs as Variables.
+        found: the results, where it ran already.  Those that are not recorded have JAX's derivative; without them that is refused.
+        arguments: the arrays.
 
-    def __call__(self, *residuals: Any, cts: list[Any]) -> tuple[Any, ...]:
-        seeds = [ct for ct, m in zip(cts, self.marks, strict=True) if m]
-        found = jaxapi.eval_jaxpr(self.jaxpr, residuals, *seeds)
-        return tuple(g if able else np.zeros(g.shape, jaxapi.float0) for g, able in zip(found, self.able, strict=True))
+    """
+
+    @jax.custom_jvp
+    def call(found: Any, *arrays: Any) -> list[Any]:
+        return [_array(v) for v in run(arrays)[1]] if found is None else found
+
+    def rule(primals: Any, tangents: Any) -> Any:
+        found, *arrays = primals
+        pushed, *given = tangents
+        glance, LOCAL.glance = LOCAL.glance, _Glance()
+        try:
+            inputs, outputs = run(arrays)
+        finally:
+            LOCAL.glance = glance
+        moving = [i for i, t in enumerate(given) if not _is_zero(t)]
+        smooth = [i for i, v in enumerate(outputs) if v._place.kind.requires_grad]
+        if found is None:
+            found = [_array(v) for v in outputs]
+            for v in outputs:
+                check_recorded("lower", v)
+            pushed = [None] * len(outputs)
+        elif not moving and any(not _is_zero(pushed[i]) for i in smooth):
+            msg = (
+                "lower: the function closes over a value by which JAX differentiates, and has hooks, so that its derivative is a sweep to its "
+                "arguments; pass the value as an argument, or close over jax.lax.stop_gradient of it"
+            )
+            raise LostGradientError(msg)
+        pull = _pull([inputs[i] for i in moving], [outputs[i] for i in smooth])
+        like = [jax.typeof(found[i]).update(weak_type=False) for i in smooth]
+
+        def transpose(residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
+            return jaxapi.eval_jaxpr(pull.jaxpr, residuals, *cts)
+
+        def forward(residuals: Sequence[Any], linear: Sequence[Any]) -> list[Any]:
+            try:
+                return list(jax.linear_transpose(lambda *cts: transpose(residuals, cts), *like)(list(linear)))
+            except (NotImplementedError, TypeError, ValueError, AssertionError) as e:
+                msg = (
+                    f"lower: there is no forward mode, since the sweep with its hooks is not linear for JAX ({e}); use reverse mode (jax.grad, "
+                    "jax.jacrev), or hooks that scale the gradient or only look at it"
+                )
+                raise TapeTypeError(msg) from e
+
+        if moving and smooth:
+            linear = linear_map(forward, transpose, pull.consts, [given[i] for i in moving], like)
+            table = dict(zip(smooth, linear, strict=True))
+        else:
+            table = dict.fromkeys(smooth)
+        return call(found, *arrays), [_tangent(table.get(i, t), x) for i, (t, x) in enumerate(zip(pushed, found, strict=True))]
+
+    call.defjvp(rule, symbolic_zeros=True)
+    results: list[Any] = call(found, *arguments)
+    return results
+
+
+def _pull(inputs: Sequence[Any], outputs: Sequence[Any]) -> jaxapi.ClosedJaxpr:
+    """Trace the sweep from the outputs to the inputs; what it reads of the forward are the constants."""
+
+    def pull(*seeds: Any) -> list[Any]:
+        sweep = Sweep([target_of(v) for v in inputs], (), create_graph=False)
+        with boundary.allowing_captures():
+            sweep.run(outputs, [record.leaf(s) for s in seeds])
+        found = [sweep.gradients.get(target_of(v)) for v in inputs]
+        return [jnp.zeros(v.shape, v.dtype) if g is None else _array(g) for v, g in zip(inputs, found, strict=True)]
+
+    return jaxapi.trace(pull, *[v._place.kind.aval.update(weak_type=False) for v in outputs])[0]
+
+
+class _Glance:
+    """Notes whether the function looked at a value, as the context of a ``tape.Function`` does."""
+
+    _looked = False
+    _reason = (
+        "it was computed from the value of a Variable outside the tape (by .value or raw jax.numpy), and hooks make the derivative a sweep, which "
+        "would take it for a constant; compute it with tape.numpy, or take .detach().value to say that it is one"
+    )
+
+
+def _is_handle(x: Any) -> bool:
+    return isinstance(x, Handle)
+
+
+def _is_zero(tangent: Any) -> bool:
+    return tangent is None or isinstance(tangent, jaxapi.SymbolicZero) or tangent.dtype == jaxapi.float0
+
+
+def _tangent(tangent: Any, like: Any) -> Any:
+    if not _is_zero(tangent):
+        return tangent
+    return jnp.zeros(like.shape, like.dtype) if differentiable(like) else np.zeros(like.shape, jaxapi.float0)
 
 
 def _variable(value: Any) -> Any:
     if isinstance(value, Handle):
         return value
     if isinstance(value, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
-        return record.leaf(jnp.asarray(value))
+        return record.constant(jnp.asarray(value))
     msg = f"lower: the function must return Variables or arrays, got {type(value).__name__}"
     raise TapeTypeError(msg)
 
 
 def _array(variable: Any) -> Any:
-    with boundary.allowing_captures():  # JAX differentiates it by our sweep: nothing is lost
+    with boundary.allowing_captures():  # JAX differentiates it: nothing is lost
         found = look(variable)
     return found if isinstance(found, jax.Array) else jnp.asarray(found)

@@ -22,7 +22,11 @@ _Map = jaxapi.ClosedJaxpr
 
 
 def linear_map(
-    forward: Callable[..., list[Any]], transpose: Callable[..., list[Any]], residuals: Sequence[Any], linear: Sequence[Any]
+    forward: Callable[..., list[Any]],
+    transpose: Callable[..., list[Any]],
+    residuals: Sequence[Any],
+    linear: Sequence[Any],
+    results: Sequence[Any] | None = None,
 ) -> Any:
     """Apply a linear map to arrays.
 
@@ -31,30 +35,43 @@ def linear_map(
         transpose: its transpose: of the residuals, and of arrays like the results of ``forward``.
         residuals: arrays.
         linear: arrays.
+        results: shapes and dtypes of the results of ``forward``, where that is known and it closes over nothing of the JAX transformations
+            around: then it is not traced before somebody asks for it.
 
     Returns:
         What ``forward`` returns.
 
     """
     count = len(residuals)
-    traced = _traced(lambda *args: forward(args[:count], args[count:]), [*residuals, *linear])
-    consts = traced.consts  # of the JAX transformations around
+    given = _avals([*residuals, *linear])
+    consts: Sequence[Any] = ()
+
+    def ahead() -> _Map:
+        return _traced(lambda *args: forward(args[:count], args[count:]), given)
+
+    if results is None:
+        traced = ahead()
+        consts, results = traced.consts, traced.out_avals  # constants of the JAX transformations around
+        hoisted = jaxapi.hoist(traced, range(len(given)))
+        ahead = lambda: hoisted  # noqa: E731
     skipped = len(consts)
-
-    def back() -> _Map:
-        results = [v.aval for v in traced.jaxpr.outvars]
-        return _traced(lambda *args: transpose(args[skipped : skipped + count], args[skipped + count :]), [*consts, *residuals, *results])
-
-    hoisted = jaxapi.hoist(traced, range(len(traced.jaxpr.invars)))
-    return _apply(*consts, *residuals, *linear, pair=_Pair(lambda: hoisted, back), residuals=skipped + count)
+    held = [*_avals(consts), *given[:count]]
+    ends = _avals(results), given[count:]
+    pair = _Pair(
+        ahead,
+        lambda: _traced(lambda *args: transpose(args[skipped : skipped + count], args[skipped + count :]), [*held, *ends[0]]),
+        ends,
+    )
+    return _apply(*consts, *residuals, *linear, pair=pair, residuals=skipped + count)
 
 
 class _Pair:
-    """A map and its transpose, each traced when it is asked for."""
+    """A map and its transpose, each traced when it is asked for, with the shapes and dtypes of what each of them returns."""
 
-    def __init__(self, forward: Callable[[], _Map], transpose: Callable[[], _Map]) -> None:
+    def __init__(self, forward: Callable[[], _Map], transpose: Callable[[], _Map], results: tuple[Sequence[Any], Sequence[Any]]) -> None:
         self._makers = (forward, transpose)
         self._made: list[_Map | None] = [None, None]
+        self.results = results
 
     def map(self, direction: int = 0) -> _Map:
         """Return the map (0) or its transpose (1)."""
@@ -65,7 +82,7 @@ class _Pair:
 
     def turned(self) -> _Pair:
         """Return the pair of the transpose."""
-        return _Pair(lambda: self.map(1), lambda: self.map(0))
+        return _Pair(lambda: self.map(1), lambda: self.map(0), self.results[::-1])
 
     def mapped(self, axes: Sequence[int | None], size: int) -> _Pair:
         """Return the pair for residuals with a further axis (or None), where everything else has it first."""
@@ -76,13 +93,20 @@ class _Pair:
                 avals = [v.aval for v in closed.jaxpr.invars]
                 every = [*axes, *[0] * (len(avals) - len(axes))]
                 fun: Any = jax.vmap(jaxapi.jaxpr_as_fun(closed), in_axes=every, axis_size=size)
-                return _traced(
-                    fun, [a if i is None else jaxapi.ShapedArray((size, *a.shape), a.dtype) for a, i in zip(avals, every, strict=True)]
-                )
+                return _traced(fun, [a if i is None else _stacked(a, size) for a, i in zip(avals, every, strict=True)])
 
             return made
 
-        return _Pair(make(0), make(1))
+        forward, back = self.results
+        return _Pair(make(0), make(1), ([_stacked(a, size) for a in forward], [_stacked(a, size) for a in back]))
+
+
+def _stacked(aval: Any, size: int) -> Any:
+    return _traced(lambda x: jnp.broadcast_to(x, (size, *x.shape)), [aval]).out_avals[0]
+
+
+def _avals(examples: Sequence[Any]) -> list[Any]:
+    return [(x if isinstance(x, jaxapi.ShapedArray) else jax.typeof(x)).update(weak_type=False) for x in examples]
 
 
 def _is_zero(tangent: Any) -> bool:
@@ -90,8 +114,7 @@ def _is_zero(tangent: Any) -> bool:
 
 
 def _traced(fun: Callable[..., Any], examples: Sequence[Any]) -> _Map:
-    avals = [x if isinstance(x, jaxapi.ShapedArray) else jax.typeof(x) for x in examples]
-    return jaxapi.trace(fun, *[jaxapi.ShapedArray(x.shape, x.dtype) for x in avals])[0]
+    return jaxapi.trace(fun, *examples)[0]
 
 
 def _run(*args: Any, pair: _Pair, residuals: int) -> Sequence[Any]:
@@ -101,7 +124,7 @@ def _run(*args: Any, pair: _Pair, residuals: int) -> Sequence[Any]:
 
 def _shapes(*_: Any, pair: _Pair, residuals: int) -> list[Any]:
     del residuals
-    return [v.aval for v in pair.map().jaxpr.outvars]
+    return list(pair.results[0])
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, pair: _Pair, residuals: int) -> Any:

@@ -158,6 +158,11 @@ def revision() -> int:
     return _revision
 
 
+def changed() -> bool:
+    """Tell whether a rule of the user's own is in the table."""
+    return _revision > 0 and any(_OWN.get(primitive) is not rule for primitive, rule in _RULES.items())
+
+
 def lookup(primitive: jaxapi.Primitive) -> Rule | None:
     """Return the record of ``primitive``, or None where JAX's own derivative is used."""
     return _table().get(primitive)

@@ -41,6 +41,7 @@ class _Pull(NamedTuple):
     read: list[tuple[str, Any]]
     live: list[int]  # the results that have seeds
     reached: list[int]  # the inputs whose gradients it gives
+    hooked: bool  # hooks are called in it
 
 
 class StepKernel(Kernel):
@@ -63,6 +64,11 @@ class StepKernel(Kernel):
     def reached(self) -> list[int]:
         """The inputs to which gradients flow."""
         return self._pull.reached
+
+    @property
+    def hooked(self) -> bool:
+        """Whether its sweep calls hooks, of which its program says nothing."""
+        return self._pull.hooked
 
     def augmented(self) -> Kernel:
         """Return the kernel itself: what its VJP reads is among its outputs."""
@@ -192,12 +198,13 @@ def _trace(effects: Effects, call: Callable[[Sequence[Any]], Any], avals: Sequen
             outcome = Outcome(effects, call(arrays[: len(avals)]))
             pull = None
             targets: list[int] = []
+            hooked = False
             sources: list[tuple[str, Any]] = []
             hidden: list[Any] = []
             if outcome.live:
-                pull, targets = _sweep(effects, outcome)
+                pull, targets, hooked = _sweep(effects, outcome)
                 sources = [_source(x, arrays, outcome.values, hidden) for x in pull.consts]
-            known[:] = [outcome, pull and jaxapi.hoist(pull, range(len(pull.jaxpr.invars))), targets, sources]
+            known[:] = [outcome, pull and jaxapi.hoist(pull, range(len(pull.jaxpr.invars))), targets, sources, hooked]
             results = [*outcome.values, *hidden]
             outcome.drop_traced()
             return results
@@ -227,25 +234,30 @@ def _source(x: Any, inputs: Sequence[Any], results: Sequence[Any], hidden: list[
     return ("output", len(results) + len(hidden) - 1)
 
 
-def _sweep(effects: Effects, outcome: Outcome) -> tuple[ClosedJaxpr, list[int]]:
-    """Trace the sweep of the Variables through which gradients flow; return it and the known Variables whose gradients it gives."""
+def _sweep(effects: Effects, outcome: Outcome) -> tuple[ClosedJaxpr, list[int], bool]:
+    """Trace the sweep of the Variables through which gradients flow.
+
+    Returns it, the known Variables whose gradients it gives, and whether it calls hooks.
+    """
     wanted = effects.ends()
     reached: list[int] = []
+    hooked: list[bool] = []
 
     def pull(*seeds: Any) -> list[Any]:
         with effects.part():
             sweep = Sweep(wanted, (), create_graph=False)
             sweep.run(outcome.live, [record.leaf(s) for s in seeds], leaf_hooks=False)
             reached[:] = [wanted[t] for t in sweep.gradients]
+            hooked[:] = [sweep.hooked]
             return [look(g) for g in sweep.gradients.values()]
 
     jaxpr, _ = jaxapi.trace(pull, *[jaxapi.ShapedArray(v._place.kind.aval.shape, v._place.kind.aval.dtype) for v in outcome.live])
-    return jaxpr, list(reached)
+    return jaxpr, list(reached), hooked[0]
 
 
 def _finished(name: str, jaxpr: ClosedJaxpr, effects: Effects, known: list[Any], n_arrays: int) -> Step:
     """Keep the inputs that are read, and make the op where gradients flow."""
-    outcome, pull, targets, sources = known
+    outcome, pull, targets, sources, hooked = known
     positions = [i for i, read in enumerate(effects.read) if read]
     inputs = [*range(n_arrays), *[n_arrays + i for i in positions]]
     step = Step(name, jaxapi.restrict(jaxpr, inputs), effects, outcome)
@@ -253,5 +265,5 @@ def _finished(name: str, jaxpr: ClosedJaxpr, effects: Effects, known: list[Any],
         live = [next(m.result for m in outcome.made if m.live == i) for i in range(len(outcome.live))]
         reached = [n_arrays + positions.index(i) for i in targets]
         read = [(kind, inputs.index(x) if kind == "input" else x) for kind, x in sources]
-        step.kernel = StepKernel(name, step.jaxpr, len(outcome.values), _Pull(pull, read, live, reached))
+        step.kernel = StepKernel(name, step.jaxpr, len(outcome.values), _Pull(pull, read, live, reached, hooked))
     return step

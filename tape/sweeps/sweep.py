@@ -204,6 +204,12 @@ class Sweep:
         """Return the plan, if nothing but ``segment`` was swept."""
         return self._swept[0][1] if len(self._swept) == 1 and self._swept[0][0] is segment else None
 
+    @property
+    def hooked(self) -> bool:
+        """Whether it called hooks on Variables (those of leaves excepted), or swept a step that does."""
+        steps = [step for _, plan in self._swept for step in plan.instructions]
+        return any(step.hook is not None or getattr(step.op, "hooked", False) for step in steps)
+
     @contextlib.contextmanager
     def releasing(self) -> Iterator[None]:
         """Mark what was swept as released, and free what was kept for it, unless the body (running what is pending) fails."""
