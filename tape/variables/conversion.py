@@ -228,6 +228,8 @@ def as_array(value: Any) -> Any:
 def concrete(variable: Any, what: str) -> Any:
     """Return the array of a Variable for a conversion to Python or NumPy."""
     value = look(variable)
+    if isinstance(value, jax.core.Tracer) and (variable._place.kind.requires_grad or variable._place.kind.unrecorded):
+        value = jax.lax.stop_gradient(value)  # which jax.grad without jax.jit knows
     if isinstance(value, jax.core.Tracer):
         msg = (
             f"{what}: the value of a Variable ({describe(variable)}) is not known inside a JAX transformation; use "

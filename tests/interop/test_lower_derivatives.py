@@ -280,6 +280,20 @@ def test_contract_21_a_second_sweep_of_the_tape_raises_in_a_lowered_function(tra
         transform(lowered)(jnp.float32(X))
 
 
+@pytest.mark.parametrize(
+    "transform", [jax.grad, lambda f: jax.grad(lambda x: jax.grad(f)(x).sum()), jax.jacfwd], ids=["grad", "second", "jacfwd"]
+)
+def test_python_sees_the_numbers_that_it_branches_on(transform):
+    def branching(x):
+        if float(x.sum()) < 0 and x.max().item() > 0 and x.sum() < 0 and float(tape.gradients(cube(x), x).sum()) > 0:
+            return (x**3).sum() * int(x[0] + 1)
+        return x.sum()
+
+    np.testing.assert_allclose(
+        transform(interop.lower(branching))(jnp.float32(X)), transform(lambda x: (x**3).sum())(jnp.float32(X)), rtol=1e-5
+    )
+
+
 def test_a_function_may_close_over_what_jax_differentiates_by():
     close_over = jax.grad(lambda c: interop.lower(lambda x: (x * x * c).sum())(X))
     np.testing.assert_allclose(close_over(2.0), (X * X).sum(), rtol=1e-6)
