@@ -10,6 +10,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.errors
 import jax.numpy as jnp
 import numpy as np
 
@@ -104,6 +105,12 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
     return lowered
 
 
+_CLOSED_OVER = (
+    "lower: the function closes over a value by which JAX differentiates, and hooks make its derivative a sweep to its arguments; pass the value "
+    "as an argument, or close over jax.lax.stop_gradient of it"
+)
+
+
 def _swept(run: Callable[..., Any], found: Any, arguments: Sequence[Any]) -> list[Any]:
     """Return the results of a run with the tape's sweep for their derivative.
 
@@ -119,6 +126,12 @@ def _swept(run: Callable[..., Any], found: Any, arguments: Sequence[Any]) -> lis
         return [_array(v) for v in run(arrays)[1]] if found is None else found
 
     def rule(primals: Any, tangents: Any) -> Any:
+        try:
+            return derivative(primals, tangents)
+        except jax.errors.UnexpectedTracerError as e:
+            raise LostGradientError(_CLOSED_OVER) from e
+
+    def derivative(primals: Any, tangents: Any) -> Any:
         found, *arrays = primals
         pushed, *given = tangents
         glance, LOCAL.glance = LOCAL.glance, _Glance()
@@ -134,11 +147,7 @@ def _swept(run: Callable[..., Any], found: Any, arguments: Sequence[Any]) -> lis
                 check_recorded("lower", v)
             pushed = [None] * len(outputs)
         elif not moving and any(not _is_zero(pushed[i]) for i in smooth):
-            msg = (
-                "lower: the function closes over a value by which JAX differentiates, and has hooks, so that its derivative is a sweep to its "
-                "arguments; pass the value as an argument, or close over jax.lax.stop_gradient of it"
-            )
-            raise LostGradientError(msg)
+            raise LostGradientError(_CLOSED_OVER)
         pull = _pull([inputs[i] for i in moving], [outputs[i] for i in smooth])
         like = [jax.typeof(found[i]).update(weak_type=False) for i in smooth]
 

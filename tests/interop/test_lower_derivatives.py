@@ -343,6 +343,8 @@ def test_a_sweep_with_hooks_refuses_what_is_not_recorded(fun, message):
 def test_a_sweep_with_hooks_refuses_a_value_that_it_does_not_reach():
     with pytest.raises(LostGradientError, match="closes over"):
         jax.grad(lambda c: with_hook(lambda x, h: (h * c).sum())(A))(2.0)
+    with pytest.raises(LostGradientError, match="closes over"):
+        jax.grad(lambda c: with_hook(lambda x, h: (h * c).sum())(A * c))(2.0)
 
 
 def test_hooks_in_forward_mode_scale_or_say_so():
