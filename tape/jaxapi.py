@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ __all__ = [
     "CONCRETE_ERRORS",
     "RAVELS",
     "SETTINGS",
+    "SHARING",
     "TREE_FILES",
     "X64",
     "ClosedJaxpr",
@@ -248,6 +250,10 @@ def within(trace: Any) -> Iterator[None]:
 def makes_jaxpr(trace: Any) -> bool:
     """Tell whether a JAX transformation writes a jaxpr (``jax.jit``, ``lax.scan`` ...): only those take over a call as it is."""
     return type(trace).__name__ == "DynamicJaxprTrace" and _call_form() is not None
+
+
+# With these options of ``custom_vjp.defvjp`` the calls that ``jax.vmap`` makes one may share results; newer releases refuse that without them.
+SHARING: dict[str, Any] = {"generic_batching": True} if "generic_batching" in inspect.signature(jax.custom_vjp.defvjp).parameters else {}
 
 
 def _calls() -> dict[Primitive, str]:

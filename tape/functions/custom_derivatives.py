@@ -167,7 +167,7 @@ def _reverse_mode(call: _Call) -> Any:
     def backward(saved: _Saved, cotangents: Any) -> Any:
         return tuple(_pull(saved.context(), cotangents))
 
-    fun.defvjp(forward, backward, symbolic_zeros=True)
+    fun.defvjp(forward, backward, symbolic_zeros=True, **jaxapi.SHARING)
     return fun
 
 

@@ -18,6 +18,7 @@ import pytest
 import interop
 import tape
 import tape.numpy as tnp
+from tape import jaxapi
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeError, TapeTypeError, UnrecordedGradientError
 from tape.recording.segment import LOCAL
 from tape.recording.trie import RECORD
@@ -1134,7 +1135,7 @@ def _scaled_backward(saved, cts):
     return w @ slope + 5 * cts[1], jnp.outer(x, slope), slope
 
 
-scaled.defvjp(lambda x, w, shift: (scaled(x, w, shift), (x, w, shift)), _scaled_backward)
+scaled.defvjp(lambda x, w, shift: (scaled(x, w, shift), (x, w, shift)), _scaled_backward, **jaxapi.SHARING)
 
 W = np.cos(np.arange(9, dtype=np.float32)).reshape(3, 3)
 
