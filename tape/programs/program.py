@@ -100,6 +100,8 @@ def _run(segment: Segment, reason: str) -> None:
     cells = segment.cells
     held = map(ONLY_SEGMENT.__lt__, map(sys.getrefcount, cells.values()))  # before anything else here refers to a cell
     live = tuple(itertools.compress(cells, held))
+    if segment.hooks:  # as if held: what is computed again has no hooks
+        live = tuple(slot for slot in cells if slot in live or segment.hooks.get(slot))
     packs = segment.packing is not None
     programs = state.programs
     program = None if programs is None else programs.get((live, segment.released, packs))

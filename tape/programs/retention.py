@@ -89,7 +89,8 @@ def residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, 
             dead.add(entry.depth)
         missing = [s for s in slots if s in needed and s not in kept]
         if missing:
-            if entry.kernel.cheap and cut.isdisjoint(missing):  # a sweep that is recorded ends there, and so needs the value itself
+            own = hasattr(entry.op, "arguments")  # a tape.Function: what is computed again would not have the user's derivative
+            if entry.kernel.cheap and not own and cut.isdisjoint(missing):  # a sweep that is recorded ends there: it needs the value itself
                 needed.update(entry.inputs)
             else:
                 saved.update(missing)

@@ -146,3 +146,50 @@ def test_nested_results_under_jacobians(op):
 
     expected = jax.jacrev(lambda x: jnp.sin(2 * x) * jnp.cos(x + 1))(X)
     np.testing.assert_allclose(tape.jacrev(fun)(tape.Variable(X)).value, expected, rtol=1e-5, atol=1e-6)
+
+
+class Steep(tape.Function):
+    """Its backward is not the derivative of its forward, so that one cannot be taken for the other."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, ct):
+        return ct * 5
+
+
+def hooked(v):
+    a = v * 2
+    a.register_hook(lambda g: g * 5)
+    return a
+
+
+def once_more(make, x, looked):
+    v = tape.Variable(x)
+    s = (tnp.sin(make(v)) * v).sum()  # what was made is not held
+    if looked:
+        assert s.value is not None
+    g = tape.gradients(s, v, create_graph=True)
+    if looked:
+        assert g.value is not None
+    return tape.gradients((g * g).sum(), v).value
+
+
+@pytest.mark.parametrize("transformation", [lambda f: f, jax.jit], ids=["plain", "jit"])
+@pytest.mark.parametrize("looked", [False, True])
+def test_a_second_derivative_goes_through_the_users_own(looked, transformation):
+    a, b = np.sin(2 * X), np.cos(2 * X)
+    g = 5 * b * X + a
+    second = 2 * g * (-25 * a * X + 10 * b)
+    np.testing.assert_allclose(transformation(lambda x: once_more(Steep.apply, x, looked))(X), second, rtol=1e-5)
+
+
+@pytest.mark.parametrize("transformation", [lambda f: f, jax.jit], ids=["plain", "jit"])
+@pytest.mark.parametrize("looked", [False, True])
+def test_a_second_derivative_goes_through_hooks(looked, transformation):
+    a, b = np.sin(2 * X), np.cos(2 * X)
+    g = 10 * b * X + a
+    second = 2 * g * (10 * b + 10 * (-10 * a * X + b))
+    np.testing.assert_allclose(transformation(lambda x: once_more(hooked, x, looked))(X), second, rtol=1e-5)
