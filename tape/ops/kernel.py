@@ -19,6 +19,7 @@ from tape.errors import TapeError
 from tape.ops.assembly import line_key, one_line, vjp_of_lines
 from tape.ops.kinds import Kind, Role, kinds_of
 from tape.ops.linear import flatten
+from tape.ops.moving import mover, moving_at_first
 from tape.ops.pruning import prune, trim
 from tape.ops.pullback import activity, check_own, differentiable, pullback
 from tape.ops.residuals import Keep, augment, exposing, inside
@@ -95,12 +96,12 @@ class Kernel:
 
     @property
     def cold(self) -> bool:
-        """Whether nobody asked for its executable yet."""
-        return self._executable is None
+        """Whether it is to be compiled when somebody asks for its executable."""
+        return self._executable is None and mover(self.jaxpr) is None
 
     @property
     def executable(self) -> Callable[..., Sequence[Any]]:
-        """The kernel compiled on its own, for structures that are interpreted entry by entry."""
+        """The kernel compiled on its own, for structures that are interpreted entry by entry; one that only moves values is so in time."""
         if self._executable is None:
             inline = self.inline
 
@@ -108,7 +109,7 @@ class Kernel:
                 return inline(*args)
 
             run.__name__ = self.name
-            self._executable = jax.jit(run)
+            self._executable = moving_at_first(mover(self.jaxpr), jax.jit(run))
         return self._executable
 
     @property

@@ -13,7 +13,7 @@ from tape.rules import parameters
 if TYPE_CHECKING:
     from tape.jaxapi import ClosedJaxpr, JaxprEqn, Primitive
 
-__all__ = ["Line", "LineList", "flatten"]
+__all__ = ["Constant", "Line", "LineList", "flatten"]
 
 
 class Constant:

@@ -42,7 +42,7 @@ def _broadcast_in_dim(ct: Any, out: Any, x: Any, *_: Any, broadcast_dimensions: 
 
     def grad() -> Any:
         kept = {d for d, size in zip(broadcast_dimensions, x.shape, strict=True) if size == out.shape[d]}
-        repeated = [d for d in range(out.ndim) if d not in kept]
+        repeated = [d for d in range(out.ndim) if d not in kept and out.shape[d] != 1]
         summed = lax.reduce_sum(ct, repeated) if repeated else ct
         return summed if summed.shape == x.shape else lax.reshape(summed, x.shape)
 

@@ -1,0 +1,161 @@
+"""Kernels that only move values run on the host as long as they are new: a list of new length waits for no compiler."""
+
+import jax
+import jax.monitoring
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tape
+import tape.numpy as tnp
+from tape.ops import moving
+from tape.ops.kernel import Op
+
+JOINED = {
+    "stack": lambda np_, rows: np_.stack(rows),
+    "stack on axis 1": lambda np_, rows: np_.stack(rows, axis=1),
+    "array": lambda np_, rows: np_.array(rows),
+    "concatenate": lambda np_, rows: np_.concatenate(rows),
+    "vstack": lambda np_, rows: np_.vstack(rows),
+    "hstack": lambda np_, rows: np_.hstack(rows),
+    "dstack": lambda np_, rows: np_.dstack(rows),
+    "column_stack": lambda np_, rows: np_.column_stack(rows),
+    "block": lambda np_, rows: np_.block([rows]),
+    "nested block": lambda np_, rows: np_.block([rows, rows[::-1]]),
+}
+PARTS = {
+    "unstack": lambda np_, x: np_.unstack(x),
+    "split": lambda np_, x: np_.split(x, x.shape[0]),
+    "array_split": lambda np_, x: np_.array_split(x, x.shape[0] // 2),
+}
+
+_compiled = []
+
+
+def _listen(event, _duration, **_):
+    if "backend_compile" in event:
+        _compiled.append(event)
+
+
+@pytest.fixture
+def compiled():
+    if not hasattr(_listen, "on"):
+        jax.monitoring.register_event_duration_secs_listener(_listen)
+        _listen.on = True
+    _compiled.clear()
+    return _compiled
+
+
+def rows_of(n, dtype=np.float32):
+    return [np.arange(4).astype(dtype) + i for i in range(n)]
+
+
+def joined(name, n, dtype=np.float32):
+    rows = [tape.Variable(r) for r in rows_of(n, dtype)]
+    y = JOINED[name](tnp, rows)
+    seed = jax.device_put(np.arange(y.size).reshape(y.shape).astype(dtype))
+    gradients = tape.gradients(y, rows, seed)
+    return y.value, [g.value for g in gradients], seed
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_joining_a_list_of_new_length_compiles_nothing(name, compiled):
+    joined(name, 11)  # what does not depend on the length
+    compiled.clear()
+    value, gradients, seed = joined(name, 13)
+    assert not compiled
+    expected, pull = jax.vjp(lambda rows: JOINED[name](jnp, rows), [jnp.asarray(r) for r in rows_of(13)])
+    assert compiled  # the listener listens
+    np.testing.assert_array_equal(value, expected)
+    for g, e in zip(gradients, pull(seed)[0], strict=True):
+        assert g.dtype == e.dtype
+        assert g.committed == e.committed
+        np.testing.assert_array_equal(g, e)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_taking_a_matrix_of_new_length_apart_compiles_nothing(name, compiled):
+    def parted(n):
+        x = tape.Variable(np.arange(4.0 * n, dtype=np.float32).reshape(n, 4))
+        parts = PARTS[name](tnp, x)
+        seeds = [jax.device_put(np.full(p.shape, i, np.float32)) for i, p in enumerate(parts)]
+        return [p.value for p in parts], tape.gradients(list(parts[1:]), x, seeds[1:]).value, seeds
+
+    parted(14)
+    compiled.clear()
+    values, gradient, seeds = parted(18)
+    assert len(compiled) <= 1  # the zeros in the place of the first part
+    expected, pull = jax.vjp(lambda x: PARTS[name](jnp, x), jnp.arange(72.0).reshape(18, 4))
+    for v, e in zip(values, expected, strict=True):
+        np.testing.assert_array_equal(v, e)
+    np.testing.assert_array_equal(gradient, pull(type(expected)([jnp.zeros_like(seeds[0]), *seeds[1:]]))[0])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16, np.complex64])
+def test_dtypes(dtype):
+    value, gradients, seed = joined("stack", 9, dtype)
+    np.testing.assert_array_equal(value, np.stack(rows_of(9, dtype)))
+    for g, e in zip(gradients, seed, strict=True):
+        assert g.dtype == dtype
+        np.testing.assert_array_equal(g, e)
+
+
+def test_lists_of_several_dtypes_and_numbers():
+    x, k = tape.Variable(np.float32(1.5)), tape.constant(np.int32(7))
+    y = tnp.stack([x, k, 2, 0.25, x * 2, True, np.float16(3)])
+    expected = jnp.stack([x.value, k.value, 2, 0.25, x.value * 2, True, np.float16(3)])
+    assert (y.dtype, y.weak_type) == (expected.dtype, expected.weak_type)
+    np.testing.assert_array_equal(y.value, expected)
+    assert float(tape.gradients(y.sum(), x)) == 3.0
+
+
+def test_results_stay_where_the_arguments_are_and_belong_to_nobody_else():
+    device = jax.devices()[0]
+    rows = [tape.Variable(jax.device_put(r, device)) for r in rows_of(8)]
+    y = tnp.stack(rows)
+    assert y.value.committed
+    assert y.value.devices() == {device}
+    gradients = tape.gradients(y, rows, y)
+    kept = np.asarray(y.value).copy()
+    jax.jit(lambda x: x * 2, donate_argnums=0)(gradients[0].value)
+    np.testing.assert_array_equal(y.value, kept)
+
+
+def test_a_kernel_that_comes_back_often_is_compiled(compiled, monkeypatch):
+    monkeypatch.setattr(moving, "_RUNS", 2)
+    kernel = Op("joined", lambda *rows: jnp.concatenate(rows)).kernel(tuple(jax.typeof(r) for r in rows_of(7)))
+    rows = [jnp.asarray(r) for r in rows_of(7)]
+    results = [np.asarray(kernel.executable(*rows)[0]) for _ in range(2)]
+    assert not compiled
+    results.append(np.asarray(kernel.executable(*rows)[0]))
+    assert len(compiled) == 1
+    for r in results:
+        np.testing.assert_array_equal(r, np.concatenate(rows_of(7)))
+
+
+def test_what_does_more_than_move_is_compiled():
+    def moves(fun, *arrays):
+        return moving.mover(jax.make_jaxpr(fun)(*arrays)) is not None
+
+    rows = rows_of(6)
+    assert moves(lambda *r: jnp.stack(r), *rows)
+    assert not moves(lambda *r: jnp.sin(jnp.stack(r)), *rows)
+    assert not moves(lambda *r: jnp.stack([jnp.float32(1), *[x[0].astype(jnp.int32) for x in r]]), *rows)
+    assert not moves(lambda *r: jnp.stack(r), *rows[:2])  # compiled as quickly
+
+
+def test_the_structure_is_compiled_when_it_comes_back():
+    rows = [tape.Variable(r) for r in rows_of(10)]
+
+    def step():
+        y = (tnp.stack(rows) * 2.0).sum()
+        return [g.value for g in tape.gradients(y, rows)]
+
+    for _ in range(3):
+        step()
+    tape.stats().reset()
+    gradients = step()
+    assert tape.stats().hits == 1
+    assert tape.stats().interpreted == 0
+    for g in gradients:
+        np.testing.assert_array_equal(g, np.full(4, 2.0, np.float32))
