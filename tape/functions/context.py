@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from tape.errors import TapeTypeError
+from tape.errors import TapeAttributeError, TapeTypeError
 from tape.functions.entries import entry_op, record_entry
 from tape.functions.kept import Kept, Tree
 from tape.functions.returned import checked_gradients, checked_tangents
@@ -138,7 +138,7 @@ class Context:
         found = None if name in _SLOTS else self._free.get(name)
         if found is None:
             msg = f"the context of {self._function.__name__} has no attribute {name!r}; set it in forward, or use ctx.save_for_backward and ctx.saved"
-            raise AttributeError(msg)
+            raise TapeAttributeError(msg)
         return self._restored(found, f"ctx.{name}")
 
     def _restored(self, kept: Tree, name: str) -> Any:

@@ -18,13 +18,14 @@ from tape.ops.kinds import kind_of
 if TYPE_CHECKING:
     from tape.ops.kinds import Kind
 
-__all__ = ["KINDS", "NUMBERS", "SMALL", "is_scalar", "scalar_kind"]
+__all__ = ["KINDS", "NUMBERS", "SMALL", "WIDER", "is_scalar", "scalar_kind"]
 
 NUMBERS = frozenset({bool, int, float, complex})
 
 # By type, without and with 64-bit types.
 KINDS: tuple[dict[type, Kind], dict[type, Kind]] = ({}, {})
 
+WIDER = "pass a float, or have 64-bit integers by jax.config.update('jax_enable_x64', True)"
 SMALL = 2**31  # smaller integers always fit
 
 
@@ -45,7 +46,7 @@ def scalar_kind(value: Any) -> Kind:
     if isinstance(value, int) and not -SMALL <= value < SMALL:
         bits = 64 if x64 else 32
         if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
-            msg = f"Python integer {value} is out of bounds for int{bits}; pass a NumPy scalar of a wider dtype"
+            msg = f"Python integer {value} is out of bounds for int{bits}; {WIDER}"
             raise errors.TapeOverflowError(msg)
     kinds = KINDS[x64]
     found = kinds.get(value.__class__)

@@ -119,12 +119,12 @@ def array_function(_self: Any, func: Any, _types: Any, args: Any, kwargs: Any) -
     """Record a NumPy function on Variables; one without a counterpart may look at values, where no gradient is lost."""
     module = (func.__module__ or "").replace("numpy", "tape.numpy", 1)
     fun = _named(module, func.__name__) if module in {"tape.numpy", "tape.numpy.linalg", "tape.numpy.fft"} else None
+    if isinstance(kwargs.get("out"), (np.ndarray, Handle)):
+        msg = f"np.{func.__name__}: Variables cannot be written into out=; take the result instead"
+        raise TapeTypeError(msg)
     if fun is not None:
         args, kwargs = _given(fun, args, kwargs)
         return fun(*args, **kwargs)
-    if isinstance(kwargs.get("out"), np.ndarray):
-        msg = f"np.{func.__name__}: Variables cannot be written into out=; take the result instead"
-        raise TapeTypeError(msg)
     if func.__name__ in _WRITERS:
         msg = f"np.{func.__name__}: would write the values of a Variable into a NumPy array, or into a Variable; use {_WRITERS[func.__name__]}"
         raise TapeTypeError(msg)

@@ -30,6 +30,7 @@ from tape.recording import boundary, record
 from tape.recording.immediate import record_at_once
 from tape.recording.leaves import made_leaf
 from tape.recording.record import handle, leaf
+from tape.recording.scalars import WIDER
 from tape.recording.segment import LOCAL, Extra, Handle, extra_of
 from tape.sweeps import differentiation, emission
 from tape.sweeps.handles import RemovableHandle
@@ -54,7 +55,7 @@ def _to_array(value: Any, where: str) -> Any:
         with jax.ensure_compile_time_eval():
             return jnp.array(value)
     except OverflowError as e:
-        msg = f"{where}: {e}; pass a NumPy scalar of a wider dtype, or a float"
+        msg = f"{where}: {e}; {WIDER}"
         raise TapeOverflowError(msg) from e
     except (TypeError, ValueError) as e:
         msg = f"{where}: {record.no_array(value, e)}"

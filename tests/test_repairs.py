@@ -1,0 +1,854 @@
+"""Advice that works when it is pasted: every message that says what to write is provoked, and what it says is executed.
+
+A row is code: what fails, words of the message, what it says to write, and what then holds.  The advice in the sources is collected from
+their syntax trees, so that a message that is neither provoked here nor listed with a reason fails the last test.
+"""
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+import tape
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+SCENE = """
+import functools, jax, jax.numpy as jnp, numpy as np, optax
+import interop, interop.optax, tape, tape.lax, tape.nn, tape.numpy as tnp, tape.random, tape.scipy.special
+from jax.flatten_util import ravel_pytree
+from tests.repairs import *
+A = np.array([1.0, -2.0, 0.5], np.float32)
+M = np.array([[2.0, 1.0], [1.0, 3.0]], np.float32)
+x, c, i, m = tape.Variable(A, name="x"), tape.constant(A), tape.constant([1, 2, 3]), tape.Variable(M)
+h = x * x
+got.clear()
+def total(v): return (v * v).sum()
+def same(v, wanted): return np.allclose(jax.device_get(v), wanted, rtol=1e-3, atol=1e-5)
+def grad_is(y, v, wanted): return same(tape.gradients(y, v), wanted)
+"""
+
+ROWS = {
+    "variables": [
+        ("tape.Variable('text')", "pass a number", "v = tape.Variable([1.0, 2.0])", "same(v, [1, 2])"),
+        ("tape.Variable(2**40)", "pass a float", "v = tape.Variable(2.0**40)", "same(v, 2.0**40)"),
+        ("c + 2**40", "pass a float", "v = c + 2.0**40", "same(v, A + 2.0**40)"),
+        (
+            "tape.Variable([1, 2], requires_grad=True)",
+            ".astype('float32')",
+            "v = tape.Variable(np.array([1, 2]).astype('float32'))",
+            "v.requires_grad",
+        ),
+        ("h.value = A", "detach() it first", "d = h.detach(); d.value = A", "same(d, A) and same(h, A * A)"),
+        ("h.value = A", "assign to the leaf", "x.value = 2 * A", "same(x, 2 * A)"),
+        ("x.value = A[:2]", "make a new tape.Variable", "v = tape.Variable(A[:2])", "v.shape == (2,)"),
+        ("x.value = A.astype('float16')", ".astype('float32')", "x.value = A.astype('float16').astype('float32')", "same(x, A)"),
+        ("c.grad = A", "requires_grad=True", "v = tape.Variable(c, requires_grad=True); v.grad = A", "same(v.grad, A)"),
+        ("x.grad = A.astype('float16')", ".astype('float32')", "x.grad = A.astype('float16').astype('float32')", "same(x.grad, A)"),
+        ("h.requires_grad_(False)", "use detach()", "v = h.detach()", "not v.requires_grad and same(v, A * A)"),
+        ("x.requires_grad = False", "use x.requires_grad_(False)", "x.requires_grad_(False)", "not x.requires_grad"),
+        ("x.requires_grad = False", "x.detach()", "v = x.detach()", "not v.requires_grad and x.requires_grad"),
+        ("import copy; copy.deepcopy(h)", "detach() it first", "v = copy.deepcopy(h.detach())", "same(v, A * A)"),
+        ("float(h)", "reduce it", "f = float(h.sum())", "same(f, 5.25)"),
+        ("float(h)", "index one element", "f = float(h[1])", "f == 4.0"),
+        ("float(tape.constant(1j))", "take .real", "f = float(tape.constant(1j).real)", "f == 0.0"),
+        ("np.asarray(h)", "use .value", "a = np.asarray(h.value)", "same(a, A * A)"),
+        ("np.asarray(h)", ".detach() for a constant", "a = np.asarray(h.detach())", "same(a, A * A)"),
+        ("np.asarray(h)", "tape.numpy functions", "y = tnp.asarray(h)", "grad_is(y.sum(), x, 2 * A)"),
+        ("jnp.sin(x)", "tape.numpy", "y = tnp.sin(x)", "grad_is(y.sum(), x, np.cos(A))"),
+        ("jnp.sin(x)", "interop.lift", "y = interop.lift(jnp.sin)(x)", "grad_is(y.sum(), x, np.cos(A))"),
+        ("jnp.sin(x)", ".detach() or .value", "y = jnp.sin(x.value) + jnp.sin(x.detach())", "same(y, 2 * np.sin(A))"),
+        ("jax.grad(total)(x)", "use tape.grad(f)(x)", "g = tape.grad(total)(x)", "same(g, 2 * A)"),
+        ("jax.grad(total)(x)", "jax.grad(interop.lower(f))(x.value)", "g = jax.grad(interop.lower(total))(x.value)", "same(g, 2 * A)"),
+        ("jax.hessian(total)(x)", "use tape.hessian(f)(x)", "g = tape.hessian(total)(x)", "same(g, 2 * np.eye(3))"),
+        (
+            "jax.hessian(total)(x)",
+            "jax.hessian(interop.lower(f))(x.value)",
+            "g = jax.hessian(interop.lower(total))(x.value)",
+            "same(g, 2 * np.eye(3))",
+        ),
+        (
+            "tree = {'x': x}; ravel_pytree(tree)",
+            "v.ravel() for v in",
+            "y = tape.numpy.concatenate([v.ravel() for v in jax.tree.leaves(tree)])",
+            "grad_is(y.sum(), x, [1, 1, 1])",
+        ),
+        ("tree = {'x': x}; ravel_pytree(tree)", "under tape.no_grad()", "y = tape.no_grad()(ravel_pytree)(tree)[0]", "same(y, A)"),
+        (
+            "jax.eval_shape(total, x).value",
+            "use its .shape and .dtype",
+            "s = jax.eval_shape(total, x); k = (s.shape, s.dtype)",
+            "k == ((), np.float32)",
+        ),
+        ("jax.eval_shape(total, x) + 1", "call the function itself", "v = total(x) + 1", "same(v, 6.25)"),
+        (
+            "jax.jit(lambda v: v if v.sum() > 0 else -v)(c)",
+            "tape.numpy.where",
+            "v = jax.jit(lambda v: tnp.where(v.sum() > 0, v, -v))(c)",
+            "same(v, -A)",
+        ),
+        (
+            "jax.jit(lambda v: v if v.sum() > 0 else -v)(c)",
+            "tape.lax.cond",
+            "v = jax.jit(lambda v: tape.lax.cond(v.sum() > 0, lambda: v, lambda: -v))(c)",
+            "same(v, -A)",
+        ),
+        (
+            "x + [1.0, 2.0, 3.0]",
+            "tape.numpy.asarray(operand)",
+            "operand = [1.0, 2.0, 3.0]; y = x + tape.numpy.asarray(operand)",
+            "grad_is(y.sum(), x, [1, 1, 1])",
+        ),
+        ("x.view('int32')", "pass it detached", "v = x.detach().view('int32')", "v.dtype == np.int32"),
+        ("x.view('int32')", ".astype(dtype)", "v = x.astype('int32')", "same(v, [1, -2, 0])"),
+        ("m.view(4)", "use x.reshape(4)", "y = m.reshape(4)", "y.shape == (4,)"),
+        ("x.to_device(None, stream=3)", "leave it out", "y = x.to_device(jax.devices('cpu')[0])", "grad_is(y.sum(), x, [1, 1, 1])"),
+        (
+            "jax.jit(lambda v: v[v > 0])(c)",
+            "tape.numpy.where(mask, x, y)",
+            "v = jax.jit(lambda v: tape.numpy.where(v > 0, v, 0.0))(c)",
+            "same(v, [1, 0, 0.5])",
+        ),
+        ("jax.jit(lambda v: v[v > 0])(c)", "index outside", "v = c[c > 0]", "same(v, [1, 0.5])"),
+        ("x.zero_grad(set_to_none=True)", "use zero_grad() without it", "x.grad = A; x.zero_grad()", "x.grad is None"),
+        ("m.mean(dim=0)", "use axis=", "y = m.mean(axis=0)", "grad_is(y.sum(), m, 0.5 * np.ones((2, 2)))"),
+        (
+            "x.cuda",
+            "use variable.to_device",
+            "variable = x; y = variable.to_device(jax.devices('cpu')[0])",
+            "grad_is(y.sum(), x, [1, 1, 1])",
+        ),
+        ("tnp.fix", "use tape.numpy.trunc", "y = tape.numpy.trunc(x)", "same(y, [1, -2, 0])"),
+    ],
+    "numpy": [
+        ("np.isnat(x)", "pass .value or .detach()", "y = np.isnan(x.detach())", "not y.any()"),
+        ("np.add(x, 1, out=A)", "take the result instead", "y = np.add(x, 1)", "grad_is(y.sum(), x, [1, 1, 1])"),
+        ("np.add.at(A, 0, x[0])", "use x.at[index].add(values)", "y = c.at[0].add(x[0])", "grad_is(y.sum(), x, [1, 0, 0])"),
+        ("np.add.at(x, 0, 1.0)", "use y = x.at[index].add(values)", "y = x.at[0].add(1.0)", "grad_is(y.sum(), x, [1, 1, 1])"),
+        ("np.sum(x, out=A[:1])", "take the result instead", "y = np.sum(x)", "grad_is(y, x, [1, 1, 1])"),
+        ("np.copyto(A, x)", "or pass .value", "np.copyto(A, 2 * x.value)", "same(A, 2 * x.value)"),
+        (
+            "np.putmask(A, A > 0, x)",
+            "tape.numpy.where(mask, values, x)",
+            "y = tape.numpy.where(A > 0, 2 * x, c)",
+            "grad_is(y.sum(), x, [2, 0, 2])",
+        ),
+        (
+            "np.sqrt(x, where=A > 0)",
+            "tape.numpy.where(condition, result, other)",
+            "y = tape.numpy.where(A > 0, np.sqrt(abs(x)), x)",
+            "same(y, [1, -2, 0.5**0.5])",
+        ),
+        ("jax.jit(lambda n: tnp.arange(n))(3)", "give static sizes", "v = jax.jit(lambda: tnp.arange(3))()", "same(v, [0, 1, 2])"),
+        ("tnp.choose(i, [c, c, c])", "use mode='wrap' or mode='clip'", "v = tnp.choose(i, [c, c, c], mode='clip')", "same(v, A)"),
+        ("tnp.arange(h[1])", "pass it detached", "v = tnp.arange(h[1].detach())", "same(v, [0, 1, 2, 3])"),
+    ],
+    "sweeps": [
+        (
+            "h.backward()",
+            "grad_outputs=tape.numpy.ones_like(root)",
+            "root = h; tape.backward(root, grad_outputs=tape.numpy.ones_like(root))",
+            "same(x.grad, 2 * A)",
+        ),
+        ("h.backward()", "reduce it to one number", "h.sum().backward()", "same(x.grad, 2 * A)"),
+        ("h.backward(A[:2])", "of the root's shape", "h.backward(A)", "same(x.grad, 2 * A * A)"),
+        ("h.backward(A + 1j)", "pass its real part", "h.backward((A + 1j).real)", "same(x.grad, 2 * A * A)"),
+        ("tape.backward(h.sum(), [tape.random.key(0)])", "pass numbers", "tape.backward(h.sum(), [2.0])", "same(x.grad, 4 * A)"),
+        ("tape.backward([])", "pass at least one Variable", "tape.backward([h.sum()])", "same(x.grad, 2 * A)"),
+        (
+            "tape.backward({'y': h.sum()})",
+            "list(outputs.values())",
+            "outputs = {'y': h.sum()}; tape.backward(list(outputs.values()))",
+            "same(x.grad, 2 * A)",
+        ),
+        (
+            "tape.backward([h, h], [A])",
+            "one seed (or None) per root",
+            "tape.backward([h, h.sum()], [A, None])",
+            "same(x.grad, 2 * A * A + 2 * A)",
+        ),
+        ("tape.backward(h.sum(), inputs=[])", "leave it out for all leaves", "tape.backward(h.sum())", "same(x.grad, 2 * A)"),
+        (
+            "c.sum().backward()",
+            "requires_grad=True",
+            "v = tape.Variable(c, requires_grad=True); v.sum().backward()",
+            "same(v.grad, [1, 1, 1])",
+        ),
+        ("tape.gradients(h.sum(), c)", "requires_grad=True", "v = tape.Variable(A, requires_grad=True)", "grad_is(total(v), v, 2 * A)"),
+        ("tape.gradients(h.sum(), m)", 'unconnected="zero"', 'g = tape.gradients(h.sum(), m, unconnected="zero")', "same(g, 0 * M)"),
+        ("tape.gradients(h.sum(), m)", 'unconnected="none"', 'g = tape.gradients(h.sum(), m, unconnected="none")', "g is None"),
+        ("tape.gradients(h.sum(), m)", "use it in the computation", "y = h.sum() + m.sum()", "grad_is(y, m, np.ones((2, 2)))"),
+        (
+            "list(tape.stream_gradients(h.sum(), inputs=m))",
+            "leave it out",
+            "(pair,) = tape.stream_gradients(h.sum())",
+            "pair[0] is x and same(pair[1], 2 * A)",
+        ),
+        (
+            "y = h.sum(); y.backward(); y.backward()",
+            "pass retain_graph=True",
+            "x.zero_grad(); y = total(x); y.backward(retain_graph=True); y.backward()",
+            "same(x.grad, 4 * A)",
+        ),
+        (
+            "y = h.sum(); y.backward(); y.backward()",
+            "compute the outputs again",
+            "x.zero_grad(); total(x).backward()",
+            "same(x.grad, 2 * A)",
+        ),
+        (
+            "g = tape.gradients(h.sum(), x); total(g).backward()",
+            "pass create_graph=True",
+            "g = tape.gradients(total(x), x, create_graph=True); total(g).backward()",
+            "same(x.grad, 8 * A)",
+        ),
+        (
+            "g = tape.gradients(h.sum(), x); (g * x).sum().backward()",
+            ".detach() it",
+            "(g.detach() * x).sum().backward()",
+            "same(x.grad, 2 * A)",
+        ),
+        (
+            "jax.jit(lambda v: v * 2)(x).sum().backward()",
+            "call the function without it",
+            "(lambda v: v * 2)(x).sum().backward()",
+            "same(x.grad, [2, 2, 2])",
+        ),
+        (
+            "jax.jit(lambda v: v * 2)(x).sum().backward()",
+            "tape.jit",
+            "tape.jit(lambda v: v * 2)(x).sum().backward()",
+            "same(x.grad, [2, 2, 2])",
+        ),
+        (
+            "jax.vmap(lambda v: v * x)(c).sum().backward()",
+            "tape.vmap",
+            "tape.vmap(lambda v: v * x)(c).sum().backward()",
+            "same(x.grad, [-0.5] * 3)",
+        ),
+        (
+            "jax.jit(lambda v: v * 2)(x).sum().backward()",
+            "interop.lift",
+            "interop.lift(jax.jit(lambda v: v * 2))(x).sum().backward()",
+            "same(x.grad, [2, 2, 2])",
+        ),
+        (
+            "jax.jit(lambda v: v * 2)(x).sum().backward()",
+            ".detach() the result",
+            "(jax.jit(lambda v: v * 2)(x).detach() * x).sum().backward()",
+            "same(x.grad, 2 * A)",
+        ),
+        (
+            "tape.register_multi_grad_hook([], print)",
+            "pass those whose gradients",
+            "tape.register_multi_grad_hook([x], got.append); h.sum().backward()",
+            "same(got[0][0], 2 * A)",
+        ),
+        (
+            "tape.register_multi_grad_hook([c], print)",
+            "leave it out",
+            "tape.register_multi_grad_hook([x], got.append); h.sum().backward()",
+            "len(got) == 1",
+        ),
+        (
+            "tape.register_multi_grad_hook([x], lambda gs: gs); h.sum().backward()",
+            "use register_hook on a Variable",
+            "x = tape.Variable(A); x.register_hook(lambda g: 2 * g); total(x).backward()",
+            "same(x.grad, 4 * A)",
+        ),
+        (
+            "x.register_hook(lambda g: g[:2]); h.sum().backward()",
+            "or None to leave it",
+            "x = tape.Variable(A); x.register_hook(lambda g: None); total(x).backward()",
+            "same(x.grad, 2 * A)",
+        ),
+        (
+            "x.register_hook(lambda g: g.astype('float16')); h.sum().backward()",
+            "cast it",
+            "x = tape.Variable(A); x.register_hook(lambda g: g.astype('float16').astype('float32')); total(x).backward()",
+            "same(x.grad, 2 * A)",
+        ),
+        (
+            "x.register_hook(lambda g: jnp.sin(g.value)); tape.gradients(h.sum(), x, create_graph=True).sum().backward()",
+            "compute it with tape.numpy",
+            "x = tape.Variable(A); k = x.register_hook(tnp.sin); g = tape.gradients(total(x), x, create_graph=True); k.remove()",
+            "grad_is(g.sum(), x, 2 * np.cos(2 * A))",
+        ),
+        (
+            "x.register_hook(lambda g: jnp.sin(g.value)); tape.gradients(h.sum(), x, create_graph=True).sum().backward()",
+            "return tape.constant(...)",
+            "x = tape.Variable(A); x.register_hook(lambda g: tape.constant(jnp.sin(g.value))); g = tape.gradients(total(x), x, create_graph=True)",
+            "same(g, np.sin(2 * A))",
+        ),
+        (
+            "hooked(x, forward_postprocess=lambda op, inputs, outputs: outputs)",
+            "return None",
+            "g = hooked(x, forward_postprocess=lambda op, inputs, outputs: None)",
+            "same(g, 2 * A)",
+        ),
+        (
+            "hooked(x, backward_postprocess=lambda op, grads: 3)",
+            "return a tuple of",
+            "g = hooked(x, backward_postprocess=lambda op, grads: tuple(grads))",
+            "same(g, 2 * A)",
+        ),
+        (
+            "hooked(x, backward_postprocess=lambda op, grads: (*grads, None))",
+            "return one for each",
+            "g = hooked(x, backward_postprocess=lambda op, grads: tuple(grads))",
+            "same(g, 2 * A)",
+        ),
+    ],
+    "transforms": [
+        ("tape.grad(lambda v: v * v)(A)", "reduce it", "g = tape.grad(lambda v: (v * v).sum())(A)", "same(g, 2 * A)"),
+        ("tape.grad(lambda v: v * v)(A)", "use tape.jacrev", "g = tape.jacrev(lambda v: v * v)(A)", "same(g, np.diag(2 * A))"),
+        (
+            "tape.grad(lambda v: (v * 1j).sum())(A)",
+            "return its real part",
+            "g = tape.grad(lambda v: (v * (2 + 1j)).sum().real)(A)",
+            "same(g, [2, 2, 2])",
+        ),
+        (
+            "tape.grad(lambda v: (v * v).sum())(A + 1j)",
+            "holomorphic=True",
+            "g = tape.grad(lambda v: (v * v).sum(), holomorphic=True)(A + 1j)",
+            "same(g, 2 * (A + 1j))",
+        ),
+        ("tape.grad(total)([1, 2])", "convert it", "g = tape.grad(total)(np.array([1, 2]).astype('float32'))", "same(g, [2, 4])"),
+        (
+            "tape.grad(lambda v, n: (v * n).sum(), argnums=(0, 1))(A, 3)",
+            "leave it out of argnums",
+            "g = tape.grad(lambda v, n: (v * n).sum(), argnums=0)(A, 3)",
+            "same(g, [3, 3, 3])",
+        ),
+        (
+            "tape.grad(lambda s, v: total(v))('text', A)",
+            "an argument that is not differentiated",
+            "g = tape.grad(lambda s, v: total(v), argnums=1)('text', A)",
+            "same(g, 2 * A)",
+        ),
+        (
+            "tape.jvp(total, (A,), (A.astype('float16'),))",
+            "cast it",
+            "y, t = tape.jvp(total, (A,), (A.astype('float16').astype('float32'),))",
+            "same(t, 2 * (A * A).sum())",
+        ),
+        (
+            "tape.jacrev(lambda v: v * 1j)(A)",
+            "return real parts",
+            "g = tape.jacrev(lambda v: (v * (1j + 2)).real)(A)",
+            "same(g, 2 * np.eye(3))",
+        ),
+        (
+            "tape.jacrev(lambda v: v * v)(A + 1j)",
+            "holomorphic=True",
+            "g = tape.jacrev(lambda v: v * v, holomorphic=True)(A + 1j)",
+            "same(g, np.diag(2 * (A + 1j)))",
+        ),
+        (
+            "tape.checkpoint(lambda a, b: a * b, static_argnums=1)(x, x)",
+            "take it off static_argnums",
+            "y = tape.checkpoint(lambda a, b: a * b)(x, x)",
+            "grad_is(y.sum(), x, 2 * A)",
+        ),
+        (
+            "tape.checkpoint(lambda v: (v * 2).register_hook(print) and v)(x)",
+            "register it outside",
+            "y = tape.checkpoint(lambda v: v * 2)(x); y.register_hook(lambda g: 3 * g)",
+            "grad_is(y.sum(), x, [6, 6, 6])",
+        ),
+        (
+            "tape.checkpoint(lambda v: put(h, v[0] * 2))(c)",
+            "return it, and assign it outside",
+            "h[0] = tape.checkpoint(lambda v: v[0] * 2)(c)",
+            "same(h, [2, 4, 0.25])",
+        ),
+        (
+            "tape.checkpoint(lambda v: h.unchain() or v)(c)",
+            "outside",
+            "h.unchain(); h.sum().backward()",
+            "x.grad is None and same(h.grad, [1, 1, 1])",
+        ),
+        (
+            "tape.checkpoint(lambda v: h.unchain() or v)(c)",
+            "use .detach() inside",
+            "y = tape.checkpoint(lambda v: h.detach() * v)(x)",
+            "grad_is(y.sum(), x, A * A)",
+        ),
+    ],
+    "modes": [
+        ("tape.no_grad(total)", "write @tape.no_grad()", "f = tape.no_grad()(total)", "not f(x).requires_grad"),
+        ("tape.no_grad()(int)", "decorate its methods", "f = tape.no_grad()(total)", "same(f(x), 5.25)"),
+        (
+            "tape.detect_anomaly()(lambda: tnp.log(tape.Variable(-1.0)).value)()",
+            "a clip",
+            "y = tape.detect_anomaly()(lambda: tnp.log(tnp.clip(tape.Variable(-1.0), 0.1)).value)()",
+            "same(y, np.log(0.1))",
+        ),
+    ],
+    "jax": [
+        (
+            "interop.lift(lambda y: y * x)(c)",
+            "pass it as an argument",
+            "y = interop.lift(lambda y, x: y * x)(c, x)",
+            "grad_is(y.sum(), x, A)",
+        ),
+        (
+            "interop.lift(lambda y: y * x)(c)",
+            "capture variable.detach()",
+            "variable = x; d = variable.detach(); y = interop.lift(lambda y: y * d)(x)",
+            "grad_is(y.sum(), x, A)",
+        ),
+        (
+            "interop.lift(lambda v, s: v * len(s))(x, {1})",
+            "pass a tuple",
+            "y = interop.lift(lambda v, s: v * len(s))(x, (1,))",
+            "grad_is(y.sum(), x, [1, 1, 1])",
+        ),
+        (
+            "jax.jit(lambda a: assign(x, a))(A)",
+            "return it from the transformed function",
+            "x.value = jax.jit(lambda a: a * 2)(A)",
+            "same(x, 2 * A)",
+        ),
+        (
+            "jax.jit(lambda a: total(tape.constant(a) * x).backward())(A)",
+            "return it",
+            "g = jax.jit(lambda a: tape.gradients(total(tape.constant(a) * x), x).value)(A)",
+            "same(g, 2 * A**3)",
+        ),
+        (
+            "tape.rules.defvjp('sin', print)",
+            "jax.extend.core.primitives.sin_p",
+            "found = tape.rules.lookup(jax.extend.core.primitives.sin_p)",
+            "found is not None",
+        ),
+        (
+            "tape.rules.defvjp(doubling(None), 3)",
+            "pass rule(ct, out, *ins, **params)",
+            "y = interop.lift(doubling(lambda ct, out, *ins, **params: (2 * ct,)).bind)(x)",
+            "grad_is(y.sum(), x, [2, 2, 2])",
+        ),
+        (
+            "interop.lift(doubling(lambda ct, out, v: ()).bind)(x).sum().backward()",
+            "return one per input",
+            "y = interop.lift(doubling(lambda ct, out, v: (2 * ct,)).bind)(x)",
+            "grad_is(y.sum(), x, [2, 2, 2])",
+        ),
+        (
+            "interop.lift(doubling(lambda ct, out, v: (ct[:2],)).bind)(x).sum().backward()",
+            "sum over what was broadcast",
+            "y = interop.lift(doubling(lambda ct, out, v: (2 * ct,)).bind)(x)",
+            "grad_is(y.sum(), x, [2, 2, 2])",
+        ),
+        (
+            "interop.lift(doubling(lambda ct, out, v: (ct.astype('float16'),)).bind)(x).sum().backward()",
+            "cast it",
+            "y = interop.lift(doubling(lambda ct, out, v: (2 * ct.astype(v.dtype),)).bind)(x)",
+            "grad_is(y.sum(), x, [2, 2, 2])",
+        ),
+        (
+            "p = doubling(None); interop.lift(p.bind)(x).sum().backward()",
+            "tape.rules.defvjp",
+            "tape.rules.defvjp(p, lambda ct, out, v: (2 * ct,)); y = interop.lift(p.bind)(x)",
+            "grad_is(y.sum(), x, [2, 2, 2])",
+        ),
+        (
+            "p = doubling(None); interop.lift(p.bind)(x).sum().backward()",
+            "cut the gradient with .detach()",
+            "y = interop.lift(p.bind)(x.detach()) * x",
+            "grad_is(y.sum(), x, 2 * A)",
+        ),
+    ],
+    "rules": [
+        (
+            "tape.lax.while_loop(lambda v: v.sum() < 9, lambda v: v * v + 1, x).sum().backward()",
+            "lax.fori_loop with Python integers",
+            "y = tape.lax.fori_loop(0, 2, lambda k, v: 2 * v, x)",
+            "grad_is(y.sum(), x, [4, 4, 4])",
+        ),
+        (
+            "tape.lax.while_loop(lambda v: v.sum() < 9, lambda v: v * v + 1, x).sum().backward()",
+            "use lax.scan",
+            "y = tape.lax.scan(lambda v, _: (2 * v, None), x, None, length=2)[0]",
+            "grad_is(y.sum(), x, [4, 4, 4])",
+        ),
+        (
+            "interop.lift(lambda v: v.at[0].apply(jnp.sin))(x).sum().backward()",
+            "write x.at[i].set(f(x[i]))",
+            "f, i = tnp.sin, 0; y = x.at[i].set(f(x[i]))",
+            "grad_is(y.sum(), x, [np.cos(1.0), 1, 1])",
+        ),
+        (
+            "tape.scipy.special.betainc(abs(x), 1.0, 0.5).sum().backward()",
+            "lax.stop_gradient",
+            "b = tape.Variable(0.5); y = tape.scipy.special.betainc(tape.lax.stop_gradient(abs(x)), 1.0, b)",
+            "tape.gradients(y.sum(), b).shape == ()",
+        ),
+        (
+            "tape.lax.linalg.eigh(m, subset_by_index=(0, 1))[0].sum().backward()",
+            "leave subset_by_index out and slice",
+            "y = tape.lax.linalg.eigh(m)[1][:1]",
+            "grad_is(y.sum(), m, jax.grad(lambda m: jax.lax.linalg.eigh(m)[1][:1].sum())(M))",
+        ),
+        (
+            "tape.lax.linalg.eig(m)[1].real.sum().backward()",
+            "enable_eigvec_derivs=True",
+            "y = tape.lax.linalg.eig(m, enable_eigvec_derivs=True)[1].real.sum()",
+            "np.isfinite(jax.device_get(tape.gradients(y, m))).all()",
+        ),
+        (
+            "tnp.linalg.svd(m[:1])[2].sum().backward()",
+            "pass full_matrices=False",
+            "y = tnp.linalg.svd(m[:1], full_matrices=False)[2]",
+            "np.isfinite(jax.device_get(tape.gradients(y.sum(), m))).all()",
+        ),
+        (
+            "solved(m, x[:2]).sum().backward()",
+            "pass transpose_solve",
+            "y = solved(m, x[:2], lambda f, b: b / 2)",
+            "grad_is(y.sum(), x, [0.5, 0.5, 0])",
+        ),
+        (
+            "solved(m, x[:2]).sum().backward()",
+            "symmetric=True",
+            "y = solved(m, x[:2], symmetric=True)",
+            "grad_is(y.sum(), x, [0.5, 0.5, 0])",
+        ),
+    ],
+    "packed": [
+        ("packed(x, lambda v: 3)", "return a Variable or an array", "g = packed(x, lambda v: v)", "same(g, 1 - np.tanh(A) ** 2)"),
+        (
+            "packed(x, lambda v: v[:2])",
+            ".reshape(shape) in unpack",
+            "g = packed(x, lambda v: v.reshape(3))",
+            "same(g, 1 - np.tanh(A) ** 2)",
+        ),
+        (
+            "packed(x, lambda v: v.astype('float16'))",
+            ".astype(dtype) in unpack",
+            "g = packed(x, lambda v: v.astype('float16').astype('float32'))",
+            "np.allclose(g.value, 1 - np.tanh(A) ** 2, atol=5e-3)",
+        ),
+    ],
+    "functions": [
+        ("tape.Function.apply(x)", "make a subclass with static methods", "y = made().apply(x)", "grad_is(y.sum(), x, 2 * A)"),
+        ("made()(x)", "call Made.apply(...)", "y = made().apply(x)", "grad_is(y.sum(), x, 2 * A)"),
+        (
+            "type('Half', (tape.Function,), {'forward': staticmethod(lambda ctx, v: v)}).apply(x).sum().backward()",
+            "define a static method",
+            "y = made(backward=lambda ctx, g: 3 * g).apply(x)",
+            "grad_is(y.sum(), x, [3, 3, 3])",
+        ),
+        (
+            "type('Bound', (tape.Function,), {'forward': lambda ctx, v: v, 'backward': staticmethod(print)}).apply(x)",
+            "put @staticmethod above it",
+            "y = made().apply(x)",
+            "same(y, A * A)",
+        ),
+        ("made().apply(x, x)", "apply takes those after ctx", "y = made().apply(x)", "same(y, A * A)"),
+        (
+            "tape.once_differentiable(3)",
+            "write @staticmethod above @tape.once_differentiable",
+            "y = made(backward=tape.once_differentiable(lambda ctx, g: 3 * g)).apply(x)",
+            "grad_is(y.sum(), x, [3, 3, 3])",
+        ),
+        (
+            "made(backward=lambda ctx, g: g * ctx.kept).apply(x).sum().backward()",
+            "set it in forward",
+            "y = made(forward=lambda ctx, v: setattr(ctx, 'kept', 3) or v * v, backward=lambda ctx, g: g * ctx.kept).apply(x)",
+            "grad_is(y.sum(), x, [3, 3, 3])",
+        ),
+        (
+            "made(forward=lambda ctx, v: v * x).apply(c)",
+            "pass it to Made.apply as an argument",
+            "y = made(forward=lambda ctx, v, w: v * w, backward=lambda ctx, g: (None, g * A)).apply(c, x)",
+            "grad_is(y.sum(), x, A)",
+        ),
+        (
+            "made(forward=lambda ctx, v: v * x).apply(c)",
+            "read variable.detach() in its place",
+            "y = made(forward=lambda ctx, v: v * x.detach(), backward=lambda ctx, g: g * A).apply(x)",
+            "grad_is(y.sum(), x, A)",
+        ),
+        (
+            "made(forward=lambda ctx, v: ()).apply(x)",
+            "return at least one",
+            "y = made(lambda ctx, v: (v * v,), lambda ctx, g: 2 * g).apply(x)[0]",
+            "grad_is(y.sum(), x, [2, 2, 2])",
+        ),
+        (
+            "made(forward=lambda ctx, v: 'text').apply(x)",
+            "must return Variables or arrays",
+            "y = made(forward=lambda ctx, v: v * v).apply(x)",
+            "same(y, A * A)",
+        ),
+        (
+            "made(backward=lambda ctx, g: (g, g)).apply(x).sum().backward()",
+            "return one per argument",
+            "y = made(backward=lambda ctx, g: 2 * g).apply(x)",
+            "grad_is(y.sum(), x, [2, 2, 2])",
+        ),
+        (
+            "made(backward=lambda ctx, g: g[:2]).apply(x).sum().backward()",
+            "return the shape",
+            "y = made(backward=lambda ctx, g: 2 * g).apply(x)",
+            "grad_is(y.sum(), x, [2, 2, 2])",
+        ),
+        (
+            "made(backward=lambda ctx, g: g.astype('float16')).apply(x).sum().backward()",
+            "cast it with .astype",
+            "y = made(backward=lambda ctx, g: 2 * g.astype('float32')).apply(x)",
+            "grad_is(y.sum(), x, [2, 2, 2])",
+        ),
+        (
+            "made(backward=lambda ctx, g: 'text').apply(x).sum().backward()",
+            "return a Variable, an array or None",
+            "y = made(backward=lambda ctx, g: None).apply(x) + x",
+            "grad_is(y.sum(), x, [1, 1, 1])",
+        ),
+        (
+            "made(backward=lambda ctx, g: 1j).apply(x).sum().backward()",
+            "return its real part",
+            "y = made(backward=lambda ctx, g: (2j * g * -1j).real).apply(x)",
+            "grad_is(y.sum(), x, [2, 2, 2])",
+        ),
+        (
+            "mapped(lambda info, dims, v: v * v)",
+            "return the outputs, and for each",
+            "v = mapped(lambda info, dims, v: (v * v, 0))",
+            "same(v, A * A)",
+        ),
+        (
+            "mapped(lambda info, dims, v: ((v, v), 0))",
+            "return the same structure",
+            "v = mapped(lambda info, dims, v: (v * v, 0))",
+            "same(v, A * A)",
+        ),
+        ("mapped(lambda info, dims, v: (v, (0, 0)))", "or one for all", "v = mapped(lambda info, dims, v: (v * v, 0))", "same(v, A * A)"),
+        (
+            "mapped(lambda info, dims, v: (v, 5))",
+            "return the axis of the batch",
+            "v = mapped(lambda info, dims, v: (v * v, 0))",
+            "same(v, A * A)",
+        ),
+        (
+            "second(lambda ctx, g: g * jnp.exp(ctx.saved[0].value), x)",
+            "compute it with tape.numpy",
+            "g = second(lambda ctx, g: g * tnp.exp(ctx.saved[0]), x)",
+            "same(g, np.exp(A))",
+        ),
+        (
+            "second(lambda ctx, g: g * jnp.exp(ctx.saved[0].value), x)",
+            "say by tape.constant(...)",
+            "y = made(backward=lambda ctx, g: g * tape.constant(jnp.exp(ctx.saved[0].value))).apply(x)",
+            "same(tape.gradients(y.sum(), x, create_graph=True), np.exp(A))",
+        ),
+        (
+            "second(lambda ctx, g: g * ctx.saved[0], x, forward=keeps_result)",
+            "save the inputs and compute it again",
+            "g = second(lambda ctx, g: g * tnp.exp(ctx.saved[0]), x)",
+            "same(g, np.exp(A))",
+        ),
+    ],
+    "optimizers": [
+        (
+            "interop.optax.Optimizer([], optax.sgd(0.1))",
+            "pass a pytree of Variables",
+            "o = interop.optax.Optimizer({'x': [x]}, optax.sgd(0.1))",
+            "list(o) == [x]",
+        ),
+        (
+            "interop.optax.Optimizer([1.0], optax.sgd(0.1))",
+            "wrap it with tape.Variable",
+            "o = interop.optax.Optimizer([tape.Variable(1.0)], optax.sgd(0.1))",
+            "len(list(o)) == 1",
+        ),
+        (
+            "interop.optax.Optimizer([h], optax.sgd(0.1))",
+            "pass the Variable that was made first",
+            "o = interop.optax.Optimizer([x], optax.sgd(0.1))",
+            "list(o) == [x]",
+        ),
+        (
+            "o = interop.optax.Optimizer([x], optax.sgd(0.5)); o.step()",
+            "call backward() first",
+            "h.sum().backward(); o.step()",
+            "same(x, 0 * A)",
+        ),
+        (
+            "o = interop.optax.Optimizer([x], optax.sgd(0.5)); o.step()",
+            "set its .grad to zeros",
+            "x.grad = tnp.zeros(3); o.step()",
+            "same(x, A)",
+        ),
+        (
+            "o = interop.optax.Optimizer([x, m], optax.sgd(0.5)); h.sum().backward(); o.step()",
+            "leave the parameter out",
+            "o = interop.optax.Optimizer([x], optax.sgd(0.5)); o.step()",
+            "same(x, 0 * A)",
+        ),
+        (
+            "o = interop.optax.Optimizer([x], optax.sgd(0.5), loss_scale=2.0); o.backward(h)",
+            "reduce it",
+            "o.backward(h.mean()); o.step()",
+            "same(x, A - A / 3)",
+        ),
+        (
+            "o = interop.optax.Optimizer([x], optax.adam(0.5)); o.state = 3",
+            "assign what .state",
+            "o.state = interop.optax.Optimizer([x], optax.adam(0.5)).state",
+            "o.state[0].count == 0",
+        ),
+        (
+            "o = interop.optax.Optimizer([x], optax.lbfgs()); h.sum().backward(); o.step()",
+            "value_fn=interop.lower(f)",
+            "f, loss, optimizer = (lambda p: total(p[0])), h.sum(), o; optimizer.step(value=loss, grad=jax.tree.map(lambda p: p.grad, optimizer.parameters), value_fn=interop.lower(f))",
+            "float(total(x)) < 5.25",
+        ),
+        (
+            "o = interop.optax.Optimizer([x], optax.polyak_sgd()); h.sum().backward(); o.step()",
+            "optimizer.step(value=loss)",
+            "optimizer, loss = o, total(x); optimizer.step(value=loss)",
+            "float(total(x)) < 5.25",
+        ),
+    ],
+    "jit": [
+        (
+            "tape.jit(lambda a, s: a, static_argnums=1)(x, {1})",
+            "pass a tuple",
+            "y = tape.jit(lambda a, s: a * len(s), static_argnums=1)(x, (1, 2))",
+            "same(y, 2 * A)",
+        ),
+        (
+            "tape.jit(lambda a, s: a * s, static_argnums=1)(x, x)",
+            "do not name it static",
+            "y = tape.jit(lambda a, s: a * s)(x, x)",
+            "grad_is(y.sum(), x, 2 * A)",
+        ),
+        (
+            "tape.jit(lambda a, s: a)(x, 'text')",
+            "name it in static_argnums",
+            "y = tape.jit(lambda a, s: a, static_argnums=1)(x, 'text')",
+            "same(y, A)",
+        ),
+        (
+            "tape.jit(lambda a, s: a)(x, 'text')",
+            "let the function close over it",
+            "s = 'text'; y = tape.jit(lambda a: a * len(s))(x)",
+            "same(y, 4 * A)",
+        ),
+        (
+            "tape.jit(lambda a: got.append(a * 2))(x)",
+            "return the Variable",
+            "got.append(tape.jit(lambda a: a * 2)(x))",
+            "same(got[0], 2 * A)",
+        ),
+        (
+            "tape.jit(lambda a: total(h).backward())(x)",
+            "return what is to be differentiated",
+            "tape.jit(lambda a: total(h * a))(x).backward()",
+            "same(x.grad, 6 * A**5)",
+        ),
+        (
+            "tape.jit(lambda a: x.register_hook(print) and a)(x)",
+            "register it outside",
+            "x.register_hook(lambda g: 2 * g); y = tape.jit(lambda a: a * 2)(x)",
+            "grad_is(y.sum(), x, [4, 4, 4])",
+        ),
+    ],
+}
+CASES = [(group, *row) for group, rows in ROWS.items() for row in rows]
+
+_ADVICE = re.compile(r"; |\b(use|pass|call|write|convert|cast|assign|wrap|run) ")
+# What is not provoked above, by file and the beginning of the message, and why.
+LISTED = {
+    "tape/steps/tracing.py:jit: the function looks": "the error that it quotes has the advice",
+    "tape/transforms/first_order.py:grad: the function returned dtype": "says what is asked of the function",
+    "tape/transforms/jacobians.py:{}: the function returned dtype": "says what is asked of the function",
+    "tape/variables/indexing.py:index {}": "says which indices there are",
+    "tape/variables/methods.py:__array_namespace__": "says which version there is",
+    "tape/variables/variable.py:grad: cannot assign a gradient of shape": "says both shapes",
+    "tape/command/": "options of the command line, which tests/command runs",
+    "tape/testing/": "verdicts on the code under test, which tests/testing provokes",
+    "tape/variables/updates.py": "tests/variables/test_indexing.py assigns in every way",
+    "interop/optax.py:interop.optax needs": "needs an environment without the package: tests/interop/test_loading.py",
+    "interop/optax.py:Optimizer: state{}": "the state of other parameters has no repair but the right one",
+    "tape/callables/captures.py:the function captured": "needs a function that captures others at each of five traces",
+    "tape/steps/tracing.py:jit: {} met other": "needs a function that captures others at each of five traces",
+    "tape/functions/context.py:{} of {} was": "the second of its repairs needs a function of two outputs: tests/functions",
+    "tape/functions/mapped.py:": "the further checks of what vmap returns are made in the same way",
+    "tape/functions/returned.py:{}.jvp": "as for backward's gradients",
+    "tape/modes.py:{}: left in": "threads: tests/test_threads.py",
+    "tape/recording/failures.py:{}, recorded": "free memory: tests/recording/test_failures.py",
+    "tape/rules/calls.py:a custom_vjp": "in JAX's own code: tests/rules/test_calls.py",
+    "tape/steps/arguments.py:jit: {} is both": "says what is wrong with two options",
+    "tape/steps/arguments.py:jit: {}_argnames": "names the parameters there are",
+    "tape/steps/compilation.py:jit: {}": "donation: tests/steps/test_jit.py",
+    "tape/steps/effects.py:{} existed only": "tests/steps/test_jit.py",
+    "tape/steps/jitted.py:jit: {} is a method": "the class's author adds a slot: tests/steps/test_jit.py",
+    "tape/sweeps/replacement.py:{} returned a gradient in": "a position that has no gradient: tests/sweeps/test_op_hooks.py",
+}
+
+
+def _text(node):
+    """Return the text of a message, with {} for what is filled in; None for anything else."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.JoinedStr):
+        return "".join(v.value if isinstance(v, ast.Constant) else "{}" for v in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return (_text(node.left) or "{}") + (_text(node.right) or "{}")
+    return _text(node.body) if isinstance(node, ast.IfExp) else None
+
+
+def _messages():
+    """Every message in the sources that says what to do: where it stands, and its text."""
+    for path in sorted([*ROOT.glob("tape/**/*.py"), *ROOT.glob("interop/**/*.py")]):
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id
+            if (named and (named == "msg" or named.isupper())) or (isinstance(node, ast.Return) and node.value is not None):
+                text = _text(node.value)
+                if text is not None and len(text) > 40 and _ADVICE.search(text):
+                    yield str(path.relative_to(ROOT)), text
+
+
+def _says(text, message):
+    return re.search(re.escape(text).replace(re.escape("{}"), "(.|\n)*"), message) is not None
+
+
+_said = {}  # what each row provoked
+
+
+def provoked(number):
+    """Run what fails in a row; return the scope that the repair goes on in."""
+    scope = {}
+    exec(SCENE, scope)  # noqa: S102 - the rows are above
+    with pytest.raises(tape.errors.TapeError) as caught:
+        exec(CASES[number][1], scope)  # noqa: S102
+    _said[number] = str(caught.value)
+    return scope
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[f"{group}: {bad[:50]}; {words[:20]}" for group, bad, words, *_ in CASES])
+def test_the_repair_works(number):
+    _, _, words, repair, check = CASES[number]
+    scope = provoked(number)
+    assert words in _said[number]
+    exec(repair, scope)  # noqa: S102
+    assert eval(check, scope)  # noqa: S307
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_advice_is_executed():
+    for number in set(range(len(CASES))) - set(_said):
+        provoked(number)
+    forgotten = [
+        f"{where}: {text}"
+        for where, text in _messages()
+        if not any(_says(text, message) for message in _said.values())
+        and not any(f"{where}:{text}".startswith(listed) for listed in LISTED)
+    ]
+    assert not forgotten, "\n".join(forgotten)
