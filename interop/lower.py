@@ -18,6 +18,7 @@ from tape import jaxapi
 from tape.errors import LostGradientError, TapeTypeError
 from tape.functions.linear_map import linear_map
 from tape.modes import enable_grad
+from tape.ops.linear import primitives_in
 from tape.ops.pullback import differentiable
 from tape.programs.program import look
 from tape.recording import boundary, record
@@ -93,7 +94,7 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
             return inputs, outputs
 
         traced = jaxapi.in_trace()
-        if traced and (registry.changed() or (LOCAL.observer is not None and LOCAL.observer.sweeps)):
+        if traced and ((LOCAL.observer is not None and LOCAL.observer.sweeps) or _meets(registry.changed(), run, arguments)):
             results = _swept(run, None, arguments)
         else:
             inputs, outputs = run(arguments)
@@ -105,9 +106,20 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
     return lowered
 
 
+def _meets(primitives: frozenset[jaxapi.Primitive], run: Callable[..., Any], arguments: Sequence[Any]) -> bool:
+    """Tell whether a run comes to one of these primitives; True also where it cannot be traced."""
+    if not primitives:
+        return False
+    try:
+        jaxpr, _ = jaxapi.trace(lambda *arrays: [_array(v) for v in run(arrays)[1]], *map(jax.typeof, arguments))
+    except Exception:  # noqa: BLE001 - it is the user's function; the run that counts says it again
+        return True
+    return not primitives.isdisjoint(primitives_in(jaxpr.jaxpr))
+
+
 _CLOSED_OVER = (
-    "lower: the function closes over a value by which JAX differentiates, and hooks make its derivative a sweep to its arguments; pass the value "
-    "as an argument, or close over jax.lax.stop_gradient of it"
+    "lower: the function closes over a value by which JAX differentiates, and hooks (or a rule given to tape.rules.defvjp) make its derivative a "
+    "sweep to its arguments; pass the value as an argument, or close over jax.lax.stop_gradient of it"
 )
 
 
@@ -172,7 +184,10 @@ def _swept(run: Callable[..., Any], found: Any, arguments: Sequence[Any]) -> lis
         return call(found, *arrays), [_tangent(table.get(i, t), x) for i, (t, x) in enumerate(zip(pushed, found, strict=True))]
 
     call.defjvp(rule, symbolic_zeros=True)
-    results: list[Any] = call(found, *arguments)
+    try:
+        results: list[Any] = call(found, *arguments)
+    except jax.errors.UnexpectedTracerError as e:
+        raise LostGradientError(_CLOSED_OVER) from e
     return results
 
 

@@ -9,7 +9,7 @@ import tape
 import tape.lax
 import tape.numpy as tnp
 
-__all__ = ["assign", "doubling", "got", "hooked", "keeps_result", "made", "mapped", "packed", "put", "second", "solved"]
+__all__ = ["assign", "doubling", "got", "hooked", "hooking", "keeps_result", "made", "mapped", "packed", "put", "second", "solved"]
 
 got = []
 
@@ -39,6 +39,17 @@ def hooked(x, **methods):
     hook = type("Hook", (tape.OpHook,), {name: lambda self, *args, f=method: f(*args) for name, method in methods.items()})()
     with tape.hooks(hook):
         return tape.gradients((x * x).sum(), x)
+
+
+def hooking(hook):
+    """The sum of squares, with a hook on what is squared."""
+
+    def f(v):
+        v = v * 1.0
+        v.register_hook(hook)
+        return (v * v).sum()
+
+    return f
 
 
 def keeps(ctx, v):

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import jax
+
 from tape import jaxapi
 from tape.rules import parameters
 
 if TYPE_CHECKING:
-    from tape.jaxapi import ClosedJaxpr, JaxprEqn, Primitive
+    from collections.abc import Iterator
 
-__all__ = ["Constant", "Line", "LineList", "flatten"]
+    from tape.jaxapi import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive
+
+__all__ = ["Constant", "Line", "LineList", "flatten", "primitives_in"]
 
 
 class Constant:
@@ -81,3 +85,12 @@ def _inline(closed: ClosedJaxpr, inputs: tuple[int | Constant, ...], into: LineL
         into.lines.append(Line(eqn, operands, slots))
         env.update(zip(eqn.outvars, slots, strict=True))
     return tuple(map(read, closed.jaxpr.outvars))
+
+
+def primitives_in(jaxpr: Jaxpr) -> Iterator[Primitive]:
+    """Return the primitives of a jaxpr, and of those inside of its equations."""
+    for eqn in jaxpr.eqns:
+        yield eqn.primitive
+        for inner in jax.tree.leaves(list(eqn.params.values())):  # jaxprs are leaves
+            if isinstance(inner, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr)):
+                yield from primitives_in(jaxapi.closed(inner).jaxpr)

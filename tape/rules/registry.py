@@ -158,9 +158,9 @@ def revision() -> int:
     return _revision
 
 
-def changed() -> bool:
-    """Tell whether a rule of the user's own is in the table."""
-    return _revision > 0 and any(_OWN.get(primitive) is not rule for primitive, rule in _RULES.items())
+def changed() -> frozenset[jaxapi.Primitive]:
+    """Return the primitives that have a rule of the user's own."""
+    return frozenset([p for p, rule in _RULES.items() if _OWN.get(p) is not rule]) if _revision else frozenset()
 
 
 def lookup(primitive: jaxapi.Primitive) -> Rule | None:

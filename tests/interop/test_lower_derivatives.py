@@ -397,6 +397,22 @@ def test_rules_of_the_users_own_are_used():
     np.testing.assert_allclose(jax.grad(f)(A), jnp.cos(A), rtol=1e-6)
 
 
+def test_rules_of_the_users_own_that_are_not_met_change_nothing():
+    old = tape.rules.lookup(sin_p)
+    tape.rules.defvjp(sin_p, lambda ct, out, x, **_: (ct * 5 * jax.lax.cos(x),))
+    try:
+        inner = interop.lower(lambda x: (tape.gradients((x**3).sum(), x) ** 2).sum())
+        np.testing.assert_allclose(jax.grad(inner)(A), 36 * A**3, rtol=1e-5)
+        closing = jax.grad(lambda b: interop.lower(lambda x: (x * b).sum())(A))(2.0)
+        np.testing.assert_allclose(closing, A.sum(), rtol=1e-6)
+        with pytest.raises(tape.errors.LostGradientError, match="closes over a value"):
+            jax.grad(lambda b: interop.lower(lambda x: tnp.sin(x * b).sum())(A))(2.0)
+        looped = interop.lower(lambda x: tape.lax.fori_loop(0, 2, lambda i, v: tnp.sin(v), x).sum())
+        np.testing.assert_allclose(jax.grad(looped)(A), 25 * jnp.cos(A) * jnp.cos(jnp.sin(A)), rtol=1e-5)
+    finally:
+        tape.rules.defvjp(sin_p, old.vjp)
+
+
 @pytest.mark.parametrize(
     "transform", [jax.grad, jax.jacfwd, lambda f: lambda x: jax.hessian(f)(x).sum(0)], ids=["grad", "jacfwd", "hessian"]
 )
