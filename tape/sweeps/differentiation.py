@@ -158,7 +158,7 @@ def gradients(
         (27.0, 18.0)
 
     """
-    if unconnected not in ("raise", "zero", "none"):
+    if not isinstance(unconnected, str) or unconnected not in ("raise", "zero", "none"):
         msg = f"gradients: unconnected must be 'raise', 'zero' or 'none', got {unconnected!r}"
         raise TapeValueError(msg)
     _check_flags("gradients", retain_graph, create_graph)
