@@ -25,7 +25,7 @@ __all__ = ["ask", "ask_values", "decide", "is_of_jax", "judge"]
 
 PLAIN = 1e-3  # relative error of differences that settle
 FLAT = 1e-9  # error of a derivative that is zero
-WORST = 4  # elements that are asked about one by one
+WORST = 4  # elements that are asked about one by one, and cotangents at one point
 ULPS = 4  # of a value, that an approximation may be off
 TURNED = 1 << 12  # complex arrays up to this size are also tried along the imaginary axis
 _JAX = str(pathlib.Path(jax.__file__).parent)
@@ -42,18 +42,20 @@ def judge(exam: Examination, suspects: list[Suspect]) -> None:
     for s in suspects:
         by_argument.setdefault(s.argument, []).append(s)
     for k, mine in by_argument.items():
-        by_point = {exam.probes.pairs[s.pair].point: s for s in reversed(mine)}
-        bent = None if exam.probes.bent is None else by_point.pop(exam.probes.bent, None)
-        given = [by_point.pop(0)] if 0 in by_point else []
-        generic = list(by_point.values())
-        results = {s.pair: _asked(exam, s, suspects) for s in (*given, *generic)}
-        worst = next((s for s in generic if results[s.pair] == "wrong"), None)
+        by_point: dict[int, list[Suspect]] = {}
+        for s in mine:
+            by_point.setdefault(exam.probes.pairs[s.pair].point, []).append(s)
+        bent = [] if exam.probes.bent is None else by_point.pop(exam.probes.bent, [])
+        asked = {point: _first_asked(exam, there, suspects) for point, there in by_point.items()}
+        results = {s.pair: answer for s, answer in asked.values()}
+        given, generic = ([s for point, (s, _) in asked.items() if (point == 0) == at] for at in (True, False))
         at_kink = given and not generic and given[0].pair in {0, *exam.sparse}
-        chosen = worst if worst is not None and not given else next(iter([*given, *generic]), None)
+        wrong = [s for s in (*given, *generic) if results[s.pair] == "wrong"]
+        chosen = next(iter([*wrong, *given, *generic]), None)
         if chosen is None:
             pass
-        elif worst is not None or (not at_kink and "wrong" in results.values()):
-            _convict(exam, chosen)
+        elif wrong and not at_kink:
+            _convict(exam, *wrong)
         elif at_kink and results[chosen.pair] in {"wrong", "outside"}:
             if _conventional(exam, chosen):
                 message = "a kink at the given point: the derivative is what JAX's rules say, and no one-sided one"
@@ -66,17 +68,28 @@ def judge(exam: Examination, suspects: list[Suspect]) -> None:
             exam.doubt(k, "first", "differences cannot tell which derivative is right", **exam.details(k, chosen.pair))
         else:
             exam.votes[k]["jax"] = "kink" if "kink" in results.values() else "odd one out"
-        if bent is not None and not exam.failed and _asked(exam, bent, suspects, both=True) == "wrong":
-            _convict(exam, bent)
+        if bent and not exam.failed and _asked(exam, bent[0], suspects, both=True) == "wrong":
+            _convict(exam, bent[0])
 
 
-def _convict(exam: Examination, s: Suspect) -> None:
-    """Say that a gradient is wrong, or inaccurate where it is as right as rounding lets its formula be."""
+def _first_asked(exam: Examination, there: list[Suspect], suspects: list[Suspect]) -> tuple[Suspect, str]:
+    """Ask about the disagreements at one point, for one cotangent after another, until one is more than rounding."""
+    for s in there[:WORST]:
+        answer = _asked(exam, s, suspects)
+        if answer != "right":
+            return s, answer
+    return there[0], "right"
+
+
+def _convict(exam: Examination, *wrong: Suspect) -> None:
+    """Say that a gradient is wrong, or inaccurate where it is as right everywhere as rounding lets its formula be."""
+    gross = [s for s in wrong if not exam.imprecise(s.argument, s.pair, exam.found["g"][s.argument][2 * s.pair])]
+    s = (gross or wrong)[0]
     details = exam.details(s.argument, s.pair)
-    if exam.imprecise(s.argument, s.pair, details["got"]):
-        exam.coarse(s.argument, "first", **details)
-    else:
+    if gross:
         exam.fail(s.argument, "first", "", **details)
+    else:
+        exam.coarse(s.argument, "first", **details)
 
 
 def _plain(exam: Examination, s: Suspect) -> bool:
