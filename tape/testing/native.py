@@ -198,6 +198,7 @@ def _calls(exam: Examination) -> int:
     flat = len(exam.rule.closed.jaxpr.eqns)
     inside = sum(1 for _ in equations(exam.rule.closed.jaxpr)) - flat
     count = min(AGAIN, BUDGET // (flat + INSIDE * inside + 1))
+    count = count if count > 1 else 0  # one call more is dear where no second is to be had, and finds little
     if count < AGAIN:
         exam.left_out.append(f"{AGAIN - count} of {AGAIN} further calls")
     return count
