@@ -81,8 +81,7 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
 
         def run(arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
             """Call the tape function on Variables of ``arrays``; return them and its flat outputs as Variables."""
-            arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in arrays]
-            inputs = [record.leaf(x, requires_grad=differentiable(x)) for x in arrays]
+            inputs = [record.leaf(x, requires_grad=differentiable(x)) for x in map(_as_array, arrays)]
             it = iter(inputs)
             filled = [next(it) if d else x for x, d in zip(statics, dynamic, strict=True)]
             again_args, again_kwargs = jax.tree.unflatten(tree, filled)
@@ -177,7 +176,7 @@ def _swept(run: Callable[..., Any], found: Any, arguments: Sequence[Any]) -> lis
                 raise TapeTypeError(msg) from e
 
         if moving and smooth:
-            linear = linear_map(forward, transpose, pull.consts, [given[i] for i in moving], like)
+            linear = linear_map(forward, transpose, pull.consts, [_as_array(given[i]) for i in moving], like)
             table = dict(zip(smooth, linear, strict=True))
         else:
             table = dict.fromkeys(smooth)
@@ -219,7 +218,7 @@ def _is_handle(x: Any) -> bool:
 
 
 def _is_zero(tangent: Any) -> bool:
-    return tangent is None or isinstance(tangent, jaxapi.SymbolicZero) or tangent.dtype == jaxapi.float0
+    return tangent is None or isinstance(tangent, jaxapi.SymbolicZero) or getattr(tangent, "dtype", None) == jaxapi.float0
 
 
 def _tangent(tangent: Any, like: Any) -> Any:
@@ -239,5 +238,8 @@ def _variable(value: Any) -> Any:
 
 def _array(variable: Any) -> Any:
     with boundary.allowing_captures():  # JAX differentiates it: nothing is lost
-        found = look(variable)
-    return found if isinstance(found, jax.Array) else jnp.asarray(found)
+        return _as_array(look(variable))
+
+
+def _as_array(value: Any) -> Any:
+    return value if isinstance(value, jax.Array) else jnp.asarray(value)  # which is slow for what JAX differentiates

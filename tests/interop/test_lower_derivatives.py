@@ -350,6 +350,8 @@ def test_a_sweep_with_hooks_refuses_a_value_that_it_does_not_reach():
 def test_hooks_in_forward_mode_scale_or_say_so():
     _, pushed = jax.jvp(with_hook(lambda x, h: h.sum()), (A,), (A,))
     np.testing.assert_allclose(pushed, 20 * (A * A).sum())
+    for number, expected in ((3.0, 60.0), (1 + 2j, 20 + 40j)):
+        np.testing.assert_allclose(jax.jvp(with_hook(lambda x, h: h), (number,), (number / number,))[1], expected)
 
     @interop.lower
     def clipped(x):
