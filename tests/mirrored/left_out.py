@@ -132,9 +132,13 @@ SLOW = {
     ("jax.numpy.linalg", "lstsq"),
     ("jax.scipy.linalg", "expm"),
     ("jax.scipy.linalg", "expm_frechet"),
-    *(("jax.scipy.special", name) for name in ("beta", "betaln", "expi", "ndtri", "zeta")),
+    *(("jax.scipy.special", name) for name in ("beta", "betaln", "expi", "ndtri", "poch", "spence", "zeta")),
     *(("jax.scipy.sparse.linalg", name) for name in ("bicgstab", "cg", "gmres")),
     *(("jax.scipy.stats.beta", name) for name in ("logpdf", "pdf")),
+    *(("jax.scipy.stats.betabinom", name) for name in ("logpmf", "pmf")),
+    *(("jax.scipy.stats.nbinom", name) for name in ("logpmf", "pmf")),
+    *(("jax.scipy.stats.norm", name) for name in ("isf", "ppf")),
+    *(("jax.scipy.stats.truncnorm", name) for name in ("cdf", "logcdf", "logpdf", "logsf", "pdf", "sf")),
 }
 
 # Those that JAX computes in single precision, whatever comes in.
