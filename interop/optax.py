@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -21,7 +20,7 @@ except ImportError as e:
 
 from interop.lift import lift
 from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen, following, policy_of, started, unscaled, widened
-from interop.states import contents, kept, owners, plain, settable, zeroed
+from interop.states import check_contents, contents, held, kept, owners, plain, settable, zeroed
 from tape.errors import SeedError, TapeTypeError, TapeValueError, unknown_keyword
 from tape.programs.program import look, run_pending
 from tape.recording import record
@@ -231,7 +230,7 @@ class Optimizer:
     def _keep(self, state: Any, scaling: LossScaleState | None) -> None:
         leaves, self._state_tree = jax.tree.flatten((state, scaling), is_leaf=_is_handle)
         self._scaled = scaling is not None
-        self._state = [_kept(x) for x in leaves]  # Variables, so that a compiled step finds them and writes to them
+        self._state = [held(x) for x in leaves]  # Variables, so that a compiled step finds them and writes to them
 
     def step(self, **extra: Any) -> None:
         """Apply one update from the ``.grad`` of the parameters, divided by the loss scale if there is one.
@@ -249,7 +248,7 @@ class Optimizer:
             ExecutionError: an update could not be computed.  Nothing is changed then.
 
         """
-        self._check_parameters()
+        check_contents(self._contents)
         gradients, present = self._gradients()
         old = set_mode(CONSTANT)
         try:
@@ -297,17 +296,6 @@ class Optimizer:
             self._patterns.add(missing)
             return found, None
         return [p if g is None else g for p, g in zip(leaves, found, strict=True)], np.array([g is not None for g in found])
-
-    def _check_parameters(self) -> None:
-        """Refuse to step where the pytree of parameters holds others than those that were given: they would not be trained."""
-        for container, items in self._contents:
-            now = container.values() if isinstance(container, dict) else container
-            if len(now) != len(items) or not all(map(is_, now, items)):
-                msg = (
-                    f"Optimizer.step: a {type(container).__name__} among the parameters, of {len(items)} items, holds others since the Optimizer was "
-                    f"made ({len(now)} items now), which it does not train; make a new one: Optimizer(optimizer.parameters, optimizer.transformation)"
-                )
-                raise TapeValueError(msg)
 
     def _owned(self, tree: Any, after: Any) -> list[int]:
         """Return for each leaf of the state which parameter it belongs to, -1 for all of them."""
@@ -396,15 +384,6 @@ _NEEDED = (
     "optax.lbfgs(), optimizer.step(value=loss, grad=jax.tree.map(lambda p: p.grad, optimizer.parameters), value_fn=interop.lower(f)), "
     "where f(parameters) computes the loss"
 )
-
-
-def _kept(value: Any) -> Any:
-    """Return a leaf of the state as the optimizer keeps it: arrays in constant Variables, anything else as it is."""
-    if isinstance(value, Handle):
-        value = look(value)
-    if isinstance(value, np.generic):
-        value = np.asarray(value)  # constants of equal scalars are one Variable, and these are assigned to
-    return record.constant(value) if isinstance(value, (jax.Array, np.ndarray)) else value
 
 
 _MISSING = ("skip", "zero", "raise")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -11,12 +12,15 @@ import optax
 
 from tape.errors import TapeTypeError, TapeValueError
 from tape.programs.program import look
+from tape.recording import record
 from tape.recording.segment import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-__all__ = ["Hyperparameters", "contents", "kept", "owners", "plain", "settable", "zeroed"]
+__all__ = ["Hyperparameters", "check_contents", "contents", "held", "kept", "owners", "plain", "settable", "zeroed"]
+
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
 def contents(parameters: Any) -> list[tuple[Any, tuple[Any, ...]]]:
@@ -30,6 +34,30 @@ def contents(parameters: Any) -> list[tuple[Any, tuple[Any, ...]]]:
 
     jax.tree.flatten(parameters, is_leaf=note)
     return [(node, tuple(node.values() if isinstance(node, dict) else node)) for node in found]
+
+
+def check_contents(containers: Sequence[tuple[Any, tuple[Any, ...]]]) -> None:
+    """Refuse where :func:`contents` would find others now: they would not be trained.
+
+    Raises:
+        TapeValueError: a container holds others.
+
+    """
+    for container, items in containers:
+        now = container.values() if isinstance(container, dict) else container
+        if len(now) != len(items) or not all(map(is_, now, items)):
+            msg = (
+                f"Optimizer.step: a {type(container).__name__} among the parameters, of {len(items)} items, holds others since the Optimizer was "
+                f"made ({len(now)} items now), which it does not train; make a new one: Optimizer(optimizer.parameters, optimizer.transformation)"
+            )
+            raise TapeValueError(msg)
+
+
+def held(value: Any) -> Any:
+    """Return a leaf of a state as the optimizer keeps it: arrays in constant Variables, anything else as it is."""
+    if isinstance(value, Handle):
+        value = look(value)
+    return record.constant(np.asarray(value) if isinstance(value, np.generic) else value) if isinstance(value, _ARRAYS) else value
 
 
 def owners(transformation: Any, state_tree: Any, parameter_tree: Any) -> list[int] | None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 
 from tape.errors import TapeTypeError, TapeValueError
-from tape.ops.kernel import Op, intern_op
+from tape.ops.interning import intern_op
+from tape.ops.kernel import Op
 from tape.recording import record
 from tape.recording.segment import Handle
 from tape.sweeps.observing import OpHook, SeenOp

@@ -11,11 +11,11 @@ from tape.ops.fingerprint import fingerprint
 from tape.ops.kernel import Kernel, Op
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from tape import jaxapi
 
-__all__ = ["intern"]
+__all__ = ["intern", "intern_op"]
 
 _LIMIT = 2048
 _OPS: dict[Hashable, Op] = {}  # the oldest first
@@ -42,3 +42,14 @@ def intern(name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any) -> Op:
     if len(_OPS) > _LIMIT:
         _OPS.pop(next(iter(_OPS)), None)
     return made
+
+
+_BY_KEY: dict[Hashable, Op] = {}
+
+
+def intern_op(key: Hashable, make: Callable[[], Op]) -> Op:
+    """Return the op known under ``key``, made at the first meeting."""
+    found = _BY_KEY.get(key)
+    if found is None:
+        found = _BY_KEY[key] = make()
+    return found

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tape.ops.linear import Line
 
-__all__ = ["Kernel", "Op", "Vjp", "intern_op"]
+__all__ = ["Kernel", "Op", "Vjp"]
 
 
 # An op that has no gradient for its parameters can be recorded; the sweep that asks for one says so.
@@ -389,15 +389,4 @@ def _line_kernel(line: Line, avals: Sequence[Any]) -> Kernel:
             if len(_LINES) > _LINES_LIMIT:
                 _LINES.clear()
             _LINES[key] = found
-    return found
-
-
-_OPS: dict[Hashable, Op] = {}
-
-
-def intern_op(key: Hashable, make: Callable[[], Op]) -> Op:
-    """Return the op known under ``key``, made at the first meeting."""
-    found = _OPS.get(key)
-    if found is None:
-        found = _OPS[key] = make()
     return found

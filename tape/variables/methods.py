@@ -1,9 +1,8 @@
-"""Operators and array methods of Variables: each records the ``jax.numpy`` function or array method that it stands for."""
+"""Array methods of Variables: each records the method of ``jax.Array`` that it stands for."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,26 +12,23 @@ import numpy as np
 from tape import errors, jaxapi
 from tape.errors import LostGradientError, TapeTypeError, saying
 from tape.mirrored import selection
-from tape.mirrored.adapters import array
-from tape.mirrored.mirror import Application, call, mirrored, on_values
+from tape.mirrored.mirror import call, mirrored, on_values
 from tape.ops.kernel import Op
 from tape.ops.kinds import Place, kind_of
 from tape.programs.program import look
 from tape.recording import boundary, record
-from tape.recording.record import handle, record_number, record_one, record_two
-from tape.recording.scalars import NUMBERS
+from tape.recording.record import handle
 from tape.recording.segment import LOCAL, Handle, in_mode
-from tape.recording.template import ARRAY
 from tape.recording.trie import CONSTANT, RECORD
-from tape.sweeps.seeds import describe
 from tape.variables import indexing, interception, updates
+from tape.variables.operators import Operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tape.recording.trie import State
 
-__all__ = ["ArrayMethods", "called_by_array_operator", "detach", "producer", "refuse_reinterpretation"]
+__all__ = ["ArrayMethods", "detach", "producer", "refuse_reinterpretation"]
 
 _IDENTITY = Op("detach", lambda x: x)
 
@@ -83,109 +79,6 @@ def producer(state: State, slot: int) -> Any:
                 return line.kernel
         step = step.parent
     return None
-
-
-_BINARY: dict[str, Callable[..., Any]] = {
-    "add": jnp.add,
-    "sub": jnp.subtract,
-    "mul": jnp.multiply,
-    "truediv": jnp.true_divide,
-    "floordiv": jnp.floor_divide,
-    "mod": jnp.remainder,
-    "divmod": jnp.divmod,
-    "matmul": jnp.matmul,
-    "and": jnp.bitwise_and,
-    "or": jnp.bitwise_or,
-    "xor": jnp.bitwise_xor,
-    "lshift": jnp.left_shift,
-    "rshift": jnp.right_shift,
-}
-_COMPARISONS: dict[str, Callable[..., Any]] = {
-    "eq": jnp.equal,
-    "ne": jnp.not_equal,
-    "lt": jnp.less,
-    "le": jnp.less_equal,
-    "gt": jnp.greater,
-    "ge": jnp.greater_equal,
-}
-_AUGMENTED = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "truediv": "/",
-    "floordiv": "//",
-    "mod": "%",
-    "pow": "**",
-    "matmul": "@",
-    "and": "&",
-    "or": "|",
-    "xor": "^",
-    "lshift": "<<",
-    "rshift": ">>",
-}
-_UNARY: dict[str, Callable[..., Any]] = {"neg": jnp.negative, "pos": jnp.positive, "abs": jnp.abs, "invert": jnp.bitwise_not}
-_OPERANDS = (Handle, jax.Array, np.ndarray, np.generic, bool, int, float, complex)
-_NO_OPERANDS = (list, tuple, dict, set, frozenset, str, bytes, type(None))
-_SEQUENCES = frozenset({"add", "mul", "mod"})  # operators that lists, tuples and text have themselves: += extends a list
-_as_array = array(jnp.asarray)
-
-
-def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
-    """Return an operator and its reflected form."""
-    called = fun.__name__
-    op = Op(called, Application(fun, (ARRAY, ARRAY), ()))
-    said = saying(_as_array, called)
-
-    def forward(self: Any, other: Any) -> Any:
-        if other.__class__ is self.__class__ or isinstance(other, Handle):
-            return record_two(op, self, other)
-        if type(other) in NUMBERS or isinstance(other, np.generic):
-            return record_number(op, self, other)
-        if isinstance(other, _OPERANDS):
-            return record.record(op, (self, _constant(other, called)))
-        if name in _COMPARISONS and isinstance(other, (list, tuple)):
-            return record.record(op, (self, said(other)))
-        return _no_operand(self, other, called)
-
-    def reflected(self: Any, other: Any) -> Any:
-        if type(other) in NUMBERS or isinstance(other, np.generic):
-            return record_number(op, self, other, first=True)
-        if isinstance(other, _OPERANDS):
-            return record.record(op, (_constant(other, called), self))
-        return NotImplemented if name in _SEQUENCES else _no_operand(self, other, called)
-
-    forward.__name__ = forward.__qualname__ = f"__{name}__"
-    reflected.__name__ = reflected.__qualname__ = f"__r{name}__"
-    forward.__doc__ = reflected.__doc__ = f"Record ``jax.numpy.{called}``."
-    return forward, reflected
-
-
-def _no_operand(variable: Any, other: Any, called: str) -> Any:
-    """Refuse an operand that is none, rather than leave it to Python; what may know Variables itself is asked."""
-    if called in {"equal", "not_equal"} or not isinstance(other, _NO_OPERANDS):
-        return NotImplemented
-    listed = isinstance(other, (list, tuple))
-    repair = "make an array of it: tape.numpy.asarray(operand)" if listed else "pass a Variable, an array or a number"
-    msg = f"{called}: an operand beside a Variable ({describe(variable)}) is of type {type(other).__name__}; {repair}"
-    raise TapeTypeError(msg)
-
-
-def _constant(value: Any, called: str) -> Any:
-    try:
-        return record.constant(value)
-    except (TypeError, ValueError, OverflowError) as e:
-        raise (errors.wrap(e, called) or e) from e
-
-
-def _unary(name: str, fun: Callable[..., Any]) -> Callable[[Any], Any]:
-    op = Op(fun.__name__, Application(fun, (ARRAY,), ()))
-
-    def apply(self: Any) -> Any:
-        return record_one(op, self)
-
-    apply.__name__ = apply.__qualname__ = f"__{name}__"
-    apply.__doc__ = f"Record ``jax.numpy.{fun.__name__}``."
-    return apply
 
 
 def _method(name: str) -> Callable[..., Any]:
@@ -281,8 +174,8 @@ _METHODS = (
 )
 
 
-class ArrayMethods(Handle):
-    """What a Variable shares with arrays: operators, methods, indexing, and the protocols of NumPy and the Array API."""
+class ArrayMethods(Operators):
+    """What a Variable shares with arrays beside operators: methods, indexing, and the protocols of NumPy and the Array API."""
 
     __slots__ = ()
 
@@ -295,17 +188,6 @@ class ArrayMethods(Handle):
     def at(self) -> updates.At:
         """Updated copies: ``v.at[index].set(y)``, ``add``, ``multiply`` and so on, as ``jax.Array.at``."""
         return updates.At(self)
-
-    def __pow__(self, exponent: Any, modulo: Any = None) -> Any:
-        if modulo is not None or not isinstance(exponent, _OPERANDS):
-            return _no_operand(self, exponent, "power") if modulo is None else NotImplemented
-        return _power(self, exponent)
-
-    def __rpow__(self, base: Any) -> Any:
-        return _power(base, self) if isinstance(base, _OPERANDS) else _no_operand(self, base, "power")
-
-    def __round__(self, ndigits: int | None = None) -> Any:
-        return call(_rounded, "round", (self, ndigits), {})
 
     def __contains__(self, value: Any) -> bool:
         return bool((self == value).any())
@@ -368,10 +250,6 @@ class ArrayMethods(Handle):
     choose = _selecting("choose", selection.choose)
 
 
-def _rounded(x: Any, ndigits: int | None) -> Any:
-    return round(x, ndigits)
-
-
 def _view(x: Any, dtype: Any) -> Any:
     return x.view(dtype)
 
@@ -380,22 +258,7 @@ def _byteswap(x: Any) -> Any:
     return x.byteswap()
 
 
-_power = mirrored(jnp.power, "power")
-
-
 def _install() -> None:
-    for name, fun in _BINARY.items():
-        forward, reflected = _binary(name, fun)
-        setattr(ArrayMethods, f"__{name}__", forward)
-        setattr(ArrayMethods, f"__r{name}__", reflected)
-    for name, fun in _COMPARISONS.items():
-        setattr(ArrayMethods, f"__{name}__", _binary(name, fun)[0])
-    for name, symbol in _AUGMENTED.items():
-        made = updates.augmented(symbol, getattr(ArrayMethods, f"__{name}__"))
-        made.__name__ = made.__qualname__ = f"__i{name}__"
-        setattr(ArrayMethods, f"__i{name}__", made)
-    for name, fun in _UNARY.items():
-        setattr(ArrayMethods, f"__{name}__", _unary(name, fun))
     for name in _METHODS:
         setattr(ArrayMethods, name, _method(name))
     for name in _PROPERTIES:
@@ -403,17 +266,3 @@ def _install() -> None:
 
 
 _install()
-
-
-@functools.cache
-def _operator_codes() -> frozenset[Any]:
-    """Return the code of every binary operator of ``jax.Array``."""
-    array = type(jnp.zeros(()))
-    names = [f"__{r}{n}__" for n in (*_BINARY, "pow") for r in ("", "r")] + [f"__{n}__" for n in _COMPARISONS]
-    functions = [inspect.unwrap(f) for n in names if callable(f := getattr(array, n, None))]
-    return frozenset(f.__code__ for f in functions if hasattr(f, "__code__"))
-
-
-def called_by_array_operator(code: Any) -> bool:
-    """Say whether ``code`` is an operator of ``jax.Array``, which asks its right operand for an array before it defers to it."""
-    return code in _operator_codes()

@@ -1,0 +1,171 @@
+"""Operators of Variables: each records the ``jax.numpy`` function that it stands for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape import errors
+from tape.errors import TapeTypeError, saying
+from tape.mirrored.adapters import array
+from tape.mirrored.mirror import Application, call, mirrored
+from tape.ops.kernel import Op
+from tape.recording import record
+from tape.recording.record import record_number, record_one, record_two
+from tape.recording.scalars import NUMBERS
+from tape.recording.segment import Handle
+from tape.recording.template import ARRAY
+from tape.sweeps.seeds import describe
+from tape.variables import updates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Operators"]
+
+_BINARY: dict[str, Callable[..., Any]] = {
+    "add": jnp.add,
+    "sub": jnp.subtract,
+    "mul": jnp.multiply,
+    "truediv": jnp.true_divide,
+    "floordiv": jnp.floor_divide,
+    "mod": jnp.remainder,
+    "divmod": jnp.divmod,
+    "matmul": jnp.matmul,
+    "and": jnp.bitwise_and,
+    "or": jnp.bitwise_or,
+    "xor": jnp.bitwise_xor,
+    "lshift": jnp.left_shift,
+    "rshift": jnp.right_shift,
+}
+_COMPARISONS: dict[str, Callable[..., Any]] = {
+    "eq": jnp.equal,
+    "ne": jnp.not_equal,
+    "lt": jnp.less,
+    "le": jnp.less_equal,
+    "gt": jnp.greater,
+    "ge": jnp.greater_equal,
+}
+_AUGMENTED = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "truediv": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "pow": "**",
+    "matmul": "@",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "lshift": "<<",
+    "rshift": ">>",
+}
+_UNARY: dict[str, Callable[..., Any]] = {"neg": jnp.negative, "pos": jnp.positive, "abs": jnp.abs, "invert": jnp.bitwise_not}
+_OPERANDS = (Handle, jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+_NO_OPERANDS = (list, tuple, dict, set, frozenset, str, bytes, type(None))
+_SEQUENCES = frozenset({"add", "mul", "mod"})  # operators that lists, tuples and text have themselves: += extends a list
+_as_array = array(jnp.asarray)
+
+
+def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """Return an operator and its reflected form."""
+    called = fun.__name__
+    op = Op(called, Application(fun, (ARRAY, ARRAY), ()))
+    said = saying(_as_array, called)
+
+    def forward(self: Any, other: Any) -> Any:
+        if other.__class__ is self.__class__ or isinstance(other, Handle):
+            return record_two(op, self, other)
+        if type(other) in NUMBERS or isinstance(other, np.generic):
+            return record_number(op, self, other)
+        if isinstance(other, _OPERANDS):
+            return record.record(op, (self, _constant(other, called)))
+        if name in _COMPARISONS and isinstance(other, (list, tuple)):
+            return record.record(op, (self, said(other)))
+        return _no_operand(self, other, called)
+
+    def reflected(self: Any, other: Any) -> Any:
+        if type(other) in NUMBERS or isinstance(other, np.generic):
+            return record_number(op, self, other, first=True)
+        if isinstance(other, _OPERANDS):
+            return record.record(op, (_constant(other, called), self))
+        return NotImplemented if name in _SEQUENCES else _no_operand(self, other, called)
+
+    forward.__name__ = forward.__qualname__ = f"__{name}__"
+    reflected.__name__ = reflected.__qualname__ = f"__r{name}__"
+    forward.__doc__ = reflected.__doc__ = f"Record ``jax.numpy.{called}``."
+    return forward, reflected
+
+
+def _no_operand(variable: Any, other: Any, called: str) -> Any:
+    """Refuse an operand that is none, rather than leave it to Python; what may know Variables itself is asked."""
+    if called in {"equal", "not_equal"} or not isinstance(other, _NO_OPERANDS):
+        return NotImplemented
+    listed = isinstance(other, (list, tuple))
+    repair = "make an array of it: tape.numpy.asarray(operand)" if listed else "pass a Variable, an array or a number"
+    msg = f"{called}: an operand beside a Variable ({describe(variable)}) is of type {type(other).__name__}; {repair}"
+    raise TapeTypeError(msg)
+
+
+def _constant(value: Any, called: str) -> Any:
+    try:
+        return record.constant(value)
+    except (TypeError, ValueError, OverflowError) as e:
+        raise (errors.wrap(e, called) or e) from e
+
+
+def _unary(name: str, fun: Callable[..., Any]) -> Callable[[Any], Any]:
+    op = Op(fun.__name__, Application(fun, (ARRAY,), ()))
+
+    def apply(self: Any) -> Any:
+        return record_one(op, self)
+
+    apply.__name__ = apply.__qualname__ = f"__{name}__"
+    apply.__doc__ = f"Record ``jax.numpy.{fun.__name__}``."
+    return apply
+
+
+class Operators(Handle):
+    """The operators of a Variable, on either side and augmented."""
+
+    __slots__ = ()
+
+    def __pow__(self, exponent: Any, modulo: Any = None) -> Any:
+        if modulo is not None or not isinstance(exponent, _OPERANDS):
+            return _no_operand(self, exponent, "power") if modulo is None else NotImplemented
+        return _power(self, exponent)
+
+    def __rpow__(self, base: Any) -> Any:
+        return _power(base, self) if isinstance(base, _OPERANDS) else _no_operand(self, base, "power")
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        return call(_rounded, "round", (self, ndigits), {})
+
+
+def _rounded(x: Any, ndigits: int | None) -> Any:
+    return round(x, ndigits)
+
+
+_power = mirrored(jnp.power, "power")
+
+
+def _install() -> None:
+    for name, fun in _BINARY.items():
+        forward, reflected = _binary(name, fun)
+        setattr(Operators, f"__{name}__", forward)
+        setattr(Operators, f"__r{name}__", reflected)
+    for name, fun in _COMPARISONS.items():
+        setattr(Operators, f"__{name}__", _binary(name, fun)[0])
+    for name, symbol in _AUGMENTED.items():
+        made = updates.augmented(symbol, getattr(Operators, f"__{name}__"))
+        made.__name__ = made.__qualname__ = f"__i{name}__"
+        setattr(Operators, f"__i{name}__", made)
+    for name, fun in _UNARY.items():
+        setattr(Operators, f"__{name}__", _unary(name, fun))
+
+
+_install()
