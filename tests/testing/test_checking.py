@@ -26,7 +26,7 @@ def test_what_is_wrong_is_found_and_named(name):
     report = caught.value.report
     assert report.verdict == "fail"
     assert words in " ".join(str(report).split())
-    assert max(map(len, str(report).splitlines())) <= 100
+    assert max(len(line) for line in str(report).splitlines() if "cases.py" not in line) <= 100  # JAX may name the file
 
 
 @pytest.mark.parametrize("name", RIGHT)
