@@ -15,16 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
-from tape.errors import LostGradientError, TapeTypeError
+from tape.errors import ConcretizationError, LostGradientError, TapeTypeError
 from tape.functions.linear_map import linear_map
 from tape.modes import enable_grad
-from tape.ops.linear import primitives_in
+from tape.ops.linear import equations_in
 from tape.ops.pullback import differentiable
 from tape.programs.program import look
 from tape.recording import boundary, record
 from tape.recording.segment import LOCAL, Handle
 from tape.rules import registry
-from tape.sweeps.hidden import hides
+from tape.sweeps.hidden import hides, refuses
 from tape.sweeps.sweep import Sweep, target_of
 from tape.transforms.inputs import check_recorded
 
@@ -93,13 +93,21 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
             return inputs, outputs
 
         traced = jaxapi.in_trace()
-        if traced and ((LOCAL.observer is not None and LOCAL.observer.sweeps) or _meets(registry.changed(), run, arguments)):
-            results = _swept(run, None, arguments)
-        else:
-            inputs, outputs = run(arguments)
-            results = [_array(v) for v in outputs]
-            if traced and hides(inputs, outputs):
-                results = _swept(run, results, arguments)
+        results: list[Any] | None = None
+        if not (traced and ((LOCAL.observer is not None and LOCAL.observer.sweeps) or _meets(registry.changed(), run, arguments))):
+            try:
+                inputs, outputs = run(arguments)
+                if not (traced and refuses(outputs)):
+                    results = [_array(v) for v in outputs]
+            except (
+                NotImplementedError,
+                ConcretizationError,
+                *jaxapi.CONCRETE_ERRORS,
+            ):  # under jax.grad, the sweep's forward runs on values
+                if not traced:
+                    raise
+        if results is None or (traced and hides(inputs, outputs)):
+            results = _swept(run, results, arguments)
         return jax.tree.unflatten(trees[0], results)
 
     return lowered
@@ -113,7 +121,7 @@ def _meets(primitives: frozenset[jaxapi.Primitive], run: Callable[..., Any], arg
         jaxpr, _ = jaxapi.trace(lambda *arrays: [_array(v) for v in run(arrays)[1]], *map(jax.typeof, arguments))
     except Exception:  # noqa: BLE001 - it is the user's function; the run that counts says it again
         return True
-    return not primitives.isdisjoint(primitives_in(jaxpr.jaxpr))
+    return any(eqn.primitive in primitives for eqn in equations_in(jaxpr.jaxpr))
 
 
 _CLOSED_OVER = (

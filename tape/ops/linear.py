@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tape.jaxapi import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive
 
-__all__ = ["Constant", "Line", "LineList", "flatten", "primitives_in"]
+__all__ = ["Constant", "Line", "LineList", "equations_in", "flatten"]
 
 
 class Constant:
@@ -87,10 +87,10 @@ def _inline(closed: ClosedJaxpr, inputs: tuple[int | Constant, ...], into: LineL
     return tuple(map(read, closed.jaxpr.outvars))
 
 
-def primitives_in(jaxpr: Jaxpr) -> Iterator[Primitive]:
-    """Return the primitives of a jaxpr, and of those inside of its equations."""
+def equations_in(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """Return the equations of a jaxpr, and those inside of them."""
     for eqn in jaxpr.eqns:
-        yield eqn.primitive
+        yield eqn
         for inner in jax.tree.leaves(list(eqn.params.values())):  # jaxprs are leaves
             if isinstance(inner, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr)):
-                yield from primitives_in(jaxapi.closed(inner).jaxpr)
+                yield from equations_in(jaxapi.closed(inner).jaxpr)

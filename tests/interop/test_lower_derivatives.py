@@ -399,6 +399,30 @@ def test_rules_of_the_users_own_are_used():
     np.testing.assert_allclose(jax.grad(f)(A), jnp.cos(A), rtol=1e-6)
 
 
+@pytest.mark.parametrize("transform", [jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: jax.grad(jax.jit(f)), jax.jacfwd])
+def test_what_jax_does_not_differentiate_is_swept(transform):
+    places = np.array([0, 0, 1])
+    f = interop.lower(lambda x: (x.at[places].multiply(2 * x) ** 2).sum())
+    found = transform(f)(jnp.array([1.0, -2.0, 0.5]))
+    step = 1e-3
+    points = np.array([1.0, -2.0, 0.5]) + step * np.stack([np.eye(3), -np.eye(3)])[:, :]
+
+    def value(x):
+        y = x.copy()
+        np.multiply.at(y, places, 2 * x)
+        return (y**2).sum()
+
+    wanted = [(value(a) - value(b)) / (2 * step) for a, b in zip(*points, strict=True)]
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("transform", [jax.grad, jax.jacfwd])
+def test_what_needs_values_has_them_where_jax_knows_them(transform):
+    f = interop.lower(lambda x: (tnp.unique(x) ** 2).sum() if x.sum() > 0 else x[x > 0].sum())
+    np.testing.assert_allclose(transform(f)(jnp.array([1.0, 3.0, 1.0])), [2, 6, 0], rtol=1e-6)
+    np.testing.assert_allclose(transform(f)(jnp.array([1.0, -3.0, 1.0])), [1, 0, 1], rtol=1e-6)
+
+
 def test_rules_of_the_users_own_that_are_not_met_change_nothing():
     old = tape.rules.lookup(sin_p)
     tape.rules.defvjp(sin_p, lambda ct, out, x, **_: (ct * 5 * jax.lax.cos(x),))
