@@ -215,6 +215,7 @@ class _Glance:
     """Notes whether the function looked at a value, as the context of a ``tape.Function`` does."""
 
     _looked = False
+    _rebinds_names = False
     _reason = (
         "it was computed from the value of a Variable outside the tape (by .value or raw jax.numpy), and hooks make the derivative a sweep, which "
         "would take it for a constant; compute it with tape.numpy, or take .detach().value to say that it is one"

@@ -17,9 +17,10 @@ import tape.numpy as tnp
 from tape.errors import LostGradientError, UnrecordedGradientError
 from tape.ops import kinds
 from tape.recording import record, trie
-from tests.agreement import first_that_fits, is_variable, to_variables
+from tests.agreement import is_variable, to_variables
 from tests.cube import Cube
-from tests.mirrored.test_namespaces import CANDIDATES, SAMPLES, functions
+from tests.mirrored import samples
+from tests.mirrored.test_namespaces import functions
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
 
@@ -355,18 +356,17 @@ def unrecorded(tree):
 def forgotten(source, names=None):
     """Functions (of the given names) whose results depend on an unrecorded gradient without knowing it, where they would require grad."""
     for name in names or functions(source):
-        sample = SAMPLES.get(source, {}).get(name, 0)
-        if sample is None:
+        if samples.SAMPLES.get(source, {}).get(name, ()) is None:
             continue
         theirs = getattr(importlib.import_module(source), name)
         ours = getattr(importlib.import_module(source.replace("jax", "tape", 1)), name)
         try:
-            args, _ = first_that_fits(theirs, CANDIDATES if sample == 0 else [sample])
-            differentiable = jax.tree.leaves(ours(*to_variables(args)), is_leaf=is_variable)
+            args, options, _ = samples.fitting(source, name, theirs)
+            differentiable = jax.tree.leaves(ours(*to_variables(args), **options), is_leaf=is_variable)
         except (AssertionError, LostGradientError):
             continue  # the samples have none for it; or it refuses both
         try:
-            found = jax.tree.leaves(ours(*unrecorded(args)), is_leaf=is_variable)
+            found = jax.tree.leaves(ours(*unrecorded(args), **options), is_leaf=is_variable)
         except LostGradientError:
             continue
         pairs = [(v, w) for v, w in zip(differentiable, found, strict=True) if is_variable(v)]
