@@ -89,7 +89,8 @@ __all__ = [
 ]
 
 # The files whose functions take trees apart and put them together.
-TREE_FILES = frozenset(f.__code__.co_filename for f in (jax.tree.leaves, jax.tree_util.tree_leaves, jax.flatten_util.ravel_pytree))
+_FILES = {f.__code__.co_filename for f in (jax.tree.leaves, jax.tree_util.tree_leaves, jax.flatten_util.ravel_pytree)}
+TREE_FILES = frozenset(_FILES | {str(Path(file).with_name("flattree.py")) for file in _FILES})  # the latter in newer releases
 
 
 def hands_over(code: CodeType) -> bool:

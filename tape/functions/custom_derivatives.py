@@ -167,7 +167,8 @@ def _reverse_mode(call: _Call) -> Any:
     def backward(saved: _Saved, cotangents: Any) -> Any:
         return tuple(_pull(saved.context(), cotangents))
 
-    fun.defvjp(forward, backward, symbolic_zeros=True, **jaxapi.SHARING)
+    sharing = {} if call.function.vmap is None else jaxapi.SHARING  # a loop cannot contain calls that may be mapped in that way
+    fun.defvjp(forward, backward, symbolic_zeros=True, **sharing)
     return fun
 
 
