@@ -4,12 +4,6 @@ import gc
 import os
 import pathlib
 
-# The suite is bound by XLA's compiler: what it compiled is kept for the other worker and the next run (``pytest --cache-clear`` drops it).
-# JAX reads these when it is imported, here and in the processes that tests start.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parent.parent / ".pytest_cache" / "d" / "jax"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-
 import jax
 import pytest
 from hypothesis import settings
