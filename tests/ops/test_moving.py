@@ -159,3 +159,12 @@ def test_the_structure_is_compiled_when_it_comes_back():
     assert tape.stats().interpreted == 0
     for g in gradients:
         np.testing.assert_array_equal(g, np.full(4, 2.0, np.float32))
+
+
+def test_cotangents_that_overflow_warn_of_nothing():
+    xs = [tape.Variable(np.full(2, 1.0, np.float32)) for _ in range(7)]
+    y = tnp.stack([*xs, xs[0]])
+    seed = np.full((8, 2), 3e38, np.float32)
+    gradients = tape.gradients(y, xs, seed)
+    np.testing.assert_array_equal(gradients[0].numpy(), np.inf)
+    np.testing.assert_array_equal(gradients[1].numpy(), np.float32(3e38))
