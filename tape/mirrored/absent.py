@@ -111,7 +111,7 @@ def _repair(name: str) -> str | None:
     if name in _FUNCTIONS:
         return f"tape.{_FUNCTIONS[name]}"
     if name.endswith("_") and (name[:-1] in dir(jnp) or name[:-1] in {"add", "sub", "mul", "div"}):
-        return "an assignment (variable = ..., or variable.value = ... for a leaf): values do not change in place"
+        return "an augmented assignment (variable += ... under tape.no_grad() for a leaf that requires grad), or variable.value = ..."
     found = _elsewhere(name)
     return None if found is None else f"tape.{found}(variable)"
 

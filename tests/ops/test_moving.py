@@ -47,7 +47,7 @@ def compiled():
 
 
 def rows_of(n, dtype=np.float32):
-    return [np.arange(4).astype(dtype) + i for i in range(n)]
+    return [(np.arange(4) + i).astype(dtype) for i in range(n)]
 
 
 def joined(name, n, dtype=np.float32):
