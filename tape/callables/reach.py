@@ -6,9 +6,12 @@ dicts, bound arguments.  Each step on the way is an edge; edges that can be rebo
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import operator
+import sys
 import types
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,9 +20,28 @@ from tape.recording.segment import Handle, itself
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-__all__ = ["MISSING", "Edge", "Holder", "Reach", "reach"]
+__all__ = ["MISSING", "Edge", "Holder", "Reach", "globals_that_hold", "reach"]
 
-_LIMIT = 2000  # objects looked through
+_LIMIT = 100_000  # objects looked through
+_LIBRARIES = frozenset({"jax", "jaxlib", "numpy", "tape"})  # whose own objects and globals hold no Variable of a user's
+
+_HOLDERS: tuple[type, ...] = (
+    *(
+        Handle,
+        list,
+        tuple,
+        dict,
+        deque,
+        set,
+        frozenset,
+        type,
+        types.MappingProxyType,
+        types.FunctionType,
+        types.MethodType,
+        types.BuiltinMethodType,
+    ),
+    *(functools.partial, weakref.ref, contextvars.ContextVar),
+)
 
 MISSING = type("Missing", (), {"__repr__": lambda _: "nothing"})()  # what an empty place holds
 
@@ -65,6 +87,9 @@ class Holder(NamedTuple):
             return
         if isinstance(self.place, list):
             self.place[:] = contents.values()
+        elif isinstance(self.place, deque):
+            self.place.clear()
+            self.place.extend(contents.values())
         elif isinstance(self.place, types.CellType):
             if contents:
                 self.place.cell_contents = contents["cell_contents"]
@@ -82,7 +107,7 @@ def _held(place: Any, names: tuple[Any, ...] | None) -> dict[Any, Any]:
             return {"cell_contents": place.cell_contents}
         except ValueError:  # not yet filled
             return {}
-    if isinstance(place, list):
+    if isinstance(place, (list, deque)):
         return dict(enumerate(place))
     return dict(place) if names is None else {n: place[n] for n in names if n in place}
 
@@ -140,7 +165,7 @@ def reach(callables: Sequence[Any]) -> Reach:
             found.variables.setdefault(id(variable), (variable, edge.path))
             found.edges.setdefault(id(variable), []).append(edge)
             continue
-        if isinstance(value, (type, types.ModuleType, str, bytes, int, float)) or value is None:
+        if isinstance(value, (types.ModuleType, str, bytes, int, float)) or value is None:
             continue
         node = nodes.get(id(value))
         if node is not None:
@@ -167,38 +192,73 @@ def _contents(found: Reach, value: Any, path: tuple[Any, ...], node: int) -> Ite
         found.holders.append(Holder(place, path, node, names, before))
         get = getattr if isinstance(place, types.CellType) else operator.getitem
         for key, content in before.items():
-            if names is None or isinstance(content, (Handle, list, tuple, dict, types.FunctionType)) or is_plain_object(content):
+            if names is None or isinstance(content, _HOLDERS) or is_plain_object(content) or _wraps(content):
                 yield Edge(get, place, key, (*path, step.format(key)), node, content)
 
     if isinstance(value, types.FunctionType):
-        yield from rebindable(value.__globals__, global_names(value.__code__), "{}")
+        if not _of_a_library(value.__globals__.get("__name__")):  # what it closes over may still be the user's
+            names = global_names(value.__code__)
+            yield from rebindable(value.__globals__, names, "{}")
+            for module in _modules(value.__globals__, names):
+                yield from rebindable(vars(module), names, f"{module.__name__}.{{}}")
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             yield from rebindable(cell, None, name)
         yield from fixed(*[("default", d) for d in value.__defaults__ or ()])
         yield from rebindable(value.__kwdefaults__ or {}, None, "{}")
+        yield from rebindable(vars(value), None, ".{}")
     elif isinstance(value, types.MethodType):
         yield from fixed(("self", value.__self__), ("function", value.__func__))
+    elif isinstance(value, types.BuiltinMethodType):
+        yield from fixed(("self", value.__self__))
     elif isinstance(value, functools.partial):
         yield from fixed(("function", value.func), *[(str(i), a) for i, a in enumerate(value.args)], *value.keywords.items())
-    elif callable(getattr(value, "__wrapped__", None)) and type(value).__module__.startswith("tape."):
+    elif _wraps(value):
         yield from fixed(("function", value.__wrapped__))
-    elif isinstance(value, (dict, list)):
+    elif isinstance(value, contextvars.ContextVar):
+        current = _Current(value)
+        yield Edge(getattr, current, "value", (*path, ".get()"), node, current.value)
+    elif isinstance(value, weakref.ref):
+        yield from fixed(("()", value()))
+    elif isinstance(value, type):
+        for attribute in _of_the_class(value):
+            yield Edge(getattr, value, attribute, (*path, f".{attribute}"), node, getattr(value, attribute, None))
+    elif isinstance(value, (dict, list, deque)):
         yield from rebindable(value, None, "[{!r}]")
+    elif isinstance(value, types.MappingProxyType):
+        for key, content in value.items():
+            yield Edge(operator.getitem, value, key, (*path, f"[{key!r}]"), node, content)
     elif isinstance(value, tuple):
-        names = getattr(value, "_fields", None)
-        yield from fixed(*[(f".{names[i]}" if names else f"[{i}]", x) for i, x in enumerate(value)])
+        fields = getattr(value, "_fields", None)
+        yield from fixed(*[(f".{fields[i]}" if fields else f"[{i}]", x) for i, x in enumerate(value)])
     elif isinstance(value, (set, frozenset)):
         yield from fixed(*[(f"{{{i}}}", x) for i, x in enumerate(value)])
     elif is_plain_object(value):
         if hasattr(value, "__dict__"):
             yield from rebindable(vars(value), None, ".{}")
         kind: Any = type(value)
-        for name in _slots(kind):
+        for name in (*_slots(kind), *_of_the_class(kind)):
             content = getattr(value, name, None)
             yield Edge(getattr, value, name, (*path, f".{name}"), node, content)
         call = getattr(type(value), "__call__", None)  # noqa: B004 - its closure is wanted
         if isinstance(call, types.FunctionType):
             yield from fixed(("__call__", call))
+
+
+class _Current:
+    """What a context variable holds, as an attribute."""
+
+    def __init__(self, variable: contextvars.ContextVar[Any]) -> None:
+        self._variable = variable
+
+    @property
+    def value(self) -> Any:
+        return self._variable.get(MISSING)
+
+
+def globals_that_hold(variable: Any) -> list[Edge]:
+    """Return the places among the globals of all modules in which a Variable is found: a function got at it by a way of its own."""
+    places = [vars(m) for m in [*sys.modules.values()] if isinstance(m, types.ModuleType)]
+    return [Edge(operator.getitem, p, name, (name,), -1, variable) for p in places for name, content in [*p.items()] if content is variable]
 
 
 def is_plain_object(value: Any) -> bool:
@@ -207,8 +267,17 @@ def is_plain_object(value: Any) -> bool:
     return (
         (hasattr(value, "__dict__") or bool(_slots(kind)))
         and not isinstance(value, (type, types.ModuleType))
-        and not kind.__module__.startswith(("jax", "numpy", "tape."))
+        and not _of_a_library(kind.__module__)
     )
+
+
+def _wraps(value: Any) -> bool:
+    """Tell whether a value is a function of ours, or of JAX's, around another one."""
+    return type(value).__module__.partition(".")[0] in {"tape", "jaxlib", "functools"} and callable(getattr(value, "__wrapped__", None))
+
+
+def _of_a_library(module: str | None) -> bool:
+    return module is not None and (module.partition(".")[0] in _LIBRARIES or module == "interop.lift")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -220,6 +289,26 @@ def _slots(kind: Any) -> tuple[str, ...]:
         names = base.__dict__.get("__slots__", ())
         found.extend([names] if isinstance(names, str) else names)
     return tuple(n for n in found if not n.startswith("__"))
+
+
+def _of_the_class(kind: type) -> Iterator[str]:
+    """Yield the names of what objects of a class share."""
+    for base in kind.__mro__:
+        if not _of_a_library(base.__module__):
+            yield from [n for n, x in vars(base).items() if isinstance(x, (Handle, list, tuple, dict, deque)) and not n.startswith("__")]
+
+
+def _modules(place: dict[str, Any], names: Sequence[str]) -> list[types.ModuleType]:
+    """Return the modules that are named in a dict, and the modules named in those."""
+    found: dict[int, types.ModuleType] = {}
+    stack = [place]
+    while stack:
+        held = stack.pop()
+        for module in [held[n] for n in names if isinstance(held.get(n), types.ModuleType)]:
+            if id(module) not in found and not _of_a_library(module.__name__):
+                found[id(module)] = module
+                stack.append(vars(module))
+    return list(found.values())
 
 
 @functools.lru_cache(maxsize=4096)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tape import jaxapi
+from tape.callables.reach import globals_that_hold
 from tape.errors import TapeValueError
 from tape.steps.binding import Binding
 from tape.steps.retracing import describe_leaf
@@ -33,6 +34,7 @@ class Compilation:
         # What a call brings, or what is looked up anew, is not to live as long as the program does.
         lasting = {i for i in step.relevant if i >= self.given and i not in self.paths}
         step.sources = [v if i in lasting else None for i, v in enumerate(step.sources)]
+        self.globals = [e for i in lasting for e in globals_that_hold(step.sources[i])]
         self.bindings: list[Binding] = []
         run = jaxapi.jaxpr_as_fun(step.jaxpr)
 
@@ -53,12 +55,14 @@ class Compilation:
             if any(v is None or v is not there[0] for v in there) or (i < self.given and there[0] is not given[i]):
                 return None
             variables[i] = there[0]
+        if any(e.holder.get(e.key) is not e.content for e in self.globals):
+            return None
         holders = {h.path: h for h in found.holders}
         slots = [s._replace(holder=holders[s.holder.path]) for s in step.outcome.slots if s.holder.path in holders]
         matter = [variables[i] for i in step.relevant]
         if len({*map(id, matter), *map(id, given)}) < len({*step.relevant, *range(len(given))}) or len(slots) < len(step.outcome.slots):
             return None
-        binding = Binding(step, self.run, variables, len(given), found.way(matter), slots, self.donated)
+        binding = Binding(step, self.run, variables, len(given), [*found.way(matter), *self.globals], slots, self.donated)
         return binding if binding.fits() else None
 
 

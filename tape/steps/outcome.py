@@ -6,6 +6,7 @@ to Variables that were there before, and to plain objects.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -222,9 +223,9 @@ class Outcome:
                 plain[key] = holder.before[key]
             else:
                 del plain[key]
-            if isinstance(holder.place, list) and len(now) != len(holder.before):
+            if isinstance(holder.place, (list, deque)) and len(now) != len(holder.before):
                 msg = (
-                    f"jit: the function adds a Variable to {spelled(holder.path)}, a list that outlives it, which only the Python that runs "
+                    f"jit: the function adds a Variable to {spelled(holder.path)}, a {type(holder.place).__name__} that outlives it, which only the Python that runs "
                     "while it is traced could do; return the Variable, and add it outside"
                 )
                 raise LeakedTracerError(msg)

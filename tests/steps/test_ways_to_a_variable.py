@@ -1,0 +1,118 @@
+"""A step sees that a Variable has been replaced, whichever way leads to it."""
+
+import collections
+import contextvars
+import enum
+import functools
+import sys
+import types
+import weakref
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import tape
+
+
+class Plain:
+    pass
+
+
+class Base:
+    pass
+
+
+class Derived(Base):
+    @classmethod
+    def get(cls):
+        return cls.weight
+
+
+class Member(enum.Enum):
+    ONE = 1
+
+
+class Slotted:
+    __slots__ = ("weight",)
+
+
+MODULE, PACKAGE, FOREIGN = types.ModuleType("weights"), types.ModuleType("package"), types.ModuleType("jaxnets")
+PACKAGE.weights = MODULE
+FOREIGN.__dict__.update(Model=type("Model", (), {"__module__": "jaxnets"}))
+BOX, LIST, QUEUE, CONTEXT = {}, [None], collections.deque(maxlen=1), contextvars.ContextVar("weight")
+PLAIN, DERIVED, SLOTTED, MODEL, SPACE = Plain(), Derived(), Slotted(), FOREIGN.Model(), types.SimpleNamespace()
+VIEW, PARTIAL = types.MappingProxyType(BOX), jax.tree_util.Partial(lambda box: box["weight"], BOX)
+REFERENCE, MANY = weakref.ref(PLAIN), [Plain() for _ in range(3000)]
+
+
+@functools.lru_cache
+def remembered():
+    return BOX["weight"]
+
+
+def function():
+    return function.weight
+
+
+def in_box(v):
+    BOX["weight"] = v
+
+
+WAYS = {
+    "attribute": (lambda: PLAIN.weight, lambda v: setattr(PLAIN, "weight", v)),
+    "attribute of a class": (lambda: Plain.weight, lambda v: setattr(Plain, "weight", v)),
+    "attribute of a function": (function, lambda v: setattr(function, "weight", v)),
+    "attribute of a module": (lambda: MODULE.weight, lambda v: setattr(MODULE, "weight", v)),
+    "attribute of a module in a package": (lambda: PACKAGE.weights.weight, lambda v: setattr(MODULE, "weight", v)),
+    "attribute of an inherited class": (lambda: DERIVED.weight, lambda v: setattr(Base, "weight", v)),
+    "class method": (lambda: Derived.get(), lambda v: setattr(Derived, "weight", v)),
+    "context variable": (CONTEXT.get, CONTEXT.set),
+    "dict": (lambda: BOX["weight"], in_box),
+    "enumeration": (lambda: Member.ONE.weight, lambda v: setattr(Member.ONE, "weight", v)),
+    "far away": (lambda: MANY[2900].weight, lambda v: setattr(MANY[2900], "weight", v)),
+    "function that remembers": (lambda: remembered.__wrapped__(), in_box),
+    "globals()": (lambda: globals()["weight"], lambda v: globals().update(weight=v)),
+    "list": (lambda: LIST[0], lambda v: LIST.__setitem__(0, v)),
+    "method of a class": (lambda: DERIVED.get(), lambda v: setattr(Derived, "weight", v)),
+    "module called like one of ours": (lambda: MODEL.weight, lambda v: setattr(MODEL, "weight", v)),
+    "namespace": (lambda: SPACE.weight, lambda v: setattr(SPACE, "weight", v)),
+    "partial": (lambda: PARTIAL(), in_box),
+    "queue": (lambda: QUEUE[0], QUEUE.append),
+    "read-only view": (lambda: VIEW["weight"], in_box),
+    "slot": (lambda: SLOTTED.weight, lambda v: setattr(SLOTTED, "weight", v)),
+    "sys.modules": (lambda: sys.modules[__name__].weight, lambda v: globals().update(weight=v)),
+    "weak reference": (lambda: REFERENCE().weight, lambda v: setattr(PLAIN, "weight", v)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_replaced_variable_is_seen(way):
+    get, put = WAYS[way]
+    put(tape.Variable(jnp.ones(())))
+
+    @tape.jit
+    def step(x):
+        weight = get()
+        loss = weight * x
+        loss.backward()
+        weight.value = weight.value - 0.1 * weight.grad.value
+        weight.grad = None
+        return loss
+
+    assert [step(1.0).item() for _ in range(3)] == pytest.approx([1.0, 0.9, 0.8])
+    put(tape.Variable(jnp.full((), 10.0)))
+    assert [step(1.0).item() for _ in range(2)] == pytest.approx([10.0, 9.9])
+    assert get().item() == pytest.approx(9.8)
+    assert step.cache_info().traces <= 3, step.explain()  # a value that was assigned may be of a weak type no more
+
+
+def test_a_queue_that_gets_a_variable_in_a_step_is_refused():
+    @tape.jit
+    def step(x):
+        BOX["queue"].append(x * 2)
+
+    BOX["queue"] = collections.deque()
+    with pytest.raises(tape.errors.LeakedTracerError, match="a deque that outlives it"):
+        step(tape.Variable(jnp.ones(())))
+    assert not BOX.pop("queue")
