@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tape.testing.examination import Examination
 
-__all__ = ["inexact"]
+__all__ = ["MOST", "inexact"]
 
 SAMPLES = 4  # points at a distance of rounding at which the rule is evaluated
 MARGIN = 10  # times the largest of their errors

@@ -11,7 +11,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.testing import convergence, judgement, native, second, transformed
-from tape.testing.accuracy import inexact
+from tape.testing.accuracy import MOST, inexact
 from tape.testing.analytic import Complexified, is_analytic
 from tape.testing.executables import Program
 from tape.testing.findings import Finding, Suspect
@@ -202,7 +202,10 @@ class Examination:
         r, g = details["expected"], details["got"]
         with np.errstate(invalid="ignore", divide="ignore"):
             share = np.nanmax(np.where(np.isfinite(r) & (r != 0), np.abs(g - r) / np.abs(r), 0), initial=0)
-        message = f"right but for a share of {share:.1g}: its formula loses digits to rounding in the function's dtype"
+        if share > MOST:
+            message = "right but for what is far beneath rounding of the gradient of all outputs: its formula rounds that to nothing"
+        else:
+            message = f"right but for a share of {share:.1g}: its formula loses digits to rounding in the function's dtype"
         self.findings.append(Finding(kind, argument, "inaccurate", message, **details))
 
     def imprecise(self, argument: int, b: int, got: np.ndarray) -> bool:
@@ -210,8 +213,16 @@ class Examination:
         if self.untraced or not self.explore:
             return False
         pair = self.probes.pairs[b]
+        if b in self.sparse and self._beneath(argument, b, got):
+            return True
         inputs = [*self.probes.points[pair.point], *self.probes.cotangents[pair.cotangent]]
         return inexact(self, self.rule, inputs, len(self.shapes) + argument, self.found["r"][argument][2 * b], got)
+
+    def _beneath(self, argument: int, b: int, got: np.ndarray) -> bool:
+        """Tell whether all that one output's gradient lacks is far beneath what rounding takes from the gradient of all outputs."""
+        with np.errstate(invalid="ignore"):
+            whole = np.abs(self.found["r"][argument][0]).max(initial=0)
+            return bool(np.all(np.abs(got - self.found["r"][argument][2 * b]) <= self.fine**2 * whole))
 
     def infinite(self) -> None:
         """Note that there is no value at the given point."""

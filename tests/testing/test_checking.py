@@ -404,6 +404,19 @@ def test_a_formula_that_loses_digits_is_inaccurate_and_not_wrong():
         check_gradients(ruled(scaled_erfc, rule(1.05)), x, order=1)
 
 
+def test_what_one_output_lacks_far_beneath_the_others_is_inaccurate():
+    def rule(more):  # of what is to be 4e-44 at -100, and is rounded to zero
+        return lambda r, ct: (ct * (1 - 1 / (1 + jnp.exp(jnp.minimum(r[0], 80)))) + jnp.where(r[0] < -50, ct * more, 0),)
+
+    with jax.enable_x64(True):
+        x = np.array([-100.0, 0, 100])
+        assert check_gradients(ruled(jax.nn.softplus, rule(0)), x, order=1).verdict == "inaccurate"
+        with pytest.raises(GradientMismatch):  # nothing is beside it
+            check_gradients(ruled(jax.nn.softplus, rule(0)), x[:1], order=1)
+        with pytest.raises(GradientMismatch):
+            check_gradients(ruled(jax.nn.softplus, rule(1e-30)), x, order=1)
+
+
 def test_what_single_precision_cannot_hold_is_no_error():
     def nearly(x):  # an approximation of the cosine that is right to 1e-9, and wavy
         return jnp.cos(x) + 1e-9 * jnp.sin(30 * x) / 30
