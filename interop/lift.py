@@ -17,7 +17,8 @@ from tape.ops.interning import intern
 from tape.ops.kernel import Op
 from tape.programs.program import look
 from tape.recording import boundary, record
-from tape.recording.segment import LOCAL, Handle
+from tape.recording.scope import LOCAL
+from tape.recording.segment import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -191,7 +192,7 @@ class _Applied:
         args, kwargs = jax.tree.unflatten(self.tree, filled)
         with boundary.refusing_captures(self.name):
             result = self.fun(*args, **kwargs)
-            self.reads.update((id(cell), (v, cell)) for v, cell in LOCAL.reads if not isinstance(cell[0], jaxapi.Tracer))
+            self.reads.update((id(cell), (v, cell)) for v, cell in LOCAL.scope.reads or () if not isinstance(cell[0], jaxapi.Tracer))
         for x in jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, Handle)):
             if isinstance(x, Handle) and x._place.kind.requires_grad:
                 raise LostGradientError(boundary.capture_message(self.name, x))

@@ -22,7 +22,8 @@ from tape.ops.linear import equations_in
 from tape.ops.pullback import differentiable
 from tape.programs.program import look
 from tape.recording import boundary, record
-from tape.recording.segment import LOCAL, Handle
+from tape.recording.scope import LOCAL, within
+from tape.recording.segment import Handle
 from tape.rules import registry
 from tape.sweeps.hidden import hides, refuses
 from tape.sweeps.sweep import Sweep, target_of
@@ -94,7 +95,9 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
 
         traced = jaxapi.in_trace()
         results: list[Any] | None = None
-        if not (traced and ((LOCAL.observer is not None and LOCAL.observer.sweeps) or _meets(registry.changed(), run, arguments))):
+        if not (
+            traced and ((LOCAL.scope.observer is not None and LOCAL.scope.observer.sweeps) or _meets(registry.changed(), run, arguments))
+        ):
             try:
                 inputs, outputs = run(arguments)
                 if not (traced and refuses(outputs)):
@@ -153,11 +156,8 @@ def _swept(run: Callable[..., Any], found: Any, arguments: Sequence[Any]) -> lis
     def derivative(primals: Any, tangents: Any) -> Any:
         found, *arrays = primals
         pushed, *given = tangents
-        glance, LOCAL.glance = LOCAL.glance, _Glance()
-        try:
+        with within(glance=_Glance()):
             inputs, outputs = run(arrays)
-        finally:
-            LOCAL.glance = glance
         moving = [i for i, t in enumerate(given) if not _is_zero(t)]
         smooth = [i for i, v in enumerate(outputs) if v._place.kind.requires_grad]
         if found is None:

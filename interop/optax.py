@@ -24,7 +24,8 @@ from interop.states import check_contents, contents, held, kept, owners, plain, 
 from tape.errors import SeedError, TapeTypeError, TapeValueError, unknown_keyword
 from tape.programs.program import look, run_pending
 from tape.recording import record
-from tape.recording.segment import LOCAL, Handle, extra_of, itself, set_mode
+from tape.recording.scope import LOCAL, within
+from tape.recording.segment import Handle, extra_of, itself
 from tape.recording.trie import CONSTANT
 from tape.sweeps.seeds import describe
 from tape.variables.conversion import as_array
@@ -250,8 +251,7 @@ class Optimizer:
         """
         check_contents(self._contents)
         gradients, present = self._gradients()
-        old = set_mode(CONSTANT)
-        try:
+        with within(mode=CONSTANT):
             try:
                 values, state = self._update(gradients, self._leaves, self._state, self._state_tree, extra, present)
             except TapeTypeError as e:
@@ -261,8 +261,6 @@ class Optimizer:
             segment = LOCAL.segment()
             if segment is not None:
                 run_pending(segment, "step")
-        finally:
-            set_mode(old)
         self._assign(values, state)
 
     def _gradients(self) -> tuple[list[Any], Any]:
@@ -312,7 +310,7 @@ class Optimizer:
         """Give the parameters and the Variables of the state their new values, once all of them are there; None stands for what stays."""
         made = [v for v in (*values, *state) if v is not None]
         cells = [v._cell for v in made]
-        known = LOCAL.captures is None and self._fitting is made[0]._place  # then nothing can differ from the last time
+        known = LOCAL.scope.captures is None and self._fitting is made[0]._place  # then nothing can differ from the last time
         if known and all(cell[0] is not None for cell in cells):
             changing = [v for v, new in zip((*self._leaves, *self._state), (*values, *state), strict=True) if new is not None]
             for variable, cell in zip(changing, cells, strict=True):
@@ -332,7 +330,7 @@ class Optimizer:
             for a, array in zip(self._state, after, strict=True):
                 if array is not None:
                     a.value = array
-            if LOCAL.captures is None and fits:
+            if LOCAL.scope.captures is None and fits:
                 self._fitting = made[0]._place
         else:  # the first step of some transformations changes a dtype
             if following == self._state_tree:

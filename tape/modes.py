@@ -13,7 +13,7 @@ import types
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from tape.errors import TapeRuntimeError, TapeTypeError
-from tape.recording.segment import LOCAL, close, set_mode
+from tape.recording.scope import LOCAL, close, set_scope
 from tape.recording.trie import CONSTANT, RECORD
 
 if TYPE_CHECKING:
@@ -245,13 +245,13 @@ class set_grad_enabled(Mode):  # noqa: N801 - a context manager, named as in PyT
         self._mode = RECORD if enabled else CONSTANT
 
     def _present(self) -> int:
-        return LOCAL.mode
+        return LOCAL.scope.mode
 
     def _enter(self) -> None:
-        set_mode(self._mode)
+        set_scope(LOCAL.scope.switched(self._mode))
 
     def _leave(self, old: int) -> None:
-        set_mode(old)
+        set_scope(LOCAL.scope.switched(old))
 
 
 class no_grad(set_grad_enabled):  # noqa: N801
@@ -310,16 +310,16 @@ class eager(Mode):  # noqa: N801
     """
 
     def _present(self) -> bool:
-        return LOCAL.eager
+        return LOCAL.scope.eager
 
     def _enter(self) -> None:
         segment = LOCAL.segment()
         if segment is not None:
             close(segment)  # it runs when somebody looks at it
-        LOCAL.eager = True
+        set_scope(LOCAL.scope._replace(eager=True))
 
     def _leave(self, old: bool) -> None:
         if old:
             self._enter()
         else:
-            LOCAL.eager = False
+            set_scope(LOCAL.scope._replace(eager=False))

@@ -22,7 +22,7 @@ import tape.numpy as tnp
 from tape.errors import ReleasedTapeError, TapeError, UnconnectedError
 from tape.programs.program import run_pending
 from tape.recording import trie
-from tape.recording.segment import LOCAL
+from tape.recording.scope import LOCAL
 from tape.sweeps import emission
 from tests.contracts.counting import BackwardError, failing
 

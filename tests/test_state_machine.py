@@ -23,6 +23,7 @@ from tape.errors import ExecutionError, ReleasedTapeError, TapeError
 from tape.programs import program
 from tape.recording import failures
 from tape.recording.record import handle
+from tape.recording.scope import LOCAL, set_scope
 from tape.sweeps import accumulation, emission
 
 SIZE = 3
@@ -395,7 +396,7 @@ PLANTED = {
     "one gradient of several is assigned": (accumulation, "_assign", half),
     "what failed has a value": (failures, "_hand_out", nothing_failed),
     "what did not fail has none": (failures, "_hand_out", all_failed),
-    "no_grad does nothing": (modes, "set_mode", lambda _: None),
+    "no_grad does nothing": (modes, "set_scope", lambda scope: set_scope(scope._replace(mode=LOCAL.scope.mode))),
 }
 
 

@@ -21,7 +21,8 @@ from tape.jaxapi import Tracer, trace
 from tape.recording import record
 from tape.recording.record import handle
 from tape.recording.scalars import is_scalar
-from tape.recording.segment import LOCAL, Cell, Extra, itself, no_segment
+from tape.recording.scope import parked
+from tape.recording.segment import Cell, Extra, itself
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -56,21 +57,17 @@ class Captures:
         self._stand_ins: dict[int, Cell] = {}  # id(captured cell) -> cell of the traced value
         self._standing: set[int] = set()  # ids of those
         self._hooks: list[tuple[dict[int, Any], Any]] = []  # registered in this trace and not called so far
-        self._old: Any = None
-        self._observer: Any = None
+        self._around: parked | None = None
 
     def __enter__(self) -> None:
-        self._old = (LOCAL.captures, LOCAL.eager, LOCAL.segment, LOCAL.lifting)
-        self._observer = LOCAL.observer
-        LOCAL.captures, LOCAL.eager, LOCAL.lifting = self, True, None
-        LOCAL.observer = None  # the callable is one op, and may be traced several times or not at all
-        LOCAL.segment = no_segment  # what is pending outside stays so
+        # No op hooks: the callable is one op, and may be traced several times or not at all.
+        self._around = parked(captures=self, eager=True, lifting=None, observer=None)
+        self._around.__enter__()
 
     def __exit__(self, kind: object, *_: object) -> None:
-        LOCAL.captures, LOCAL.eager, parked, LOCAL.lifting = self._old
-        LOCAL.observer = self._observer
-        segment = parked()
-        LOCAL.segment = parked if segment is not None and segment.pending else no_segment
+        around, self._around = self._around, None
+        assert around is not None
+        around.__exit__()
         leaked = None
         for v, origin, place, cell in self._before:
             if v._cell is not cell and isinstance(v._cell[0], Tracer) and not isinstance(cell[0], Tracer):
@@ -100,7 +97,7 @@ class Captures:
     @property
     def outer(self) -> Captures | None:
         """The trace around this one."""
-        return None if self._old is None else self._old[0]
+        return None if self._around is None else self._around.before.captures
 
     def writing(self, variable: Any) -> bool:  # noqa: ARG002 - one that takes changes as results looks at it
         """Note that a Variable is about to change; tell whether the change is a result of the trace."""

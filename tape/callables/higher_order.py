@@ -26,7 +26,8 @@ from tape.ops.interning import intern
 from tape.ops.pullback import differentiable
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.segment import LOCAL, Handle
+from tape.recording.scope import LOCAL
+from tape.recording.segment import Handle
 from tape.recording.trie import RECORD
 
 if TYPE_CHECKING:
@@ -173,8 +174,8 @@ def _constant(value: Any) -> Any:
         with jaxapi.ensure_compile_time_eval():
             value = jnp.array(value)
     made = record.constant(np.asarray(value) if isinstance(value, np.generic) else value)
-    if LOCAL.captures is not None and not isinstance(made._cell[0], _NUMBERS):
-        LOCAL.captures.adopt(made._cell)
+    if LOCAL.scope.captures is not None and not isinstance(made._cell[0], _NUMBERS):
+        LOCAL.scope.captures.adopt(made._cell)
     return made
 
 
@@ -237,7 +238,7 @@ def _handing_variables(fun: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of arrays that calls a function of Variables."""
 
     def handing(*args: Any, **kwargs: Any) -> Any:
-        captures = LOCAL.captures
+        captures = LOCAL.scope.captures
         with contextlib.nullcontext() if captures is None else captures.part():
             return _leave(fun(*_enter(args), **_enter(kwargs)))
 
@@ -254,10 +255,10 @@ def _enter(tree: Any) -> Any:
 
 def _entering(x: Any) -> Any:
     if isinstance(x, _ARRAYS):
-        requires_grad = LOCAL.mode == RECORD and differentiable(x)
-        if LOCAL.captures is None:
+        requires_grad = LOCAL.scope.mode == RECORD and differentiable(x)
+        if LOCAL.scope.captures is None:
             return record.leaf(x, requires_grad=requires_grad)
-        return LOCAL.captures.leaf(x, requires_grad=requires_grad)
+        return LOCAL.scope.captures.leaf(x, requires_grad=requires_grad)
     if callable(x) and not isinstance(x, (type, Handle)):
         return getattr(x, "of_variables", None) or calling(x)
     return x

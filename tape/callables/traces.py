@@ -16,7 +16,7 @@ from tape import jaxapi
 from tape.callables.objects import fields_of
 from tape.callables.snapshot import RefusedError, Snapshot
 from tape.configuration import configuration
-from tape.recording.segment import LOCAL
+from tape.recording.scope import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -53,12 +53,12 @@ class Call:
     """
 
     def __init__(self, head: tuple[Hashable, ...], tree: Any, values: Sequence[Any]) -> None:
-        self._head = (*head, tree, LOCAL.mode, configuration(), _mesh())
+        self._head = (*head, tree, LOCAL.scope.mode, configuration(), _mesh())
         self._tree = tree
         self._values = values
         self._key: Hashable = None
         self._snapshot: Snapshot | None = None
-        if LOCAL.captures is None and LOCAL.lifting is None and not jaxapi.in_trace():
+        if LOCAL.scope.captures is None and LOCAL.scope.lifting is None and not jaxapi.in_trace():
             self._key, self._snapshot = self._walk()
 
     def _walk(self) -> tuple[Hashable, Snapshot | None]:

@@ -20,7 +20,8 @@ from tape.functions.unrecorded import unrecorded
 from tape.programs.packing import Packed
 from tape.programs.program import look
 from tape.recording import boundary, record
-from tape.recording.segment import LOCAL, Handle, Segment, set_mode
+from tape.recording.scope import LOCAL, in_scope, within
+from tape.recording.segment import Handle, Segment
 from tape.recording.trie import RECORD, SWEEP
 from tape.sweeps import emission
 from tape.variables.methods import detach
@@ -147,7 +148,7 @@ class Context:
             x.variable(segment, self._cell(x.cell)) if x.__class__ is Kept else self._cell(x)[0] if x.__class__ is Packed else x
             for x in kept.leaves
         ]
-        if LOCAL.mode == RECORD and segment is not None:
+        if LOCAL.scope.mode == RECORD and segment is not None:
             for i, x in enumerate(leaves):
                 if isinstance(x, Handle) and x._place.kind.unrecorded:
                     leaves[i] = detach(x) if self._linear else unrecorded(x, self._intermediate(name + kept.path(i)))
@@ -238,13 +239,9 @@ class Context:
 
     def _once(self, backward: Callable[..., Any], gradients: Sequence[Any]) -> Any:
         """Call a backward that is not to be differentiated."""
-        mode = LOCAL.mode
-        if mode == RECORD:
-            set_mode(SWEEP)
-        try:
+        mode = LOCAL.scope.mode
+        with within(mode=SWEEP if mode == RECORD else mode):
             returned = backward(self, *gradients)
-        finally:
-            set_mode(mode)
         name = f"{self._function.__name__}.backward"
         reason = (
             f"{name} is once_differentiable, so a second derivative through it would be lost; compute it by means of tape.numpy and take the "
@@ -260,7 +257,7 @@ class Context:
             if not (kind.requires_grad or kind.unrecorded or self._traced):
                 return x  # a constant
             # What JAX traces, it may differentiate, whatever the mode of the sweep.
-            return unrecorded(x, reason) if mode == RECORD or LOCAL.captures is not None or boundary.is_traced(x) else x
+            return unrecorded(x, reason) if mode == RECORD or LOCAL.scope.captures is not None or boundary.is_traced(x) else x
 
         return jax.tree.map(mark, returned, is_leaf=is_variable)
 
@@ -288,20 +285,18 @@ _SLOTS = frozenset(Context.__slots__)
 
 def _called(context: Context, segment: Segment, call: Callable[..., Any], *args: Any) -> Any:
     """Return ``call(*args)``, which calls the user's Python for a sweep of ``segment``."""
-    before = LOCAL.glance, LOCAL.linear, context._segment, context._linear, context._opened
+    before = context._segment, context._linear, context._opened
+    scope = LOCAL.scope
     try:
         try:
-            LOCAL.glance, context._segment = context, segment
-            context._linear, LOCAL.linear = LOCAL.linear, False
-            if context._opened is None:
-                context._opened = {}
-            return call(*args)
+            context._segment, context._linear, context._opened = segment, scope.linear, {} if context._opened is None else context._opened
+            return in_scope(scope._replace(glance=context, linear=False), call, *args)
         finally:
-            LOCAL.glance, LOCAL.linear, context._segment, context._linear, context._opened = before
+            context._segment, context._linear, context._opened = before
             if context.__dict__:  # a Variable of the sweep that was put there would keep this segment by way of its own
                 context._freeze_attributes(segment, {})
     finally:  # Ctrl-C may have interrupted the lines above
-        LOCAL.glance, LOCAL.linear, context._segment, context._linear, context._opened = before
+        context._segment, context._linear, context._opened = before
 
 
 class _Pushed:
@@ -340,7 +335,7 @@ def _swept_rows(swept: Any, context: Context, segment: Segment, own: Segment, co
     def all_rows() -> Sequence[Any]:
         before = dict(context.__dict__), dict(context._free)
         held = context._held()
-        marks = LOCAL.mode == RECORD and any(v._place.kind.unrecorded for v in held)  # the entry of all rows would lose why
+        marks = LOCAL.scope.mode == RECORD and any(v._place.kind.unrecorded for v in held)  # the entry of all rows would lose why
         found = None if marks else batched(f"{context._function.__name__}.backward", sweep, held, cotangents, context)
         if found is not None and all(map(_same, before, (context.__dict__, context._free))):
             return found
@@ -349,7 +344,7 @@ def _swept_rows(swept: Any, context: Context, segment: Segment, own: Segment, co
         context._free = before[1]
         return emission.rows(batch, cotangents, sweep)
 
-    if LOCAL.linear:
+    if LOCAL.scope.linear:
         return emission.rows(batch, cotangents, sweep)
     rows: Sequence[Any] = _called(context, own, all_rows)
     return rows
@@ -361,7 +356,7 @@ def _same(before: dict[str, Any], after: dict[str, Any]) -> bool:
 
 def _constant(variable: Any) -> Any:
     """Return a constant of the same value, by which a JAX transformation that is running may still differentiate."""
-    captures = LOCAL.captures
+    captures = LOCAL.scope.captures
     if captures is not None:
         return captures.leaf(look(variable), requires_grad=False)
     return record.leaf(look(variable)) if boundary.is_traced(variable) else detach(variable)

@@ -6,7 +6,6 @@ that both directions are the user's.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -19,15 +18,14 @@ from tape.functions.linear_map import linear_map
 from tape.functions.mapped import mapped
 from tape.functions.returned import outputs_of
 from tape.functions.tracking import Arguments, is_variable, refilled
-from tape.modes import enable_grad
 from tape.ops.pullback import differentiable
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.segment import LOCAL, no_segment
-from tape.recording.trie import CONSTANT
+from tape.recording.scope import LOCAL, parked
+from tape.recording.trie import CONSTANT, RECORD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["as_jax_function"]
 
@@ -47,7 +45,7 @@ def as_jax_function(function: Any, arguments: Arguments, context: Context, outpu
     arrays = [look(v) for v in arguments.inputs]
     values = (_forward_mode if function.jvp is not None else _reverse_mode)(call)(*arrays)
     marked = {id(v._cell) for v in context._constants}
-    if LOCAL.mode == CONSTANT:
+    if LOCAL.scope.mode == CONSTANT:
         values = [jax.lax.stop_gradient(x) for x in values]
     elif marked:
         values = [jax.lax.stop_gradient(x) if id(v._cell) in marked else x for x, v in zip(values, outputs, strict=True)]
@@ -221,22 +219,12 @@ def _pull(context: Context, cotangents: Sequence[Any]) -> list[Any]:
         return [None if g is None else look(g) for g in context._pull(seeds)]
 
 
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
+def _alone() -> parked:
     """While the user's Python runs for JAX, which differentiates what it computes: the Variables in it are constants to the tape.
 
     That may be at any moment, also while an entry is being recorded: what is pending outside stays as it is.
     """
-    glance, LOCAL.glance = LOCAL.glance, None
-    forward, LOCAL.forward = LOCAL.forward, None
-    parked, LOCAL.segment = LOCAL.segment, no_segment
-    try:
-        with enable_grad():
-            yield
-    finally:
-        LOCAL.glance, LOCAL.forward = glance, forward
-        segment = parked()
-        LOCAL.segment = parked if segment is not None and segment.pending else no_segment
+    return parked(mode=RECORD, glance=None, forward=None)
 
 
 def _is_zero(x: Any) -> bool:

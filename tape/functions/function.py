@@ -21,7 +21,7 @@ from tape.functions.reads import Reads
 from tape.functions.returned import outputs_of
 from tape.functions.tracking import Arguments
 from tape.recording import boundary
-from tape.recording.segment import LOCAL, in_mode, set_mode, watched
+from tape.recording.scope import LOCAL, in_mode, in_scope, watched
 from tape.recording.trie import RECORD, SWEEP
 from tape.variables.methods import detach
 
@@ -121,52 +121,44 @@ class Function:
             check_class(cls, Function)
         arguments = Arguments(args, kwargs)
         kinds = [v._place.kind for v in arguments.inputs]
-        needs = tuple([k.requires_grad for k in kinds]) if LOCAL.mode == RECORD else (False,) * len(kinds)
+        needs = tuple([k.requires_grad for k in kinds]) if LOCAL.scope.mode == RECORD else (False,) * len(kinds)
         ctx = Context(cls, needs, tuple([k.aval for k in kinds]), arguments.parts)
         if True not in needs:
             return cls._call(ctx, arguments)
         check_defined(cls, Function, "backward")
         if watched():
-            return LOCAL.observer.around(cls.__name__, None, tuple(arguments.inputs), cls._call, ctx, arguments)
+            return LOCAL.scope.observer.around(cls.__name__, None, tuple(arguments.inputs), cls._call, ctx, arguments)
         return cls._call(ctx, arguments)
 
     @classmethod
     def _call(cls, ctx: Context, arguments: Arguments) -> Any:
         """Run the forward, and record its outputs where gradients are wanted."""
-        mode, glance, outer = LOCAL.mode, LOCAL.glance, LOCAL.forward
-        try:
-            outputs, tree = cls._outputs(ctx, arguments)
-        finally:
-            LOCAL.glance, LOCAL.forward = glance, outer  # if Ctrl-C interrupted the lines that restore them
-            if LOCAL.mode != mode:
-                set_mode(mode)
+        scope = LOCAL.scope
+        mode = scope.mode
+        if mode == RECORD:
+            reads = Reads()
+            outputs, tree = in_scope(scope._replace(mode=SWEEP, glance=ctx, forward=reads), cls._outputs, ctx, arguments, reads)
+        else:
+            outputs, tree = in_scope(scope._replace(glance=ctx), cls._outputs, ctx, arguments, None)
         made = outputs
         inputs = arguments.inputs
-        if LOCAL.captures is not None or any(boundary.is_traced(v) for v in inputs):
+        if LOCAL.scope.captures is not None or any(boundary.is_traced(v) for v in inputs):
             made = in_mode(mode, as_jax_function, cls, arguments, ctx, outputs, tree)  # op hooks have seen the forward
         if True in ctx.needs_input_grad:
             made = _recorded(cls, ctx, inputs, outputs, made)
         return made[0] if tree is None else jax.tree.unflatten(tree, made)
 
     @classmethod
-    def _outputs(cls, ctx: Context, arguments: Arguments) -> tuple[list[Any], Any]:
-        """Run the forward without recording; return its outputs as Variables, and their tree (None for one Variable)."""
-        mode, glance, outer = LOCAL.mode, LOCAL.glance, LOCAL.forward
+    def _outputs(cls, ctx: Context, arguments: Arguments, reads: Reads | None) -> tuple[list[Any], Any]:
+        """Run the forward; return its outputs as Variables, and their tree (None for one Variable)."""
         try:
-            LOCAL.glance = ctx
-            if mode == RECORD:
-                LOCAL.forward = reads = Reads()
-                set_mode(SWEEP)
             result = cls.forward(ctx, *arguments.args, **arguments.kwargs)
             outputs, tree = outputs_of(cls, result)
-            if mode == RECORD:
+            if reads is not None:
                 reads.check(cls, arguments.inputs, outputs, {id(v._cell) for v in ctx._constants} if ctx._constants else ())
         except TypeError as error:
             check_call(cls, error, arguments.args, arguments.kwargs)
             raise
-        finally:
-            LOCAL.glance, LOCAL.forward = glance, outer
-            set_mode(mode)
         return outputs, tree
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from tape.errors import LostGradientError, TapeError
 from tape.ops.pullback import differentiable
-from tape.recording.segment import LOCAL, LeafNode, Segment
+from tape.recording.scope import LOCAL
+from tape.recording.segment import LeafNode, Segment
 from tape.rules import registry
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Reads:
     __slots__ = ("_entered", "_made", "_origins", "_serial", "_starts")
 
     def __init__(self) -> None:
-        outer = LOCAL.forward
+        outer = LOCAL.scope.forward
         self._made: dict[int, Cell] = {} if outer is None else outer._made  # leaves, by the id of their cell
         self._origins: dict[int, tuple[Cell, Segment, int]] = {} if outer is None else outer._origins  # results that enter other segments
         self._entered: dict[tuple[Segment, int], Cell] = (
@@ -39,8 +40,8 @@ class Reads:
         )  # what enters a segment forgets when it has run
         segment = LOCAL.segment()
         self._starts = [] if segment is None else [(segment, segment.state.n_slots, segment.entered)]
-        if LOCAL.staged:
-            self._starts += [(s, s.state.n_slots, s.entered) for ref in LOCAL.staged if (s := ref()) is not None]
+        if LOCAL.scope.staged:
+            self._starts += [(s, s.state.n_slots, s.entered) for ref in LOCAL.scope.staged if (s := ref()) is not None]
         self._serial = next(Segment.serials)
 
     def leaf(self, cell: Cell) -> None:
@@ -139,7 +140,7 @@ class Reads:
 
 def _cells(inputs: Sequence[Handle]) -> set[int]:
     """Return the ids of the cells of the inputs, also as the callable of the tape that is being traced knows them."""
-    captures = LOCAL.captures
+    captures = LOCAL.scope.captures
     found = {id(v._cell) for v in inputs}
     return found if captures is None else found | {id(captures.inside(v)._cell) for v in inputs}
 

@@ -16,7 +16,7 @@ from tape.ops.interning import intern
 from tape.ops.pullback import differentiable
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.segment import LOCAL
+from tape.recording.scope import LOCAL
 from tape.recording.trie import RECORD
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ def batched(
     flows: list[bool] = []
 
     def row(*arrays: Any) -> list[Any]:
-        captures = LOCAL.captures
+        captures = LOCAL.scope.captures
         with captures.part():
             given = iter(arrays)
-            recorded = LOCAL.mode == RECORD
+            recorded = LOCAL.scope.mode == RECORD
             cts = [
                 None if ct is None else captures.leaf(x := next(given), requires_grad=recorded and differentiable(x)) for ct in cotangents
             ]

@@ -23,7 +23,8 @@ from tape.programs.program import look
 from tape.recording import record
 from tape.recording.record import record_mixed, record_number, record_one, record_two
 from tape.recording.scalars import NUMBERS, SMALL
-from tape.recording.segment import LOCAL, Handle
+from tape.recording.scope import LOCAL
+from tape.recording.segment import Handle
 from tape.recording.template import ARRAY, NUMBER, Baked, Fixed, Node, Static, Structured, fill, fix, unfix
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def call(
             return unfix(result)
         kinds = tuple([v._place.kind for v in splitter.variables])
         if closes_over_inputs(op, kinds):
-            if without is None and not (LOCAL.mode and any(k.requires_grad or k.unrecorded for k in kinds)):
+            if without is None and not (LOCAL.scope.mode and any(k.requires_grad or k.unrecorded for k in kinds)):
                 without = result
             continue
         if key is not None and bake is None and learn is not None:
@@ -256,7 +257,7 @@ def on_values(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs:
         if isinstance(leaf, jaxapi.Tracer) or (isinstance(leaf, Handle) and isinstance(look(leaf), jaxapi.Tracer)):
             msg = f"{name}: needs the value of an argument, which is not known inside a JAX transformation; give static sizes, or call it outside"
             raise ConcretizationError(msg) from error
-        if isinstance(leaf, Handle) and (leaf._place.kind.requires_grad or leaf._place.kind.unrecorded) and LOCAL.mode:
+        if isinstance(leaf, Handle) and (leaf._place.kind.requires_grad or leaf._place.kind.unrecorded) and LOCAL.scope.mode:
             requiring = leaf._place.kind
     values, options = jax.tree.map(_value, (args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
     with jaxapi.ensure_compile_time_eval():

@@ -14,7 +14,8 @@ from tape.errors import TapeValueError
 from tape.mirrored.mirror import call, mirrored, on_values, variable
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.segment import LOCAL, Handle
+from tape.recording.scope import LOCAL
+from tape.recording.segment import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +100,9 @@ def _first_positions(values: Any, wanted: Any) -> Any:
 
 
 def _requires_grad(values: Any) -> bool:
-    return bool(LOCAL.mode) and any(isinstance(v, Handle) and (v._place.kind.requires_grad or v._place.kind.unrecorded) for v in values)
+    return bool(LOCAL.scope.mode) and any(
+        isinstance(v, Handle) and (v._place.kind.requires_grad or v._place.kind.unrecorded) for v in values
+    )
 
 
 def _detached(value: Any) -> Any:

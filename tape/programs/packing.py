@@ -20,7 +20,8 @@ from tape.programs.program import look, run_pending
 from tape.programs.retention import UNREAD, inherit, leaf_slots
 from tape.recording import record
 from tape.recording.failures import naming
-from tape.recording.segment import LOCAL, Cell, Handle, LeafNode, Segment, in_mode, no_segment
+from tape.recording.scope import LOCAL, parked
+from tape.recording.segment import Cell, Handle, LeafNode, Segment
 from tape.recording.trie import CONSTANT
 
 if TYPE_CHECKING:
@@ -62,19 +63,11 @@ class Packing:
 
     def call(self, concrete: bool, function: Callable[[Any], Any], given: Any) -> Any:
         """Call one of the hooks, apart from what is being recorded; return a Variable's value, run, and anything else as it is."""
-        parked = LOCAL.segment, LOCAL.staged, LOCAL.packing, LOCAL.lifting, LOCAL.captures, LOCAL.unseen
-        LOCAL.segment, LOCAL.staged, LOCAL.packing, LOCAL.lifting, LOCAL.unseen = no_segment, [], None, None, True
-        if concrete:
-            LOCAL.captures = None
-        try:
-            with self._place(concrete):
-                made = in_mode(CONSTANT, function, given)
-                run_segments(recording())  # nothing that pack returned waits for the value that it was given
-                return made
-        finally:
-            segment, LOCAL.staged, LOCAL.packing, LOCAL.lifting, LOCAL.captures, LOCAL.unseen = parked
-            found = segment()
-            LOCAL.segment = segment if found is not None and found.pending else no_segment
+        captures = None if concrete else LOCAL.scope.captures
+        with parked(mode=CONSTANT, unseen=True, staged=[], packing=None, lifting=None, captures=captures), self._place(concrete):
+            made = function(given)
+            run_segments(recording())  # nothing that pack returned waits for the value that it was given
+            return made
 
     @contextlib.contextmanager
     def _place(self, concrete: bool) -> Iterator[None]:
@@ -160,8 +153,8 @@ class Packed:
         self._concrete = not isinstance(value, jaxapi.Tracer)
         self._source = weakref.ref(value)
         given = record.leaf(value)
-        if LOCAL.captures is not None and not self._concrete:
-            LOCAL.captures.adopt(given._cell)
+        if LOCAL.scope.captures is not None and not self._concrete:
+            LOCAL.scope.captures.adopt(given._cell)
         self._content = packing.call(self._concrete, packing.pack, given)
 
     def holds(self, packing: Packing, value: Any) -> bool:
@@ -189,8 +182,8 @@ class Packed:
             msg = f"saved_value_hooks: unpack made dtype {found.dtype} {what}; have pack keep the dtype, and .astype(dtype) in unpack"
             raise TapeTypeError(msg)
         cell = [found]
-        if LOCAL.captures is not None:
-            LOCAL.captures.adopt(cell)
+        if LOCAL.scope.captures is not None:
+            LOCAL.scope.captures.adopt(cell)
         return cell
 
     def arrays(self) -> list[Any]:
@@ -212,7 +205,7 @@ def _array(value: Any) -> Any:
 
 def recording() -> list[Segment]:
     """Return the segments in which this thread records now."""
-    return [segment for ref in (LOCAL.segment, *LOCAL.staged) if (segment := ref()) is not None]
+    return [segment for ref in (LOCAL.segment, *LOCAL.scope.staged) if (segment := ref()) is not None]
 
 
 def run_segments(segments: Iterable[Segment]) -> None:

@@ -17,7 +17,8 @@ from tape.programs.interpretation import needed_entries
 from tape.programs.retention import ONLY_SEGMENT, forget, note, residuals, trim_one
 from tape.recording import boundary
 from tape.recording.failures import check_slots, salvage
-from tape.recording.segment import LOCAL, Handle, close
+from tape.recording.scope import LOCAL, close
+from tape.recording.segment import Handle
 from tape.recording.trie import Clock
 from tape.statistics import STATS
 
@@ -56,10 +57,10 @@ class Program(execution.Execution):
 
 def look(variable: Handle) -> Any:
     """Return the variable's array, running what is pending if it must."""
-    if LOCAL.lifting is not None:
+    if LOCAL.scope.lifting is not None:
         boundary.captured(variable)
-    if LOCAL.captures is not None:
-        variable = LOCAL.captures.inside(variable)
+    if LOCAL.scope.captures is not None:
+        variable = LOCAL.scope.captures.inside(variable)
     value = variable._cell[0]
     if value is None:
         segment = boundary.awaited(variable._cell, variable._segment, variable._place)

@@ -9,7 +9,7 @@ from tape.errors import TapeTypeError
 from tape.modes import Mode
 from tape.programs.packing import Packing, recording, run_segments
 from tape.programs.program import look
-from tape.recording.segment import LOCAL, no_segment
+from tape.recording.scope import LOCAL, no_segment, set_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,15 +27,15 @@ class _Context(Mode):
         self._unpack = unpack
 
     def _present(self) -> Packing | None:
-        found: Packing | None = LOCAL.packing
+        found: Packing | None = LOCAL.scope.packing
         return found
 
     def _enter(self) -> None:
         self._leave(Packing(self._pack, self._unpack))
 
     def _leave(self, old: Packing | None) -> None:
-        LOCAL.packing = old
-        LOCAL.segment, LOCAL.staged = no_segment, []  # what is pending there runs when somebody looks at it
+        LOCAL.segment = no_segment  # what is pending there runs when somebody looks at it
+        set_scope(LOCAL.scope._replace(packing=old, staged=[]))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         segments = recording()

@@ -20,7 +20,8 @@ from tape.programs.interpretation import needed_entries
 from tape.recording import boundary, record
 from tape.recording.immediate import record_at_once
 from tape.recording.scalars import is_scalar
-from tape.recording.segment import LOCAL, Cell, Handle, Segment, SegmentClosedError, still_open
+from tape.recording.scope import LOCAL
+from tape.recording.segment import Cell, Handle, Segment, SegmentClosedError, still_open
 from tape.recording.trie import CONSTANT
 from tape.statistics import STATS
 
@@ -34,23 +35,22 @@ __all__ = ["current", "place_in", "record_staged", "recording", "run", "run_agai
 
 def current() -> Segment | None:
     """Return the pending segment of the JAX transformation that is running; None where ops on its values run at once."""
-    local = LOCAL
-    if local.eager or local.captures is not None or local.lifting is not None or not jaxapi.in_trace():
+    scope = LOCAL.scope
+    if scope.eager or scope.captures is not None or scope.lifting is not None or not jaxapi.in_trace():
         return None
     trace = jaxapi.current_trace()
-    waiting = local.staged
+    waiting = scope.staged
     for ref in reversed(waiting):
         segment: Segment | None = ref()
         if segment is not None and segment.trace is trace and segment.pending:
             if not still_open(segment):
                 break  # it runs when somebody looks at it
-            if segment.state.mode != local.mode:
-                segment.state = segment.state.switched(local.mode)
+            if segment.state.mode != scope.mode:
+                segment.state = segment.state.switched(scope.mode)
             return segment
-    made = Segment(local.mode)
+    made = Segment(scope.mode)
     made.trace = trace
-    local.staged = [ref for ref in waiting if (s := ref()) is not None and s.pending]
-    local.staged.append(weakref.ref(made))
+    waiting[:] = [*[ref for ref in waiting if (s := ref()) is not None and s.pending], weakref.ref(made)]
     return made
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -10,12 +9,11 @@ import jax
 from tape import jaxapi
 from tape.errors import LeakedTracerError, LostGradientError
 from tape.ops.pullback import differentiable
-from tape.recording.segment import LOCAL, Handle
+from tape.recording.scope import LOCAL, within
+from tape.recording.segment import Handle
 from tape.recording.trie import RECORD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tape.ops.kinds import Place
     from tape.recording.segment import Segment
 
@@ -45,27 +43,14 @@ CUT = (
 )
 
 
-@contextlib.contextmanager
-def refusing_captures(name: str) -> Iterator[None]:
+def refusing_captures(name: str) -> within:
     """While a raw JAX function is traced: a Variable that requires grad and is none of its arguments would lose its gradient."""
-    old, LOCAL.lifting = LOCAL.lifting, name
-    LOCAL.reads = []
-    captures, LOCAL.captures = LOCAL.captures, None
-    try:
-        yield
-    finally:
-        LOCAL.lifting = old
-        LOCAL.captures = captures
+    return within(lifting=name, reads=[], captures=None)
 
 
-@contextlib.contextmanager
-def allowing_captures() -> Iterator[None]:
+def allowing_captures() -> within:
     """While a function of the tape runs inside a raw JAX function: Variables are looked at as usual."""
-    old, LOCAL.lifting = LOCAL.lifting, None
-    try:
-        yield
-    finally:
-        LOCAL.lifting = old
+    return within(lifting=None)
 
 
 def capture_message(name: str, variable: Handle) -> str:
@@ -88,23 +73,25 @@ def captured(variable: Handle, *, flows: bool = True) -> None:
     """
     kind = variable._place.kind
     if flows and (kind.requires_grad or (kind.unrecorded and not is_traced(variable))):
-        raise LostGradientError(capture_message(str(LOCAL.lifting), variable))
-    LOCAL.reads.append((variable, variable._cell))
+        raise LostGradientError(capture_message(str(LOCAL.scope.lifting), variable))
+    reads = LOCAL.scope.reads
+    assert reads is not None, "opened with its name"
+    reads.append((variable, variable._cell))
 
 
 def writing(variable: Handle) -> bool:
     """Tell the running traces that a Variable is about to change, and return whether the innermost takes that as a result."""
-    captures = LOCAL.captures
+    captures = LOCAL.scope.captures
     while captures is not None:
         if captures.writing(variable):
-            return captures is LOCAL.captures
+            return captures is LOCAL.scope.captures
         captures = captures.outer
     return False
 
 
 def reading_grad(variable: Handle) -> None:
     """Tell the running traces that a Variable's ``.grad`` is looked at, be it None or not."""
-    captures = LOCAL.captures
+    captures = LOCAL.scope.captures
     while captures is not None:
         captures.reading_grad(variable)
         captures = captures.outer
@@ -112,10 +99,10 @@ def reading_grad(variable: Handle) -> None:
 
 def made(leaf: Handle) -> None:
     """Tell the forward of a ``tape.Function`` that is running, and the callable that is being traced, of a leaf that is made in it."""
-    if LOCAL.forward is not None:
-        LOCAL.forward.leaf(leaf._cell)
-    if LOCAL.captures is not None and isinstance(leaf._cell[0], jaxapi.Tracer):
-        LOCAL.captures.adopt(leaf._cell)
+    if LOCAL.scope.forward is not None:
+        LOCAL.scope.forward.leaf(leaf._cell)
+    if LOCAL.scope.captures is not None and isinstance(leaf._cell[0], jaxapi.Tracer):
+        LOCAL.scope.captures.adopt(leaf._cell)
 
 
 def taking(variable: Handle) -> None:
@@ -123,17 +110,17 @@ def taking(variable: Handle) -> None:
 
     While the Python of a ``tape.Function`` runs, what it brings back as an array may depend on that value, without being recorded.
     """
-    glance = LOCAL.glance
+    glance = LOCAL.scope.glance
     if glance is not None and (variable._place.kind.requires_grad or variable._place.kind.unrecorded):
         glance._looked = True
 
 
 def brought(value: Any) -> bool | str:
     """Return why an array that is brought onto the tape has no derivative there; False where it is a constant."""
-    glance = LOCAL.glance
+    glance = LOCAL.scope.glance
     if glance is None or not glance._looked or not differentiable(value):
         return False
-    return glance._reason if LOCAL.mode == RECORD else True  # otherwise nothing around it is recorded either
+    return glance._reason if LOCAL.scope.mode == RECORD else True  # otherwise nothing around it is recorded either
 
 
 _GONE: dict[int, tuple[Any, str]] = {}  # by id of the cell: the cell (so that its id stays its own), and what to say
@@ -188,7 +175,7 @@ def is_traced(variable: Handle) -> bool:
 
 def check_no_leak(function: str, variable: Handle, value: Any) -> None:
     """Refuse to store a tracer (or what will be one) in a Variable from outside the running JAX transformation."""
-    if LOCAL.captures is not None and writing(variable):
+    if LOCAL.scope.captures is not None and writing(variable):
         return
     found = is_traced(value) if isinstance(value, Handle) else isinstance(value, jaxapi.Tracer)
     if not found or is_traced(variable):

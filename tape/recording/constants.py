@@ -11,7 +11,8 @@ from tape import errors, jaxapi
 from tape.ops.kinds import GivenPlace, Place, kind_of
 from tape.recording import boundary
 from tape.recording.scalars import scalar_kind
-from tape.recording.segment import LOCAL, Handle
+from tape.recording.scope import LOCAL
+from tape.recording.segment import Handle
 
 if TYPE_CHECKING:
     from tape.recording.segment import Cell, Segment
@@ -59,7 +60,7 @@ def constant(value: Any) -> Any:
                     value = jax.numpy.asarray(value)
         except (TypeError, ValueError) as e:
             raise errors.TapeTypeError(no_array(value, e)) from e
-    return leaf(value) if LOCAL.glance is None else leaf(value, unrecorded=boundary.brought(value))
+    return leaf(value) if LOCAL.scope.glance is None else leaf(value, unrecorded=boundary.brought(value))
 
 
 def no_array(value: Any, error: Exception) -> str:

@@ -11,7 +11,8 @@ from tape.ops.kinds import MadePlace
 from tape.recording import boundary
 from tape.recording.failures import failed_entry
 from tape.recording.record import first_meeting, handle, place_in
-from tape.recording.segment import LOCAL, Handle, Segment, made_at
+from tape.recording.scope import LOCAL
+from tape.recording.segment import Handle, Segment, made_at
 from tape.recording.trie import CONSTANT, user_line
 
 if TYPE_CHECKING:
@@ -22,15 +23,15 @@ __all__ = ["record_at_once"]
 
 def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     """Record one entry as a segment of its own and run it now: eager mode, and inputs that are JAX tracers."""
-    segment = Segment(LOCAL.mode)
+    segment = Segment(LOCAL.scope.mode)
     slots = []
-    captures = LOCAL.captures
+    captures = LOCAL.scope.captures
     for v in inputs:
-        if LOCAL.lifting is not None:
+        if LOCAL.scope.lifting is not None:
             boundary.captured(v)
         inner = v if captures is None else captures.inside(v)
-        if inner is not v and LOCAL.forward is not None:
-            LOCAL.forward.stands(v._cell, inner._cell)
+        if inner is not v and LOCAL.scope.forward is not None:
+            LOCAL.scope.forward.stands(v._cell, inner._cell)
         slots.append(place_in(segment, inner))
     key = (op, *slots)
     child = segment.state.next.get(key)
@@ -43,7 +44,7 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     assert kernel is not None
     if captures is not None or any(isinstance(x, jaxapi.Tracer) for x in operands):
         results = kernel.inline(*operands)
-        if LOCAL.mode == CONSTANT:  # no_grad: nor may the JAX transformation that traces us differentiate it
+        if LOCAL.scope.mode == CONSTANT:  # no_grad: nor may the JAX transformation that traces us differentiate it
             results = [jax.lax.stop_gradient(r) for r in results]
     else:
         with jaxapi.ensure_compile_time_eval():
@@ -57,8 +58,8 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
         cell = [value]
         if captures is not None:
             captures.adopt(cell)
-        if LOCAL.forward is not None:
-            LOCAL.forward.result(cell, segment, place.slot)
+        if LOCAL.scope.forward is not None:
+            LOCAL.scope.forward.result(cell, segment, place.slot)
         if differentiable:
             segment.saved[place.slot] = cell
         elif place.kind.unrecorded:  # so short a structure is met everywhere, and the segment is not held

@@ -10,7 +10,8 @@ from __future__ import annotations
 from tape.configuration import CHANGES
 from tape.ops.kernel import Op
 from tape.recording.record import run_if_long
-from tape.recording.segment import LOCAL, Handle, node_of
+from tape.recording.scope import LOCAL
+from tape.recording.segment import Handle, node_of
 
 __all__ = ["made_leaf"]
 

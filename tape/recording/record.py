@@ -19,20 +19,18 @@ from tape.recording import boundary, constants
 from tape.recording.constants import constant, handle, leaf, no_array, scalar
 from tape.recording.failures import check_slots
 from tape.recording.scalars import SMALL
+from tape.recording.scope import LOCAL, close, watched
 from tape.recording.segment import (
-    LOCAL,
     Cell,
     Handle,
     Segment,
     SegmentClosedError,
     TracerMetError,
-    close,
     end_of,
     inherit_doubts,
     made_at,
     node_of,
     still_open,
-    watched,
 )
 from tape.recording.trie import State
 
@@ -88,12 +86,12 @@ def current() -> Segment:
     segment = local.segment()
     if segment is not None:
         if still_open(segment):
-            if segment.state.mode != local.mode:
-                segment.state = segment.state.switched(local.mode)
+            if segment.state.mode != local.scope.mode:
+                segment.state = segment.state.switched(local.scope.mode)
             return segment
         close(segment)  # where it is pending, it runs when somebody looks at it
-    segment = Segment(local.mode)
-    if not local.eager:
+    segment = Segment(local.scope.mode)
+    if not local.scope.eager:
         local.segment = weakref.ref(segment)
     return segment
 
@@ -144,8 +142,8 @@ def _enter(segment: Segment, variable: Handle) -> int:
     if child is None:
         child = state.leaf(kind)
     slot: int = child.slots[0]
-    if (kind.requires_grad or kind.unrecorded) and LOCAL.forward is not None:
-        LOCAL.forward.enters(segment, slot, cell, origin, place.slot)
+    if (kind.requires_grad or kind.unrecorded) and LOCAL.scope.forward is not None:
+        LOCAL.scope.forward.enters(segment, slot, cell, origin, place.slot)
     if kind.requires_grad:
         if origin is not None:
             end = end_of(origin, place.slot)
@@ -184,10 +182,10 @@ def record(op: Any, inputs: Sequence[Handle]) -> Any:
     segment = LOCAL.segment()
     if segment is None or segment.epoch is not CHANGES.epoch:
         if watched():
-            return LOCAL.observer.record(op, inputs)
-        if LOCAL.eager:
+            return LOCAL.scope.observer.record(op, inputs)
+        if LOCAL.scope.eager:
             return _record_at_once(op, inputs)
-        if LOCAL.staged and any(v._segment is not None and v._segment.trace is not None for v in inputs):
+        if LOCAL.scope.staged and any(v._segment is not None and v._segment.trace is not None for v in inputs):
             return _record_staged(op, inputs)
         segment = current()
     key: list[Any] = [op]
@@ -350,7 +348,7 @@ def record_mixed(op: Op, inputs: Sequence[Any]) -> Any:
 
 def run_if_long(segment: Segment) -> None:
     """Run a segment that has reached its limit, unless a sweep is being written (its cotangents under way would all be results)."""
-    if not LOCAL.writing:
+    if not LOCAL.scope.writing:
         _run_pending(segment, "length")
 
 

@@ -15,7 +15,8 @@ from tape.configuration import CHANGES, Configuration, configuration, on_change
 from tape.locks import holding
 from tape.ops.kinds import LeafPlace, MadePlace, Place
 from tape.recording.scalars import KINDS
-from tape.recording.trie import CONSTANT, RECORD, State, root
+from tape.recording.scope import LOCAL
+from tape.recording.trie import CONSTANT, State, root
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from tape.ops.kinds import Kind
 
 __all__ = [
-    "LOCAL",
     "SIGN",
     "Cell",
     "Extra",
@@ -33,20 +33,14 @@ __all__ = [
     "Segment",
     "SegmentClosedError",
     "TracerMetError",
-    "close",
     "end_of",
     "extra_of",
-    "in_mode",
     "inherit_doubts",
     "itself",
     "made_at",
-    "no_segment",
     "node_of",
     "outside",
-    "see",
-    "set_mode",
     "still_open",
-    "watched",
 ]
 
 Cell = list[Any]
@@ -246,7 +240,7 @@ class Segment:
         self.saved: dict[int, Cell] = {}
         self.kept: tuple[int, ...] = ()  # the slots in saved: part of the structure, once it has run
         self.packing: Any = None  # who packs what it keeps (tape.programs.packing)
-        packing = LOCAL.packing
+        packing = LOCAL.scope.packing
         if packing is not None and packing.applies():
             self.packing = packing
         self.heirs: dict[int, list[weakref.ref[Segment]]] = {}  # slot -> newer segments that lead to it and packed its value
@@ -289,85 +283,6 @@ class Segment:
 
 
 _settled: Segment | None = None  # has run; stands for those that leaves no longer wait for
-
-
-class _Local(threading.local):
-    """The recorder of one thread."""
-
-    segment: Callable[[], Segment | None]
-
-    def __init__(self) -> None:
-        self.segment = no_segment
-        self.mode = RECORD
-        self.eager = False  # no segment is pending then
-        self.writing = False  # a sweep is being written
-        self.lifting: str | None = None  # the raw JAX function that is being traced
-        self.reads: list[tuple[Any, Cell]] = []  # the constant Variables that it read so far, with their cells
-        self.captures: Any = None  # the callable of the tape that is being traced
-        self.packing: Any = None  # the hooks for saved values
-        self.glance: Any = (
-            None  # the context of the tape.Function whose Python is running: whether it looked at values (tape.recording.boundary)
-        )
-        self.forward: Any = None  # what the forward of a tape.Function that is running reads and makes (tape.functions.reads)
-        self.linear = False  # the sweep that is being written is differentiated by its seeds only
-        self.staged: list[Callable[[], Segment | None]] = []  # pending segments of the JAX transformations that are running
-        self.observer: Any = None  # the op hooks that are active (tape.sweeps.observing)
-        self.gathered: dict[Any, Any] | None = None  # what the running sweep has for hooks over several Variables (tape.sweeps.gathering)
-        self.unseen = False  # what is recorded now, they do not see: a sweep is being written, or one of them runs
-
-
-def no_segment() -> None:
-    """Stand for the weak reference to a segment where there is none."""
-
-
-LOCAL = _Local()
-
-
-def set_mode(mode: int) -> int:
-    """Set this thread's grad mode and return the old one."""
-    old = LOCAL.mode
-    segment = LOCAL.segment()
-    if segment is not None and mode != old:
-        state = segment.state.switched(mode)
-        segment.state = state
-    LOCAL.mode = mode  # nothing is called since the line above: Ctrl-C leaves both or none
-    return old
-
-
-def in_mode(mode: int, function: Callable[..., Any], *args: Any) -> Any:
-    """Return ``function(*args)``, called in a grad mode to write a sweep or to detach: op hooks do not see what is recorded."""
-    old, unseen = LOCAL.mode, LOCAL.unseen
-    try:
-        try:
-            set_mode(mode)
-            LOCAL.unseen = True
-            return function(*args)
-        finally:
-            set_mode(old)
-    finally:
-        if LOCAL.mode != old:  # Ctrl-C interrupted the line above
-            set_mode(old)
-        see(unseen=unseen)
-
-
-def watched() -> bool:
-    """Tell whether op hooks see what is recorded now."""
-    return LOCAL.observer is not None and not LOCAL.unseen
-
-
-def see(*, unseen: bool) -> None:
-    """Have op hooks see what is recorded from now on, or not; where they do, no entry is recorded in the quick way."""
-    LOCAL.unseen = unseen
-    if LOCAL.observer is not None and not unseen:
-        segment = LOCAL.segment()
-        if segment is not None:
-            segment.epoch = None
-
-
-def close(segment: Segment) -> None:
-    """Take ``segment`` from its thread: the next entry starts a new one."""
-    if LOCAL.segment() is segment:
-        LOCAL.segment = no_segment
 
 
 def still_open(segment: Segment) -> bool:

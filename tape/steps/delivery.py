@@ -14,7 +14,8 @@ import jax
 
 from tape.programs.program import look, run_pending
 from tape.recording.record import handle
-from tape.recording.segment import LOCAL, Extra, extra_of, outside
+from tape.recording.scope import LOCAL
+from tape.recording.segment import Extra, extra_of, outside
 from tape.steps.outcome import ARRAY, GRADIENT, MADE, PLAIN, SAME, Tree
 from tape.variables.methods import detach
 

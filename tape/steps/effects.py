@@ -17,7 +17,8 @@ from tape.jaxapi import Tracer
 from tape.recording import boundary, record
 from tape.recording.record import handle
 from tape.recording.scalars import is_scalar
-from tape.recording.segment import LOCAL, Cell, Extra, Handle, LeafNode, itself, no_segment, outside
+from tape.recording.scope import parked
+from tape.recording.segment import Cell, Extra, Handle, LeafNode, itself, outside
 from tape.recording.trie import user_line
 from tape.sweeps.handles import take_away
 
@@ -231,15 +232,14 @@ class Effects(Captures):
     # -- its beginning and its end ----------------------------------------------------------------------------------
 
     def __enter__(self) -> None:
-        self._old = (LOCAL.captures, LOCAL.eager, LOCAL.segment, LOCAL.lifting)
         self._cells = [v._cell for v in self.known]
-        LOCAL.captures, LOCAL.eager, LOCAL.lifting = self, True, None
-        LOCAL.segment = no_segment  # what is pending outside stays so
+        self._around = parked(captures=self, eager=True, lifting=None)
+        self._around.__enter__()
 
     def __exit__(self, kind: object, *_: object) -> None:
-        LOCAL.captures, LOCAL.eager, parked, LOCAL.lifting = self._old
-        segment = parked()
-        LOCAL.segment = parked if segment is not None and segment.pending else no_segment
+        around, self._around = self._around, None
+        assert around is not None
+        around.__exit__()
         for before in self.touched.values():
             before.restore()
         for holder in self._holders:

@@ -16,7 +16,8 @@ from tape.callables.reach import Reach, reach
 from tape.configuration import configuration
 from tape.errors import TapeTypeError, check_flag
 from tape.recording import record
-from tape.recording.segment import LOCAL, Handle
+from tape.recording.scope import LOCAL
+from tape.recording.segment import Handle
 from tape.rules import registry
 from tape.statistics import STATS
 from tape.steps.arguments import Call, Parameters, aval_of, signature
@@ -50,7 +51,7 @@ class _Quick:
     def __init__(self, binding: Binding, call: Latest) -> None:
         self.binding = binding
         self.call = call
-        self.mode = LOCAL.mode
+        self.mode = LOCAL.scope.mode
         self.configuration = configuration()
         self.revision = registry.revision()
 
@@ -76,9 +77,9 @@ class Jitted:
         quick = self._quick
         if (
             quick is None
-            or LOCAL.captures is not None
-            or LOCAL.observer is not None
-            or LOCAL.mode != quick.mode
+            or LOCAL.scope.captures is not None
+            or LOCAL.scope.observer is not None
+            or LOCAL.scope.mode != quick.mode
             or configuration() is not quick.configuration
             or registry.revision() != quick.revision
         ):
@@ -105,9 +106,9 @@ class Jitted:
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function with arguments of any kind, tracing it if it must be."""
-        if LOCAL.captures is not None or LOCAL.lifting is not None or jaxapi.in_trace() or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        if LOCAL.scope.captures is not None or LOCAL.scope.lifting is not None or jaxapi.in_trace() or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return self._inline(args, kwargs)
-        if LOCAL.observer is not None and not LOCAL.observer.traceable:  # op hooks that are to see values
+        if LOCAL.scope.observer is not None and not LOCAL.scope.observer.traceable:  # op hooks that are to see values
             return self._inline(args, kwargs)
         call = self._parameters.take_apart(self._name, args, kwargs)
         variables = call.variables
@@ -122,7 +123,7 @@ class Jitted:
         else:
             STATS.hits += 1
             result = binding.run(inputs, call.arrays, variables)
-        self._quick = None if LOCAL.observer is not None else _quick(binding, call, args, kwargs)
+        self._quick = None if LOCAL.scope.observer is not None else _quick(binding, call, args, kwargs)
         return result
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -133,8 +134,8 @@ class Jitted:
 
     def _bind(self, call: Call, variables: list[Any]) -> tuple[Binding, bool]:
         """Return the step bound to the Variables of this call, and whether it was traced for it."""
-        hooks = None if LOCAL.observer is None else LOCAL.observer.key
-        key = (signature(call), LOCAL.mode, configuration(), registry.revision(), hooks)
+        hooks = None if LOCAL.scope.observer is None else LOCAL.scope.observer.key
+        key = (signature(call), LOCAL.scope.mode, configuration(), registry.revision(), hooks)
         entries = self._entries.setdefault(key, [])
         for entry in entries:
             for binding in entry.bindings:
@@ -272,8 +273,8 @@ def _quick(binding: Binding, call: Call, args: tuple[Any, ...], kwargs: dict[str
 
 def _argument(x: Any) -> Any:
     made = record.constant(np.asarray(x) if isinstance(x, np.generic) else x)
-    if LOCAL.captures is not None and isinstance(made._cell[0], jax.Array):
-        LOCAL.captures.adopt(made._cell)
+    if LOCAL.scope.captures is not None and isinstance(made._cell[0], jax.Array):
+        LOCAL.scope.captures.adopt(made._cell)
     return made
 
 

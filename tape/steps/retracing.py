@@ -8,7 +8,8 @@ import jax
 
 from tape.callables.reach import spelled
 from tape.configuration import configuration
-from tape.recording.segment import LOCAL, Handle
+from tape.recording.scope import LOCAL
+from tape.recording.segment import Handle
 from tape.rules import registry
 from tape.steps.arguments import aval_of
 
@@ -51,9 +52,9 @@ def said_of_call(call: Call) -> dict[str, str]:
         said[f"argument {first!r}{jax.tree_util.keystr(path[2:])}"] = describe_leaf(x)
     for k, v in call.statics:
         said[f"static argument {k!r}"] = repr(v)
-    said["the grad mode"] = ("no_grad", "recording", "in a sweep")[LOCAL.mode]
-    if LOCAL.observer is not None:
-        said["the op hooks"] = ", ".join(type(hook).__name__ for hook, _ in LOCAL.observer.pairs)
+    said["the grad mode"] = ("no_grad", "recording", "in a sweep")[LOCAL.scope.mode]
+    if LOCAL.scope.observer is not None:
+        said["the op hooks"] = ", ".join(type(hook).__name__ for hook, _ in LOCAL.scope.observer.pairs)
     said["JAX's configuration"] = repr(configuration())
     said["the rules"] = f"revision {registry.revision()}"
     return said

@@ -18,7 +18,7 @@ from tape.ops.kernel import Kernel
 from tape.ops.pullback import pullback
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.segment import LOCAL
+from tape.recording.scope import LOCAL
 from tape.steps.effects import Effects
 from tape.steps.outcome import GRADIENT, SAME, Outcome
 from tape.sweeps.sweep import Sweep
@@ -58,7 +58,7 @@ class StepKernel(Kernel):
     def __init__(self, name: str, jaxpr: ClosedJaxpr, visible: int, pull: _Pull) -> None:
         super().__init__(name, jaxpr, jax.tree.structure([0] * visible), visible=visible)
         self._pull = pull
-        self.transparent = LOCAL.observer is not None
+        self.transparent = LOCAL.scope.observer is not None
 
     @property
     def reached(self) -> list[int]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tape.locks import holding
 from tape.programs.program import run_pending
 from tape.recording.failures import check_slots
-from tape.recording.segment import LOCAL, LeafNode, extra_of, in_mode
+from tape.recording.scope import LOCAL, in_mode
+from tape.recording.segment import LeafNode, extra_of
 from tape.recording.trie import RECORD, SWEEP
 from tape.sweeps import emission
 from tape.sweeps.sweep import target_of

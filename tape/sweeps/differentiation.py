@@ -15,7 +15,8 @@ from tape.configuration import sixty_four_bits
 from tape.errors import TapeValueError, UnconnectedError, check_flag
 from tape.programs.program import run_pending
 from tape.recording import boundary, record
-from tape.recording.segment import LOCAL, SIGN, Handle, Segment, in_mode
+from tape.recording.scope import LOCAL, in_mode
+from tape.recording.segment import SIGN, Handle, Segment
 from tape.recording.trie import RECORD, SWEEP
 from tape.sweeps import emission
 from tape.sweeps.accumulation import additions, assign, awaited
@@ -210,7 +211,7 @@ def gradients(
 
 def _note_ends(targets: Iterable[Any], *, recorded: bool) -> None:
     """Note which results a sweep has ended at: a loop in which each of them depends on the last one, and no sweep goes on, grows without end."""
-    if LOCAL.captures is not None:
+    if LOCAL.scope.captures is not None:
         return
     sign = None
     for variable in targets:

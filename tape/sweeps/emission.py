@@ -17,7 +17,8 @@ from tape.programs.program import run_pending
 from tape.recording import record
 from tape.recording.failures import naming
 from tape.recording.record import handle
-from tape.recording.segment import LOCAL, Extra, LeafNode, Segment, SegmentClosedError, TracerMetError
+from tape.recording.scope import LOCAL, within
+from tape.recording.segment import Extra, LeafNode, Segment, SegmentClosedError, TracerMetError
 from tape.recording.trie import NUMBER_LIMIT, SEGMENT_LIMIT, SWEEP, State, link
 from tape.sweeps.plan import ADD, Instruction, Plan
 from tape.sweeps.replacement import Called, replacement
@@ -139,7 +140,7 @@ def emit(
         elif pending.state.depth + len(plan.instructions) > 2 * SEGMENT_LIMIT or pending.state.numbers + state.numbers > NUMBER_LIMIT:
             run_pending(pending, "length")  # so that every segment of a long tape is swept from the same empty state
     sources = None if plan.pending else opened(held(plan, segment, state), plan.externals, state)
-    if plan.straight and not LOCAL.eager and all(seed is not None for seed in seeds):
+    if plan.straight and not LOCAL.scope.eager and all(seed is not None for seed in seeds):
         target = record.current() if segment.trace is None else staging.current()
         slots = None if target is None else _places(plan, segment, state, seeds, sources, target)
         if slots is None and segment.trace is None:
@@ -251,13 +252,10 @@ def _write(
     observer: Observer | None = None,
 ) -> dict[int, Any]:
     """Record the instructions of ``plan`` one by one, in the JAX transformation that ``target`` belongs to, if it does to one."""
-    old, LOCAL.writing = LOCAL.writing, True
-    try:
+    with within(writing=True):
         return _write_all(
             plan, segment, state, seeds, sources, batch, observer, record.record if target.trace is None else staging.record_staged
         )
-    finally:
-        LOCAL.writing = old
 
 
 def _write_all(
@@ -368,7 +366,7 @@ def run_hooks(hooks: dict[int, Callable[..., Any]], gradient: Any) -> Any:
         if hook is None:
             continue
         who = f"hook {getattr(hook, '__name__', hook)!r}"
-        with Called(who):
+        with within(glance=Called(who)):
             given = hook(gradient)
             if given is not None:
                 gradient = replacement(who, gradient, given)

@@ -6,7 +6,8 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from tape.errors import TapeTypeError, TapeValueError
-from tape.recording.segment import LOCAL, Handle
+from tape.recording.scope import LOCAL, within
+from tape.recording.segment import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -61,10 +62,10 @@ class _Member:
 
     def __call__(self, gradient: Any) -> None:
         group = self.group
-        assert LOCAL.gathered is not None, "hooks run in sweeps"
-        gathered: _Gathered | None = LOCAL.gathered.get(group)
+        assert LOCAL.scope.gathered is not None, "hooks run in sweeps"
+        gathered: _Gathered | None = LOCAL.scope.gathered.get(group)
         if gathered is None:
-            gathered = LOCAL.gathered[group] = _Gathered(group.count)
+            gathered = LOCAL.scope.gathered[group] = _Gathered(group.count)
         if gathered.called or gathered.gradients[self.position] is not None:
             return
         gathered.gradients[self.position] = gradient
@@ -100,16 +101,13 @@ def gathering(gathered: dict[Any, Any], *, last: bool) -> Iterator[None]:
         last: whether the sweep ends with the body, so that hooks which wait for what will not come are called then.
 
     """
-    old, LOCAL.gathered = LOCAL.gathered, gathered
-    try:
+    with within(gathered=gathered):
         yield
         if last:
             for group, found in list(gathered.items()):
                 if not found.called and not group.removed:
                     found.called = True
                     group.call(found.gradients)
-    finally:
-        LOCAL.gathered = old
 
 
 def register_multi_grad_hook(variables: Sequence[Any], hook: Callable[[Any], None], *, mode: str = "all") -> HandleGroup:

@@ -17,7 +17,8 @@ import jax
 from tape.errors import TapeTypeError
 from tape.modes import Mode
 from tape.recording import record
-from tape.recording.segment import LOCAL, Handle, see
+from tape.recording.scope import LOCAL, set_scope, within
+from tape.recording.segment import Handle
 from tape.recording.template import ARRAY, fill
 from tape.recording.trie import user_line
 from tape.sweeps.plan import FunctionOp
@@ -164,16 +165,14 @@ class hooks(Mode):  # noqa: N801 - a context manager, named as the other modes
         self._pairs = tuple((hook, names) for hook in op_hooks)
 
     def _present(self) -> Any:
-        return LOCAL.observer
+        return LOCAL.scope.observer
 
     def _enter(self) -> None:
-        outer = () if LOCAL.observer is None else LOCAL.observer.pairs
-        LOCAL.observer = Observer((*outer, *self._pairs))
-        see(unseen=LOCAL.unseen)
+        outer = () if LOCAL.scope.observer is None else LOCAL.scope.observer.pairs
+        self._leave(Observer((*outer, *self._pairs)))
 
     def _leave(self, old: Any) -> None:
-        LOCAL.observer = old
-        see(unseen=LOCAL.unseen)
+        set_scope(LOCAL.scope._replace(observer=old))
 
 
 def _names(ops: Any) -> frozenset[str]:
@@ -233,7 +232,7 @@ class Observer:
     def record(self, op: Any, inputs: Sequence[Handle]) -> Any:
         """Record one entry as :func:`tape.recording.record.record` does, and have the hooks see it."""
         if self._passes(op, inputs):
-            with _unseen():
+            with within(unseen=True):
                 return record.record(op, inputs)
         return self.around(op.name, op.params, tuple(inputs), record.record, op, inputs)
 
@@ -254,7 +253,8 @@ class Observer:
         hooks = self.of(name)
         for hook in hooks:
             _observe(hook, "forward_preprocess", op, inputs)
-        result = function(*args) if function is not record.record else _hidden(record.record, *args)
+        with within(unseen=True) if function is record.record else contextlib.nullcontext():
+            result = function(*args)
         outputs = tuple([v for v in jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, Handle)) if isinstance(v, Handle)])
         first = outputs[0] if outputs else None
         if first is not None and first._segment is not None and op.where is not None:
@@ -291,7 +291,7 @@ class Observer:
         present = tuple(gradients)
         for hook in self.of(op.name):
             who = f"{type(hook).__name__}.{method}"
-            with _running(hook, method, op), Called(who):
+            with _running(hook, method, op), within(glance=Called(who)):
                 given = getattr(hook, method)(op, present)
                 if given is not None:
                     present = replacements(who, present, given)
@@ -311,33 +311,14 @@ def _overrides(hook: OpHook, method: str) -> bool:
 
 
 @contextlib.contextmanager
-def _unseen() -> Iterator[None]:
-    unseen = LOCAL.unseen
-    try:
-        see(unseen=True)
-        yield
-    finally:
-        see(unseen=unseen)
-
-
-def _hidden(function: Callable[..., Any], *args: Any) -> Any:
-    with _unseen():
-        return function(*args)
-
-
-@contextlib.contextmanager
 def _running(hook: OpHook, method: str, op: SeenOp) -> Iterator[None]:
     """While a hook runs: no hook sees what it does, and an error that it raises names the op and its line."""
-    observer = LOCAL.observer
-    with _unseen():
+    with within(observer=None, unseen=True):
         try:
-            LOCAL.observer = None
             yield
         except Exception as error:
             error.add_note(f"raised by {type(hook).__name__}.{method} for {op}")
             raise
-        finally:
-            LOCAL.observer = observer
 
 
 def _observe(hook: OpHook, method: str, op: SeenOp, *seen: Any) -> None:

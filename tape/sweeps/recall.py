@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tape.configuration import CHANGES
 from tape.recording.record import CONCRETE, handle
-from tape.recording.segment import LOCAL, Handle, LeafNode
+from tape.recording.scope import LOCAL
+from tape.recording.segment import Handle, LeafNode
 from tape.recording.trie import link
 from tape.rules import registry
 

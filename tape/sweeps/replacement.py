@@ -6,27 +6,26 @@ from typing import Any
 
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError
 from tape.recording import record
-from tape.recording.segment import LOCAL, Handle
+from tape.recording.segment import Handle
 
 __all__ = ["Called", "replacement", "replacements"]
 
 
 class Called:
-    """While a hook runs, and its result is taken: an array that it made of a value which it looked at has no derivative on the tape.
+    """A hook that runs, or whose result is taken: an array that it made of a value which it looked at has no derivative on the tape.
 
     Args:
         who: the hook, for the message.
 
     """
 
-    __slots__ = ("_before", "_looked", "who")
+    __slots__ = ("_looked", "who")
 
     _rebinds_names = False
 
     def __init__(self, who: str) -> None:
         self.who = who
         self._looked = False
-        self._before: Any = None
 
     @property
     def _reason(self) -> str:
@@ -35,13 +34,6 @@ class Called:
             f"{self.who} returned an array that it computed outside the tape (by .value, raw jax.numpy or NumPy), so a second derivative through it "
             "would be lost; compute it with tape.numpy, or return tape.constant(...) to say that it is a constant"
         )
-
-    def __enter__(self) -> None:
-        self._before = LOCAL.glance
-        LOCAL.glance = self
-
-    def __exit__(self, *_: object) -> None:
-        LOCAL.glance = self._before
 
 
 def replacement(who: str, gradient: Any, given: Any) -> Any:

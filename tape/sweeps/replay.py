@@ -13,7 +13,8 @@ from tape.configuration import CHANGES
 from tape.programs.program import run_pending
 from tape.recording.failures import check_slots
 from tape.recording.record import CONCRETE, place_in
-from tape.recording.segment import LOCAL, Handle, LeafNode, SegmentClosedError, TracerMetError
+from tape.recording.scope import LOCAL
+from tape.recording.segment import Handle, LeafNode, SegmentClosedError, TracerMetError
 from tape.recording.trie import link
 from tape.rules import registry
 from tape.sweeps.accumulation import Addition, assign, assign_first

@@ -16,7 +16,8 @@ from tape.programs.program import run_pending
 from tape.programs.retention import thin
 from tape.recording import boundary
 from tape.recording.failures import check_slots
-from tape.recording.segment import LOCAL, LeafNode, SegmentClosedError, in_mode, no_segment
+from tape.recording.scope import LOCAL, parked
+from tape.recording.segment import LeafNode, SegmentClosedError
 from tape.recording.trie import SWEEP
 from tape.sweeps import emission
 from tape.sweeps.gathering import gathering
@@ -114,8 +115,8 @@ class _Stream:
         variable = target.ref()
         if variable is None:
             return []
-        if LOCAL.captures is not None:
-            LOCAL.captures.receiving(variable)
+        if LOCAL.scope.captures is not None:
+            LOCAL.scope.captures.receiving(variable)
         return [variable]
 
     def _steps(self) -> Iterator[list[tuple[Target, Any]]]:
@@ -202,12 +203,8 @@ class _Stream:
 
 def _apart(steps: Iterator[Any]) -> Any:
     """Take the next step in a segment of its own: what the user has pending stays so."""
-    parked, LOCAL.segment = LOCAL.segment, no_segment
-    try:
-        return in_mode(SWEEP, next, steps, None)
-    finally:
-        segment = parked()
-        LOCAL.segment = parked if segment is not None and segment.pending else no_segment
+    with parked(mode=SWEEP, unseen=True):
+        return next(steps, None)
 
 
 def _run(gradients: Iterable[Any]) -> None:

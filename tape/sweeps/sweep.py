@@ -20,7 +20,8 @@ from tape.programs.program import run_pending
 from tape.programs.retention import trim
 from tape.recording import record
 from tape.recording.failures import check_slots
-from tape.recording.segment import LOCAL, LeafNode, Segment, SegmentClosedError, end_of, in_mode, made_at
+from tape.recording.scope import LOCAL, in_mode
+from tape.recording.segment import LeafNode, Segment, SegmentClosedError, end_of, made_at
 from tape.recording.trie import RECORD, SWEEP, State
 from tape.sweeps import emission
 from tape.sweeps.gathering import gathering
@@ -40,8 +41,8 @@ Target = Any  # a LeafNode, or (segment, slot)
 
 def target_of(variable: Any) -> Target:
     """Return what identifies a Variable in the graph: its node for a leaf, its segment and slot otherwise."""
-    if LOCAL.captures is not None and LOCAL.captures.releases:
-        variable = LOCAL.captures.inside(variable)  # what is computed outside is a leaf there
+    if LOCAL.scope.captures is not None and LOCAL.scope.captures.releases:
+        variable = LOCAL.scope.captures.inside(variable)  # what is computed outside is a leaf there
     if variable._segment is None:
         return record.node_of(variable)
     return resolved((variable._segment, variable._place.slot))
@@ -71,7 +72,7 @@ class Sweep:
     def __init__(self, targets: Iterable[Target] | None, ignored: Iterable[Target], create_graph: bool, batch: int | None = None) -> None:
         self.gradients: dict[Target, Any] = {}
         self._create_graph = create_graph
-        self.observer: Observer | None = LOCAL.observer if LOCAL.observer is not None and LOCAL.observer.sweeps else None
+        self.observer: Observer | None = LOCAL.scope.observer if LOCAL.scope.observer is not None and LOCAL.scope.observer.sweeps else None
         self._batch = batch
         self._targets = None if targets is None else set(targets)
         self._ignored = set(ignored)
@@ -213,7 +214,7 @@ class Sweep:
     @contextlib.contextmanager
     def releasing(self) -> Iterator[None]:
         """Mark what was swept as released, and free what was kept for it, unless the body (running what is pending) fails."""
-        if LOCAL.captures is not None and not LOCAL.captures.releases:
+        if LOCAL.scope.captures is not None and not LOCAL.scope.captures.releases:
             yield
             return
         before = [(segment, segment.released) for segment, _ in self._swept]

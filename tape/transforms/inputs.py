@@ -15,7 +15,8 @@ from tape.ops.kinds import Place, kind_of, why_unrecorded
 from tape.ops.pullback import differentiable
 from tape.programs.program import look
 from tape.recording import boundary, record
-from tape.recording.segment import Handle, LeafNode, in_mode, made_at
+from tape.recording.scope import in_mode
+from tape.recording.segment import Handle, LeafNode, made_at
 from tape.recording.trie import SWEEP
 from tape.sweeps.plan import behind
 from tape.sweeps.sweep import target_of

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from tape.errors import TapeTypeError, TapeValueError
 from tape.ops.kernel import Op
 from tape.recording import record
-from tape.recording.segment import LOCAL, Handle
+from tape.recording.scope import within
+from tape.recording.segment import Handle
 from tape.sweeps.sweep import Sweep, target_of
 from tape.transforms.first_order import _check_callable, pull
 from tape.transforms.inputs import Call, _array, check_recorded, flatten, positions
@@ -33,11 +34,8 @@ class Linear:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.seeds = [record.leaf(jnp.zeros(v.shape, v.dtype), requires_grad=v._place.kind.requires_grad) for v in call.outputs]
-        before, LOCAL.linear = LOCAL.linear, not call.nested
-        try:
+        with within(linear=not call.nested):
             self.pulled = pull(call, call.outputs, self.seeds, create_graph=True)
-        finally:
-            LOCAL.linear = before
         for gradient in self.pulled:
             if isinstance(gradient, Handle):
                 check_recorded(call.name, gradient)

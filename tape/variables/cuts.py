@@ -20,7 +20,8 @@ from tape.programs.program import look, run_pending
 from tape.programs.retention import forget, trim
 from tape.recording import boundary
 from tape.recording.leaves import made_leaf
-from tape.recording.segment import LOCAL, Handle, Segment, end_of, node_of
+from tape.recording.scope import LOCAL
+from tape.recording.segment import Handle, Segment, end_of, node_of
 from tape.recording.trie import user_line
 from tape.sweeps.plan import behind
 from tape.variables.methods import detach
@@ -167,7 +168,7 @@ def _release(segment: Segment) -> None:
 
 def _refuse_captured(function: str, variable: Handle) -> None:
     """Refuse to cut, while a function is traced, what was computed outside of it: the calls that follow would not do so."""
-    if LOCAL.captures is not None and not LOCAL.captures.owns(variable):
+    if LOCAL.scope.captures is not None and not LOCAL.scope.captures.owns(variable):
         aval = variable._place.kind.aval
         msg = (
             f"{function}: a Variable that was computed outside of the function that is traced (shape {aval.shape}, dtype {aval.dtype}) cannot "

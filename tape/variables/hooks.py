@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from tape.errors import TapeTypeError, TapeValueError
 from tape.recording import record
-from tape.recording.segment import LOCAL, end_of, extra_of
+from tape.recording.scope import LOCAL
+from tape.recording.segment import end_of, extra_of
 from tape.sweeps.handles import RemovableHandle
 from tape.sweeps.seeds import describe
 
@@ -26,8 +27,8 @@ def register_hook(variable: Any, hook: Callable[[Any], Any]) -> RemovableHandle:
         raise TapeValueError(msg)
     end = record.node_of(variable) if variable._segment is None else end_of(variable._segment, variable._place.slot)
     hooks = variable._segment.hooks.setdefault(variable._place.slot, {}) if end is None else end.hooks
-    if LOCAL.captures is not None:
-        hook = LOCAL.captures.watched(variable, hooks, hook)
+    if LOCAL.scope.captures is not None:
+        hook = LOCAL.scope.captures.watched(variable, hooks, hook)
     return RemovableHandle(hooks, hook)
 
 
@@ -40,6 +41,6 @@ def register_post_hook(variable: Any, hook: Callable[[Any], Any]) -> RemovableHa
         msg = f"register_post_accumulate_grad_hook: only a leaf that requires grad gathers .grad ({describe(variable)})"
         raise TapeValueError(msg)
     hooks = extra_of(variable).post_hooks
-    if LOCAL.captures is not None:
-        LOCAL.captures.registering(variable, hooks)
+    if LOCAL.scope.captures is not None:
+        LOCAL.scope.captures.registering(variable, hooks)
     return RemovableHandle(hooks, hook)

@@ -18,7 +18,8 @@ from tape.ops.kinds import Place, kind_of
 from tape.programs.program import look
 from tape.recording import boundary, record
 from tape.recording.record import handle
-from tape.recording.segment import LOCAL, Handle, in_mode
+from tape.recording.scope import LOCAL, in_mode
+from tape.recording.segment import Handle
 from tape.recording.trie import CONSTANT, RECORD
 from tape.variables import indexing, interception, updates
 from tape.variables.operators import Operators
@@ -38,7 +39,7 @@ def detach(variable: Any) -> Any:
     kind = variable._place.kind
     if variable._cell[0] is None:
         return in_mode(CONSTANT, record.record, _IDENTITY, (variable,))
-    if LOCAL.lifting is None:
+    if LOCAL.scope.lifting is None:
         value = look(variable)
     else:
         boundary.captured(variable, flows=False)
@@ -126,7 +127,7 @@ def _compress(self: Any, condition: Any, *args: Any, **kwargs: Any) -> Any:
 
 def refuse_reinterpretation(variable: Any, what: str) -> None:
     """Raise where reading the bits of a Variable as another type would lose its gradient."""
-    if isinstance(variable, Handle) and variable._place.kind.requires_grad and LOCAL.mode == RECORD:
+    if isinstance(variable, Handle) and variable._place.kind.requires_grad and LOCAL.scope.mode == RECORD:
         aval = variable._place.kind.aval
         msg = (
             f"{what}: reads the bits of a Variable that requires grad (shape {aval.shape}, dtype {aval.dtype}), through which no gradient flows; "

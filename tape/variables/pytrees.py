@@ -16,7 +16,8 @@ from tape.ops.pullback import differentiable
 from tape.programs.program import look
 from tape.recording import boundary, record
 from tape.recording.record import handle
-from tape.recording.segment import LOCAL, Handle, itself
+from tape.recording.scope import LOCAL
+from tape.recording.segment import Handle, itself
 from tape.recording.trie import RECORD
 from tape.sweeps.seeds import describe
 from tape.variables import handed
@@ -64,11 +65,11 @@ def _flatten(variable: Any) -> tuple[tuple[Any, ...], Any]:
     if not _is_users(caller):
         boundary.taking(variable)
         # JAX keeps what it traced: a result that was computed without recording would stay a constant.
-        return (look(variable),), (flows, flows and LOCAL.mode == RECORD, variable.name)
+        return (look(variable),), (flows, flows and LOCAL.scope.mode == RECORD, variable.name)
     told = _Told(cut=cut, name=variable.name)
-    if LOCAL.mode == RECORD and flows and _ravels(asking):
+    if LOCAL.scope.mode == RECORD and flows and _ravels(asking):
         raise LostGradientError(_RAVELLED.format(describe(variable)))
-    if LOCAL.mode == RECORD and flows:  # what is computed of an array would have no derivative
+    if LOCAL.scope.mode == RECORD and flows:  # what is computed of an array would have no derivative
         return (handed.hand_out(_classes["handed"], variable),), told
     boundary.taking(variable)
     return (look(variable),), told
@@ -140,7 +141,7 @@ def _passed(value: Any, *, flows: bool) -> Any:
     aval = jax.typeof(value) if isinstance(value, jax.Array) else jax.core.ShapedArray(value.shape, value.dtype)
     flows = flows and differentiable(aval)
     keeps = flows and _entering()
-    cut = boundary.CUT if flows and LOCAL.mode == RECORD else boundary.brought(aval)
+    cut = boundary.CUT if flows and LOCAL.scope.mode == RECORD else boundary.brought(aval)
     place = GivenPlace if keeps else Place
     return handle(None, place(-1, kind_of(aval, requires_grad=keeps, unrecorded=not keeps and cut)), [value])
 

@@ -20,7 +20,8 @@ from tape.ops.pullback import differentiable
 from tape.programs.program import look
 from tape.recording import boundary, record
 from tape.recording.leaves import made_leaf
-from tape.recording.segment import LOCAL, Extra, Handle, itself
+from tape.recording.scope import LOCAL
+from tape.recording.segment import Extra, Handle, itself
 from tape.recording.trie import CONSTANT
 from tape.sweeps.seeds import describe
 from tape.variables.indexing import BOUNDS, KNOWN_POSITIVE, basic_op, expand, gather, is_mask, plan
@@ -52,13 +53,13 @@ def augmented(symbol: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any
     """
 
     def apply(x: Any, y: Any) -> Any:
-        if (x._segment is not None and LOCAL.mode != CONSTANT) or _stays_as_it_is(x):
+        if (x._segment is not None and LOCAL.scope.mode != CONSTANT) or _stays_as_it_is(x):
             return operator(x, y)
         x = itself(x)
         write = f"x {symbol}= y"
         check_writable(x, write, write, f"x = x {symbol} y", ", and start a running sum as `total = 0.0`")
         result = operator(x, y)
-        if LOCAL.mode != CONSTANT or result is NotImplemented:
+        if LOCAL.scope.mode != CONSTANT or result is NotImplemented:
             return result
         result = _fitting(x, write, result)
         if not x._place.kind.requires_grad and boundary.is_traced(result) and not (boundary.is_traced(x) or boundary.writing(x)):
@@ -72,14 +73,14 @@ def augmented(symbol: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any
 
 def _stays_as_it_is(x: Any) -> bool:
     """Tell whether ``x += y`` makes a new Variable whatever the mode is: ``x`` is a result with a past, or was given to a function."""
-    if x._place.kind.requires_grad and (x._segment is not None or (x._place.given and LOCAL.mode != CONSTANT)):
+    if x._place.kind.requires_grad and (x._segment is not None or (x._place.given and LOCAL.scope.mode != CONSTANT)):
         return True
     return _in_function()
 
 
 def _in_function() -> bool:
     """Tell whether the Python of a ``tape.Function`` runs, whose arguments are the Variables of whoever calls it."""
-    return LOCAL.glance is not None and LOCAL.glance._rebinds_names
+    return LOCAL.scope.glance is not None and LOCAL.scope.glance._rebinds_names
 
 
 def check_writable(x: Any, what: str, write: str, make: str, further: str = "") -> None:
@@ -96,7 +97,7 @@ def check_writable(x: Any, what: str, write: str, make: str, further: str = "") 
         TapeValueError: it is one.
 
     """
-    if x._segment is None and x._place.kind.requires_grad and (LOCAL.mode != CONSTANT or _in_function()):
+    if x._segment is None and x._place.kind.requires_grad and (LOCAL.scope.mode != CONSTANT or _in_function()):
         msg = (
             f"{what}: x is a leaf that requires grad ({describe(x)}), which changes only where nothing is recorded; write `with tape.no_grad(): "
             f"{write}` to update it, `{make}` for a new Variable{further}"

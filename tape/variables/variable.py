@@ -31,7 +31,8 @@ from tape.recording.immediate import record_at_once
 from tape.recording.leaves import made_leaf
 from tape.recording.record import handle, leaf
 from tape.recording.scalars import WIDER
-from tape.recording.segment import LOCAL, Extra, Handle, extra_of
+from tape.recording.scope import LOCAL
+from tape.recording.segment import Extra, Handle, extra_of
 from tape.sweeps import differentiation, emission
 from tape.sweeps.handles import RemovableHandle
 from tape.sweeps.replay import is_plain, replayed
@@ -150,7 +151,7 @@ class Variable(Convertible):
 
         Assigning replaces the value of a leaf by one of the same shape and dtype; entries recorded before keep the old one.
         """
-        if LOCAL.glance is not None:
+        if LOCAL.scope.glance is not None:
             boundary.taking(self)
         return as_array(look(self))
 
@@ -181,7 +182,7 @@ class Variable(Convertible):
 
         Assigning None clears it; an array or Variable of the same shape and dtype replaces it, and is the seed of a non-leaf root.
         """
-        if LOCAL.captures is not None:
+        if LOCAL.scope.captures is not None:
             boundary.reading_grad(self)
         found = None if self._extra is None else self._extra.grad
         if found is None and self._segment is not None:

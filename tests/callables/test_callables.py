@@ -13,7 +13,7 @@ import tape.lax
 import tape.numpy as tnp
 from tape.callables import captures
 from tape.ops import interning
-from tape.recording.segment import LOCAL
+from tape.recording.scope import LOCAL
 from tests.agreement import same
 
 X = jnp.array([0.3, 0.7, 1.2])
@@ -462,8 +462,8 @@ def test_errors(name):
     with pytest.raises(error, match=text):
         call(w)
     close(pending * 2, W * 4)  # the recorder is as it was
-    assert LOCAL.captures is None
-    assert not LOCAL.eager
+    assert LOCAL.scope.captures is None
+    assert not LOCAL.scope.eager
 
 
 def test_functions_of_jax_receive_arrays_and_mirrors_are_taken_for_them():

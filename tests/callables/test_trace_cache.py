@@ -31,7 +31,7 @@ import tape.numpy as tnp
 from tape.callables import snapshot, traces
 from tape.ops import interning
 from tape.recording import record
-from tape.recording.segment import LOCAL
+from tape.recording.scope import LOCAL
 
 X = jnp.array([0.3, 0.7, 1.2])
 W = jnp.array([0.5, 1.5, -0.4])
@@ -451,7 +451,7 @@ def entry(run):
     plain = record.record
 
     def stop(op, inputs):
-        if LOCAL.captures is None:
+        if LOCAL.scope.captures is None:
             raise RecordedError(op, inputs)
         return plain(op, inputs)
 

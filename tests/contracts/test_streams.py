@@ -31,7 +31,7 @@ from tape.errors import (
     UnrecordedGradientError,
 )
 from tape.programs.program import run_pending
-from tape.recording.segment import LOCAL
+from tape.recording.scope import LOCAL
 from tape.sweeps import emission, pieces, streaming, sweep
 from tests.contracts.counting import BackwardError, counted, failing
 
@@ -232,7 +232,7 @@ def test_contract_18_a_stream_given_up_anywhere_leaves_nothing_behind(program, t
             gone = weakref.ref(stream)
             del stream, _
             assert gone() is None
-            assert LOCAL.segment() is None or not LOCAL.segment().pending or LOCAL.segment().state.mode == LOCAL.mode
+            assert LOCAL.segment() is None or not LOCAL.segment().pending or LOCAL.segment().state.mode == LOCAL.scope.mode
             positions = sorted(program.swept()[1])
             for ours, position in zip(tape.gradients(roots, [values[i] for i in positions], retain_graph=True), positions, strict=True):
                 np.testing.assert_allclose(float(ours), answers[position], rtol=1e-5)

@@ -16,7 +16,7 @@ import tape
 import tape.numpy as tnp
 from tape.errors import ReleasedTapeError, TapeError, TapeTypeError, TapeValueError
 from tape.programs import packing, program
-from tape.recording import segment, trie
+from tape.recording import scope, trie
 from tape.sweeps import emission
 
 W = np.array([[0.5, -0.3, 0.2], [0.1, 0.4, -0.6], [0.7, -0.2, 0.3]], np.float32)
@@ -334,13 +334,13 @@ def test_contract_23_contexts_are_thread_local_re_entrant_and_restored_on_except
     w, x = tape.Variable(W), tape.constant(X)
     with hooks, hooks:
         seen = []
-        thread = threading.Thread(target=lambda: seen.append(segment.LOCAL.packing))
+        thread = threading.Thread(target=lambda: seen.append(scope.LOCAL.scope.packing))
         thread.start()
         thread.join()
         assert seen == [None]
     with pytest.raises(ZeroDivisionError), hooks:
         network(w, 1 / 0)
-    assert segment.LOCAL.packing is None
+    assert scope.LOCAL.scope.packing is None
     assert log.packed == []
 
     @hooks
@@ -439,7 +439,7 @@ def test_contract_13_where_pack_raises_the_values_stay(tier):
     with pytest.raises(ZeroDivisionError) as raised, tape.saved_value_hooks(pack, lambda v: 0 * v):
         made.append(network(w, x))
     assert any("pack" in note for note in raised.value.__notes__)
-    assert segment.LOCAL.packing is None
+    assert scope.LOCAL.scope.packing is None
     if tier == "lazy":
         made[0].backward()
         close(w.grad, slope(W))

@@ -13,7 +13,7 @@ import tape
 import tape.numpy as tnp
 from tape.errors import LeakedTracerError
 from tape.programs import staging
-from tape.recording.segment import LOCAL
+from tape.recording.scope import LOCAL
 
 X = jnp.asarray(np.linspace(0.1, 1.0, 6), jnp.float32).reshape(2, 3)
 
@@ -321,7 +321,7 @@ def test_no_segment_of_a_transformation_survives_it():
     assert [ref() for ref in segments] == [None]
     for _ in range(50):
         jax.jit(lambda x: fun(x))(X)
-    assert len(LOCAL.staged) <= 2
+    assert len(LOCAL.scope.staged) <= 2
     assert staging.current() is None
 
 

@@ -17,7 +17,7 @@ import tape.numpy as tnp
 from tape.errors import ExecutionError, NonFiniteError, OutOfMemoryError, TapeError
 from tape.programs import execution
 from tape.recording import failures
-from tape.recording.segment import LOCAL
+from tape.recording.scope import LOCAL
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
 
@@ -441,7 +441,7 @@ def test_ctrl_c_at_any_moment_leaves_consistent_values():
                     signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
                 interruptions += 1
-            assert LOCAL.mode == 1
+            assert LOCAL.scope.mode == 1
             for v, value in held:
                 np.testing.assert_allclose(v.value, value, rtol=1e-5, atol=1e-6)
             assert (x.grad is None) == (w.grad is None)

@@ -18,7 +18,7 @@ import tape
 import tape.numpy as tnp
 from interop import lift
 from tape.errors import ExecutionError, TapeValueError
-from tape.recording.segment import LOCAL
+from tape.recording.scope import LOCAL
 from tape.sweeps import recall, replay
 from tape.variables import variable
 

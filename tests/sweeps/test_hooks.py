@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tape
 import tape.numpy as tnp
 from tape.errors import TapeRuntimeError, TapeTypeError, TapeValueError
-from tape.recording import segment
+from tape.recording import scope
 from tape.sweeps import gathering, sweep
 
 
@@ -262,7 +262,7 @@ def test_contract_13_an_exception_in_a_hook_over_several_variables_changes_nothi
             with pytest.raises(ZeroDivisionError):
                 root.backward()
             assert x.grad is None
-            assert segment.LOCAL.gathered is None
+            assert scope.LOCAL.scope.gathered is None
         handle.remove()
         (x * w).backward()
         assert float(x.grad) == 3
@@ -345,7 +345,7 @@ def test_refusals_say_what_and_change_nothing(case):
 
 def twice(self, gradient, original=gathering._Member.__call__):
     original(self, gradient)
-    segment.LOCAL.gathered.pop(self.group, None)
+    scope.LOCAL.scope.gathered.pop(self.group, None)
 
 
 BUGS = {

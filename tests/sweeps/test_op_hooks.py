@@ -19,7 +19,7 @@ import tape
 import tape.numpy as tnp
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeRuntimeError, TapeTypeError
 from tape.op_hooks.values import values_of
-from tape.recording import segment
+from tape.recording import scope, segment
 from tape.sweeps import observing, plan, sweep
 from tests.random_programs.execution import check
 from tests.random_programs.program_strategy import make_program
@@ -309,8 +309,8 @@ def test_contract_13_an_exception_in_a_hook_leaves_all_as_it_was(method):
             tnp.sin(y).backward()
         assert f"Failing.{method} for sin, recorded at {__file__}:" in caught.value.__notes__[0]
         assert x.grad is None
-        assert segment.LOCAL.observer is None
-        assert not segment.LOCAL.unseen
+        assert scope.LOCAL.scope.observer is None
+        assert not scope.LOCAL.scope.unseen
         y.backward()
         assert float(x.grad) == 4
         x.grad = None
@@ -673,8 +673,11 @@ def plans_as_usual(monkeypatch):
 
 
 def replayed_with_hooks(monkeypatch):
-    monkeypatch.setattr(segment, "see", lambda *, unseen: setattr(segment.LOCAL, "unseen", unseen))
-    monkeypatch.setattr(observing, "see", lambda *, unseen: setattr(segment.LOCAL, "unseen", unseen))
+    def set_without_epoch(scope_set):
+        scope.LOCAL.scope = scope_set
+
+    monkeypatch.setattr(scope, "set_scope", set_without_epoch)
+    monkeypatch.setattr(observing, "set_scope", set_without_epoch)
 
 
 def one_trace_for_all_hooks(monkeypatch):
@@ -701,7 +704,9 @@ BUGS = {
         (),
     ),
     "what a hook records is seen": (
-        lambda monkeypatch: monkeypatch.setattr(observing, "_unseen", contextlib.nullcontext),
+        lambda monkeypatch: monkeypatch.setattr(
+            observing, "within", lambda **changes: scope.within(**{k: v for k, v in changes.items() if k != "unseen"})
+        ),
         test_what_hooks_record_and_sweep_themselves_is_not_seen,
         (),
     ),
