@@ -90,7 +90,7 @@ def closes_over_inputs(op: Op, kinds: tuple[Kind, ...]) -> bool:
 
 
 def _closes_over_inputs(kernel: Kernel) -> bool:
-    if kernel.transient or len(kernel.in_avals) < 2 or all(line.primitive is not _CUSTOM for line in flatten(kernel.jaxpr).lines):
+    if kernel.transient or len(kernel.in_avals) < 2 or all(entry.primitive is not _CUSTOM for entry in flatten(kernel.jaxpr).entries):
         return False
     try:
         vjp = kernel.vjp(tuple(map(differentiable, kernel.out_avals)), tuple(map(differentiable, kernel.in_avals)))

@@ -1,6 +1,6 @@
-"""Assembly: jaxprs of many lines put together from parts, without tracing them again.
+"""Assembly: jaxprs of many entries put together from parts, without tracing them again.
 
-The VJP of a long jaxpr (a lifted model) is a sweep over its lines like that over the entries of a tape.  Lines with the same primitive,
+The VJP of a long jaxpr (a lifted model) is a sweep over its entries like that over those of a tape.  Entries with the same primitive,
 parameters, shapes and dtypes have the same VJP, which is traced once: layers that are alike cost one trace.
 """
 
@@ -14,52 +14,33 @@ from jax import lax
 
 from tape import jaxapi
 from tape.configuration import configuration
+from tape.graph.sweep import accumulate, sweep
+from tape.graph.wengert import Constant
 from tape.ops import building
-from tape.ops.linear import Constant
+from tape.ops.forward import ForwardValues
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from tape.ops.linear import Line, LineList
+    from tape.graph.wengert import Source, WengertList
+    from tape.ops.kernel import Kernel, Vjp
+    from tape.ops.linear import Equation
 
-__all__ = ["Forward", "line_key", "one_line", "vjp_of_lines"]
-
-
-class Forward:
-    """The forward values of a list of lines as atoms of a jaxpr that is being put together; each line is added when it is read."""
-
-    def __init__(self, into: building.JaxprBuilder, listed: LineList) -> None:
-        self.into = into
-        self.listed = listed
-        self.atoms: dict[int, Any] = {slot: into.input(listed.avals[slot]) for slot in range(listed.n_inputs)}
-        self._producer = {slot: line for line in listed.lines for slot in line.outputs}
-
-    def read(self, wanted: int | Constant) -> Any:
-        """Return the atom of a slot (with the lines that it depends on) or of a constant."""
-        if isinstance(wanted, Constant):
-            return self.into.constant(wanted.value, wanted.aval)
-        atoms = self.atoms
-        if wanted not in atoms:
-            stack = [self._producer[wanted]]
-            while stack:
-                missing = [self._producer[s] for s in stack[-1].inputs if isinstance(s, int) and s not in atoms]
-                if missing:
-                    stack.extend(missing)
-                else:
-                    self.add(stack.pop())
-        return atoms[wanted]
-
-    def add(self, line: Line) -> None:
-        """Add one line whose inputs are there."""
-        if all(s in self.atoms for s in line.outputs):
-            return
-        ins = [self.read(s) for s in line.inputs]
-        outs = self.into.equation(line.eqn, line.params, ins, [self.listed.avals[s] for s in line.outputs])
-        for slot, atom in zip(line.outputs, outs, strict=True):
-            self.atoms.setdefault(slot, atom)
+__all__ = ["copied", "entry_key", "one_entry", "vjp_call", "vjp_of_entries"]
 
 
-def _is_number(source: int | Constant) -> bool:
+def copied(into: building.JaxprBuilder, listed: WengertList[Equation]) -> ForwardValues[Any]:
+    """Return the forward values of a list as variables of the jaxpr that is being built: its inputs, and copies of the entries that are read."""
+
+    def run(entry: Equation, inputs: list[Any]) -> list[Any]:
+        return into.equation(entry.eqn, entry.params, inputs, [listed.avals[s] for s in entry.slots])
+
+    forward: ForwardValues[Any] = ForwardValues(listed, run, lambda constant: into.constant(constant.value, constant.aval))
+    forward.values.update((slot, into.input(listed.avals[slot])) for slot in range(listed.n_inputs))
+    return forward
+
+
+def _is_number(source: Source) -> bool:
     return isinstance(source, Constant) and building.is_number(source.value)
 
 
@@ -70,12 +51,15 @@ def _holds_tracers(param: Any) -> bool:
     return isinstance(param, jaxapi.ClosedJaxpr) and any(isinstance(c, jaxapi.Tracer) for c in param.consts)
 
 
-def line_key(line: Line, avals: Sequence[Any]) -> Any:
-    """Return what lines have in common that have the same VJP; None where that cannot be told."""
-    if any(_holds_tracers(value) for value in line.params.values()):
+def entry_key(entry: Equation, listed: WengertList[Equation]) -> Any:
+    """Return what entries have in common that have the same VJP; None where that cannot be told."""
+    avals = listed.avals
+    if any(_holds_tracers(value) for value in entry.params.values()):
         return None
-    operands = [avals[s] if isinstance(s, int) else (s.aval, np.asarray(s.value).tobytes() if _is_number(s) else None) for s in line.inputs]
-    key = (line.primitive, tuple(line.params.items()), tuple(operands), tuple([avals[s] for s in line.outputs]), configuration())
+    operands = [
+        (s.aval, np.asarray(s.value).tobytes() if _is_number(s) else None) if isinstance(s, Constant) else avals[s] for s in entry.inputs
+    ]
+    key = (entry.primitive, tuple(entry.params.items()), tuple(operands), tuple([avals[s] for s in entry.slots]), configuration())
     try:
         hash(key)
     except TypeError:
@@ -83,67 +67,91 @@ def line_key(line: Line, avals: Sequence[Any]) -> Any:
     return key
 
 
-def one_line(line: Line, avals: Sequence[Any]) -> jaxapi.ClosedJaxpr:
-    """Make a jaxpr of one line; its inputs are the line's but for the numbers."""
+def one_entry(entry: Equation, listed: WengertList[Equation]) -> jaxapi.ClosedJaxpr:
+    """Make a jaxpr of one entry; its inputs are the entry's but for the numbers."""
     into = building.JaxprBuilder()
     ins = [
-        into.input(avals[s]) if isinstance(s, int) else into.constant(s.value, s.aval) if _is_number(s) else into.input(s.aval)
-        for s in line.inputs
+        into.constant(s.value, s.aval) if isinstance(s, Constant) and _is_number(s) else into.input(listed.aval(s)) for s in entry.inputs
     ]
-    return into.closed(into.equation(line.eqn, line.params, ins, [avals[s] for s in line.outputs]))
+    return into.closed(into.equation(entry.eqn, entry.params, ins, [listed.avals[s] for s in entry.slots]))
 
 
-def vjp_of_lines(
-    listed: LineList,
+def vjp_of_entries(
+    listed: WengertList[Equation],
     out_avals: Sequence[Any],
-    active: Sequence[bool],
+    active: Collection[int],
     present: Sequence[bool],
     adding: Sequence[bool],
     same: Sequence[int],
-    kernel_of: Callable[[Line, Sequence[Any]], Any],
+    kernel_of: Callable[[Equation, WengertList[Equation]], Kernel],
 ) -> tuple[jaxapi.ClosedJaxpr, list[int]]:
-    """Put the VJP of a list of lines together.
+    """Put the VJP of a list together.
 
     Args:
-        listed: the lines.
-        out_avals: shapes and dtypes of their outputs.
-        active: for each slot, whether a gradient can flow from it to where one is wanted.
+        listed: the list.
+        out_avals: shapes and dtypes of its outputs.
+        active: the slots from which a gradient can flow to where one is wanted.
         present: for each output, whether it has a cotangent.
         adding: for each input, whether there is a sum to add to, as for :meth:`tape.ops.kernel.Kernel.vjp`.
         same: for each input, the first one that is the same value.
-        kernel_of: returns the kernel of one line.
+        kernel_of: returns the kernel of one entry.
 
     Returns:
         A jaxpr of the inputs, the outputs, the present cotangents and the sums to add to, and which inputs it gives cotangents of.
 
     """
+
+    def further(avals: Iterable[Any], flags: Iterable[bool]) -> list[Any]:
+        return [into.input(jaxapi.ShapedArray(a.shape, a.dtype)) if flag else None for a, flag in zip(avals, flags, strict=False)]
+
     into = building.JaxprBuilder()
-    forward = Forward(into, listed)
-    for slot, aval in zip(listed.outputs, out_avals, strict=True):
+    forward = copied(into, listed)
+    for source, aval in zip(listed.outputs, out_avals, strict=True):
         atom = into.input(aval)
-        if isinstance(slot, int):
-            forward.atoms.setdefault(slot, atom)
-    totals: dict[int, Any] = {}
-    for slot, a, p in zip(listed.outputs, out_avals, present, strict=True):
-        if p:
-            atom = into.input(jaxapi.ShapedArray(a.shape, a.dtype))
-            if isinstance(slot, int) and active[slot]:
-                _add(into, totals, slot, atom)
-    avals = listed.avals[: listed.n_inputs]
-    sums = {i: into.input(jaxapi.ShapedArray(a.shape, a.dtype)) for i, (a, p) in enumerate(zip(avals, adding, strict=False)) if p}
-    _sweep(forward, totals, active, kernel_of)
-    found = {i: totals[i] for i in range(listed.n_inputs) if i in totals and active[i]}
-    for i, atom in found.items():
-        _add(into, sums, same[i] if same else i, atom)
-    targets = sorted({same[i] if same else i for i in found})
+        if isinstance(source, int):
+            forward.values.setdefault(source, atom)
+    writer = _Writer(into, listed, forward, kernel_of)
+    totals: dict[Any, Any] = {}
+    cotangents = zip(listed.outputs, further(out_avals, present), strict=True)
+    accumulate(totals, [(source, atom) for source, atom in cotangents if atom is not None and source in active], writer)
+    sums = {i: atom for i, atom in enumerate(further(listed.avals[: listed.n_inputs], adding)) if atom is not None}
+    sweep(listed.entries, totals, active, writer)
+    pulled = [(same[i] if same else i, totals[i]) for i in range(listed.n_inputs) if i in totals]
+    accumulate(sums, pulled, writer)
+    targets = sorted({i for i, _ in pulled})
     return into.closed([sums[i] for i in targets]), targets
 
 
-def _add(into: building.JaxprBuilder, totals: dict[int, Any], slot: int, atom: Any) -> None:
-    """Add a cotangent to what there is for a slot."""
-    if slot in totals:
-        (atom,) = into.inline(_sum(jaxapi.ShapedArray(atom.aval.shape, atom.aval.dtype)), [totals[slot], atom])
-    totals[slot] = atom
+class _Writer:
+    """Emitter of a sweep that writes a jaxpr: the VJPs of the entries' kernels, one after the other."""
+
+    def __init__(
+        self,
+        into: building.JaxprBuilder,
+        listed: WengertList[Equation],
+        forward: ForwardValues[Any],
+        kernel_of: Callable[[Equation, WengertList[Equation]], Kernel],
+    ) -> None:
+        self.into = into
+        self.listed = listed
+        self.forward = forward
+        self.kernel_of = kernel_of
+
+    def arrive(self, _: Equation, cotangents: list[Any]) -> list[Any]:
+        return cotangents
+
+    def pull(self, entry: Equation, cotangents: list[Any], wanted: tuple[bool, ...], totals: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
+        operands = [(source, flag) for source, flag in zip(entry.inputs, wanted, strict=True) if not _is_number(source)]
+        inputs = [source for source, _ in operands]
+        kernel = self.kernel_of(entry, self.listed)
+        vjp, read = vjp_call(kernel, inputs, entry.slots, cotangents, tuple([flag for _, flag in operands]), totals)
+        n_forward = len(inputs) + len(entry.slots)
+        atoms = [self.forward.read(x) if i < n_forward else x for i, x in zip(vjp.sources, read, strict=True)]
+        results = atoms if vjp.kernel is None else self.into.inline(vjp.kernel.jaxpr, atoms)
+        return zip([inputs[i] for i in vjp.targets], results, strict=True)
+
+    def add(self, _: Equation | None, total: Any, term: Any) -> Any:
+        return self.into.inline(_sum(jaxapi.ShapedArray(term.aval.shape, term.aval.dtype)), [total, term])[0]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -151,28 +159,29 @@ def _sum(aval: Any) -> jaxapi.ClosedJaxpr:
     return jaxapi.trace(lax.add, aval, aval)[0]
 
 
-def _sweep(forward: Forward, totals: dict[int, Any], active: Sequence[bool], kernel_of: Callable[[Line, Sequence[Any]], Any]) -> None:
-    """Sweep lines backwards, adding what their VJPs compute to ``totals``: for each slot that has one, its cotangent."""
-    for line in reversed(forward.listed.lines):
-        present = tuple([s in totals for s in line.outputs])
-        if True not in present:
-            continue
-        inputs = [s for s in line.inputs if not _is_number(s)]
-        wanted = tuple([isinstance(s, int) and active[s] for s in inputs])
-        if True not in wanted:
-            continue
-        first = [inputs.index(s) for s in inputs]
-        same = tuple(first) if len(set(first)) < len(first) else ()
-        adding = tuple([w and s in totals and first[i] == i for i, (s, w) in enumerate(zip(inputs, wanted, strict=True))])
-        vjp = kernel_of(line, forward.listed.avals).vjp(present, wanted, adding if True in adding else (), same)
-        known = [totals[s] for s in line.outputs if s in totals]
-        known += [totals[s] for s, a in zip(inputs, adding, strict=True) if a and isinstance(s, int)]
-        forwards = [*inputs, *line.outputs]
-        atoms = [known[i - len(forwards)] if i >= len(forwards) else forward.read(forwards[i]) for i in vjp.sources]
-        results = atoms if vjp.kernel is None else forward.into.inline(vjp.kernel.jaxpr, atoms)
-        for slot in line.outputs:
-            totals.pop(slot, None)
-        for i, value in zip(vjp.targets, results, strict=True):
-            slot = inputs[i]
-            assert isinstance(slot, int)
-            totals[slot] = value
+def vjp_call(
+    kernel: Kernel,
+    inputs: Sequence[Source],
+    slots: Sequence[int],
+    cotangents: Sequence[Any],
+    wanted: tuple[bool, ...],
+    totals: dict[Any, Any],
+) -> tuple[Vjp, list[Any]]:
+    """Return the VJP of an entry that adds to the totals that there are, and what it is called on: forward slots, cotangents and totals.
+
+    The totals that it adds to are taken out of ``totals``: its results take their place.
+    """
+    adding: tuple[bool, ...]
+    same: tuple[int, ...] = ()
+    if len(inputs) > 1 and len(set(inputs)) < len(inputs):
+        same = tuple([inputs.index(s) for s in inputs])
+        adding = tuple([s in totals and same[i] == i for i, s in enumerate(inputs)])
+    else:
+        adding = tuple([s in totals for s in inputs])
+    vjp = kernel.vjp(tuple([ct is not None for ct in cotangents]), wanted, adding if True in adding else (), same)
+    values = [*inputs, *slots, *[ct for ct in cotangents if ct is not None]]
+    if True in adding:
+        values += [totals[s] for s, flag in zip(inputs, adding, strict=True) if flag]
+        for i in vjp.targets:
+            totals.pop(inputs[i], None)
+    return vjp, [values[i] for i in vjp.sources]

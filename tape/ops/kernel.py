@@ -16,19 +16,20 @@ from jax import lax
 from tape import jaxapi
 from tape.configuration import configuration
 from tape.errors import TapeError
-from tape.ops.assembly import line_key, one_line, vjp_of_lines
+from tape.ops.assembly import entry_key, one_entry, vjp_of_entries
 from tape.ops.kinds import Kind, Role, kinds_of
 from tape.ops.linear import flatten
 from tape.ops.moving import mover, moving_at_first
 from tape.ops.pruning import prune, trim
-from tape.ops.pullback import activity, check_own, differentiable, pullback
+from tape.ops.pullback import active_slots, check_own, differentiable, pullback
 from tape.ops.residuals import Keep, augment, exposing, inside
 from tape.rules import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from tape.ops.linear import Line
+    from tape.graph.wengert import WengertList
+    from tape.ops.linear import Equation
 
 __all__ = ["Kernel", "Op", "Vjp"]
 
@@ -71,7 +72,7 @@ class Kernel:
         "visible",
     )
 
-    by_lines = True  # a long jaxpr's VJP may be put together from those of its lines
+    by_lines = True  # a long jaxpr's VJP may be put together from those of its entries
 
     def __init__(self, name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any, params: Any = None, visible: int | None = None) -> None:
         self.name = name
@@ -154,7 +155,7 @@ class Kernel:
     def cheap(self) -> bool:
         """Whether computing it again costs less than keeping its result: elementwise and layout primitives only."""
         if self._cheap is None:
-            self._cheap = not self.jaxpr.effects and all(_is_cheap(line.primitive) for line in flatten(self.jaxpr).lines)
+            self._cheap = not self.jaxpr.effects and all(_is_cheap(entry.primitive) for entry in flatten(self.jaxpr).entries)
         return self._cheap
 
     def augmented(self) -> Kernel:
@@ -250,12 +251,12 @@ class Kernel:
         listed = flatten(self.jaxpr)
         if (
             self.by_lines
-            and len(listed.lines) > _SHORT
-            and not any(line.primitive in _TRACED_WHOLE or line.eqn.effects for line in listed.lines)
+            and len(listed.entries) > _SHORT
+            and not any(entry.primitive in _TRACED_WHOLE or entry.eqn.effects for entry in listed.entries)
         ):
             augment(listed, Keep())
-            active = activity(listed, wanted)
-            return self._vjp_of(*vjp_of_lines(listed, self.out_avals, active, present, adding, same, _line_kernel))
+            active = active_slots(listed, wanted)
+            return self._vjp_of(*vjp_of_entries(listed, self.out_avals, active, present, adding, same, _entry_kernel))
         targets: list[int] = []
 
         def run(*args: Any) -> list[Any]:
@@ -373,20 +374,20 @@ def _forget(op: Op | None, key: Hashable) -> None:
             op._by_kinds.pop(kinds, None)
 
 
-_SHORT = 6  # lines; what is longer is put together from the VJPs of its lines
+_SHORT = 6  # entries; what is longer is put together from the VJPs of its entries
 _TRACED_WHOLE = {jaxapi.primitive("remat"), jaxapi.primitive("name")}  # what is known of their inside has further meanings
-_LINES: dict[Hashable, Kernel] = {}
-_LINES_LIMIT = 4096
+_ENTRIES: dict[Hashable, Kernel] = {}
+_ENTRIES_LIMIT = 4096
 
 
-def _line_kernel(line: Line, avals: Sequence[Any]) -> Kernel:
-    """Return the kernel of one line of a jaxpr; lines that are alike share one."""
-    key = line_key(line, avals)
-    found = None if key is None else _LINES.get(key)
+def _entry_kernel(entry: Equation, listed: WengertList[Equation]) -> Kernel:
+    """Return the kernel of one entry of a jaxpr; entries that are alike share one."""
+    key = entry_key(entry, listed)
+    found = None if key is None else _ENTRIES.get(key)
     if found is None:
-        found = Kernel(str(line.primitive), one_line(line, avals), None)
+        found = Kernel(str(entry.primitive), one_entry(entry, listed), None)
         if key is not None:
-            if len(_LINES) > _LINES_LIMIT:
-                _LINES.clear()
-            _LINES[key] = found
+            if len(_ENTRIES) > _ENTRIES_LIMIT:
+                _ENTRIES.clear()
+            _ENTRIES[key] = found
     return found

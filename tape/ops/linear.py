@@ -1,7 +1,4 @@
-"""A jaxpr as a flat list of lines: calls inlined, variables numbered.
-
-A jaxpr is a Wengert list already; flattening ``jit`` calls into one list of numbered slots lets one loop sweep it.
-"""
+"""A jaxpr as a Wengert list: calls inlined, variables numbered."""
 
 from __future__ import annotations
 
@@ -10,66 +7,46 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tape import jaxapi
+from tape.graph.wengert import Constant, WengertList
 from tape.rules import parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tape.graph.wengert import Source
     from tape.jaxapi import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive
 
-__all__ = ["Constant", "Line", "LineList", "equations_in", "flatten"]
+__all__ = ["Equation", "equations_in", "flatten"]
 
 
-class Constant:
-    """An input of a line that is known when the list is made: a literal, or a constant of the jaxpr."""
+class Equation:
+    """An entry of a jaxpr's list: one primitive with its parameters, as rules may assume them."""
 
-    __slots__ = ("aval", "value")
+    __slots__ = ("eqn", "inputs", "params", "primitive", "slots")
 
-    def __init__(self, value: Any, aval: Any) -> None:
-        self.value = value
-        self.aval = aval
-
-
-class Line:
-    """One primitive with its parameters; ``inputs`` are slots or constants, ``outputs`` are slots."""
-
-    __slots__ = ("eqn", "inputs", "outputs", "params", "primitive")
-
-    def __init__(self, eqn: JaxprEqn, inputs: tuple[int | Constant, ...], outputs: tuple[int, ...]) -> None:
+    def __init__(self, eqn: JaxprEqn, inputs: tuple[Source, ...], slots: tuple[int, ...]) -> None:
         self.primitive: Primitive = eqn.primitive
         self.params: dict[str, Any] = parameters.assumed(eqn.primitive, eqn.params)
         self.eqn = eqn
         self.inputs = inputs
-        self.outputs = outputs
+        self.slots = slots
 
 
-class LineList:
-    """``lines`` in order; slots ``0 .. n_inputs - 1`` are the inputs; ``avals[slot]`` is a slot's shape and dtype."""
-
-    __slots__ = ("avals", "lines", "n_inputs", "outputs")
-
-    def __init__(self, n_inputs: int, avals: list[Any]) -> None:
-        self.n_inputs = n_inputs
-        self.avals = avals
-        self.lines: list[Line] = []
-        self.outputs: tuple[int | Constant, ...] = ()
-
-
-def flatten(closed: ClosedJaxpr) -> LineList:
+def flatten(closed: ClosedJaxpr) -> WengertList[Equation]:
     """Inline every plain call of ``closed`` (``jit``, ``closed_call``) and number its variables.
 
-    Calls with a derivative of their own (``custom_jvp_call``, ``custom_vjp_call``, ``remat``) and control flow stay single lines.
+    Calls with a derivative of their own (``custom_jvp_call``, ``custom_vjp_call``, ``remat``) and control flow stay single entries.
     """
-    listed = LineList(len(closed.jaxpr.invars), [v.aval for v in closed.jaxpr.invars])
+    listed: WengertList[Equation] = WengertList([v.aval for v in closed.jaxpr.invars])
     listed.outputs = _inline(closed, tuple(range(listed.n_inputs)), listed)
     return listed
 
 
-def _inline(closed: ClosedJaxpr, inputs: tuple[int | Constant, ...], into: LineList) -> tuple[int | Constant, ...]:
-    env: dict[Any, int | Constant] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
+def _inline(closed: ClosedJaxpr, inputs: tuple[Source, ...], into: WengertList[Equation]) -> tuple[Source, ...]:
+    env: dict[Any, Source] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
     env.update((v, Constant(c, v.aval)) for v, c in zip(closed.jaxpr.constvars, closed.consts, strict=True))
 
-    def read(atom: Any) -> int | Constant:
+    def read(atom: Any) -> Source:
         return Constant(atom.val, atom.aval) if isinstance(atom, jaxapi.Literal) else env[atom]
 
     for eqn in closed.jaxpr.eqns:
@@ -82,7 +59,7 @@ def _inline(closed: ClosedJaxpr, inputs: tuple[int | Constant, ...], into: LineL
         first = len(into.avals)
         into.avals.extend(v.aval for v in eqn.outvars)
         slots = tuple(range(first, len(into.avals)))
-        into.lines.append(Line(eqn, operands, slots))
+        into.entries.append(Equation(eqn, operands, slots))
         env.update(zip(eqn.outvars, slots, strict=True))
     return tuple(map(read, closed.jaxpr.outvars))
 

@@ -14,13 +14,14 @@ import numpy as np
 from tape import jaxapi
 from tape.configuration import checks_results
 from tape.ops.building import is_number
-from tape.ops.linear import Constant, flatten
+from tape.ops.linear import flatten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tape.graph.wengert import Source, WengertList
     from tape.jaxapi import ClosedJaxpr
-    from tape.ops.linear import LineList
+    from tape.ops.linear import Equation
 
 __all__ = ["mover", "moving_at_first"]
 
@@ -78,9 +79,9 @@ def mover(closed: ClosedJaxpr) -> Callable[[Sequence[Any]], list[Any] | None] | 
     ):
         return None
     listed = flatten(closed)
-    for line in listed.lines:
-        dtypes = {(s.aval if isinstance(s, Constant) else listed.avals[s]).dtype for s in (*line.inputs, *line.outputs)}
-        if line.primitive not in _ON_HOST or len(dtypes) > 1:  # a conversion is the compiler's
+    for entry in listed.entries:
+        dtypes = {listed.aval(s).dtype for s in (*entry.inputs, *entry.slots)}
+        if entry.primitive not in _ON_HOST or len(dtypes) > 1:  # a conversion is the compiler's
             return None
     inputs = [a.dtype for a in closed.in_avals]
     results = [a.dtype for a in closed.out_avals]
@@ -138,15 +139,15 @@ def _place(values: Sequence[Any]) -> tuple[Any] | None:
     return (found,)
 
 
-def _moved(listed: LineList, values: Sequence[Any]) -> list[Any]:
-    """Run the lines on the host."""
+def _moved(listed: WengertList[Equation], values: Sequence[Any]) -> list[Any]:
+    """Run the entries on the host."""
     slots: list[Any] = [*values, *[None] * (len(listed.avals) - len(values))]
 
-    def read(source: Any) -> Any:
+    def read(source: Source) -> Any:
         return slots[source] if isinstance(source, int) else np.asarray(source.value, source.aval.dtype)
 
-    for line in listed.lines:
-        found = _ON_HOST[line.primitive](*map(read, line.inputs), **line.params)
-        for slot, value in zip(line.outputs, found if line.primitive.multiple_results else (found,), strict=True):
+    for entry in listed.entries:
+        found = _ON_HOST[entry.primitive](*map(read, entry.inputs), **entry.params)
+        for slot, value in zip(entry.slots, found if entry.primitive.multiple_results else (found,), strict=True):
             slots[slot] = value
     return [read(source) for source in listed.outputs]

@@ -14,14 +14,19 @@ from jax import lax
 
 from tape import jaxapi
 from tape.errors import GradientDtypeError, GradientShapeError, LeakedTracerError, RuleError
+from tape.graph.sweep import accumulate, sweep
+from tape.graph.walks import active, backwards
 from tape.ops import residuals
-from tape.ops.linear import Constant, Line, LineList, flatten
+from tape.ops.forward import ForwardValues
+from tape.ops.linear import Equation, flatten
 from tape.rules import parameters, registry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["activity", "check_own", "depends", "differentiable", "pullback", "receives", "zeros"]
+    from tape.graph.wengert import Source, WengertList
+
+__all__ = ["active_slots", "check_own", "depends", "differentiable", "pullback", "receives", "zeros"]
 
 
 def differentiable(aval: Any) -> bool:
@@ -34,58 +39,46 @@ def zeros(aval: Any) -> jax.Array:
     return lax.full(aval.shape, 0, aval.dtype)
 
 
-class _Forward:
-    """The forward values of a list of lines, each computed when somebody reads it."""
-
-    def __init__(self, listed: LineList, inputs: Sequence[Any], outputs: Sequence[Any] | None) -> None:
-        self.listed = listed
-        self.values: list[Any] = [None] * len(listed.avals)
-        self.values[: listed.n_inputs] = inputs
-        self.producer: dict[int, Line] = {slot: line for line in listed.lines for slot in line.outputs}
-        if outputs is not None:
-            for slot, value in zip(listed.outputs, outputs, strict=True):
-                known: int | Constant | None = slot
-                while value is not None and isinstance(known, int):
-                    self.values[known] = value
-                    line = self.producer.get(known)  # what is named is known by its name
-                    known = line.inputs[0] if line is not None and line.primitive is _NAME else None
-
-    def read(self, wanted: int | Constant) -> Any:
-        """Return the value of a slot, computing the lines that it depends on (iteratively, each once)."""
-        if isinstance(wanted, Constant):
-            return wanted.value
-        values = self.values
-        if values[wanted] is None:
-            stack = [self.producer[wanted]]
-            while stack:
-                line = stack[-1]
-                missing = [self.producer[s] for s in line.inputs if isinstance(s, int) and values[s] is None]
-                if missing:
-                    stack.extend(missing)
-                    continue
-                stack.pop()
-                if any(values[s] is None for s in line.outputs):
-                    results = self._evaluate(line, [s.value if isinstance(s, Constant) else values[s] for s in line.inputs])
-                    for slot, value in zip(line.outputs, results, strict=True):
-                        if values[slot] is None:
-                            values[slot] = value
-        return values[wanted]
-
-    def _evaluate(self, line: Line, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Run one line; of a checkpoint, values inside it that are known are not computed again."""
-        known = [self.values[s] for s in line.outputs]
-        if line.primitive is not _REMAT or all(value is None for value in known):
-            return evaluate(line, inputs)
-        body = _Forward(flatten(jaxapi.closed(line.params["jaxpr"])), inputs, known)
-        return [body.read(s) for s in body.listed.outputs]
-
-
 _NAME, _REMAT = jaxapi.primitive("name"), jaxapi.primitive("remat")
 
 
-def evaluate(line: Line, inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Run one line on ``inputs`` and return its outputs."""
-    return parameters.bind(line.primitive, line.params, inputs)
+def evaluate(entry: Equation, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Run one entry on ``inputs`` and return its outputs."""
+    return parameters.bind(entry.primitive, entry.params, inputs)
+
+
+class _Evaluation:
+    """Emitter of a sweep that applies rules to values, with those of the inputs (and of outputs, where they are known) at hand."""
+
+    def __init__(self, listed: WengertList[Equation], inputs: Sequence[Any], outputs: Sequence[Any] | None) -> None:
+        self.avals = listed.avals
+        self.forward: ForwardValues[Any] = ForwardValues(listed, self._run, lambda constant: constant.value)
+        known = self.forward.values
+        known.update(enumerate(inputs))
+        for source, value in zip(listed.outputs, outputs or (), strict=outputs is not None):
+            named: Source | None = source
+            while value is not None and isinstance(named, int):
+                known[named] = value
+                entry = self.forward.makers.get(named)  # what is named is known by its name
+                named = entry.inputs[0] if entry is not None and entry.primitive is _NAME else None
+
+    def _run(self, entry: Equation, inputs: list[Any]) -> Sequence[Any]:
+        """Run one entry; of a checkpoint, values inside it that are known are not computed again."""
+        known = [self.forward.values.get(slot) for slot in entry.slots]
+        if entry.primitive is not _REMAT or all(value is None for value in known):
+            return evaluate(entry, inputs)
+        listed = flatten(jaxapi.closed(entry.params["jaxpr"]))
+        return list(map(_Evaluation(listed, inputs, known).forward.read, listed.outputs))
+
+    def arrive(self, _: Equation, cotangents: list[Any]) -> list[Any]:
+        return cotangents
+
+    def pull(self, entry: Equation, cotangents: list[Any], wanted: tuple[bool, ...], _: dict[int, Any]) -> Iterable[tuple[Any, Any]]:
+        grads = _apply(entry, cotangents, wanted, self.forward, self.avals)
+        return [(source, grad) for source, grad in zip(entry.inputs, grads, strict=True) if grad is not None]
+
+    def add(self, _: Equation | None, total: Any, term: Any) -> Any:
+        return lax.add(total, term)
 
 
 def pullback(
@@ -113,28 +106,12 @@ def pullback(
     """
     listed = flatten(closed)
     residuals.augment(listed, residuals.Keep())
-    forward = _Forward(listed, inputs, outputs)
-    avals = listed.avals
-    active = activity(listed, wanted)
-    totals: list[Any] = [None] * len(avals)
-    for out, ct in zip(listed.outputs, cotangents, strict=True):
-        if ct is not None and isinstance(out, int) and active[out]:
-            totals[out] = ct if totals[out] is None else lax.add(totals[out], ct)
-
-    for line in reversed(listed.lines):
-        cts = [totals[s] for s in line.outputs]
-        if all(ct is None for ct in cts):
-            continue
-        needed = [isinstance(s, int) and active[s] for s in line.inputs]
-        if not any(needed):
-            continue
-        for slot in line.outputs:
-            totals[slot] = None
-        grads = _apply(line, cts, needed, forward, avals)
-        for source, grad in zip(line.inputs, grads, strict=True):
-            if grad is not None and isinstance(source, int):
-                totals[source] = grad if totals[source] is None else lax.add(totals[source], grad)
-    return tuple(totals[s] if active[s] else None for s in range(listed.n_inputs))
+    evaluation = _Evaluation(listed, inputs, outputs)
+    active = active_slots(listed, wanted)
+    totals: dict[Any, Any] = {}
+    accumulate(totals, [(s, ct) for s, ct in zip(listed.outputs, cotangents, strict=True) if ct is not None and s in active], evaluation)
+    sweep(listed.entries, totals, active, evaluation)
+    return tuple(totals.get(slot) for slot in range(listed.n_inputs))
 
 
 def check_own(name: str, vjp: jaxapi.ClosedJaxpr) -> None:
@@ -149,75 +126,70 @@ def check_own(name: str, vjp: jaxapi.ClosedJaxpr) -> None:
         raise LeakedTracerError(msg)
 
 
-def activity(listed: LineList, wanted: Sequence[bool] | None) -> list[bool]:
-    """Tell for every slot whether a gradient can flow from it to a wanted input."""
+def active_slots(listed: WengertList[Equation], wanted: Sequence[bool] | None) -> set[int]:
+    """Return the slots from which a gradient can flow to a wanted input."""
     avals = listed.avals
-    active = [False] * len(avals)
-    for slot in range(listed.n_inputs):
-        active[slot] = differentiable(avals[slot]) and (wanted is None or wanted[slot])
-    for line in listed.lines:
-        if any(isinstance(s, int) and active[s] for s in line.inputs):
-            rule = registry.lookup(line.primitive)
-            if rule is None or rule.vjp is not registry.no_gradient:
-                for slot in line.outputs:
-                    active[slot] = differentiable(avals[slot])
-    return active
+
+    def gives(entry: Equation) -> Iterable[int]:
+        rule = registry.lookup(entry.primitive)
+        return () if rule is not None and rule.vjp is registry.no_gradient else [s for s in entry.slots if differentiable(avals[s])]
+
+    return active(listed.entries, [s for s in range(listed.n_inputs) if differentiable(avals[s]) and (wanted is None or wanted[s])], gives)
 
 
 def depends(closed: jaxapi.ClosedJaxpr, wanted: Sequence[bool]) -> list[bool]:
     """Tell for every output of a jaxpr whether a gradient can flow from it to one of the wanted inputs."""
     listed = flatten(closed)
-    active = activity(listed, wanted)
-    return [isinstance(slot, int) and active[slot] for slot in listed.outputs]
+    flowing = active_slots(listed, wanted)
+    return [source in flowing for source in listed.outputs]
 
 
 def receives(closed: jaxapi.ClosedJaxpr, present: Sequence[bool], wanted: Sequence[bool]) -> list[bool]:
     """Tell for every wanted input of a jaxpr whether it can get a cotangent from one of the outputs that have one."""
     listed = flatten(closed)
-    active = activity(listed, wanted)
-    reached = {s for s, flag in zip(listed.outputs, present, strict=True) if flag and isinstance(s, int) and active[s]}
-    for line in reversed(listed.lines):
-        if not reached.isdisjoint(line.outputs):
-            reached.update(s for s in line.inputs if isinstance(s, int) and active[s])
-    return [s in reached for s in range(listed.n_inputs)]
+    flowing = active_slots(listed, wanted)
+    reached = flowing.intersection(s for s, flag in zip(listed.outputs, present, strict=True) if flag and isinstance(s, int))
+    for entry in backwards(listed.entries, reached):
+        reached.update(flowing.intersection(s for s in entry.inputs if isinstance(s, int)))
+    return [slot in reached for slot in range(listed.n_inputs)]
 
 
-def _apply(line: Line, cts: list[Any], needed: list[bool], forward: _Forward, avals: list[Any]) -> list[Any]:
-    """Apply the rule of one line and check what it returns."""
-    ins = [forward.read(s) for s in line.inputs]
-    rule = registry.lookup(line.primitive)
+def _apply(entry: Equation, cts: list[Any], needed: Sequence[bool], forward: ForwardValues[Any], avals: list[Any]) -> list[Any]:
+    """Apply the rule of one entry and check what it returns."""
+    ins = [forward.read(s) for s in entry.inputs]
+    rule = registry.lookup(entry.primitive)
     if rule is None:
-        return _jax_rule(line, cts, needed, ins, avals)
-    params = {**line.params, "wanted": tuple(needed)} if rule.selective else line.params
-    if line.primitive.multiple_results:
-        outs = tuple(forward.read(s) for s in line.outputs)
+        return _jax_rule(entry, cts, needed, ins, avals)
+    params = {**entry.params, "wanted": tuple(needed)} if rule.selective else entry.params
+    if entry.primitive.multiple_results:
+        outs = tuple(forward.read(s) for s in entry.slots)
         grads = rule.vjp(tuple(cts), outs, *ins, **params)
     else:
-        grads = rule.vjp(cts[0], forward.read(line.outputs[0]), *ins, **params)
+        grads = rule.vjp(cts[0], forward.read(entry.slots[0]), *ins, **params)
     if not isinstance(grads, (tuple, list)):
         grads = (grads,)
     if len(grads) != len(ins):
-        msg = f"VJP rule of {line.primitive}: returned {len(grads)} cotangents for {len(ins)} inputs; return one per input, None where no gradient flows"
+        msg = f"VJP rule of {entry.primitive}: returned {len(grads)} cotangents for {len(ins)} inputs; return one per input, None where no gradient flows"
         raise RuleError(msg)
-    return [_checked(line, i, grad, avals, rule) if need else None for i, (grad, need) in enumerate(zip(grads, needed, strict=True))]
+    return [_checked(entry, i, grad, avals, rule) if need else None for i, (grad, need) in enumerate(zip(grads, needed, strict=True))]
 
 
-def _checked(line: Line, position: int, grad: Any, avals: list[Any], rule: registry.Rule) -> Any:
+def _checked(entry: Equation, position: int, grad: Any, avals: list[Any], rule: registry.Rule) -> Any:
     """Return the cotangent of one input if it has its input's shape and dtype."""
     if callable(grad):
         grad = grad()
     if grad is None:
         return None
-    slot = line.inputs[position]
+    slot = entry.inputs[position]
     assert isinstance(slot, int)
     aval = avals[slot]
     if rule.elementwise and jnp.shape(grad) != aval.shape:
         grad = _sum_to(grad, aval.shape)
     if jnp.shape(grad) != aval.shape:
-        msg = f"VJP rule of {line.primitive}: the cotangent of input {position} has shape {jnp.shape(grad)}, but the input has shape {aval.shape}; sum over what was broadcast"
+        msg = f"VJP rule of {entry.primitive}: the cotangent of input {position} has shape {jnp.shape(grad)}, but the input has shape {aval.shape}; sum over what was broadcast"
         raise GradientShapeError(msg)
     if jnp.result_type(grad) != aval.dtype:
-        msg = f"VJP rule of {line.primitive}: the cotangent of input {position} has dtype {jnp.result_type(grad)}, but the input has dtype {aval.dtype}; cast it"
+        msg = f"VJP rule of {entry.primitive}: the cotangent of input {position} has dtype {jnp.result_type(grad)}, but the input has dtype {aval.dtype}; cast it"
         raise GradientDtypeError(msg)
     return grad
 
@@ -233,7 +205,7 @@ def _sum_to(grad: Any, shape: tuple[int, ...]) -> Any:
     return jnp.sum(grad, axis=axes, keepdims=True)
 
 
-def _jax_rule(line: Line, cts: list[Any], needed: list[bool], ins: list[Any], avals: list[Any]) -> list[Any]:
+def _jax_rule(entry: Equation, cts: list[Any], needed: Sequence[bool], ins: list[Any], avals: list[Any]) -> list[Any]:
     """JAX's derivative of a primitive that has no rule here."""
     chosen = [i for i, need in enumerate(needed) if need]
 
@@ -241,18 +213,18 @@ def _jax_rule(line: Line, cts: list[Any], needed: list[bool], ins: list[Any], av
         filled = list(ins)
         for i, value in zip(chosen, varying, strict=True):
             filled[i] = value
-        return evaluate(line, filled)
+        return evaluate(entry, filled)
 
     try:
         _, vjp = jax.vjp(fun, *[ins[i] for i in chosen])
     except (ValueError, TypeError, NotImplementedError, AssertionError) as e:
         msg = (
-            f"{line.primitive}: this library has no VJP rule for the primitive, and JAX cannot differentiate it here ({e}); give it one with "
+            f"{entry.primitive}: this library has no VJP rule for the primitive, and JAX cannot differentiate it here ({e}); give it one with "
             "tape.rules.defvjp, or cut the gradient with .detach()"
         )
         raise RuleError(msg) from e
     seeds = []
-    for slot, ct in zip(line.outputs, cts, strict=True):
+    for slot, ct in zip(entry.slots, cts, strict=True):
         aval = avals[slot]
         if not differentiable(aval):
             seeds.append(jnp.zeros(aval.shape, jaxapi.float0))

@@ -1,6 +1,6 @@
 """Residuals inside an op: the values that its forward run hands to its VJP, so that they are computed once.
 
-A line that holds a jaxpr of its own (a loop, a branch, a checkpoint) is given further outputs, the values inside it that may be kept.  Its
+An entry that holds a jaxpr of its own (a loop, a branch, a checkpoint) is given further outputs, the values inside it that may be kept.  Its
 rule then finds them among the outputs; what no rule reads is pruned.
 """
 
@@ -13,14 +13,15 @@ from jax import lax
 
 from tape import jaxapi
 from tape.ops import building
-from tape.ops.assembly import Forward
+from tape.ops.assembly import copied
 from tape.ops.linear import flatten
 from tape.rules import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tape.ops.linear import Line, LineList
+    from tape.graph.wengert import WengertList
+    from tape.ops.linear import Equation
 
 __all__ = ["Keep", "augment", "exposing", "inside"]
 
@@ -119,12 +120,12 @@ class Keep:
         self.policies = policies
         self.looped = looped
 
-    def __call__(self, line: Line) -> bool:
-        """Tell whether the results of ``line`` are kept."""
+    def __call__(self, entry: Equation) -> bool:
+        """Tell whether the results of ``entry`` are kept."""
         if self.policies:
-            avals = [a.aval for a in line.eqn.invars]
-            return all(jaxapi.saveable(policy(line.primitive, *avals, **line.eqn.params)) for policy in self.policies)
-        name = str(line.primitive)
+            avals = [a.aval for a in entry.eqn.invars]
+            return all(jaxapi.saveable(policy(entry.primitive, *avals, **entry.eqn.params)) for policy in self.policies)
+        name = str(entry.primitive)
         return name in _COSTLY or (self.looped and name in _COSTLY_IN_LOOPS)
 
     def in_loop(self) -> Keep:
@@ -136,28 +137,28 @@ class Keep:
         return Keep((*self.policies, policy))
 
 
-def augment(listed: LineList, keep: Keep) -> list[int]:
-    """Give the lines that hold a jaxpr the values inside them as further outputs; return the slots of all values that may be kept."""
+def augment(listed: WengertList[Equation], keep: Keep) -> list[int]:
+    """Give the entries that hold a jaxpr the values inside them as further outputs; return the slots of all values that may be kept."""
     slots: list[int] = []
-    for line in listed.lines:
-        rule = registry.lookup(line.primitive)
-        if keep(line):
-            slots.extend(line.outputs)
+    for entry in listed.entries:
+        rule = registry.lookup(entry.primitive)
+        if keep(entry):
+            slots.extend(entry.slots)
         if rule is not None and rule.augment is not None:
-            line.params, avals = rule.augment(line.params, keep)
+            entry.params, avals = rule.augment(entry.params, keep)
             further = range(len(listed.avals), len(listed.avals) + len(avals))
             listed.avals.extend(avals)
-            line.outputs = (*line.outputs, *further)
+            entry.slots = (*entry.slots, *further)
             slots.extend(further)
     return slots
 
 
-def exposing(listed: LineList, further: Sequence[Any]) -> jaxapi.ClosedJaxpr:
-    """Make a jaxpr of lines, with further outputs: slots, or avals for zeros."""
+def exposing(listed: WengertList[Equation], further: Sequence[Any]) -> jaxapi.ClosedJaxpr:
+    """Make a jaxpr of entries, with further outputs: slots, or avals for zeros."""
     into = building.JaxprBuilder()
-    forward = Forward(into, listed)
-    for line in listed.lines:
-        forward.add(line)
+    forward = copied(into, listed)
+    for entry in listed.entries:
+        forward.run(entry)
     outputs = [forward.read(s) for s in listed.outputs]
     zeros = {
         s: into.inline(jaxapi.trace(functools.partial(lax.full, s.shape, 0, s.dtype))[0], ())[0] for s in further if not isinstance(s, int)
@@ -165,7 +166,7 @@ def exposing(listed: LineList, further: Sequence[Any]) -> jaxapi.ClosedJaxpr:
     return into.closed([*outputs, *(forward.read(s) if isinstance(s, int) else zeros[s] for s in further)])
 
 
-def inside(closed: jaxapi.ClosedJaxpr, keep: Keep) -> tuple[LineList, list[int]]:
+def inside(closed: jaxapi.ClosedJaxpr, keep: Keep) -> tuple[WengertList[Equation], list[int]]:
     """Flatten and augment a jaxpr; return with it the slots that may be kept."""
     listed = flatten(closed)
     return listed, list(dict.fromkeys(augment(listed, keep)))

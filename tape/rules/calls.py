@@ -139,13 +139,13 @@ def _cover(body: jaxapi.ClosedJaxpr, held: list[int]) -> list[int]:
     depends = {i for i in held if not jnp.issubdtype(listed.avals[i].dtype, jax.dtypes.extended)}
     hidden: set[int] = set()
     chosen = []
-    for line in listed.lines:
-        slots = [s for s in line.inputs if isinstance(s, int)]
+    for entry in listed.entries:
+        slots = [s for s in entry.inputs if isinstance(s, int)]
         if hidden.isdisjoint(slots) and (given := [s for s in slots if s in depends and s < listed.n_inputs]):
             chosen.append(min(given, key=lambda i: listed.avals[i].size))
             hidden.add(chosen[-1])
         if not hidden.isdisjoint(slots):
-            hidden.update(line.outputs)
+            hidden.update(entry.slots)
     return chosen
 
 

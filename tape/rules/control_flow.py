@@ -13,6 +13,7 @@ from jax import lax
 
 from tape import jaxapi
 from tape.errors import TapeValueError
+from tape.graph.walks import active, closure
 from tape.ops import pullback as sweep
 from tape.ops.pruning import prune
 from tape.ops.residuals import Keep, exposing, inside
@@ -106,13 +107,7 @@ def _augment_cond(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], l
 
 def _reached(body: jaxapi.ClosedJaxpr, n_consts: int, n_carry: int, wanted: list[bool]) -> list[bool]:
     """Close the wanted inputs of a loop's body under its carries: a carry that depends on a wanted input is itself of interest."""
-    reached = list(wanted)
-    while True:
-        flags = sweep.depends(body, reached)[:n_carry]
-        grown = [*reached[:n_consts], *(a or b for a, b in zip(reached[n_consts:], flags, strict=False)), *reached[n_consts + n_carry :]]
-        if grown == reached:
-            return reached
-        reached = grown
+    return closure(wanted, lambda reached: [*reached[:n_consts], *sweep.depends(body, reached)[:n_carry]])
 
 
 def _while(
@@ -161,12 +156,8 @@ def _scan(
     consts, init, xs = ins[:num_consts], ins[num_consts:first_x], ins[first_x:]
     asked = _reached(jaxpr, num_consts, num_carry, _flags(ins, wanted))
     present = [c is not None and flag for c, flag in zip(ct, (*asked[num_consts:first_x], *(True for _ in ct[num_carry:])), strict=True)]
-    while True:  # the carries that have a cotangent at some step
-        grown = [a or b for a, b in zip(present, sweep.receives(jaxpr, present, asked)[num_consts:first_x], strict=False)]
-        grown += present[num_carry:]
-        if grown == present:
-            break
-        present = grown
+    # The carries that have a cotangent at some step.
+    present = closure(present, lambda flags: sweep.receives(jaxpr, flags, asked)[num_consts:first_x])
     swept = _Swept(jaxpr, present, asked, [False] * num_carry + [True] * (len(out) - num_carry))
     if any(num_consts <= i < first_x for i in swept.reads):  # carries that were not kept: run forward once more, keeping them
         params = {"jaxpr": jaxpr, "num_consts": num_consts, "num_carry": num_carry, "length": length, "reverse": reverse, "unroll": unroll}
@@ -206,10 +197,7 @@ def _augment_scan(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], l
     if keep.policies:  # a loop in a checkpoint runs again as a whole
         return params, []
     listed, slots = inside(body, keep.in_loop())
-    varying = set(range(n_consts, listed.n_inputs))
-    for line in listed.lines:
-        if not varying.isdisjoint(line.inputs):
-            varying.update(line.outputs)
+    varying = active(listed.entries, range(n_consts, listed.n_inputs), lambda entry: entry.slots)
     stacked = listed.outputs[n_carry:]
     kept = dict.fromkeys((*range(n_consts, n_consts + n_carry), *slots))
     further = [s for s in kept if s in varying and s not in stacked]

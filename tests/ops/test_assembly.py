@@ -112,7 +112,7 @@ def test_layers_that_are_alike_are_traced_once(monkeypatch):
     counts = []
     for layers in (6, 12):
         traces.clear()
-        kernels._LINES.clear()
+        kernels._ENTRIES.clear()
         jax.make_jaxpr(tape.grad(interop.lift(lambda x, n=layers: network(x, n))))(X)
         counts.append(len(traces))
     assert counts[0] == counts[1]
@@ -124,10 +124,10 @@ def test_no_more_operations_than_jax():
 
 
 def test_lines_are_forgotten(monkeypatch):
-    monkeypatch.setattr(kernels, "_LINES_LIMIT", 3)
-    kernels._LINES.clear()
+    monkeypatch.setattr(kernels, "_ENTRIES_LIMIT", 3)
+    kernels._ENTRIES.clear()
     jax.make_jaxpr(tape.grad(interop.lift(network)))(X)
-    assert len(kernels._LINES) <= 4
+    assert len(kernels._ENTRIES) <= 4
 
 
 def test_a_traced_constant_does_not_outlive_its_trace():
