@@ -165,22 +165,25 @@ def vjp_call(
     slots: Sequence[int],
     cotangents: Sequence[Any],
     wanted: tuple[bool, ...],
-    totals: dict[Any, Any],
+    totals: dict[Any, Any] | None,
 ) -> tuple[Vjp, list[Any]]:
     """Return the VJP of an entry that adds to the totals that there are, and what it is called on: forward slots, cotangents and totals.
 
-    The totals that it adds to are taken out of ``totals``: its results take their place.
+    The totals that it adds to are taken out of ``totals``: its results take their place.  Where these are None, it adds to nothing.
     """
-    adding: tuple[bool, ...]
+    adding: tuple[bool, ...] = ()
     same: tuple[int, ...] = ()
-    if len(inputs) > 1 and len(set(inputs)) < len(inputs):
-        same = tuple([inputs.index(s) for s in inputs])
-        adding = tuple([s in totals and same[i] == i for i, s in enumerate(inputs)])
-    else:
-        adding = tuple([s in totals for s in inputs])
-    vjp = kernel.vjp(tuple([ct is not None for ct in cotangents]), wanted, adding if True in adding else (), same)
+    if totals is not None:
+        if len(inputs) > 1 and len(set(inputs)) < len(inputs):
+            same = tuple([inputs.index(s) for s in inputs])
+            adding = tuple([s in totals and same[i] == i for i, s in enumerate(inputs)])
+        else:
+            adding = tuple([s in totals for s in inputs])
+        if True not in adding:
+            adding = ()
+    vjp = kernel.vjp(tuple([ct is not None for ct in cotangents]), wanted, adding, same)
     values = [*inputs, *slots, *[ct for ct in cotangents if ct is not None]]
-    if True in adding:
+    if totals is not None and adding:
         values += [totals[s] for s, flag in zip(inputs, adding, strict=True) if flag]
         for i in vjp.targets:
             totals.pop(inputs[i], None)

@@ -21,7 +21,7 @@ from tape.ops.kinds import Kind, Role, kinds_of
 from tape.ops.linear import flatten
 from tape.ops.moving import mover, moving_at_first
 from tape.ops.pruning import prune, trim
-from tape.ops.pullback import active_slots, check_own, differentiable, pullback
+from tape.ops.pullback import activity, check_own, differentiable, pullback
 from tape.ops.residuals import Keep, augment, exposing, inside
 from tape.rules import registry
 
@@ -255,7 +255,7 @@ class Kernel:
             and not any(entry.primitive in _TRACED_WHOLE or entry.eqn.effects for entry in listed.entries)
         ):
             augment(listed, Keep())
-            active = active_slots(listed, wanted)
+            active = activity(listed, wanted)
             return self._vjp_of(*vjp_of_entries(listed, self.out_avals, active, present, adding, same, _entry_kernel))
         targets: list[int] = []
 

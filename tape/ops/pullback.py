@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tape.graph.wengert import Source, WengertList
 
-__all__ = ["active_slots", "check_own", "depends", "differentiable", "pullback", "receives", "zeros"]
+__all__ = ["activity", "check_own", "depends", "differentiable", "pullback", "receives", "zeros"]
 
 
 def differentiable(aval: Any) -> bool:
@@ -107,7 +107,7 @@ def pullback(
     listed = flatten(closed)
     residuals.augment(listed, residuals.Keep())
     evaluation = _Evaluation(listed, inputs, outputs)
-    active = active_slots(listed, wanted)
+    active = activity(listed, wanted)
     totals: dict[Any, Any] = {}
     accumulate(totals, [(s, ct) for s, ct in zip(listed.outputs, cotangents, strict=True) if ct is not None and s in active], evaluation)
     sweep(listed.entries, totals, active, evaluation)
@@ -126,7 +126,7 @@ def check_own(name: str, vjp: jaxapi.ClosedJaxpr) -> None:
         raise LeakedTracerError(msg)
 
 
-def active_slots(listed: WengertList[Equation], wanted: Sequence[bool] | None) -> set[int]:
+def activity(listed: WengertList[Equation], wanted: Sequence[bool] | None) -> set[int]:
     """Return the slots from which a gradient can flow to a wanted input."""
     avals = listed.avals
 
@@ -140,14 +140,14 @@ def active_slots(listed: WengertList[Equation], wanted: Sequence[bool] | None) -
 def depends(closed: jaxapi.ClosedJaxpr, wanted: Sequence[bool]) -> list[bool]:
     """Tell for every output of a jaxpr whether a gradient can flow from it to one of the wanted inputs."""
     listed = flatten(closed)
-    flowing = active_slots(listed, wanted)
+    flowing = activity(listed, wanted)
     return [source in flowing for source in listed.outputs]
 
 
 def receives(closed: jaxapi.ClosedJaxpr, present: Sequence[bool], wanted: Sequence[bool]) -> list[bool]:
     """Tell for every wanted input of a jaxpr whether it can get a cotangent from one of the outputs that have one."""
     listed = flatten(closed)
-    flowing = active_slots(listed, wanted)
+    flowing = activity(listed, wanted)
     reached = flowing.intersection(s for s, flag in zip(listed.outputs, present, strict=True) if flag and isinstance(s, int))
     for entry in backwards(listed.entries, reached):
         reached.update(flowing.intersection(s for s in entry.inputs if isinstance(s, int)))

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jax import lax
 
 from tape.configuration import configuration
+from tape.graph.sweep import sweep
+from tape.graph.walks import active, backwards
+from tape.ops.assembly import vjp_call
 from tape.ops.kernel import Op
 from tape.recording.trie import CONSTANT
 from tape.rules import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable, Sequence
 
     from tape.ops.kernel import Kernel
     from tape.ops.kinds import Kind
@@ -101,18 +104,12 @@ def active_slots(state: State, wanted: frozenset[int] | None, blocked: frozenset
     key = ("active", wanted, blocked)
     found: frozenset[int] | None = plans.get(key)
     if found is None:
-        if wanted is None and not blocked:  # each of them depends on a leaf
-            active = {place.slot for place in state.table[: state.n_slots] if place.kind.requires_grad}
-        else:
-            active = set()
-            for step in state.path():
-                reached = wanted is None if step.ends else not active.isdisjoint(step.inputs)
-                for place in step.places:
-                    slot = place.slot
-                    leads = wanted is None if slot in state.cut else reached
-                    if place.kind.requires_grad and slot not in blocked and (leads or (wanted is not None and slot in wanted)):
-                        active.add(slot)
-        found = plans[key] = frozenset(active)
+        carrying = {place.slot for place in state.table[: state.n_slots] if place.kind.requires_grad} - blocked
+        if wanted is not None or blocked:  # else each of them depends on a leaf
+            path, cut = state.path(), state.cut
+            start = wanted if wanted is not None else cut.union(*[step.slots for step in path if step.ends])
+            carrying = active(path, start & carrying, lambda step: () if step.ends else carrying.intersection(step.slots) - cut)
+        found = plans[key] = frozenset(carrying)
     return found
 
 
@@ -128,14 +125,12 @@ def behind(state: State, slots: frozenset[int], stop: frozenset[int] = frozenset
         reached = set(slots)
         ends: list[int] = []
         passed: set[int] = set()
-        for step in reversed(state.path()):
-            met = [slot for slot in step.slots if slot in reached and slot not in stop]
-            if step.ends:
-                ends.extend(met)
-                continue
-            ends.extend(slot for slot in met if slot in state.cut)
-            if any(slot not in state.cut for slot in met):
-                passed.update(place.slot for place in step.places if place.kind.requires_grad and place.slot not in state.cut)
+        cut = state.cut
+        for step in backwards(state.path(), reached):
+            met = reached.intersection(step.slots) - stop
+            ends.extend(slot for slot in step.slots if slot in met and (step.ends or slot in cut))
+            if not (step.ends or met <= cut):
+                passed.update(place.slot for place in step.places if place.kind.requires_grad and place.slot not in cut)
                 reached.update(s for s in step.inputs if state.table[s].kind.requires_grad)
         found = plans[key] = (tuple(ends), frozenset(passed))
     return found
@@ -178,9 +173,6 @@ def plan_sweep(
     return found
 
 
-_YES = (True,)
-
-
 def _make(
     state: State,
     seeds: tuple[int, ...],
@@ -190,139 +182,126 @@ def _make(
     kept: tuple[int, ...] | None,
     observed: bool,
 ) -> Plan:
-    plan = Plan()
-    path = state.path()
-    cut = state.cut
-    # A Function's backward may leave out a cotangent, so that a sum to add to may be missing when the plan is written.  Op hooks see terms.
-    fused = not observed and not any(isinstance(step.op, FunctionOp) for step in path)
-    plan.seeds = seeds
-    plan.pending = kept is None
-    plan.n_forward = state.n_slots
-    count = state.n_slots + len(seeds)
-    totals: dict[int, int] = {slot: state.n_slots + i for i, slot in enumerate(seeds) if slot in active}
-    outputs: list[tuple[int, int]] = []
-    entries: set[int] = set()
-    emit = plan.instructions.append
-
-    for step in reversed(path):
-        if not step.places:
-            continue
-        slots = step.slots
-        if len(slots) == 1:
-            if slots[0] not in totals:
-                continue
-            present: tuple[bool, ...] = _YES
-        else:
-            present = tuple([slot in totals for slot in slots])
-            if True not in present:
-                continue
-        for slot in slots:
-            if slot in totals:
-                if slot in hooked:
-                    emit(Instruction(None, (totals[slot],), (count,), hook=slot))
-                    totals[slot] = count
-                    count += 1
-                    plan.straight = False
-                if step.ends or slot in watched or slot in cut:
-                    outputs.append((slot, totals[slot]))
-        if step.ends:
-            continue
-        if not cut.isdisjoint(slots):
-            present = tuple([slot in totals and slot not in cut for slot in slots])
-            if True not in present:
-                continue
-        inputs = step.inputs
-        wanted = tuple([s in active for s in inputs])
-        if True not in wanted:
-            continue
-        entries.add(step.depth)
-        if step.hazard is not None and plan.hazard is None:
-            plan.hazard = step
-        seen: tuple[int | None, ...] = ()
-        if observed:
-            shown = slots[: step.kernel.visible]
-            coming = [slot for slot, p in zip(slots, present, strict=True) if p]
-            cotangents = tuple([totals[s] if s in coming else None for s in shown])
-            for slot in shown:
-                if slot in coming:
-                    totals[slot] = count
-                    count += 1
-            seen = tuple([totals[s] if s in coming else None for s in shown])
-            emit(Instruction(None, cotangents, seen, before=step))
-            plan.straight = False
-        if isinstance(step.op, FunctionOp):
-            targets = tuple(i for i, w in enumerate(wanted) if w)
-            operands: tuple[int | None, ...] = tuple(totals[s] if p else None for s, p in zip(slots, present, strict=True))
-            results = tuple(range(count, count + len(targets)))
-            count += len(targets)
-            emit(Instruction(None, operands, results, function=step, wanted=wanted, where=step.where))
-            plan.straight = False
-        else:
-            adding: tuple[bool, ...] = ()
-            same: tuple[int, ...] = ()
-            if fused:
-                if len(inputs) > 1 and len(set(inputs)) < len(inputs):
-                    same = tuple([inputs.index(s) for s in inputs])
-                    adding = tuple([s in totals and same[i] == i for i, s in enumerate(inputs)])
-                else:
-                    adding = tuple([s in totals for s in inputs])
-                if True not in adding:
-                    adding = ()
-            vjp = step.kernel.vjp(present, wanted, adding, same)
-            targets = vjp.targets
-            values = [*inputs, *slots]
-            values += [totals[s] for s, p in zip(slots, present, strict=True) if p]
-            if adding:
-                values += [totals[s] for s, a in zip(inputs, adding, strict=True) if a]
-            operands = tuple([values[i] for i in vjp.sources])
-            if vjp.kernel is None:
-                results = operands  # type: ignore[assignment]
-            else:
-                results = tuple(range(count, count + len(targets)))
-                count += len(targets)
-                emit(Instruction(vjp.kernel, operands, results, None, None, (), step.where))
-            if fused:
-                for i, value in zip(targets, results, strict=True):
-                    totals[inputs[i]] = value
-                continue
-        if observed:
-            given = dict(zip(targets, results, strict=True))
-            results = tuple(range(count, count + len(targets)))
-            count += len(targets)
-            numbers = dict(zip(targets, results, strict=True))
-            positions = range(len(inputs))
-            read = (*seen, *[given.get(i) for i in positions])
-            emit(Instruction(None, read, tuple([numbers.get(i) for i in positions]), after=step))
-        for i, value in zip(targets, results, strict=True):
-            slot = inputs[i]
-            if slot in totals:
-                emit(Instruction(ADD, (totals[slot], value), (count,), where=step.where))
-                value = count  # noqa: PLW2901 - the sum takes the place of the term
-                count += 1
-            totals[slot] = value
+    planner = _Planner(state, seeds, watched, hooked, observed)
     n_slots = state.n_slots
+    sweep(planner.path, {slot: n_slots + i for i, slot in enumerate(seeds) if slot in active}, active, planner)
+    plan = planner.plan
     externals = {o for i in plan.instructions for o in i.operands if o is not None and o < n_slots}
     if kept is not None:
         externals = _recompute(plan, state, externals, set(kept))
-    plan.outputs = tuple(outputs)
+    plan.seeds = seeds
+    plan.pending = kept is None
+    plan.n_forward = n_slots
+    plan.outputs = tuple(planner.outputs)
     plan.externals = tuple(sorted(externals))
-    plan.entries = frozenset(entries)
-    plan.size = count
+    plan.entries = frozenset(planner.entries)
+    plan.size = planner.count
     return plan
+
+
+class _Planner:
+    """Emitter of a sweep that writes a plan; a cotangent is the number of a value in it."""
+
+    def __init__(self, state: State, seeds: tuple[int, ...], watched: frozenset[int], hooked: frozenset[int], observed: bool) -> None:
+        self.plan = Plan()
+        self.path = state.path()
+        self.count = state.n_slots + len(seeds)
+        self.outputs: list[tuple[int, int]] = []
+        self.entries: set[int] = set()
+        self._emit = self.plan.instructions.append
+        self._cut = state.cut
+        self._final = watched | state.cut
+        self._hooked = hooked
+        self._shown = hooked | self._final
+        self._observed = observed
+        # A Function's backward may leave out a cotangent, so that a sum to add to may be missing when the plan is written.  Op hooks see terms.
+        self._fused = not observed and not any(isinstance(step.op, FunctionOp) for step in self.path)
+
+    def _numbers(self, n: int) -> tuple[int, ...]:
+        """Number the next values."""
+        first = self.count
+        self.count += n
+        return (first,) if n == 1 else tuple(range(first, first + n))
+
+    def arrive(self, step: State, cotangents: list[int | None]) -> list[int | None] | None:
+        """Show totals to hooks, and note the final ones."""
+        if not step.ends and self._shown.isdisjoint(step.slots):
+            return cotangents
+        for i, slot in enumerate(step.slots):
+            total = cotangents[i]
+            if total is None:
+                continue
+            if slot in self._hooked:
+                (cotangents[i],) = replaced = self._numbers(1)
+                self._emit(Instruction(None, (total,), replaced, hook=slot))
+                self.plan.straight = False
+                total = replaced[0]
+            if step.ends or slot in self._final:
+                self.outputs.append((slot, total))
+        if step.ends:
+            return None
+        if not self._cut.isdisjoint(step.slots):
+            cotangents = [None if slot in self._cut else ct for slot, ct in zip(step.slots, cotangents, strict=True)]
+            if all(ct is None for ct in cotangents):
+                return None
+        return cotangents
+
+    def pull(
+        self, step: State, cotangents: list[int | None], wanted: tuple[bool, ...], totals: dict[Any, int]
+    ) -> Iterable[tuple[Any, int]]:
+        """Write the VJP of an entry, between what op hooks see of it."""
+        self.entries.add(step.depth)
+        if step.hazard is not None and self.plan.hazard is None:
+            self.plan.hazard = step
+        kernel, inputs = step.kernel, step.inputs
+        assert kernel is not None
+        if self._observed:
+            shown, hidden = cotangents[: kernel.visible], cotangents[kernel.visible :]
+            seen = tuple([None if ct is None else self._numbers(1)[0] for ct in shown])
+            self._emit(Instruction(None, tuple(shown), seen, before=step))
+            self.plan.straight = False
+            cotangents = [*seen, *hidden]
+        results: Sequence[int]
+        if isinstance(step.op, FunctionOp):
+            targets = tuple([i for i, flag in enumerate(wanted) if flag])
+            results = self._numbers(len(targets))
+            self._emit(Instruction(None, tuple(cotangents), results, function=step, wanted=wanted, where=step.where))
+            self.plan.straight = False
+        else:
+            vjp, operands = vjp_call(kernel, inputs, step.slots, cotangents, wanted, totals if self._fused else None)
+            targets = vjp.targets
+            if vjp.kernel is None:
+                results = operands
+            else:
+                results = self._numbers(len(targets))
+                self._emit(Instruction(vjp.kernel, tuple(operands), results, None, None, (), step.where))
+        if self._observed:
+            terms = dict(zip(targets, results, strict=True))
+            results = self._numbers(len(targets))
+            numbers = dict(zip(targets, results, strict=True))
+            positions = range(len(inputs))
+            read = (*seen, *map(terms.get, positions))
+            self._emit(Instruction(None, read, tuple(map(numbers.get, positions)), after=step))
+        return zip([inputs[i] for i in targets], results, strict=True)
+
+    def add(self, step: State | None, total: int, term: int) -> int:
+        """Write an addition."""
+        results = self._numbers(1)
+        self._emit(Instruction(ADD, (total, term), results, where=step and step.where))
+        return results[0]
 
 
 def _recompute(plan: Plan, state: State, wanted: set[int], kept: set[int]) -> set[int]:
     """Put the forward entries whose values were not kept before the sweep; return the slots that are still read from outside."""
     outside: set[int] = set()
     again: list[Instruction] = []
-    for step in reversed(state.path()):
+    for step in backwards(state.path(), wanted):
         slots = step.slots
-        if wanted.isdisjoint(slots):
-            continue
-        if step.kernel is None or kept.issuperset(wanted.intersection(slots)):
-            outside.update(wanted.intersection(slots))
+        read = wanted.intersection(slots)
+        if step.kernel is None or kept.issuperset(read):
+            outside.update(read)
         else:
-            wanted = wanted.union(step.inputs)
+            wanted.update(step.inputs)
             kernel, results = step.kernel.exposed(), slots
             if step.mode == CONSTANT:  # it was not recorded, and is not when it is computed again
                 kernel = kernel.stopped()
