@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tape.errors import LostGradientError, TapeError
+from tape.graph.walks import backwards
 from tape.ops.pullback import differentiable
 from tape.recording.scope import LOCAL
 from tape.recording.segment import LeafNode, Segment
@@ -163,11 +164,9 @@ def _followed(state: State, start: int, reached: set[int], *, exact: bool) -> di
     table, cut = state.table, state.cut
     readers: dict[int, Any] = {}
     found = {slot: None for slot in reached if slot < start}
-    for step in reversed(state.path()):
-        if step.slots and step.slots[0] < start:
+    for step in backwards(state.path(), reached):
+        if step.slots[0] < start:
             break
-        if reached.isdisjoint(step.slots):
-            continue
         if step.ends:
             if step.kernel is None:
                 found[step.slots[0]] = readers.get(step.slots[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tape.graph.walks import last_uses, needed
 from tape.programs.blocks import LEAST, block_of, cut
 from tape.programs.preparation import prepare
 from tape.recording.failures import StoppedError
@@ -20,16 +21,9 @@ _NEVER = 1 << 60  # after the last entry
 
 def needed_entries(state: State, keep: tuple[int, ...]) -> tuple[list[Any], list[int]]:
     """Return the entries that ``keep`` depends on, in order, and the slots of all leaves."""
-    wanted = set(keep)
-    chosen = []
-    leaves = []
-    for step in reversed(state.path()):
-        if step.kernel is None:
-            leaves.extend(step.slots)
-        elif not wanted.isdisjoint(step.slots):
-            wanted.update(step.inputs)
-            chosen.append(step)
-    return chosen[::-1], leaves[::-1]
+    path = state.path()
+    leaves = [slot for step in path if step.kernel is None for slot in step.slots]
+    return [step for step in needed(path, set(keep)) if step.kernel is not None], leaves
 
 
 def interpret(state: State, keep: tuple[int, ...], leaves: Sequence[Any], *, by_blocks: bool) -> tuple[list[Any], int]:
@@ -53,10 +47,7 @@ def interpret(state: State, keep: tuple[int, ...], leaves: Sequence[Any], *, by_
     values: list[Any] = [None] * state.n_slots
     for slot, value in zip(slots, leaves, strict=True):
         values[slot] = value
-    last = dict.fromkeys(keep, _NEVER)
-    for i in range(len(entries) - 1, -1, -1):
-        for s in entries[i].inputs:
-            last.setdefault(s, i)
+    last = {**last_uses(entries), **dict.fromkeys(keep, _NEVER)}
     if not by_blocks or len(entries) < 2 * LEAST:
         _run(entries, 0, len(entries), values, last)
         return [values[s] for s in keep], len(entries)

@@ -14,6 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.configuration import applying
+from tape.graph.walks import backwards
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -59,45 +60,46 @@ class Kept(NamedTuple):
 
 def residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, packs: bool = False) -> Kept:
     """Work out what a sweep reads; where that is packed, what Variables hold does not stand in for it."""
-    table = state.table
-    cut = state.cut
-    reached = {slot for slot in live if table[slot].kind.requires_grad and slot not in cut}
+    passed, reached = _passed(state, live, released)
     if not reached:
         return Kept()
-    history = False
-    dead: set[int] = set()
+    path, cut = state.path(), state.cut
+    alive = released.union(entry.depth for entry in passed)
+    dead = [e.depth for e in path if e.kernel and not e.ends and e.depth not in alive and any(p.kind.requires_grad for p in e.places)]
     kept = set() if packs else set(live)
-    needed: set[int] = set()
+    needed = _read_by(passed)
     saved: set[int] = set()
-    for entry in reversed(state.path()):
-        slots = entry.slots
-        if entry.ends:
-            if entry.kernel is not None:  # what is computed again can be differentiated, so it starts at the leaf itself
-                saved.update(s for s in slots if s in needed and s not in kept)
+    for entry in backwards(path, needed):
+        missing = [s for s in entry.slots if s in needed and s not in kept]
+        if not missing or entry.kernel is None:
             continue
-        if entry.kernel is None:
-            continue
-        if entry.depth in released:
-            if not needed:
-                continue
-        elif not reached.isdisjoint(slots):
-            history = True
-            reached.update(s for s in entry.inputs if table[s].kind.requires_grad and s not in cut)
-            forward = (*entry.inputs, *slots)
-            needed.update(forward[i] for i in entry.kernel.residuals())
-        elif any(p.kind.requires_grad for p in entry.places):
-            dead.add(entry.depth)
-        missing = [s for s in slots if s in needed and s not in kept]
-        if missing:
-            own = hasattr(entry.op, "arguments")  # a tape.Function: what is computed again would not have the user's derivative
-            if entry.kernel.cheap and not own and cut.isdisjoint(missing):  # a sweep that is recorded ends there: it needs the value itself
-                needed.update(entry.inputs)
-            else:
-                saved.update(missing)
+        own = hasattr(entry.op, "arguments")  # a tape.Function: what is computed again would not have the user's derivative
+        # A sweep that is recorded ends at a cut, and at a leaf, so it needs the value itself.
+        if entry.kernel.cheap and not own and not entry.ends and cut.isdisjoint(missing):
+            needed.update(entry.inputs)
+        else:
+            saved.update(missing)
     if not packs:
-        return Kept(tuple(sorted(saved)), history, frozenset(dead))
-    leaves = {p.slot for step in state.path() if step.kernel is None for p in step.places}
-    return Kept(tuple(sorted(saved.difference(live))), history, frozenset(dead), tuple(sorted(saved | (needed & leaves))))
+        return Kept(tuple(sorted(saved)), bool(passed), frozenset(dead))
+    read = saved | needed.intersection(leaf_slots(state))
+    return Kept(tuple(sorted(saved.difference(live))), bool(passed), frozenset(dead), tuple(sorted(read)))
+
+
+def _passed(state: State, live: tuple[int, ...], released: frozenset[int]) -> tuple[list[State], set[int]]:
+    """Return the entries that sweeps from some slots go through, last to first, and the slots that they reach."""
+    table, cut = state.table, state.cut
+    reached = {slot for slot in live if table[slot].kind.requires_grad and slot not in cut}
+    passed = []
+    for entry in backwards(state.path(), reached):
+        if not entry.ends and entry.depth not in released:
+            passed.append(entry)
+            reached.update(s for s in entry.inputs if table[s].kind.requires_grad and s not in cut)
+    return passed, reached
+
+
+def _read_by(passed: list[State]) -> set[int]:
+    """Return the slots that the VJPs of some entries read."""
+    return {(*e.inputs, *e.slots)[i] for e in passed for i in e.kernel.residuals()}  # type: ignore[union-attr] # no leaves
 
 
 def _live(segment: Segment) -> tuple[int, ...]:
@@ -261,22 +263,12 @@ def _read(segment: Segment, live: tuple[int, ...]) -> _Read:
 
 
 def _traced(state: State, live: tuple[int, ...], released: frozenset[int], kept: tuple[int, ...]) -> _Read:
-    table, cut, there = state.table, state.cut, set(kept)
-    reached = {slot for slot in live if table[slot].kind.requires_grad and slot not in cut}
-    needed: set[int] = set()
-    first: list[int] = []
-    for entry in reversed(state.path()):
-        if entry.kernel is None:
-            continue
-        slots = entry.slots
-        if not entry.ends and entry.depth not in released and not reached.isdisjoint(slots):
-            first.append(slots[0])
-            reached.update(s for s in entry.inputs if table[s].kind.requires_grad and s not in cut)
-            forward = (*entry.inputs, *slots)
-            needed.update(forward[i] for i in entry.kernel.residuals())
-        if not needed.isdisjoint(slots) and not there.issuperset(needed.intersection(slots)):
+    passed, reached = _passed(state, live, released)
+    needed, there = _read_by(passed), set(kept)
+    for entry in backwards(state.path(), needed):
+        if not there.issuperset(needed.intersection(entry.slots)):
             needed.update(entry.inputs)
-    return _Read(frozenset(first), frozenset(needed | reached))
+    return _Read(frozenset([entry.slots[0] for entry in passed]), frozenset(needed | reached))
 
 
 def leaf_slots(state: State) -> list[int]:

@@ -15,6 +15,7 @@ import jax
 
 from tape import jaxapi
 from tape.configuration import applying
+from tape.graph.walks import needed
 from tape.ops import building
 from tape.programs.interpretation import needed_entries
 from tape.recording import boundary, record
@@ -104,18 +105,14 @@ def _made_again(segment: Segment, origin: Segment, slot: int, cell: Cell) -> int
     """
     if origin.trace is not None:
         return None
-    wanted = {slot}
-    steps = []
-    for step in reversed(origin.state.path()):
-        if not wanted.isdisjoint(step.slots):
-            wanted.update(step.inputs)
-            steps.append(step)
-    leaves = dict(zip([s.slots[0] for s in origin.state.path() if s.kernel is None and s.slots], origin.leaves, strict=True))
+    path = origin.state.path()
+    steps = needed(path, {slot})
+    leaves = dict(zip([s.slots[0] for s in path if s.kernel is None and s.slots], origin.leaves, strict=True))
     for step in steps:
         if not is_scalar(leaves[step.slots[0]][0]) if step.kernel is None else step.ends or step.kernel.jaxpr.effects:
             return None
     slots: dict[int, int] = {}
-    for step in reversed(steps):
+    for step in steps:
         if step.kernel is None:
             scalar = record.handle(None, origin.state.table[step.slots[0]], leaves[step.slots[0]])
             slots[step.slots[0]] = record.place_in(segment, scalar)

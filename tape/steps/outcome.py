@@ -13,6 +13,7 @@ import jax
 
 from tape.callables.reach import MISSING, Holder, spelled
 from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, UnrecordedGradientError
+from tape.graph.walks import backwards
 from tape.jaxapi import Tracer
 from tape.ops.kinds import Kind, Place, kind_of, why_unrecorded
 from tape.recording.segment import Handle, LeafNode, Segment, itself, made_at, outside
@@ -253,7 +254,7 @@ def _origins(segment: Segment, slot: int) -> tuple[bool, str | None, set[Any]]:
         seen.add(target)
         segment, slot = target
         wanted = {slot}
-        for step in reversed(segment.state.path()):
+        for step in backwards(segment.state.path(), wanted):
             met = wanted.intersection(step.slots)
             ends = met if step.ends else met & segment.state.cut
             for end in ends:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from tape.graph.walks import leading, producers
 from tape.sweeps.plan import Instruction, Plan
 
 if TYPE_CHECKING:
@@ -48,18 +49,18 @@ def pieces_of(plan: Plan, groups: tuple[tuple[int, ...], ...]) -> tuple[Piece, .
 
 def _cut(plan: Plan, groups: Sequence[Sequence[int]]) -> Iterable[Piece]:
     n_forward = plan.n_forward
-    again = [i for i in plan.instructions if any(value < n_forward for value in _numbers(i.results))]  # forward entries, once more
+    again = [i for i in plan.instructions if any(value < n_forward for value in i.slots)]  # forward entries, once more
     steps = plan.instructions[len(again) :]
-    made = {value: i + 1 for i, step in enumerate(steps) for value in _numbers(step.results)}
+    made = {value: i + 1 for i, step in enumerate(steps) for value in step.slots}
     values = dict(plan.outputs)
     ends = [max(made.get(values[slot], 0) for slot in group) for group in groups]
     cuts = sorted({*ends, len(steps)})
-    makers = {value: step for step in again for value in _numbers(step.results)}
+    makers = producers(again)
     parts = []
     made_before: set[int] = set()
     for start, end in zip([0, *cuts[:-1]], cuts, strict=True):
         before = _forward(steps[start:end], makers, made_before)
-        made_before.update(value for step in before for value in _numbers(step.results))
+        made_before.update(value for step in before for value in step.slots)
         parts.append([*before, *steps[start:end]])
     handed = [{values[slot] for group, e in zip(groups, ends, strict=True) if e == end for slot in group} for end in cuts]
     grouped = {slot for group in groups for slot in group}
@@ -68,7 +69,7 @@ def _cut(plan: Plan, groups: Sequence[Sequence[int]]) -> Iterable[Piece]:
     later: set[int] = set()
     pieces = []
     for part, read, given, end in zip(parts[::-1], inputs[::-1], handed[::-1], cuts[::-1], strict=True):
-        results = {value for step in part for value in _numbers(step.results)}
+        results = {value for step in part for value in step.slots}
         outputs = results & (later | given)
         used = (read | results | given) - later
         finals = tuple([i for i, e in enumerate(ends) if e == end])
@@ -84,12 +85,12 @@ def _forward(steps: Sequence[Instruction], makers: dict[int, Instruction], made_
     Those that a piece before computed are results of it, and further results cost a program more than what is cheap to compute: so where
     a few of them are enough to compute the others anew, these are not handed on.
     """
-    wanted = {o for step in steps for o in _numbers(step.operands) if o in makers}
+    wanted = {o for step in steps for o in step.inputs if o in makers}
     known = wanted & made_before
-    found, handed_on = _makers_of(wanted, makers, made_before)
+    found, handed_on = leading(wanted, makers, made_before)
     if known:
         oldest = min(known)
-        anew, fewer = _makers_of(wanted, makers, {v for v in made_before if v < oldest or not makers[v].op.cheap})
+        anew, fewer = leading(wanted, makers, {v for v in made_before if v < oldest or not makers[v].op.cheap})
         if len(fewer) < len(handed_on) and len(anew) <= _ANEW * len(wanted):
             found = anew
     return found
@@ -98,32 +99,10 @@ def _forward(steps: Sequence[Instruction], makers: dict[int, Instruction], made_
 _ANEW = 4  # steps that are computed anew rather than that a value is handed on
 
 
-def _makers_of(wanted: Iterable[int], makers: dict[int, Instruction], known: Collection[int]) -> tuple[list[Instruction], set[int]]:
-    """Return the steps that lead to some forward values from others that are known, in order, and which known ones they read."""
-    found: dict[int, Instruction] = {}  # by their first result
-    read: set[int] = set()
-    stack = list(wanted)
-    while stack:
-        value = stack.pop()
-        if value in known:
-            read.add(value)
-        elif value in makers:
-            step = makers[value]
-            first = _numbers(step.results)[0]
-            if first not in found:
-                found[first] = step
-                stack.extend(_numbers(step.operands))
-    return [found[first] for first in sorted(found)], read
-
-
 def _read(part: Iterable[Instruction]) -> set[int]:
     """Return the values that some steps read and none of them makes."""
-    results = {value for step in part for value in _numbers(step.results)}
-    return {o for step in part for o in _numbers(step.operands)} - results
-
-
-def _numbers(values: Iterable[int | None]) -> list[int]:
-    return [value for value in values if value is not None]
+    results = {value for step in part for value in step.slots}
+    return {o for step in part for o in step.inputs} - results
 
 
 def _renumbered(part: Sequence[Instruction], inputs: Collection[int], outputs: Iterable[int], n_forward: int) -> Plan:
@@ -135,7 +114,7 @@ def _renumbered(part: Sequence[Instruction], inputs: Collection[int], outputs: I
     piece.n_forward = n_forward + sum(value < n_forward for value in inputs)
     for step in part:
         operands = tuple([None if o is None else numbers.get(o, o) for o in step.operands])
-        for value in _numbers(step.results):
+        for value in step.slots:
             if value >= n_forward:
                 numbers[value] = n_forward + len(numbers)
         results = tuple([None if value is None else numbers.get(value, value) for value in step.results])

@@ -66,6 +66,16 @@ class Instruction(NamedTuple):
     before: State | None = None
     after: State | None = None
 
+    @property
+    def inputs(self) -> list[int]:
+        """The values that it reads, as an entry of a Wengert list."""
+        return [value for value in self.operands if value is not None]
+
+    @property
+    def slots(self) -> list[int]:
+        """The values that it gives."""
+        return [value for value in self.results if value is not None]
+
 
 class Plan:
     """The instructions of a sweep, what they read and what they give."""
