@@ -7,6 +7,7 @@ import contextlib
 import functools
 import queue
 import threading
+import weakref
 
 import jax
 import numpy as np
@@ -31,24 +32,38 @@ LEAVES = (np.array([0.5, -0.25, 0.75]), np.array([-0.5, 0.3, 0.1]))
 numbers = st.integers(0, 10**6)
 
 
-class Model:
-    """What a Variable should be: its value, its Jacobian by each leaf (None: it does not require grad), and whether it cannot be computed."""
+class Entry:
+    """A differentiable entry: whether a sweep released it; None where that sweep failed half-way."""
 
-    def __init__(self, value, jacobians=None, *, failed=False):
+    def __init__(self):
+        self.released = False
+
+
+class Model:
+    """What a Variable should be: its value, its Jacobian by each leaf (None: it does not require grad), and whether it cannot be computed.
+
+    ``history`` are the entries that a sweep from it goes through.
+    """
+
+    def __init__(self, value, jacobians=None, *, failed=False, history=frozenset()):
         self.value = np.asarray(value, np.float64)
         self.jacobians = jacobians
         self.failed = failed
+        self.history = history
 
 
 def leaf_model(value, number):
     return Model(value, [np.eye(SIZE) * (i == number) for i in range(len(LEAVES))])
 
 
-def result(value, *inputs):
-    """Model of an op's result, for pairs of an input's model and the op's Jacobian by it."""
+def result(value, *inputs, entry=None):
+    """Model of an op's result, for pairs of an input's model and the op's Jacobian by it; ``entry``: of an op with several results."""
     failed = any(m.failed for m, _ in inputs)
     able = [(m, local) for m, local in inputs if m.jacobians is not None]
-    return Model(value, [sum(local @ m.jacobians[i] for m, local in able) for i in range(len(LEAVES))] if able else None, failed=failed)
+    if not able:
+        return Model(value, failed=failed)
+    jacobians = [sum(local @ m.jacobians[i] for m, local in able) for i in range(len(LEAVES))]
+    return Model(value, jacobians, failed=failed, history=frozenset({entry or Entry()}.union(*(m.history for m, _ in able))))
 
 
 UNARY = {
@@ -132,7 +147,6 @@ class TapeMachine(RuleBasedStateMachine):
         self.models = [leaf_model(x, i) for i, x in enumerate(LEAVES)]
         self.gradients = [None for _ in LEAVES]
         self.pool = []  # pairs of a Variable and its model
-        self.released = False  # whether a sweep may meet what another one released
 
     def teardown(self):
         for worker in self.workers:
@@ -160,6 +174,8 @@ class TapeMachine(RuleBasedStateMachine):
     @initialize(number=numbers)
     @placed
     def first(self, number):
+        (a, m), (b, n) = zip(self.leaves, self.models, strict=True)
+        self.add(lambda: a * b, result(m.value * n.value, (m, np.diag(n.value)), (n, np.diag(m.value))))
         v, m = self.pick(number)
         self.add(lambda: tnp.sin(v), result(np.sin(m.value), (m, np.diag(np.cos(m.value)))))
 
@@ -184,7 +200,8 @@ class TapeMachine(RuleBasedStateMachine):
     @placed
     def several_outputs(self, number, keep):
         v, m = self.pick(number)
-        model = [result(m.value[[i]], (m, np.eye(SIZE)[[i]])) for i in range(SIZE)]
+        entry = Entry()
+        model = [result(m.value[[i]], (m, np.eye(SIZE)[[i]]), entry=entry) for i in range(SIZE)]
         with contextlib.suppress(ExecutionError):
             parts = tnp.split(v, 3)
             for i in keep:
@@ -258,7 +275,16 @@ class TapeMachine(RuleBasedStateMachine):
     @rule(number=numbers, retain=st.booleans(), how=st.sampled_from(["backward", "gradients", "scalar"]))
     @placed
     def sweep(self, number, retain, how):
+        self.sweep_from(*self.pick(number), number, retain, how)
+
+    @rule(number=numbers, retain=st.booleans(), how=st.sampled_from(["backward", "gradients"]))
+    @placed
+    def sweep_twice(self, number, retain, how):
         v, m = self.pick(number)
+        self.sweep_from(v, m, number, retain, how)
+        self.sweep_from(v, m, number + 1, not retain, how)
+
+    def sweep_from(self, v, m, number, retain, how):
         seed = np.roll([1.0, -0.5, 0.25], number % 3).astype(np.float32)
         if m.jacobians is None:
             with pytest.raises(TapeError):
@@ -277,12 +303,14 @@ class TapeMachine(RuleBasedStateMachine):
                     root = (v * seed).sum()
                 root.backward(retain_graph=retain)
         except ReleasedTapeError:
-            assert self.released
+            assert m.failed or any(entry.released is not False for entry in m.history)
             return
         except ExecutionError:
             assert m.failed
+            self.release(m, None, retain=retain)
             return
-        self.released |= not retain
+        assert not any(entry.released for entry in m.history), "a sweep went through what another one had released"
+        self.release(m, True, retain=retain)
         if how != "gradients":
             for i, e in enumerate(expected):
                 if self.leaves[i].grad is None:
@@ -290,6 +318,11 @@ class TapeMachine(RuleBasedStateMachine):
                     assert not e.any()
                 else:
                     self.gradients[i] = e if self.gradients[i] is None else self.gradients[i] + e
+
+    def release(self, model, released, *, retain):
+        """Note what a sweep did to the entries it went through."""
+        for entry in () if retain else model.history:
+            entry.released = entry.released or released
 
     @rule()
     def zero_grad(self):
@@ -323,7 +356,7 @@ class TapeMachine(RuleBasedStateMachine):
         mask = np.diag([1.0, 0.0, 0.0])
         model = result(np.where([True, False, False], n.value, m.value), (m, np.eye(SIZE) - mask), (n, mask))
         if not self.recording:
-            model.jacobians = None
+            model.jacobians, model.history = None, frozenset()
         try:
             v[0] = w[0]
         except ExecutionError:
@@ -389,7 +422,24 @@ def all_failed(segment, values, failed, leaf_slots, original=failures._hand_out)
     original(segment, {}, {**dict.fromkeys(values, one), **failed}, leaf_slots)
 
 
+def retaining(*args, original=tape.gradients, **options):
+    return original(*args, **{**options, "retain_graph": True})
+
+
+def released_for_all(*args, retain_graph=None, original=tape.gradients, known=[], **options):  # noqa: B006 - kept
+    """After a sweep that released something, none from any root whatever goes through."""
+    leaf = args[1][0] if isinstance(args[1], list) else args[1]
+    if any(ref() is leaf for ref in known):
+        msg = "an earlier sweep released it"
+        raise ReleasedTapeError(msg)
+    gradients = original(*args, retain_graph=retain_graph, **options)
+    known.extend([] if retain_graph else [weakref.ref(leaf)])
+    return gradients
+
+
 PLANTED = {
+    "nothing is released": (tape, "gradients", retaining),
+    "too much is released": (tape, "gradients", released_for_all),
     "accumulation is dropped": (emission, "add", keep_last),
     "residuals follow a rebound leaf": (emission, "forward_handle", newest_value),
     "a Variable's value is not kept": (program, "ONLY_SEGMENT", program.ONLY_SEGMENT + 1),

@@ -30,4 +30,4 @@ def test_a_wrong_gradient_is_found(case, dtype):
 @chosen(RIGHT)
 def test_a_right_gradient_is_not_blamed(case, dtype):
     line = judge("tape.testing", case, dtype)
-    assert line["verdict"] in {"pass", "inconclusive"}, line["message"]
+    assert line["verdict"] == "pass", line["message"]

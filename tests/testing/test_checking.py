@@ -29,34 +29,15 @@ def test_what_is_wrong_is_found_and_named(name):
     assert max(len(line) for line in str(report).splitlines() if "cases.py" not in line) <= 100  # JAX may name the file
 
 
+# What is right, and cannot be told so: nothing in reverse mode is there to compare.
+NOT_DIFFERENTIABLE = {"a while loop": "jax.grad refuses a loop whose length is found while it runs"}
+
+
 @pytest.mark.parametrize("name", RIGHT)
-def test_what_is_right_is_not_blamed(name):
+def test_what_is_right_passes(name):
     fun, args = RIGHT[name]
-    assert check_gradients(fun, *args).verdict in {"pass", "inconclusive"}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "relu at zero",
-        "clip at its edges",
-        "max of ties",
-        "network at a kink",
-        "own norm at zero",
-        "chaos",
-        "bits",
-        "one triangle",
-        "a removable singularity",
-        "a sample",
-        "a loop that stops at no negative number",
-        "too few turns for negative numbers",
-        "too few turns further out",
-        "a tail in pieces",
-    ],
-)
-def test_a_kink_is_no_reason_for_doubt(name):
-    fun, args = RIGHT[name]
-    assert check_gradients(fun, *args).verdict == "pass"
+    report = check_gradients(fun, *args)
+    assert report.verdict == ("inconclusive" if name in NOT_DIFFERENTIABLE else "pass"), report
 
 
 @pytest.mark.parametrize(
