@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +19,12 @@ except ImportError as e:
     msg = "interop.optax needs the package optax, which is not installed; run pip install 'jax-tape[optax]'"
     raise TapeImportError(msg, name=e.name, path=e.path) from e
 
+import tape
 from interop.lift import lift
 from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen, following, policy_of, started, unscaled, widened
 from interop.states import check_contents, contents, held, kept, owners, plain, settable, zeroed
+from tape import extend
 from tape.errors import SeedError, TapeTypeError, TapeValueError, unknown_keyword
-from tape.programs.program import look, run_pending
-from tape.recording import record
-from tape.recording.scope import LOCAL, within
-from tape.recording.segment import Handle, extra_of, itself
-from tape.recording.trie import CONSTANT
-from tape.sweeps.seeds import describe
-from tape.variables.conversion import as_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,24 +81,26 @@ class Optimizer:
     def __init__(
         self, parameters: Any, transformation: Any, *, loss_scale: float | DynamicLossScale | None = None, missing: str = "skip"
     ) -> None:
-        if hasattr(parameters, "__next__") or (not isinstance(parameters, (Handle, list, tuple, dict)) and hasattr(parameters, "__iter__")):
+        if hasattr(parameters, "__next__") or (
+            not isinstance(parameters, (tape.Variable, list, tuple, dict)) and hasattr(parameters, "__iter__")
+        ):
             parameters = list(parameters)
         self.parameters = parameters
-        self._leaves, self._tree = jax.tree.flatten(parameters, is_leaf=_is_handle)
+        self._leaves, self._tree = jax.tree.flatten(parameters, is_leaf=extend.is_variable)
         if not self._leaves:
             msg = "Optimizer: no parameters were given; pass a pytree of Variables that require grad"
             raise TapeValueError(msg)
-        self._leaves = [itself(p) if isinstance(p, Handle) else p for p in self._leaves]
+        self._leaves = [extend.identity(p) if extend.is_variable(p) else p for p in self._leaves]
         seen: set[int] = set()
         for i, p in enumerate(self._leaves):
-            if not isinstance(p, Handle):
+            if not isinstance(p, tape.Variable):
                 msg = f"Optimizer: parameter {i} must be a tape.Variable, got {type(p).__name__}; wrap it with tape.Variable"
                 raise TapeTypeError(msg)
-            if not (p._place.kind.requires_grad and p.is_leaf):  # type: ignore[attr-defined]
-                msg = f"Optimizer: parameter {i} ({describe(p)}) must be a leaf that requires grad; pass the Variable that was made first"
+            if not (p.requires_grad and p.is_leaf):
+                msg = f"Optimizer: parameter {i} ({extend.describe(p)}) must be a leaf that requires grad; pass the Variable that was made first"
                 raise TapeValueError(msg)
             if id(p) in seen:
-                msg = f"Optimizer: parameter {i} ({describe(p)}) is given twice"
+                msg = f"Optimizer: parameter {i} ({extend.describe(p)}) is given twice"
                 raise TapeValueError(msg)
             seen.add(id(p))
         if not (hasattr(transformation, "init") and hasattr(transformation, "update")):
@@ -117,12 +115,10 @@ class Optimizer:
         self._missing = missing
         self._contents = contents(parameters)
         self._patterns: set[tuple[int, ...]] = set()  # of parameters that were skipped
-        token = object()
-        for p in self._leaves:
-            extra_of(p).updater = token
-        self._fitting: Any = None  # the place of the first result of an update that all Variables were seen to fit
+        extend.awaiting(self._leaves, owner=object())
+        self._assignment = extend.Assignment()
         self._following: dict[Any, Any] = {}  # tree of a state -> tree of the next one
-        values = jax.tree.unflatten(self._tree, [look(p) for p in self._leaves])
+        values = jax.tree.unflatten(self._tree, [extend.array(p) for p in self._leaves])
         self._keep(transformation.init(values if policy is None else widened(values)), None if policy is None else started(policy))
         extended = optax.with_extra_args_support(transformation)
 
@@ -211,25 +207,24 @@ class Optimizer:
             SeedError: it has another size.
 
         """
-        if not isinstance(loss, Handle):
+        if not isinstance(loss, tape.Variable):
             msg = f"Optimizer.backward: loss must be a tape.Variable, got {type(loss).__name__}"
             raise TapeTypeError(msg)
         seed = self.loss_scale
-        aval = loss._place.kind.aval
-        if seed is not None and aval.shape:
-            if aval.size != 1:
-                msg = f"Optimizer.backward: a loss has one number, got shape {aval.shape}; reduce it, for instance with .mean()"
+        if seed is not None and loss.shape:
+            if loss.size != 1:
+                msg = f"Optimizer.backward: a loss has one number, got shape {loss.shape}; reduce it, for instance with .mean()"
                 raise SeedError(msg)
-            seed = seed.reshape(aval.shape)
-        loss.backward(seed, **options)  # type: ignore[attr-defined]
+            seed = seed.reshape(loss.shape)
+        loss.backward(seed, **options)
 
     def _looked_at(self) -> tuple[Any, LossScaleState | None]:
         """Return optax's state and that of the loss scale, as arrays."""
-        leaves = [as_array(look(x)) if isinstance(x, Handle) else x for x in self._state]
+        leaves = [extend.array(x) if extend.is_variable(x) else x for x in self._state]
         return jax.tree.unflatten(self._state_tree, leaves)  # type: ignore[no-any-return]
 
     def _keep(self, state: Any, scaling: LossScaleState | None) -> None:
-        leaves, self._state_tree = jax.tree.flatten((state, scaling), is_leaf=_is_handle)
+        leaves, self._state_tree = jax.tree.flatten((state, scaling), is_leaf=extend.is_variable)
         self._scaled = scaling is not None
         self._state = [held(x) for x in leaves]  # Variables, so that a compiled step finds them and writes to them
 
@@ -251,42 +246,39 @@ class Optimizer:
         """
         check_contents(self._contents)
         gradients, present = self._gradients()
-        with within(mode=CONSTANT):
-            try:
+        try:
+            with extend.updating():
                 values, state = self._update(gradients, self._leaves, self._state, self._state_tree, extra, present)
-            except TapeTypeError as e:
-                if "required keyword-only argument" not in str(e):
-                    raise
-                raise TapeTypeError(_NEEDED.format(str(e).partition(": ")[2])) from e
-            segment = LOCAL.segment()
-            if segment is not None:
-                run_pending(segment, "step")
+        except TapeTypeError as e:
+            if "required keyword-only argument" not in str(e):
+                raise
+            raise TapeTypeError(_NEEDED.format(str(e).partition(": ")[2])) from e
         self._assign(values, state)
 
     def _gradients(self) -> tuple[list[Any], Any]:
         """Return the gradients, and which parameters they are for: None for none in the list, or all of them with an array that tells."""
         leaves = self._leaves
-        found = [p.grad if p._place.kind.requires_grad else None for p in leaves]
+        found = [p.grad if p.requires_grad else None for p in leaves]
         missing = tuple([i for i, gradient in enumerate(found) if gradient is None])
         if not missing:
             return found, None
         if len(missing) == len(found):
             msg = (
-                f"Optimizer.step: {len(found)} of {len(found)} parameters have no gradient, first parameter 0 ({describe(leaves[0])}), so there is "
+                f"Optimizer.step: {len(found)} of {len(found)} parameters have no gradient, first parameter 0 ({extend.describe(leaves[0])}), so there is "
                 "nothing to step by; call backward() first, on a loss that depends on them"
             )
             raise TapeValueError(msg)
         if self._missing != "skip":
-            lacking = [i for i in missing if leaves[i]._place.kind.requires_grad]
+            lacking = [i for i in missing if leaves[i].requires_grad]
             if lacking and self._missing == "raise":
                 i = lacking[0]
                 msg = (
-                    f"Optimizer.step: {len(lacking)} of {len(found)} parameters have no gradient, first parameter {i} ({describe(leaves[i])}); let "
+                    f"Optimizer.step: {len(lacking)} of {len(found)} parameters have no gradient, first parameter {i} ({extend.describe(leaves[i])}); let "
                     'its loss depend on it, or make the Optimizer with missing="skip"'
                 )
                 raise TapeValueError(msg)
             for i in lacking:
-                found[i] = record.constant(jnp.zeros(leaves[i].shape, leaves[i].dtype))
+                found[i] = tape.constant(jnp.zeros(leaves[i].shape, leaves[i].dtype))
             missing = tuple([i for i in missing if i not in lacking])
             if not missing:
                 return found, None
@@ -308,33 +300,15 @@ class Optimizer:
 
     def _assign(self, values: list[Any], state: list[Any]) -> None:
         """Give the parameters and the Variables of the state their new values, once all of them are there; None stands for what stays."""
-        made = [v for v in (*values, *state) if v is not None]
-        cells = [v._cell for v in made]
-        known = LOCAL.scope.captures is None and self._fitting is made[0]._place  # then nothing can differ from the last time
-        if known and all(cell[0] is not None for cell in cells):
-            changing = [v for v, new in zip((*self._leaves, *self._state), (*values, *state), strict=True) if new is not None]
-            for variable, cell in zip(changing, cells, strict=True):
-                variable._cell = cell
+        variables, results = (*self._leaves, *self._state), (*values, *state)
+        if self._assignment.again(variables, results):
             return
-        arrays = [None if v is None else look(v) for v in (*values, *state)]
         following = self._following[self._state_tree]
-        same = following == self._state_tree and all(
-            b is None or (isinstance(a, Handle) and a._place.kind is b._place.kind) for a, b in zip(self._state, state, strict=True)
-        )
-        fits = all(b is None or a._place.kind.aval == b._place.kind.aval for a, b in zip(self._leaves, values, strict=True))
-        for p, array in zip(self._leaves, arrays, strict=False):
-            if array is not None:
-                p.value = array
-        after = arrays[len(values) :]
-        if same:
-            for a, array in zip(self._state, after, strict=True):
-                if array is not None:
-                    a.value = array
-            if LOCAL.scope.captures is None and fits:
-                self._fitting = made[0]._place
+        if following == self._state_tree and all(b is None or _alike(a, b) for a, b in zip(self._state, state, strict=True)):
+            self._assignment(variables, results)
         else:  # the first step of some transformations changes a dtype
-            if following == self._state_tree:
-                after = [look(a) if array is None else array for a, array in zip(self._state, after, strict=True)]
+            after = [extend.array(new if new is not None else old) for old, new in itertools.zip_longest(self._state, state)]
+            self._assignment(self._leaves, values)
             self._keep(*jax.tree.unflatten(following, after))
 
     def zero_grad(self, **options: Any) -> None:
@@ -388,5 +362,6 @@ _MISSING = ("skip", "zero", "raise")
 _PATTERNS_LIMIT = 8  # choices of parameters without a gradient that have a program of their own; one more serves all others
 
 
-def _is_handle(x: Any) -> bool:
-    return isinstance(x, Handle)
+def _alike(old: Any, new: Any) -> bool:
+    """Tell whether a leaf of the state is a Variable of the new one's kind."""
+    return extend.is_variable(old) and (old.shape, old.dtype, old.weak_type) == (new.shape, new.dtype, new.weak_type)

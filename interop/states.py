@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+import tape
+from tape import extend
 from tape.errors import TapeTypeError, TapeValueError
-from tape.programs.program import look
-from tape.recording import record
-from tape.recording.segment import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -30,7 +29,7 @@ def contents(parameters: Any) -> list[tuple[Any, tuple[Any, ...]]]:
     def note(node: Any) -> bool:
         if isinstance(node, (dict, list)):
             found.append(node)
-        return isinstance(node, Handle)
+        return extend.is_variable(node)
 
     jax.tree.flatten(parameters, is_leaf=note)
     return [(node, tuple(node.values() if isinstance(node, dict) else node)) for node in found]
@@ -55,9 +54,9 @@ def check_contents(containers: Sequence[tuple[Any, tuple[Any, ...]]]) -> None:
 
 def held(value: Any) -> Any:
     """Return a leaf of a state as the optimizer keeps it: arrays in constant Variables, anything else as it is."""
-    if isinstance(value, Handle):
-        value = look(value)
-    return record.constant(np.asarray(value) if isinstance(value, np.generic) else value) if isinstance(value, _ARRAYS) else value
+    if extend.is_variable(value):
+        value = extend.array(value)
+    return tape.constant(np.asarray(value) if isinstance(value, np.generic) else value) if isinstance(value, _ARRAYS) else value
 
 
 def owners(transformation: Any, state_tree: Any, parameter_tree: Any) -> list[int] | None:
@@ -150,7 +149,7 @@ class Hyperparameters(dict[str, Any]):
             raise TapeValueError(msg)
         variable = self._find(self._places[name])
         try:
-            array = jnp.asarray(look(value) if isinstance(value, Handle) else value)
+            array = jnp.asarray(extend.array(value) if extend.is_variable(value) else value)
         except (TypeError, ValueError) as e:
             msg = f"Optimizer: the hyperparameter {name!r} must be a number or an array, got {type(value).__name__}"
             raise TapeTypeError(msg) from e
@@ -222,4 +221,4 @@ def settable(state: Any, places: Any, find: Callable[[int], Any]) -> Any:
 
 def plain(state: Any) -> Any:
     """Return a state, given by the user, with ordinary dictionaries, and arrays for Variables."""
-    return jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, state, is_leaf=lambda x: isinstance(x, Handle))
+    return jax.tree.map(lambda x: extend.array(x) if extend.is_variable(x) else x, state, is_leaf=extend.is_variable)

@@ -1,0 +1,165 @@
+"""For authors of optimizers and of bridges to other libraries: what they need of the tape beyond what its users do.
+
+What is here stays as it is from one release to the next; everything else below :mod:`tape` whose name is not public may change.
+An optimizer reads ``.grad`` and values (:func:`array`), computes new ones under :func:`updating` (with :func:`interop.lift` of its library's
+update, so that backward pass and update are one program), and hands them over (:class:`Assignment`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from tape.programs.program import look, run_pending
+from tape.recording.scope import LOCAL, within
+from tape.recording.segment import Handle, extra_of, itself
+from tape.recording.trie import CONSTANT
+from tape.sweeps.seeds import describe
+from tape.variables.conversion import as_array
+from tape.variables.variable import Variable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import jax
+
+__all__ = ["Assignment", "array", "awaiting", "describe", "identity", "is_variable", "updating"]
+
+
+def is_variable(x: Any) -> bool:
+    """Tell whether something is a Variable: what ``jax.tree`` functions need as ``is_leaf``.
+
+    Example:
+        >>> import jax, tape.extend
+        >>> tree = {"w": tape.Variable(1.0), "n": 3}
+        >>> [tape.extend.is_variable(leaf) for leaf in jax.tree.leaves(tree, is_leaf=tape.extend.is_variable)]
+        [False, True]
+
+    """
+    return isinstance(x, Handle)
+
+
+def identity(variable: Variable) -> Variable:
+    """Return the Variable that one stands for which a function of ``jax.tree`` handed out; any other one is returned as it is.
+
+    Example:
+        >>> import tape.extend
+        >>> w = tape.Variable(1.0)
+        >>> tape.extend.identity(w) is w
+        True
+
+    """
+    return itself(variable)  # type: ignore[return-value]
+
+
+def array(variable: Variable) -> jax.Array:
+    """Return a Variable's value as an array; where it is pending, the tape up to it runs.
+
+    Raises:
+        ConcretizationError: it has no value, as in ``jax.eval_shape``.
+        ExecutionError: it could not be computed.
+
+    Example:
+        >>> import tape.extend
+        >>> tape.extend.array(tape.Variable(2.0) * 3)
+        Array(6., dtype=float32, weak_type=True)
+
+    """
+    return as_array(look(variable))  # type: ignore[no-any-return]
+
+
+def awaiting(variables: Sequence[Variable], owner: object) -> None:
+    """Have backward passes that end at these leaves, and at no others, stay pending until somebody looks, or updates them.
+
+    Args:
+        variables: leaves that require grad.
+        owner: who updates them together: leaves of several owners do not wait for each other.  None: do not wait.
+
+    Example:
+        >>> import tape.extend
+        >>> w = tape.Variable(2.0)
+        >>> tape.extend.awaiting([w], owner=object())
+        >>> (w * w).backward()  # pending
+        >>> float(w.grad)
+        4.0
+
+    """
+    for variable in variables:
+        extra_of(itself(variable)).updater = owner
+
+
+@contextlib.contextmanager
+def updating() -> Iterator[None]:
+    """Compute an update: what is recorded within is constant, and has run when the block ends, as one program with the pending backward pass.
+
+    Raises:
+        ExecutionError: something could not be computed.
+
+    Example:
+        >>> import tape.extend
+        >>> w = tape.Variable(2.0)
+        >>> (w * w).backward()
+        >>> with tape.extend.updating():
+        ...     new = w - 0.25 * w.grad
+        >>> w.value = new.value
+        >>> float(w)
+        1.0
+
+    """
+    with within(mode=CONSTANT):
+        yield
+        segment = LOCAL.segment()
+        if segment is not None:
+            run_pending(segment, "step")
+
+
+class Assignment:
+    """Assigns new values to the same Variables, update after update, once all of them are there.
+
+    Example:
+        >>> import tape.extend
+        >>> w, assign = tape.Variable(2.0), tape.extend.Assignment()
+        >>> with tape.extend.updating():
+        ...     new = w * 0.5
+        >>> assign([w], [new])
+        >>> float(w), w.requires_grad
+        (1.0, True)
+
+    """
+
+    __slots__ = ("_fitting",)
+
+    def __init__(self) -> None:
+        self._fitting: list[Any] | None = None  # the places of the results of an update that all Variables were seen to fit
+
+    def __call__(self, variables: Sequence[Variable], results: Sequence[Variable | None]) -> None:
+        """Give each of ``variables`` (leaves) the value of the result in its place; None leaves it as it is.
+
+        Raises:
+            TapeValueError: a value has another shape than its Variable.
+            TapeTypeError: it has a dtype that the Variable's does not take.
+            ExecutionError: a result could not be computed.  Nothing is changed then.
+
+        """
+        if self.again(variables, results):
+            return
+        arrays = [None if result is None else look(result) for result in results]
+        changed = [(variable, new) for variable, new in zip(variables, arrays, strict=True) if new is not None]
+        fits = all(r is None or v._place.kind.aval == r._place.kind.aval for v, r in zip(variables, results, strict=True))
+        for variable, new in changed:
+            variable.value = new
+        if fits and LOCAL.scope.captures is None:
+            self._fitting = [r._place for r in results if r is not None]
+
+    def again(self, variables: Sequence[Variable], results: Sequence[Variable | None]) -> bool:
+        """Assign what comes from the same program as the last time, without looking at shapes again; tell whether it was that."""
+        given = [r for r in results if r is not None]
+        if LOCAL.scope.captures is not None or [r._place for r in given] != self._fitting:
+            return False
+        cells = [r._cell for r in given]
+        if any(cell[0] is None for cell in cells):
+            return False
+        changing = [v for v, r in zip(variables, results, strict=True) if r is not None]
+        for variable, cell in zip(changing, cells, strict=True):
+            variable._cell = cell
+        return True

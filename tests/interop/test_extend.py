@@ -1,0 +1,96 @@
+"""What authors of optimizers need beyond what users do is public, and ours need no more."""
+
+import ast
+import pathlib
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tape
+from tape import extend
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+
+
+class Momentum:
+    """An optimizer as an outsider would write it."""
+
+    def __init__(self, parameters, rate, decay):
+        self.parameters = [extend.identity(p) for p in jax.tree.leaves(parameters, is_leaf=extend.is_variable)]
+        self.momenta = [tape.constant(jnp.zeros_like(extend.array(p))) for p in self.parameters]
+        self.rate, self.decay = rate, decay
+        self.assign = extend.Assignment()
+        extend.awaiting(self.parameters, owner=object())
+
+    def step(self):
+        with extend.updating():
+            momenta = [self.decay * m + p.grad for m, p in zip(self.momenta, self.parameters, strict=True)]
+            values = [p - self.rate * m for p, m in zip(self.parameters, momenta, strict=True)]
+        self.assign([*self.parameters, *self.momenta], [*values, *momenta])
+        for p in self.parameters:
+            p.zero_grad()
+
+
+def test_an_optimizer_of_an_outsider_trains_by_one_program_a_step(stats):
+    x, goal = np.float32([[1, 2], [3, 4], [5, 7]]), np.float32([1, 0, 2])
+    weights = {"w": tape.Variable(jnp.zeros(2)), "b": tape.Variable(jnp.zeros(()))}
+    optimizer = Momentum(weights, 0.01, 0.5)
+
+    def loss(w, b):
+        return ((x @ w + b - goal) ** 2).mean()
+
+    expected = [jnp.zeros(2), jnp.zeros(())]
+    momenta = [jnp.zeros(2), jnp.zeros(())]
+    for i in range(8):
+        if i == 4:
+            stats.reset()
+        loss(**weights).backward()
+        optimizer.step()
+        momenta = [0.5 * m + g for m, g in zip(momenta, jax.grad(loss, (0, 1))(*expected), strict=True)]
+        expected = [p - 0.01 * m for p, m in zip(expected, momenta, strict=True)]
+    assert (sum(stats.flushes.values()), stats.compiles) == (4, 0)  # forward, sweep and update are one program, found again
+    for ours, theirs in zip(weights.values(), expected, strict=True):
+        np.testing.assert_allclose(ours.value, theirs, rtol=1e-5)
+        assert ours.requires_grad
+        assert ours.is_leaf
+
+
+def test_nothing_is_assigned_where_an_update_fails():
+    w = tape.Variable(jnp.ones(2))
+    assign = extend.Assignment()
+    with pytest.raises(tape.errors.TapeValueError):
+        assign([w], [tape.constant(jnp.ones(3))])
+    assert w.value.tolist() == [1, 1]
+    with pytest.raises(ZeroDivisionError), extend.updating():
+        raise ZeroDivisionError
+    assert (w * w).requires_grad  # recording is on again
+
+
+def test_a_result_that_is_none_leaves_its_variable():
+    a, b = tape.Variable(1.0), tape.Variable(2.0)
+    assign = extend.Assignment()
+    for _ in range(3):
+        with extend.updating():
+            new = a * 2
+        assign([a, b], [new, None])
+    assert (float(a), float(b)) == (8, 2)
+
+
+def test_an_optimizer_is_not_kept_by_its_parameters():
+    w = tape.Variable(1.0)
+    optimizer = Momentum([w], 0.1, 0.9)
+    ref = weakref.ref(optimizer)
+    del optimizer
+    assert ref() is None
+
+
+@pytest.mark.parametrize("name", ["optax", "scaling", "states"])
+def test_bridges_need_public_names_only(name):
+    tree = ast.parse((ROOT / "interop" / f"{name}.py").read_text())
+    found = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module.split(".")[0] == "tape"}
+    assert found <= {"tape", "tape.errors"}
+    ours = {"_cell", "_extra", "_place", "_segment"}
+    assert not [n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr in ours]
