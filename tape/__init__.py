@@ -10,6 +10,7 @@ from tape.callables.checkpoint import checkpoint, checkpoint_name, checkpoint_po
 from tape.callables.schedules import checkpoint_scan, checkpoint_sequential
 from tape.functions.function import Function, once_differentiable
 from tape.mirrored.absent import missing_function
+from tape.mirrored.detachment import stop_gradient
 from tape.modes import eager, enable_grad, no_grad, set_grad_enabled
 from tape.op_hooks.anomalies import detect_anomaly
 from tape.programs.saved_values import save_on_host, saved_value_hooks
@@ -20,7 +21,6 @@ from tape.sweeps.gathering import register_multi_grad_hook
 from tape.sweeps.observing import OpHook, hooks
 from tape.sweeps.streaming import stream_gradients
 from tape.transforms import grad, hessian, hvp, jacfwd, jacobian, jacrev, jvp, linearize, value_and_grad, vjp, vmap
-from tape.variables.methods import stop_gradient
 from tape.variables.variable import Variable, constant
 
 __all__ = [

@@ -840,7 +840,7 @@ _ADVICE = re.compile(r"; |\b(use|pass|call|write|convert|cast|assign|wrap|run) "
 # What is not provoked above, by file and the beginning of the message, and why.
 LISTED = {
     "tape/steps/tracing.py:jit: the function looks": "the error that it quotes has the advice",
-    "tape/transforms/first_order.py:grad: the function returned dtype": "says what is asked of the function",
+    "tape/transforms/reverse.py:grad: the function returned dtype": "says what is asked of the function",
     "tape/transforms/jacobians.py:{}: the function returned dtype": "says what is asked of the function",
     "tape/variables/indexing.py:index {}": "says which indices there are",
     "tape/variables/methods.py:__array_namespace__": "says which version there is",

@@ -17,6 +17,7 @@ from tape.functions.returned import checked_gradients, checked_tangents
 from tape.functions.rows import batched
 from tape.functions.tracking import ARRAYS, is_variable
 from tape.functions.unrecorded import unrecorded
+from tape.mirrored.detachment import detach
 from tape.programs.packing import Packed
 from tape.programs.program import look
 from tape.recording import boundary, record
@@ -24,7 +25,6 @@ from tape.recording.scope import LOCAL, in_scope, within
 from tape.recording.segment import Handle, Segment
 from tape.recording.trie import RECORD, SWEEP
 from tape.sweeps import emission
-from tape.variables.methods import detach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

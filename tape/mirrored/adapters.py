@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.mirrored.detachment import refuse_reinterpretation, stop_gradient
 from tape.mirrored.mirror import call, describe, mirrored, on_values
 from tape.mirrored.selection import SELECTIONS
 from tape.programs.program import look
@@ -136,20 +137,9 @@ def _run(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return fun(*args, **kwargs)
 
 
-def stop_gradient(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``stop_gradient``: the same values, as constants."""
-
-    @functools.wraps(original)
-    def _stop(x: Any) -> Any:
-        from tape.variables.methods import detach  # noqa: PLC0415 - imports this module's importers
-
-        return jax.tree.map(
-            lambda leaf: detach(leaf) if isinstance(leaf, Handle) else record.constant(jax.lax.stop_gradient(leaf)),
-            x,
-            is_leaf=lambda leaf: isinstance(leaf, Handle),
-        )
-
-    return _stop
+def stopping(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``tape.lax.stop_gradient``, which is ``tape.stop_gradient``."""
+    return functools.wraps(original)(functools.partial(_run, stop_gradient))
 
 
 def bitcast(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -157,8 +147,6 @@ def bitcast(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
-        from tape.variables.methods import refuse_reinterpretation  # noqa: PLC0415
-
         if isinstance(operand, Handle) and jnp.dtype(new_dtype) != operand._place.kind.aval.dtype:
             refuse_reinterpretation(operand, "bitcast_convert_type")
         return recording(operand, new_dtype)
@@ -193,5 +181,5 @@ SPECIAL: dict[str, dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]
         "array": array,
         "asarray": array,
     },
-    "jax.lax": {"stop_gradient": stop_gradient, "bitcast_convert_type": bitcast, "full_like": like},
+    "jax.lax": {"stop_gradient": stopping, "bitcast_convert_type": bitcast, "full_like": like},
 }

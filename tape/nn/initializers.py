@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tape.mirrored.namespaces import Namespace
+from tape.namespaces.namespace import Namespace
 
 _NAMESPACE = Namespace(__name__, "jax.nn.initializers")
 __all__ = _NAMESPACE.names  # noqa: PLE0605 - the names of the JAX module

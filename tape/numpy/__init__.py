@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from tape.mirrored.namespaces import Namespace
+from tape.namespaces.namespace import Namespace
 
 _NAMESPACE = Namespace(__name__, "jax.numpy")
 __all__ = _NAMESPACE.names  # noqa: PLE0605 - the names of the JAX module

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tape.mirrored import namespaces
-from tape.mirrored.namespaces import Namespace
+from tape.namespaces.namespace import Namespace, install
 
 _NAMESPACE = Namespace(__name__, "jax.scipy")
 __all__ = _NAMESPACE.names  # noqa: PLE0605 - the names of the JAX module
-namespaces.install(__name__, "jax.scipy")
+install(__name__, "jax.scipy")
 
 
 def __getattr__(name: str) -> Any:

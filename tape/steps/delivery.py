@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from tape.mirrored.detachment import detach
 from tape.programs.program import look, run_pending
 from tape.recording.record import handle
 from tape.recording.scope import LOCAL
 from tape.recording.segment import Extra, extra_of, outside
 from tape.steps.outcome import ARRAY, GRADIENT, MADE, PLAIN, SAME, Tree
-from tape.variables.methods import detach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tape.transforms.first_order import grad, linearize, value_and_grad, vjp
-from tape.transforms.jacobians import hessian, hvp, jacfwd, jacobian, jacrev, jvp
+from tape.transforms.forward import jvp, linearize
+from tape.transforms.jacobians import hessian, hvp, jacfwd, jacobian, jacrev
 from tape.transforms.mapping import vmap
+from tape.transforms.reverse import grad, value_and_grad, vjp
 
 __all__ = ["grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp", "linearize", "value_and_grad", "vjp", "vmap"]

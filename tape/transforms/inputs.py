@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError
+from tape.mirrored.detachment import detach
 from tape.modes import enable_grad
 from tape.ops.kernel import Op
 from tape.ops.kinds import Place, kind_of, why_unrecorded
@@ -20,12 +21,11 @@ from tape.recording.segment import Handle, LeafNode, made_at
 from tape.recording.trie import SWEEP
 from tape.sweeps.plan import behind
 from tape.sweeps.sweep import target_of
-from tape.variables.methods import detach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Call", "check_recorded", "flatten", "positions"]
+__all__ = ["Call", "as_array", "check_callable", "check_recorded", "flatten", "positions"]
 
 _ALIAS = Op("alias", lambda x: x)
 
@@ -93,7 +93,7 @@ class Call:
                 raise TapeTypeError(msg)
             result, self.aux = result
         outputs, self.output_tree = flatten(result)
-        self.outputs: list[Any] = [x if isinstance(x, Handle) else record.constant(_array(name, x)) for x in outputs]
+        self.outputs: list[Any] = [x if isinstance(x, Handle) else record.constant(as_array(name, x)) for x in outputs]
         for v in self.outputs:
             check_recorded(name, v)
         self.nested = self._outer or self._depends_on_others()
@@ -108,7 +108,7 @@ class Call:
                 return value
             self._unrecorded = self._unrecorded or bool(value._place.kind.unrecorded)
             value = look(value)
-        array = _array(self.name, value)
+        array = as_array(self.name, value)
         if not differentiable(array):
             if self._allow_int:
                 return record.leaf(array)
@@ -203,7 +203,8 @@ def _plain(value: Any) -> Any:
     return found if isinstance(found, jax.Array) else jnp.asarray(found)
 
 
-def _array(name: str, value: Any) -> Any:
+def as_array(name: str, value: Any) -> Any:
+    """Return an argument, or a result, of a function that is to be differentiated as an array."""
     if isinstance(value, jax.Array):
         return value
     try:
@@ -211,3 +212,10 @@ def _array(name: str, value: Any) -> Any:
     except (TypeError, ValueError) as e:
         msg = f"{name}: {type(value).__name__} is not an array or a number; pass it by an argument that is not differentiated"
         raise TapeTypeError(msg) from e
+
+
+def check_callable(name: str, fun: Any) -> None:
+    """Check that what a transform is given is a function."""
+    if not callable(fun):
+        msg = f"{name}: expected a function, got {type(fun).__name__}"
+        raise TapeTypeError(msg)

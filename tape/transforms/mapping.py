@@ -11,8 +11,7 @@ from tape.callables.higher_order import invoke
 from tape.errors import saying
 from tape.programs.program import look
 from tape.recording.segment import Handle
-from tape.transforms.first_order import _check_callable
-from tape.transforms.inputs import flatten
+from tape.transforms.inputs import check_callable, flatten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -60,7 +59,7 @@ def vmap(
         [2.0, 2.0]
 
     """
-    _check_callable("vmap", fun)
+    check_callable("vmap", fun)
     options: dict[str, Any] = {"axis_name": axis_name, "axis_size": axis_size, "spmd_axis_name": spmd_axis_name}
     saying(jax.vmap, "vmap")(fun, in_axes, out_axes, **options)  # it checks its options
     name = f"vmap({getattr(fun, '__name__', type(fun).__name__)})"

@@ -14,6 +14,7 @@ import jax
 
 from tape import jaxapi
 from tape.errors import TapeRuntimeError, warn
+from tape.mirrored.detachment import detach
 from tape.ops.kinds import Place, kind_of
 from tape.programs import staging
 from tape.programs.program import look, run_pending
@@ -24,7 +25,6 @@ from tape.recording.scope import LOCAL
 from tape.recording.segment import Handle, Segment, end_of, node_of
 from tape.recording.trie import user_line
 from tape.sweeps.plan import behind
-from tape.variables.methods import detach
 
 __all__ = ["hint_at_retaining", "retain_cut", "unchain", "unchain_backward"]
 

@@ -6,6 +6,7 @@ needs the value (``float``, printing, ``.value``) looks at it and so runs what i
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -22,6 +23,7 @@ from tape.errors import (
     check_flag,
     unknown_keyword,
 )
+from tape.mirrored.detachment import detach
 from tape.ops.kinds import Place, kind_of
 from tape.ops.pullback import differentiable
 from tape.programs.program import look, run_pending
@@ -272,13 +274,11 @@ class Variable(Convertible):
             return
         refs = self._segment.retained.setdefault(self._place.slot, [])
         if all(ref() is not self for ref in refs):
-            import weakref  # noqa: PLC0415
-
             refs.append(weakref.ref(self))
 
     def detach(self) -> Variable:
         """Return a constant Variable of the same value, cut off from the tape."""
-        return methods.detach(self)  # type: ignore[no-any-return]
+        return detach(self)  # type: ignore[no-any-return]
 
     def unchain(self) -> None:
         """Cut this Variable from its past: it becomes a leaf that requires grad as before.

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tape
-from tape.mirrored import namespaces
+from tape.namespaces import namespace as namespaces
 from tests.agreement import is_variable
 from tests.mirrored import samples
 from tests.mirrored.left_out import IN_SECOND_ORDER, LEFT_OUT, ROUNDED, SLOW

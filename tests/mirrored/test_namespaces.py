@@ -12,7 +12,7 @@ import pytest
 
 import interop
 import tape
-from tape.mirrored import namespaces
+from tape.namespaces import namespace as namespaces
 from tests.agreement import same, same_face, to_variables
 from tests.mirrored import samples
 

@@ -7,7 +7,7 @@ import pytest
 
 import tape
 import tape.numpy as tnp
-from tape.mirrored import namespaces
+from tape.namespaces import namespace as namespaces
 from tests.agreement import same
 from tests.mirrored import samples
 

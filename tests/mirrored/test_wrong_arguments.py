@@ -11,7 +11,7 @@ import tape.nn
 import tape.numpy as tnp
 import tape.scipy
 from tape.errors import TapeError
-from tape.mirrored.namespaces import Namespace
+from tape.namespaces.namespace import Namespace
 
 V = tape.Variable(np.arange(6, dtype=np.float32).reshape(2, 3))
 U = tape.Variable(np.ones(2, np.float32))

@@ -14,12 +14,12 @@ from tape.errors import TapeTypeError
 from tape.recording import record
 from tape.recording.segment import Handle
 from tape.sweeps.differentiation import gradients
-from tape.transforms.inputs import Call, flatten, positions
+from tape.transforms.inputs import Call, check_callable, flatten, positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["grad", "linearize", "pull", "value_and_grad", "vjp"]
+__all__ = ["grad", "pull", "value_and_grad", "vjp"]
 
 
 def value_and_grad(
@@ -47,7 +47,7 @@ def value_and_grad(
         (9.0, 6.0)
 
     """
-    _check_callable("value_and_grad", fun)
+    check_callable("value_and_grad", fun)
 
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -104,7 +104,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         6.0
 
     """
-    _check_callable("vjp", fun)
+    check_callable("vjp", fun)
     call = Call("vjp", fun, primals, {}, range(len(primals)), has_aux=has_aux, allow_int=True)
 
     def vjp_fun(cotangent: Any) -> Any:
@@ -120,32 +120,6 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
     out = call.output()
     return (out, vjp_fun, call.result(call.aux)) if has_aux else (out, vjp_fun)
-
-
-def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
-    """Return ``fun(*primals)`` and the linear function that pushes tangents forward.
-
-    Example:
-        >>> import tape
-        >>> y, push = tape.linearize(lambda x: x * x, 3.0)
-        >>> float(push(1.0))
-        6.0
-
-    """
-    from tape.transforms.jacobians import Linear  # noqa: PLC0415 - built on this module
-
-    _check_callable("linearize", fun)
-    call = Call("linearize", fun, primals, {}, range(len(primals)), has_aux=False)
-    linear = Linear(call)
-
-    def push(*tangents: Any) -> Any:
-        leaves, tree = flatten(tuple(tangents))
-        if tree != call.tree:
-            msg = f"linearize: the tangents have the structure {tree}, but the primals have {call.tree}"
-            raise TapeTypeError(msg)
-        return call.result(jax.tree.unflatten(call.output_tree, linear.push(leaves)))
-
-    return call.output(), push
 
 
 def pull(call: Call, roots: Sequence[Any], seeds: Sequence[Any], *, create_graph: bool) -> list[Any]:
@@ -179,10 +153,4 @@ def _check_scalar(call: Call, *, holomorphic: bool) -> None:
         raise TapeTypeError(msg)
     if not holomorphic and any(jnp.issubdtype(v.dtype, jnp.complexfloating) for v in call.inputs) and is_complex:
         msg = "grad: complex inputs need holomorphic=True or a real output"
-        raise TapeTypeError(msg)
-
-
-def _check_callable(name: str, fun: Any) -> None:
-    if not callable(fun):
-        msg = f"{name}: expected a function, got {type(fun).__name__}"
         raise TapeTypeError(msg)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import inspect
+import pkgutil
 import sys
 import types
 from typing import Any
@@ -16,12 +18,13 @@ import jax
 import jax.numpy as jnp
 
 from tape import jaxapi
-from tape.callables.higher_order import FACTORIES, counterpart
 from tape.errors import saying
 from tape.mirrored.absent import missing_function
 from tape.mirrored.adapters import SPECIAL, Indexer, UFunc, initializer_factory, looking, metadata
 from tape.mirrored.mirror import mirrored
 from tape.mirrored.structures import MIRRORED_CLASSES, mirrored_class
+from tape.namespaces.factories import FACTORIES, counterpart
+from tape.variables.variable import Variable
 
 __all__ = ["CALLABLES", "Namespace", "UFunc"]
 
@@ -172,8 +175,6 @@ class Namespace:
 
     def _passed(self, value: Any, name: str) -> Any:
         if value is jax.Array:
-            from tape.variables.variable import Variable  # noqa: PLC0415 - imports this module's importers
-
             return Variable
         if value is jnp.ufunc:
             return UFunc
@@ -187,8 +188,6 @@ class Namespace:
 @functools.cache
 def _submodules(module: types.ModuleType) -> frozenset[str]:
     """Names of the public modules in a package."""
-    import pkgutil  # noqa: PLC0415 - only when names are listed
-
     return frozenset(m.name for m in pkgutil.iter_modules(getattr(module, "__path__", ())) if not m.name.startswith("_"))
 
 
@@ -208,9 +207,6 @@ class _LazyModule(types.ModuleType):
 
 def install(name: str, source: str) -> None:
     """Make the mirrors of all modules below the JAX package ``source`` importable below ``name``; they are filled at first use."""
-    import importlib.util  # noqa: PLC0415
-    import pkgutil  # noqa: PLC0415
-
     spec = importlib.util.find_spec(source)
     for info in pkgutil.iter_modules((spec and spec.submodule_search_locations) or ()):
         if info.name.startswith("_"):

@@ -1,0 +1,68 @@
+"""Detachment: the same values without their past, and where bits are read that have no gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from tape import jaxapi
+from tape.errors import LostGradientError
+from tape.ops.kernel import Op
+from tape.ops.kinds import Place, kind_of
+from tape.programs.program import look
+from tape.recording import boundary, record
+from tape.recording.record import handle
+from tape.recording.scope import LOCAL, in_mode
+from tape.recording.segment import Handle
+from tape.recording.trie import CONSTANT, RECORD
+
+__all__ = ["detach", "refuse_reinterpretation", "stop_gradient"]
+
+_IDENTITY = Op("detach", lambda x: x)
+
+
+def detach(variable: Any) -> Any:
+    """Return a constant of the same value, without running what is pending."""
+    kind = variable._place.kind
+    if variable._cell[0] is None:
+        return in_mode(CONSTANT, record.record, _IDENTITY, (variable,))
+    if LOCAL.scope.lifting is None:
+        value = look(variable)
+    else:
+        boundary.captured(variable, flows=False)
+        value = variable._cell[0]
+    if isinstance(value, jaxapi.Tracer):
+        return record.leaf(jax.lax.stop_gradient(value))
+    return handle(None, Place(-1, kind_of(kind.aval)), [value])
+
+
+def stop_gradient(x: Any) -> Any:
+    """Return ``x`` cut off from the tape.
+
+    Args:
+        x: a Variable, an array, or a pytree of them; any shape and dtype.
+
+    Returns:
+        The same values as constant Variables.
+
+    Example:
+        >>> import tape
+        >>> x = tape.Variable(3.0)
+        >>> y = x * tape.stop_gradient(x)
+        >>> float(tape.gradients(y, x))
+        3.0
+
+    """
+    return jax.tree.map(lambda v: detach(v if isinstance(v, Handle) else record.constant(v)), x, is_leaf=lambda v: isinstance(v, Handle))
+
+
+def refuse_reinterpretation(variable: Any, what: str) -> None:
+    """Raise where reading the bits of a Variable as another type would lose its gradient."""
+    if isinstance(variable, Handle) and variable._place.kind.requires_grad and LOCAL.scope.mode == RECORD:
+        aval = variable._place.kind.aval
+        msg = (
+            f"{what}: reads the bits of a Variable that requires grad (shape {aval.shape}, dtype {aval.dtype}), through which no gradient flows; "
+            "pass it detached (.detach()), or convert the values with .astype(dtype)"
+        )
+        raise LostGradientError(msg)

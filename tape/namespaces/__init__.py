@@ -1,0 +1,1 @@
+"""Namespaces: the modules that mirror those of JAX, filled at first use."""

@@ -1,0 +1,133 @@
+"""Forward-mode products: the transpose of the transpose.
+
+A sweep is linear in its seed u, so sweeping <sweep(u), t> back to u gives J t (Townsend, "A new trick for calculating Jacobian vector products",
+2017); XLA drops what is computed twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from tape.errors import TapeTypeError, TapeValueError
+from tape.ops.kernel import Op
+from tape.recording import record
+from tape.recording.scope import within
+from tape.recording.segment import Handle
+from tape.sweeps.sweep import Sweep, target_of
+from tape.transforms.inputs import Call, as_array, check_callable, check_recorded, flatten
+from tape.transforms.reverse import pull
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Linear", "jvp", "linearize", "swept", "zeros"]
+
+
+class Linear:
+    """The linearization of a call: ``push(tangents)`` is its Jacobian times tangents."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.seeds = [record.leaf(jnp.zeros(v.shape, v.dtype), requires_grad=v._place.kind.requires_grad) for v in call.outputs]
+        with within(linear=not call.nested):
+            self.pulled = pull(call, call.outputs, self.seeds, create_graph=True)
+        for gradient in self.pulled:
+            if isinstance(gradient, Handle):
+                check_recorded(call.name, gradient)
+
+    def push(self, tangents: Sequence[Any], batch: int | None = None) -> list[Any]:
+        """Push tangents (one per input leaf; with ``batch``, stacked along a first axis) forward to the outputs."""
+        roots = [
+            (g, _like(t, v, batch)) for g, t, v in zip(self.pulled, tangents, self.call.inputs, strict=True) if g._place.kind.requires_grad
+        ]
+        able = [s for s in self.seeds if s._place.kind.requires_grad]
+        nested = self.call.nested or any(isinstance(t, Handle) and t._place.kind.requires_grad for t in tangents)
+        found = dict(zip(map(id, able), swept(roots, able, batch, create_graph=nested), strict=True)) if roots and able else {}
+        return [found[id(s)] if id(s) in found else zeros(v, batch) for s, v in zip(self.seeds, self.call.outputs, strict=True)]
+
+
+def swept(roots: Sequence[tuple[Any, Any]], inputs: Sequence[Any], batch: int | None, *, create_graph: bool) -> list[Any]:
+    """Gradients for (root, seed) pairs; with ``batch``, the seeds and gradients are stacked along a first axis."""
+    sweep = Sweep(map(target_of, inputs), (), create_graph, batch)
+    sweep.run([r for r, _ in roots], [s for _, s in roots])
+    found = [sweep.gradients.get(target_of(v)) for v in inputs]
+    return [zeros(v, batch) if g is None else g for g, v in zip(found, inputs, strict=True)]
+
+
+def zeros(like: Any, batch: int | None) -> Any:
+    """Return zeros of a Variable's shape and dtype, stacked along a first axis where there is a batch."""
+    return record.leaf(jnp.zeros((() if batch is None else (batch,)) + like.shape, like.dtype))
+
+
+def _like(tangent: Any, variable: Any, batch: int | None) -> Any:
+    """Return a tangent as a Variable of the primal's shape and dtype."""
+    made = tangent if isinstance(tangent, Handle) else record.constant(as_array("jvp", tangent))
+    shape = variable.shape if batch is None else (batch, *variable.shape)
+    aval = made._place.kind.aval
+    if aval.shape != shape:
+        msg = f"jvp: a tangent has shape {aval.shape}, but its primal has shape {shape}"
+        raise TapeValueError(msg)
+    if aval.dtype != variable.dtype:
+        if not aval.weak_type and not isinstance(tangent, (int, float, complex)):
+            msg = f"jvp: a tangent has dtype {aval.dtype}, but its primal has dtype {variable.dtype}; cast it"
+            raise TapeTypeError(msg)
+        made = record.record(Op("cast", lambda x: x.astype(variable.dtype)), (made,))
+    return made
+
+
+def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
+    """Return ``fun(*primals)`` and its derivative along ``tangents`` (tuples, as in ``jax.jvp``).
+
+    Raises:
+        TapeTypeError, TapeValueError: tangents differ from the primals in structure, shape or dtype.
+
+    Example:
+        >>> import tape
+        >>> y, dy = tape.jvp(lambda x: x * x, (3.0,), (1.0,))
+        >>> float(y), float(dy)
+        (9.0, 6.0)
+
+    """
+    check_callable("jvp", fun)
+    _check_pairs("jvp", primals, tangents)
+    call = Call("jvp", fun, primals, {}, range(len(primals)), has_aux=has_aux)
+    pushed = jax.tree.unflatten(call.output_tree, Linear(call).push(flatten(tuple(tangents))[0]))
+    result = call.output(), call.result(pushed)
+    return (*result, call.result(call.aux)) if has_aux else result
+
+
+def _check_pairs(name: str, primals: Any, tangents: Any) -> None:
+    if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
+        msg = f"{name}: primals and tangents must be tuples or lists, got {type(primals).__name__} and {type(tangents).__name__}"
+        raise TapeTypeError(msg)
+    one, other = flatten(tuple(primals))[1], flatten(tuple(tangents))[1]
+    if one != other:
+        msg = f"{name}: primals and tangents must have one structure, got {one} and {other}"
+        raise TapeTypeError(msg)
+
+
+def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """Return ``fun(*primals)`` and the linear function that pushes tangents forward.
+
+    Example:
+        >>> import tape
+        >>> y, push = tape.linearize(lambda x: x * x, 3.0)
+        >>> float(push(1.0))
+        6.0
+
+    """
+    check_callable("linearize", fun)
+    call = Call("linearize", fun, primals, {}, range(len(primals)), has_aux=False)
+    linear = Linear(call)
+
+    def push(*tangents: Any) -> Any:
+        leaves, tree = flatten(tuple(tangents))
+        if tree != call.tree:
+            msg = f"linearize: the tangents have the structure {tree}, but the primals have {call.tree}"
+            raise TapeTypeError(msg)
+        return call.result(jax.tree.unflatten(call.output_tree, linear.push(leaves)))
+
+    return call.output(), push
