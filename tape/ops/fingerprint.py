@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from tape import jaxapi
-from tape.ops.pruning import Kept
+from tape.ops.residuals import AppliedPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -96,7 +96,7 @@ class _Walk:
             return (value.__code__, id(value.__globals__), cells, self.of(value.__defaults__), self.of(value.__kwdefaults__))
         if isinstance(value, types.MethodType):
             return (kind, self.of(value.__func__), id(value.__self__))
-        if kind is Kept:
+        if kind is AppliedPolicy:
             return (kind, self.of(value.policy), value.kept)
         if kind is functools.partial:
             return (kind, self.of(value.func), self.of(value.args), self.of(value.keywords))

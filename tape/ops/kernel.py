@@ -20,7 +20,7 @@ from tape.ops.assembly import entry_key, one_entry, vjp_of_entries
 from tape.ops.kinds import Kind, Role, kinds_of
 from tape.ops.linear import flatten
 from tape.ops.moving import mover, moving_at_first
-from tape.ops.pruning import prune, trim
+from tape.ops.pruning import prune, select_outputs
 from tape.ops.pullback import activity, check_own, differentiable, pullback
 from tape.ops.residuals import Keep, augment, exposing, inside
 from tape.rules import registry
@@ -155,7 +155,7 @@ class Kernel:
     def cheap(self) -> bool:
         """Whether computing it again costs less than keeping its result: elementwise and layout primitives only."""
         if self._cheap is None:
-            self._cheap = not self.jaxpr.effects and all(_is_cheap(entry.primitive) for entry in flatten(self.jaxpr).entries)
+            self._cheap = not self.jaxpr.effects and all(registry.is_cheap(e.primitive) for e in flatten(self.jaxpr).entries)
         return self._cheap
 
     def augmented(self) -> Kernel:
@@ -196,7 +196,7 @@ class Kernel:
         if not read:
             return self
         chosen = set(read)
-        kept = trim(tried.jaxpr, [True] * visible + [i in chosen for i in range(len(costly))])
+        kept = select_outputs(tried.jaxpr, [True] * visible + [i in chosen for i in range(len(costly))])
         made = Kernel(self.name, kept, self.tree, self.params, visible)
         # The VJP of everything is known already: of the values inside it reads those that are kept now.
         numbers = {first + s: first + i for i, s in enumerate(read)}
@@ -289,31 +289,6 @@ class Kernel:
         if passed is not None and all(sources[i] >= n_in + n_out for i in passed):
             return Vjp(None, tuple(sources[i] for i in passed), tuple(targets))
         return Vjp(Kernel(f"vjp_{self.name}", jaxpr, jax.tree.structure([0] * len(targets))), sources, tuple(targets))
-
-
-_CHEAP = {
-    jaxapi.primitive(name)
-    for name in [
-        "broadcast_in_dim",
-        "reshape",
-        "squeeze",
-        "transpose",
-        "rev",
-        "slice",
-        "concatenate",
-        "pad",
-        "iota",
-        "split",
-        "convert_element_type",
-        "copy",
-        "select_n",
-    ]
-}
-
-
-def _is_cheap(primitive: jaxapi.Primitive) -> bool:
-    rule = registry.lookup(primitive)
-    return primitive in _CHEAP or (rule is not None and rule.elementwise)
 
 
 class Op:

@@ -7,6 +7,7 @@ rule then finds them among the outputs; what no rule reads is pruned.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jax import lax
@@ -16,6 +17,7 @@ from tape.ops import building
 from tape.ops.assembly import copied
 from tape.ops.linear import flatten
 from tape.rules import registry
+from tape.rules.registry import Cost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,86 +25,19 @@ if TYPE_CHECKING:
     from tape.graph.wengert import WengertList
     from tape.ops.linear import Equation
 
-__all__ = ["Keep", "augment", "exposing", "inside"]
+__all__ = ["AppliedPolicy", "Keep", "augment", "exposing", "inside"]
 
-# Primitives whose results are kept rather than computed again; by name, for callbacks are not listed publicly.
-_COSTLY = frozenset(
-    [
-        "dot_general",
-        "ragged_dot_general",
-        "conv_general_dilated",
-        "fft",
-        "cholesky",
-        "lu",
-        "qr",
-        "eigh",
-        "eig",
-        "svd",
-        "schur",
-        "triangular_solve",
-        "linear_solve",
-        "tridiagonal_solve",
-        "scan",
-        "while",
-        "cond",
-        "sort",
-        "top_k",
-        "random_bits",
-        "random_gamma",
-        "threefry2x32",
-        "rng_bit_generator",
-        "pure_callback",
-        "io_callback",
-        str(jaxapi.primitive("remat")),
-    ]
-)
-# In a loop nothing is fused with the way back, so that what costs more than reading it is worth keeping.
-_COSTLY_IN_LOOPS = frozenset(
-    [
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "cbrt",
-        "cos",
-        "cosh",
-        "cumlogsumexp",
-        "cummax",
-        "cummin",
-        "cumprod",
-        "cumsum",
-        "custom_jvp_call",
-        "custom_vjp_call",
-        "digamma",
-        "erf",
-        "erf_inv",
-        "erfc",
-        "exp",
-        "exp2",
-        "expm1",
-        "gather",
-        "igamma",
-        "igammac",
-        "lgamma",
-        "log",
-        "log1p",
-        "logistic",
-        "pow",
-        "reduce_max",
-        "reduce_min",
-        "reduce_prod",
-        "reduce_sum",
-        "rsqrt",
-        "sin",
-        "sinh",
-        "sqrt",
-        "tan",
-        "tanh",
-    ]
-)
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)  # JAX keeps traces by weak references to their parameters
+class AppliedPolicy:
+    """The policy of a checkpoint of which values inside are outputs besides; ``kept`` tells of which outputs the policy lets be kept."""
+
+    policy: Callable[..., Any]
+    kept: tuple[bool, ...]
+
+    def __call__(self, *args: Any, **params: Any) -> Any:
+        """Answer as the policy."""
+        return self.policy(*args, **params)
 
 
 class Keep:
@@ -125,8 +60,8 @@ class Keep:
         if self.policies:
             avals = [a.aval for a in entry.eqn.invars]
             return all(jaxapi.saveable(policy(entry.primitive, *avals, **entry.eqn.params)) for policy in self.policies)
-        name = str(entry.primitive)
-        return name in _COSTLY or (self.looped and name in _COSTLY_IN_LOOPS)
+        cost = registry.cost_of(entry.primitive)
+        return cost is Cost.HIGH or (self.looped and cost is Cost.LOOPED)
 
     def in_loop(self) -> Keep:
         """Return what is kept in the body of a loop."""

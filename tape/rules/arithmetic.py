@@ -9,7 +9,7 @@ from jax import lax
 
 from tape import jaxapi
 from tape.rules import parameters
-from tape.rules.registry import Example, register
+from tape.rules.registry import Cost, Example, register
 
 _MATRIX = (2, 3)
 _PAIR = ((-2.0, 2.0), (-2.0, 2.0))
@@ -121,6 +121,7 @@ register(
     complex=True,
     kinks=(0.0, 1.0, -1.0, 2.0),
     elementwise=True,
+    cost=Cost.LOOPED,
 )
 
 
@@ -179,21 +180,13 @@ register(
         Example(lambda x, y, z: lax.select_n(jnp.arange(6, dtype="int32").reshape(2, 3) % 3, x, y, z), (_MATRIX,) * 3, "three cases"),
     ],
     complex=True,
+    cost=Cost.FREE,
 )
 register(
     "nextafter",
     lambda ct, out, x, y, **_: (ct, None),
     domain=((1.1, 1.9), (-1.9, -1.1)),
     source="one unit in the last place from x: x to within rounding, whatever y is",
-    elementwise=True,
-)
-register(
-    "copy",
-    lambda ct, out, x, **_: (ct,),
-    domain=((-2.0, 2.0),),
-    source="identity",
-    examples=[Example(jnp.copy, (_MATRIX,))],
-    complex=True,
     elementwise=True,
 )
 

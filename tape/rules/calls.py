@@ -17,10 +17,10 @@ from tape import jaxapi
 from tape.errors import LostGradientError
 from tape.ops import pullback as sweep
 from tape.ops.linear import flatten
-from tape.ops.pruning import Kept
-from tape.ops.residuals import Keep, exposing, inside
+from tape.ops.pruning import pruned
+from tape.ops.residuals import AppliedPolicy, Keep, exposing, inside
 from tape.rules import parameters
-from tape.rules.registry import Example, register
+from tape.rules.registry import Cost, Example, leave_to_jax, register
 
 
 def _chosen(ins: tuple[Any, ...], wanted: tuple[bool, ...] | None) -> list[int]:
@@ -117,7 +117,7 @@ def _remat(
     **_: Any,
 ) -> tuple[Any, ...]:
     """Sweep the body with its forward values computed again, those excepted that the policy kept, not before the cotangents are there."""
-    known = policy.kept if isinstance(policy, Kept) and len(policy.kept) == len(out) else (False,) * len(out)
+    known = policy.kept if isinstance(policy, AppliedPolicy) and len(policy.kept) == len(out) else (False,) * len(out)
     guarded = prevent_cse if isinstance(prevent_cse, (tuple, list)) else (prevent_cse,) * len(ins)
     held = [i for i, guard in enumerate(guarded) if guard]
     values = list(ins)
@@ -166,7 +166,7 @@ def _hide(values: list[Any], chosen: list[int], cts: Any) -> None:
 def _augment_remat(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], list[Any]]:
     """Give a checkpoint the values that its policy lets be kept as further outputs."""
     policy = params["policy"]
-    if policy is None or isinstance(policy, Kept):
+    if policy is None or isinstance(policy, AppliedPolicy):
         return params, []
     listed, slots = inside(jaxapi.closed(params["jaxpr"]), keep.under(policy))
     further = [s for s in slots if s not in listed.outputs]
@@ -174,7 +174,16 @@ def _augment_remat(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], 
     if made.consts:  # nowhere to put them: the primitive has none
         return params, []
     kept = tuple(s in slots for s in (*listed.outputs, *further))
-    return {**params, "jaxpr": made.jaxpr, "policy": Kept(policy, kept)}, [listed.avals[s] for s in further]
+    return {**params, "jaxpr": made.jaxpr, "policy": AppliedPolicy(policy, kept)}, [listed.avals[s] for s in further]
+
+
+def _prune_remat(params: dict[str, Any], used: list[bool]) -> tuple[dict[str, Any], list[bool], list[bool]]:
+    """Drop the outputs of a checkpoint that nothing reads; its inputs stay."""
+    smaller, read = pruned(jaxapi.closed(params["jaxpr"]), used)
+    policy = params["policy"]
+    if isinstance(policy, AppliedPolicy) and len(policy.kept) == len(used):
+        policy = AppliedPolicy(policy.policy, tuple(kept for kept, flag in zip(policy.kept, used, strict=True) if flag))
+    return {**params, "jaxpr": smaller.jaxpr, "policy": policy}, [True] * len(read), used
 
 
 @jax.custom_vjp
@@ -212,6 +221,7 @@ register(
     examples=[Example(_doubled, ((3,), (3,))), Example(_doubled, ((0,), (0,)), "empty")],
     complex=True,
     selective=True,
+    cost=Cost.LOOPED,
 )
 register(
     "custom_jvp_call",
@@ -225,6 +235,7 @@ register(
     ],
     complex=True,
     selective=True,
+    cost=Cost.LOOPED,
 )
 register(
     "remat",
@@ -239,4 +250,7 @@ register(
     complex=True,
     selective=True,
     augment=_augment_remat,
+    prune=_prune_remat,
+    cost=Cost.HIGH,
 )
+leave_to_jax("pure_callback", "io_callback", cost=Cost.HIGH)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tape.rules.registry import zero
+from tape.rules.registry import Cost, leave_to_jax, zero
 
 _DISCRETE = "the result is boolean, an integer or a key: it carries no gradient"
 
@@ -12,8 +12,11 @@ zero("sign", source="piecewise constant on the line; on the plane JAX's conventi
 zero("and", "or", "xor", "not", "reduce_and", "reduce_or", "reduce_xor", source=_DISCRETE)
 zero("shift_left", "shift_right_arithmetic", "shift_right_logical", "clz", "population_count", source=_DISCRETE)
 zero("argmax", "argmin", source="positions: integers, piecewise constant")
-zero("iota", "axis_index", "empty2", "create_token", "after_all", source="no differentiable input")
+zero("iota", source="no differentiable input", cost=Cost.FREE)
+zero("axis_index", "empty2", "create_token", "after_all", source="no differentiable input")
 zero("bitcast_convert_type", source="the bits of a number are no smooth function of it")
-zero("random_bits", "random_seed", "random_split", "random_fold_in", "random_wrap", "random_unwrap", "random_clone", source=_DISCRETE)
-zero("threefry2x32", "rng_bit_generator", source=_DISCRETE)
+zero("random_bits", source=_DISCRETE, cost=Cost.HIGH)
+zero("random_seed", "random_split", "random_fold_in", "random_wrap", "random_unwrap", "random_clone", source=_DISCRETE)
+zero("threefry2x32", "rng_bit_generator", source=_DISCRETE, cost=Cost.HIGH)
+leave_to_jax("random_gamma", cost=Cost.HIGH)
 zero("stop_gradient", source="by definition")

@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from tape.rules.cotangents import cast
-from tape.rules.registry import Example, register
+from tape.rules.registry import Cost, Example, leave_to_jax, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,4 +87,6 @@ register(
         Example(_widened, ((2, 3), (3, 2)), "preferred type"),
         Example(lambda x, y: lax.dot(x, jnp.real(y)), ((2, 3), (3, 2)), "complex and real"),
     ),
+    cost=Cost.HIGH,
 )
+leave_to_jax("ragged_dot_general", cost=Cost.HIGH)

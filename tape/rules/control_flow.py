@@ -15,10 +15,10 @@ from tape import jaxapi
 from tape.errors import TapeValueError
 from tape.graph.walks import active, closure
 from tape.ops import pullback as sweep
-from tape.ops.pruning import prune
+from tape.ops.pruning import prune, pruned, reads, with_inputs
 from tape.ops.residuals import Keep, exposing, inside
 from tape.rules import parameters
-from tape.rules.registry import Example, register
+from tape.rules.registry import Cost, Example, register
 
 
 def _flags(values: Any, wanted: Any = None) -> list[bool]:
@@ -103,6 +103,13 @@ def _augment_cond(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], l
         return params, []
     branches = tuple(exposing(listed, [filled.get(i, aval) for i, aval in enumerate(avals)]) for listed, filled in parts)
     return {**params, "branches": branches}, avals
+
+
+def _prune_cond(params: dict[str, Any], used: list[bool]) -> tuple[dict[str, Any], list[bool], list[bool]]:
+    """Drop from every branch the outputs that nothing reads, and the operands that no branch reads then."""
+    branches = [pruned(branch, used) for branch in params["branches"]]
+    read = [any(flags) for flags in zip(*(flags for _, flags in branches), strict=True)]
+    return {**params, "branches": tuple(with_inputs(branch, read) for branch, _ in branches)}, [True, *read], used
 
 
 def _reached(body: jaxapi.ClosedJaxpr, n_consts: int, n_carry: int, wanted: list[bool]) -> list[bool]:
@@ -205,6 +212,18 @@ def _augment_scan(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], l
     return {**params, "jaxpr": exposing(listed, further)}, avals
 
 
+def _prune_scan(params: dict[str, Any], used: list[bool]) -> tuple[dict[str, Any], list[bool], list[bool]]:
+    """Drop from a loop the stacked outputs that nothing reads, and the carries that feed nothing else."""
+    body, n_consts, n_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
+    first_x = n_consts + n_carry
+    stacked = used[n_carry:]
+    carried = closure(used[:n_carry], lambda flags: reads(body, [*flags, *stacked])[n_consts:first_x])
+    smaller, read = pruned(body, [*carried, *stacked])
+    takes = [*read[:n_consts], *carried, *read[first_x:]]
+    params = {**params, "jaxpr": with_inputs(smaller, takes), "num_consts": sum(read[:n_consts]), "num_carry": sum(carried)}
+    return params, takes, [*carried, *stacked]
+
+
 def _two_ways(x: Any, y: Any) -> Any:
     return lax.cond(jnp.sum(x) > jnp.sum(y), lambda x, y: (jnp.sin(x) * y, x), lambda x, y: (x * x, jnp.cos(x)), x, y)
 
@@ -236,12 +255,15 @@ register(
     examples=[Example(_two_ways, ((3,), (3,)), "two branches"), Example(_three_ways, ((2,), (2,)), "three branches")],
     selective=True,
     augment=_augment_cond,
+    prune=_prune_cond,
+    cost=Cost.HIGH,
 )
 register(
     "while",
     _while,
     source="the values on the way are not kept: nothing flows, and where something should, the rule refuses",
     selective=True,
+    cost=Cost.HIGH,
 )
 register(
     "scan",
@@ -260,4 +282,6 @@ register(
     complex=True,
     selective=True,
     augment=_augment_scan,
+    prune=_prune_scan,
+    cost=Cost.HIGH,
 )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape.rules.cotangents import cast, zeros
-from tape.rules.registry import Example, register
+from tape.rules.registry import Cost, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -152,4 +152,5 @@ register(
         Example(lambda x, k: jnp.convolve(x, k, "full"), ((5,), (3,)), "convolve"),
         Example(_widened, ((1, 2, 4), (2, 2, 3)), "precision and preferred type"),
     ),
+    cost=Cost.HIGH,
 )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape.rules.cotangents import wide
-from tape.rules.registry import Example, register
+from tape.rules.registry import Cost, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,6 +132,7 @@ register(
     source="the transpose of a running sum is the running sum from the other end",
     examples=_along(lax.cumsum),
     complex=True,
+    cost=Cost.LOOPED,
 )
 register(
     "cumprod",
@@ -143,6 +144,7 @@ register(
         Example(lambda x: lax.cumprod(x * jnp.array([1.0, 0.0, 1.0, 0.0, 1.0], x.dtype)), ((5,),), "two zeros"),
     ],
     complex=True,
+    cost=Cost.LOOPED,
 )
 register(
     "cummax",
@@ -150,6 +152,7 @@ register(
     domain=(_LINE,),
     source="dy_k = dx_i of the largest x_i, i <= k; equals share as in lax.max, in the order of a parallel scan",
     examples=_along(lax.cummax),
+    cost=Cost.LOOPED,
 )
 register(
     "cummin",
@@ -157,6 +160,7 @@ register(
     domain=(_LINE,),
     source="dy_k = dx_i of the smallest x_i, i <= k; equals share as in lax.min, in the order of a parallel scan",
     examples=_along(lax.cummin),
+    cost=Cost.LOOPED,
 )
 register(
     "cumlogsumexp",
@@ -164,4 +168,5 @@ register(
     domain=(_LINE,),
     source="dy_k = sum over i <= k of exp(x_i - y_k) dx_i",
     examples=_along(lax.cumlogsumexp),
+    cost=Cost.LOOPED,
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax import lax
 
-from tape.rules.registry import Domain, register
+from tape.rules.registry import Cost, Domain, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ def _function(
     def vjp(ct: Any, out: Any, x: Any, **_: Any) -> tuple[Any, ...]:
         return (ct * slope(out, x),)
 
-    register(name, vjp, domain=(domain,), source=source, complex=complex, kinks=kinks, elementwise=True)
+    register(name, vjp, domain=(domain,), source=source, complex=complex, kinks=kinks, elementwise=True, cost=Cost.LOOPED)
 
 
 # Exponentials and logarithms
@@ -64,6 +64,7 @@ register(
     source="the angle of (y, x) turns by (y dx - x dy) / (x^2 + y^2)",
     kinks=(0.0, 1.0, -2.0),
     elementwise=True,
+    cost=Cost.LOOPED,
 )
 
 # Hyperbolic functions

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape.rules.matrices import adjoint, conjugate, dot, half_lower, identity, solve_triangular
-from tape.rules.registry import Example, register
+from tape.rules.registry import Cost, Example, leave_to_jax, register
 
 
 def _unpermute(x: Any, permutation: Any, axis: int) -> Any:
@@ -111,6 +111,7 @@ register(
         Example(lambda a: lax.linalg.cholesky(_definite(a)), ((0, 0),), "empty"),
     ],
     complex=True,
+    cost=Cost.HIGH,
 )
 register(
     "lu",
@@ -125,6 +126,7 @@ register(
         Example(lambda a: lax.linalg.lu(a)[0], ((0, 3),), "empty"),
     ],
     complex=True,
+    cost=Cost.HIGH,
 )
 register(
     "qr",
@@ -142,4 +144,6 @@ register(
         Example(lambda a: lax.linalg.qr(a, full_matrices=False), ((3, 0),), "empty"),
     ],
     complex=True,
+    cost=Cost.HIGH,
 )
+leave_to_jax("schur", cost=Cost.HIGH)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 from jax import lax
 
-from tape.rules.registry import Example, register
+from tape.rules.registry import Cost, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,4 +58,5 @@ register(
         Example(lambda x: jnp.fft.irfftn(x * (1 + 2j), s=(2, 3, 5)), ((2, 3, 3),), "irfftn"),
         Example(lambda x: jnp.fft.irfft(x, n=1), ((2, 3),), "irfft of length 1"),
     ),
+    cost=Cost.HIGH,
 )

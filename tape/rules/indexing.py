@@ -15,7 +15,7 @@ from jax import lax
 
 from tape.errors import TapeTypeError
 from tape.rules.cotangents import zeros
-from tape.rules.registry import Example, register
+from tape.rules.registry import Cost, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -275,6 +275,7 @@ register(
         Example(lambda x: jax.vmap(lambda i: lax.dynamic_slice(x, (i, 0), (2, 2)))(jnp.arange(4)), ((4, 3),), "windows"),
         Example(lambda x: jax.vmap(lambda row, i: lax.dynamic_slice(row, (i,), (2,)))(x, jnp.arange(3)), ((3, 4),), "batched"),
     ),
+    cost=Cost.LOOPED,
 )
 register(
     "scatter",

@@ -12,7 +12,7 @@ from jax import lax
 from tape import jaxapi
 from tape.rules import parameters
 from tape.rules.cotangents import zeros
-from tape.rules.registry import Example, register, zero
+from tape.rules.registry import Cost, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -158,6 +158,7 @@ register(
         Example(lambda x: lax.reshape(x, ()), ((1, 1),), "scalar"),
         Example(lambda x: lax.reshape(x, (3, 0)), ((0, 2),), "empty"),
     ),
+    cost=Cost.FREE,
 )
 register(
     "squeeze",
@@ -169,6 +170,7 @@ register(
         Example(lambda x: lax.squeeze(x, (1,)), ((2, 1, 3),), "one"),
         Example(lambda x: lax.squeeze(x, (0, 2)), ((1, 3, 1),), "all"),
     ),
+    cost=Cost.FREE,
 )
 register(
     "transpose",
@@ -180,6 +182,7 @@ register(
         Example(jnp.transpose, ((2, 3),), "matrix"),
         Example(lambda x: lax.transpose(x, (2, 0, 1)), ((2, 3, 4),), "cycle"),
     ),
+    cost=Cost.FREE,
 )
 register(
     "broadcast_in_dim",
@@ -195,6 +198,7 @@ register(
         Example(lambda x: jnp.broadcast_to(x, (2, 3)), ((),), "scalar"),
         Example(lambda x: jnp.broadcast_to(x, (0, 3)), ((3,),), "empty"),
     ),
+    cost=Cost.FREE,
 )
 register(
     "concatenate",
@@ -206,6 +210,7 @@ register(
         Example(lambda x, y: lax.concatenate([x, y], 0), ((2, 3), (1, 3)), "rows"),
         Example(lambda x, y, z: lax.concatenate([x, y, z, x], 1), ((2, 1), (2, 0), (2, 3)), "columns"),
     ),
+    cost=Cost.FREE,
 )
 register(
     "stack",
@@ -228,6 +233,7 @@ register(
         Example(lambda x: lax.split(x, (1, 3, 0), axis=1), ((2, 4),), "all"),
         Example(lambda x: jnp.split(x, [1, 3])[1], ((4, 2),), "one"),
     ),
+    cost=Cost.FREE,
 )
 register(
     "unstack",
@@ -266,6 +272,7 @@ register(
         Example(lambda x, v: lax.pad(x, v, ((-2, -1, 0),)), ((3,), ()), "all cut"),
         Example(lambda x, v: lax.pad(x, v, ((1, 2, 1),)), ((0,), ()), "empty"),
     ),
+    cost=Cost.FREE,
 )
 register(
     "rev",
@@ -277,6 +284,7 @@ register(
         Example(lambda x: lax.rev(x, (1,)), ((2, 3),), "one"),
         Example(jnp.flip, ((2, 3),), "both"),
     ),
+    cost=Cost.FREE,
 )
 register(
     "slice",
@@ -290,6 +298,7 @@ register(
         Example(lambda x: lax.slice(x, (1,), (7,), (4,)), ((8,),), "uneven end"),
         Example(lambda x: lax.slice(x, (2, 0), (2, 3), (2, 1)), ((4, 3),), "empty"),
     ),
+    cost=Cost.FREE,
 )
 register(
     "copy",
@@ -298,6 +307,7 @@ register(
     source="identity",
     complex=True,
     examples=(Example(jnp.copy, ((2, 3),), "copy"),),
+    cost=Cost.FREE,
 )
 register(
     "name",
@@ -338,7 +348,3 @@ register(
         Example(lambda x, y: _held(x, y)[1], ((2, 3), (2,)), "one"),
     ),
 )
-zero("empty2", source="no inputs")
-zero("stop_gradient", source="identity without a gradient, by definition")
-
-__all__: list[str] = []

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape.rules.cotangents import wide
-from tape.rules.registry import Example, register, zero
+from tape.rules.registry import Cost, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,6 +86,7 @@ register(
     source="d sum(x) = sum(dx)",
     examples=_over(lax.reduce_sum),
     complex=True,
+    cost=Cost.LOOPED,
 )
 register(
     "reduce_max",
@@ -93,6 +94,7 @@ register(
     domain=(_LINE,),
     source="d max(x) = mean of dx over the elements equal to the maximum",
     examples=_over(lax.reduce_max),
+    cost=Cost.LOOPED,
 )
 register(
     "reduce_min",
@@ -100,6 +102,7 @@ register(
     domain=(_LINE,),
     source="d min(x) = mean of dx over the elements equal to the minimum",
     examples=_over(lax.reduce_min),
+    cost=Cost.LOOPED,
 )
 register(
     "reduce_prod",
@@ -112,5 +115,5 @@ register(
         Example(lambda x: lax.reduce_prod(x * jnp.array([1.0, 0.0, 1.0, 0.0, 1.0], x.dtype), (0,)), ((5,),), "two zeros"),
     ],
     complex=True,
+    cost=Cost.LOOPED,
 )
-zero("reduce_and", "reduce_or", "reduce_xor", source="defined for integers and truth values only")

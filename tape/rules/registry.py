@@ -6,8 +6,9 @@ that is the same for all rules (arity, shapes, dtypes, which inputs need a cotan
 
 from __future__ import annotations
 
+import enum
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tape import jaxapi
@@ -16,9 +17,18 @@ from tape.errors import TapeTypeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Domain", "Example", "Rule", "coverage", "defvjp", "lookup", "register", "registered", "zero"]
+__all__ = ["Cost", "Domain", "Example", "Rule", "coverage", "defvjp", "lookup", "register", "registered", "zero"]
 
 Domain = tuple[float, float]
+
+
+class Cost(enum.Enum):
+    """What it costs to compute a primitive's results again; where that is more than keeping them, they are kept for the sweep."""
+
+    FREE = "values are put elsewhere, as XLA does for whoever reads them"
+    SMALL = "computed again wherever they are read"
+    LOOPED = "kept in a loop's body: nothing is fused with the way back there, so that it costs more than reading them"
+    HIGH = "kept everywhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +53,8 @@ class Rule:
     one bool per input): for primitives that hold a jaxpr, where one sweep yields all of them.
 
     ``augment(params, keep)`` gives such a primitive the values inside it that ``keep`` lets be kept as further outputs: it returns the
-    parameters changed, and the avals of those outputs.
+    parameters changed, and the avals of those outputs.  ``prune(params, used)`` takes out of it what only unused outputs need: it returns the
+    parameters changed, and which inputs and which outputs are left.
     """
 
     primitive: jaxapi.Primitive
@@ -56,10 +67,13 @@ class Rule:
     elementwise: bool = False
     selective: bool = False
     augment: Callable[[dict[str, Any], Any], tuple[dict[str, Any], list[Any]]] | None = None
+    prune: Callable[[dict[str, Any], list[bool]], tuple[dict[str, Any], list[bool], list[bool]]] | None = None
+    cost: Cost = Cost.SMALL
 
 
 _RULES: dict[jaxapi.Primitive, Rule] = {}
 _OWN: dict[jaxapi.Primitive, Rule] = {}
+_COSTS: dict[str, Cost] = {}  # of primitives without a rule, by name: callbacks are not listed publicly
 _filled = False
 
 
@@ -87,11 +101,20 @@ def register(
     elementwise: bool = False,
     selective: bool = False,
     augment: Callable[[dict[str, Any], Any], tuple[dict[str, Any], list[Any]]] | None = None,
+    prune: Callable[[dict[str, Any], list[bool]], tuple[dict[str, Any], list[bool], list[bool]]] | None = None,
+    cost: Cost = Cost.SMALL,
 ) -> None:
     """Enter the record of the primitive called ``name``; a primitive that this JAX release lacks is passed over."""
     found = jaxapi.primitive(name)
     if found is not None:
-        _OWN[found] = _RULES[found] = Rule(found, vjp, domain, source, tuple(examples), complex, kinks, elementwise, selective, augment)
+        _OWN[found] = _RULES[found] = Rule(
+            found, vjp, domain, source, tuple(examples), complex, kinks, elementwise, selective, augment, prune, cost
+        )
+
+
+def leave_to_jax(*names: str, cost: Cost) -> None:
+    """Enter what primitives without a rule cost, whose derivative is JAX's."""
+    _COSTS.update(dict.fromkeys(names, cost))
 
 
 def no_gradient(ct: Any, out: Any, *ins: Any, **params: Any) -> tuple[None, ...]:
@@ -99,10 +122,10 @@ def no_gradient(ct: Any, out: Any, *ins: Any, **params: Any) -> tuple[None, ...]
     return (None,) * len(ins)
 
 
-def zero(*names: str, source: str = "piecewise constant: the derivative is zero wherever it exists") -> None:
+def zero(*names: str, source: str = "piecewise constant: the derivative is zero wherever it exists", cost: Cost = Cost.SMALL) -> None:
     """Enter primitives through which no gradient flows (comparisons, rounding, integer and key operations)."""
     for name in names:
-        register(name, no_gradient, source=source)
+        register(name, no_gradient, source=source, cost=cost)
 
 
 def defvjp(primitive: jaxapi.Primitive, rule: Callable[..., Any]) -> None:
@@ -140,16 +163,10 @@ def defvjp(primitive: jaxapi.Primitive, rule: Callable[..., Any]) -> None:
         _RULES[primitive] = own
         _revision += 1
         return
-    _RULES[primitive] = Rule(
-        primitive,
-        rule,
-        domain=old.domain if old else (),
-        source="user",
-        examples=old.examples if old else (),
-        complex=old.complex if old else False,
-        kinks=old.kinks if old else (),
-        elementwise=old.elementwise if old else False,
-    )
+    if old is None:
+        _RULES[primitive] = Rule(primitive, rule, source="user", cost=cost_of(primitive))
+    else:
+        _RULES[primitive] = replace(old, vjp=rule, source="user", selective=False, augment=None)
     _revision += 1
 
 
@@ -166,6 +183,18 @@ def changed() -> frozenset[jaxapi.Primitive]:
 def lookup(primitive: jaxapi.Primitive) -> Rule | None:
     """Return the record of ``primitive``, or None where JAX's own derivative is used."""
     return _table().get(primitive)
+
+
+def cost_of(primitive: jaxapi.Primitive) -> Cost:
+    """Return what the results of ``primitive`` cost."""
+    rule = _table().get(primitive)
+    return _COSTS.get(str(primitive), Cost.SMALL) if rule is None else rule.cost
+
+
+def is_cheap(primitive: jaxapi.Primitive) -> bool:
+    """Tell whether XLA computes the results of ``primitive`` with whatever reads them: elementwise and layout primitives."""
+    rule = _table().get(primitive)
+    return rule is not None and (rule.elementwise or rule.cost is Cost.FREE)
 
 
 def registered() -> tuple[Rule, ...]:

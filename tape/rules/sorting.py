@@ -9,7 +9,7 @@ from jax import lax
 
 from tape import jaxapi
 from tape.rules import parameters
-from tape.rules.registry import Example, register
+from tape.rules.registry import Cost, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,6 +59,7 @@ register(
         Example(lambda x, y, z: lax.sort((lax.round(x), y, z), dimension=0, num_keys=2), ((6,), (6,), (6,)), "two keys"),
         Example(lambda x: lax.sort((x, jnp.arange(4)), num_keys=1)[0], ((4,),), "integers along"),
     ],
+    cost=Cost.HIGH,
 )
 register(
     "top_k",
@@ -71,6 +72,7 @@ register(
         Example(lambda x: lax.top_k(x, 2, axis=0)[0], ((4, 2),), "first axis"),
         Example(lambda x: lax.top_k(x, 2, axis=1)[0], ((2, 3, 2),), "middle axis"),
     ],
+    cost=Cost.HIGH,
 )
 register(
     "approx_top_k",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from jax import lax
 
 from tape.errors import RuleError
-from tape.rules.registry import Example, register
+from tape.rules.registry import Cost, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +34,7 @@ register(
     domain=((-2.0, 2.0),),
     source="erf'(x) = 2 / sqrt(pi) exp(-x^2)",
     elementwise=True,
+    cost=Cost.LOOPED,
 )
 register(
     "erfc",
@@ -41,6 +42,7 @@ register(
     domain=((-2.0, 2.0),),
     source="erfc'(x) = -2 / sqrt(pi) exp(-x^2)",
     elementwise=True,
+    cost=Cost.LOOPED,
 )
 register(
     "erf_inv",
@@ -49,6 +51,7 @@ register(
     source="inverse of erf: sqrt(pi) / 2 exp(out^2)",
     kinks=(0.0, 1.0, -1.0),
     elementwise=True,
+    cost=Cost.LOOPED,
 )
 
 # Gamma and polygamma functions
@@ -59,6 +62,7 @@ register(
     source="log|Gamma|' = digamma",
     kinks=(-1.5, 1.0),
     elementwise=True,
+    cost=Cost.LOOPED,
 )
 register(
     "digamma",
@@ -66,6 +70,7 @@ register(
     domain=((0.5, 4.0),),
     source="digamma' = polygamma(1, .)",
     elementwise=True,
+    cost=Cost.LOOPED,
 )
 register(
     "polygamma",
@@ -100,6 +105,7 @@ register(
     source=_DLMF + "8.8.13: dP/dx = x^(a - 1) exp(-x) / Gamma(a); in a the series of lax.igamma_grad_a",
     examples=[Example(lax.igamma, (_MATRIX, _MATRIX)), Example(lambda x: lax.igamma(lax.full_like(x, 1.5), x), (_MATRIX,), "shape held")],
     elementwise=True,
+    cost=Cost.LOOPED,
 )
 register(
     "igammac",
@@ -108,6 +114,7 @@ register(
     source="Q = 1 - P",
     examples=[Example(lax.igammac, (_MATRIX, _MATRIX)), Example(lambda x: lax.igammac(lax.full_like(x, 1.5), x), (_MATRIX,), "shape held")],
     elementwise=True,
+    cost=Cost.LOOPED,
 )
 register(
     "igamma_grad_a",

@@ -11,7 +11,7 @@ from tape import jaxapi
 from tape.errors import TapeValueError
 from tape.rules import parameters
 from tape.rules.matrices import adjoint, conjugate, diagonal, dot, identity, on_diagonal
-from tape.rules.registry import Example, register
+from tape.rules.registry import Cost, Example, register
 
 
 def _inverse_gaps(values: Any) -> Any:
@@ -197,6 +197,7 @@ register(
         Example(_eigenpairs, ((0, 0),), "empty"),
     ],
     complex=True,
+    cost=Cost.HIGH,
 )
 register(
     "svd",
@@ -211,6 +212,7 @@ register(
         Example(lambda a: lax.linalg.svd(a, full_matrices=False), ((3, 0),), "empty"),
     ],
     complex=True,
+    cost=Cost.HIGH,
 )
 register(
     "eig",
@@ -223,4 +225,5 @@ register(
         Example(lambda a: _moments(a, left=True, right=True), ((2, 3, 3),), "all vectors"),
     ],
     complex=True,
+    cost=Cost.HIGH,
 )

@@ -12,7 +12,7 @@ from tape.errors import TapeTypeError
 from tape.ops import pullback as sweep
 from tape.rules import parameters
 from tape.rules.matrices import dot, identity
-from tape.rules.registry import Example, register
+from tape.rules.registry import Cost, Example, register
 
 
 def _triangular_solve(
@@ -159,6 +159,7 @@ register(
         Example(_solve(left_side=True), ((3, 3), (3, 0)), "empty"),
     ],
     complex=True,
+    cost=Cost.HIGH,
 )
 register(
     "tridiagonal_solve",
@@ -170,6 +171,7 @@ register(
         Example(_tridiagonal, ((2, 4), (2, 4), (2, 4), (2, 4, 3)), "batched"),
         Example(_tridiagonal, ((1,), (1,), (1,), (1, 2)), "of size one"),
     ],
+    cost=Cost.HIGH,
 )
 register(
     "linear_solve",
@@ -183,4 +185,5 @@ register(
     ],
     complex=True,
     selective=True,
+    cost=Cost.HIGH,
 )

@@ -14,6 +14,7 @@ import tape
 import tape.lax
 import tape.numpy as tnp
 from tape.ops import residuals
+from tape.rules.registry import Cost
 
 W = jnp.asarray(np.linspace(-1.0, 1.0, 9, dtype="float32").reshape(3, 3))
 H = jnp.asarray(np.array([0.5, -0.25, 0.75], "float32"))
@@ -79,6 +80,19 @@ def test_a_branch_runs_its_costly_steps_once():
     counts = both(branching, W, H, X)
     assert counts["dot_general"] == 2 + 4
     assert counts["cond"] == 2
+
+
+def solved(w, h, xs):
+    return jnp.sum(jnp.tanh(jnp.linalg.solve(w + 3 * jnp.eye(3), h)) * xs[0])
+
+
+def solved_in_a_loop(w, h, xs):
+    return jnp.sum(lax.scan(lambda h, x: (jnp.tanh(jnp.linalg.solve(w + 3 * jnp.eye(3), h)) + x, None), h, xs)[0])
+
+
+@pytest.mark.parametrize(("fun", "steps"), [(solved, 1), (solved_in_a_loop, 4)], ids=["once", "in a loop"])
+def test_a_system_is_solved_once(fun, steps):
+    assert both(fun, W, H, X)["custom_linear_solve"] == 2 * steps  # one forward, one back
 
 
 def test_loops_in_loops_run_their_costly_steps_once():
@@ -232,7 +246,6 @@ def test_keys_and_integers_go_through_loops_and_checkpoints():
 
 
 def test_planted_a_rule_that_computes_again_is_seen(monkeypatch):
-    monkeypatch.setattr(residuals, "_COSTLY", frozenset())
-    monkeypatch.setattr(residuals, "_COSTLY_IN_LOOPS", frozenset())
+    monkeypatch.setattr(residuals.registry, "cost_of", lambda primitive: Cost.SMALL)
     counts = both(recurrent, W + 0.5, H, X[:3])
     assert counts["tanh"] > 3
