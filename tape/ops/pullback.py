@@ -20,31 +20,17 @@ from tape.ops import residuals
 from tape.ops.forward import ForwardValues
 from tape.ops.linear import Equation, flatten
 from tape.rules import parameters, registry
+from tape.rules.cotangents import differentiable, for_jax, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tape.graph.wengert import Source, WengertList
 
-__all__ = ["activity", "check_own", "depends", "differentiable", "pullback", "receives", "zeros"]
-
-
-def differentiable(aval: Any) -> bool:
-    """Tell whether a value of this dtype can carry a gradient (floating or complex)."""
-    return bool(jnp.issubdtype(aval.dtype, jnp.inexact))
-
-
-def zeros(aval: Any) -> jax.Array:
-    """Zero cotangent for a value of shape and dtype ``aval``."""
-    return lax.full(aval.shape, 0, aval.dtype)
+__all__ = ["activity", "check_own", "depends", "differentiable", "pullback", "receives"]
 
 
 _NAME, _REMAT = jaxapi.primitive("name"), jaxapi.primitive("remat")
-
-
-def evaluate(entry: Equation, inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Run one entry on ``inputs`` and return its outputs."""
-    return parameters.bind(entry.primitive, entry.params, inputs)
 
 
 class _Evaluation:
@@ -66,7 +52,7 @@ class _Evaluation:
         """Run one entry; of a checkpoint, values inside it that are known are not computed again."""
         known = [self.forward.values.get(slot) for slot in entry.slots]
         if entry.primitive is not _REMAT or all(value is None for value in known):
-            return evaluate(entry, inputs)
+            return parameters.bind(entry.primitive, entry.params, inputs)
         listed = flatten(jaxapi.closed(entry.params["jaxpr"]))
         return list(map(_Evaluation(listed, inputs, known).forward.read, listed.outputs))
 
@@ -154,7 +140,7 @@ def receives(closed: jaxapi.ClosedJaxpr, present: Sequence[bool], wanted: Sequen
     return [slot in reached for slot in range(listed.n_inputs)]
 
 
-def _apply(entry: Equation, cts: list[Any], needed: Sequence[bool], forward: ForwardValues[Any], avals: list[Any]) -> list[Any]:
+def _apply(entry: Equation, cts: list[Any], needed: Sequence[bool], forward: ForwardValues[Any], avals: list[Any]) -> Sequence[Any]:
     """Apply the rule of one entry and check what it returns."""
     ins = [forward.read(s) for s in entry.inputs]
     rule = registry.lookup(entry.primitive)
@@ -205,32 +191,15 @@ def _sum_to(grad: Any, shape: tuple[int, ...]) -> Any:
     return jnp.sum(grad, axis=axes, keepdims=True)
 
 
-def _jax_rule(entry: Equation, cts: list[Any], needed: Sequence[bool], ins: list[Any], avals: list[Any]) -> list[Any]:
+def _jax_rule(entry: Equation, cts: list[Any], needed: Sequence[bool], ins: list[Any], avals: list[Any]) -> tuple[Any, ...]:
     """JAX's derivative of a primitive that has no rule here."""
     chosen = [i for i, need in enumerate(needed) if need]
-
-    def fun(*varying: Any) -> tuple[Any, ...]:
-        filled = list(ins)
-        for i, value in zip(chosen, varying, strict=True):
-            filled[i] = value
-        return evaluate(entry, filled)
-
     try:
-        _, vjp = jax.vjp(fun, *[ins[i] for i in chosen])
+        _, vjp = jax.vjp(parameters.partial(entry.primitive, entry.params, ins, chosen), *[ins[i] for i in chosen])
     except (ValueError, TypeError, NotImplementedError, AssertionError) as e:
         msg = (
             f"{entry.primitive}: this library has no VJP rule for the primitive, and JAX cannot differentiate it here ({e}); give it one with "
             "tape.rules.defvjp, or cut the gradient with .detach()"
         )
         raise RuleError(msg) from e
-    seeds = []
-    for slot, ct in zip(entry.slots, cts, strict=True):
-        aval = avals[slot]
-        if not differentiable(aval):
-            seeds.append(jnp.zeros(aval.shape, jaxapi.float0))
-        else:
-            seeds.append(zeros(aval) if ct is None else ct)
-    grads: list[Any] = [None] * len(ins)
-    for i, grad in zip(chosen, vjp(tuple(seeds)), strict=True):
-        grads[i] = grad
-    return grads
+    return spread(vjp(for_jax(cts, [avals[slot] for slot in entry.slots])), chosen, len(ins))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 
-from tape import jaxapi
 from tape.rules import parameters
-from tape.rules.registry import Cost, Example, register
+from tape.rules.cotangents import cast
+from tape.rules.registry import Cost, Example, elementwise, register
 
 _MATRIX = (2, 3)
 _PAIR = ((-2.0, 2.0), (-2.0, 2.0))
@@ -20,42 +20,38 @@ def _keep(mask: Any, ct: Any) -> Any:
     return lax.select(mask, ct, lax.full_like(ct, 0))
 
 
-register("add", lambda ct, out, x, y, **_: (ct, ct), domain=_PAIR, source="d(x + y) = dx + dy", complex=True, elementwise=True)
-register(
+elementwise("add", lambda ct, out, x, y, **_: (ct, ct), domain=_PAIR, source="d(x + y) = dx + dy", complex=True)
+elementwise(
     "add_jaxvals",
     lambda ct, out, x, y, **_: (ct, ct),
     domain=_PAIR,
     source="d(x + y) = dx + dy (the sum that JAX's own transposition writes)",
-    examples=[Example(lambda x, y: parameters.bind(cast("Any", jaxapi.primitive("add_jaxvals")), {}, (x, y))[0], (_MATRIX, _MATRIX))],
+    examples=[Example(lambda x, y: parameters.apply("add_jaxvals", {}, x, y)[0], (_MATRIX, _MATRIX))],
     complex=True,
-    elementwise=True,
 )
-register("sub", lambda ct, out, x, y, **_: (ct, lambda: -ct), domain=_PAIR, source="d(x - y) = dx - dy", complex=True, elementwise=True)
-register("neg", lambda ct, out, x, **_: (-ct,), domain=((-2.0, 2.0),), source="d(-x) = -dx", complex=True, elementwise=True)
-register(
+elementwise("sub", lambda ct, out, x, y, **_: (ct, lambda: -ct), domain=_PAIR, source="d(x - y) = dx - dy", complex=True)
+elementwise("neg", lambda ct, out, x, **_: (-ct,), domain=((-2.0, 2.0),), source="d(-x) = -dx", complex=True)
+elementwise(
     "mul",
     lambda ct, out, x, y, **_: (lambda: ct * y, lambda: ct * x),
     domain=_PAIR,
     source="d(x y) = y dx + x dy",
     complex=True,
-    elementwise=True,
 )
-register(
+elementwise(
     "div",
     lambda ct, out, x, y, **_: (lambda: ct / y, lambda: -(ct * out) / y),
     domain=((-2.0, 2.0), (0.5, 2.0)),
     source="d(x / y) = dx / y - (x / y) dy / y",
     complex=True,
     kinks=(0.0, 1.0, -2.0),
-    elementwise=True,
 )
-register(
+elementwise(
     "rem",
     lambda ct, out, x, y, **_: (ct, lambda: -ct * lax.round((x - out) / y)),
     domain=((2.1, 2.9), (0.91, 0.99)),
     source="x rem y = x - y trunc(x / y), with the truncated quotient constant between jumps; (x - out) / y is that quotient up to rounding",
     kinks=(1.0, -3.0),
-    elementwise=True,
 )
 
 
@@ -66,7 +62,7 @@ def _abs(ct: Any, out: Any, x: Any, **_: Any) -> tuple[Any, ...]:
     return (lax.select(x >= 0, ct, -ct),)
 
 
-register(
+elementwise(
     "abs",
     _abs,
     domain=((0.3, 2.0),),
@@ -74,18 +70,16 @@ register(
     examples=[Example(lax.abs, (_MATRIX,)), Example(lambda x: lax.abs(-x), (_MATRIX,), "negative")],
     complex=True,
     kinks=(0.0, -1.0),
-    elementwise=True,
 )
-register(
+elementwise(
     "square",
     lambda ct, out, x, **_: (ct * (2 * x),),
     domain=((-2.0, 2.0),),
     source="d(x^2) = 2 x dx",
     complex=True,
     kinks=(0.0,),
-    elementwise=True,
 )
-register(
+elementwise(
     "integer_pow",
     lambda ct, out, x, *, y, **_: (ct * (y * lax.integer_pow(x, y - 1)) if y else None,),
     domain=((0.5, 2.0),),
@@ -93,7 +87,6 @@ register(
     examples=[Example(lambda x, n=n: lax.integer_pow(x, n), (_MATRIX,), f"power {n}") for n in (3, -1, -2, 7)],
     complex=True,
     kinks=(0.0,),
-    elementwise=True,
 )
 
 
@@ -109,7 +102,7 @@ def _pow(ct: Any, out: Any, x: Any, y: Any, **_: Any) -> tuple[Any, ...]:
     return base, lambda: ct * (lax.log(jnp.where(x == 0, 1, x)) * out)
 
 
-register(
+elementwise(
     "pow",
     _pow,
     domain=((0.5, 2.0), (0.3, 2.5)),
@@ -120,7 +113,6 @@ register(
     ],
     complex=True,
     kinks=(0.0, 1.0, -1.0, 2.0),
-    elementwise=True,
     cost=Cost.LOOPED,
 )
 
@@ -132,16 +124,15 @@ def _share(ct: Any, out: Any, x: Any, y: Any) -> Any:
 
 
 for _name in ("max", "min"):
-    register(
+    elementwise(
         _name,
         lambda ct, out, x, y, **_: (lambda: _share(ct, out, x, y), lambda: _share(ct, out, y, x)),
         domain=_PAIR,
         source="the chosen argument gets the cotangent; two equal ones get half of it each",
         kinks=(0.0, 1.0, float("inf"), float("nan")),
-        elementwise=True,
     )
 
-register(
+elementwise(
     "clamp",
     lambda ct, out, low, x, high, **_: (
         lambda: _keep((low > x) & (low < high), ct),
@@ -155,7 +146,6 @@ register(
         Example(lax.clamp, ((), _MATRIX, ()), "scalar bounds"),
     ],
     kinks=(0.0, 1.0, 2.0),
-    elementwise=True,
 )
 
 
@@ -182,30 +172,21 @@ register(
     complex=True,
     cost=Cost.FREE,
 )
-register(
+elementwise(
     "nextafter",
     lambda ct, out, x, y, **_: (ct, None),
     domain=((1.1, 1.9), (-1.9, -1.1)),
     source="one unit in the last place from x: x to within rounding, whatever y is",
-    elementwise=True,
 )
-
-
-def _convert(ct: Any, out: Any, x: Any, **_: Any) -> tuple[Any, ...]:
-    """Change of dtype: the cotangent goes back to the dtype that came; of a complex one for a real input the real part."""
-    dtype = jnp.result_type(x)
-    if jnp.iscomplexobj(ct) and not jnp.issubdtype(dtype, jnp.complexfloating):
-        ct = lax.real(ct)
-    return (lax.convert_element_type(ct, dtype),)
 
 
 def _complex_like(x: Any) -> Any:
     return lax.convert_element_type(x, jnp.result_type(x, jnp.complex64))
 
 
-register(
+elementwise(
     "convert_element_type",
-    _convert,
+    lambda ct, out, x, **_: (cast(ct, jnp.result_type(x)),),
     domain=((0.2, 0.8),),
     source="identity up to rounding; transposed into the dtype of the input",
     examples=[
@@ -213,9 +194,8 @@ register(
         Example(lambda x: _complex_like(lax.square(_complex_like(x))), (_MATRIX,), "twice"),
         Example(lambda x: x * lax.convert_element_type(lax.convert_element_type(3 * x, "int32"), x.dtype), (_MATRIX,), "integer"),
     ],
-    elementwise=True,
 )
-register(
+elementwise(
     "reduce_precision",
     lambda ct, out, x, *, exponent_bits, mantissa_bits, **_: (
         lax.reduce_precision(ct, exponent_bits=exponent_bits, mantissa_bits=mantissa_bits),
@@ -223,5 +203,4 @@ register(
     domain=((-2.0, 2.0),),
     source="straight through: the identity, rounded as the value was",
     examples=[Example(lambda x: lax.reduce_precision(x, exponent_bits=11, mantissa_bits=52), (_MATRIX,))],
-    elementwise=True,
 )

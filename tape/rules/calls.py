@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from tape import jaxapi
@@ -20,33 +19,16 @@ from tape.ops.linear import flatten
 from tape.ops.pruning import pruned
 from tape.ops.residuals import AppliedPolicy, Keep, exposing, inside
 from tape.rules import parameters
+from tape.rules.cotangents import asked_for, differentiable, for_jax, spread
 from tape.rules.registry import Cost, Example, leave_to_jax, register
+
+_CUSTOM_JVP: Any = jaxapi.primitive("custom_jvp_call")
+_CUSTOM_VJP: Any = jaxapi.primitive("custom_vjp_call")
 
 
 def _chosen(ins: tuple[Any, ...], wanted: tuple[bool, ...] | None) -> list[int]:
-    """Positions of the inputs whose cotangents are wanted (all differentiable ones where nobody said)."""
-    flags = map(sweep.differentiable, ins) if wanted is None else wanted
-    return [i for i, flag in enumerate(flags) if flag]
-
-
-def _spread(grads: Any, chosen: list[int], count: int) -> tuple[Any, ...]:
-    """Cotangents of the chosen inputs, None for the others."""
-    table = dict(zip(chosen, grads, strict=True))
-    return tuple(table.get(i) for i in range(count))
-
-
-def _applied(name: str, params: dict[str, Any], ins: tuple[Any, ...], chosen: list[int]) -> Any:
-    """Apply the primitive as a function of its chosen inputs."""
-    found = jaxapi.primitive(name)
-    assert found is not None
-
-    def fun(*varying: Any) -> tuple[Any, ...]:
-        filled = list(ins)
-        for i, value in zip(chosen, varying, strict=True):
-            filled[i] = value
-        return parameters.bind(found, params, filled)
-
-    return fun
+    """Positions of the inputs whose cotangents are wanted."""
+    return [i for i, flag in enumerate(asked_for(ins, wanted)) if flag]
 
 
 def _check_no_flow(params: dict[str, Any], ins: tuple[Any, ...], cts: tuple[Any, ...], closed_over: list[int]) -> None:
@@ -80,12 +62,8 @@ def _custom_vjp_call(
         chosen = chosen[len(closed_over) :]
     if not chosen:
         return (None,) * len(ins)
-    _, backward = jax.vjp(_applied("custom_vjp_call", params, ins, chosen), *[ins[i] for i in chosen])
-    seeds = [
-        (sweep.zeros(x) if c is None else c) if sweep.differentiable(x) else np.zeros(x.shape, jaxapi.float0)
-        for c, x in zip(ct, out, strict=True)
-    ]
-    return _spread(backward(tuple(seeds)), chosen, len(ins))
+    _, backward = jax.vjp(parameters.partial(_CUSTOM_VJP, params, ins, chosen), *[ins[i] for i in chosen])
+    return spread(backward(for_jax(ct, out)), chosen, len(ins))
 
 
 def _custom_jvp_call(
@@ -93,8 +71,8 @@ def _custom_jvp_call(
 ) -> tuple[Any, ...]:
     """Sweep the user's JVP, which is linear in the tangents, backwards."""
     chosen = _chosen(ins, wanted)
-    fun = _applied("custom_jvp_call", params, ins, chosen)
-    smooth = [i for i, x in enumerate(out) if sweep.differentiable(x)]
+    fun = parameters.partial(_CUSTOM_JVP, params, ins, chosen)
+    smooth = [i for i, x in enumerate(out) if differentiable(x)]
 
     def tangents_out(*tangents: Any) -> list[Any]:
         _, results = jax.jvp(fun, tuple(ins[i] for i in chosen), tangents)
@@ -103,7 +81,7 @@ def _custom_jvp_call(
     start = [jnp.zeros_like(ins[i]) for i in chosen]
     linear, _ = jaxapi.trace(tangents_out, *start)
     grads = sweep.pullback(linear, start, [ct[i] for i in smooth])
-    return _spread(grads, chosen, len(ins))
+    return spread(grads, chosen, len(ins))
 
 
 def _remat(

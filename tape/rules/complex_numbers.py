@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from tape.rules.registry import Example, register
+from tape.rules.registry import Example, elementwise
 
 _SHAPE = (2, 3)
 _PLANE = ((-2.0, 2.0), (-2.0, 2.0))
@@ -18,7 +18,7 @@ def _curved(part: Any) -> Any:
     return lambda x, y: part(lax.complex(lax.sin(x) * y, x * lax.cos(y)))
 
 
-register(
+elementwise(
     "complex",
     lambda ct, out, x, y, **_: (lambda: lax.real(ct), lambda: -lax.imag(ct)),
     domain=_PLANE,
@@ -27,25 +27,22 @@ register(
         Example(lax.complex, (_SHAPE, _SHAPE)),
         Example(lambda x, y: lax.square(lax.complex(x, y)), (_SHAPE, _SHAPE), "squared"),
     ],
-    elementwise=True,
 )
-register(
+elementwise(
     "real",
     lambda ct, out, z, **_: (lax.complex(ct, lax.full_like(ct, 0)),),
     domain=_PLANE,
     source="Re: ct Re(dz) = Re(ct dz)",
     examples=[Example(_curved(lax.real), (_SHAPE, _SHAPE))],
-    elementwise=True,
 )
-register(
+elementwise(
     "imag",
     lambda ct, out, z, **_: (lax.complex(lax.full_like(ct, 0), -ct),),
     domain=_PLANE,
     source="Im: ct Im(dz) = Re(-i ct dz)",
     examples=[Example(_curved(lax.imag), (_SHAPE, _SHAPE))],
-    elementwise=True,
 )
-register(
+elementwise(
     "conj",
     lambda ct, out, z, **_: (lax.conj(ct) if jnp.iscomplexobj(z) else lax.real(ct),),
     domain=_PLANE,
@@ -54,5 +51,4 @@ register(
         Example(_curved(lax.conj), (_SHAPE, _SHAPE), "complex"),
         Example(lambda x, y: lax.conj(x * y), (_SHAPE, _SHAPE), "real"),
     ],
-    elementwise=True,
 )

@@ -10,12 +10,10 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from tape.rules.cotangents import cast
-from tape.rules.registry import Cost, Example, leave_to_jax, register
+from tape.rules.registry import LINE, Cost, Example, leave_to_jax, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-_LINE = (-2.0, 2.0)
 
 
 class _Operand:
@@ -71,7 +69,7 @@ def _widened(x: Any, y: Any) -> Any:
 register(
     "dot_general",
     _dot_general,
-    domain=(_LINE, _LINE),
+    domain=(LINE, LINE),
     source="bilinear: d(x . y) = dx . y + x . dy",
     complex=True,
     examples=(

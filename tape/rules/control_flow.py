@@ -18,14 +18,8 @@ from tape.ops import pullback as sweep
 from tape.ops.pruning import prune, pruned, reads, with_inputs
 from tape.ops.residuals import Keep, exposing, inside
 from tape.rules import parameters
+from tape.rules.cotangents import asked_for, zeros
 from tape.rules.registry import Cost, Example, register
-
-
-def _flags(values: Any, wanted: Any = None) -> list[bool]:
-    """Tell which values get a cotangent: the differentiable ones, of them those that are wanted."""
-    values = list(values)
-    wanted = [True] * len(values) if wanted is None else wanted
-    return [bool(flag) and sweep.differentiable(x) for flag, x in zip(wanted, values, strict=True)]
 
 
 class _Swept:
@@ -61,7 +55,7 @@ class _Swept:
 
 def _cond(ct: tuple[Any, ...], out: tuple[Any, ...], index: Any, *ins: Any, branches: Any, wanted: Any = None, **_: Any) -> tuple[Any, ...]:
     """Sweep the branch that was taken; where another branch has a cotangent and this one has none, it is zero."""
-    asked = _flags(ins, None if wanted is None else wanted[1:])
+    asked = asked_for(ins, None if wanted is None else wanted[1:])
     present = [c is not None for c in ct]
     given = [*ins, *out, *(c for c in ct if c is not None)]
     swept = [_Swept(branch, present, asked, [True] * len(out)) for branch in branches]
@@ -71,7 +65,7 @@ def _cond(ct: tuple[Any, ...], out: tuple[Any, ...], index: Any, *ins: Any, bran
     def run(one: _Swept) -> Any:
         def branch(operands: list[Any]) -> list[Any]:
             grads = one(dict(zip(reads, operands, strict=True)))
-            return [sweep.zeros(x) if g is None else g for g, x, flag in zip(grads, ins, flows, strict=True) if flag]
+            return [zeros(x) if g is None else g for g, x, flag in zip(grads, ins, flows, strict=True) if flag]
 
         return branch
 
@@ -130,7 +124,7 @@ def _while(
     """Refuse, unless nothing that has a cotangent depends on what is differentiated: the values on the way were not kept."""
     if not ct:
         return (None,) * len(ins)
-    asked = _flags(ins, wanted)[cond_nconsts:]
+    asked = asked_for(ins, wanted)[cond_nconsts:]
     reached = _reached(body_jaxpr, body_nconsts, len(out), asked)[body_nconsts:]
     for position, (c, flag) in enumerate(zip(ct, reached, strict=True)):
         if c is not None and flag:
@@ -161,7 +155,7 @@ def _scan(
     """
     first_x = num_consts + num_carry
     consts, init, xs = ins[:num_consts], ins[num_consts:first_x], ins[first_x:]
-    asked = _reached(jaxpr, num_consts, num_carry, _flags(ins, wanted))
+    asked = _reached(jaxpr, num_consts, num_carry, asked_for(ins, wanted))
     present = [c is not None and flag for c, flag in zip(ct, (*asked[num_consts:first_x], *(True for _ in ct[num_carry:])), strict=True)]
     # The carries that have a cotangent at some step.
     present = closure(present, lambda flags: sweep.receives(jaxpr, flags, asked)[num_consts:first_x])
@@ -185,7 +179,7 @@ def _scan(
         cts, totals = state
         grads = swept({**dict(enumerate(consts)), **dict(enumerate(cts, len(ins) + n_known)), **step})
         flowing = [g for g, flag in zip(grads, summed, strict=False) if flag]
-        before = [sweep.zeros(c) if g is None else g for g, c, flag in zip(grads[num_consts:], init, moving, strict=False) if flag]
+        before = [zeros(c) if g is None else g for g, c, flag in zip(grads[num_consts:], init, moving, strict=False) if flag]
         return (before, [lax.add(total, g) for total, g in zip(totals, flowing, strict=True)]), [
             g for g in grads[first_x:] if g is not None
         ]

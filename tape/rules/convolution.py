@@ -8,12 +8,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape.rules.cotangents import cast, zeros
-from tape.rules.registry import Cost, Example, register
+from tape.rules.registry import LINE, Cost, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-_LINE = (-2.0, 2.0)
 
 
 class _Geometry:
@@ -124,7 +122,7 @@ def _widened(x: Any, k: Any) -> Any:
 register(
     "conv_general_dilated",
     _conv_general_dilated,
-    domain=(_LINE, _LINE),
+    domain=(LINE, LINE),
     source="bilinear; strides of the one become dilations of the other (Dumoulin and Visin 2016, A guide to convolution arithmetic)",
     complex=True,
     examples=(

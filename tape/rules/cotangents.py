@@ -1,18 +1,52 @@
-"""What several families of rules do to a cotangent whatever their mathematics: make it zero, give it its input's dtype."""
+"""What several families of rules do to cotangents whatever their mathematics: fill in zeros, give them their inputs' dtypes, choose among inputs."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-__all__ = ["cast", "wide", "zeros"]
+from tape import jaxapi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["asked_for", "cast", "differentiable", "filled", "for_jax", "spread", "wide", "zeros"]
+
+
+def differentiable(aval: Any) -> bool:
+    """Tell whether a value of this dtype can carry a gradient (floating or complex)."""
+    return bool(jnp.issubdtype(aval.dtype, jnp.inexact))
 
 
 def zeros(like: Any) -> Any:
     """Array of zeros of the shape and dtype of ``like``."""
     return lax.full(like.shape, 0, like.dtype)
+
+
+def filled(cts: Iterable[Any], likes: Iterable[Any]) -> list[Any]:
+    """Cotangents with zeros in place of None."""
+    return [zeros(like) if ct is None else ct for ct, like in zip(cts, likes, strict=True)]
+
+
+def for_jax(cts: Iterable[Any], likes: Iterable[Any]) -> tuple[Any, ...]:
+    """Cotangents as ``jax.vjp`` asks for them: none is None, and those of integers are of its own dtype."""
+    likes = list(likes)
+    given = [ct if differentiable(like) else np.zeros(like.shape, jaxapi.float0) for ct, like in zip(cts, likes, strict=True)]
+    return tuple(filled(given, likes))
+
+
+def asked_for(ins: Iterable[Any], wanted: Iterable[bool] | None) -> list[bool]:
+    """Tell which inputs get a cotangent: the differentiable ones, of them those that are wanted (all where nobody said)."""
+    ins = list(ins)
+    return [flag and differentiable(x) for flag, x in zip([True] * len(ins) if wanted is None else wanted, ins, strict=True)]
+
+
+def spread(grads: Iterable[Any], chosen: Sequence[int], count: int) -> tuple[Any, ...]:
+    """Cotangents of the chosen inputs, None for the others."""
+    return tuple(map(dict(zip(chosen, grads, strict=True)).get, range(count)))
 
 
 def cast(ct: Any, dtype: Any) -> Any:

@@ -8,12 +8,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape.rules.cotangents import wide
-from tape.rules.registry import Cost, Example, register
+from tape.rules.registry import LINE, Cost, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_LINE = (-2.0, 2.0)
 
 
 def _led(x: Any, axis: int, reverse: bool) -> Any:
@@ -128,7 +126,7 @@ def _along(cumulate: Callable[..., Any]) -> list[Example]:
 register(
     "cumsum",
     lambda ct, out, x, *, axis, reverse, **_: (lambda: lax.cumsum(ct, axis, not reverse),),
-    domain=(_LINE,),
+    domain=(LINE,),
     source="the transpose of a running sum is the running sum from the other end",
     examples=_along(lax.cumsum),
     complex=True,
@@ -149,7 +147,7 @@ register(
 register(
     "cummax",
     _running(lax.max, lax.gt),
-    domain=(_LINE,),
+    domain=(LINE,),
     source="dy_k = dx_i of the largest x_i, i <= k; equals share as in lax.max, in the order of a parallel scan",
     examples=_along(lax.cummax),
     cost=Cost.LOOPED,
@@ -157,7 +155,7 @@ register(
 register(
     "cummin",
     _running(lax.min, lax.lt),
-    domain=(_LINE,),
+    domain=(LINE,),
     source="dy_k = dx_i of the smallest x_i, i <= k; equals share as in lax.min, in the order of a parallel scan",
     examples=_along(lax.cummin),
     cost=Cost.LOOPED,
@@ -165,7 +163,7 @@ register(
 register(
     "cumlogsumexp",
     _cumlogsumexp,
-    domain=(_LINE,),
+    domain=(LINE,),
     source="dy_k = sum over i <= k of exp(x_i - y_k) dx_i",
     examples=_along(lax.cumlogsumexp),
     cost=Cost.LOOPED,

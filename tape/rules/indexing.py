@@ -15,12 +15,10 @@ from jax import lax
 
 from tape.errors import TapeTypeError
 from tape.rules.cotangents import zeros
-from tape.rules.registry import Cost, Example, register
+from tape.rules.registry import LINE, Cost, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_LINE = (-2.0, 2.0)
 
 
 def _dynamic_slice(ct: Any, out: Any, x: Any, *starts: Any, **_: Any) -> tuple[Any, ...]:
@@ -239,7 +237,7 @@ def _tied(how: str) -> Example:
 register(
     "dynamic_slice",
     _dynamic_slice,
-    domain=(_LINE,),
+    domain=(LINE,),
     source="the transpose of reading a part is writing it into zeros",
     complex=True,
     examples=(
@@ -251,7 +249,7 @@ register(
 register(
     "dynamic_update_slice",
     _dynamic_update_slice,
-    domain=(_LINE, _LINE),
+    domain=(LINE, LINE),
     source="each place of the result reads the operand or the update",
     complex=True,
     examples=(
@@ -262,7 +260,7 @@ register(
 register(
     "gather",
     _gather,
-    domain=(_LINE,),
+    domain=(LINE,),
     source="the transpose of reading places is adding to them",
     complex=True,
     examples=(
@@ -280,7 +278,7 @@ register(
 register(
     "scatter",
     _scatter,
-    domain=(_LINE, _LINE),
+    domain=(LINE, LINE),
     source="each place of the result reads the operand or the last of its updates",
     complex=True,
     examples=_updates("set"),
@@ -288,7 +286,7 @@ register(
 register(
     "scatter_add",
     _scatter_add,
-    domain=(_LINE, _LINE),
+    domain=(LINE, LINE),
     source="linear: the transpose of adding to places is reading them",
     complex=True,
     examples=_updates("add"),
@@ -296,7 +294,7 @@ register(
 register(
     "scatter_sub",
     _scatter_sub,
-    domain=(_LINE, _LINE),
+    domain=(LINE, LINE),
     source="linear: the transpose of subtracting from places is reading them, negated",
     complex=True,
     examples=[e for e in _updates("subtract") if e.name in {"unique", "repeated", "dropped"}],
@@ -304,7 +302,7 @@ register(
 register(
     "scatter_mul",
     _scatter_mul,
-    domain=(_LINE, _LINE),
+    domain=(LINE, LINE),
     source="product rule; repeated places (which JAX refuses) by running products that leave one factor out",
     complex=True,
     examples=[
@@ -314,5 +312,5 @@ register(
 )
 _EXTREMUM = "the cotangent goes to what equals the result, evenly among ties"
 _FEW = [e for e in _updates("min") if e.name in {"repeated", "clipped"}]
-register("scatter_max", _scatter_extremum, domain=(_LINE, _LINE), source=_EXTREMUM, examples=[*_updates("max"), _tied("max")])
-register("scatter_min", _scatter_extremum, domain=(_LINE, _LINE), source=_EXTREMUM, examples=[*_FEW, _tied("min")])
+register("scatter_max", _scatter_extremum, domain=(LINE, LINE), source=_EXTREMUM, examples=[*_updates("max"), _tied("max")])
+register("scatter_min", _scatter_extremum, domain=(LINE, LINE), source=_EXTREMUM, examples=[*_FEW, _tied("min")])

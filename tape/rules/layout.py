@@ -9,21 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from tape import jaxapi
 from tape.rules import parameters
-from tape.rules.cotangents import zeros
-from tape.rules.registry import Cost, Example, register
+from tape.rules.cotangents import filled, zeros
+from tape.rules.registry import LINE, Cost, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-_LINE = (-2.0, 2.0)
-
-
-def _again(name: str, params: dict[str, Any], *inputs: Any) -> tuple[Any, ...]:
-    """Apply the primitive called ``name`` to cotangents, with the parameters that it had in the forward direction."""
-    found: Any = jaxapi.primitive(name)
-    return parameters.bind(found, params, inputs)
 
 
 def _inverse(permutation: Sequence[int]) -> list[int]:
@@ -70,12 +61,12 @@ def _stack(ct: Any, out: Any, *ins: Any, axis: int, **_: Any) -> tuple[Any, ...]
 
 def _split(ct: Any, out: Any, x: Any, *, axis: int, **_: Any) -> tuple[Any, ...]:
     """Join the cotangents of the pieces."""
-    return (lambda: lax.concatenate([zeros(o) if c is None else c for c, o in zip(ct, out, strict=True)], axis),)
+    return (lambda: lax.concatenate(filled(ct, out), axis),)
 
 
 def _unstack(ct: Any, out: Any, x: Any, *, axis: int, **_: Any) -> tuple[Any, ...]:
     """Join the cotangents of the pieces along the axis that was taken apart."""
-    return (lambda: jnp.stack([zeros(o) if c is None else c for c, o in zip(ct, out, strict=True)], axis),)
+    return (lambda: jnp.stack(filled(ct, out), axis),)
 
 
 def _tile(ct: Any, out: Any, x: Any, *, reps: Sequence[int], **_: Any) -> tuple[Any, ...]:
@@ -133,7 +124,7 @@ def _device_put(ct: Any, out: Any, *ins: Any, devices: Sequence[Any], srcs: Sequ
 def _barrier(ct: Any, out: Any, *ins: Any, **params: Any) -> tuple[Any, ...]:
     """Hold the cotangents together as the values were."""
     present = [c for c in ct if c is not None]
-    held = iter(_again("optimization_barrier", params, *present))
+    held = iter(parameters.apply("optimization_barrier", params, *present))
     return tuple(None if c is None else next(held) for c in ct)
 
 
@@ -148,7 +139,7 @@ def _placed(x: Any) -> Any:
 register(
     "reshape",
     _reshape,
-    domain=(_LINE,),
+    domain=(LINE,),
     source="a permutation of elements: its transpose is the inverse permutation",
     complex=True,
     examples=(
@@ -163,7 +154,7 @@ register(
 register(
     "squeeze",
     lambda ct, out, x, **_: (lambda: lax.reshape(ct, x.shape),),
-    domain=(_LINE,),
+    domain=(LINE,),
     source="the same elements in another shape",
     complex=True,
     examples=(
@@ -175,7 +166,7 @@ register(
 register(
     "transpose",
     lambda ct, out, x, *, permutation, **_: (lambda: lax.transpose(ct, _inverse(permutation)),),
-    domain=(_LINE,),
+    domain=(LINE,),
     source="the inverse permutation of the axes",
     complex=True,
     examples=(
@@ -187,7 +178,7 @@ register(
 register(
     "broadcast_in_dim",
     _broadcast_in_dim,
-    domain=(_LINE,),
+    domain=(LINE,),
     source="the transpose of a repetition is a sum",
     complex=True,
     examples=(
@@ -203,7 +194,7 @@ register(
 register(
     "concatenate",
     _concatenate,
-    domain=(_LINE, _LINE, _LINE),
+    domain=(LINE, LINE, LINE),
     source="the transpose of joining is cutting",
     complex=True,
     examples=(
@@ -215,7 +206,7 @@ register(
 register(
     "stack",
     _stack,
-    domain=(_LINE, _LINE),
+    domain=(LINE, LINE),
     source="the transpose of joining is cutting",
     complex=True,
     examples=(
@@ -226,7 +217,7 @@ register(
 register(
     "split",
     _split,
-    domain=(_LINE,),
+    domain=(LINE,),
     source="the transpose of cutting is joining",
     complex=True,
     examples=(
@@ -238,7 +229,7 @@ register(
 register(
     "unstack",
     _unstack,
-    domain=(_LINE,),
+    domain=(LINE,),
     source="the transpose of cutting is joining",
     complex=True,
     examples=(
@@ -249,7 +240,7 @@ register(
 register(
     "tile",
     _tile,
-    domain=(_LINE,),
+    domain=(LINE,),
     source="the transpose of a repetition is a sum",
     complex=True,
     examples=(
@@ -261,7 +252,7 @@ register(
 register(
     "pad",
     _pad,
-    domain=(_LINE, _LINE),
+    domain=(LINE, LINE),
     source="each place of the result reads one element of the operand or the padding value",
     complex=True,
     examples=(
@@ -277,7 +268,7 @@ register(
 register(
     "rev",
     lambda ct, out, x, *, dimensions, **_: (lambda: lax.rev(ct, dimensions),),
-    domain=(_LINE,),
+    domain=(LINE,),
     source="a reversal is its own transpose",
     complex=True,
     examples=(
@@ -289,7 +280,7 @@ register(
 register(
     "slice",
     _slice,
-    domain=(_LINE,),
+    domain=(LINE,),
     source="the transpose of reading a part is writing it into zeros",
     complex=True,
     examples=(
@@ -303,7 +294,7 @@ register(
 register(
     "copy",
     lambda ct, out, x, **_: (ct,),
-    domain=(_LINE,),
+    domain=(LINE,),
     source="identity",
     complex=True,
     examples=(Example(jnp.copy, ((2, 3),), "copy"),),
@@ -312,15 +303,15 @@ register(
 register(
     "name",
     lambda ct, out, x, **_: (ct,),
-    domain=(_LINE,),
+    domain=(LINE,),
     source="identity; the name speaks to checkpoint policies only",
     complex=True,
-    examples=(Example(lambda x: _again("name", {"name": "x"}, x)[0], ((2, 3),), "named"),),
+    examples=(Example(lambda x: parameters.apply("name", {"name": "x"}, x)[0], ((2, 3),), "named"),),
 )
 register(
     "device_put",
     _device_put,
-    domain=(_LINE,),
+    domain=(LINE,),
     source="identity, to another place; the cotangent goes back",
     complex=True,
     examples=(
@@ -331,8 +322,8 @@ register(
 )
 register(
     "sharding_constraint",
-    lambda ct, out, x, **params: (lambda: _again("sharding_constraint", params, ct)[0],),
-    domain=(_LINE,),
+    lambda ct, out, x, **params: (lambda: parameters.apply("sharding_constraint", params, ct)[0],),
+    domain=(LINE,),
     source="identity; the cotangent is laid out as its value",
     complex=True,
     examples=(Example(_placed, ((2, 3),), "one device"),),
@@ -340,7 +331,7 @@ register(
 register(
     "optimization_barrier",
     _barrier,
-    domain=(_LINE, _LINE),
+    domain=(LINE, LINE),
     source="identity of several values at once",
     complex=True,
     examples=(

@@ -19,9 +19,9 @@ from jax import lax
 from tape import jaxapi
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["assumed", "bind", "native"]
+__all__ = ["apply", "assumed", "bind", "native", "partial"]
 
 _SCAN = jaxapi.primitives.scan_p
 # What releases keep beside the counts, or in place of them: one flag per input (older ones), trees of inputs and outputs (newer ones).
@@ -53,6 +53,27 @@ def native(primitive: jaxapi.Primitive, params: dict[str, Any]) -> dict[str, Any
 def bind(primitive: jaxapi.Primitive, params: dict[str, Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
     """Apply ``primitive`` with parameters that rules may assume, under whatever JAX trace is running; return all outputs as a tuple."""
     return jaxapi.bind(primitive, native(primitive, params), inputs)
+
+
+def apply(name: str, params: dict[str, Any], *inputs: Any) -> tuple[Any, ...]:
+    """:func:`bind`, by the name of a primitive that this JAX release has."""
+    primitive = jaxapi.primitive(name)
+    assert primitive is not None
+    return bind(primitive, params, inputs)
+
+
+def partial(
+    primitive: jaxapi.Primitive, params: dict[str, Any], inputs: Sequence[Any], chosen: Sequence[int]
+) -> Callable[..., tuple[Any, ...]]:
+    """Return ``primitive`` as a function of some of its inputs."""
+
+    def fun(*varying: Any) -> tuple[Any, ...]:
+        operands = list(inputs)
+        for i, value in zip(chosen, varying, strict=True):
+            operands[i] = value
+        return bind(primitive, params, operands)
+
+    return fun
 
 
 @functools.cache

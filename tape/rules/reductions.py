@@ -9,12 +9,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape.rules.cotangents import wide
-from tape.rules.registry import Cost, Example, register
+from tape.rules.registry import LINE, Cost, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-_LINE = (-2.0, 2.0)
 
 
 def _repeat(reduced: Any, shape: Sequence[int], axes: Sequence[int]) -> Any:
@@ -82,7 +80,7 @@ def _over(reduce: Callable[..., Any]) -> list[Example]:
 register(
     "reduce_sum",
     lambda ct, out, x, *, axes, **_: (lambda: _repeat(ct, x.shape, axes),),
-    domain=(_LINE,),
+    domain=(LINE,),
     source="d sum(x) = sum(dx)",
     examples=_over(lax.reduce_sum),
     complex=True,
@@ -91,7 +89,7 @@ register(
 register(
     "reduce_max",
     _extreme,
-    domain=(_LINE,),
+    domain=(LINE,),
     source="d max(x) = mean of dx over the elements equal to the maximum",
     examples=_over(lax.reduce_max),
     cost=Cost.LOOPED,
@@ -99,7 +97,7 @@ register(
 register(
     "reduce_min",
     _extreme,
-    domain=(_LINE,),
+    domain=(LINE,),
     source="d min(x) = mean of dx over the elements equal to the minimum",
     examples=_over(lax.reduce_min),
     cost=Cost.LOOPED,

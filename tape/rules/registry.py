@@ -7,6 +7,7 @@ that is the same for all rules (arity, shapes, dtypes, which inputs need a cotan
 from __future__ import annotations
 
 import enum
+import functools
 import importlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,11 @@ from tape.errors import TapeTypeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Cost", "Domain", "Example", "Rule", "coverage", "defvjp", "lookup", "register", "registered", "zero"]
+__all__ = ["LINE", "Cost", "Domain", "Example", "Rule", "coverage", "defvjp", "lookup", "register", "registered", "zero"]
 
 Domain = tuple[float, float]
+
+LINE: Domain = (-2.0, 2.0)  # of what is smooth everywhere
 
 
 class Cost(enum.Enum):
@@ -110,6 +113,9 @@ def register(
         _OWN[found] = _RULES[found] = Rule(
             found, vjp, domain, source, tuple(examples), complex, kinks, elementwise, selective, augment, prune, cost
         )
+
+
+elementwise = functools.partial(register, elementwise=True)
 
 
 def leave_to_jax(*names: str, cost: Cost) -> None:

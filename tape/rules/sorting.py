@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 from jax import lax
 
-from tape import jaxapi
 from tape.rules import parameters
-from tape.rules.registry import Cost, Example, register
+from tape.rules.registry import LINE, Cost, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-_LINE = (-2.0, 2.0)
 
 
 def _put(ct: Any, places: Any, like: Any, axis: int) -> Any:
@@ -26,13 +23,12 @@ def _put(ct: Any, places: Any, like: Any, axis: int) -> Any:
 
 def _sort(ct: Sequence[Any], out: Sequence[Any], *ins: Any, dimension: int, **params: Any) -> tuple[Any, ...]:
     """Bring cotangents back into the order before the sort; the permutation comes from sorting positions along."""
-    sorting: Any = jaxapi.primitive("sort")
     found: list[Any] = []
 
     def permutation() -> Any:
         if not found:
             positions = lax.broadcasted_iota(jnp.int32, ins[0].shape, dimension)
-            found.append(parameters.bind(sorting, {"dimension": dimension, **params}, (*ins, positions))[-1])
+            found.append(parameters.apply("sort", {"dimension": dimension, **params}, *ins, positions)[-1])
         return found[0]
 
     def back(c: Any, x: Any) -> Callable[[], Any] | None:
@@ -49,7 +45,7 @@ def _largest(ct: Sequence[Any], out: Sequence[Any], x: Any, *, axis: int, **_: A
 register(
     "sort",
     _sort,
-    domain=(_LINE, _LINE, _LINE),
+    domain=(LINE, LINE, LINE),
     source="y = P x with the permutation constant between ties, so that the transpose is the inverse permutation",
     examples=[
         Example(lax.sort, ((5,),), "vector"),
@@ -64,7 +60,7 @@ register(
 register(
     "top_k",
     lambda ct, out, x, *, axis=-1, **_: _largest(ct, out, x, axis=axis),
-    domain=(_LINE,),
+    domain=(LINE,),
     source="y = x[indices] with the indices constant between ties",
     examples=[
         Example(lambda x: lax.top_k(x, 2)[0], ((5,),), "vector"),
@@ -77,7 +73,7 @@ register(
 register(
     "approx_top_k",
     lambda ct, out, x, *, reduction_dimension, **_: _largest(ct, out, x, axis=reduction_dimension),
-    domain=(_LINE,),
+    domain=(LINE,),
     source="y = x[indices] with the indices constant between ties",
     examples=[
         Example(lambda x: lax.approx_max_k(x, 2)[0], ((5,),), "largest"),

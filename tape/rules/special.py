@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from jax import lax
 
 from tape.errors import RuleError
-from tape.rules.registry import Cost, Example, register
+from tape.rules.elementary import function
+from tape.rules.registry import LINE, Cost, Example, elementwise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,51 +29,21 @@ def _missing(primitive: str, argument: str) -> Callable[[], NoReturn]:
 
 
 # Error functions
-register(
-    "erf",
-    lambda ct, out, x, **_: (ct * (2 / sqrt(pi) * lax.exp(-lax.square(x))),),
-    domain=((-2.0, 2.0),),
-    source="erf'(x) = 2 / sqrt(pi) exp(-x^2)",
-    elementwise=True,
-    cost=Cost.LOOPED,
-)
-register(
-    "erfc",
-    lambda ct, out, x, **_: (ct * (-2 / sqrt(pi) * lax.exp(-lax.square(x))),),
-    domain=((-2.0, 2.0),),
-    source="erfc'(x) = -2 / sqrt(pi) exp(-x^2)",
-    elementwise=True,
-    cost=Cost.LOOPED,
-)
-register(
+function("erf", lambda out, x: 2 / sqrt(pi) * lax.exp(-lax.square(x)), LINE, "erf'(x) = 2 / sqrt(pi) exp(-x^2)", complex=False)
+function("erfc", lambda out, x: -2 / sqrt(pi) * lax.exp(-lax.square(x)), LINE, "erfc'(x) = -2 / sqrt(pi) exp(-x^2)", complex=False)
+function(
     "erf_inv",
-    lambda ct, out, x, **_: (ct * (sqrt(pi) / 2 * lax.exp(lax.square(out))),),
-    domain=((-0.8, 0.8),),
-    source="inverse of erf: sqrt(pi) / 2 exp(out^2)",
+    lambda out, x: sqrt(pi) / 2 * lax.exp(lax.square(out)),
+    (-0.8, 0.8),
+    "inverse of erf: sqrt(pi) / 2 exp(out^2)",
+    complex=False,
     kinks=(0.0, 1.0, -1.0),
-    elementwise=True,
-    cost=Cost.LOOPED,
 )
 
 # Gamma and polygamma functions
-register(
-    "lgamma",
-    lambda ct, out, x, **_: (ct * lax.digamma(x),),
-    domain=((0.5, 4.0),),
-    source="log|Gamma|' = digamma",
-    kinks=(-1.5, 1.0),
-    elementwise=True,
-    cost=Cost.LOOPED,
-)
-register(
-    "digamma",
-    lambda ct, out, x, **_: (ct * lax.polygamma(lax.full_like(x, 1), x),),
-    domain=((0.5, 4.0),),
-    source="digamma' = polygamma(1, .)",
-    elementwise=True,
-    cost=Cost.LOOPED,
-)
-register(
+function("lgamma", lambda out, x: lax.digamma(x), (0.5, 4.0), "log|Gamma|' = digamma", complex=False, kinks=(-1.5, 1.0))
+function("digamma", lambda out, x: lax.polygamma(lax.full_like(x, 1), x), (0.5, 4.0), "digamma' = polygamma(1, .)", complex=False)
+elementwise(
     "polygamma",
     lambda ct, out, m, x, **_: (_missing("polygamma", "the order m"), lambda: ct * lax.polygamma(m + 1, x)),
     domain=((0.5, 4.0),),
@@ -81,15 +52,13 @@ register(
         Example(lambda x: lax.polygamma(lax.full_like(x, 1), x), (_MATRIX,), "order 1"),
         Example(lambda x: lax.polygamma(lax.full_like(x, 2), x), (_MATRIX,), "order 2"),
     ],
-    elementwise=True,
 )
-register(
+elementwise(
     "zeta",
     lambda ct, out, s, q, **_: (_missing("zeta", "the exponent s"), lambda: ct * (-s * lax.zeta(s + 1, q))),
     domain=((0.5, 4.0),),
     source=_DLMF + "25.11.17: d/dq zeta(s, q) = -s zeta(s + 1, q)",
     examples=[Example(lambda q: lax.zeta(lax.full_like(q, 2.5), q), (_MATRIX,))],
-    elementwise=True,
 )
 
 
@@ -98,25 +67,23 @@ def _gamma_density(a: Any, x: Any) -> Any:
     return lax.exp((a - 1) * lax.log(x) - x - lax.lgamma(a))
 
 
-register(
+elementwise(
     "igamma",
     lambda ct, out, a, x, **_: (lambda: ct * lax.igamma_grad_a(a, x), lambda: ct * _gamma_density(a, x)),
     domain=((0.7, 3.0), (0.5, 3.0)),
     source=_DLMF + "8.8.13: dP/dx = x^(a - 1) exp(-x) / Gamma(a); in a the series of lax.igamma_grad_a",
     examples=[Example(lax.igamma, (_MATRIX, _MATRIX)), Example(lambda x: lax.igamma(lax.full_like(x, 1.5), x), (_MATRIX,), "shape held")],
-    elementwise=True,
     cost=Cost.LOOPED,
 )
-register(
+elementwise(
     "igammac",
     lambda ct, out, a, x, **_: (lambda: -ct * lax.igamma_grad_a(a, x), lambda: -ct * _gamma_density(a, x)),
     domain=((0.7, 3.0), (0.5, 3.0)),
     source="Q = 1 - P",
     examples=[Example(lax.igammac, (_MATRIX, _MATRIX)), Example(lambda x: lax.igammac(lax.full_like(x, 1.5), x), (_MATRIX,), "shape held")],
-    elementwise=True,
     cost=Cost.LOOPED,
 )
-register(
+elementwise(
     "igamma_grad_a",
     lambda ct, out, a, x, **_: (
         _missing("igamma_grad_a", "the shape a"),
@@ -125,7 +92,6 @@ register(
     domain=((0.5, 3.0),),
     source="the order of the derivatives is free: d/da of the gamma density",
     examples=[Example(lambda x: lax.igamma_grad_a(lax.full_like(x, 1.5), x), (_MATRIX,))],
-    elementwise=True,
 )
 
 
@@ -135,7 +101,7 @@ def _beta_density(a: Any, b: Any, x: Any) -> Any:
     return lax.exp((a - 1) * lax.log(x) + (b - 1) * lax.log1p(-x) - log_beta)
 
 
-register(
+elementwise(
     "regularized_incomplete_beta",
     lambda ct, out, a, b, x, **_: (
         _missing("regularized_incomplete_beta", "a"),
@@ -145,18 +111,16 @@ register(
     domain=((0.2, 0.8),),
     source=_DLMF + "8.17.1: dI/dx = x^(a - 1) (1 - x)^(b - 1) / B(a, b)",
     examples=[Example(lambda x: lax.betainc(lax.full_like(x, 1.5), lax.full_like(x, 2.5), x), (_MATRIX,))],
-    elementwise=True,
 )
 
 # Bessel functions, exponentially scaled
-register(
+elementwise(
     "bessel_i0e",
     lambda ct, out, x, **_: (ct * (lax.bessel_i1e(x) - lax.sign(x) * out),),
     domain=((0.3, 3.0),),
     source=_DLMF + "10.29.3: I0' = I1; times exp(-|x|)",
     examples=[Example(lax.bessel_i0e, (_MATRIX,)), Example(lambda x: lax.bessel_i0e(-x), (_MATRIX,), "negative")],
     kinks=(0.0,),
-    elementwise=True,
 )
 
 
@@ -167,12 +131,11 @@ def _bessel_i1e(ct: Any, out: Any, x: Any, **_: Any) -> tuple[Any, ...]:
     return (ct * (lax.bessel_i0e(x) - lax.sign(x) * out - lax.select(origin, lax.full_like(x, 0.5), quotient)),)
 
 
-register(
+elementwise(
     "bessel_i1e",
     _bessel_i1e,
     domain=((0.3, 3.0),),
     source=_DLMF + "10.29.2: I1' = I0 - I1 / x; times exp(-|x|)",
     examples=[Example(lax.bessel_i1e, (_MATRIX,)), Example(lambda x: lax.bessel_i1e(-x), (_MATRIX,), "negative")],
     kinks=(0.0,),
-    elementwise=True,
 )

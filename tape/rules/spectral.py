@@ -7,7 +7,6 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from tape import jaxapi
 from tape.errors import TapeValueError
 from tape.rules import parameters
 from tape.rules.matrices import adjoint, conjugate, diagonal, dot, identity, on_diagonal
@@ -26,13 +25,6 @@ def _whole(name: str, found: int, size: int) -> None:
     if found != size:
         msg = f"gradient of {name}: the vectors of {found} out of {size} values were computed, whose gradient needs all; leave subset_by_index out and slice"
         raise TapeValueError(msg)
-
-
-def _again(name: str, a: Any, params: dict[str, Any]) -> tuple[Any, ...]:
-    """Bind the decomposition once more, with other parameters."""
-    found = jaxapi.primitive(name)
-    assert found is not None
-    return parameters.bind(found, params, (a,))
 
 
 def _eigh(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, **params: Any) -> tuple[Any]:
@@ -56,7 +48,7 @@ def _svd(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, *, compute_uv: bool 
     if compute_uv:
         s, u, vh = out[0], out[1][..., :k], out[2][..., :k, :]
     else:
-        s, u, vh = _again("svd", a, {**params, "compute_uv": True, "full_matrices": False})
+        s, u, vh = parameters.apply("svd", {**params, "compute_uv": True, "full_matrices": False}, a)
     for name, grad, size in (("U", grad_u, -1), ("V", grad_vh, -2)):
         if grad is not None and grad.shape[size] != k:
             msg = (
@@ -121,7 +113,7 @@ def _eig(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, **params: Any) -> tu
     if grad_w is not None or grad_right is not None:
         if right is None or not enabled:  # vectors that can be differentiated again
             asked = {"compute_left_eigenvectors": False, "compute_right_eigenvectors": True, "enable_eigvec_derivs": True}
-            w, right = _again("eig", a, {**params, **{name: asked[name] for name in params if name in asked}})
+            w, right = parameters.apply("eig", {**params, **{name: asked[name] for name in params if name in asked}}, a)
         result = _eigenvectors(grad_w, conjugate(grad_right), w, right)
     if grad_left is not None:
         other = adjoint(_eigenvectors(None, conjugate(grad_left), jnp.conj(w), left))

@@ -7,10 +7,10 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from tape import jaxapi
 from tape.errors import TapeTypeError
 from tape.ops import pullback as sweep
 from tape.rules import parameters
+from tape.rules.cotangents import filled
 from tape.rules.matrices import dot, identity
 from tape.rules.registry import Cost, Example, register
 
@@ -62,9 +62,7 @@ def _shifted(x: Any, by: int) -> Any:
 def _tridiagonal_solve(ct: Any, out: Any, *ins: Any, **params: Any) -> tuple[Any, ...]:
     """Differentiate T X = B: the cotangent of B solves the transposed system, that of T is the three diagonals of -CB X^T."""
     lower, diagonal, upper, _b = ins
-    found = jaxapi.primitive("tridiagonal_solve")
-    assert found is not None
-    (ct_b,) = parameters.bind(found, params, (_shifted(upper, 1), diagonal, _shifted(lower, -1), ct))
+    (ct_b,) = parameters.apply("tridiagonal_solve", params, _shifted(upper, 1), diagonal, _shifted(lower, -1), ct)
     rows = jnp.swapaxes(ct_b, -1, -2)
     values = jnp.swapaxes(out, -1, -2)
     return (
@@ -88,8 +86,6 @@ def _linear_solve(
 
     The constants of the solvers (a factorization, say) follow from c, and so get no cotangent.
     """
-    found = jaxapi.primitive("linear_solve")
-    assert found is not None
     if jaxprs.transpose_solve is None:
         msg = "gradient of custom_linear_solve: there is no solver for the transposed system; pass transpose_solve or symmetric=True"
         raise TapeTypeError(msg)
@@ -98,14 +94,13 @@ def _linear_solve(
     for name in const_lengths._fields:
         groups[name], rest = rest[: getattr(const_lengths, name)], rest[getattr(const_lengths, name) :]
     turned = {"matvec": "vecmat", "vecmat": "matvec", "solve": "transpose_solve", "transpose_solve": "solve"}
-    seeds = [sweep.zeros(x) if c is None else c for c, x in zip(ct, out, strict=True)]
     transposed = {
         **params,
         "const_lengths": const_lengths._replace(**{name: getattr(const_lengths, other) for name, other in turned.items()}),
         "jaxprs": jaxprs._replace(**{name: getattr(jaxprs, other) for name, other in turned.items()}),
     }
     operands = [x for name in const_lengths._fields for x in groups[turned[name]]]
-    ct_b = parameters.bind(found, transposed, (*operands, *seeds))
+    ct_b = parameters.apply("linear_solve", transposed, *operands, *filled(ct, out))
     n = const_lengths.matvec
     ct_matvec: tuple[Any, ...] = (None,) * n
     asked = None if wanted is None else wanted[:n]

@@ -10,12 +10,10 @@ from jax import lax
 
 from tape import jaxapi
 from tape.rules import parameters
-from tape.rules.registry import Example, register
+from tape.rules.registry import LINE, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-_LINE = (-2.0, 2.0)
 
 
 def _reduce_window_sum(
@@ -50,8 +48,7 @@ def _reduce_window_sum(
             "base_dilation": tuple(window_strides),
             "window_dilation": tuple(window_dilation),
         }
-        summing: Any = jaxapi.primitive("reduce_window_sum")
-        return parameters.bind(summing, params, (ct,))[0]
+        return parameters.apply("reduce_window_sum", params, ct)[0]
 
     return (grad,)
 
@@ -116,8 +113,7 @@ def _select_and_gather_add(ct: Any, out: Any, tangents: Any, operand: Any, *, se
 
 def _bound(name: str, **params: Any) -> Callable[..., Any]:
     """Return the primitive called ``name`` as a function of arrays; its selection has no public wrapper."""
-    found: Any = jaxapi.primitive(name)
-    return lambda *args: parameters.bind(found, params, args)[0]
+    return lambda *args: parameters.apply(name, params, *args)[0]
 
 
 def _windowed(computation: Callable[..., Any], start: float) -> list[Example]:
@@ -147,7 +143,7 @@ def _windowed(computation: Callable[..., Any], start: float) -> list[Example]:
 register(
     "reduce_window_sum",
     _reduce_window_sum,
-    domain=(_LINE,),
+    domain=(LINE,),
     source="y[o] = sum over k of x[stride o + k]; the transpose sums ct[o] over all (o, k) with stride o + k = i",
     examples=_windowed(lax.add, 0.0),
     complex=True,
@@ -155,14 +151,14 @@ register(
 register(
     "reduce_window_max",
     _pool(largest=True),
-    domain=(_LINE,),
+    domain=(LINE,),
     source="dy[o] = dx at the first largest element of the window",
     examples=_windowed(lax.max, -float("inf")),
 )
 register(
     "reduce_window_min",
     _pool(largest=False),
-    domain=(_LINE,),
+    domain=(LINE,),
     source="dy[o] = dx at the first smallest element of the window",
     examples=_windowed(lax.min, float("inf")),
 )
@@ -173,7 +169,7 @@ _PLAIN = {"base_dilation": (1, 1), "window_dilation": (1, 1)}
 register(
     "select_and_scatter_add",
     _select_and_scatter_add,
-    domain=(_LINE, _LINE),
+    domain=(LINE, LINE),
     source="linear in the values added: the transpose reads them at the elements chosen",
     examples=[
         Example(_bound("select_and_scatter_add", select_prim=jaxapi.primitive(p), **_WINDOW), ((2, 2), (4, 4)), p) for p in ("ge", "le")
@@ -182,7 +178,7 @@ register(
 register(
     "select_and_gather_add",
     _select_and_gather_add,
-    domain=(_LINE, _LINE),
+    domain=(LINE, LINE),
     source="linear in the values read: the transpose adds at the elements chosen",
     examples=[
         Example(_bound("select_and_gather_add", select_prim=jaxapi.primitive(p), **_WINDOW, **_PLAIN), ((4, 4), (4, 4)), p)
