@@ -863,7 +863,7 @@ LISTED = {
     "tape/functions/returned.py:{}.jvp": "as for backward's gradients",
     "tape/modes.py:{}: left in": "threads: tests/test_threads.py",
     "tape/recording/failures.py:{}, recorded": "free memory: tests/recording/test_failures.py",
-    "tape/rules/calls.py:a custom_vjp": "in JAX's own code: tests/rules/test_calls.py",
+    "tape/rules/families/calls.py:a custom_vjp": "in JAX's own code: tests/rules/test_calls.py",
     "tape/steps/arguments.py:jit: {} is both": "says what is wrong with two options",
     "tape/steps/arguments.py:jit: {}_argnames": "names the parameters there are",
     "tape/steps/compilation.py:jit: {}": "donation: tests/steps/test_jit.py",

@@ -1,4 +1,4 @@
-"""VJP rules: one record per ``lax`` primitive, in one module per family.
+"""VJP rules: one record per ``lax`` primitive, in one module per family (:mod:`tape.rules.families`).
 
 The records are this project's own; primitives without one use JAX's derivative.  :func:`coverage` lists which are which.
 """

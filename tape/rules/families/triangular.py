@@ -11,7 +11,7 @@ from tape.errors import TapeTypeError
 from tape.ops import pullback as sweep
 from tape.rules import parameters
 from tape.rules.cotangents import filled
-from tape.rules.matrices import dot, identity
+from tape.rules.families.matrices import dot, identity
 from tape.rules.registry import Cost, Example, register
 
 

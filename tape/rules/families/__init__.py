@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tape.rules import (
+from tape.rules.families import (
     arithmetic,
     calls,
     comparison,
@@ -23,25 +23,3 @@ from tape.rules import (
     triangular,
     windows,
 )
-
-__all__ = [
-    "arithmetic",
-    "calls",
-    "comparison",
-    "complex_numbers",
-    "contraction",
-    "control_flow",
-    "convolution",
-    "cumulative",
-    "elementary",
-    "factorizations",
-    "fourier",
-    "indexing",
-    "layout",
-    "reductions",
-    "sorting",
-    "special",
-    "spectral",
-    "triangular",
-    "windows",
-]

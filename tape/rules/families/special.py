@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from jax import lax
 
 from tape.errors import RuleError
-from tape.rules.elementary import function
+from tape.rules.families.elementary import function
 from tape.rules.registry import LINE, Cost, Example, elementwise
 
 if TYPE_CHECKING:

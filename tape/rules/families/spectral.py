@@ -9,7 +9,7 @@ from jax import lax
 
 from tape.errors import TapeValueError
 from tape.rules import parameters
-from tape.rules.matrices import adjoint, conjugate, diagonal, dot, identity, on_diagonal
+from tape.rules.families.matrices import adjoint, conjugate, diagonal, dot, identity, on_diagonal
 from tape.rules.registry import Cost, Example, register
 
 

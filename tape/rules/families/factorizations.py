@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from tape.rules.matrices import adjoint, conjugate, dot, half_lower, identity, solve_triangular
+from tape.rules.families.matrices import adjoint, conjugate, dot, half_lower, identity, solve_triangular
 from tape.rules.registry import Cost, Example, leave_to_jax, register
 
 
