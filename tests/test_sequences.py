@@ -166,8 +166,7 @@ def check(rng: random.Random) -> None:
 
 
 @given(st.randoms(use_true_random=True), st.sampled_from(["lazy", "eager"]))
-def test_contracts_1_to_6_and_12_to_18_in_any_sequence(rng, tier):
-    """Contract 1, contract 2, contract 4, contract 5, contract 12, contract 13, contract 14, contract 15, contract 16, contract 18."""
+def test_contract_01_02_04_05_12_13_14_15_16_18_in_any_sequence(rng, tier):
     with tape.eager() if tier == "eager" else contextlib.nullcontext():
         check(rng)
 
