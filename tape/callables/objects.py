@@ -1,33 +1,49 @@
-"""Objects: what kind of value something is for :mod:`tape.callables.snapshot`, and what objects and classes hold, found without running their code."""
+"""Objects: what kind of value something is for :mod:`tape.callables.snapshot`, and what it holds, found without running its code."""
 
 from __future__ import annotations
 
+import enum
 import functools
 import types
 from abc import ABCMeta
-from enum import Enum, EnumMeta
 from typing import Any
 
 import jax
 import numpy as np
 
+from tape.callables.purity import words
 from tape.jaxapi import Tracer
 from tape.recording.segment import Handle
 
-__all__ = ["MISSING", "category", "contents", "fields_of", "held_by_class", "in_slot", "is_enumeration", "is_plain_tuple", "words"]
-
-MISSING = object()
-_POLICY: type = type(jax.checkpoint_policies.dots_saveable)
-
-
-def words(text: str) -> frozenset[str]:
-    """Return the words of a text."""
-    return frozenset(text.split())
-
+__all__ = ["category", "contents", "fields_of", "is_followed", "is_plain_tuple"]
 
 _LIMIT = 1024
+_COMPILED = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MemberDescriptorType)
+_TUPLE = words(
+    "__doc__ __slots__ _fields _field_defaults __new__ _make _replace __replace__ __repr__ _asdict __getnewargs__ __match_args__ __module__ "
+    "__annotations__ __orig_bases__ __static_attributes__ __firstlineno__ __annotate__ __annotate_func__ __annotations_cache__"
+)
+
+
+def contents(value: Any) -> dict[str, Any]:
+    """Return the attributes that an object holds itself."""
+    kind: Any = type(value)
+    held = dict(getattr(value, "__dict__", {}))
+    for name, slot in _slots(kind):
+        try:
+            held[name] = slot.__get__(value)
+        except AttributeError:  # empty
+            continue
+    return held
+
+
+@functools.lru_cache(maxsize=4096)
+def _slots(kind: type) -> list[tuple[str, Any]]:
+    return [(name, held) for cls in kind.__mro__[:-1] for name, held in vars(cls).items() if isinstance(held, types.MemberDescriptorType)]
+
+
 _CATEGORIES: dict[type, str] = {
-    **dict.fromkeys((int, bool, str, bytes, type(None), type(Ellipsis)), "atom"),
+    **dict.fromkeys((int, bool, str, bytes, type(None), type(...), type(NotImplemented)), "atom"),
     **dict.fromkeys((list, tuple, set, frozenset), "items"),
     **dict.fromkeys((range, slice), "range"),
     float: "float",
@@ -36,16 +52,11 @@ _CATEGORIES: dict[type, str] = {
     functools.partial: "partial",
     types.FunctionType: "function",
     types.MethodType: "method",
-    types.ModuleType: "module",
+    types.ModuleType: "unknown",
     types.SimpleNamespace: "object",
     np.ndarray: "numpy",
 }
-# What classes written in Python do not hold, unless they list it in __slots__.
-_COMPILED = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MemberDescriptorType)
-_TUPLE = words(
-    "__doc__ __slots__ _fields _field_defaults __new__ _make _replace __replace__ __repr__ _asdict __getnewargs__ __match_args__ __module__ "
-    "__annotations__ __orig_bases__ __static_attributes__ __firstlineno__ __annotate__ __annotate_func__ __annotations_cache__"
-)
+_POLICY: type = type(jax.checkpoint_policies.dots_saveable)
 
 
 def category(value: Any) -> str:
@@ -54,27 +65,25 @@ def category(value: Any) -> str:
     "object" is one of a class written in Python outside the libraries, "own" one of the tape's, "library" anything of another library.
     """
     kind = type(value)
-    found = _CATEGORIES.get(kind)
-    if found is None:
+    category = _CATEGORIES.get(kind)
+    if category is None:
         if len(_CATEGORIES) > _LIMIT:
             for known in list(_CATEGORIES)[_LIMIT // 2 :]:
                 _CATEGORIES.pop(known, None)
-        found = _CATEGORIES[kind] = _category(kind, value)
-    return found
+        category = _CATEGORIES[kind] = _categorized(kind, value)
+    return category
 
 
-def _category(kind: type, value: Any) -> str:
+def _categorized(kind: type, value: Any) -> str:
     if issubclass(kind, Handle):
         return "variable"
     if isinstance(value, Tracer):
         return "unknown"
     if isinstance(value, jax.Array):
         return "array"
-    for base, name in ((np.generic, "numpy"), (np.dtype, "atom"), (Enum, "member"), (types.ModuleType, "module")):
+    for base, name in ((np.generic, "numpy"), (np.dtype, "atom"), (enum.Enum, "member"), (types.ModuleType, "unknown"), (type, "type")):
         if issubclass(kind, base):
             return name
-    if issubclass(kind, type):
-        return "type"
     if is_plain_tuple(kind):
         return "named tuple"
     home = kind.__module__.split(".")[0]
@@ -84,7 +93,12 @@ def _category(kind: type, value: Any) -> str:
         return "own"
     if home in {"jax", "jaxlib", "numpy", "builtins", "functools", "itertools", "operator"}:
         return "library"
-    return "object" if type(kind) in (type, ABCMeta) and all(_in_python(cls) for cls in kind.__mro__[:-1]) else "unknown"
+    return "object" if is_followed(kind) else "unknown"
+
+
+def is_followed(kind: type) -> bool:
+    """Tell whether a class is written in Python, without a metaclass of its own."""
+    return type(kind) in (type, ABCMeta) and all(_in_python(cls) for cls in kind.__mro__[:-1])
 
 
 def _in_python(cls: type) -> bool:
@@ -98,37 +112,9 @@ def is_plain_tuple(kind: Any) -> bool:
     return kind.__bases__ == (tuple,) and "_fields" in vars(kind) and _TUPLE.union(kind._fields).issuperset(vars(kind))
 
 
-def held_by_class(kind: type, name: str) -> Any:
-    """Return what a class or one of its bases holds under a name, as it is there."""
-    for cls in kind.__mro__[:-1]:
-        if name in vars(cls):
-            return vars(cls)[name]
-    return MISSING
-
-
-def contents(value: Any) -> dict[str, Any]:
-    """Return the attributes that an object holds itself."""
-    found = dict(getattr(value, "__dict__", {}))
-    for cls in type(value).__mro__[:-1]:
-        for name, slot in list(vars(cls).items()):
-            if isinstance(slot, types.MemberDescriptorType):
-                held = in_slot(slot, value)
-                if held is not MISSING:
-                    found[name] = held
-    return found
-
-
-def in_slot(slot: types.MemberDescriptorType, value: Any) -> Any:
-    """Return what an object holds in a slot."""
-    try:
-        return slot.__get__(value)
-    except AttributeError:
-        return MISSING
-
-
 def fields_of(tree: Any) -> frozenset[str] | None:
     """Return the names of the fields in a tree of arguments; None where it has nodes of other classes than Python's containers."""
-    found: set[str] = set()
+    fields: set[str] = set()
     stack = [tree]
     while stack:
         node = stack.pop()
@@ -139,11 +125,6 @@ def fields_of(tree: Any) -> frozenset[str] | None:
         if kind not in (tuple, list, dict, type(None)):
             if not is_plain_tuple(kind):
                 return None
-            found.update(kind._fields)
+            fields.update(kind._fields)
         stack += node.children()
-    return frozenset(found)
-
-
-def is_enumeration(value: Any) -> bool:
-    """Tell whether a value is a class of named constants."""
-    return isinstance(value, EnumMeta)
+    return frozenset(fields)

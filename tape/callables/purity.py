@@ -16,9 +16,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from tape.callables.objects import words
+__all__ = ["ATTRIBUTES", "is_library", "is_pure", "words"]
 
-__all__ = ["ATTRIBUTES", "is_library", "is_pure"]
+
+def words(text: str) -> frozenset[str]:
+    """Return the words of a text."""
+    return frozenset(text.split())
+
 
 _MODULES: tuple[str, ...] = ("jax.numpy", "jax.lax", "jax.nn", "jax.random", "jax.scipy", "jax.tree", "jax.tree_util", "jax.dtypes")
 _MODULES += ("tape.numpy", "tape.lax", "tape.nn", "tape.random", "tape.scipy", "math", "cmath", "operator", "_operator")
@@ -34,18 +38,18 @@ _SINGLE = {
         "stop_gradient value_and_grad vjp"
     ),
 }
-# Files, settings, uninitialized memory, and counters that go on.
+# Files, settings, uninitialized memory, counters that go on, and attributes whose names no code has.
 _EXCEPT = words(
     "load loadtxt genfromtxt fromfile fromregex memmap save savez savez_compressed savetxt from_dlpack frombuffer empty empty_like nditer "
     "seterr geterr errstate seterrcall geterrcall set_printoptions get_printoptions printoptions getbufsize setbufsize test info show_config "
-    "show_runtime get_include count cycle tee lru_cache cache cached_property singledispatch infeed outfeed rng_uniform "
+    "show_runtime get_include attrgetter methodcaller count cycle tee lru_cache cache cached_property singledispatch infeed outfeed rng_uniform "
     "register_dataclass register_pytree_node register_pytree_node_class register_pytree_with_keys register_static"
 )
 BUILTINS = {
     name: getattr(builtins, name)
     for name in words(
         "abs all any bool complex dict divmod enumerate filter float frozenset int isinstance issubclass len list map max min next iter pow "
-        "range reversed round set slice sorted str sum tuple type zip Ellipsis NotImplemented "
+        "range reversed round set slice sorted str sum tuple type zip "
         "ArithmeticError AssertionError AttributeError Exception IndexError KeyError NotImplementedError RuntimeError TypeError ValueError"
     )
 }

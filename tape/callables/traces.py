@@ -66,10 +66,8 @@ class Call:
             fields = frozenset() if self._tree is None else _fields(self._tree)
             if fields is None:
                 return None, None
-            snapshot = Snapshot(fields)
-            for value in self._values:
-                snapshot.add_called(value)
-            key = (self._head, snapshot.key())
+            snapshot = Snapshot(self._values, fields)
+            key = (self._head, tuple(snapshot.key))
             hash(key)
         except (RefusedError, TypeError, RuntimeError):  # static data that cannot be hashed; too deep, or changed by another thread
             return None, None

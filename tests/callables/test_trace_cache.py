@@ -9,6 +9,7 @@ import gc
 import hashlib
 import itertools
 import math
+import operator
 import random
 import sys
 import time
@@ -120,6 +121,23 @@ class Options:
 
     def scaled(self, x):
         return x * self.rate if self.mode is Mode.FAST else x / self.rate
+
+
+class Settings:
+    depth = 2.0
+
+
+@jax.tree_util.register_pytree_node_class
+class Pair:
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+    def tree_flatten(self):
+        return (self.first, self.second), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
 
 
 def _rnn(w):
@@ -276,6 +294,9 @@ def _importing(a):
 
 REFUSED = {
     "append": _appending,
+    "attribute by a name made up": lambda w: functools.partial(
+        lambda o: tape.lax.map(lambda a: a * w * operator.attrgetter("po" + "wer")(o), X), Cell(w)
+    ),
     "attribute set": lambda _: functools.partial(tape.lax.map, Remembering(), X),
     "attributes made when asked": lambda w: functools.partial(lambda o: tape.lax.map(lambda a: a * w + o.anything, X), Lazy()),
     "callback": lambda w: lambda: tape.lax.map(lambda a: (jax.debug.callback(lambda: None), a * w)[1], X),
@@ -329,6 +350,9 @@ class World:
         self.layers = [Cell(self.v)]
         self.body, self.set_offset = self._make()
         self.other = lambda a: a
+        self.pair = Pair(1.0, 2.0)
+        self.gate = types.SimpleNamespace(grad=1.0)
+        self.steps = 0
         self.decorated = tape.checkpoint(lambda a: tnp.tanh(a * self.w))
 
     def _make(self):
@@ -346,6 +370,8 @@ class World:
             found = function(found * offset) * self.rate + self.plain["a"] * scale**power + self.plain["state"].h
             found = self.options.scaled(found) + self.table[1] + tnp.tanh(self.array).sum() + tape.constant(self.array)
             found = found + self.other(a) + c * SHIFT
+            found = found * Settings.depth + sum(jax.tree.leaves(jax.tree.map(lambda x: x * 2, self.pair)))
+            found = found + float("1.5" in f"{self.options}") + self.gate.grad * (2.0 if self.w.grad is None else 3.0)
             return self.decorated(found), found if self.mode is Mode.FAST else -found
 
         return body, set_offset
@@ -381,6 +407,8 @@ def _same(world, _):
 CHANGES = {
     "array": lambda world, n: setattr(world, "array", X + n),
     "attribute": lambda world, n: setattr(world.options, "rate", 0.5 + n),
+    "attribute of a class": lambda _, n: setattr(Settings, "depth", 2.0 + n),
+    "child of a tree": lambda world, n: setattr(world.pair, "second", 2.0 + n),
     "class attribute": lambda _, n: setattr(World, "rate", 3.0 + n),
     "constant": lambda world, n: world.shared.__setitem__(1, world.shared[1].detach().requires_grad_(n != 1)),
     "default": lambda world, n: setattr(world.body, "__defaults__", (2.0 + n,)),
@@ -391,6 +419,7 @@ CHANGES = {
     "function's code": lambda world, n: setattr(world.other, "__code__", [lambda a: a, lambda a: a * 7, lambda a: a - 1][n].__code__),
     "global": _global_scale,
     "global function": _global_helper,
+    "gradient": lambda world, n: setattr(world.w, "grad", [None, tape.constant(W), tape.constant(X)][n]),
     "keyword default": lambda world, n: setattr(world.body, "__kwdefaults__", {"power": 2 + n}),
     "length": lambda world, n: setattr(world, "x", jnp.concatenate([X] * (n + 1))),
     "list": lambda world, n: world.plain["names"].__setitem__(0, ["sin", "cos", "tan"][n]),
@@ -425,7 +454,7 @@ def unbounded():
 
 def _restore():
     HELPERS.factor = 1.5
-    World.rate, Cell.step, Cell.squared = 3.0, STEP, SQUARED
+    World.rate, Cell.step, Cell.squared, Settings.depth = 3.0, STEP, SQUARED, 2.0
     globals()["SCALE"], globals()["helper"] = 2.0, HELPER
 
 
@@ -590,3 +619,26 @@ def test_the_world_is_understood():
     _restore()
     world = World()
     assert settled(world.run) == 0
+
+
+def test_what_the_code_does_not_name_does_not_matter():
+    _restore()
+    world = World()
+    world.run()
+    world.steps += 1
+    world.history = [np.ones(5000)]
+    assert traced(world.run) == 0
+
+
+@pytest.mark.parametrize("name", ["attribute of a class", "child of a tree", "gradient", "method", "option"])
+def test_a_change_is_seen(name):
+    _restore()
+    try:
+        world = World()
+        world.run()
+        world.run()
+        CHANGES[name](world, 1)
+        assert traced(world.run) > 0
+        assert agrees(world.run)
+    finally:
+        _restore()
