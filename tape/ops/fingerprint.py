@@ -90,6 +90,9 @@ class _Walk:
             return kind.__name__
         if id(value) in self._met:
             return ("met", self._met[id(value)])
+        if kind is object:  # a mark that JAX makes anew at each trace of a custom_jvp, and that holds nothing
+            self._met[id(value)] = len(self._met)
+            return (kind,)
         if isinstance(value, types.FunctionType):
             self._met[id(value)] = len(self._met)
             cells = tuple([self._cell(c) for c in value.__closure__ or ()])
