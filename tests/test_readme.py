@@ -37,7 +37,7 @@ def test_shell_commands_are_those_that_ci_runs():
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     for block in SHELL:
         _make, _activate, install, run = block.strip().split(" && ")
-        assert re.search(f"^{re.escape(run)}( |$)", ci, re.MULTILINE)
+        assert re.search(f"^ *{re.escape(run)}( |$)", ci, re.MULTILINE)
         assert f"{install[:11]} -q {install[12:]}" in ci
 
 

@@ -1,0 +1,33 @@
+"""The source distribution holds what the tests read, and CI runs `.ci/run` from the oldest Python to the newest."""
+
+import pathlib
+import re
+import subprocess
+import tomllib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+INCLUDED = set(PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"])
+WORKFLOW = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+
+
+def test_the_source_distribution_holds_the_whole_tree():
+    assert {name for name in INCLUDED if (ROOT / name).exists()} == INCLUDED
+    if not (ROOT / ".git").exists():
+        pytest.skip("unpacked from a source distribution")
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout  # noqa: S607
+    by_itself = {"pyproject.toml", ".gitignore"}
+    assert {line.split("/")[0] for line in tracked.splitlines()} - INCLUDED - by_itself == {"digits.png"}
+
+
+def test_every_job_of_ci_runs_what_can_be_run_by_hand():
+    parts = re.search(r"^([a-z |]+)\) ;;$", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.MULTILINE)[1].split(" | ")
+    assert re.findall(r"run: (.*)", WORKFLOW) == [".ci/run ${{ matrix.part }}"]
+    jobs = re.findall(r'python: "([\d.]+)"\n +part: (\w+)', WORKFLOW)
+    assert {part for _, part in jobs} == {"floors", "checks"} == set(parts) - {"all"}
+    oldest = PROJECT["project"]["requires-python"].removeprefix(">=")
+    assert (oldest, "floors") in jobs
+    assert (oldest, "checks") in jobs
+    assert any(tuple(map(int, python.split("."))) > tuple(map(int, oldest.split("."))) for python, _ in jobs)
