@@ -1,8 +1,20 @@
-"""Hypothesis profiles and the fixtures that all tests share."""
+"""How JAX compiles for the tests, Hypothesis profiles, and the fixtures that all tests share."""
 
+import contextlib
 import gc
 import os
 import pathlib
+import shutil
+
+# Compiling takes most of the suite's time, so it is done without optimisation, and once: what was compiled is kept from run to run, by all
+# workers together.  Programs that the tests start inherit both.
+COMPILED = pathlib.Path(__file__).parent.parent / ".pytest_cache" / "jax"
+SPACE = 4 << 30  # bytes of compiled programs after which the next run begins anew
+if "--xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILED))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 import pytest
@@ -16,6 +28,14 @@ settings.register_profile("dev", max_examples=25, deadline=None)
 settings.register_profile("ci", max_examples=100, derandomize=True, print_blob=True, deadline=None)
 settings.register_profile("nightly", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+def pytest_sessionstart(session):
+    """Begin anew where the programs compiled in former runs take too much room; one of the processes does it, before there are workers."""
+    if not hasattr(session.config, "workerinput"):
+        with contextlib.suppress(OSError):  # it is not there yet, or another run uses it
+            if sum(entry.stat().st_size for entry in os.scandir(COMPILED)) > SPACE:
+                shutil.rmtree(COMPILED)
 
 
 def pytest_runtest_setup():
