@@ -6,11 +6,9 @@ parameters, shapes and dtypes have the same VJP, which is traced once: layers th
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jax import lax
 
 from tape import jaxapi
 from tape.configuration import configuration
@@ -81,8 +79,6 @@ def vjp_of_entries(
     out_avals: Sequence[Any],
     active: Collection[int],
     present: Sequence[bool],
-    adding: Sequence[bool],
-    same: Sequence[int],
     kernel_of: Callable[[Equation, WengertList[Equation]], Kernel],
 ) -> tuple[jaxapi.ClosedJaxpr, list[int]]:
     """Put the VJP of a list together.
@@ -92,18 +88,12 @@ def vjp_of_entries(
         out_avals: shapes and dtypes of its outputs.
         active: the slots from which a gradient can flow to where one is wanted.
         present: for each output, whether it has a cotangent.
-        adding: for each input, whether there is a sum to add to, as for :meth:`tape.ops.kernel.Kernel.vjp`.
-        same: for each input, the first one that is the same value.
         kernel_of: returns the kernel of one entry.
 
     Returns:
-        A jaxpr of the inputs, the outputs, the present cotangents and the sums to add to, and which inputs it gives cotangents of.
+        A jaxpr of the inputs, the outputs, and the present cotangents, and which inputs it gives cotangents of.
 
     """
-
-    def further(avals: Iterable[Any], flags: Iterable[bool]) -> list[Any]:
-        return [into.input(jaxapi.ShapedArray(a.shape, a.dtype)) if flag else None for a, flag in zip(avals, flags, strict=False)]
-
     into = building.JaxprBuilder()
     forward = copied(into, listed)
     for source, aval in zip(listed.outputs, out_avals, strict=True):
@@ -111,15 +101,12 @@ def vjp_of_entries(
         if isinstance(source, int):
             forward.values.setdefault(source, atom)
     writer = _Writer(into, listed, forward, kernel_of)
+    seeds = [(s, into.input(jaxapi.ShapedArray(a.shape, a.dtype))) for s, a, p in zip(listed.outputs, out_avals, present, strict=True) if p]
     totals: dict[Any, Any] = {}
-    cotangents = zip(listed.outputs, further(out_avals, present), strict=True)
-    accumulate(totals, [(source, atom) for source, atom in cotangents if atom is not None and source in active], writer)
-    sums = {i: atom for i, atom in enumerate(further(listed.avals[: listed.n_inputs], adding)) if atom is not None}
+    accumulate(totals, [(source, atom) for source, atom in seeds if source in active], writer)
     sweep(listed.entries, totals, active, writer)
-    pulled = [(same[i] if same else i, totals[i]) for i in range(listed.n_inputs) if i in totals]
-    accumulate(sums, pulled, writer)
-    targets = sorted({i for i, _ in pulled})
-    return into.closed([sums[i] for i in targets]), targets
+    targets = [i for i in range(listed.n_inputs) if i in totals]
+    return into.closed([totals[i] for i in targets]), targets
 
 
 class _Writer:
@@ -151,12 +138,7 @@ class _Writer:
         return zip([inputs[i] for i in vjp.targets], results, strict=True)
 
     def add(self, _: Equation | None, total: Any, term: Any) -> Any:
-        return self.into.inline(_sum(jaxapi.ShapedArray(term.aval.shape, term.aval.dtype)), [total, term])[0]
-
-
-@functools.lru_cache(maxsize=1024)
-def _sum(aval: Any) -> jaxapi.ClosedJaxpr:
-    return jaxapi.trace(lax.add, aval, aval)[0]
+        return self.into.add(total, term)
 
 
 def vjp_call(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jax import lax
 
-from tape.jaxapi import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, call, no_origin
+from tape.jaxapi import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, ShapedArray, Var, call, no_origin, trace
 from tape.rules import parameters
 
 if TYPE_CHECKING:
@@ -63,6 +65,10 @@ class JaxprBuilder:
             add(eqn.replace(invars=ins, outvars=outs))
         return [v if isinstance(v, Literal) else atoms[v] for v in jaxpr.outvars]
 
+    def add(self, total: Any, term: Any) -> Any:
+        """Add the sum of two cotangents."""
+        return self.inline(_sum(ShapedArray(term.aval.shape, term.aval.dtype)), [total, term])[0]
+
     def closed(self, outputs: Sequence[Any]) -> ClosedJaxpr:
         """Return the whole."""
         constants = list(self._constants.values())
@@ -75,6 +81,11 @@ class JaxprBuilder:
         constants = list(self._constants.values())
         jaxpr = Jaxpr([], [*[v for v, _ in constants], *self._inputs], list(outputs), self._eqns, frozenset(), no_origin())
         return call(name, ClosedJaxpr(jaxpr, []), [*[value for _, value in constants], *inputs])
+
+
+@functools.lru_cache(maxsize=1024)
+def _sum(aval: Any) -> ClosedJaxpr:
+    return trace(lax.add, aval, aval)[0]
 
 
 _NUMBERS = (bool, int, float, complex, np.generic)

@@ -17,6 +17,7 @@ from tape import jaxapi
 from tape.configuration import configuration
 from tape.errors import TapeError
 from tape.ops.assembly import entry_key, one_entry, vjp_of_entries
+from tape.ops.building import JaxprBuilder
 from tape.ops.kinds import Kind, Role, kinds_of
 from tape.ops.linear import flatten
 from tape.ops.moving import mover, moving_at_first
@@ -148,7 +149,9 @@ class Kernel:
         key = (present, wanted, adding, same, registry.revision(), configuration())
         found = self._vjps.get(key)
         if found is None:
-            found = self._vjps[key] = self._trace_vjp(present, wanted, adding, same)
+            added = bool(adding or same)
+            found = self._added(self.vjp(present, wanted), present, adding, same) if added else self._trace_vjp(present, wanted)
+            self._vjps[key] = found
         return found
 
     @property
@@ -246,8 +249,7 @@ class Kernel:
         """Pull cotangents (None where there is none) back to the inputs: the mathematics of every VJP."""
         return pullback(self.jaxpr, inputs, cotangents, wanted, outputs)
 
-    def _trace_vjp(self, present: tuple[bool, ...], wanted: tuple[bool, ...], adding: tuple[bool, ...], same: tuple[int, ...]) -> Vjp:
-        n_in, n_out = len(self.in_avals), len(self.out_avals)
+    def _trace_vjp(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Vjp:
         listed = flatten(self.jaxpr)
         if (
             self.by_lines
@@ -255,27 +257,35 @@ class Kernel:
             and not any(entry.primitive in _TRACED_WHOLE or entry.eqn.effects for entry in listed.entries)
         ):
             augment(listed, Keep())
-            active = activity(listed, wanted)
-            return self._vjp_of(*vjp_of_entries(listed, self.out_avals, active, present, adding, same, _entry_kernel))
+            return self._vjp_of(*vjp_of_entries(listed, self.out_avals, activity(listed, wanted), present, _entry_kernel))
+        n_in, n_out = len(self.in_avals), len(self.out_avals)
         targets: list[int] = []
 
         def run(*args: Any) -> list[Any]:
             further = iter(args[n_in + n_out :])
             cts = [next(further) if p else None for p in present]
-            totals = {i: next(further) for i, a in enumerate(adding) if a}
-            returned = set()
-            for i, grad in enumerate(self.pull(args[:n_in], args[n_in : n_in + n_out], cts, wanted)):
-                if grad is not None:
-                    first = same[i] if same else i
-                    totals[first] = lax.add(totals[first], grad) if first in totals else grad
-                    returned.add(first)
-            targets[:] = sorted(returned)
-            return [totals[i] for i in targets]
+            grads = self.pull(args[:n_in], args[n_in : n_in + n_out], cts, wanted)
+            targets[:] = [i for i, grad in enumerate(grads) if grad is not None]
+            return [grads[i] for i in targets]
 
-        ct_avals = [jaxapi.ShapedArray(a.shape, a.dtype) for a, p in zip(self.out_avals, present, strict=True) if p]
-        ct_avals += [jaxapi.ShapedArray(a.shape, a.dtype) for a, p in zip(self.in_avals, adding, strict=False) if p]
-        jaxpr, _ = jaxapi.trace(run, *self.in_avals, *self.out_avals, *ct_avals)
+        jaxpr, _ = jaxapi.trace(run, *self.in_avals, *self.out_avals, *self._cotangents(present))
         return self._vjp_of(jaxpr, targets)
+
+    def _cotangents(self, present: tuple[bool, ...]) -> list[Any]:
+        return [jaxapi.ShapedArray(a.shape, a.dtype) for a, p in zip(self.out_avals, present, strict=True) if p]
+
+    def _added(self, vjp: Vjp, present: tuple[bool, ...], adding: tuple[bool, ...], same: tuple[int, ...]) -> Vjp:
+        """Add what a VJP gives to the sums that there are, and for one value to each other."""
+        into = JaxprBuilder()
+        values = [into.input(aval) for aval in (*self.in_avals, *self.out_avals, *self._cotangents(present))]
+        read = [values[i] for i in vjp.sources]
+        terms = read if vjp.kernel is None else into.inline(vjp.kernel.jaxpr, read)
+        sums = {i: into.input(jaxapi.ShapedArray(a.shape, a.dtype)) for i, a in enumerate(self.in_avals) if adding and adding[i]}
+        firsts = [same[i] if same else i for i in vjp.targets]
+        for first, term in zip(firsts, terms, strict=True):
+            sums[first] = into.add(sums[first], term) if first in sums else term
+        targets = sorted(set(firsts))
+        return self._vjp_of(into.closed([sums[i] for i in targets]), targets)
 
     def _vjp_of(self, jaxpr: jaxapi.ClosedJaxpr, targets: list[int]) -> Vjp:
         """Make the VJP that a jaxpr of inputs, outputs, cotangents and sums computes."""

@@ -10,13 +10,13 @@ import enum
 import functools
 import importlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from tape import jaxapi
 from tape.errors import TapeTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
 __all__ = ["LINE", "Cost", "Domain", "Example", "Rule", "coverage", "defvjp", "lookup", "register", "registered", "zero"]
 
@@ -46,14 +46,15 @@ class Example:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rule:
     """One record: how a primitive is differentiated, tested and justified.
 
     ``vjp(ct, out, *ins, **params)`` returns one cotangent per input: an array, None (no gradient), or a function without arguments
     that computes it, called only if the cotangent is wanted.  For a primitive with several results ``ct`` and ``out`` are tuples,
-    and ``ct`` holds None for a result without a cotangent.  What it may assume of ``params``, :mod:`tape.rules.parameters` says.  A ``selective`` rule is also told which cotangents are wanted (``wanted=``,
-    one bool per input): for primitives that hold a jaxpr, where one sweep yields all of them.
+    and ``ct`` holds None for a result without a cotangent.  What it may assume of ``params``, :mod:`tape.rules.parameters` says.  A
+    ``selective`` rule is also told which cotangents are wanted (``wanted=``, one bool per input): for primitives that hold a jaxpr, where
+    one sweep yields all of them.
 
     ``augment(params, keep)`` gives such a primitive the values inside it that ``keep`` lets be kept as further outputs: it returns the
     parameters changed, and the avals of those outputs.  ``prune(params, used)`` takes out of it what only unused outputs need: it returns the
@@ -64,7 +65,7 @@ class Rule:
     vjp: Callable[..., tuple[Any, ...]]
     domain: tuple[Domain, ...] = ()
     source: str = ""
-    examples: tuple[Example, ...] = ()
+    examples: Sequence[Example] = ()
     complex: bool = False
     kinks: tuple[float, ...] = ()
     elementwise: bool = False
@@ -91,30 +92,20 @@ def _table() -> dict[jaxapi.Primitive, Rule]:
 
 _revision = 0
 
-
-def register(
-    name: str,
-    vjp: Callable[..., tuple[Any, ...]],
-    *,
-    domain: tuple[Domain, ...] = (),
-    source: str = "",
-    examples: Iterable[Example] = (),
-    complex: bool = False,  # noqa: A002 - the field's name
-    kinks: tuple[float, ...] = (),
-    elementwise: bool = False,
-    selective: bool = False,
-    augment: Callable[[dict[str, Any], Any], tuple[dict[str, Any], list[Any]]] | None = None,
-    prune: Callable[[dict[str, Any], list[bool]], tuple[dict[str, Any], list[bool], list[bool]]] | None = None,
-    cost: Cost = Cost.SMALL,
-) -> None:
-    """Enter the record of the primitive called ``name``; a primitive that this JAX release lacks is passed over."""
-    found = jaxapi.primitive(name)
-    if found is not None:
-        _OWN[found] = _RULES[found] = Rule(
-            found, vjp, domain, source, tuple(examples), complex, kinks, elementwise, selective, augment, prune, cost
-        )
+P = ParamSpec("P")
 
 
+def _entering(make: Callable[Concatenate[jaxapi.Primitive, P], Rule]) -> Callable[Concatenate[str, P], None]:
+    def enter(name: str, /, *args: P.args, **fields: P.kwargs) -> None:
+        """Enter the record of the primitive called ``name``, with these fields; a primitive that this JAX release lacks is passed over."""
+        primitive = jaxapi.primitive(name)
+        if primitive is not None:
+            _OWN[primitive] = _RULES[primitive] = make(primitive, *args, **fields)
+
+    return enter
+
+
+register = _entering(Rule)
 elementwise = functools.partial(register, elementwise=True)
 
 

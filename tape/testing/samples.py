@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["draw", "draw_like", "examples_of", "generator", "intervals_of"]
 
 
-def examples_of(record: Rule) -> tuple[Example, ...]:
+def examples_of(record: Rule) -> Sequence[Example]:
     """Examples of a record; an elementwise one without any is the function of its name in ``lax`` on matrices."""
     if record.examples:
         return record.examples

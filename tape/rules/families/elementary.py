@@ -10,7 +10,7 @@ from jax import lax
 from tape.rules.registry import LINE, Cost, elementwise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from tape.rules.registry import Domain, Example
 
@@ -26,7 +26,7 @@ def function(
     *,
     complex: bool = True,  # noqa: A002 - the record's field
     kinks: tuple[float, ...] = (),
-    examples: Iterable[Example] = (),
+    examples: Sequence[Example] = (),
     cost: Cost = Cost.LOOPED,
 ) -> None:
     """Enter a function of one variable by its derivative, ``slope(out, x)``."""
