@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 from jax import lax
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Kernel", "Op", "Vjp"]
 
+T = TypeVar("T")
+
 
 # An op that has no gradient for its parameters can be recorded; the sweep that asks for one says so.
 _REFUSALS = (TapeError, NotImplementedError, TypeError, ValueError)
@@ -54,19 +56,16 @@ class Kernel:
     """An op at given input avals; immutable but for its caches."""
 
     __slots__ = (
-        "_augmented",
-        "_cheap",
+        "_cache",
         "_executable",
-        "_exposed",
         "_kinds",
-        "_pinned",
-        "_vjps",
         "in_avals",
         "inline",
         "jaxpr",
         "name",
         "out_avals",
         "params",
+        "pinned",
         "single",
         "transient",
         "tree",
@@ -86,15 +85,19 @@ class Kernel:
         self.inline: Callable[..., Sequence[Any]] = jaxapi.jaxpr_as_fun(jaxpr)
         # Outputs beyond the visible ones are residuals: no Variable holds them, only VJPs read them.
         self.visible = len(self.out_avals) if visible is None else visible
-        self._augmented: Kernel | None = None
-        self._exposed: Kernel | None = None
         self._executable: Callable[..., Sequence[Any]] | None = None
-        self._vjps: dict[Hashable, Any] = {}
-        self._cheap: bool | None = None
-        self._pinned: bool | None = None
+        self._cache: dict[Hashable, Any] = {}  # its VJPs, and the kernels made of it
         self._kinds: dict[Role, tuple[Kind, ...]] = {}
         # It closes over values of the JAX transformation that is running, so nothing may keep it beyond that.
         self.transient = any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts)
+        # It runs on its own where entries run one by one.
+        self.pinned = self.transient or bool(jaxpr.effects)
+
+    def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
+        found: T | None = self._cache.get(key)
+        if found is None:
+            found = self._cache[key] = make()
+        return found
 
     @property
     def cold(self) -> bool:
@@ -113,13 +116,6 @@ class Kernel:
             run.__name__ = self.name
             self._executable = moving_at_first(mover(self.jaxpr), jax.jit(run))
         return self._executable
-
-    @property
-    def pinned(self) -> bool:
-        """Whether it runs on its own where entries run one by one: it has side effects, or belongs to a JAX transformation."""
-        if self._pinned is None:
-            self._pinned = self.transient or bool(self.jaxpr.effects)
-        return self._pinned
 
     def kinds(self, role: Role) -> tuple[Kind, ...]:
         """Return the kinds of the outputs, for an entry of this role."""
@@ -147,36 +143,32 @@ class Kernel:
 
         """
         key = (present, wanted, adding, same, registry.revision(), configuration())
-        found = self._vjps.get(key)
+        found: Vjp | None = self._cache.get(key)
         if found is None:
             added = bool(adding or same)
             found = self._added(self.vjp(present, wanted), present, adding, same) if added else self._trace_vjp(present, wanted)
-            self._vjps[key] = found
+            self._cache[key] = found
         return found
 
     @property
     def cheap(self) -> bool:
         """Whether computing it again costs less than keeping its result: elementwise and layout primitives only."""
-        if self._cheap is None:
-            self._cheap = not self.jaxpr.effects and all(registry.is_cheap(e.primitive) for e in flatten(self.jaxpr).entries)
-        return self._cheap
+        free = registry.is_cheap
+        return self._cached("cheap", lambda: not self.jaxpr.effects and all(free(e.primitive) for e in flatten(self.jaxpr).entries))
 
     def augmented(self) -> Kernel:
         """Return a kernel that also gives the costly values inside it that its VJP reads, so that they are computed once.
 
         It is the kernel itself where there are none (a single primitive, or elementwise ones around it).
         """
-        if self._augmented is None:
-            self._augmented = self._augment()
-        return self._augmented
+        return self._cached("augmented", self._augment)
 
     def exposed(self) -> Kernel:
         """Return the kernel with every output visible, and in a list."""
-        if self._exposed is None:
-            flat = jax.tree.structure([0] * len(self.out_avals))
-            there = self.visible == len(self.out_avals) and (self.single or self.tree == flat)
-            self._exposed = self if there else Kernel(self.name, self.jaxpr, flat, self.params)
-        return self._exposed
+        flat = jax.tree.structure([0] * len(self.out_avals))
+        if self.visible == len(self.out_avals) and (self.single or self.tree == flat):
+            return self
+        return self._cached("exposed", lambda: Kernel(self.name, self.jaxpr, flat, self.params))
 
     def _augment(self) -> Kernel:
         if self.visible != len(self.out_avals):
@@ -205,7 +197,7 @@ class Kernel:
         numbers = {first + s: first + i for i, s in enumerate(read)}
         sources = tuple(numbers[s] if first <= s < end else s - len(costly) + len(read) if s >= end else s for s in vjp.sources)
         key = ((*present, *(False for _ in read)), wanted, (), (), registry.revision(), configuration())
-        made._vjps[key] = vjp._replace(sources=sources)
+        made._cache[key] = vjp._replace(sources=sources)
         return made
 
     def residuals(self) -> tuple[int, ...]:
@@ -220,30 +212,25 @@ class Kernel:
 
     def stopped(self, outputs: frozenset[int] | None = None) -> Kernel:
         """Return the kernel of whose results (all, or the ``outputs``) no transformation of JAX differentiates any."""
-        key = ("stopped", outputs)
-        found: Any = self._vjps.get(key)
-        if found is None:
 
-            def fun(*args: Any) -> list[Any]:
-                results = enumerate(self.inline(*args))
-                return [lax.stop_gradient(r) if outputs is None or i in outputs else r for i, r in results]
+        def fun(*args: Any) -> list[Any]:
+            results = enumerate(self.inline(*args))
+            return [lax.stop_gradient(r) if outputs is None or i in outputs else r for i, r in results]
 
-            jaxpr, _ = jaxapi.trace(fun, *self.in_avals)
-            found = Kernel(self.name, jaxpr, self.tree, self.params, self.visible)
-            if not self.transient:
-                self._vjps[key] = found
-        return found  # type: ignore[no-any-return]
+        def make() -> Kernel:
+            return Kernel(self.name, jaxapi.trace(fun, *self.in_avals)[0], self.tree, self.params, self.visible)
+
+        return self._cached(("stopped", outputs), make)
 
     def batched(self, mask: tuple[bool, ...], size: int) -> Kernel:
         """Return the kernel that maps over a new first axis of length ``size`` of the inputs in ``mask``."""
-        key = ("batched", mask, size)
-        found: Any = self._vjps.get(key)
-        if found is None:
+
+        def make() -> Kernel:
             avals = [jaxapi.ShapedArray((size, *a.shape), a.dtype) if m else a for a, m in zip(self.in_avals, mask, strict=True)]
             mapped = jax.vmap(self.inline, in_axes=tuple(0 if m else None for m in mask), axis_size=size)
-            jaxpr, _ = jaxapi.trace(mapped, *avals)
-            found = self._vjps[key] = Kernel(f"batched_{self.name}", jaxpr, self.tree)
-        return found  # type: ignore[no-any-return]
+            return Kernel(f"batched_{self.name}", jaxapi.trace(mapped, *avals)[0], self.tree)
+
+        return self._cached(("batched", mask, size), make)
 
     def pull(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any], wanted: Sequence[bool]) -> Sequence[Any]:
         """Pull cotangents (None where there is none) back to the inputs: the mathematics of every VJP."""

@@ -144,22 +144,15 @@ register(
     complex=True,
     cost=Cost.LOOPED,
 )
-register(
-    "cummax",
-    _running(lax.max, lax.gt),
-    domain=(LINE,),
-    source="dy_k = dx_i of the largest x_i, i <= k; equals share as in lax.max, in the order of a parallel scan",
-    examples=_along(lax.cummax),
-    cost=Cost.LOOPED,
-)
-register(
-    "cummin",
-    _running(lax.min, lax.lt),
-    domain=(LINE,),
-    source="dy_k = dx_i of the smallest x_i, i <= k; equals share as in lax.min, in the order of a parallel scan",
-    examples=_along(lax.cummin),
-    cost=Cost.LOOPED,
-)
+for _name, _rule, _which in (("cummax", _running(lax.max, lax.gt), "largest"), ("cummin", _running(lax.min, lax.lt), "smallest")):
+    register(
+        _name,
+        _rule,
+        domain=(LINE,),
+        source=f"dy_k = dx_i of the {_which} x_i, i <= k; equals share as in lax.{_name[3:]}, in the order of a parallel scan",
+        examples=_along(getattr(lax, _name)),
+        cost=Cost.LOOPED,
+    )
 register(
     "cumlogsumexp",
     _cumlogsumexp,

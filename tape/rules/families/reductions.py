@@ -86,22 +86,15 @@ register(
     complex=True,
     cost=Cost.LOOPED,
 )
-register(
-    "reduce_max",
-    _extreme,
-    domain=(LINE,),
-    source="d max(x) = mean of dx over the elements equal to the maximum",
-    examples=_over(lax.reduce_max),
-    cost=Cost.LOOPED,
-)
-register(
-    "reduce_min",
-    _extreme,
-    domain=(LINE,),
-    source="d min(x) = mean of dx over the elements equal to the minimum",
-    examples=_over(lax.reduce_min),
-    cost=Cost.LOOPED,
-)
+for _name, _which in (("reduce_max", "maximum"), ("reduce_min", "minimum")):
+    register(
+        _name,
+        _extreme,
+        domain=(LINE,),
+        source=f"d {_name[-3:]}(x) = mean of dx over the elements equal to the {_which}",
+        examples=_over(getattr(lax, _name)),
+        cost=Cost.LOOPED,
+    )
 register(
     "reduce_prod",
     _reduce_prod,

@@ -114,28 +114,32 @@ elementwise(
 )
 
 # Bessel functions, exponentially scaled
-elementwise(
+function(
     "bessel_i0e",
-    lambda ct, out, x, **_: (ct * (lax.bessel_i1e(x) - lax.sign(x) * out),),
-    domain=((0.3, 3.0),),
-    source=_DLMF + "10.29.3: I0' = I1; times exp(-|x|)",
-    examples=[Example(lax.bessel_i0e, (_MATRIX,)), Example(lambda x: lax.bessel_i0e(-x), (_MATRIX,), "negative")],
+    lambda out, x: lax.bessel_i1e(x) - lax.sign(x) * out,
+    (0.3, 3.0),
+    _DLMF + "10.29.3: I0' = I1; times exp(-|x|)",
+    complex=False,
     kinks=(0.0,),
+    examples=[Example(lax.bessel_i0e, (_MATRIX,)), Example(lambda x: lax.bessel_i0e(-x), (_MATRIX,), "negative")],
+    cost=Cost.SMALL,
 )
 
 
-def _bessel_i1e(ct: Any, out: Any, x: Any, **_: Any) -> tuple[Any, ...]:
-    """Scaled Bessel function of order one; I1(x) / x tends to 1/2 at zero."""
+def _bessel_i1e(out: Any, x: Any) -> Any:
+    """Derivative of the scaled Bessel function of order one; I1(x) / x tends to 1/2 at zero."""
     origin = x == 0
     quotient = out / lax.select(origin, lax.full_like(x, 1), x)
-    return (ct * (lax.bessel_i0e(x) - lax.sign(x) * out - lax.select(origin, lax.full_like(x, 0.5), quotient)),)
+    return lax.bessel_i0e(x) - lax.sign(x) * out - lax.select(origin, lax.full_like(x, 0.5), quotient)
 
 
-elementwise(
+function(
     "bessel_i1e",
     _bessel_i1e,
-    domain=((0.3, 3.0),),
-    source=_DLMF + "10.29.2: I1' = I0 - I1 / x; times exp(-|x|)",
-    examples=[Example(lax.bessel_i1e, (_MATRIX,)), Example(lambda x: lax.bessel_i1e(-x), (_MATRIX,), "negative")],
+    (0.3, 3.0),
+    _DLMF + "10.29.2: I1' = I0 - I1 / x; times exp(-|x|)",
+    complex=False,
     kinks=(0.0,),
+    examples=[Example(lax.bessel_i1e, (_MATRIX,)), Example(lambda x: lax.bessel_i1e(-x), (_MATRIX,), "negative")],
+    cost=Cost.SMALL,
 )

@@ -148,20 +148,14 @@ register(
     examples=_windowed(lax.add, 0.0),
     complex=True,
 )
-register(
-    "reduce_window_max",
-    _pool(largest=True),
-    domain=(LINE,),
-    source="dy[o] = dx at the first largest element of the window",
-    examples=_windowed(lax.max, -float("inf")),
-)
-register(
-    "reduce_window_min",
-    _pool(largest=False),
-    domain=(LINE,),
-    source="dy[o] = dx at the first smallest element of the window",
-    examples=_windowed(lax.min, float("inf")),
-)
+for _name, _largest in (("max", True), ("min", False)):
+    register(
+        f"reduce_window_{_name}",
+        _pool(largest=_largest),
+        domain=(LINE,),
+        source=f"dy[o] = dx at the first {'largest' if _largest else 'smallest'} element of the window",
+        examples=_windowed(getattr(lax, _name), -float("inf") if _largest else float("inf")),
+    )
 
 _WINDOW = {"window_dimensions": (2, 3), "window_strides": (2, 2), "padding": ((1, 0), (0, 1))}
 _PLAIN = {"base_dilation": (1, 1), "window_dilation": (1, 1)}
