@@ -40,20 +40,16 @@ class AppliedPolicy:
         return self.policy(*args, **params)
 
 
+@dataclass(frozen=True, slots=True)
 class Keep:
     """Says which values are kept: what is costly to compute again; inside a checkpoint, what its policy lets be kept.
 
-    Args:
-        policies: of the checkpoints around, as for ``jax.checkpoint``; all of them must agree.
-        looped: whether this is the body of a loop.
-
+    ``policies`` are those of the checkpoints around, as for ``jax.checkpoint`` (all of them must agree); ``looped`` tells whether this is the
+    body of a loop.
     """
 
-    __slots__ = ("looped", "policies")
-
-    def __init__(self, policies: tuple[Callable[..., Any], ...] = (), *, looped: bool = False) -> None:
-        self.policies = policies
-        self.looped = looped
+    policies: tuple[Callable[..., Any], ...] = ()
+    looped: bool = False
 
     def __call__(self, entry: Equation) -> bool:
         """Tell whether the results of ``entry`` are kept."""
@@ -62,14 +58,6 @@ class Keep:
             return all(jaxapi.saveable(policy(entry.primitive, *avals, **entry.eqn.params)) for policy in self.policies)
         cost = registry.cost_of(entry.primitive)
         return cost is Cost.HIGH or (self.looped and cost is Cost.LOOPED)
-
-    def in_loop(self) -> Keep:
-        """Return what is kept in the body of a loop."""
-        return Keep(self.policies, looped=True)
-
-    def under(self, policy: Callable[..., Any]) -> Keep:
-        """Return what is kept in a checkpoint with this policy."""
-        return Keep((*self.policies, policy))
 
 
 def augment(listed: WengertList[Equation], keep: Keep) -> list[int]:

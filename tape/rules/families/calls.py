@@ -6,6 +6,7 @@ The user's derivative of a ``custom_jvp`` or ``custom_vjp`` function is asked fo
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -146,7 +147,7 @@ def _augment_remat(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], 
     policy = params["policy"]
     if policy is None or isinstance(policy, AppliedPolicy):
         return params, []
-    listed, slots = inside(jaxapi.closed(params["jaxpr"]), keep.under(policy))
+    listed, slots = inside(jaxapi.closed(params["jaxpr"]), replace(keep, policies=(*keep.policies, policy)))
     further = [s for s in slots if s not in listed.outputs]
     made = exposing(listed, further)
     if made.consts:  # nowhere to put them: the primitive has none

@@ -5,6 +5,7 @@ Each rule sweeps the jaxprs that the primitive holds with :mod:`tape.ops.pullbac
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -197,7 +198,7 @@ def _augment_scan(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], l
     body, n_consts, n_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
     if keep.policies:  # a loop in a checkpoint runs again as a whole
         return params, []
-    listed, slots = inside(body, keep.in_loop())
+    listed, slots = inside(body, replace(keep, looped=True))
     varying = active(listed.entries, range(n_consts, listed.n_inputs), lambda entry: entry.slots)
     stacked = listed.outputs[n_carry:]
     kept = dict.fromkeys((*range(n_consts, n_consts + n_carry), *slots))

@@ -36,18 +36,12 @@ def _dynamic_update_slice(ct: Any, out: Any, x: Any, update: Any, *starts: Any, 
     )
 
 
-def _gather(
-    ct: Any,
-    out: Any,
-    x: Any,
-    indices: Any,
-    *,
-    dimension_numbers: Any,
-    mode: Any,
-    unique_indices: bool = False,
-    indices_are_sorted: bool = False,
-    **_: Any,
-) -> tuple[Any, ...]:
+def _options(params: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a gather's parameters is a scatter's as well."""
+    return {key: params[key] for key in ("mode", "unique_indices", "indices_are_sorted")}
+
+
+def _gather(ct: Any, out: Any, x: Any, indices: Any, *, dimension_numbers: Any, **params: Any) -> tuple[Any, ...]:
     """Add each cotangent to the place that was read."""
     numbers = lax.ScatterDimensionNumbers(
         update_window_dims=dimension_numbers.offset_dims,
@@ -56,13 +50,7 @@ def _gather(
         operand_batching_dims=dimension_numbers.operand_batching_dims,
         scatter_indices_batching_dims=dimension_numbers.start_indices_batching_dims,
     )
-
-    def grad() -> Any:
-        return lax.scatter_add(
-            zeros(x), indices, ct, numbers, mode=mode, unique_indices=unique_indices, indices_are_sorted=indices_are_sorted
-        )
-
-    return grad, None
+    return lambda: lax.scatter_add(zeros(x), indices, ct, numbers, **_options(params)), None
 
 
 class _Places:
@@ -75,7 +63,7 @@ class _Places:
         self.update_shape: tuple[int, ...] = update.shape
         self.indices = indices
         self.numbers = params["dimension_numbers"]
-        self.options = {key: params[key] for key in ("mode", "unique_indices", "indices_are_sorted")}
+        self.options = _options(params)
         windows = prod(n for d, n in enumerate(update.shape) if d not in self.numbers.update_window_dims)
         self.unique: bool = params["unique_indices"] or windows <= 1
 

@@ -15,40 +15,20 @@ from tape.rules.families.matrices import dot, identity
 from tape.rules.registry import Cost, Example, register
 
 
-def _triangular_solve(
-    ct: Any,
-    out: Any,
-    a: Any,
-    b: Any,
-    *,
-    left_side: bool,
-    lower: bool,
-    transpose_a: bool,
-    conjugate_a: bool,
-    unit_diagonal: bool,
-    **_: Any,
-) -> tuple[Any, Any]:
+def _triangular_solve(ct: Any, out: Any, a: Any, b: Any, **params: Any) -> tuple[Any, Any]:
     """Differentiate op(A) X = B or X op(A) = B: the cotangent of B solves the transposed system, that of op(A) is -CB X^T or -X^T CB."""
-    ct_b = lax.linalg.triangular_solve(
-        a,
-        ct,
-        left_side=left_side,
-        lower=lower,
-        transpose_a=not transpose_a,
-        conjugate_a=conjugate_a,
-        unit_diagonal=unit_diagonal,
-    )
+    (ct_b,) = parameters.apply("triangular_solve", {**params, "transpose_a": not params["transpose_a"]}, a, ct)
 
     def ct_a() -> Any:
         # the cotangent of op(A): -CB X^T on the left, -X^T CB on the right
         turned = jnp.swapaxes(out, -1, -2)
-        product = -dot(ct_b, turned) if left_side else -dot(turned, ct_b)
-        if transpose_a:
+        product = -dot(ct_b, turned) if params["left_side"] else -dot(turned, ct_b)
+        if params["transpose_a"]:
             product = jnp.swapaxes(product, -1, -2)
-        if conjugate_a:
+        if params["conjugate_a"]:
             product = jnp.conj(product)
-        inside = -int(unit_diagonal)
-        return jnp.tril(product, inside) if lower else jnp.triu(product, -inside)
+        inside = -int(params["unit_diagonal"])
+        return jnp.tril(product, inside) if params["lower"] else jnp.triu(product, -inside)
 
     return ct_a, lambda: ct_b
 

@@ -13,42 +13,25 @@ from tape.rules import parameters
 from tape.rules.registry import LINE, Example, register
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 
-def _reduce_window_sum(
-    ct: Any,
-    out: Any,
-    x: Any,
-    *,
-    window_dimensions: Sequence[int],
-    window_strides: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    base_dilation: Sequence[int],
-    window_dilation: Sequence[int],
-    **others: Any,
-) -> tuple[Any, ...]:
+def _reduce_window_sum(ct: Any, out: Any, x: Any, **params: Any) -> tuple[Any, ...]:
     """Sum the cotangents of the windows that an element lies in: a window sum with strides and base dilation exchanged."""
+    strides, dilation = params["window_strides"], params["base_dilation"]
 
     def grad() -> Any:
         if not x.size or not ct.size:
             return lax.full(x.shape, 0, x.dtype)
         pads = []
         for n, windows, size, stride, (low, _), base, spread in zip(
-            x.shape, ct.shape, window_dimensions, window_strides, padding, base_dilation, window_dilation, strict=True
+            x.shape, ct.shape, params["window_dimensions"], strides, params["padding"], dilation, params["window_dilation"], strict=True
         ):
             reach = (size - 1) * spread
             before = reach - low
             pads.append((before, reach + (n - 1) * base + 1 - ((windows - 1) * stride + 1) - before))
-        params = {
-            **others,
-            "window_dimensions": tuple(window_dimensions),
-            "window_strides": tuple(base_dilation),
-            "padding": tuple(pads),
-            "base_dilation": tuple(window_strides),
-            "window_dilation": tuple(window_dilation),
-        }
-        return parameters.apply("reduce_window_sum", params, ct)[0]
+        exchanged = {**params, "window_strides": tuple(dilation), "padding": tuple(pads), "base_dilation": tuple(strides)}
+        return parameters.apply("reduce_window_sum", exchanged, ct)[0]
 
     return (grad,)
 
