@@ -17,7 +17,7 @@ from tape.ops.interning import intern
 from tape.ops.kernel import Op
 from tape.programs.program import look
 from tape.recording import boundary, record
-from tape.recording.scope import LOCAL
+from tape.recording.scope import within
 from tape.recording.segment import Handle
 
 if TYPE_CHECKING:
@@ -190,9 +190,10 @@ class _Applied:
         it = iter(arrays)
         filled = [next(it) if x is _DYNAMIC else x.value for x in self.template]
         args, kwargs = jax.tree.unflatten(self.tree, filled)
-        with boundary.refusing_captures(self.name):
+        lifted = boundary.Lifted(self.name)
+        with within(trace=lifted):
             result = self.fun(*args, **kwargs)
-            self.reads.update((id(cell), (v, cell)) for v, cell in LOCAL.scope.reads or () if not isinstance(cell[0], jaxapi.Tracer))
+        self.reads.update((id(cell), (v, cell)) for v, cell in lifted.reads if not isinstance(cell[0], jaxapi.Tracer))
         for x in jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, Handle)):
             if isinstance(x, Handle) and x._place.kind.requires_grad:
                 raise LostGradientError(boundary.capture_message(self.name, x))

@@ -316,10 +316,10 @@ class eager(Mode):  # noqa: N801
         segment = LOCAL.segment()
         if segment is not None:
             close(segment)  # it runs when somebody looks at it
-        set_scope(LOCAL.scope._replace(eager=True))
+        set_scope(LOCAL.scope.but(eager=True))
 
     def _leave(self, old: bool) -> None:
         if old:
             self._enter()
         else:
-            set_scope(LOCAL.scope._replace(eager=False))
+            set_scope(LOCAL.scope.but(eager=False))

@@ -446,7 +446,7 @@ PLANTED = {
     "one gradient of several is assigned": (accumulation, "_assign", half),
     "what failed has a value": (failures, "_hand_out", nothing_failed),
     "what did not fail has none": (failures, "_hand_out", all_failed),
-    "no_grad does nothing": (modes, "set_scope", lambda scope: set_scope(scope._replace(mode=LOCAL.scope.mode))),
+    "no_grad does nothing": (modes, "set_scope", lambda scope: set_scope(scope.but(mode=LOCAL.scope.mode))),
 }
 
 

@@ -21,8 +21,9 @@ from tape.jaxapi import Tracer, trace
 from tape.recording import record
 from tape.recording.record import handle
 from tape.recording.scalars import is_scalar
-from tape.recording.scope import parked
+from tape.recording.scope import LOCAL, parked
 from tape.recording.segment import Cell, Extra, itself
+from tape.recording.watcher import NOBODY, Watcher
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
 
     from tape.jaxapi import ClosedJaxpr
 
-__all__ = ["Captures", "Trace", "trace_capturing"]
+__all__ = ["Captures", "Trace", "held", "placeholder", "trace_capturing"]
 
 _ATTEMPTS = 5
 
 
-class Captures:
+class Captures(Watcher):
     """One trace of a callable; a context manager, in which every op on Variables is evaluated in the trace.
 
     Args:
@@ -43,6 +44,7 @@ class Captures:
 
     """
 
+    capturing = True
     releases = False  # a sweep inside leaves what it swept: the trace may be made again, and what it captures is not its own to release
 
     def __init__(self, known: Sequence[Any]) -> None:
@@ -58,16 +60,14 @@ class Captures:
         self._standing: set[int] = set()  # ids of those
         self._hooks: list[tuple[dict[int, Any], Any]] = []  # registered in this trace and not called so far
         self._around: parked | None = None
+        self._outer: Watcher = NOBODY  # the trace around this one
 
     def __enter__(self) -> None:
         # No op hooks: the callable is one op, and may be traced several times or not at all.
-        self._around = parked(captures=self, eager=True, lifting=None, observer=None)
-        self._around.__enter__()
+        self._open(parked(trace=self, eager=True, observer=None))
 
     def __exit__(self, kind: object, *_: object) -> None:
-        around, self._around = self._around, None
-        assert around is not None
-        around.__exit__()
+        self._close()
         leaked = None
         for v, origin, place, cell in self._before:
             if v._cell is not cell and isinstance(v._cell[0], Tracer) and not isinstance(cell[0], Tracer):
@@ -94,20 +94,24 @@ class Captures:
             )
             raise LeakedTracerError(msg)
 
-    @property
-    def outer(self) -> Captures | None:
-        """The trace around this one."""
-        return None if self._around is None else self._around.before.captures
+    def _open(self, around: parked) -> None:
+        self._around = around
+        self._outer = LOCAL.scope.trace
+        around.__enter__()
 
-    def writing(self, variable: Any) -> bool:  # noqa: ARG002 - one that takes changes as results looks at it
-        """Note that a Variable is about to change; tell whether the change is a result of the trace."""
+    def _close(self) -> None:
+        around, self._around, self._outer = self._around, None, NOBODY
+        assert around is not None
+        around.__exit__()
+
+    def write(self, variable: Any) -> bool:
+        """Tell the trace around this one that a Variable is about to change."""
+        self._outer.write(variable)
         return False
 
-    def receiving(self, variable: Any) -> None:
-        """Refuse a leaf that a sweep is about to give a gradient to, should it only stand for what was computed outside."""
-
-    def reading_grad(self, variable: Any) -> None:
-        """Note that the trace depends on whether a Variable has a gradient."""
+    def read_grad(self, variable: Any) -> None:
+        """Tell the trace around this one that a Variable's ``.grad`` is looked at."""
+        self._outer.read_grad(variable)
 
     def begin(self, inputs: Sequence[Any]) -> None:
         """Take the traced values of the known Variables."""
@@ -130,9 +134,6 @@ class Captures:
         self._hooks.append((hooks, watching))
         return watching
 
-    def registering(self, variable: Any, hooks: dict[int, Any]) -> None:
-        """Note that a hook is about to be registered, and on what."""
-
     def owns(self, variable: Any) -> bool:
         """Tell whether a Variable was made in this trace."""
         return id(variable._cell) in self._own
@@ -146,13 +147,7 @@ class Captures:
         finally:
             self._own = outer
 
-    def leaf(self, value: Any, *, requires_grad: bool) -> Any:
-        """Make a Variable of this trace."""
-        made = record.leaf(value, requires_grad=requires_grad)
-        self.adopt(made._cell)
-        return made
-
-    def inside(self, variable: Any) -> Any:
+    def read(self, variable: Any, *, flows: bool = True) -> Any:  # noqa: ARG002
         """Return the Variable as this trace knows it: one of its own as it is, for a captured one its stand-in."""
         variable = itself(variable)
         cell = variable._cell
@@ -185,30 +180,28 @@ class Captures:
 
         Other constants can stay constants, for this call: the trace is made anew where one that somebody outside holds was met (``foreign``).
         """
-        cells = {key: v._cell for key, v in self.unknown.items()}
-        held = [n > _ALONE[0] for n in map(sys.getrefcount, self.unknown.values())]
-        shared = [n > _ALONE[1] for n in map(sys.getrefcount, cells.values())]
-        flags = list(zip(self.unknown.values(), held, shared, strict=True))
-        self.foreign = any(h or s for _, h, s in flags)
-        kinds = [v._place.kind for v in self.unknown.values()]
-        matter = [k.requires_grad or bool(k.unrecorded) for k in kinds]
-        return [v for (v, h, s), m in zip(flags, matter, strict=True) if v._cell[0] is None or (m and (h or s))]
+        unknown, self.unknown = list(self.unknown.values()), {}
+        flags = [a or b for a, b in zip(held(unknown), held([v._cell for v in unknown], by=1), strict=True)]
+        self.foreign = any(flags)
+        kinds = [v._place.kind for v in unknown]
+        return [
+            v
+            for v, k, flag in zip(unknown, kinds, flags, strict=True)
+            if v._cell[0] is None or (flag and (k.requires_grad or k.unrecorded))
+        ]
 
 
-def _alone() -> tuple[int, int]:
-    """Reference counts of a Variable and its cell that nobody but ``unknown`` holds, as :meth:`Captures.missed` sees them."""
-    unknown: dict[int, Any] = {0: record.leaf(jnp.zeros(()))}
-    cells = {0: unknown[0]._cell}
-    return next(iter(list(map(sys.getrefcount, unknown.values())))), next(iter(list(map(sys.getrefcount, cells.values()))))
+def held(objects: list[Any], by: int = 0) -> list[bool]:
+    """Tell which objects are held by others than this list, and those so many that are known."""
+    counts = _counts(objects)
+    return [n > _ALONE + by for n in counts]
 
 
-_ALONE = (0, 0)
+def _counts(objects: list[Any]) -> list[int]:
+    return [sys.getrefcount(x) for x in objects]
 
 
-def _calibrate() -> None:
-    global _ALONE  # noqa: PLW0603 - set at the first trace, since it makes an array
-    if _ALONE == (0, 0):
-        _ALONE = _alone()
+_ALONE = max(_counts([object(), object()]))
 
 
 def placeholder(aval: Any) -> Any:
@@ -245,7 +238,6 @@ def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Se
         TapeRuntimeError: it captured other Variables at every trace.
 
     """
-    _calibrate()
     known = list({id(v._cell): v for v, _ in reach(callables).variables.values()}.values())
     for attempt in range(_ATTEMPTS):
         captures = Captures(known)

@@ -7,7 +7,6 @@ to write the same program, it is left out (:mod:`tape.callables.traces`).
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import sys
@@ -174,8 +173,8 @@ def _constant(value: Any) -> Any:
         with jaxapi.ensure_compile_time_eval():
             value = jnp.array(value)
     made = record.constant(np.asarray(value) if isinstance(value, np.generic) else value)
-    if LOCAL.scope.captures is not None and not isinstance(made._cell[0], _NUMBERS):
-        LOCAL.scope.captures.adopt(made._cell)
+    if not isinstance(made._cell[0], _NUMBERS):
+        LOCAL.scope.trace.adopt(made._cell)
     return made
 
 
@@ -238,8 +237,7 @@ def _handing_variables(fun: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of arrays that calls a function of Variables."""
 
     def handing(*args: Any, **kwargs: Any) -> Any:
-        captures = LOCAL.scope.captures
-        with contextlib.nullcontext() if captures is None else captures.part():
+        with LOCAL.scope.trace.part():
             return _leave(fun(*_enter(args), **_enter(kwargs)))
 
     handing.__name__ = handing.__qualname__ = getattr(fun, "__name__", type(fun).__name__)
@@ -256,9 +254,9 @@ def _enter(tree: Any) -> Any:
 def _entering(x: Any) -> Any:
     if isinstance(x, _ARRAYS):
         requires_grad = LOCAL.scope.mode == RECORD and differentiable(x)
-        if LOCAL.scope.captures is None:
-            return record.leaf(x, requires_grad=requires_grad)
-        return LOCAL.scope.captures.leaf(x, requires_grad=requires_grad)
+        made = record.leaf(x, requires_grad=requires_grad)
+        LOCAL.scope.trace.adopt(made._cell)
+        return made
     if callable(x) and not isinstance(x, (type, Handle)):
         return getattr(x, "of_variables", None) or calling(x)
     return x

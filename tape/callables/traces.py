@@ -17,6 +17,7 @@ from tape.callables.objects import fields_of
 from tape.callables.snapshot import RefusedError, Snapshot
 from tape.configuration import configuration
 from tape.recording.scope import LOCAL
+from tape.recording.watcher import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -58,7 +59,7 @@ class Call:
         self._values = values
         self._key: Hashable = None
         self._snapshot: Snapshot | None = None
-        if LOCAL.scope.captures is None and LOCAL.scope.lifting is None and not jaxapi.in_trace():
+        if LOCAL.scope.trace is NOBODY and not jaxapi.in_trace():
             self._key, self._snapshot = self._walk()
 
     def _walk(self) -> tuple[Hashable, Snapshot | None]:

@@ -148,13 +148,13 @@ class Assignment:
         fits = all(r is None or v._place.kind.aval == r._place.kind.aval for v, r in zip(variables, results, strict=True))
         for variable, new in changed:
             variable.value = new
-        if fits and LOCAL.scope.captures is None:
+        if fits and not LOCAL.scope.trace.capturing:
             self._fitting = [r._place for r in results if r is not None]
 
     def again(self, variables: Sequence[Variable], results: Sequence[Variable | None]) -> bool:
         """Assign what comes from the same program as the last time, without looking at shapes again; tell whether it was that."""
         given = [r for r in results if r is not None]
-        if LOCAL.scope.captures is not None or [r._place for r in given] != self._fitting:
+        if LOCAL.scope.trace.capturing or [r._place for r in given] != self._fitting:
             return False
         cells = [r._cell for r in given]
         if any(cell[0] is None for cell in cells):

@@ -32,6 +32,27 @@ if TYPE_CHECKING:
 __all__ = ["Context"]
 
 
+class _Python(boundary.Caller):
+    """The Python of a ``tape.Function``."""
+
+    __slots__ = ("_name",)
+
+    rebinds_names = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    @property
+    def reason(self) -> str:
+        """Why arrays that come from it have no derivative."""
+        name = self._name
+        return (
+            f"{name} computed it of the value of a Variable outside the tape (by .value, raw jax.numpy or NumPy), so a second derivative through "
+            f"it would be lost; compute it with tape.numpy in {name}.backward, or say by tape.constant(...) that it is a constant"
+        )
+
+
 class Context:
     """What a forward leaves for its backward; besides :meth:`save_for_backward` it takes free attributes.
 
@@ -47,11 +68,11 @@ class Context:
         "__dict__",
         "__weakref__",
         "_avals",
+        "_caller",
         "_constants",
         "_free",
         "_function",
         "_linear",
-        "_looked",
         "_materialize",
         "_opened",
         "_outputs",
@@ -62,8 +83,6 @@ class Context:
         "_traced",
         "needs_input_grad",
     )
-
-    _rebinds_names = True  # ``x += y`` makes a new Variable of an argument, as in any function
 
     def __init__(self, function: Any, needs_input_grad: tuple[bool, ...], avals: tuple[Any, ...], parts: Any) -> None:
         self._function = function
@@ -79,17 +98,8 @@ class Context:
         self._traced = False  # JAX differentiates what this context computes
         self._segment: Segment | None = None  # while a sweep calls
         self._opened: dict[int, Any] | None = None  # while a sweep calls: what was unpacked, by the id of what it was packed in
-        self._looked = False  # the user's Python looked at a value: arrays that come from it may depend on the inputs
+        self._caller = _Python(function.__name__)
         self.needs_input_grad = needs_input_grad
-
-    @property
-    def _reason(self) -> str:
-        """Why arrays that come from the user's Python have no derivative."""
-        name = self._function.__name__
-        return (
-            f"{name} computed it of the value of a Variable outside the tape (by .value, raw jax.numpy or NumPy), so a second derivative through "
-            f"it would be lost; compute it with tape.numpy in {name}.backward, or say by tape.constant(...) that it is a constant"
-        )
 
     # -- for the forward ----------------------------------------------------------------------------------------------
 
@@ -249,7 +259,7 @@ class Context:
         )
 
         def mark(x: Any) -> Any:
-            if isinstance(x, ARRAYS) and (self._looked or self._traced):
+            if isinstance(x, ARRAYS) and (self._caller.looked or self._traced):
                 x = record.constant(x)
             elif not isinstance(x, Handle):
                 return x
@@ -257,7 +267,7 @@ class Context:
             if not (kind.requires_grad or kind.unrecorded or self._traced):
                 return x  # a constant
             # What JAX traces, it may differentiate, whatever the mode of the sweep.
-            return unrecorded(x, reason) if mode == RECORD or LOCAL.scope.captures is not None or boundary.is_traced(x) else x
+            return unrecorded(x, reason) if mode == RECORD or LOCAL.scope.trace.capturing or boundary.is_traced(x) else x
 
         return jax.tree.map(mark, returned, is_leaf=is_variable)
 
@@ -290,7 +300,7 @@ def _called(context: Context, segment: Segment, call: Callable[..., Any], *args:
     try:
         try:
             context._segment, context._linear, context._opened = segment, scope.linear, {} if context._opened is None else context._opened
-            return in_scope(scope._replace(glance=context, linear=False), call, *args)
+            return in_scope(scope.but(caller=context._caller, linear=False), call, *args)
         finally:
             context._segment, context._linear, context._opened = before
             if context.__dict__:  # a Variable of the sweep that was put there would keep this segment by way of its own
@@ -336,7 +346,7 @@ def _swept_rows(swept: Any, context: Context, segment: Segment, own: Segment, co
         before = dict(context.__dict__), dict(context._free)
         held = context._held()
         marks = LOCAL.scope.mode == RECORD and any(v._place.kind.unrecorded for v in held)  # the entry of all rows would lose why
-        found = None if marks else batched(f"{context._function.__name__}.backward", sweep, held, cotangents, context)
+        found = None if marks else batched(f"{context._function.__name__}.backward", sweep, held, cotangents, context._caller)
         if found is not None and all(map(_same, before, (context.__dict__, context._free))):
             return found
         context.__dict__.clear()  # what it keeps from one row for the next
@@ -356,7 +366,9 @@ def _same(before: dict[str, Any], after: dict[str, Any]) -> bool:
 
 def _constant(variable: Any) -> Any:
     """Return a constant of the same value, by which a JAX transformation that is running may still differentiate."""
-    captures = LOCAL.scope.captures
-    if captures is not None:
-        return captures.leaf(look(variable), requires_grad=False)
-    return record.leaf(look(variable)) if boundary.is_traced(variable) else detach(variable)
+    trace = LOCAL.scope.trace
+    if not trace.capturing and not boundary.is_traced(variable):
+        return detach(variable)
+    made = record.leaf(look(variable))
+    trace.adopt(made._cell)
+    return made

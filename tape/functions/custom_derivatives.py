@@ -23,6 +23,7 @@ from tape.programs.program import look
 from tape.recording import record
 from tape.recording.scope import LOCAL, parked
 from tape.recording.trie import CONSTANT, RECORD
+from tape.recording.watcher import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -224,7 +225,7 @@ def _alone() -> parked:
 
     That may be at any moment, also while an entry is being recorded: what is pending outside stays as it is.
     """
-    return parked(mode=RECORD, glance=None, forward=None)
+    return parked(mode=RECORD, caller=NOBODY, forward=NOBODY)
 
 
 def _is_zero(x: Any) -> bool:

@@ -135,14 +135,12 @@ class Function:
         """Run the forward, and record its outputs where gradients are wanted."""
         scope = LOCAL.scope
         mode = scope.mode
-        if mode == RECORD:
-            reads = Reads()
-            outputs, tree = in_scope(scope._replace(mode=SWEEP, glance=ctx, forward=reads), cls._outputs, ctx, arguments, reads)
-        else:
-            outputs, tree = in_scope(scope._replace(glance=ctx), cls._outputs, ctx, arguments, None)
+        reads = Reads() if mode == RECORD else None
+        inside = scope.calling(mode if reads is None else SWEEP, ctx._caller, scope.forward if reads is None else reads)
+        outputs, tree = in_scope(inside, cls._outputs, ctx, arguments, reads)
         made = outputs
         inputs = arguments.inputs
-        if LOCAL.scope.captures is not None or any(boundary.is_traced(v) for v in inputs):
+        if scope.trace.capturing or any(boundary.is_traced(v) for v in inputs):
             made = in_mode(mode, as_jax_function, cls, arguments, ctx, outputs, tree)  # op hooks have seen the forward
         if True in ctx.needs_input_grad:
             made = _recorded(cls, ctx, inputs, outputs, made)

@@ -15,6 +15,7 @@ from tape.graph.walks import backwards
 from tape.ops.pullback import differentiable
 from tape.recording.scope import LOCAL
 from tape.recording.segment import LeafNode, Segment
+from tape.recording.watcher import Watcher
 from tape.rules import registry
 
 if TYPE_CHECKING:
@@ -27,38 +28,38 @@ if TYPE_CHECKING:
 __all__ = ["Reads"]
 
 
-class Reads:
+class Reads(Watcher):
     """One call of a forward: what was there before, and what is made in it."""
 
     __slots__ = ("_entered", "_made", "_origins", "_serial", "_starts")
 
     def __init__(self) -> None:
         outer = LOCAL.scope.forward
-        self._made: dict[int, Cell] = {} if outer is None else outer._made  # leaves, by the id of their cell
-        self._origins: dict[int, tuple[Cell, Segment, int]] = {} if outer is None else outer._origins  # results that enter other segments
-        self._entered: dict[tuple[Segment, int], Cell] = (
-            {} if outer is None else outer._entered
-        )  # what enters a segment forgets when it has run
+        self._made: dict[int, Cell] = {}  # leaves, by the id of their cell
+        self._origins: dict[int, tuple[Cell, Segment, int]] = {}  # results that enter other segments
+        self._entered: dict[tuple[Segment, int], Cell] = {}  # what enters a segment forgets when it has run
+        if isinstance(outer, Reads):
+            self._made, self._origins, self._entered = outer._made, outer._origins, outer._entered
         segment = LOCAL.segment()
         self._starts = [] if segment is None else [(segment, segment.state.n_slots, segment.entered)]
         if LOCAL.scope.staged:
             self._starts += [(s, s.state.n_slots, s.entered) for ref in LOCAL.scope.staged if (s := ref()) is not None]
         self._serial = next(Segment.serials)
 
-    def leaf(self, cell: Cell) -> None:
+    def make(self, cell: Cell) -> None:
         """Note a leaf that is made now."""
         self._made[id(cell)] = cell
 
-    def stands(self, cell: Cell, stand_in: Cell) -> None:
+    def stand(self, cell: Cell, stand_in: Cell) -> None:
         """Note that a callable that is being traced knows a leaf by another cell."""
         if id(cell) in self._made:
             self._made[id(stand_in)] = stand_in
 
-    def result(self, cell: Cell, segment: Segment, slot: int) -> None:
-        """Note where a value comes from that cannot tell by itself: it ran at once, or enters another segment."""
+    def compute(self, cell: Cell, segment: Segment, slot: int) -> None:
+        """Note where a value comes from that cannot tell by itself: it ran at once."""
         self._origins[id(cell)] = (cell, segment, slot)
 
-    def enters(self, segment: Segment, slot: int, cell: Cell, origin: Segment | None, place: int) -> None:
+    def enter(self, segment: Segment, slot: int, cell: Cell, origin: Segment | None, place: int) -> None:
         """Note a leaf of a segment that is no constant, and which slot of which segment its value comes from."""
         self._entered[segment, slot] = cell
         if origin is not None:
@@ -141,9 +142,9 @@ class Reads:
 
 def _cells(inputs: Sequence[Handle]) -> set[int]:
     """Return the ids of the cells of the inputs, also as the callable of the tape that is being traced knows them."""
-    captures = LOCAL.scope.captures
-    found = {id(v._cell) for v in inputs}
-    return found if captures is None else found | {id(captures.inside(v)._cell) for v in inputs}
+    trace = LOCAL.scope.trace
+    cells = {id(v._cell) for v in inputs}
+    return cells | {id(trace.read(v)._cell) for v in inputs} if trace.capturing else cells
 
 
 def _sources(state: State, start: int, wanted: tuple[int, ...], *, exact: bool = False) -> tuple[tuple[int, Any], ...]:

@@ -22,6 +22,8 @@ from tape.recording.trie import RECORD
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tape.recording.boundary import Caller
+
 __all__ = ["batched"]
 
 
@@ -30,7 +32,7 @@ class _MarkedError(Exception):
 
 
 def batched(
-    name: str, sweep: Callable[[list[Any]], Sequence[Any]], held: Sequence[Any], cotangents: Sequence[Any], glance: Any
+    name: str, sweep: Callable[[list[Any]], Sequence[Any]], held: Sequence[Any], cotangents: Sequence[Any], caller: Caller
 ) -> list[Any] | None:
     """Return what ``sweep`` makes of each row of ``cotangents``, stacked; None where it cannot be traced.
 
@@ -39,23 +41,21 @@ def batched(
         sweep: a function of one cotangent (or None) per result to one gradient (or None) per argument.
         held: Variables that it is expected to read.
         cotangents: stacked along a first axis, or None.
-        glance: the context, which notes whether the user's Python looked at a value.
+        caller: notes whether the user's Python looked at a value.
 
     """
     present = [ct for ct in cotangents if ct is not None]
     flows: list[bool] = []
 
     def row(*arrays: Any) -> list[Any]:
-        captures = LOCAL.scope.captures
-        with captures.part():
+        scope = LOCAL.scope
+        with scope.trace.part():
             given = iter(arrays)
-            recorded = LOCAL.scope.mode == RECORD
-            cts = [
-                None if ct is None else captures.leaf(x := next(given), requires_grad=recorded and differentiable(x)) for ct in cotangents
-            ]
+            recorded = scope.mode == RECORD
+            cts = [None if ct is None else record.leaf(x := next(given), requires_grad=recorded and differentiable(x)) for ct in cotangents]
             found = sweep(cts)
             flows[:] = [g is not None for g in found]
-            if recorded and (glance._looked or any(g is not None and g._place.kind.unrecorded for g in found)):
+            if recorded and (caller.looked or any(g is not None and g._place.kind.unrecorded for g in found)):
                 raise _MarkedError
             return [look(g) for g in found if g is not None]
 

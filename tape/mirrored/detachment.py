@@ -10,8 +10,7 @@ from tape import jaxapi
 from tape.errors import LostGradientError
 from tape.ops.kernel import Op
 from tape.ops.kinds import Place, kind_of
-from tape.programs.program import look
-from tape.recording import boundary, record
+from tape.recording import record
 from tape.recording.record import handle
 from tape.recording.scope import LOCAL, in_mode
 from tape.recording.segment import Handle
@@ -27,11 +26,7 @@ def detach(variable: Any) -> Any:
     kind = variable._place.kind
     if variable._cell[0] is None:
         return in_mode(CONSTANT, record.record, _IDENTITY, (variable,))
-    if LOCAL.scope.lifting is None:
-        value = look(variable)
-    else:
-        boundary.captured(variable, flows=False)
-        value = variable._cell[0]
+    value = LOCAL.scope.trace.read(variable, flows=False)._cell[0]
     if isinstance(value, jaxapi.Tracer):
         return record.leaf(jax.lax.stop_gradient(value))
     return handle(None, Place(-1, kind_of(kind.aval)), [value])

@@ -23,6 +23,7 @@ from tape.recording.failures import naming
 from tape.recording.scope import LOCAL, parked
 from tape.recording.segment import Cell, Handle, LeafNode, Segment
 from tape.recording.trie import CONSTANT
+from tape.recording.watcher import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -63,8 +64,8 @@ class Packing:
 
     def call(self, concrete: bool, function: Callable[[Any], Any], given: Any) -> Any:
         """Call one of the hooks, apart from what is being recorded; return a Variable's value, run, and anything else as it is."""
-        captures = None if concrete else LOCAL.scope.captures
-        with parked(mode=CONSTANT, unseen=True, staged=[], packing=None, lifting=None, captures=captures), self._place(concrete):
+        trace = NOBODY if concrete or not LOCAL.scope.trace.capturing else LOCAL.scope.trace
+        with parked(mode=CONSTANT, unseen=True, staged=[], packing=None, trace=trace), self._place(concrete):
             made = function(given)
             run_segments(recording())  # nothing that pack returned waits for the value that it was given
             return made
@@ -152,10 +153,7 @@ class Packed:
         self._aval = jax.typeof(value)
         self._concrete = not isinstance(value, jaxapi.Tracer)
         self._source = weakref.ref(value)
-        given = record.leaf(value)
-        if LOCAL.scope.captures is not None and not self._concrete:
-            LOCAL.scope.captures.adopt(given._cell)
-        self._content = packing.call(self._concrete, packing.pack, given)
+        self._content = packing.call(self._concrete, packing.pack, record.leaf(value))
 
     def holds(self, packing: Packing, value: Any) -> bool:
         """Tell whether it is what these hooks made of this value."""
@@ -182,8 +180,7 @@ class Packed:
             msg = f"saved_value_hooks: unpack made dtype {found.dtype} {what}; have pack keep the dtype, and .astype(dtype) in unpack"
             raise TapeTypeError(msg)
         cell = [found]
-        if LOCAL.scope.captures is not None:
-            LOCAL.scope.captures.adopt(cell)
+        LOCAL.scope.trace.adopt(cell)
         return cell
 
     def arrays(self) -> list[Any]:

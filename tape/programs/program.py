@@ -20,6 +20,7 @@ from tape.recording.failures import check_slots, salvage
 from tape.recording.scope import LOCAL, close
 from tape.recording.segment import Handle
 from tape.recording.trie import Clock
+from tape.recording.watcher import NOBODY
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -57,10 +58,9 @@ class Program(execution.Execution):
 
 def look(variable: Handle) -> Any:
     """Return the variable's array, running what is pending if it must."""
-    if LOCAL.scope.lifting is not None:
-        boundary.captured(variable)
-    if LOCAL.scope.captures is not None:
-        variable = LOCAL.scope.captures.inside(variable)
+    trace = LOCAL.scope.trace
+    if trace is not NOBODY:
+        variable = trace.read(variable)
     value = variable._cell[0]
     if value is None:
         segment = boundary.awaited(variable._cell, variable._segment, variable._place)

@@ -35,7 +35,7 @@ class _Context(Mode):
 
     def _leave(self, old: Packing | None) -> None:
         LOCAL.segment = no_segment  # what is pending there runs when somebody looks at it
-        set_scope(LOCAL.scope._replace(packing=old, staged=[]))
+        set_scope(LOCAL.scope.but(packing=old, staged=[]))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         segments = recording()

@@ -24,6 +24,7 @@ from tape.recording.scalars import is_scalar
 from tape.recording.scope import LOCAL
 from tape.recording.segment import Cell, Handle, Segment, SegmentClosedError, still_open
 from tape.recording.trie import CONSTANT
+from tape.recording.watcher import NOBODY
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ __all__ = ["current", "place_in", "record_staged", "recording", "run", "run_agai
 def current() -> Segment | None:
     """Return the pending segment of the JAX transformation that is running; None where ops on its values run at once."""
     scope = LOCAL.scope
-    if scope.eager or scope.captures is not None or scope.lifting is not None or not jaxapi.in_trace():
+    if scope.eager or scope.trace is not NOBODY or not jaxapi.in_trace():
         return None
     trace = jaxapi.current_trace()
     waiting = scope.staged

@@ -12,28 +12,25 @@ from tape.ops.pullback import differentiable
 from tape.recording.scope import LOCAL, within
 from tape.recording.segment import Handle
 from tape.recording.trie import RECORD
+from tape.recording.watcher import NOBODY, Watcher
 
 if TYPE_CHECKING:
     from tape.ops.kinds import Place
-    from tape.recording.segment import Segment
+    from tape.recording.segment import Cell, Segment
 
 __all__ = [
     "CUT",
+    "Caller",
+    "Lifted",
     "allowing_captures",
     "awaited",
-    "brought",
     "capture_message",
-    "captured",
     "check_no_leak",
     "gone",
     "is_abstract",
     "is_traced",
     "made",
     "no_value",
-    "reading_grad",
-    "refusing_captures",
-    "taking",
-    "writing",
 ]
 
 
@@ -41,16 +38,6 @@ CUT = (
     "it came out of a JAX transformation (jax.jit, jax.vmap ...) of what requires grad, which cuts the tape; call the function without it, or with "
     "tape.jit or tape.vmap in its place, or make the transformed function an op by interop.lift, or .detach() the result to use it as a constant"
 )
-
-
-def refusing_captures(name: str) -> within:
-    """While a raw JAX function is traced: a Variable that requires grad and is none of its arguments would lose its gradient."""
-    return within(lifting=name, reads=[], captures=None)
-
-
-def allowing_captures() -> within:
-    """While a function of the tape runs inside a raw JAX function: Variables are looked at as usual."""
-    return within(lifting=None)
 
 
 def capture_message(name: str, variable: Handle) -> str:
@@ -64,63 +51,79 @@ def capture_message(name: str, variable: Handle) -> str:
     )
 
 
-def captured(variable: Handle, *, flows: bool = True) -> None:
-    """Note that the raw JAX function that is being traced reads a Variable; ``flows`` tells whether a gradient could flow to it.
+class Lifted(Watcher):
+    """A raw JAX function that is being traced: a Variable that requires grad and is none of its arguments would lose its gradient.
 
-    Raises:
-        LostGradientError: it is none of its arguments, and its gradient would be lost.
+    Args:
+        name: what it is called.
+
+    Attributes:
+        reads: the constant Variables that it read, with their cells.
 
     """
-    kind = variable._place.kind
-    if flows and (kind.requires_grad or (kind.unrecorded and not is_traced(variable))):
-        raise LostGradientError(capture_message(str(LOCAL.scope.lifting), variable))
-    reads = LOCAL.scope.reads
-    assert reads is not None, "opened with its name"
-    reads.append((variable, variable._cell))
+
+    __slots__ = ("_name", "reads")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.reads: list[tuple[Handle, Cell]] = []
+
+    def read(self, variable: Handle, *, flows: bool = True) -> Handle:
+        """Note that the function reads a Variable.
+
+        Raises:
+            LostGradientError: it is none of its arguments, and its gradient would be lost.
+
+        """
+        kind = variable._place.kind
+        if flows and (kind.requires_grad or (kind.unrecorded and not is_traced(variable))):
+            raise LostGradientError(capture_message(self._name, variable))
+        self.reads.append((variable, variable._cell))
+        return variable
 
 
-def writing(variable: Handle) -> bool:
-    """Tell the running traces that a Variable is about to change, and return whether the innermost takes that as a result."""
-    captures = LOCAL.scope.captures
-    while captures is not None:
-        if captures.writing(variable):
-            return captures is LOCAL.scope.captures
-        captures = captures.outer
-    return False
+def allowing_captures() -> within:
+    """While a function of the tape runs inside a raw JAX function: Variables are looked at as usual."""
+    trace = LOCAL.scope.trace
+    return within(trace=trace if trace.capturing else NOBODY)
 
 
-def reading_grad(variable: Handle) -> None:
-    """Tell the running traces that a Variable's ``.grad`` is looked at, be it None or not."""
-    captures = LOCAL.scope.captures
-    while captures is not None:
-        captures.reading_grad(variable)
-        captures = captures.outer
+class Caller(Watcher):
+    """Whose Python runs: what it brings as an array may depend, unrecorded, on the values that it looked at.
+
+    Attributes:
+        looked: whether it has looked at one through which a gradient flows.
+        reason: why an array that it brings then has no derivative.
+
+    """
+
+    __slots__ = ("looked",)
+
+    def __init__(self) -> None:
+        self.looked = False
+
+    @property
+    def reason(self) -> str:  # noqa: D102 - see the class
+        raise NotImplementedError
+
+    def take(self, variable: Handle) -> None:
+        """Note that a Variable's value leaves the tape as an array."""
+        if variable._place.kind.requires_grad or variable._place.kind.unrecorded:
+            self.looked = True
+
+    def bring(self, value: Any) -> bool | str:
+        """Return why an array that is brought onto the tape has no derivative there; False where it is a constant."""
+        if not self.looked or not differentiable(value):
+            return False
+        return self.reason if LOCAL.scope.mode == RECORD else True  # otherwise nothing around it is recorded either
 
 
 def made(leaf: Handle) -> None:
     """Tell the forward of a ``tape.Function`` that is running, and the callable that is being traced, of a leaf that is made in it."""
-    if LOCAL.scope.forward is not None:
-        LOCAL.scope.forward.leaf(leaf._cell)
-    if LOCAL.scope.captures is not None and isinstance(leaf._cell[0], jaxapi.Tracer):
-        LOCAL.scope.captures.adopt(leaf._cell)
-
-
-def taking(variable: Handle) -> None:
-    """Note that a Variable's value leaves the tape as an array.
-
-    While the Python of a ``tape.Function`` runs, what it brings back as an array may depend on that value, without being recorded.
-    """
-    glance = LOCAL.scope.glance
-    if glance is not None and (variable._place.kind.requires_grad or variable._place.kind.unrecorded):
-        glance._looked = True
-
-
-def brought(value: Any) -> bool | str:
-    """Return why an array that is brought onto the tape has no derivative there; False where it is a constant."""
-    glance = LOCAL.scope.glance
-    if glance is None or not glance._looked or not differentiable(value):
-        return False
-    return glance._reason if LOCAL.scope.mode == RECORD else True  # otherwise nothing around it is recorded either
+    scope = LOCAL.scope
+    scope.forward.make(leaf._cell)
+    if scope.trace is not NOBODY and isinstance(leaf._cell[0], jaxapi.Tracer):
+        scope.trace.adopt(leaf._cell)
 
 
 _GONE: dict[int, tuple[Any, str]] = {}  # by id of the cell: the cell (so that its id stays its own), and what to say
@@ -175,7 +178,7 @@ def is_traced(variable: Handle) -> bool:
 
 def check_no_leak(function: str, variable: Handle, value: Any) -> None:
     """Refuse to store a tracer (or what will be one) in a Variable from outside the running JAX transformation."""
-    if LOCAL.scope.captures is not None and writing(variable):
+    if LOCAL.scope.trace.write(variable):
         return
     found = is_traced(value) if isinstance(value, Handle) else isinstance(value, jaxapi.Tracer)
     if not found or is_traced(variable):

@@ -60,7 +60,7 @@ def constant(value: Any) -> Any:
                     value = jax.numpy.asarray(value)
         except (TypeError, ValueError) as e:
             raise errors.TapeTypeError(no_array(value, e)) from e
-    return leaf(value) if LOCAL.scope.glance is None else leaf(value, unrecorded=boundary.brought(value))
+    return leaf(value, unrecorded=LOCAL.scope.caller.bring(value))
 
 
 def no_array(value: Any, error: Exception) -> str:

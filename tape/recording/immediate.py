@@ -8,7 +8,6 @@ import jax
 
 from tape import jaxapi
 from tape.ops.kinds import MadePlace
-from tape.recording import boundary
 from tape.recording.failures import failed_entry
 from tape.recording.record import first_meeting, handle, place_in
 from tape.recording.scope import LOCAL
@@ -23,15 +22,13 @@ __all__ = ["record_at_once"]
 
 def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     """Record one entry as a segment of its own and run it now: eager mode, and inputs that are JAX tracers."""
-    segment = Segment(LOCAL.scope.mode)
+    scope = LOCAL.scope
+    segment = Segment(scope.mode)
     slots = []
-    captures = LOCAL.scope.captures
     for v in inputs:
-        if LOCAL.scope.lifting is not None:
-            boundary.captured(v)
-        inner = v if captures is None else captures.inside(v)
-        if inner is not v and LOCAL.scope.forward is not None:
-            LOCAL.scope.forward.stands(v._cell, inner._cell)
+        inner = scope.trace.read(v)
+        if inner is not v:
+            scope.forward.stand(v._cell, inner._cell)
         slots.append(place_in(segment, inner))
     key = (op, *slots)
     child = segment.state.next.get(key)
@@ -42,9 +39,9 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     operands = [values[s] for s in slots]
     kernel = child.kernel
     assert kernel is not None
-    if captures is not None or any(isinstance(x, jaxapi.Tracer) for x in operands):
+    if scope.trace.capturing or any(isinstance(x, jaxapi.Tracer) for x in operands):
         results = kernel.inline(*operands)
-        if LOCAL.scope.mode == CONSTANT:  # no_grad: nor may the JAX transformation that traces us differentiate it
+        if scope.mode == CONSTANT:  # no_grad: nor may the JAX transformation that traces us differentiate it
             results = [jax.lax.stop_gradient(r) for r in results]
     else:
         with jaxapi.ensure_compile_time_eval():
@@ -56,10 +53,8 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     differentiable = any(p.kind.requires_grad for p in child.places)
     for place, value in zip(child.places, results, strict=True):
         cell = [value]
-        if captures is not None:
-            captures.adopt(cell)
-        if LOCAL.scope.forward is not None:
-            LOCAL.scope.forward.result(cell, segment, place.slot)
+        scope.trace.adopt(cell)
+        scope.forward.compute(cell, segment, place.slot)
         if differentiable:
             segment.saved[place.slot] = cell
         elif place.kind.unrecorded:  # so short a structure is met everywhere, and the segment is not held

@@ -142,8 +142,8 @@ def _enter(segment: Segment, variable: Handle) -> int:
     if child is None:
         child = state.leaf(kind)
     slot: int = child.slots[0]
-    if (kind.requires_grad or kind.unrecorded) and LOCAL.scope.forward is not None:
-        LOCAL.scope.forward.enters(segment, slot, cell, origin, place.slot)
+    if kind.requires_grad or kind.unrecorded:
+        LOCAL.scope.forward.enter(segment, slot, cell, origin, place.slot)
     if kind.requires_grad:
         if origin is not None:
             end = end_of(origin, place.slot)

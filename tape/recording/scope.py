@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.recording.trie import RECORD
+from tape.recording.watcher import NOBODY, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,25 +25,35 @@ class Scope(NamedTuple):
 
     mode: int
     unseen: bool  # what is recorded now, op hooks do not see: a sweep is being written, or one of them runs
+    caller: Watcher  # whose Python runs (boundary)
+    forward: Watcher  # the forward of a tape.Function that runs (tape.functions.reads)
     staged: list[Callable[[], Segment | None]]  # pending segments of the JAX transformations that are running
     eager: bool = False  # no segment is pending then
     writing: bool = False  # a sweep is being written
     linear: bool = False  # the sweep that is being written is differentiated by its seeds only
-    captures: Any = None  # the callable of the tape that is being traced
-    lifting: str | None = None  # the raw JAX function that is being traced
-    reads: list[tuple[Any, list[Any]]] | None = None  # the constant Variables that it read so far, with their cells
-    forward: Any = None  # what the forward of a tape.Function that is running reads and makes (tape.functions.reads)
-    glance: Any = None  # whose Python is running: whether it looked at values (tape.recording.boundary)
+    trace: Watcher = NOBODY  # who traces the callable of the tape (tape.callables.captures) or raw JAX function (boundary) that is running
     packing: Any = None  # the hooks for saved values (tape.programs.packing)
     observer: Any = None  # the op hooks that are active (tape.sweeps.observing)
     gathered: dict[Any, Any] | None = None  # what the running sweep has for hooks over several Variables (tape.sweeps.gathering)
 
+    def but(self, **changes: Any) -> Scope:
+        """Return the same scope with some fields changed: ``_replace``, in half the time."""
+        fields = list(self)
+        for name, value in changes.items():
+            fields[_POSITIONS[name]] = value
+        return _new(Scope, fields)
+
     def switched(self, mode: int, *, unseen: bool | None = None) -> Scope:
-        """Return the same scope in a grad mode, in a third of the time that ``_replace`` takes."""
+        """Return the same scope in a grad mode, which every sweep and ``no_grad`` does: in a third of that time."""
         return _new(Scope, (mode, self.unseen if unseen is None else unseen, *self[2:]))
+
+    def calling(self, mode: int, caller: Watcher, forward: Watcher) -> Scope:
+        """Return the same scope for the Python of a ``tape.Function``, as quickly."""
+        return _new(Scope, (mode, self.unseen, caller, forward, *self[4:]))
 
 
 _new = tuple.__new__
+_POSITIONS = {name: i for i, name in enumerate(Scope._fields)}
 
 
 def no_segment() -> None:
@@ -56,7 +67,7 @@ class _Local(threading.local):
 
     def __init__(self) -> None:
         self.segment = no_segment
-        self.scope = Scope(RECORD, unseen=False, staged=[])
+        self.scope = Scope(RECORD, unseen=False, caller=NOBODY, forward=NOBODY, staged=[])
 
 
 LOCAL = _Local()
@@ -90,7 +101,7 @@ class within:  # noqa: N801 - a context manager
 
     def __enter__(self) -> None:
         self.before = LOCAL.scope
-        set_scope(self.before._replace(**self._changes))
+        set_scope(self.before.but(**self._changes))
 
     def __exit__(self, *_: object) -> None:
         set_scope(self.before)

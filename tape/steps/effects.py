@@ -7,11 +7,9 @@ works as it always does.  When the trace ends, what was written is noted as a re
 from __future__ import annotations
 
 import gc
-import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tape.callables import captures
-from tape.callables.captures import Captures
+from tape.callables.captures import Captures, held, placeholder
 from tape.errors import TapeRuntimeError
 from tape.jaxapi import Tracer
 from tape.recording import boundary, record
@@ -88,13 +86,13 @@ class Effects(Captures):
         self._hooked: dict[int, tuple[Any, dict[int, Any], set[int]]] = {}  # by id of the hooks of a Variable: both, and which there were
         self._reached: set[int] = set()
         self._where: dict[int, tuple[str, int] | None] = {}
-        self.read: list[bool] = []  # for each known Variable, whether its value was read; known when the trace has ended
+        self.was_read: list[bool] = []  # for each known Variable, whether its value was read; known when the trace has ended
         self.looked_at: set[int] = set()
         self.waiting: set[int] = set()  # ids of unknown ones that are pending outside: a trace cannot do without their values
 
     # -- what the trace meets ---------------------------------------------------------------------------------------
 
-    def inside(self, variable: Any) -> Any:
+    def read(self, variable: Any, *, flows: bool = True) -> Any:  # noqa: ARG002
         """Return the Variable as this trace knows it: one of its own as it is, for another one its stand-in, a leaf."""
         variable = itself(variable)
         cell = variable._cell
@@ -114,7 +112,7 @@ class Effects(Captures):
                 if value is not None:
                     return variable
                 boundary.awaited(cell, variable._segment, variable._place)
-                traced = captures.placeholder(variable._place.kind.aval)
+                traced = placeholder(variable._place.kind.aval)
             stand_in = self._stand_ins[key] = [traced]
         made = handle(None, outside(variable._place, variable._segment), stand_in)
         if variable._place.kind.requires_grad:
@@ -184,10 +182,10 @@ class Effects(Captures):
 
     def watched(self, variable: Any, hooks: dict[int, Any], hook: Any) -> Any:
         """Return a hook as it is: sweeps inside call it, and so does the one of what the step returns."""
-        self.registering(variable, hooks)
+        self.register(variable, hooks)
         return hook
 
-    def registering(self, variable: Any, hooks: dict[int, Any]) -> None:
+    def register(self, variable: Any, hooks: dict[int, Any]) -> None:
         """Note that a hook is about to be registered, and on what."""
         if id(variable) in self._ours or not (id(variable._cell) in self._own or isinstance(variable._cell[0], Tracer)):
             self._hooked.setdefault(id(hooks), (variable, hooks, set(hooks)))
@@ -202,7 +200,7 @@ class Effects(Captures):
         self._hooked.clear()
         return found
 
-    def receiving(self, variable: Any) -> None:
+    def receive(self, variable: Any) -> None:
         """Refuse a leaf that a sweep is about to give a gradient to, should it only stand for what was computed outside."""
         found = self._hosts.get(id(variable))
         if found is not None:
@@ -213,9 +211,9 @@ class Effects(Captures):
             )
             raise TapeRuntimeError(msg)
 
-    def writing(self, variable: Any) -> bool:
+    def write(self, variable: Any) -> bool:
         """Note what a Variable was before it changes."""
-        self.receiving(variable)
+        self.receive(variable)
         if id(variable) not in self.touched:
             self.touched[id(variable)] = _before(variable)
             if not isinstance(variable._cell[0], Tracer):
@@ -223,8 +221,9 @@ class Effects(Captures):
         self.looked.setdefault(id(variable), variable)
         return True
 
-    def reading_grad(self, variable: Any) -> None:
+    def read_grad(self, variable: Any) -> None:
         """Note that a Variable's ``.grad`` is looked at."""
+        super().read_grad(variable)
         self.looked.setdefault(id(variable), variable)
         if not isinstance(variable._cell[0], Tracer):
             self._unexpected(variable)
@@ -233,18 +232,15 @@ class Effects(Captures):
 
     def __enter__(self) -> None:
         self._cells = [v._cell for v in self.known]
-        self._around = parked(captures=self, eager=True, lifting=None)
-        self._around.__enter__()
+        self._open(parked(trace=self, eager=True))
 
     def __exit__(self, kind: object, *_: object) -> None:
-        around, self._around = self._around, None
-        assert around is not None
-        around.__exit__()
+        self._close()
         for before in self.touched.values():
             before.restore()
         for holder in self._holders:
             holder.fill(holder.before)
-        self.read = [self.reads(i) or i in self._reached for i in range(len(self.known))]
+        self.was_read = [self.reads(i) or i in self._reached for i in range(len(self.known))]
         self.looked_at = set(self.looked)
         self._emptied = [*self._own.values(), *self._stand_ins.values()]
         for cell in self._emptied:  # traced values end with the trace
@@ -268,18 +264,15 @@ class Effects(Captures):
     def escaped(self) -> None:
         """Have Variables of this trace that somebody still holds say what they were, should they be used."""
         cells, self._emptied = self._emptied, []
-        counts = [sys.getrefcount(c) for c in cells]
-        for cell, n in zip(cells, counts, strict=True):
-            if n > _HELD:
+        for cell, flag in zip(cells, held(cells), strict=True):
+            if flag:
                 boundary.gone(cell, _told(cell, self._where.get(id(cell))))
         self._where.clear()
 
     def missed(self) -> list[Any]:
         """Variables from outside that were met unexpectedly: they are held by somebody, or pending."""
-        found = list(self.unknown.values())
-        self.unknown = {}
-        counts = [sys.getrefcount(v) for v in found]
-        return [v for v, n in zip(found, counts, strict=True) if n > _HELD or id(v) in self.waiting]
+        unknown, self.unknown = list(self.unknown.values()), {}
+        return [v for v, flag in zip(unknown, held(unknown), strict=True) if flag or id(v) in self.waiting]
 
 
 def _told(cell: Cell, where: tuple[str, int] | None) -> str:
@@ -296,12 +289,3 @@ def _told(cell: Cell, where: tuple[str, int] | None) -> str:
         f"{what} existed only while a function compiled by tape.jit was traced, and has no value outside of it; return it from the function, or "
         "assign its value to a Variable made outside"
     )
-
-
-def _held() -> int:
-    """References to an object that only such a list holds, as :meth:`Effects.missed` sees them."""
-    found = [object() for _ in range(2)]
-    return next(iter([sys.getrefcount(v) for v in found]))
-
-
-_HELD = _held()

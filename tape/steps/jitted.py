@@ -18,6 +18,7 @@ from tape.errors import TapeTypeError, check_flag
 from tape.recording import record
 from tape.recording.scope import LOCAL
 from tape.recording.segment import Handle
+from tape.recording.watcher import NOBODY
 from tape.rules import registry
 from tape.statistics import STATS
 from tape.steps.arguments import Call, Parameters, aval_of, signature
@@ -75,11 +76,12 @@ class Jitted:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         quick = self._quick
+        scope = LOCAL.scope
         if (
             quick is None
-            or LOCAL.scope.captures is not None
-            or LOCAL.scope.observer is not None
-            or LOCAL.scope.mode != quick.mode
+            or scope.trace is not NOBODY
+            or scope.observer is not None
+            or scope.mode != quick.mode
             or configuration() is not quick.configuration
             or registry.revision() != quick.revision
         ):
@@ -106,7 +108,7 @@ class Jitted:
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function with arguments of any kind, tracing it if it must be."""
-        if LOCAL.scope.captures is not None or LOCAL.scope.lifting is not None or jaxapi.in_trace() or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        if LOCAL.scope.trace is not NOBODY or jaxapi.in_trace() or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return self._inline(args, kwargs)
         if LOCAL.scope.observer is not None and not LOCAL.scope.observer.traceable:  # op hooks that are to see values
             return self._inline(args, kwargs)
@@ -273,8 +275,8 @@ def _quick(binding: Binding, call: Call, args: tuple[Any, ...], kwargs: dict[str
 
 def _argument(x: Any) -> Any:
     made = record.constant(np.asarray(x) if isinstance(x, np.generic) else x)
-    if LOCAL.scope.captures is not None and isinstance(made._cell[0], jax.Array):
-        LOCAL.scope.captures.adopt(made._cell)
+    if isinstance(made._cell[0], jax.Array):
+        LOCAL.scope.trace.adopt(made._cell)
     return made
 
 

@@ -136,7 +136,7 @@ class Outcome:
             return known[0]
         extra = v._extra
         grad = -1 if extra is None or extra.grad is None else self._make(extra.grad)
-        traced = self._effects.inside(v)
+        traced = self._effects.read(v)
         segment, place, live = self._fate(v)
         number = len(self.made)
         self._handles[id(v)] = (number, v)

@@ -119,9 +119,9 @@ class Step:
         self.kernel: StepKernel | None = None
         self.sources = effects.sources
         count = len(self.sources)
-        self.values = [i for i in range(count) if effects.read[i]]
+        self.values = [i for i in range(count) if effects.was_read[i]]
         holders = [i for i, g in enumerate(effects.grads) if g is not None]
-        self.grads = [i for n, i in enumerate(holders) if effects.read[count + n]]
+        self.grads = [i for n, i in enumerate(holders) if effects.was_read[count + n]]
         self.looked = sorted({*self.grads, *[i for i, v in enumerate(self.sources) if id(v) in effects.looked_at]})
         referred = {n for kind, n in _leaves(outcome) if kind in (SAME, GRADIENT)}
         self.relevant = sorted({*self.values, *self.looked, *referred, *[c.source for c in outcome.changes]})
@@ -258,7 +258,7 @@ def _sweep(effects: Effects, outcome: Outcome) -> tuple[ClosedJaxpr, list[int], 
 def _finished(name: str, jaxpr: ClosedJaxpr, effects: Effects, known: list[Any], n_arrays: int) -> Step:
     """Keep the inputs that are read, and make the op where gradients flow."""
     outcome, pull, targets, sources, hooked = known
-    positions = [i for i, read in enumerate(effects.read) if read]
+    positions = [i for i, read in enumerate(effects.was_read) if read]
     inputs = [*range(n_arrays), *[n_arrays + i for i in positions]]
     step = Step(name, jaxapi.restrict(jaxpr, inputs), effects, outcome)
     if pull is not None:

@@ -366,7 +366,7 @@ def run_hooks(hooks: dict[int, Callable[..., Any]], gradient: Any) -> Any:
         if hook is None:
             continue
         who = f"hook {getattr(hook, '__name__', hook)!r}"
-        with within(glance=Called(who)):
+        with within(caller=Called(who)):
             given = hook(gradient)
             if given is not None:
                 gradient = replacement(who, gradient, given)

@@ -172,7 +172,7 @@ class hooks(Mode):  # noqa: N801 - a context manager, named as the other modes
         self._leave(Observer((*outer, *self._pairs)))
 
     def _leave(self, old: Any) -> None:
-        set_scope(LOCAL.scope._replace(observer=old))
+        set_scope(LOCAL.scope.but(observer=old))
 
 
 def _names(ops: Any) -> frozenset[str]:
@@ -291,7 +291,7 @@ class Observer:
         present = tuple(gradients)
         for hook in self.of(op.name):
             who = f"{type(hook).__name__}.{method}"
-            with _running(hook, method, op), within(glance=Called(who)):
+            with _running(hook, method, op), within(caller=Called(who)):
                 given = getattr(hook, method)(op, present)
                 if given is not None:
                     present = replacements(who, present, given)

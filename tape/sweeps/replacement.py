@@ -6,12 +6,13 @@ from typing import Any
 
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError
 from tape.recording import record
+from tape.recording.boundary import Caller
 from tape.recording.segment import Handle
 
 __all__ = ["Called", "replacement", "replacements"]
 
 
-class Called:
+class Called(Caller):
     """A hook that runs, or whose result is taken: an array that it made of a value which it looked at has no derivative on the tape.
 
     Args:
@@ -19,16 +20,14 @@ class Called:
 
     """
 
-    __slots__ = ("_looked", "who")
-
-    _rebinds_names = False
+    __slots__ = ("who",)
 
     def __init__(self, who: str) -> None:
+        super().__init__()
         self.who = who
-        self._looked = False
 
     @property
-    def _reason(self) -> str:
+    def reason(self) -> str:
         """Why the array has no derivative."""
         return (
             f"{self.who} returned an array that it computed outside the tape (by .value, raw jax.numpy or NumPy), so a second derivative through it "

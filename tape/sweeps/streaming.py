@@ -115,8 +115,7 @@ class _Stream:
         variable = target.ref()
         if variable is None:
             return []
-        if LOCAL.scope.captures is not None:
-            LOCAL.scope.captures.receiving(variable)
+        LOCAL.scope.trace.receive(variable)
         return [variable]
 
     def _steps(self) -> Iterator[list[tuple[Target, Any]]]:

@@ -41,8 +41,9 @@ Target = Any  # a LeafNode, or (segment, slot)
 
 def target_of(variable: Any) -> Target:
     """Return what identifies a Variable in the graph: its node for a leaf, its segment and slot otherwise."""
-    if LOCAL.scope.captures is not None and LOCAL.scope.captures.releases:
-        variable = LOCAL.scope.captures.inside(variable)  # what is computed outside is a leaf there
+    trace = LOCAL.scope.trace
+    if trace.capturing and trace.releases:
+        variable = trace.read(variable)  # what is computed outside is a leaf there
     if variable._segment is None:
         return record.node_of(variable)
     return resolved((variable._segment, variable._place.slot))
@@ -214,7 +215,7 @@ class Sweep:
     @contextlib.contextmanager
     def releasing(self) -> Iterator[None]:
         """Mark what was swept as released, and free what was kept for it, unless the body (running what is pending) fails."""
-        if LOCAL.scope.captures is not None and not LOCAL.scope.captures.releases:
+        if not LOCAL.scope.trace.releases:
             yield
             return
         before = [(segment, segment.released) for segment, _ in self._swept]

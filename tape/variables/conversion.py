@@ -18,6 +18,7 @@ from tape.errors import ConcretizationError, LostGradientError, TapeError, TapeR
 from tape.mirrored import absent
 from tape.programs.program import look
 from tape.recording import boundary
+from tape.recording.scope import LOCAL
 from tape.sweeps.seeds import describe
 from tape.variables import methods
 
@@ -78,7 +79,7 @@ class Convertible(methods.ArrayMethods):
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return a NumPy array of its own with the value; a gradient does not follow."""
-        boundary.taking(self)
+        LOCAL.scope.caller.take(self)
         return _said("numpy", self, np.array, concrete(self, "numpy"))  # type: ignore[no-any-return]
 
     def tolist(self) -> Any:
@@ -156,7 +157,7 @@ class Convertible(methods.ArrayMethods):
                 ".detach() for a constant, or tape.numpy functions to stay on the tape"
             )
             raise LostGradientError(msg)
-        boundary.taking(self)
+        LOCAL.scope.caller.take(self)
         made = np.asarray if copy is False else np.array
         return _said("np.asarray", self, functools.partial(made, dtype=dtype), concrete(self, "asarray"))  # type: ignore[no-any-return]
 
@@ -182,7 +183,7 @@ class Convertible(methods.ArrayMethods):
         lost = self._raw_jax()
         if lost is not None:
             raise LostGradientError(lost)
-        boundary.taking(self)
+        LOCAL.scope.caller.take(self)
         return as_array(look(self))
 
     def _raw_jax(self) -> str | None:

@@ -33,7 +33,7 @@ def unchain(variable: Any) -> None:
     """Make a leaf of ``variable``: sweeps that come to it, by whatever was computed from it, end there."""
     if not variable._place.kind.requires_grad:
         if variable._place.kind.unrecorded:  # that it has no past is what the user says here
-            boundary.writing(variable)
+            LOCAL.scope.trace.write(variable)
             cut = detach(variable)
             variable._segment, variable._cell, variable._place = cut._segment, cut._cell, cut._place
         return
@@ -41,7 +41,7 @@ def unchain(variable: Any) -> None:
         return
     _refuse_captured("unchain", variable)
     _settle(variable._segment)
-    boundary.writing(variable)
+    LOCAL.scope.trace.write(variable)
     _make_leaf(variable)
 
 
@@ -52,7 +52,7 @@ def unchain_backward(variable: Any) -> None:
         return
     _refuse_captured("unchain_backward", variable)
     _settle(variable._segment)
-    boundary.writing(variable)
+    LOCAL.scope.trace.write(variable)
     origin, slot = variable._segment, variable._place.slot
     before = _past(origin, slot)
     for segment, cut in before[::-1]:
@@ -168,7 +168,7 @@ def _release(segment: Segment) -> None:
 
 def _refuse_captured(function: str, variable: Handle) -> None:
     """Refuse to cut, while a function is traced, what was computed outside of it: the calls that follow would not do so."""
-    if LOCAL.scope.captures is not None and not LOCAL.scope.captures.owns(variable):
+    if not LOCAL.scope.trace.owns(variable):
         aval = variable._place.kind.aval
         msg = (
             f"{function}: a Variable that was computed outside of the function that is traced (shape {aval.shape}, dtype {aval.dtype}) cannot "

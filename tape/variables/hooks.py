@@ -27,9 +27,7 @@ def register_hook(variable: Any, hook: Callable[[Any], Any]) -> RemovableHandle:
         raise TapeValueError(msg)
     end = record.node_of(variable) if variable._segment is None else end_of(variable._segment, variable._place.slot)
     hooks = variable._segment.hooks.setdefault(variable._place.slot, {}) if end is None else end.hooks
-    if LOCAL.scope.captures is not None:
-        hook = LOCAL.scope.captures.watched(variable, hooks, hook)
-    return RemovableHandle(hooks, hook)
+    return RemovableHandle(hooks, LOCAL.scope.trace.watched(variable, hooks, hook))
 
 
 def register_post_hook(variable: Any, hook: Callable[[Any], Any]) -> RemovableHandle:
@@ -41,6 +39,5 @@ def register_post_hook(variable: Any, hook: Callable[[Any], Any]) -> RemovableHa
         msg = f"register_post_accumulate_grad_hook: only a leaf that requires grad gathers .grad ({describe(variable)})"
         raise TapeValueError(msg)
     hooks = extra_of(variable).post_hooks
-    if LOCAL.scope.captures is not None:
-        LOCAL.scope.captures.registering(variable, hooks)
+    LOCAL.scope.trace.register(variable, hooks)
     return RemovableHandle(hooks, hook)

@@ -63,7 +63,7 @@ def _flatten(variable: Any) -> tuple[tuple[Any, ...], Any]:
     if (flows or cut) and caller is not None and jaxapi.takes_jacobians(caller.f_code):
         raise LostGradientError(_JACOBIANS.format(describe(variable)))
     if not _is_users(caller):
-        boundary.taking(variable)
+        LOCAL.scope.caller.take(variable)
         # JAX keeps what it traced: a result that was computed without recording would stay a constant.
         return (look(variable),), (flows, flows and LOCAL.scope.mode == RECORD, variable.name)
     told = _Told(cut=cut, name=variable.name)
@@ -71,7 +71,7 @@ def _flatten(variable: Any) -> tuple[tuple[Any, ...], Any]:
         raise LostGradientError(_RAVELLED.format(describe(variable)))
     if LOCAL.scope.mode == RECORD and flows:  # what is computed of an array would have no derivative
         return (handed.hand_out(_classes["handed"], variable),), told
-    boundary.taking(variable)
+    LOCAL.scope.caller.take(variable)
     return (look(variable),), told
 
 
@@ -118,7 +118,7 @@ def _unflatten(static: Any, children: Any) -> Any:
             value = jnp.asarray(value)
         if not isinstance(value, jax.Array):
             return value
-        made = record.leaf(value, unrecorded=boundary.CUT if static.cut and differentiable(value) else boundary.brought(value))
+        made = record.leaf(value, unrecorded=boundary.CUT if static.cut and differentiable(value) else LOCAL.scope.caller.bring(value))
         name = static.name
     else:
         flows, _, name = static
@@ -141,7 +141,7 @@ def _passed(value: Any, *, flows: bool) -> Any:
     aval = jax.typeof(value) if isinstance(value, jax.Array) else jax.core.ShapedArray(value.shape, value.dtype)
     flows = flows and differentiable(aval)
     keeps = flows and _entering()
-    cut = boundary.CUT if flows and LOCAL.scope.mode == RECORD else boundary.brought(aval)
+    cut = boundary.CUT if flows and LOCAL.scope.mode == RECORD else LOCAL.scope.caller.bring(aval)
     place = GivenPlace if keeps else Place
     return handle(None, place(-1, kind_of(aval, requires_grad=keeps, unrecorded=not keeps and cut)), [value])
 

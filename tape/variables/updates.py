@@ -62,7 +62,7 @@ def augmented(symbol: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any
         if LOCAL.scope.mode != CONSTANT or result is NotImplemented:
             return result
         result = _fitting(x, write, result)
-        if not x._place.kind.requires_grad and boundary.is_traced(result) and not (boundary.is_traced(x) or boundary.writing(x)):
+        if not x._place.kind.requires_grad and boundary.is_traced(result) and not (boundary.is_traced(x) or LOCAL.scope.trace.write(x)):
             return result  # a constant from outside of a JAX transformation is none of its results
         store(write, x, result)
         return x
@@ -80,7 +80,7 @@ def _stays_as_it_is(x: Any) -> bool:
 
 def _in_function() -> bool:
     """Tell whether the Python of a ``tape.Function`` runs, whose arguments are the Variables of whoever calls it."""
-    return LOCAL.scope.glance is not None and LOCAL.scope.glance._rebinds_names
+    return LOCAL.scope.caller.rebinds_names
 
 
 def check_writable(x: Any, what: str, write: str, make: str, further: str = "") -> None:
@@ -220,7 +220,7 @@ def _write(spec: tuple[Any, ...], x: Any, y: Any, *starts: Any) -> Any:
 
 def _rebind(v: Any, result: Any) -> None:
     """Make ``v`` the Variable that ``result`` is; gradient and hooks of the old one stay behind."""
-    boundary.writing(v)
+    LOCAL.scope.trace.write(v)
     if v._segment is not None:
         retained = v._segment.retained.get(v._place.slot)
         if retained:

@@ -35,6 +35,7 @@ from tape.recording.record import handle, leaf
 from tape.recording.scalars import WIDER
 from tape.recording.scope import LOCAL
 from tape.recording.segment import Extra, Handle, extra_of
+from tape.recording.watcher import NOBODY
 from tape.sweeps import differentiation, emission
 from tape.sweeps.handles import RemovableHandle
 from tape.sweeps.replay import is_plain, replayed
@@ -153,8 +154,8 @@ class Variable(Convertible):
 
         Assigning replaces the value of a leaf by one of the same shape and dtype; entries recorded before keep the old one.
         """
-        if LOCAL.scope.glance is not None:
-            boundary.taking(self)
+        if LOCAL.scope.caller is not NOBODY:
+            LOCAL.scope.caller.take(self)
         return as_array(look(self))
 
     @value.setter
@@ -184,8 +185,7 @@ class Variable(Convertible):
 
         Assigning None clears it; an array or Variable of the same shape and dtype replaces it, and is the seed of a non-leaf root.
         """
-        if LOCAL.scope.captures is not None:
-            boundary.reading_grad(self)
+        LOCAL.scope.trace.read_grad(self)
         found = None if self._extra is None else self._extra.grad
         if found is None and self._segment is not None:
             cuts.hint_at_retaining(self)
@@ -214,7 +214,7 @@ class Variable(Convertible):
         """Forget the gathered gradient (set it to None); takes no options (PyTorch's ``set_to_none`` is refused by name)."""
         if options:
             raise unknown_keyword("zero_grad", *options)
-        boundary.writing(self)
+        LOCAL.scope.trace.write(self)
         if self._extra is not None:
             self._extra.grad, self._extra.assigned = None, False
 
@@ -258,7 +258,7 @@ class Variable(Convertible):
         if not self.is_leaf:
             msg = f"requires_grad_(False): only a leaf's flag can be cleared ({describe(self)} was produced by an op); use detach()"
             raise TapeValueError(msg)
-        boundary.writing(self)
+        LOCAL.scope.trace.write(self)
         if not (requires_grad and made_leaf(self)):
             self._cell, self._segment = [look(self)], None
             self._place = Place(-1, kind_of(self._place.kind.aval, requires_grad=requires_grad))

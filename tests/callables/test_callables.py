@@ -14,6 +14,7 @@ import tape.numpy as tnp
 from tape.callables import captures
 from tape.ops import interning
 from tape.recording.scope import LOCAL
+from tape.recording.watcher import NOBODY
 from tests.agreement import same
 
 X = jnp.array([0.3, 0.7, 1.2])
@@ -462,7 +463,7 @@ def test_errors(name):
     with pytest.raises(error, match=text):
         call(w)
     close(pending * 2, W * 4)  # the recorder is as it was
-    assert LOCAL.scope.captures is None
+    assert LOCAL.scope.trace is NOBODY
     assert not LOCAL.scope.eager
 
 
@@ -476,11 +477,10 @@ def test_functions_of_jax_receive_arrays_and_mirrors_are_taken_for_them():
 
 def test_the_count_of_references_is_calibrated():
     found = captures.Captures(())
-    captures._calibrate()
     with found:
         kept = tape.Variable(W)
-        found.inside(kept)
-        found.inside(tape.Variable(X))
+        found.read(kept)
+        found.read(tape.Variable(X))
     assert [v is kept for v in found.missed()] == [True]
 
 

@@ -33,6 +33,7 @@ from tape.callables import snapshot, traces
 from tape.ops import interning
 from tape.recording import record
 from tape.recording.scope import LOCAL
+from tape.recording.watcher import NOBODY
 
 X = jnp.array([0.3, 0.7, 1.2])
 W = jnp.array([0.5, 1.5, -0.4])
@@ -480,7 +481,7 @@ def entry(run):
     plain = record.record
 
     def stop(op, inputs):
-        if LOCAL.scope.captures is None:
+        if LOCAL.scope.trace is NOBODY:
             raise RecordedError(op, inputs)
         return plain(op, inputs)
 

@@ -181,6 +181,16 @@ def test_a_captured_constant_is_read_again_when_it_is_rebound():
         assert float(tape.gradients(lifted(x), x)) == 5.0
 
 
+def test_a_constant_that_was_captured_before_another_lifted_function_ran_inside_is_read_again():
+    c = tape.constant(2.0)
+    inner = interop.lift(lambda x: x + 1)
+    outer = interop.lift(lambda x: inner(x * c.value))
+    x = tape.Variable(1.0)
+    assert float(outer(x)) == 3.0
+    c.value = 5.0
+    assert float(outer(x)) == 6.0
+
+
 def test_a_function_lifted_anew_at_every_step_is_compiled_once():
     x = tape.Variable(np.array([1.0, -2.0, 0.5], np.float32))
 

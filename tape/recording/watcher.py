@@ -1,0 +1,88 @@
+"""Watchers: what is told of whatever Python does with Variables.
+
+A scope has one of each kind, and NOBODY where there is none: who traces the callable or the raw JAX function that is running (it may know a
+Variable by another one), whose Python calls it (it may see values), and the forward of a ``tape.Function`` (it refuses what it is not given).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tape.recording.segment import Cell, Segment
+
+__all__ = ["NOBODY", "Watcher"]
+
+
+class Watcher:
+    """What it is told; each kind overrides what concerns it, and the rest does nothing."""
+
+    __slots__ = ()
+
+    # -- who traces -------------------------------------------------------------------------------------------------
+
+    capturing: ClassVar[bool] = False  # ops on Variables are evaluated in the trace of a callable
+    releases: ClassVar[bool] = True  # a sweep may release what it swept
+
+    def read(self, variable: Any, *, flows: bool = True) -> Any:  # noqa: ARG002
+        """Return the Variable as it is known here, now that its value is about to be read; ``flows``: a gradient could flow to it."""
+        return variable
+
+    def adopt(self, cell: Cell) -> None:
+        """Note a cell that is made now, and belongs to the trace."""
+
+    def owns(self, variable: Any) -> bool:  # noqa: ARG002
+        """Tell whether a Variable was made here."""
+        return True
+
+    def part(self) -> contextlib.AbstractContextManager[None]:
+        """While JAX traces one callable: the cells made in it are forgotten with it."""
+        return contextlib.nullcontext()
+
+    def write(self, variable: Any) -> bool:  # noqa: ARG002
+        """Note that a Variable is about to change; tell whether that is a result of the trace."""
+        return False
+
+    def read_grad(self, variable: Any) -> None:
+        """Note that a Variable's ``.grad`` is looked at, be it None or not."""
+
+    def receive(self, variable: Any) -> None:
+        """Note that a sweep is about to give a gradient to a leaf."""
+
+    def register(self, variable: Any, hooks: dict[int, Any]) -> None:
+        """Note that a hook is about to be registered, and on what."""
+
+    def watched(self, variable: Any, hooks: dict[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
+        """Return the hook to register on ``variable`` in the place of this one."""
+        return hook
+
+    # -- whose Python runs ------------------------------------------------------------------------------------------
+
+    rebinds_names: ClassVar[bool] = False  # ``x += y`` makes a new Variable of an argument, as in any function
+
+    def take(self, variable: Any) -> None:
+        """Note that a Variable's value leaves the tape as an array."""
+
+    def bring(self, value: Any) -> bool | str:  # noqa: ARG002
+        """Return why an array that is brought onto the tape has no derivative there; False where it is a constant."""
+        return False
+
+    # -- the forward of a tape.Function -----------------------------------------------------------------------------
+
+    def make(self, cell: Cell) -> None:
+        """Note a leaf that is made now."""
+
+    def stand(self, cell: Cell, stand_in: Cell) -> None:
+        """Note that who traces knows a leaf by another cell."""
+
+    def compute(self, cell: Cell, segment: Segment, slot: int) -> None:
+        """Note where a value comes from that ran at once."""
+
+    def enter(self, segment: Segment, slot: int, cell: Cell, origin: Segment | None, place: int) -> None:
+        """Note a leaf of a segment that is no constant, and which slot of which segment its value comes from."""
+
+
+NOBODY = Watcher()
