@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tape.errors import TapeTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 __all__ = ["check_arity", "check_call", "check_class", "check_defined", "check_mapping"]
 
@@ -58,14 +58,10 @@ def check_arity(function: Any, name: str, count: int, what: str) -> None:
         TapeTypeError: it does not.
 
     """
-    signature = _signature(getattr(function, name))
-    if signature is None:
-        return
-    try:
-        signature.bind(None, *[None] * count)
-    except TypeError as e:
-        msg = f"{function.__name__}.{name} is called with ctx and {count} values ({what}), but is defined as {name}{signature}: {e}"
-        raise TapeTypeError(msg) from None
+    misfit = _misfit(getattr(function, name), [None] * (1 + count), {})
+    if misfit is not None:
+        msg = f"{function.__name__}.{name} is called with ctx and {count} values ({what}), but is defined as {name}{misfit}"
+        raise TapeTypeError(msg)
 
 
 def check_call(function: Any, error: TypeError, args: Any, kwargs: dict[str, Any]) -> None:
@@ -75,13 +71,9 @@ def check_call(function: Any, error: TypeError, args: Any, kwargs: dict[str, Any
         TapeTypeError: they do not fit its parameters.
 
     """
-    signature = _signature(function.forward)
-    if signature is None or isinstance(error, TapeTypeError):
-        return
-    try:
-        signature.bind(None, *args, **kwargs)
-    except TypeError as e:
-        msg = f"{function.__name__}.apply: the arguments do not fit forward{signature}: {e}; apply takes those after ctx"
+    misfit = None if isinstance(error, TapeTypeError) else _misfit(function.forward, [None, *args], kwargs)
+    if misfit is not None:
+        msg = f"{function.__name__}.apply: the arguments do not fit forward{misfit}; apply takes those after ctx"
         raise TapeTypeError(msg) from error
 
 
@@ -92,21 +84,23 @@ def check_mapping(function: Any, args: Any, kwargs: dict[str, Any]) -> None:
         TapeTypeError: it does not.
 
     """
-    signature = _signature(function.vmap)
-    if signature is None:
-        return
+    misfit = _misfit(function.vmap, args, kwargs)
+    if misfit is not None:
+        msg = (
+            f"{function.__name__}.vmap is called with info, in_dims and the arguments of forward ({len(args) + len(kwargs)} values), but is "
+            f"defined as vmap{misfit}"
+        )
+        raise TapeTypeError(msg)
+
+
+def _misfit(method: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
+    """Return the parameters of a method and why it cannot be called with such arguments; None where it can, or does not tell."""
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):
+        return None
     try:
         signature.bind(*args, **kwargs)
     except TypeError as e:
-        msg = (
-            f"{function.__name__}.vmap is called with info, in_dims and the arguments of forward ({len(args) + len(kwargs)} values), but is "
-            f"defined as vmap{signature}: {e}"
-        )
-        raise TapeTypeError(msg) from None
-
-
-def _signature(method: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        return inspect.signature(method)
-    except (TypeError, ValueError):
-        return None
+        return f"{signature}: {e}"
+    return None
