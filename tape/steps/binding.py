@@ -7,7 +7,6 @@ all the Python that a call costs; so what can be looked up once is looked up her
 from __future__ import annotations
 
 import threading
-from operator import getitem, is_, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -67,7 +66,7 @@ class Binding:
         self.step = step
         self.executable = run
         self.unrepeatable = bool(step.jaxpr.effects) or bool(donated)
-        self._rebindable(edges)
+        self._edges = [(e.get, e.holder, e.key, e.content) for e in edges if e.get is not None]
         outcome = step.outcome
         changed = {c.source for c in outcome.changes}
         same = {n for tree in (outcome.returned, *[s.content for s in slots]) for kind, n in tree.leaves if kind in (SAME, GRADIENT)}
@@ -84,13 +83,7 @@ class Binding:
         self._places: list[Place] = []  # of those, when last seen to be of these kinds
         self._strangers = {id(variables[i]) for i in step.relevant if i >= given} if outcome.changes else None
         self._values = [variables[i] for i in step.values if i >= given]
-        self._looked = [variables[i] for i in step.looked]
-        self._extras = [extra_of(v) for v in self._looked]
-        pairs = list(zip(step.looked, self._extras, strict=True))
-        self._empty = [e for i, e in pairs if step.grad_kinds[i] is None]
-        self._nothing = [None] * len(self._empty)
-        self._full = [e for i, e in pairs if step.grad_kinds[i] is not None]
-        self._full_kinds = [step.grad_kinds[i] for i, _ in pairs if step.grad_kinds[i] is not None]
+        self._looked = [(v, extra_of(v), step.grad_kinds[i]) for i in step.looked for v in [variables[i]]]
         self._grads = [extra_of(variables[i]) for i in step.grads]
         self._plan_donation(donated)
         self._delivery = Delivery(step, self.sources, slots)
@@ -105,35 +98,17 @@ class Binding:
         self._donated_variables = [self.sources[step.values[i - first]] for i in donated if first <= i < last]
         self._donated_extras = [extra_of(self.sources[step.grads[i - last]]) for i in donated if i >= last]
 
-    def _rebindable(self, edges: Sequence[Edge]) -> None:
-        items = [e for e in edges if e.get is getitem]
-        attributes = [e for e in edges if e.get is getattr]
-        by_holder: dict[int, list[Edge]] = {}
-        for e in items:
-            by_holder.setdefault(id(e.holder), []).append(e)
-        single = [g[0] for g in by_holder.values() if len(g) == 1]
-        self._item_holders = [e.holder for e in single]
-        self._item_keys = [e.key for e in single]
-        self._item_contents = [e.content for e in single]
-        several = [g for g in by_holder.values() if len(g) > 1]
-        self._groups = [(itemgetter(*[e.key for e in g]), g[0].holder, [e.content for e in g]) for g in several]
-        self._holders = [e.holder for e in attributes]
-        self._names = [e.key for e in attributes]
-        self._contents = [e.content for e in attributes]
-
     # -- is it still so? --------------------------------------------------------------------------------------------
 
     def found(self) -> bool:
         """Tell whether every Variable is still where it was found."""
         try:
-            for take, holder, contents in self._groups:
-                if not all(map(is_, take(holder), contents)):
+            for get, holder, key, content in self._edges:
+                if get(holder, key) is not content:
                     return False
-            if self._item_holders and not all(map(is_, map(getitem, self._item_holders, self._item_keys), self._item_contents)):
-                return False
-            return not self._holders or all(map(is_, map(getattr, self._holders, self._names), self._contents))
         except (LookupError, AttributeError, ValueError):
             return False
+        return True
 
     def suits(self, given: Sequence[Any]) -> bool:
         """Tell whether the step can run for these Variables among the arguments, with everything else as it is."""
@@ -156,16 +131,10 @@ class Binding:
             if [hooks_of(v) or (None,) for v in self._variables] != self._hooks:
                 return False
             self._hooks_seen = count
-        if self._looked:
-            if [v._extra for v in self._looked] != self._extras:
+        for v, extra, grad_kind in self._looked:
+            grad = extra.grad
+            if v._extra is not extra or (None if grad is None else grad._place.kind) is not grad_kind:
                 return False
-            if self._empty and not all(map(is_, [e.grad for e in self._empty], self._nothing)):
-                return False
-            if self._full:
-                try:
-                    return [e.grad._place.kind for e in self._full] == self._full_kinds
-                except AttributeError:
-                    return False
         return True
 
     # -- running ------------------------------------------------------------------------------------------------------

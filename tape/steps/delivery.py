@@ -1,23 +1,20 @@
 """Deliveries: where the results of a compiled step go, on the Variables that one call of it concerns.
 
-Usually a leaf gets a new value and stays what it is, a gradient is new, and what is returned are new Variables: those are told apart
-beforehand, so that each costs a few assignments.
+Usually a leaf gets a new value and stays what it is: that is told beforehand, so that it costs one assignment.
 """
 
 from __future__ import annotations
 
 import sys
-from operator import is_, itemgetter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
-
-import jax
 
 from tape.mirrored.detachment import detach
 from tape.programs.program import look, run_pending
 from tape.recording.record import handle
 from tape.recording.scope import LOCAL
 from tape.recording.segment import Extra, extra_of, outside
-from tape.steps.outcome import ARRAY, GRADIENT, MADE, PLAIN, SAME, Tree
+from tape.steps.outcome import ARRAY, GRADIENT, MADE, ONE, PLAIN, SAME, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,7 +60,7 @@ class Delivery:
         self._slots = slots
         made = self._outcome.made
         simple: list[tuple[Any, int]] = []
-        self._others: list[tuple[Any, Change]] = []
+        self._replaced: list[tuple[Any, Change]] = []
         self._cleared: list[Extra] = []
         self._accumulated: list[tuple[Extra, int]] = []
         for change in self._outcome.changes:
@@ -73,41 +70,23 @@ class Delivery:
                 if new.segment is None and new.live < 0 and new.place.kind is step.kinds[change.source] and not change.anew:
                     simple.append((v, new.result))
                 else:
-                    self._others.append((v, change))
+                    self._replaced.append((v, change))
             if change.grad is not None and change.grad < 0:
                 self._cleared.append(extra_of(v))
             elif change.grad is not None:
                 self._accumulated.append((extra_of(v), change.grad))
         self._written = [v for v, _ in simple]
         self._new_values = taking([n for _, n in simple])
-        self._plan_results()
-        self.normal = False  # whether every Variable to be written is outside any segment, so that only its cell changes
-
-    def _plan_results(self) -> None:
-        """Set apart the gradients that nothing else refers to, and a result that is one plain Variable: both can be made at once."""
-        outcome = self._outcome
-        returned = outcome.returned
-        trees = [returned, *[s.content for s in self._slots]]
-        shared = {n for tree in trees for kind, n in tree.leaves if kind == MADE}
-        shared |= {m.grad for m in outcome.made} | {c.value for _, c in self._others}
-        own = [(e, outcome.made[n]) for e, n in self._accumulated if n not in shared and _is_plain(outcome.made[n])]
-        self._gathering = [e for e, _ in own]
-        self._grad_places = [m.place for _, m in own]
-        self._gathered: list[Any] = []  # those of the last run
-        self._nothing_more = [None] * len(own)
-        self._new_grads = taking([m.result for _, m in own])
-        self._accumulated = [(e, n) for e, n in self._accumulated if e not in self._gathering]
-        self._needed = [(n, outcome.made[n]) for n in sorted(_reachable(outcome.made, {*shared, *[n for _, n in self._accumulated]}))]
-        numbers = [n for kind, n in returned.leaves if kind == MADE]
-        only_new = len(numbers) == len(returned.leaves) == len(set(numbers)) and all(
-            _is_plain(outcome.made[n], stopped=True) for n in numbers
-        )
-        self._quickly = only_new and not self._accumulated and not self._others and not self._slots
-        self._returned = [(outcome.made[n].segment, outcome.made[n].place) for n in numbers] if self._quickly else []
-        self._returned_values = taking([outcome.made[n].result for n in numbers] if self._quickly else [])
-        self._structure: Any = None if returned.structure == _ONE else returned.structure
-        self._first = outcome.made[numbers[0]].result if self._quickly and numbers else 0
-        self._sample: Any = handle(None, outcome.made[0].place, [None]) if outcome.made else None
+        trees = [self._outcome.returned, *[s.content for s in slots]]
+        wanted = {n for tree in trees for kind, n in tree.leaves if kind == MADE}
+        wanted |= {n for _, n in self._accumulated} | {c.value for _, c in self._replaced if c.value is not None}
+        self._needed = [(n, made[n]) for n in sorted(_reachable(made, wanted))]
+        self._makings = [(n, m.segment, m.place, m.result) for n, m in self._needed]
+        self._named = [(n, m.name) for n, m in self._needed if m.name is not None]
+        self._with_grads = [(n, m.grad) for n, m in self._needed if m.grad >= 0]
+        self._rarely = bool(self._named or self._with_grads or self._accumulated or self._replaced or slots)
+        self._class = type(handle(None, made[0].place, [None])) if made else None
+        self.normal = False
 
     def normalize(self) -> None:
         """Take the Variables that will be written to out of their segments, so that from then on only their cells change."""
@@ -120,73 +99,44 @@ class Delivery:
         """Put the results of a run where they belong, and return what the step returns."""
         for v, x in zip(self._written, self._new_values(results), strict=True):
             v._cell = [x]
-        if self._gathering:
-            self._gather(results)
-        if not self._quickly:
-            made: list[Any] = [None] * len(self._outcome.made)
-            for number, spec in self._needed:
-                made[number] = self._make(spec, results)
-            return self._settle(made, results)
-        for extra in self._cleared:
-            extra.grad = None
-            extra.assigned = False
-        if self._structure is None:
-            segment, place = self._returned[0]
-            return handle(segment, place, [results[self._first]])
-        kind = type(self._sample)
-        found = []
-        for (segment, place), x in zip(self._returned, self._returned_values(results), strict=True):
-            v = _new(kind)  # as record.handle does it, whose call would cost half as much again
+        made: list[Any] = [None] * len(self._outcome.made)
+        kind: Any = self._class
+        for number, segment, place, result in self._makings:
+            v = made[number] = _new(kind)  # as record.handle does it, whose call would cost half as much again
             v._segment = segment
             v._place = place
-            v._cell = [x]
+            v._cell = [results[result]]
             v._extra = None
-            found.append(v)
-        return self._structure.unflatten(found)
-
-    def _gather(self, results: Sequence[Any]) -> None:
-        """Set the gradients that nothing else refers to."""
-        arrays = self._new_grads(results)
-        gradients = self._gathered
-        if (
-            gradients
-            and all(map(is_, [e.grad for e in self._gathering], gradients))
-            and counts_below(gradients, ONCE + 1)
-            and [g._place for g in gradients] == self._grad_places
-            and [g._extra for g in gradients] == self._nothing_more
-        ):  # nobody else has seen the old ones: a new cell makes them new ones
-            for gradient, x in zip(gradients, arrays, strict=True):
-                gradient._cell = [x]
-            return
-        gradients.clear()
-        for extra, place, x in zip(self._gathering, self._grad_places, arrays, strict=True):
-            extra.grad = made = handle(None, place, [x])
-            extra.assigned = False
-            gradients.append(made)
+        for extra in self._cleared:
+            extra.grad, extra.assigned = None, False
+        if self._rarely:
+            self._settle(made, results)
+        return self._built(self._outcome.returned, made, results)
 
     def deliver_recorded(self, recorded: Sequence[Any]) -> Any:
         """The same for a step that was recorded as one op: ``recorded`` are its results, as Variables, pending where they may be."""
-        outcome = self._outcome
-        made: list[Any] = [None] * len(outcome.made)
-        if self._needs_values():
+        made: list[Any] = [None] * len(self._outcome.made)
+        results = list(recorded)
+        at_once = self._needs_values()
+        if at_once:
             segment = LOCAL.segment()
             if segment is not None:
                 run_pending(segment, "jit")
             results = [look(v) for v in recorded]
-            for number, spec in self._needed:
-                made[number] = recorded[spec.result] if spec.live >= 0 else self._make(spec, results)
             self.normalize()
             for v, x in zip(self._written, self._new_values(results), strict=True):
                 v._cell = [x]
-            self._gather(results)
-        else:
-            results = list(recorded)
-            for number, spec in self._needed:
-                made[number] = recorded[spec.result] if spec.live >= 0 else _constant(recorded[spec.result], spec)
         for number, spec in self._needed:
-            if spec.name is not None:
-                made[number].name = spec.name
-        return self._settle(made, results)
+            if spec.live >= 0:
+                made[number] = recorded[spec.result]
+            elif at_once:
+                made[number] = handle(spec.segment, spec.place, [results[spec.result]])
+            else:
+                made[number] = _constant(recorded[spec.result], spec)
+        for extra in self._cleared:
+            extra.grad, extra.assigned = None, False
+        self._settle(made, results)
+        return self._built(self._outcome.returned, made, results)
 
     def _needs_values(self) -> bool:
         """Tell whether the recorded step must run at once: something that it leaves behind cannot be pending."""
@@ -195,54 +145,43 @@ class Delivery:
             return True
         return any(kind == ARRAY for kind, _ in outcome.returned.leaves)
 
-    def _make(self, spec: Made, results: Sequence[Any]) -> Any:
-        made = handle(spec.segment, spec.place, [results[spec.result]])
-        if spec.name is not None:
-            made.name = spec.name
-        return made
-
-    def _settle(self, made: Sequence[Any], results: Sequence[Any]) -> Any:
-        """Make the changes that are not mere values, fill places, and build what the step returns."""
-        for number, spec in self._needed:
-            if spec.grad >= 0:
-                extra_of(made[number]).grad = made[spec.grad]
-        for extra in self._cleared:
-            extra.grad, extra.assigned = None, False
+    def _settle(self, made: Sequence[Any], results: Sequence[Any]) -> None:
+        """Make the changes that are not mere values, and fill places."""
+        for number, name in self._named:
+            made[number].name = name
+        for number, grad in self._with_grads:
+            extra_of(made[number]).grad = made[grad]
         for extra, number in self._accumulated:
             extra.grad, extra.assigned = made[number], False
-        for v, change in self._others:
+        for v, change in self._replaced:
             assert change.value is not None
             new = made[change.value]
             v._segment, v._place, v._cell = new._segment, new._place, new._cell
             if change.anew:
-                name = None if v._extra is None else v._extra.name
+                known_as = None if v._extra is None else v._extra.name
                 v._extra = None
-                if name is not None:
+                if known_as is not None:
                     v._extra = Extra()
-                    v._extra.name = name
+                    v._extra.name = known_as
             self.normal = False
         for slot in self._slots:
             slot.holder.put(slot.key, self._built(slot.content, made, results))
-        return self._built(self._outcome.returned, made, results)
 
     def _built(self, tree: Tree, made: Sequence[Any], results: Sequence[Any]) -> Any:
-        leaves = []
-        for kind, x in tree.leaves:
-            if kind == MADE:
-                leaves.append(made[x])
-            elif kind == ARRAY:
-                leaves.append(results[x])
-            elif kind == PLAIN:
-                leaves.append(x)
-            elif kind == SAME:
-                leaves.append(self._sources[x])
-            else:
-                assert kind == GRADIENT
-                leaves.append(self._sources[x]._extra.grad)
-        return jax.tree.unflatten(tree.structure, leaves)
+        if tree.structure is ONE:
+            kind, x = tree.leaves[0]
+            return made[x] if kind == MADE else self._leaf(kind, x, results)
+        return tree.structure.unflatten([made[x] if kind == MADE else self._leaf(kind, x, results) for kind, x in tree.leaves])
 
-
-_ONE = jax.tree.structure(0)
+    def _leaf(self, kind: int, x: Any, results: Sequence[Any]) -> Any:
+        if kind == ARRAY:
+            return results[x]
+        if kind == PLAIN:
+            return x
+        if kind == SAME:
+            return self._sources[x]
+        assert kind == GRADIENT
+        return self._sources[x]._extra.grad
 
 
 def taking(numbers: list[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
@@ -252,11 +191,6 @@ def taking(numbers: list[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     if len(numbers) == 1:
         return lambda results: (results[numbers[0]],)
     return itemgetter(*numbers)
-
-
-def _is_plain(made: Made, *, stopped: bool = False) -> bool:
-    """Tell whether a Variable is but a value (``stopped``: perhaps with a graph that no sweep goes through)."""
-    return (made.segment is None or stopped) and made.live < 0 and made.grad < 0 and made.name is None
 
 
 def _reachable(made: Sequence[Made], numbers: set[int]) -> set[int]:

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
     from tape.steps.effects import Effects
 
-__all__ = ["ARRAY", "GRADIENT", "MADE", "PLAIN", "SAME", "Change", "Made", "Outcome", "Slot", "Tree", "dead_end"]
+__all__ = ["ARRAY", "GRADIENT", "MADE", "ONE", "PLAIN", "SAME", "Change", "Made", "Outcome", "Slot", "Tree", "dead_end"]
 
 # What a leaf of a tree is: an array, a new Variable, one from outside, the gradient of one from outside, or any other object.
 ARRAY, MADE, SAME, GRADIENT, PLAIN = range(5)
+ONE = jax.tree.structure(0)  # of a tree that is one leaf
 
 
 class Made(NamedTuple):
@@ -188,8 +189,9 @@ class Outcome:
     # -- trees, changes and places ----------------------------------------------------------------------------------------
 
     def _tree(self, tree: Any) -> Tree:
+        structure: Any
         leaves, structure = jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, Handle))
-        return Tree(structure, tuple(self._leaf(x) for x in leaves))
+        return Tree(ONE if structure == ONE else structure, tuple(self._leaf(x) for x in leaves))
 
     def _leaf(self, x: Any) -> tuple[int, Any]:
         if isinstance(x, Handle):
