@@ -88,7 +88,7 @@ def _patterns(items: Iterable[Any]) -> list[_Pattern] | None:
 
 
 def _match(given: Iterable[Any], patterns: Sequence[_Pattern], arrays: list[Any], variables: list[Any]) -> bool:
-    for x, (check, kind, what) in zip(given, patterns, strict=True):
+    for x, (check, kind, what) in zip(given, patterns):  # noqa: B905 - as many, and quicker not to ask
         if x.__class__ is not kind:
             return False
         if check == _ARRAY:

