@@ -15,7 +15,7 @@ from tape.callables.purity import words
 from tape.jaxapi import Tracer
 from tape.recording.segment import Handle
 
-__all__ = ["category", "contents", "fields_of", "is_followed", "is_plain_tuple"]
+__all__ = ["category", "contents", "fields_of", "is_followed", "is_plain_tuple", "slots"]
 
 _LIMIT = 1024
 _COMPILED = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MemberDescriptorType)
@@ -29,7 +29,7 @@ def contents(value: Any) -> dict[str, Any]:
     """Return the attributes that an object holds itself."""
     kind: Any = type(value)
     held = dict(getattr(value, "__dict__", {}))
-    for name, slot in _slots(kind):
+    for name, slot in slots(kind).items():
         try:
             held[name] = slot.__get__(value)
         except AttributeError:  # empty
@@ -38,8 +38,9 @@ def contents(value: Any) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _slots(kind: type) -> list[tuple[str, Any]]:
-    return [(name, held) for cls in kind.__mro__[:-1] for name, held in vars(cls).items() if isinstance(held, types.MemberDescriptorType)]
+def slots(kind: type) -> dict[str, Any]:
+    """Return what reads the slots of a class, by their names."""
+    return {name: held for cls in kind.__mro__[-2::-1] for name, held in vars(cls).items() if isinstance(held, types.MemberDescriptorType)}
 
 
 _CATEGORIES: dict[type, str] = {

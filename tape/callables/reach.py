@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tape.callables.objects import slots
 from tape.recording.segment import Handle, itself
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ def _contents(found: Reach, value: Any, path: tuple[Any, ...], node: int) -> Ite
         if hasattr(value, "__dict__"):
             yield from rebindable(vars(value), None, ".{}")
         kind: Any = type(value)
-        for name in (*_slots(kind), *_of_the_class(kind)):
+        for name in (*slots(kind), *_of_the_class(kind)):
             content = getattr(value, name, None)
             yield Edge(getattr, value, name, (*path, f".{name}"), node, content)
         call = getattr(type(value), "__call__", None)  # noqa: B004 - its closure is wanted
@@ -265,7 +266,7 @@ def is_plain_object(value: Any) -> bool:
     """Tell whether a value is an object whose attributes may hold Variables."""
     kind: Any = type(value)
     return (
-        (hasattr(value, "__dict__") or bool(_slots(kind)))
+        (hasattr(value, "__dict__") or bool(slots(kind)))
         and not isinstance(value, (type, types.ModuleType))
         and not _of_a_library(kind.__module__)
     )
@@ -278,17 +279,6 @@ def _wraps(value: Any) -> bool:
 
 def _of_a_library(module: str | None) -> bool:
     return module is not None and (module.partition(".")[0] in _LIBRARIES or module == "interop.lift")
-
-
-@functools.lru_cache(maxsize=4096)
-def _slots(kind: Any) -> tuple[str, ...]:
-    if kind.__module__.split(".")[0] in ("builtins", "jax", "jaxlib", "numpy", "types", "functools", "collections"):
-        return ()
-    found: list[str] = []
-    for base in kind.__mro__:
-        names = base.__dict__.get("__slots__", ())
-        found.extend([names] if isinstance(names, str) else names)
-    return tuple(n for n in found if not n.startswith("__"))
 
 
 def _of_the_class(kind: type) -> Iterator[str]:

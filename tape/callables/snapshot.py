@@ -31,6 +31,7 @@ _LIMIT = 4000  # parts of a key
 _BYTES_LIMIT = 1 << 12  # of an array of NumPy, which may change and so is compared by value
 _NUMBERS = frozenset({bool, int, float, complex})
 _MISSING = object()
+_TAKEN_BY_LIBRARIES = ("shape", "dtype", "ndim", "size")  # of whatever they are given
 _OF_VARIABLES = words("grad name")  # attributes of Variables that kinds do not tell
 # Methods that run when objects are made, copied, written or destroyed: not while a function is traced, unless it names them.
 _MAKING = words("__init__ __new__ __post_init__")
@@ -70,7 +71,7 @@ class Snapshot:
         self.cells: dict[int, int] = {}
         self._met: dict[Any, int] = {}
         self._alive: list[Any] = []  # what was made on the way, so that ids stay theirs
-        self._names: dict[str, None] = {}  # attributes that the code takes
+        self._names: dict[str, None] = dict.fromkeys(_TAKEN_BY_LIBRARIES)  # attributes that code takes
         self._known = set(fields)  # and those that something is known to have
         self._holders: list[Any] = []  # objects and classes, of which attributes with these names count
         for value in values:
@@ -254,13 +255,17 @@ class Snapshot:
 
     def _path(self, value: Any, chain: tuple[str, ...]) -> None:
         """Add what a name leads to: of a module, what is taken from it."""
-        taken = iter(chain)
+        rest = list(chain)
         while isinstance(value, types.ModuleType):
-            value = vars(value).get(next(taken, ""), _MISSING)
+            name = rest.pop(0) if rest else ""
+            value = vars(value).get(name, _MISSING)
+            if not isinstance(value, types.ModuleType):
+                rest.append(name)  # NumPy's functions call methods of their name
+                self._known.add(name)
         if value is _MISSING:
             raise RefusedError
         self._add(value)
-        self._names.update(dict.fromkeys(taken))
+        self._names.update(dict.fromkeys(rest))
 
     # Attributes of objects and classes.
 

@@ -128,6 +128,16 @@ class Settings:
     depth = 2.0
 
 
+class Spec:
+    """What JAX and NumPy take attributes of by themselves."""
+
+    def __init__(self):
+        self.shape, self.dtype, self.total = (2,), np.dtype(np.float32), 1.0
+
+    def sum(self, **_):
+        return self.total
+
+
 @jax.tree_util.register_pytree_node_class
 class Pair:
     def __init__(self, first, second):
@@ -352,6 +362,7 @@ class World:
         self.body, self.set_offset = self._make()
         self.other = lambda a: a
         self.pair = Pair(1.0, 2.0)
+        self.spec = Spec()
         self.gate = types.SimpleNamespace(grad=1.0)
         self.steps = 0
         self.decorated = tape.checkpoint(lambda a: tnp.tanh(a * self.w))
@@ -371,6 +382,7 @@ class World:
             found = function(found * offset) * self.rate + self.plain["a"] * scale**power + self.plain["state"].h
             found = self.options.scaled(found) + self.table[1] + tnp.tanh(self.array).sum() + tape.constant(self.array)
             found = found + self.other(a) + c * SHIFT
+            found = found + jnp.ones_like(self.spec).sum() * np.sum(self.spec)
             found = found * Settings.depth + sum(jax.tree.leaves(jax.tree.map(lambda x: x * 2, self.pair)))
             found = found + float("1.5" in f"{self.options}") + self.gate.grad * (2.0 if self.w.grad is None else 3.0)
             return self.decorated(found), found if self.mode is Mode.FAST else -found
@@ -440,6 +452,8 @@ CHANGES = {
     "rebound": lambda world, n: setattr(world.w, "value", W * (n + 1)),
     "shape": lambda world, n: world.shared.__setitem__(1, tape.Variable([2.0, jnp.ones(1), jnp.ones(3)][n])),
     "static": lambda world, n: setattr(world, "reverse", bool(n)),
+    "summed by NumPy": lambda world, n: setattr(world.spec, "total", 1.0 + n),
+    "shape of an object": lambda world, n: setattr(world.spec, "shape", (2 + n,)),
     "swap": _swap,
 }
 STEP, SQUARED = Cell.step, Cell.squared
@@ -631,7 +645,9 @@ def test_what_the_code_does_not_name_does_not_matter():
     assert traced(world.run) == 0
 
 
-@pytest.mark.parametrize("name", ["attribute of a class", "child of a tree", "gradient", "method", "option"])
+@pytest.mark.parametrize(
+    "name", ["attribute of a class", "child of a tree", "gradient", "method", "option", "shape of an object", "summed by NumPy"]
+)
 def test_a_change_is_seen(name):
     _restore()
     try:
