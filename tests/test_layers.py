@@ -14,7 +14,7 @@ WAY = [
     "tape.command",
     "tape.testing",
     "tape",
-    "tape.steps.jitted",
+    "tape.jitting.jitted",
     "tape.transforms",
     "tape.variables.variable",
     "tape.sweeps.differentiation",

@@ -839,7 +839,7 @@ CASES = [(group, *row) for group, rows in ROWS.items() for row in rows]
 _ADVICE = re.compile(r"; |\b(use|pass|call|write|convert|cast|assign|wrap|run) ")
 # What is not provoked above, by file and the beginning of the message, and why.
 LISTED = {
-    "tape/steps/tracing.py:jit: the function looks": "the error that it quotes has the advice",
+    "tape/jitting/tracing.py:jit: the function looks": "the error that it quotes has the advice",
     "tape/transforms/reverse.py:grad: the function returned dtype": "says what is asked of the function",
     "tape/transforms/jacobians.py:{}: the function returned dtype": "says what is asked of the function",
     "tape/variables/indexing.py:index {}": "says which indices there are",
@@ -857,18 +857,18 @@ LISTED = {
     "interop/optax.py:Optimizer: state{}": "the state of other parameters has no repair but the right one",
     "tape/callables/captures.py:the function captured": "needs a function that captures others at each of five traces",
     "tape/callables/captures.py:a traced function assigned": "by assignments that the tape itself makes: another check is before it for those of the user",
-    "tape/steps/tracing.py:jit: {} met other": "needs a function that captures others at each of five traces",
+    "tape/jitting/tracing.py:jit: {} met other": "needs a function that captures others at each of five traces",
     "tape/functions/context.py:{} of {} was": "the second of its repairs needs a function of two outputs: tests/functions",
     "tape/functions/mapped.py:": "the further checks of what vmap returns are made in the same way",
     "tape/functions/returned.py:{}.jvp": "as for backward's gradients",
     "tape/modes.py:{}: left in": "threads: tests/test_threads.py",
     "tape/recording/failures.py:{}, recorded": "free memory: tests/recording/test_failures.py",
     "tape/rules/families/calls.py:a custom_vjp": "in JAX's own code: tests/rules/test_calls.py",
-    "tape/steps/arguments.py:jit: {} is both": "says what is wrong with two options",
-    "tape/steps/arguments.py:jit: {}_argnames": "names the parameters there are",
-    "tape/steps/compilation.py:jit: {}": "donation: tests/steps/test_jit.py",
-    "tape/steps/effects.py:{} existed only": "tests/steps/test_jit.py",
-    "tape/steps/jitted.py:jit: {} is a method": "the class's author adds a slot: tests/steps/test_jit.py",
+    "tape/jitting/arguments.py:jit: {} is both": "says what is wrong with two options",
+    "tape/jitting/arguments.py:jit: {}_argnames": "names the parameters there are",
+    "tape/jitting/compilation.py:jit: {}": "donation: tests/jitting/test_jit.py",
+    "tape/jitting/effects.py:{} existed only": "tests/jitting/test_jit.py",
+    "tape/jitting/jitted.py:jit: {} is a method": "the class's author adds a slot: tests/jitting/test_jit.py",
     "tape/sweeps/replacement.py:{} returned a gradient in": "a position that has no gradient: tests/sweeps/test_op_hooks.py",
 }
 

@@ -9,15 +9,15 @@ import jax
 from tape import jaxapi
 from tape.callables.reach import globals_that_hold
 from tape.errors import TapeValueError
-from tape.steps.binding import Binding
-from tape.steps.retracing import describe_leaf
+from tape.jitting.binding import Binding
+from tape.jitting.retracing import describe_leaf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tape.callables.reach import Reach
-    from tape.steps.arguments import Call
-    from tape.steps.tracing import Step
+    from tape.jitting.arguments import Call
+    from tape.jitting.tracing import Step
 
 __all__ = ["Compilation"]
 

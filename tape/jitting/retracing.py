@@ -8,17 +8,17 @@ import jax
 
 from tape.callables.reach import spelled
 from tape.configuration import configuration
+from tape.jitting.arguments import aval_of
 from tape.recording.scope import LOCAL
 from tape.recording.segment import Handle
 from tape.rules import registry
-from tape.steps.arguments import aval_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tape.callables.reach import Reach
-    from tape.steps.arguments import Call
-    from tape.steps.tracing import Step
+    from tape.jitting.arguments import Call
+    from tape.jitting.tracing import Step
 
 __all__ = ["describe_leaf", "reason", "said_of_call", "said_of_state"]
 

@@ -14,21 +14,21 @@ import jax.numpy as jnp
 
 from tape.errors import ExecutionError
 from tape.jaxapi import Tracer
+from tape.jitting.delivery import ONCE, Delivery, counts_below, taking
+from tape.jitting.outcome import GRADIENT, SAME
+from tape.jitting.tracing import Step, hooks_of
 from tape.ops.kinds import Place, kind_of
 from tape.programs.program import look
 from tape.recording import record
 from tape.recording.record import handle
 from tape.recording.segment import Handle, extra_of
-from tape.steps.delivery import ONCE, Delivery, counts_below, taking
-from tape.steps.outcome import GRADIENT, SAME
-from tape.steps.tracing import Step, hooks_of
 from tape.sweeps.handles import CHANGES as HOOKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tape.callables.reach import Edge
-    from tape.steps.outcome import Slot
+    from tape.jitting.outcome import Slot
 
 __all__ = ["STATE", "Binding", "TracedError"]
 

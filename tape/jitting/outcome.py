@@ -23,7 +23,7 @@ from tape.variables.conversion import as_array
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape.steps.effects import Effects
+    from tape.jitting.effects import Effects
 
 __all__ = ["ARRAY", "GRADIENT", "MADE", "ONE", "PLAIN", "SAME", "Change", "Made", "Outcome", "Slot", "Tree", "dead_end"]
 

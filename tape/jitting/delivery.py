@@ -9,18 +9,18 @@ import sys
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from tape.jitting.outcome import ARRAY, GRADIENT, MADE, ONE, PLAIN, SAME, Tree
 from tape.mirrored.detachment import detach
 from tape.programs.program import look, run_pending
 from tape.recording.record import handle
 from tape.recording.scope import LOCAL
 from tape.recording.segment import Extra, extra_of, outside
-from tape.steps.outcome import ARRAY, GRADIENT, MADE, ONE, PLAIN, SAME, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tape.steps.outcome import Change, Made, Slot
-    from tape.steps.tracing import Step
+    from tape.jitting.outcome import Change, Made, Slot
+    from tape.jitting.tracing import Step
 
 __all__ = ["ONCE", "Delivery", "counts_below", "taking"]
 

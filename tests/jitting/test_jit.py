@@ -921,7 +921,7 @@ def test_no_tracer_is_left_over():
 
 
 def test_old_traces_are_forgotten(monkeypatch):
-    from tape.steps import jitted
+    from tape.jitting import jitted
 
     monkeypatch.setattr(jitted, "_STEPS_LIMIT", 3)
     f = tape.jit(lambda x: x + 1)
