@@ -227,7 +227,7 @@ _OUTSIDE = _trace_state()
 
 def in_trace() -> bool:
     """Tell whether a JAX transformation is tracing right now (False where this release cannot tell)."""
-    return bool(_trace_state() != _OUTSIDE)
+    return _opaque_trace_state is not None and bool(_opaque_trace_state(convention="nnx") != _OUTSIDE)
 
 
 def current_trace() -> Any:

@@ -409,8 +409,8 @@ def newest_value(segment, state, slot, leaf_index, original=emission.forward_han
     return original(segment, state, slot, leaf_index)
 
 
-def half(made, consumed, original=accumulation._assign):
-    original(made[:1], consumed)
+def half(made, consumed, original=accumulation._assigned):
+    return original(made[:1], consumed)
 
 
 def nothing_failed(segment, values, failed, leaf_slots, original=failures._hand_out):
@@ -443,7 +443,7 @@ PLANTED = {
     "accumulation is dropped": (emission, "add", keep_last),
     "residuals follow a rebound leaf": (emission, "forward_handle", newest_value),
     "a Variable's value is not kept": (program, "ONLY_SEGMENT", program.ONLY_SEGMENT + 1),
-    "one gradient of several is assigned": (accumulation, "_assign", half),
+    "one gradient of several is assigned": (accumulation, "_assigned", half),
     "what failed has a value": (failures, "_hand_out", nothing_failed),
     "what did not fail has none": (failures, "_hand_out", all_failed),
     "no_grad does nothing": (modes, "set_scope", lambda scope: set_scope(scope.but(mode=LOCAL.scope.mode))),

@@ -7,133 +7,114 @@ its own in the meantime, the sum is made again with that one.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tape.locks import holding
 from tape.programs.program import run_pending
 from tape.recording.failures import check_slots
 from tape.recording.scope import LOCAL, in_mode
 from tape.recording.segment import LeafNode, extra_of
-from tape.recording.trie import RECORD, SWEEP
+from tape.recording.trie import SWEEP
 from tape.sweeps import emission
 from tape.sweeps.sweep import target_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-__all__ = ["Addition", "additions", "assign", "assign_first", "awaited"]
+__all__ = ["Addition", "additions", "anew", "assign", "awaited"]
 
 _ASSIGNING = threading.Lock()
 
 
-class Addition(NamedTuple):
-    """One Variable's gradient of this sweep, the ``.grad`` that was found there, and the sum of the two."""
-
-    variable: Any
-    gradient: Any
-    found: Any
-    total: Any
+# One Variable, its gradient of this sweep, the ``.grad`` that was there, and the sum of the two.
+Addition = tuple[Any, Any, Any, Any]
 
 
-def additions(gradients: dict[Any, Any], targets: Sequence[Any] | None, consumed: Sequence[Any] = ()) -> list[Addition]:
+def additions(
+    gradients: dict[Any, Any], targets: Sequence[Any] | None, consumed: Sequence[Any] = (), *, mode: int = SWEEP
+) -> list[Addition]:
     """Record, for each Variable that receives a gradient, the sum with the one that it has.
 
     Args:
         gradients: those of the sweep, by target.
         targets: the Variables that receive one; None for all leaves and those that retain theirs.
         consumed: roots whose assigned ``.grad`` was their seed, and is not added to.
+        mode: the grad mode in which sums are recorded.
 
     """
-    receivers: list[tuple[Any, Any]] = []
+    receivers: list[tuple[Any, Any]]
     if targets is not None:
-        receivers.extend((target, gradients.get(target_of(target))) for target in {id(t): t for t in targets}.values())
+        receivers = [(target, gradients.get(target_of(target))) for target in {id(t): t for t in targets}.values()]
     else:
-        receivers.extend((target.ref(), gradient) for target, gradient in gradients.items() if isinstance(target, LeafNode))
+        receivers = [(target.ref(), gradient) for target, gradient in gradients.items() if target.__class__ is LeafNode]
     for target, gradient in gradients.items():
-        if not isinstance(target, LeafNode):
+        if target.__class__ is not LeafNode:
             segment, slot = target
             alive = [v for ref in segment.retained.get(slot, ()) if (v := ref()) is not None]
             receivers.extend((v, gradient) for v in alive if targets is None or all(v is not t for t in targets))
-    return [_addition(v, gradient, consumed) for v, gradient in receivers if v is not None and gradient is not None]
+    return [_addition(v, gradient, consumed, mode) for v, gradient in receivers if v is not None and gradient is not None]
 
 
-def _addition(variable: Any, gradient: Any, consumed: Iterable[Any]) -> Addition:
-    found = extra_of(variable).grad
-    first = found is None or any(variable is root for root in consumed)
-    return Addition(variable, gradient, found, gradient if first else emission.add(found, gradient))
+def _addition(variable: Any, gradient: Any, consumed: Sequence[Any], mode: int) -> Addition:
+    grad = extra_of(variable).grad
+    if grad is None or any(variable is root for root in consumed):
+        return variable, gradient, grad, gradient
+    return variable, gradient, grad, in_mode(mode, emission.add, grad, gradient)
 
 
-def awaited(made: Iterable[Addition]) -> bool:
+def anew(made: Sequence[Addition], consumed: Sequence[Any] = (), mode: int = SWEEP) -> list[Addition]:
+    """Record sums again for Variables that have another ``.grad`` than their addition says."""
+    return [a if a[0]._extra.grad is a[2] else _addition(a[0], a[1], consumed, mode) for a in made]
+
+
+def awaited(made: Sequence[Addition]) -> bool:
     """Tell whether one optimizer updates all these Variables: its step will run the sweep too, so that both are one program."""
-    updaters = {a.variable._extra.updater if a.found is None else None for a in made}
-    return len(updaters) == 1 and None not in updaters
+    updater = made[0][0]._extra.updater if made else None
+    if updater is None:
+        return False
+    return all(grad is None and variable._extra.updater is updater for variable, _, grad, _ in made)
 
 
-def assign(made: Sequence[Addition], consumed: Sequence[Any], *, recorded: bool) -> None:
+def assign(made: Sequence[Addition], consumed: Sequence[Any], *, mode: int = SWEEP) -> None:
     """Set every ``.grad`` to its sum (which has run), once none has failed.
 
     Args:
         made: what :func:`additions` returned.
         consumed: roots whose assigned ``.grad`` was their seed.
-        recorded: whether the sums are differentiable.
+        mode: the grad mode in which sums are recorded.
 
     Raises:
         TapeError: a gradient could not be computed.  Nothing is changed then.
 
     """
     while True:
-        for addition in made:
-            segment = addition.total._segment
-            if segment is not None and addition.total._cell[0] is None:
-                check_slots(segment, (addition.total._place.slot,))
         if holding(_ASSIGNING, _assigned, made, consumed):
             return
-        made = in_mode(RECORD if recorded else SWEEP, _added_again, made, consumed)
+        made = anew(made, consumed, mode)
         segment = LOCAL.segment()
         if segment is not None:
             run_pending(segment, "backward")
 
 
-def assign_first(made: dict[Any, Any]) -> bool:
-    """Set gradients, which have run, where there are none yet; do nothing and return False should another thread have set one."""
-    first: bool = holding(_ASSIGNING, _assigned_first, made)
-    return first
-
-
-def _assigned_first(made: dict[Any, Any]) -> bool:
-    for extra in made:
-        if extra.grad is not None:
+def _assigned(made: Sequence[Addition], consumed: Sequence[Any]) -> bool:
+    given = [(root._extra, root._extra.grad) for root in consumed] if consumed else []  # what the user assigned
+    for variable, _, grad, total in made:
+        extra = variable._extra
+        if extra.grad is not grad:
             return False
+        if extra.assigned:
+            given.append((extra, grad))
+        if total._cell[0] is None and total._segment is not None:
+            check_slots(total._segment, (total._place.slot,))
     try:
-        for extra, gradient in made.items():
-            extra.grad = gradient
-            extra.assigned = False
+        for extra, _ in given:
+            extra.grad, extra.assigned = None, False
+        for variable, _, _, total in made:
+            variable._extra.grad = total
     except BaseException:  # Ctrl-C
-        for extra in made:
-            extra.grad = None
+        for variable, _, grad, _ in made:
+            variable._extra.grad = grad
+        for extra, grad in given:
+            extra.grad, extra.assigned = grad, True
         raise
     return True
-
-
-def _added_again(made: Sequence[Addition], consumed: Iterable[Any]) -> list[Addition]:
-    return [a if a.variable._extra.grad is a.found else _addition(a.variable, a.gradient, consumed) for a in made]
-
-
-def _assigned(made: Sequence[Addition], consumed: Iterable[Any]) -> bool:
-    if any(a.variable._extra.grad is not a.found for a in made):
-        return False
-    _assign(made, consumed)
-    return True
-
-
-def _assign(made: Sequence[Addition], consumed: Iterable[Any]) -> None:
-    new = {id(root._extra): (root._extra, None) for root in consumed}
-    new.update((id(a.variable._extra), (a.variable._extra, a.total)) for a in made)
-    before = [(extra, extra.grad, extra.assigned) for extra, _ in new.values()]
-    try:
-        for extra, gradient in new.values():
-            extra.grad, extra.assigned = gradient, False
-    except BaseException:  # Ctrl-C
-        for extra, gradient, assigned in before:
-            extra.grad, extra.assigned = gradient, assigned
-        raise

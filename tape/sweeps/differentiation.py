@@ -15,18 +15,22 @@ from tape.configuration import sixty_four_bits
 from tape.errors import TapeValueError, UnconnectedError, check_flag
 from tape.programs.program import run_pending
 from tape.recording import boundary, record
-from tape.recording.scope import LOCAL, in_mode
-from tape.recording.segment import SIGN, Handle, Segment
+from tape.recording.constants import handle
+from tape.recording.scope import LOCAL
+from tape.recording.segment import SIGN, Handle, LeafNode, Segment
 from tape.recording.trie import RECORD, SWEEP
 from tape.sweeps import emission
-from tape.sweeps.accumulation import additions, assign, awaited
-from tape.sweeps.recall import call_of
-from tape.sweeps.replay import is_plain, remember, replayed
+from tape.sweeps.accumulation import additions, anew, assign, awaited
 from tape.sweeps.seeds import describe, need_sixty_four_bits, require_grad, seeds_of, variables, variables_of_tree
 from tape.sweeps.sweep import Sweep, target_of
+from tape.sweeps.written import asked, call_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from tape.recording.segment import Cell
+    from tape.sweeps.accumulation import Addition
+    from tape.sweeps.written import Written
 
 __all__ = ["backward", "gradients"]
 
@@ -66,22 +70,14 @@ def backward(
         array([2., 4.], dtype=float32)
 
     """
-    seed = grad_outputs[0] if grad_outputs.__class__ is list and len(grad_outputs) == 1 else grad_outputs
-    plain = (
-        isinstance(outputs, Handle)
-        and is_plain(seed)
-        and inputs is None
-        and ignore.__class__ is tuple
-        and not ignore
-        and (retain_graph is None or retain_graph is False)
-        and create_graph is False
-    )
-    if plain and replayed(outputs, seed):
-        return
+    call = None
+    if inputs is None and ignore.__class__ is tuple and not ignore and not create_graph and (retain_graph is None or retain_graph is False):
+        known = asked(outputs, None, grad_outputs)
+        if known is not None:
+            if _accumulated_again(*known):
+                return
+            call = call_of(*known, retains=False)
     _check_flags("backward", retain_graph, create_graph)
-    pending = LOCAL.segment()
-    start = None if pending is None else pending.state
-    entered = 0 if pending is None else len(pending.leaves)
     roots = variables("backward", "outputs", outputs)
     with contextlib.ExitStack() as settings:
         if need_sixty_four_bits(roots):
@@ -97,25 +93,68 @@ def backward(
                 require_grad("backward", "inputs", target)
         sweep = Sweep(None if targets is None else map(target_of, targets), map(target_of, ignored), create_graph)
         sweep.run(roots, seeds, settings)
-        made = in_mode(RECORD if create_graph else SWEEP, additions, sweep.gradients, targets, consumed)
-        for addition in made:
-            boundary.check_no_leak("backward", addition.variable, addition.total)
-        if plain and pending is not None and start is not None and outputs._segment is pending and not consumed:
-            remember(outputs, seed, pending, start, entered, sweep, made)
+        waits = call is not None and not call.segment.released
+        if call is not None:
+            call.remember(sweep, sweep.ends_in(call.segment))
         retain = create_graph if retain_graph is None else retain_graph
-        waits = plain and pending is not None and outputs._segment is pending and not pending.released and awaited(made)
         with contextlib.nullcontext() if retain else sweep.releasing():
+            mode = RECORD if create_graph else SWEEP
+            made = additions(sweep.gradients, targets, consumed, mode=mode)
+            for variable, _, _, total in made:
+                boundary.check_no_leak("backward", variable, total)
             segment = LOCAL.segment()
-            if segment is not None and not waits:
+            if segment is not None and not (waits and awaited(made)):
                 run_pending(segment, "backward")
-            assign(made, consumed, recorded=create_graph)
+            assign(made, consumed, mode=mode)
     if targets is not None:
         _note_ends(targets, recorded=retain)
     for variable, *_ in made:
-        hooks = variable._extra.post_hooks
-        for key in list(hooks):
-            if key in hooks:
-                hooks[key](variable)
+        _call_post_hooks(variable)
+
+
+def _accumulated_again(segment: Segment, key: Any, entering: Sequence[Handle]) -> bool:
+    """Do what a call of backward() did before at this point of the tape, if it was made; tell whether it was."""
+    written: Written | None = segment.state.next.get(key)
+    if written is None:
+        return False
+    origins, present, released = segment.origins, segment.cells, segment.released
+    ends = list(map(origins.get, written.ends))  # none for a slot that was cut, unless somebody asked for its gradient
+    if len(set(ends)) < len(ends):
+        return False  # a leaf that entered with two values
+    cells: dict[int, Cell] = {}
+    made: list[Addition] = []
+    sums = False
+    for end, place in zip(ends, written.places, strict=True):
+        if end.__class__ is not LeafNode or end.hooks:
+            return False
+        variable = end.ref()
+        if variable is not None:
+            gradient = handle(segment, place, present.get(place.slot) or cells.setdefault(place.slot, [None]))
+            made.append((variable, gradient, None, gradient))
+            sums = sums or variable._extra.grad is not None  # type: ignore[union-attr] # it has its node
+    if not written.enter(segment, entering, cells):
+        return False
+    try:
+        if sums:
+            made = anew(made)
+        if released or not awaited(made):
+            run_pending(segment, "backward")
+        assign(made, ())
+    except BaseException:
+        if segment.leaves:  # nothing was released yet
+            segment.released = released
+        raise
+    for addition in made:
+        if addition[0]._extra.post_hooks:
+            _call_post_hooks(addition[0])
+    return True
+
+
+def _call_post_hooks(variable: Any) -> None:
+    hooks = variable._extra.post_hooks
+    for key in list(hooks):
+        if key in hooks:
+            hooks[key](variable)
 
 
 def _check_flags(function: str, retain_graph: Any, create_graph: Any) -> None:
@@ -164,13 +203,16 @@ def gradients(
         raise TapeValueError(msg)
     _check_flags("gradients", retain_graph, create_graph)
     retain = create_graph if retain_graph is None else retain_graph
-    call = call_of(outputs, inputs, grad_outputs, bool(create_graph), bool(retain))
-    if call is not None:
-        found = call.recalled()
+    call = None
+    known = None if inputs is None else asked(outputs, inputs, grad_outputs, create_graph=create_graph, retains=retain)
+    if known is not None:
+        segment, key, entering = known
+        written: Written | None = segment.state.next.get(key)
+        found = None if written is None else written.again(segment, entering)
         if found is not None:
             _note_ends([inputs] if isinstance(inputs, Handle) else inputs, recorded=retain)
             return found[0] if isinstance(inputs, Handle) else tuple(found)
-        leaves = len(call.segment.leaves)
+        call = call_of(*known, retains=retain)
     roots = variables("gradients", "outputs", outputs)
     wanted, tree = variables_of_tree("gradients", "inputs", inputs)
     with contextlib.ExitStack() as settings:
@@ -198,11 +240,11 @@ def gradients(
             else:
                 gradient = emission.share(gradient)
             results.append(gradient)
+        if call is not None:
+            call.remember(sweep, [(-1, gradient) for gradient in results])
         if not retain:
             with sweep.releasing():
                 pass
-        if call is not None:
-            call.remember(sweep, results, leaves)
     _note_ends(wanted, recorded=retain)
     if tree is not None:
         return jax.tree.unflatten(tree, results)

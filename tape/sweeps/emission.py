@@ -22,6 +22,7 @@ from tape.recording.segment import Extra, LeafNode, Segment, SegmentClosedError,
 from tape.recording.trie import NUMBER_LIMIT, SEGMENT_LIMIT, SWEEP, State, link
 from tape.sweeps.plan import ADD, Instruction, Plan
 from tape.sweeps.replacement import Called, replacement
+from tape.sweeps.written import Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -29,16 +30,6 @@ if TYPE_CHECKING:
     from tape.sweeps.observing import Observer
 
 __all__ = ["add", "emit", "forward_handle", "held", "opened", "rows", "run_hooks", "zeros_like"]
-
-
-class _Jump:
-    """A sweep written before at this point of the trie: where it ended, and the places of its outputs."""
-
-    __slots__ = ("places", "state")
-
-    def __init__(self, state: State, places: tuple[tuple[int, Place], ...]) -> None:
-        self.state = state
-        self.places = places
 
 
 def add(a: Any, b: Any, write: Callable[[Any, Sequence[Any]], Any] = record.record) -> Any:
@@ -149,17 +140,20 @@ def emit(
         if target is not None and slots is not None:
             start = target.state
             key = (plan, batch, *slots)
-            jump = start.next.get(key)
-            if jump is None and batch is None and start.mode == SWEEP:
-                jump = link(
+            written: Written | None = start.next.get(key)
+            if written is None and batch is None and start.mode == SWEEP:
+                written = link(
                     start, key, _written(plan, start, dict(zip(_numbers(plan, segment is target, state.n_slots), slots, strict=True)))
                 )
-            if jump is not None:
-                return _arrive(target, jump)
+            if written is not None:
+                results = written.again(target)
+                if results is None:
+                    raise SegmentClosedError
+                return dict(zip(written.ends, results, strict=True))
             outputs = _write(plan, segment, state, seeds, sources, batch, target)
             ours = all(v._segment is target for v in outputs.values())
             if target.pending and staging.recording(target) and ours and target.state.known:
-                link(start, key, _Jump(target.state, tuple((slot, v._place) for slot, v in outputs.items())))
+                link(start, key, Written(target.state, [(slot, v._place) for slot, v in outputs.items()]))
             return outputs
     return _write(plan, segment, state, seeds, sources, batch, segment, observer)
 
@@ -185,7 +179,7 @@ def _numbers(plan: Plan, inside: bool, n_slots: int) -> Sequence[int]:
     return seeds if inside else (*plan.externals, *seeds)
 
 
-def _written(plan: Plan, start: State, slots: dict[int | None, int]) -> _Jump:
+def _written(plan: Plan, start: State, slots: dict[int | None, int]) -> Written:
     """Write a plan as one state after ``start``; ``slots`` maps its values to slots there, and those it lacks are forward slots."""
     written = []
     n = start.n_slots
@@ -197,7 +191,7 @@ def _written(plan: Plan, start: State, slots: dict[int | None, int]) -> _Jump:
             slots[value] = n
             n += 1
     state = start.swept(written)
-    return _Jump(state, tuple((slot, state.table[get(value, value)]) for slot, value in plan.outputs))
+    return Written(state, [(slot, state.table[get(value, value)]) for slot, value in plan.outputs])
 
 
 def held(plan: Plan, segment: Segment, state: State) -> list[Any]:
@@ -224,21 +218,6 @@ def opened(sources: Sequence[Any], slots: Iterable[int], state: State) -> Sequen
             with naming(state, slot, "unpack, which was to give a value of"):
                 source._cell = source._cell.opened()
     return sources
-
-
-def _arrive(target: Segment, jump: _Jump) -> dict[int, Any]:
-    """Record a sweep that was written before, and make the Variables of its outputs."""
-    outputs = {}
-    cells: dict[int, Any] = {}
-    with target.lock:
-        if not target.open:
-            raise SegmentClosedError
-        for slot, place in jump.places:
-            cell = target.cells.get(place.slot) or cells.setdefault(place.slot, [None])
-            outputs[slot] = handle(target, place, cell)
-        target.state = jump.state
-        target.cells.update(cells)
-    return outputs
 
 
 def _write(

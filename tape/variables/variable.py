@@ -38,7 +38,6 @@ from tape.recording.segment import Extra, Handle, extra_of
 from tape.recording.watcher import NOBODY
 from tape.sweeps import differentiation, emission
 from tape.sweeps.handles import RemovableHandle
-from tape.sweeps.replay import is_plain, replayed
 from tape.sweeps.seeds import describe
 from tape.variables import copies, cuts, hooks, methods, pytrees
 from tape.variables.conversion import Convertible, as_array
@@ -228,16 +227,6 @@ class Variable(Convertible):
         create_graph: bool = False,
     ) -> None:
         """Sweep back from this Variable; see :func:`tape.backward`."""
-        if (
-            is_plain(grad)
-            and inputs is None
-            and ignore.__class__ is tuple
-            and not ignore
-            and (retain_graph is None or retain_graph is False)
-            and create_graph is False
-            and replayed(self, grad)
-        ):
-            return
         differentiation.backward(
             self,
             None if grad is None else [grad],

@@ -15,7 +15,7 @@ import tape
 import tape.numpy as tnp
 from tape import locks
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError
-from tape.sweeps import accumulation, replay
+from tape.sweeps import accumulation, differentiation, written
 from tests.contracts.counting import BackwardError, counted, failing
 
 A, B = np.array([1.0, -2.0, 0.5], np.float32), np.array([3.0, 0.25, -1.0], np.float32)
@@ -185,7 +185,7 @@ def test_contract_13_ctrl_c_while_gradients_are_set_changes_all_or_none(there):
             v.grad = 10.0 if there else None
         y = leaves[0] * leaves[1] + leaves[2] * leaves[2]
         float(y)  # so that the sweep is written anew
-        came = interrupted(accumulation._assign.__code__, number, y.backward)
+        came = interrupted(accumulation._assigned.__code__, number, y.backward)
         before, after = ([10.0] * 3, [13.0, 13.0, 16.0]) if there else ([None] * 3, [3.0, 3.0, 6.0])
         found = [None if v.grad is None else float(v.grad) for v in leaves]
         assert found in ([before, after] if came else [after])
@@ -195,12 +195,8 @@ def test_contract_13_ctrl_c_while_gradients_are_set_changes_all_or_none(there):
     assert struck >= 5
 
 
-FUNCTIONS = [
-    f
-    for module in (accumulation, replay)
-    for f in vars(module).values()
-    if inspect.isfunction(f) and f.__module__ == module.__name__ and f is not replay.is_plain
-]
+FUNCTIONS = [f for f in vars(accumulation).values() if inspect.isfunction(f) and f.__module__ == accumulation.__name__]
+FUNCTIONS += [differentiation._accumulated_again, written.asked, written.Written.enter]
 
 
 @pytest.mark.parametrize("function", [*FUNCTIONS, locks.holding], ids=lambda f: f.__name__)

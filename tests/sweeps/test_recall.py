@@ -8,7 +8,7 @@ from jax.extend.core import primitives
 
 import tape
 import tape.numpy as tnp
-from tape.sweeps import recall
+from tape.sweeps import differentiation
 
 A = np.array([0.5, -0.25, 0.75], np.float32)
 
@@ -17,15 +17,15 @@ A = np.array([0.5, -0.25, 0.75], np.float32)
 def recalls(monkeypatch):
     """How often a call was recalled."""
     counted = []
-    original = recall.Call.recalled
+    original = differentiation.asked
 
-    def counting(self):
-        found = original(self)
-        if found is not None:
-            counted.append(self)
-        return found
+    def counting(*args, **options):
+        known = original(*args, **options)
+        if known is not None and known[1] in known[0].state.next:
+            counted.append(known)
+        return known
 
-    monkeypatch.setattr(recall.Call, "recalled", counting)
+    monkeypatch.setattr(differentiation, "asked", counting)
     return counted
 
 
@@ -81,6 +81,36 @@ def test_a_released_tape_stays_released(recalls):
             tape.gradients(y, x)
         np.testing.assert_allclose(tape.gradients(tnp.sum(x * 3), x).value, [3, 3, 3])
     assert recalls
+
+
+def test_what_a_hook_did_is_not_done_once_it_is_removed():
+    x = tape.Variable(2.0)
+    found = []
+    handle = x.register_hook(lambda g: g * g)
+    for k in range(12):
+        if k == 6:
+            handle.remove()
+        x.zero_grad()
+        (tnp.sin(x) * x).backward()
+        found.append(float(x.grad))
+    np.testing.assert_allclose(found[:6], found[0])
+    np.testing.assert_allclose(found[6:], np.sin(2.0) + 2.0 * np.cos(2.0), rtol=1e-5)
+
+
+def test_gradients_are_added_to_those_that_are_there(recalls):
+    x = tape.Variable(A)
+    for k in range(8):
+        (tnp.sin(x) * x).sum().backward()
+        np.testing.assert_allclose(x.grad.value, (k + 1) * (np.sin(A) + A * np.cos(A)), rtol=1e-5)
+    assert recalls
+
+
+def test_too_few_seeds_are_refused_where_none_was_given_before():
+    x = tape.Variable(2.0)
+    for _ in range(20):
+        tape.gradients([x * x, tnp.sin(x)], [x])[0].value
+    with pytest.raises(tape.errors.SeedError):
+        tape.gradients([x * x, tnp.sin(x)], [x], [None])
 
 
 def test_hooks_are_called_every_time():

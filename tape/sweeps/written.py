@@ -1,0 +1,206 @@
+"""Written sweeps: what was asked at a point of the trie before is written again as one step of it.
+
+:mod:`tape.sweeps.emission` keeps plans so.  Whole calls of ``backward()`` and ``gradients()`` are kept where nothing but the tape decides what they
+do: all roots are pending, inputs and seeds are on the pending segment or about to enter it, and there are no hooks and no ``tape.Function``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tape.configuration import CHANGES
+from tape.recording.record import CONCRETE, handle
+from tape.recording.scope import LOCAL
+from tape.recording.segment import Handle, LeafNode
+from tape.recording.trie import link
+from tape.rules import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape.ops.kinds import Place
+    from tape.recording.segment import Cell, Segment
+    from tape.recording.trie import State
+    from tape.sweeps.sweep import Sweep
+
+__all__ = ["Call", "Written", "asked", "call_of"]
+
+
+class Written:
+    """Where the trie stands after a sweep.
+
+    Args:
+        state: that structure.
+        results: slots at which the sweep ended (where somebody asks for them), and the places of the cotangents there.
+        order: in which order the seeds that were no part of the segment entered it.
+        released: which entries are released then; None: none more than before.
+
+    """
+
+    __slots__ = ("ends", "order", "places", "released", "state")
+
+    def __init__(
+        self, state: State, results: Sequence[tuple[int, Place]], order: Sequence[int] = (), released: frozenset[int] | None = None
+    ) -> None:
+        self.state = state
+        self.ends = tuple([slot for slot, _ in results])
+        self.places = tuple([place for _, place in results])
+        self.order = order
+        self.released = released
+
+    def again(self, segment: Segment, entering: Sequence[Handle] = ()) -> list[Any] | None:
+        """Write it on a segment that stands where it began, with the seeds that enter; return the results.
+
+        None: another thread has run the segment, and nothing was written.
+        """
+        present = segment.cells
+        cells: dict[int, Cell] = {}
+        results = []
+        for place in self.places:
+            slot = place.slot
+            cell = present.get(slot) or cells.get(slot)
+            if cell is None:
+                cell = cells[slot] = [None]
+            results.append(handle(segment, place, cell))
+        return results if self.enter(segment, entering, cells) else None
+
+    def enter(self, segment: Segment, entering: Sequence[Handle], cells: dict[int, Cell]) -> bool:
+        """Advance a segment, with further cells for results, and the seeds that enter; return False where another thread has run it."""
+        with segment.lock:
+            if not segment.open:
+                return False
+            for i, n in enumerate(self.order, segment.state.n_slots):
+                cell = entering[n]._cell
+                segment.entered[id(cell)] = i
+                segment.leaves.append(cell)
+            segment.state = self.state
+            segment.cells.update(cells)
+            if self.released is not None:
+                segment.released = self.released
+            return True
+
+
+_SEQUENCES = frozenset({tuple, list})
+
+
+class Call(NamedTuple):
+    """One call of ``backward()`` or ``gradients()`` that waits to be remembered.
+
+    Attributes:
+        segment: the pending segment.
+        key: what the call is known by where that stood.
+        entering: the constant seeds that enter it as leaves with the call.
+        retains: whether nothing is released.
+        start: where it stood.
+        leaves: how many leaves it had there.
+
+    """
+
+    segment: Segment
+    key: tuple[Any, ...]
+    entering: list[Handle]
+    retains: bool
+    start: State
+    leaves: int
+
+    def remember(self, sweep: Sweep, results: Sequence[tuple[int, Any]]) -> None:
+        """Keep what the call wrote, if it can be written again.
+
+        Args:
+            sweep: it has run, and released nothing yet.
+            results: the slots at which it ended, with their cotangents (None: there is none).
+
+        """
+        segment = self.segment
+        plan = sweep.only_plan(segment)
+        if plan is None or not plan.straight or not segment.open or LOCAL.segment() is not segment or not segment.state.known:
+            return
+        numbers = {id(seed._cell): n for n, seed in enumerate(self.entering)}
+        entered = [id(cell) for cell in segment.leaves[self.leaves :]]
+        first = self.start.n_slots
+        if set(entered) != set(numbers) or [segment.entered.get(e) for e in entered] != list(range(first, first + len(entered))):
+            return
+        if any(gradient is None or gradient._segment is not segment for _, gradient in results):
+            return
+        order = [numbers[e] for e in entered]
+        released = None if self.retains else segment.released | plan.entries
+        link(self.start, self.key, Written(segment.state, [(slot, g._place) for slot, g in results], order, released))
+
+
+def asked(
+    outputs: Any, inputs: Any, seeds: Any, *, create_graph: bool = False, retains: bool = False
+) -> tuple[Segment, tuple[Any, ...], list[Handle]] | None:
+    """Return what a call is known by, given its arguments (``inputs`` None: all leaves); None where more than the tape decides what it does.
+
+    Returns:
+        The pending segment, the key where that stands, and the constant seeds that enter it as leaves with the call.
+
+    """
+    segment = LOCAL.segment()
+    if segment is None or segment.epoch is not CHANGES.epoch or segment.hooks or segment.retained or segment.packing is not None:
+        return None
+    if LOCAL.scope.trace.capturing or segment.trace is not None or (inputs is not None and not _ends_in_leaves(segment)):
+        return None
+    roots = (outputs,) if isinstance(outputs, Handle) else outputs
+    given = () if seeds is None else (seeds,) if isinstance(seeds, Handle) else seeds
+    if roots.__class__ not in _SEQUENCES or given.__class__ not in _SEQUENCES or (seeds is not None and len(given) != len(roots)):
+        return None
+    key: list[Any] = [len(roots), create_graph, retains, segment.released, registry.revision()]
+    for root in roots:
+        if not isinstance(root, Handle) or root._segment is not segment or not root._place.kind.requires_grad:
+            return None
+        if root._extra is not None and root._extra.assigned:
+            return None
+        key.append(root._place.slot)
+    entered = segment.entered
+    entering: list[Handle] = []
+    for seed in given:
+        if seed is None:
+            key.append(None)
+        elif not isinstance(seed, Handle):
+            return None
+        elif seed._segment is segment:
+            key.append(seed._place.slot)
+        elif id(seed._cell) in entered:
+            key.append(entered[id(seed._cell)])
+        elif seed._place.kind.requires_grad or seed._cell[0].__class__ not in CONCRETE or any(seed._cell is s._cell for s in entering):
+            return None
+        else:
+            key.append(seed._place.kind)
+            entering.append(seed)
+    if inputs is not None:
+        wanted = _slots(segment, (inputs,) if isinstance(inputs, Handle) else inputs)
+        if wanted is None:
+            return None
+        key.append(wanted)
+    return segment, tuple(key), entering
+
+
+def call_of(segment: Segment, key: tuple[Any, ...], entering: list[Handle], *, retains: bool) -> Call | None:
+    """Return a call that is not known yet (see :func:`asked`), to be remembered; None where it can not be."""
+    return Call(segment, key, entering, retains, segment.state, len(segment.leaves)) if _ends_in_leaves(segment) else None
+
+
+def _ends_in_leaves(segment: Segment) -> bool:
+    """Tell whether sweeps end within a segment, at leaves each of which entered it with one value, and call no hooks there."""
+    ends = set(segment.origins.values())
+    return len(ends) == len(segment.origins) and not any(end.__class__ is tuple or end.hooks for end in ends)
+
+
+def _slots(segment: Segment, wanted: Any) -> tuple[int, ...] | None:
+    """Return the slots of Variables in a segment that ends in leaves; None where one has none, and where a gradient would go elsewhere."""
+    if wanted.__class__ not in _SEQUENCES:
+        return None
+    slots = []
+    for v in wanted:
+        if not isinstance(v, Handle):
+            return None
+        if v._segment is segment:
+            slots.append(v._place.slot)
+            continue
+        slot = segment.entered.get(id(v._cell))
+        origin = None if slot is None else segment.origins.get(slot)
+        if slot is None or origin.__class__ is not LeafNode or v._extra is None or v._extra.node is not origin:
+            return None
+        slots.append(slot)
+    return tuple(slots)
