@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ class Stats:
     def __init__(self) -> None:
         self.entries_of: Callable[[Any], int]  # of one segment: set by what runs segments (tape.programs.program)
         self.segments: dict[int, Callable[[], Any]] = {}  # by id, weakly; a WeakSet costs more than the rest of a segment
+        self._kept: dict[str, list[Callable[[], Any]]] = {}
         self._ended = 0
         self._start = 0
         self.reset()
@@ -64,6 +66,15 @@ class Stats:
         kept = [c for s in self._alive() for c in (*s.leaves, *s.saved.values())]
         arrays = {id(a): a for c in kept for a in (c if c.__class__ is list else c.arrays())}
         return sum(int(getattr(a, "nbytes", 0)) for a in arrays.values())
+
+    @property
+    def caches(self) -> dict[str, int]:
+        """How many items the caches of the library hold, by what these are."""
+        return {name: sum(len(held) for ref in refs if (held := ref()) is not None) for name, refs in self._kept.items()}
+
+    def keep(self, name: str, held: Any) -> None:
+        """Have what is ``held`` (weakly) be among the :attr:`caches`."""
+        self._kept[name] = [*[ref for ref in self._kept.get(name, ()) if ref() is not None], weakref.ref(held)]
 
     def _total(self) -> int:
         return self._ended + sum(int(s.state.depth) for s in self._alive())

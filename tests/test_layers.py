@@ -242,7 +242,7 @@ def test_a_socket_is_seen_and_a_counter_is_none():
 
 def test_what_stands_in_tape_itself_is_what_all_packages_use():
     modules = {m.removeprefix("tape.") for m in NAMES if m.count(".") == 1 and (ROOT / (m.replace(".", "/") + ".py")).exists()}
-    expected = {"__main__", "configuration", "errors", "jaxapi", "locks", "modes", "statistics"}
+    expected = {"__main__", "bounded", "configuration", "errors", "jaxapi", "locks", "modes", "statistics"}
     assert {m for m in modules if not m.startswith("interop")} == expected
 
 

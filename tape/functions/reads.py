@@ -152,13 +152,8 @@ def _sources(state: State, start: int, wanted: tuple[int, ...], *, exact: bool =
 
     With ``exact``, that is by ops through which a gradient flows (not by ``sign`` or ``floor``), as their rules say.
     """
-    if state.plans is None:
-        state.plans = {}
     key = ("sources", start, wanted, registry.revision() if exact else None)
-    found: tuple[tuple[int, Any], ...] | None = state.plans.get(key)
-    if found is None:
-        found = state.plans[key] = tuple(_followed(state, start, set(wanted), exact=exact).items())
-    return found
+    return state.cached(key, lambda: tuple(_followed(state, start, set(wanted), exact=exact).items()))
 
 
 def _followed(state: State, start: int, reached: set[int], *, exact: bool) -> dict[int, Any]:

@@ -10,13 +10,12 @@ from typing import Any
 
 import jax
 
+from tape.bounded import Bounded
 from tape.errors import UnrecordedGradientError
 from tape.ops.kernel import Op
 from tape.recording import record
 
 __all__ = ["refusing", "unrecorded"]
-
-_LIMIT = 1024
 
 
 class _Cut(Op):
@@ -31,17 +30,12 @@ class _Cut(Op):
         self.unrecorded = reason
 
 
-_CUTS: dict[str, _Cut] = {}
+_CUTS: Bounded[str, _Cut] = Bounded("cuts", 1024)
 
 
 def unrecorded(variable: Any, reason: str) -> Any:
     """Return the same value with a mark: differentiating through it raises ``reason``."""
-    found = _CUTS.get(reason)
-    if found is None:
-        if len(_CUTS) > _LIMIT:
-            _CUTS.clear()
-        found = _CUTS[reason] = _Cut(reason)
-    return record.record(found, (variable,))
+    return record.record(_CUTS.cached(reason, lambda: _Cut(reason)), (variable,))
 
 
 def refusing(reason: str) -> Any:

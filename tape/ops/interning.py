@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from tape.bounded import Bounded
 from tape.configuration import configuration
 from tape.ops.fingerprint import fingerprint
 from tape.ops.kernel import Kernel, Op
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["intern", "intern_op"]
 
-_LIMIT = 2048
-_OPS: dict[Hashable, Op] = {}  # the oldest first
+_OPS: Bounded[Hashable, Op] = Bounded("programs of callables", 2048)
 
 
 def intern(name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any) -> Op:
@@ -31,7 +31,7 @@ def intern(name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any) -> Op:
 
     """
     key = (name, tree, fingerprint(jaxpr), configuration())
-    found = _OPS.pop(key, None)
+    found = _OPS.get(key)
     if found is not None:
         _OPS[key] = found  # the newest again
         return found
@@ -39,8 +39,6 @@ def intern(name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any) -> Op:
     made = Op(name, lambda *arrays: jax.tree.unflatten(tree, kernel.inline(*arrays)))
     made.adopt(kernel)
     _OPS[key] = made
-    if len(_OPS) > _LIMIT:
-        _OPS.pop(next(iter(_OPS)), None)
     return made
 
 

@@ -14,6 +14,7 @@ import jax
 from jax import lax
 
 from tape import jaxapi
+from tape.bounded import Bounded
 from tape.configuration import configuration
 from tape.errors import TapeError
 from tape.ops.assembly import entry_key, one_entry, vjp_of_entries
@@ -348,8 +349,7 @@ def _forget(op: Op | None, key: Hashable) -> None:
 
 _SHORT = 6  # entries; what is longer is put together from the VJPs of its entries
 _TRACED_WHOLE = {jaxapi.primitive("remat"), jaxapi.primitive("name")}  # what is known of their inside has further meanings
-_ENTRIES: dict[Hashable, Kernel] = {}
-_ENTRIES_LIMIT = 4096
+_ENTRIES: Bounded[Hashable, Kernel] = Bounded("entries of jaxprs", 4096)
 
 
 def _entry_kernel(entry: Equation, listed: WengertList[Equation]) -> Kernel:
@@ -359,7 +359,5 @@ def _entry_kernel(entry: Equation, listed: WengertList[Equation]) -> Kernel:
     if found is None:
         found = Kernel(str(entry.primitive), one_entry(entry, listed), None)
         if key is not None:
-            if len(_ENTRIES) > _ENTRIES_LIMIT:
-                _ENTRIES.clear()
             _ENTRIES[key] = found
     return found

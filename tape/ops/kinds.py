@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tape.bounded import Bounded
 from tape.ops.pullback import differentiable
 
 __all__ = [
@@ -26,8 +27,6 @@ __all__ = [
 PLAIN, DIFFERENTIABLE, UNRECORDED = 0, 1, 2
 Role = int | str
 
-_LIMIT = 1 << 16
-
 
 class Kind:
     """What is known of a value without its value: shape and dtype (``aval``), ``requires_grad``, and ``unrecorded``.
@@ -45,7 +44,7 @@ class Kind:
         self.unrecorded = unrecorded
 
 
-_KINDS: dict[tuple[Any, bool, bool | str], Kind] = {}
+_KINDS: Bounded[tuple[Any, bool, bool | str], Kind] = Bounded("kinds", 1 << 16)  # structures with one that went are new ones; no more
 
 
 def kind_of(aval: Any, *, requires_grad: bool = False, unrecorded: bool | str = False) -> Kind:
@@ -53,8 +52,6 @@ def kind_of(aval: Any, *, requires_grad: bool = False, unrecorded: bool | str = 
     key = (aval, requires_grad, unrecorded)
     found = _KINDS.get(key)
     if found is None:
-        if len(_KINDS) > _LIMIT:
-            _KINDS.clear()  # structures met from now on are new ones; nothing else depends on it
         found = _KINDS[key] = Kind(aval, requires_grad, unrecorded)
     return found
 

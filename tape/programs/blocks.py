@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tape import jaxapi
+from tape.bounded import Bounded
 from tape.configuration import applying, configuration
 from tape.programs import background
 from tape.recording.trie import Clock
@@ -29,7 +30,6 @@ LEAST, MOST = 4, 16
 # A block is compiled once it would have saved so many calls, times the square of its number among all compiled: the first ones come
 # cheap, and a tail of rare ones does not keep the compiler busy.
 PRICE = 8
-LIMIT = 4096
 
 _NEVER = 1 << 60
 
@@ -98,7 +98,7 @@ class Block:
         self._job = background.submit(compiled)
 
 
-_BLOCKS: dict[Hashable, Block] = {}
+_BLOCKS: Bounded[Hashable, Block] = Bounded("blocks", 4096)
 _BOUGHT: list[None] = []
 
 
@@ -129,14 +129,8 @@ def block_of(entries: Sequence[Any], last: dict[int, int], end: int) -> tuple[Bl
                 results.append(s)
                 form.append(-1 - numbers[s])  # which one it is: an entry may have several
     key = (configuration(), *form)
-    found = _BLOCKS.get(key)
-    if found is None:
-        if len(_BLOCKS) > LIMIT:
-            compiled = [(k, b) for k, b in _BLOCKS.items() if b.bought]
-            _BLOCKS.clear()
-            _BLOCKS.update(compiled[-LIMIT // 2 :])
-        found = _BLOCKS[key] = Block()
-    return found, sources, results
+    block = _BLOCKS[key] = _BLOCKS.get(key) or Block()  # the newest again
+    return block, sources, results
 
 
 def cut(entries: Sequence[Any], weights: Collection[int]) -> Iterator[tuple[int, int]]:

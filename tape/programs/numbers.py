@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from tape.bounded import Bounded
 from tape.recording.scalars import is_scalar
 
 if TYPE_CHECKING:
@@ -19,10 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["on_device"]
 
-_LIMIT = 1 << 14
-
 # What is on the device: by the settings of JAX (which decide on dtype and device), by type, by value.
-_ARRAYS: dict[Configuration, dict[type, dict[Any, jax.Array]]] = {}
+_ARRAYS: dict[Configuration, dict[type, Bounded[Any, jax.Array]]] = {}
 
 _put = jax.jit(lambda x: x)
 
@@ -49,12 +48,12 @@ def on_device(program: Callable[..., Any], leaves: Sequence[Any], settings: Conf
     return run
 
 
-def _added(tables: dict[type, dict[Any, jax.Array]], value: Any) -> Any:
+def _added(tables: dict[type, Bounded[Any, jax.Array]], value: Any) -> Any:
     """Put a number on the device; another value is returned as it is."""
     if not is_scalar(value):
         return value
-    table = tables.setdefault(value.__class__, {})
-    if len(table) > _LIMIT:
-        table.clear()
+    table = tables.get(value.__class__)
+    if table is None:
+        table = tables.setdefault(value.__class__, Bounded("numbers", 1 << 14))
     found = table[value or repr(value)] = _put(value)
     return found

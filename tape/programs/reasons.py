@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tape.bounded import Bounded
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
@@ -11,15 +13,15 @@ if TYPE_CHECKING:
 
 __all__ = ["why"]
 
-_LIMIT = 512
-_COMPILED: dict[Hashable, _Known] = {}  # by the names of the entries, the oldest first: the last one of these names
-
 
 class _Known(NamedTuple):
     avals: tuple[Any, ...]
     kernels: tuple[Any, ...]
     inputs: tuple[Any, ...]
     settings: Configuration
+
+
+_COMPILED: Bounded[Hashable, _Known] = Bounded("reasons", 512)  # by the names of the entries: the last one of these names
 
 
 def why(entries: Sequence[Any], leaves: Sequence[Any], settings: Configuration) -> str:
@@ -32,11 +34,9 @@ def why(entries: Sequence[Any], leaves: Sequence[Any], settings: Configuration) 
 
     """
     key = tuple([e.kernel.name for e in entries])
-    known = _COMPILED.pop(key, None)
+    known = _COMPILED.get(key)
     now = _Known(tuple(leaves), tuple([e.kernel for e in entries]), tuple([e.inputs for e in entries]), settings)
     _COMPILED[key] = now
-    if len(_COMPILED) > _LIMIT:
-        _COMPILED.pop(next(iter(_COMPILED)), None)
     if known is None or len(known.avals) != len(now.avals):
         return "new structure"
     if known.settings is not settings:

@@ -151,12 +151,7 @@ def thin(segment: Segment, slots: Iterable[int]) -> None:
 
 def _acts(state: State) -> bool:
     """Tell whether an entry has side effects, so that it must not run again."""
-    if state.plans is None:
-        state.plans = {}
-    found: bool | None = state.plans.get("acts")
-    if found is None:
-        found = state.plans["acts"] = any(step.kernel is not None and bool(step.kernel.jaxpr.effects) for step in state.path())
-    return found
+    return state.cached("acts", lambda: any(step.kernel is not None and bool(step.kernel.jaxpr.effects) for step in state.path()))
 
 
 class _Unread:
@@ -251,18 +246,16 @@ class _Read(NamedTuple):
 
 def _read(segment: Segment, live: tuple[int, ...]) -> _Read:
     """Work out what sweeps from some slots need, where the values that are kept are there and the others are computed again."""
-    state = segment.state
-    if state.plans is None:
-        state.plans = {}
-    key = ("read", live, segment.released, segment.kept)
-    found: _Read | None = state.plans.get(key)
-    if found is None:
-        with applying(segment.configuration):  # what a VJP reads is seen in its trace
-            found = state.plans[key] = _traced(state, live, segment.released, segment.kept)
-    return found
+    released, kept = segment.released, segment.kept
+    return segment.state.cached(("read", live, released, kept), lambda: _traced(segment, live, released, kept))
 
 
-def _traced(state: State, live: tuple[int, ...], released: frozenset[int], kept: tuple[int, ...]) -> _Read:
+def _traced(segment: Segment, live: tuple[int, ...], released: frozenset[int], kept: tuple[int, ...]) -> _Read:
+    with applying(segment.configuration):  # what a VJP reads is seen in its trace
+        return _walked(segment.state, live, released, kept)
+
+
+def _walked(state: State, live: tuple[int, ...], released: frozenset[int], kept: tuple[int, ...]) -> _Read:
     passed, reached = _passed(state, live, released)
     needed, there = _read_by(passed), set(kept)
     for entry in backwards(state.path(), needed):

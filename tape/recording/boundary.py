@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tape import jaxapi
+from tape.bounded import Bounded
 from tape.errors import LeakedTracerError, LostGradientError
 from tape.ops.pullback import differentiable
 from tape.recording.scope import LOCAL, within
@@ -126,15 +127,14 @@ def made(leaf: Handle) -> None:
         scope.trace.adopt(leaf._cell)
 
 
-_GONE: dict[int, tuple[Any, str]] = {}  # by id of the cell: the cell (so that its id stays its own), and what to say
-_GONE_LIMIT = 1024
+_GONE: Bounded[int, tuple[Any, str]] = Bounded(
+    "leaked", 1024
+)  # by id of the cell: the cell (so that its id stays its own), and what to say
 
 
 def gone(cell: Any, what: str) -> None:
     """Empty the cell of a Variable that outlives the trace in which it was made."""
     cell[0] = None
-    if len(_GONE) >= _GONE_LIMIT:
-        del _GONE[next(iter(_GONE))]
     _GONE[id(cell)] = (cell, what)
 
 

@@ -13,16 +13,17 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tape import jaxapi
+from tape.bounded import Bounded
 from tape.locks import holding
 from tape.ops.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, MadePlace, Place, Role
 from tape.ops.pullback import differentiable
 from tape.recording.eviction import evict
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from tape.ops.kernel import Kernel
 
@@ -35,13 +36,14 @@ SEEN_LIMIT = 1 << 16
 SEGMENT_LIMIT = 600  # entries; XLA compiles 600 ops with their sweep in 2 s, 1 000 in 5 s
 NUMBER_LIMIT = 400  # leaves that are single numbers; XLA's compiler for the CPU may use up the memory where one short loop reads over 500
 
+T = TypeVar("T")
+
 # Grad modes. In SWEEP mode (a sweep without create_graph, and the forward of a tape.Function) results are constants that remember that they
 # depend on differentiable values without being recorded.
 CONSTANT, RECORD, SWEEP = 0, 1, 2
 
 _NOWHERE: dict[Any, Any] = {}  # the edges of a state that has none: most states of a structure never met again; nothing is put in here
 _LOCK = threading.Lock()
-_CODES_LIMIT = 4096
 
 _PACKAGE = str(Path(__file__).parents[1])
 _INTEROP = str(Path(__file__).parents[2] / "interop")
@@ -134,6 +136,15 @@ class State:
         self.where: tuple[str, int] | None = None
         self.programs: dict[Hashable, Any] | None = None
         self.plans: dict[Hashable, Any] | None = None
+
+    def cached(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what is known of the structure under ``key``, worked out once.  A key begins with what it is of, as in ``("plan", ...)``."""
+        if self.plans is None:
+            self.plans = {}
+        known: T | None = self.plans.get(key)
+        if known is None:
+            known = self.plans[key] = make()
+        return known
 
     def _add_slots(self, kinds: Sequence[Kind], made: tuple[str, int] | int | None = None) -> None:
         n = self.n_slots
@@ -341,7 +352,7 @@ def root(configuration: Hashable, mode: int) -> State:
     return found
 
 
-_FOREIGN: dict[Any, bool] = {}  # code object -> whether it is outside this library
+_FOREIGN: Bounded[Any, bool] = Bounded("code", 4096)  # code object -> whether it is outside this library
 
 
 def user_line() -> tuple[str, int] | None:
@@ -351,8 +362,6 @@ def user_line() -> tuple[str, int] | None:
         code = frame.f_code
         foreign = _FOREIGN.get(code)
         if foreign is None:
-            if len(_FOREIGN) > _CODES_LIMIT:
-                _FOREIGN.clear()
             foreign = _FOREIGN[code] = not code.co_filename.startswith((_PACKAGE, _INTEROP))
         if foreign:
             return (code.co_filename, frame.f_lineno)

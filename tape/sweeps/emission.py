@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
+from tape.bounded import Bounded
 from tape.ops.kernel import Op
 from tape.ops.kinds import Place
 from tape.programs import staging
 from tape.programs.program import run_pending
+from tape.programs.retention import leaf_slots
 from tape.recording import record
 from tape.recording.failures import naming
 from tape.recording.record import handle
@@ -58,16 +60,12 @@ def ones_like(aval: Any) -> Any:
     return record.record(_filled(aval, 1), ())
 
 
-_FILLED: dict[Any, Op] = {}
+_FILLED: Bounded[Any, Op] = Bounded("filled", 1024)
 
 
 def _filled(aval: Any, value: int) -> Op:
-    key = (aval.shape, aval.dtype, value)
-    found = _FILLED.get(key)
-    if found is None:
-        name = "ones" if value else "zeros"
-        found = _FILLED[key] = Op(name, lambda: jnp.full(aval.shape, value, aval.dtype))
-    return found
+    shape, dtype = aval.shape, aval.dtype
+    return _FILLED.cached((shape, dtype, value), lambda: Op("ones" if value else "zeros", lambda: jnp.full(shape, value, dtype)))
 
 
 def forward_handle(segment: Segment, state: State, slot: int, leaf_index: dict[int, int]) -> Any:
@@ -96,13 +94,7 @@ def forward_handle(segment: Segment, state: State, slot: int, leaf_index: dict[i
 
 def leaf_indices(state: State) -> dict[int, int]:
     """Map each leaf slot of a structure to its position among the leaves."""
-    if state.plans is None:
-        state.plans = {}
-    found: dict[int, int] | None = state.plans.get("leaves")
-    if found is None:
-        leaves = [p.slot for step in state.path() if step.kernel is None for p in step.places]
-        found = state.plans["leaves"] = {slot: i for i, slot in enumerate(leaves)}
-    return found
+    return state.cached("leaves", lambda: {slot: i for i, slot in enumerate(leaf_slots(state))})
 
 
 def emit(
@@ -313,15 +305,12 @@ def rows(batch: int | None, cotangents: list[Any], fun: Callable[[list[Any]], Se
     return stacked
 
 
-_ROWS: dict[int, Op] = {}
+_ROWS: Bounded[int, Op] = Bounded("rows", 1024)
 _STACK = Op("stack", lambda *rows: jnp.stack(rows))
 
 
 def _row(i: int) -> Op:
-    found = _ROWS.get(i)
-    if found is None:
-        found = _ROWS[i] = Op("row", lambda x: x[i])
-    return found
+    return _ROWS.cached(i, lambda: Op("row", lambda x: x[i]))
 
 
 def _call_function(step: Instruction, segment: Segment, cotangents: list[Any], batch: int | None) -> Sequence[Any]:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tape.bounded import Bounded
 from tape.errors import (
     SeedDtypeError,
     SeedError,
@@ -167,12 +168,8 @@ def _seed(function: str, i: int, root: Any, seed: Any) -> Any:
     return seed
 
 
-_CASTS: dict[Any, Any] = {}
+_CASTS: Bounded[Any, Op] = Bounded("casts", 1024)
 
 
 def _cast(shape: tuple[int, ...], dtype: Any) -> Any:
-    key = (shape, dtype)
-    found = _CASTS.get(key)
-    if found is None:
-        found = _CASTS[key] = Op("seed", lambda x: jnp.reshape(x, shape).astype(dtype))
-    return found
+    return _CASTS.cached((shape, dtype), lambda: Op("seed", lambda x: jnp.reshape(x, shape).astype(dtype)))

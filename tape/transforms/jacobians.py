@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from tape.bounded import Bounded
 from tape.errors import TapeTypeError
 from tape.ops.kernel import Op
 from tape.recording import record
@@ -33,7 +34,7 @@ def _basis(variables: Sequence[Any]) -> list[Any]:
     return seeds
 
 
-_PIECES: dict[Any, Op] = {}
+_PIECES: Bounded[Any, Op] = Bounded("pieces", 1024)
 
 
 def _piece(rows: Any, start: int, size: int, shape: tuple[int, ...], *, last: bool) -> Any:

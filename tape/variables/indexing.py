@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from tape import jaxapi
+from tape.bounded import Bounded
 from tape.errors import ConcretizationError, TapeIndexError, TapeTypeError, TapeValueError
 from tape.mirrored.mirror import call
 from tape.ops.kernel import Op
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["BOUNDS", "KNOWN_POSITIVE", "basic_op", "expand", "gather", "getitem", "is_mask", "plan"]
 
-_STARTS: dict[int, Any] = {}
-_PLANS: dict[Any, tuple[Op, tuple[Any, ...]]] = {}
-_OPS: dict[Any, Op] = {}
 _LIMIT = 1 << 14
+_STARTS: Bounded[int, Any] = Bounded("positions", _LIMIT)
+_PLANS: Bounded[Any, tuple[Op, tuple[Any, ...]]] = Bounded("indices", _LIMIT)
+_OPS: dict[Any, Op] = {}
 KNOWN_POSITIVE = {"allow_negative_indices": False} if "allow_negative_indices" in inspect.signature(lax.dynamic_slice).parameters else {}
 
 
@@ -40,8 +41,6 @@ def _start(position: int) -> Any:
     """Return a position as a NumPy scalar: an input of the op."""
     found = _STARTS.get(position)
     if found is None:
-        if len(_STARTS) > _LIMIT:
-            _STARTS.clear()
         found = _STARTS[position] = np.int32(position) if position < 2**31 else np.int64(position)
     return found
 
@@ -83,8 +82,6 @@ def getitem(v: Any, index: Any) -> Any:
     else:
         found = _PLANS.get(tuple(key))
         if found is None:
-            if len(_PLANS) > _LIMIT:
-                _PLANS.clear()
             spec, starts = plan(shape, items, windows=True)
             found = _PLANS[tuple(key)] = (basic_op("getitem", _read, spec), starts)
         op, starts = found

@@ -11,6 +11,7 @@ import interop
 import tape
 import tape.lax
 import tape.numpy as tnp
+from tape.bounded import Bounded
 from tape.callables import captures
 from tape.ops import interning
 from tape.recording.scope import LOCAL
@@ -485,8 +486,7 @@ def test_the_count_of_references_is_calibrated():
 
 
 def test_old_ops_are_forgotten(monkeypatch):
-    monkeypatch.setattr(interning, "_LIMIT", 2)
-    monkeypatch.setattr(interning, "_OPS", {})
+    monkeypatch.setattr(interning, "_OPS", Bounded("test", 2))
     for i in range(4):
         close(tape.lax.map(lambda a, i=i: a**i, X), X**i)
     assert len(interning._OPS) <= 2

@@ -463,7 +463,7 @@ STEP, SQUARED = Cell.step, Cell.squared
 def unbounded():
     """No op is forgotten meanwhile: the tests tell equal programs by the identity of their ops."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interning, "_LIMIT", 1 << 30)
+        patch.setattr(interning._OPS, "limit", 1 << 30)
         yield
 
 
