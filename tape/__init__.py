@@ -9,16 +9,16 @@ from tape import errors, op_hooks, rules
 from tape.callables.checkpoint import checkpoint, checkpoint_name, checkpoint_policies
 from tape.callables.schedules import checkpoint_scan, checkpoint_sequential
 from tape.functions.function import Function, once_differentiable
+from tape.hooks.gathering import register_multi_grad_hook
+from tape.hooks.observing import OpHook, hooks
+from tape.hooks.saved_values import save_on_host, saved_value_hooks
 from tape.jitting.jitted import jit
 from tape.mirrored.absent import missing_function
 from tape.mirrored.detachment import stop_gradient
 from tape.modes import eager, enable_grad, no_grad, set_grad_enabled
 from tape.op_hooks.anomalies import detect_anomaly
-from tape.programs.saved_values import save_on_host, saved_value_hooks
 from tape.statistics import stats
 from tape.sweeps.differentiation import backward, gradients
-from tape.sweeps.gathering import register_multi_grad_hook
-from tape.sweeps.observing import OpHook, hooks
 from tape.sweeps.streaming import stream_gradients
 from tape.transforms import grad, hessian, hvp, jacfwd, jacobian, jacrev, jvp, linearize, value_and_grad, vjp, vmap
 from tape.variables.variable import Variable, constant

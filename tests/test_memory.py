@@ -16,6 +16,7 @@ import pytest
 import interop.optax
 import tape
 import tape.numpy as tnp
+from tape.hooks import packing
 from tape.programs import numbers, retention
 from tape.recording import segment, trie
 from tape.sweeps import sweep
@@ -504,7 +505,7 @@ def test_planted_wrong_releases_are_noticed(monkeypatch, bug):
     with monkeypatch.context() as patch:
         patch.setattr(*PLANTED[bug])
         if bug == 2:
-            patch.setattr("tape.programs.packing.inherit", PLANTED[bug][2])
+            patch.setattr(packing, "inherit", PLANTED[bug][2])
         failed = []
         for test in (
             test_contract_17_what_only_a_swept_root_needed_goes_with_the_sweep,

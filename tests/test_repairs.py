@@ -869,7 +869,7 @@ LISTED = {
     "tape/jitting/compilation.py:jit: {}": "donation: tests/jitting/test_jit.py",
     "tape/jitting/effects.py:{} existed only": "tests/jitting/test_jit.py",
     "tape/jitting/jitted.py:jit: {} is a method": "the class's author adds a slot: tests/jitting/test_jit.py",
-    "tape/sweeps/replacement.py:{} returned a gradient in": "a position that has no gradient: tests/sweeps/test_op_hooks.py",
+    "tape/hooks/replacement.py:{} returned a gradient in": "a position that has no gradient: tests/hooks/test_op_hooks.py",
 }
 
 

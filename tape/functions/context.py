@@ -17,8 +17,8 @@ from tape.functions.returned import checked_gradients, checked_tangents
 from tape.functions.rows import batched
 from tape.functions.tracking import ARRAYS, is_variable
 from tape.functions.unrecorded import unrecorded
+from tape.hooks.packing import Packed
 from tape.mirrored.detachment import detach
-from tape.programs.packing import Packed
 from tape.programs.program import look
 from tape.recording import boundary, record
 from tape.recording.scope import LOCAL, in_scope, within

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from tape.functions.tracking import is_variable
+from tape.hooks.packing import packable
 from tape.ops.kinds import Place
-from tape.programs.packing import packable
 from tape.recording import record
 from tape.recording.segment import Extra, Handle, Segment
 

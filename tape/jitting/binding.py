@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from tape.errors import ExecutionError
+from tape.hooks.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer
 from tape.jitting.delivery import ONCE, Delivery, counts_below, taking
 from tape.jitting.outcome import GRADIENT, SAME
@@ -22,7 +23,6 @@ from tape.programs.program import look
 from tape.recording import record
 from tape.recording.record import handle
 from tape.recording.segment import Handle, extra_of
-from tape.sweeps.handles import CHANGES as HOOKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.callables.captures import Captures, held, placeholder
 from tape.errors import TapeRuntimeError
+from tape.hooks.handles import take_away
 from tape.jaxapi import Tracer
 from tape.recording import boundary, record
 from tape.recording.record import handle
@@ -18,7 +19,6 @@ from tape.recording.scalars import is_scalar
 from tape.recording.scope import parked
 from tape.recording.segment import Cell, Extra, Handle, LeafNode, itself, outside
 from tape.recording.trie import user_line
-from tape.sweeps.handles import take_away
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

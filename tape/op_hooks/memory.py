@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.errors import TapeValueError
+from tape.hooks.observing import OpHook, SeenOp
 from tape.op_hooks.tables import Table, label, size
-from tape.sweeps.observing import OpHook, SeenOp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.errors import TapeValueError
+from tape.hooks.observing import OpHook, SeenOp
 from tape.op_hooks.tables import Table, label
 from tape.op_hooks.values import wait
-from tape.sweeps.observing import OpHook, SeenOp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

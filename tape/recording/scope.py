@@ -32,9 +32,9 @@ class Scope(NamedTuple):
     writing: bool = False  # a sweep is being written
     linear: bool = False  # the sweep that is being written is differentiated by its seeds only
     trace: Watcher = NOBODY  # who traces the callable of the tape (tape.callables.captures) or raw JAX function (boundary) that is running
-    packing: Any = None  # the hooks for saved values (tape.programs.packing)
-    observer: Any = None  # the op hooks that are active (tape.sweeps.observing)
-    gathered: dict[Any, Any] | None = None  # what the running sweep has for hooks over several Variables (tape.sweeps.gathering)
+    packing: Any = None  # the hooks for saved values (tape.hooks.packing)
+    observer: Any = None  # the op hooks that are active (tape.hooks.observing)
+    gathered: dict[Any, Any] | None = None  # what the running sweep has for hooks over several Variables (tape.hooks.gathering)
 
     def but(self, **changes: Any) -> Scope:
         """Return the same scope with some fields changed: ``_replace``, in half the time."""

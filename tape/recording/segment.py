@@ -239,7 +239,7 @@ class Segment:
         self.retained: dict[int, list[weakref.ref[Handle]]] = {}
         self.saved: dict[int, Cell] = {}
         self.kept: tuple[int, ...] = ()  # the slots in saved: part of the structure, once it has run
-        self.packing: Any = None  # who packs what it keeps (tape.programs.packing)
+        self.packing: Any = None  # who packs what it keeps (tape.hooks.packing)
         packing = LOCAL.scope.packing
         if packing is not None and packing.applies():
             self.packing = packing

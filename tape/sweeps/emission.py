@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 
 from tape.bounded import Bounded
+from tape.hooks.replacement import Called, replacement
 from tape.ops.kernel import Op
 from tape.ops.kinds import Place
 from tape.programs import staging
@@ -23,13 +24,12 @@ from tape.recording.scope import LOCAL, within
 from tape.recording.segment import Extra, LeafNode, Segment, SegmentClosedError, TracerMetError
 from tape.recording.trie import NUMBER_LIMIT, SEGMENT_LIMIT, SWEEP, State, link
 from tape.sweeps.plan import ADD, Instruction, Plan
-from tape.sweeps.replacement import Called, replacement
 from tape.sweeps.written import Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from tape.sweeps.observing import Observer
+    from tape.hooks.observing import Observer
 
 __all__ = ["add", "emit", "forward_handle", "held", "opened", "rows", "run_hooks", "zeros_like"]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tape.configuration import sixty_four_bits
 from tape.errors import UnconnectedError
+from tape.hooks.gathering import gathering
 from tape.jaxapi import X64
 from tape.programs.program import run_pending
 from tape.programs.retention import thin
@@ -20,7 +21,6 @@ from tape.recording.scope import LOCAL, parked
 from tape.recording.segment import LeafNode, SegmentClosedError
 from tape.recording.trie import SWEEP
 from tape.sweeps import emission
-from tape.sweeps.gathering import gathering
 from tape.sweeps.pieces import pieces_of
 from tape.sweeps.seeds import describe, need_sixty_four_bits, require_grad, seeds_of, variables, variables_of_tree
 from tape.sweeps.sweep import Sweep, resolved, target_of

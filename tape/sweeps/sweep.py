@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tape.configuration import sixty_four_bits
 from tape.errors import ReleasedTapeError, UnrecordedGradientError
+from tape.hooks.gathering import gathering
 from tape.jaxapi import X64
 from tape.ops.kernel import Op
 from tape.ops.kinds import why_unrecorded
@@ -24,13 +25,12 @@ from tape.recording.scope import LOCAL, in_mode
 from tape.recording.segment import LeafNode, Segment, SegmentClosedError, end_of, made_at
 from tape.recording.trie import RECORD, SWEEP, State
 from tape.sweeps import emission
-from tape.sweeps.gathering import gathering
 from tape.sweeps.plan import Plan, active_slots, plan_sweep
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from tape.sweeps.observing import Observer
+    from tape.hooks.observing import Observer
 
 __all__ = ["Sweep"]
 

@@ -23,6 +23,7 @@ from tape.errors import (
     check_flag,
     unknown_keyword,
 )
+from tape.hooks.handles import RemovableHandle
 from tape.mirrored.detachment import detach
 from tape.ops.kinds import Place, kind_of
 from tape.ops.pullback import differentiable
@@ -37,7 +38,6 @@ from tape.recording.scope import LOCAL
 from tape.recording.segment import Extra, Handle, extra_of
 from tape.recording.watcher import NOBODY
 from tape.sweeps import differentiation, emission
-from tape.sweeps.handles import RemovableHandle
 from tape.sweeps.seeds import describe
 from tape.variables import copies, cuts, hooks, methods, pytrees
 from tape.variables.conversion import Convertible, as_array

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 import tape
 import tape.numpy as tnp
 from tape.errors import TapeRuntimeError, TapeTypeError, TapeValueError
+from tape.hooks import gathering
 from tape.recording import scope
-from tape.sweeps import gathering, sweep
+from tape.sweeps import sweep
 
 
 @pytest.fixture(params=["lazy", "eager"])

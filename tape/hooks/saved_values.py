@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from tape import jaxapi
 from tape.errors import TapeTypeError
+from tape.hooks.packing import Packing, recording, run_segments
 from tape.modes import Mode
-from tape.programs.packing import Packing, recording, run_segments
 from tape.programs.program import look
 from tape.recording.scope import LOCAL, no_segment, set_scope
 

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import jax
 
 from tape.errors import TapeTypeError
+from tape.hooks.replacement import Called, replacements
 from tape.modes import Mode
 from tape.recording import record
 from tape.recording.scope import LOCAL, set_scope, within
 from tape.recording.segment import Handle
 from tape.recording.template import ARRAY, fill
 from tape.recording.trie import user_line
-from tape.sweeps.plan import FunctionOp
-from tape.sweeps.replacement import Called, replacements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -238,7 +237,7 @@ class Observer:
 
     def _passes(self, op: Any, inputs: Sequence[Handle]) -> bool:
         """Tell whether nobody sees an entry: no hook asks for it, another one stands for it, or it cannot be recorded."""
-        if isinstance(op, FunctionOp) or getattr(op, "transparent", False) or not self.of(op.name):
+        if _is_function(op) or getattr(op, "transparent", False) or not self.of(op.name):
             return True
         try:
             if hasattr(op, "kernel_of"):
@@ -284,7 +283,7 @@ class Observer:
         op = _seen(entry, segment)
         if op is None or all(ct is None for ct in cotangents):
             return gradients
-        own = len(gradients) - len(entry.places) if isinstance(entry.op, FunctionOp) else len(gradients)
+        own = len(gradients) - len(entry.places) if _is_function(entry.op) else len(gradients)
         return (*self._pass(op, "backward_postprocess", gradients[:own]), *gradients[own:])
 
     def _pass(self, op: SeenOp, method: str, gradients: Sequence[Any]) -> tuple[Any, ...]:
@@ -296,6 +295,11 @@ class Observer:
                 if given is not None:
                     present = replacements(who, present, given)
         return present
+
+
+def _is_function(op: Any) -> bool:
+    """Tell whether an op is that of a ``tape.Function``, which tells its hooks itself of what it is given."""
+    return hasattr(op, "arguments")
 
 
 def _seen(entry: State, segment: Segment) -> SeenOp | None:

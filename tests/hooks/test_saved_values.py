@@ -15,7 +15,8 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.errors import ReleasedTapeError, TapeError, TapeTypeError, TapeValueError
-from tape.programs import packing, program
+from tape.hooks import packing
+from tape.programs import program
 from tape.recording import scope, trie
 from tape.sweeps import emission
 

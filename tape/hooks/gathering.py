@@ -12,7 +12,7 @@ from tape.recording.segment import Handle
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tape.sweeps.handles import RemovableHandle
+    from tape.hooks.handles import RemovableHandle
 
 __all__ = ["HandleGroup", "gathering", "register_multi_grad_hook"]
 
