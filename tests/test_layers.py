@@ -42,6 +42,8 @@ PACKAGE_DOORS = {
 }
 # Imports for annotations that close a circle of modules.
 TYPES = {
+    ("tape.recording.watcher", "tape.recording.segment"): "a watcher is told of segments, in which its scope lies",
+    ("tape.sweeps.written", "tape.sweeps.sweep"): "what is remembered is what a sweep did",
     ("tape.ops.assembly", "tape.ops.kernel"): "the VJP of many lines is put together from kernels",
     ("tape.recording.scope", "tape.recording.segment"): "beside a thread's scope stands its pending segment",
     ("tape.recording.eviction", "tape.recording.trie"): "what is evicted is a state",
