@@ -13,12 +13,13 @@ from tape.callables.matching import Latest, latest
 from tape.callables.traces import Call
 from tape.configuration import configuration
 from tape.errors import LostGradientError, TapeError, TapeTypeError, wrap
+from tape.graph import boundary
+from tape.graph.scope import within
+from tape.graph.segment import Handle
 from tape.ops.interning import intern
 from tape.ops.kernel import Op
 from tape.programs.program import look
-from tape.recording import boundary, record
-from tape.recording.scope import within
-from tape.recording.segment import Handle
+from tape.recording import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

@@ -17,13 +17,14 @@ import numpy as np
 from tape import jaxapi
 from tape.errors import ConcretizationError, LostGradientError, TapeTypeError
 from tape.functions.linear_map import linear_map
+from tape.graph import boundary
+from tape.graph.kinds import differentiable
+from tape.graph.scope import LOCAL, within
+from tape.graph.segment import Handle
 from tape.modes import enable_grad
 from tape.ops.linear import equations_in
-from tape.ops.pullback import differentiable
 from tape.programs.program import look
-from tape.recording import boundary, record
-from tape.recording.scope import LOCAL, within
-from tape.recording.segment import Handle
+from tape.recording import record
 from tape.rules import registry
 from tape.sweeps.hidden import hides, refuses
 from tape.sweeps.sweep import Sweep, target_of

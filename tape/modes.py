@@ -13,8 +13,8 @@ import types
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from tape.errors import TapeRuntimeError, TapeTypeError
-from tape.recording.scope import LOCAL, close, set_scope
-from tape.recording.trie import CONSTANT, RECORD
+from tape.graph.scope import LOCAL, close, set_scope
+from tape.graph.trie import CONSTANT, RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator

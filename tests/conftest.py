@@ -21,7 +21,7 @@ import pytest
 from hypothesis import settings
 
 import tape
-from tape.recording import trie
+from tape.graph import trie
 from tests import idle
 
 settings.register_profile("dev", max_examples=25, deadline=None)

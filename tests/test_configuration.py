@@ -14,8 +14,9 @@ import tape
 import tape.numpy as tnp
 from tape import configuration, jaxapi
 from tape.errors import TapeError
+from tape.graph import segment
 from tape.programs import execution
-from tape.recording import record, segment
+from tape.recording import record
 from tape.sweeps import written
 
 A = np.array([1.0, -2.0, 0.5], np.float32)

@@ -23,9 +23,9 @@ WAY = [
     "tape.sweeps.pieces",
     "tape.sweeps.emission",
     "tape.programs.program",
-    "tape.programs.staging",
+    "tape.recording.staging",
 ]
-WAY += ["tape.recording.record", "tape.recording.trie", "tape.ops.pullback", "tape.ops.linear"]
+WAY += ["tape.recording.record", "tape.graph.trie", "tape.ops.pullback", "tape.ops.linear"]
 WAY += ["tape.rules.registry", "tape.graph.walks", "tape.graph.wengert", "tape.jaxapi"]
 
 # What follows are the doors that lead up, each with its reason: the lists are to become shorter.  An entry that is not needed fails.
@@ -42,11 +42,11 @@ PACKAGE_DOORS = {
 }
 # Imports for annotations that close a circle of modules.
 TYPES = {
-    ("tape.recording.watcher", "tape.recording.segment"): "a watcher is told of segments, in which its scope lies",
+    ("tape.graph.watcher", "tape.graph.segment"): "a watcher is told of segments, in which its scope lies",
     ("tape.sweeps.written", "tape.sweeps.sweep"): "what is remembered is what a sweep did",
     ("tape.ops.assembly", "tape.ops.kernel"): "the VJP of many lines is put together from kernels",
-    ("tape.recording.scope", "tape.recording.segment"): "beside a thread's scope stands its pending segment",
-    ("tape.recording.eviction", "tape.recording.trie"): "what is evicted is a state",
+    ("tape.graph.scope", "tape.graph.segment"): "beside a thread's scope stands its pending segment",
+    ("tape.graph.eviction", "tape.graph.trie"): "what is evicted is a state",
     ("tape.testing.picture", "tape.testing.report"): "a report draws itself",
     ("tape.testing.accuracy", "tape.testing.examination"): "an examination calls its parts with itself",
     ("tape.testing.convergence", "tape.testing.examination"): "an examination calls its parts with itself",
@@ -60,7 +60,7 @@ TYPES = {
 }
 # Functions by which a module above puts its own functions or classes into one below: imports that no list of imports shows.
 SOCKETS = {
-    ("tape.recording.constants", "connect"): "what the recorder makes are Variables, which are made of what is recorded",
+    ("tape.graph.constants", "connect"): "what the recorder makes are Variables, which are made of what is recorded",
     ("tape.recording.record", "connect"): "a flush is begun by the recorder when a segment is full, and runs in the programs above it",
 }
 

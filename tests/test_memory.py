@@ -16,9 +16,9 @@ import pytest
 import interop.optax
 import tape
 import tape.numpy as tnp
-from tape.hooks import packing
+from tape.graph import segment, trie
+from tape.hooking import packing
 from tape.programs import numbers, retention
-from tape.recording import segment, trie
 from tape.sweeps import sweep
 from tests import idle
 from tests.cube import Cube

@@ -862,14 +862,14 @@ LISTED = {
     "tape/functions/mapped.py:": "the further checks of what vmap returns are made in the same way",
     "tape/functions/returned.py:{}.jvp": "as for backward's gradients",
     "tape/modes.py:{}: left in": "threads: tests/test_threads.py",
-    "tape/recording/failures.py:{}, recorded": "free memory: tests/recording/test_failures.py",
+    "tape/programs/failures.py:{}, recorded": "free memory: tests/recording/test_failures.py",
     "tape/rules/families/calls.py:a custom_vjp": "in JAX's own code: tests/rules/test_calls.py",
     "tape/jitting/arguments.py:jit: {} is both": "says what is wrong with two options",
     "tape/jitting/arguments.py:jit: {}_argnames": "names the parameters there are",
     "tape/jitting/compilation.py:jit: {}": "donation: tests/jitting/test_jit.py",
     "tape/jitting/effects.py:{} existed only": "tests/jitting/test_jit.py",
     "tape/jitting/jitted.py:jit: {} is a method": "the class's author adds a slot: tests/jitting/test_jit.py",
-    "tape/hooks/replacement.py:{} returned a gradient in": "a position that has no gradient: tests/hooks/test_op_hooks.py",
+    "tape/hooking/replacement.py:{} returned a gradient in": "a position that has no gradient: tests/hooking/test_op_hooks.py",
 }
 
 

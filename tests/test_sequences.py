@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 import tape
 import tape.numpy as tnp
 from tape.errors import ReleasedTapeError, TapeError, UnconnectedError
+from tape.graph import trie
+from tape.graph.scope import LOCAL
 from tape.programs.program import run_pending
-from tape.recording import trie
-from tape.recording.scope import LOCAL
 from tape.sweeps import emission
 from tests.contracts.counting import BackwardError, failing
 

@@ -21,10 +21,9 @@ import tape
 import tape.numpy as tnp
 from tape import modes
 from tape.errors import ExecutionError, ReleasedTapeError, TapeError
-from tape.programs import program
-from tape.recording import failures
+from tape.graph.scope import LOCAL, set_scope
+from tape.programs import failures, program
 from tape.recording.record import handle
-from tape.recording.scope import LOCAL, set_scope
 from tape.sweeps import accumulation, emission
 
 SIZE = 3

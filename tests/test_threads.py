@@ -13,8 +13,8 @@ import pytest
 import tape
 import tape.numpy as tnp
 from tape import configuration
-from tape.recording.scope import LOCAL
-from tape.recording.segment import Segment
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Segment
 
 N = 8
 A = np.array([1.0, -2.0, 0.5], np.float32)

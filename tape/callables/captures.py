@@ -17,13 +17,13 @@ from jax import lax, random
 
 from tape.callables.reach import reach
 from tape.errors import LeakedTracerError, TapeRuntimeError
+from tape.graph.scalars import is_scalar
+from tape.graph.scope import LOCAL, parked
+from tape.graph.segment import Cell, Extra, itself
+from tape.graph.watcher import NOBODY, Watcher
 from tape.jaxapi import Tracer, trace
 from tape.recording import record
 from tape.recording.record import handle
-from tape.recording.scalars import is_scalar
-from tape.recording.scope import LOCAL, parked
-from tape.recording.segment import Cell, Extra, itself
-from tape.recording.watcher import NOBODY, Watcher
 from tape.statistics import STATS
 
 if TYPE_CHECKING:

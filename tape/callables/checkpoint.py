@@ -14,10 +14,10 @@ import jax
 from tape import jaxapi
 from tape.callables.higher_order import invoke
 from tape.errors import TapeTypeError, TapeValueError
+from tape.graph.segment import Handle
 from tape.ops.interning import intern_op
 from tape.ops.kernel import Op
 from tape.recording import record
-from tape.recording.segment import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

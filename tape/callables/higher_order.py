@@ -21,13 +21,13 @@ from tape import errors, jaxapi
 from tape.callables.captures import trace_capturing
 from tape.callables.traces import Call
 from tape.errors import TapeError, TapeTypeError
+from tape.graph.kinds import differentiable
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Handle
+from tape.graph.trie import RECORD
 from tape.ops.interning import intern
-from tape.ops.pullback import differentiable
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.scope import LOCAL
-from tape.recording.segment import Handle
-from tape.recording.trie import RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from tape.recording.segment import Handle
+from tape.graph.segment import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

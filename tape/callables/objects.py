@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from tape.callables.purity import words
+from tape.graph.segment import Handle
 from tape.jaxapi import Tracer
-from tape.recording.segment import Handle
 
 __all__ = ["category", "contents", "fields_of", "is_followed", "is_plain_tuple", "slots"]
 

@@ -16,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.callables.objects import slots
-from tape.recording.segment import Handle, itself
+from tape.graph.segment import Handle, itself
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -19,8 +19,8 @@ import jax
 from tape.callables.names import names_of
 from tape.callables.objects import category, contents, is_followed, is_plain_tuple
 from tape.callables.purity import ATTRIBUTES, is_library, is_pure, words
-from tape.recording import boundary
-from tape.recording.segment import Handle
+from tape.graph import boundary
+from tape.graph.segment import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

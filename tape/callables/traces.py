@@ -16,8 +16,8 @@ from tape import jaxapi
 from tape.callables.objects import fields_of
 from tape.callables.snapshot import RefusedError, Snapshot
 from tape.configuration import configuration
-from tape.recording.scope import LOCAL
-from tape.recording.watcher import NOBODY
+from tape.graph.scope import LOCAL
+from tape.graph.watcher import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape.ops.pullback import differentiable
+from tape.graph.kinds import differentiable
 from tape.rules import Example
 from tape.testing.samples import draw_like
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from tape.graph.scope import LOCAL, within
+from tape.graph.segment import Handle, extra_of, itself
+from tape.graph.trie import CONSTANT
 from tape.programs.program import look, run_pending
-from tape.recording.scope import LOCAL, within
-from tape.recording.segment import Handle, extra_of, itself
-from tape.recording.trie import CONSTANT
 from tape.sweeps.seeds import describe
 from tape.variables.conversion import as_array
 from tape.variables.variable import Variable

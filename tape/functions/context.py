@@ -17,13 +17,14 @@ from tape.functions.returned import checked_gradients, checked_tangents
 from tape.functions.rows import batched
 from tape.functions.tracking import ARRAYS, is_variable
 from tape.functions.unrecorded import unrecorded
-from tape.hooks.packing import Packed
+from tape.graph import boundary
+from tape.graph.scope import LOCAL, in_scope, within
+from tape.graph.segment import Handle, Segment
+from tape.graph.trie import RECORD, SWEEP
+from tape.hooking.packing import Packed
 from tape.mirrored.detachment import detach
 from tape.programs.program import look
-from tape.recording import boundary, record
-from tape.recording.scope import LOCAL, in_scope, within
-from tape.recording.segment import Handle, Segment
-from tape.recording.trie import RECORD, SWEEP
+from tape.recording import record
 from tape.sweeps import emission
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from tape.functions.linear_map import linear_map
 from tape.functions.mapped import mapped
 from tape.functions.returned import outputs_of
 from tape.functions.tracking import Arguments, is_variable, refilled
-from tape.ops.pullback import differentiable
+from tape.graph.kinds import differentiable
+from tape.graph.scope import LOCAL, parked
+from tape.graph.trie import CONSTANT, RECORD
+from tape.graph.watcher import NOBODY
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.scope import LOCAL, parked
-from tape.recording.trie import CONSTANT, RECORD
-from tape.recording.watcher import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

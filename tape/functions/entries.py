@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tape.graph.segment import Handle
 from tape.ops.kernel import Op
 from tape.recording import record
-from tape.recording.segment import Handle
 from tape.sweeps.plan import FunctionOp
 
 if TYPE_CHECKING:

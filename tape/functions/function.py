@@ -20,10 +20,10 @@ from tape.functions.entries import entry_op, record_entry
 from tape.functions.reads import Reads
 from tape.functions.returned import outputs_of
 from tape.functions.tracking import Arguments
+from tape.graph import boundary
+from tape.graph.scope import LOCAL, in_mode, in_scope, watched
+from tape.graph.trie import RECORD, SWEEP
 from tape.mirrored.detachment import detach
-from tape.recording import boundary
-from tape.recording.scope import LOCAL, in_mode, in_scope, watched
-from tape.recording.trie import RECORD, SWEEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,10 @@ import jax
 import numpy as np
 
 from tape.functions.tracking import is_variable
-from tape.hooks.packing import packable
-from tape.ops.kinds import Place
+from tape.graph.kinds import Place
+from tape.graph.segment import Extra, Handle, Segment
+from tape.hooking.packing import packable
 from tape.recording import record
-from tape.recording.segment import Extra, Handle, Segment
 
 __all__ = ["Kept", "Tree"]
 

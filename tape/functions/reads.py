@@ -11,19 +11,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tape.errors import LostGradientError, TapeError
+from tape.graph.kinds import differentiable
+from tape.graph.scope import LOCAL
+from tape.graph.segment import LeafNode, Segment
 from tape.graph.walks import backwards
-from tape.ops.pullback import differentiable
-from tape.recording.scope import LOCAL
-from tape.recording.segment import LeafNode, Segment
-from tape.recording.watcher import Watcher
+from tape.graph.watcher import Watcher
 from tape.rules import registry
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from tape.ops.kinds import Kind
-    from tape.recording.segment import Cell, Handle
-    from tape.recording.trie import State
+    from tape.graph.kinds import Kind
+    from tape.graph.segment import Cell, Handle
+    from tape.graph.trie import State
 
 __all__ = ["Reads"]
 

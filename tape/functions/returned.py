@@ -13,9 +13,9 @@ import numpy as np
 
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeTypeError
 from tape.functions.tracking import is_variable, names
-from tape.ops.pullback import differentiable
+from tape.graph.kinds import differentiable
+from tape.graph.segment import Handle
 from tape.recording import record
-from tape.recording.segment import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

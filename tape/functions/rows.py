@@ -12,17 +12,17 @@ import jax
 
 from tape import jaxapi
 from tape.callables.captures import trace_capturing
+from tape.graph.kinds import differentiable
+from tape.graph.scope import LOCAL
+from tape.graph.trie import RECORD
 from tape.ops.interning import intern
-from tape.ops.pullback import differentiable
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.scope import LOCAL
-from tape.recording.trie import RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tape.recording.boundary import Caller
+    from tape.graph.boundary import Caller
 
 __all__ = ["batched"]
 

@@ -1,6 +1,6 @@
 """The Wengert list: entries in order, each of which reads values by their numbers and gives new ones.
 
-A jaxpr is one (:mod:`tape.ops.linear`), and so are the entries of a tape (:meth:`tape.recording.trie.State.path`) and what a sweep writes
+A jaxpr is one (:mod:`tape.ops.linear`), and so are the entries of a tape (:meth:`tape.graph.trie.State.path`) and what a sweep writes
 (:class:`tape.sweeps.plan.Instruction`).  Whatever has :class:`Entry`'s two attributes can be walked and swept.
 """
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.errors import TapeTypeError, TapeValueError
-from tape.recording.segment import Handle, itself
+from tape.graph.segment import Handle, itself
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence

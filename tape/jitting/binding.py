@@ -13,16 +13,16 @@ import jax
 import jax.numpy as jnp
 
 from tape.errors import ExecutionError
-from tape.hooks.handles import CHANGES as HOOKS
+from tape.graph.kinds import Place, kind_of
+from tape.graph.segment import Handle, extra_of
+from tape.hooking.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer
 from tape.jitting.delivery import ONCE, Delivery, counts_below, taking
 from tape.jitting.outcome import GRADIENT, SAME
 from tape.jitting.tracing import Step, hooks_of
-from tape.ops.kinds import Place, kind_of
 from tape.programs.program import look
 from tape.recording import record
 from tape.recording.record import handle
-from tape.recording.segment import Handle, extra_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,12 +9,12 @@ import sys
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Extra, extra_of, outside
 from tape.jitting.outcome import ARRAY, GRADIENT, MADE, ONE, PLAIN, SAME, Tree
 from tape.mirrored.detachment import detach
 from tape.programs.program import look, run_pending
 from tape.recording.record import handle
-from tape.recording.scope import LOCAL
-from tape.recording.segment import Extra, extra_of, outside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

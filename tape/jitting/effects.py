@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.callables.captures import Captures, held, placeholder
 from tape.errors import TapeRuntimeError
-from tape.hooks.handles import take_away
+from tape.graph import boundary
+from tape.graph.scalars import is_scalar
+from tape.graph.scope import parked
+from tape.graph.segment import Cell, Extra, Handle, LeafNode, itself, outside
+from tape.graph.trie import user_line
+from tape.hooking.handles import take_away
 from tape.jaxapi import Tracer
-from tape.recording import boundary, record
+from tape.recording import record
 from tape.recording.record import handle
-from tape.recording.scalars import is_scalar
-from tape.recording.scope import parked
-from tape.recording.segment import Cell, Extra, Handle, LeafNode, itself, outside
-from tape.recording.trie import user_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from tape.callables.reach import Holder
-    from tape.ops.kinds import Place
+    from tape.graph.kinds import Place
 
 __all__ = ["Before", "Effects"]
 

@@ -15,15 +15,15 @@ from tape.callables.matching import Latest, latest
 from tape.callables.reach import Reach, reach
 from tape.configuration import configuration
 from tape.errors import TapeTypeError, check_flag
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Handle
+from tape.graph.watcher import NOBODY
 from tape.jitting.arguments import Call, Parameters, aval_of, signature
 from tape.jitting.binding import STATE, Binding, TracedError
 from tape.jitting.compilation import Compilation
 from tape.jitting.retracing import reason, said_of_call, said_of_state
 from tape.jitting.tracing import trace_step
 from tape.recording import record
-from tape.recording.scope import LOCAL
-from tape.recording.segment import Handle
-from tape.recording.watcher import NOBODY
 from tape.rules import registry
 from tape.statistics import STATS
 

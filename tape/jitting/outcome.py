@@ -13,11 +13,11 @@ import jax
 
 from tape.callables.reach import MISSING, Holder, spelled
 from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, UnrecordedGradientError
+from tape.graph.kinds import Kind, Place, kind_of, why_unrecorded
+from tape.graph.segment import Handle, LeafNode, Segment, itself, made_at, outside
+from tape.graph.trie import RECORD, State
 from tape.graph.walks import backwards
 from tape.jaxapi import Tracer
-from tape.ops.kinds import Kind, Place, kind_of, why_unrecorded
-from tape.recording.segment import Handle, LeafNode, Segment, itself, made_at, outside
-from tape.recording.trie import RECORD, State
 from tape.variables.conversion import as_array
 
 if TYPE_CHECKING:

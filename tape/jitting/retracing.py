@@ -8,9 +8,9 @@ import jax
 
 from tape.callables.reach import spelled
 from tape.configuration import configuration
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Handle
 from tape.jitting.arguments import aval_of
-from tape.recording.scope import LOCAL
-from tape.recording.segment import Handle
 from tape.rules import registry
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from jax import lax
 
 from tape import jaxapi
 from tape.errors import ConcretizationError, LeakedTracerError
+from tape.graph.scope import LOCAL
 from tape.jitting.effects import Effects
 from tape.jitting.outcome import GRADIENT, SAME, Outcome
 from tape.ops.kernel import Kernel
 from tape.ops.pullback import pullback
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.scope import LOCAL
 from tape.sweeps.sweep import Sweep
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.graph.segment import Handle
 from tape.mirrored.detachment import refuse_reinterpretation, stop_gradient
 from tape.mirrored.mirror import call, describe, mirrored, on_values
 from tape.mirrored.selection import SELECTIONS
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.segment import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

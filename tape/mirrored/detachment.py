@@ -8,13 +8,13 @@ import jax
 
 from tape import jaxapi
 from tape.errors import LostGradientError
+from tape.graph.kinds import Place, kind_of
+from tape.graph.scope import LOCAL, in_mode
+from tape.graph.segment import Handle
+from tape.graph.trie import CONSTANT, RECORD
 from tape.ops.kernel import Op
-from tape.ops.kinds import Place, kind_of
 from tape.recording import record
 from tape.recording.record import handle
-from tape.recording.scope import LOCAL, in_mode
-from tape.recording.segment import Handle
-from tape.recording.trie import CONSTANT, RECORD
 
 __all__ = ["detach", "refuse_reinterpretation", "stop_gradient"]
 

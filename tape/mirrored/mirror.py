@@ -14,17 +14,17 @@ import numpy as np
 
 from tape import errors, jaxapi
 from tape.errors import ConcretizationError, LostGradientError, TapeError
+from tape.graph.kinds import differentiable
+from tape.graph.scalars import NUMBERS, SMALL
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Handle
 from tape.mirrored.quick import quick_key
 from tape.mirrored.roles import SEQUENCE, Roles, closes_over_inputs, roles_of
 from tape.ops.interning import intern_op
 from tape.ops.kernel import Op
-from tape.ops.pullback import differentiable
 from tape.programs.program import look
 from tape.recording import record
 from tape.recording.record import record_mixed, record_number, record_one, record_two
-from tape.recording.scalars import NUMBERS, SMALL
-from tape.recording.scope import LOCAL
-from tape.recording.segment import Handle
 from tape.recording.template import ARRAY, NUMBER, Baked, Fixed, Node, Static, Structured, fill, fix, unfix
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from tape.graph.scalars import NUMBERS, SMALL
+from tape.graph.segment import Handle
 from tape.mirrored.roles import SEQUENCE
 from tape.recording import record
-from tape.recording.scalars import NUMBERS, SMALL
-from tape.recording.segment import Handle
 from tape.recording.template import ARRAY, NUMBER
 
 if TYPE_CHECKING:

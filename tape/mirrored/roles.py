@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from tape import jaxapi
 from tape.errors import LeakedTracerError, RuleError
+from tape.graph.kinds import differentiable
 from tape.ops.linear import flatten
-from tape.ops.pullback import differentiable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from tape.graph.kinds import Kind
     from tape.ops.kernel import Kernel, Op
-    from tape.ops.kinds import Kind
 
 __all__ = ["SEQUENCE", "Roles", "closes_over_inputs", "roles_of"]
 

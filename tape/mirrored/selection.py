@@ -11,11 +11,11 @@ import numpy as np
 
 from tape import jaxapi
 from tape.errors import TapeValueError
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Handle
 from tape.mirrored.mirror import call, mirrored, on_values, variable
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.scope import LOCAL
-from tape.recording.segment import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax.numpy as jnp
 
 from tape.errors import NonFiniteError
-from tape.hooks.observing import OpHook, SeenOp, hooks
+from tape.hooking.observing import OpHook, SeenOp, hooks
 from tape.jaxapi import debug_callback
 from tape.op_hooks.tables import Table
 from tape.op_hooks.values import described, has_values, values_of

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 
 from tape.errors import TapeTypeError, TapeValueError
-from tape.hooks.observing import OpHook, SeenOp
+from tape.graph.segment import Handle
+from tape.hooking.observing import OpHook, SeenOp
 from tape.ops.interning import intern_op
 from tape.ops.kernel import Op
 from tape.recording import record
-from tape.recording.segment import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape.hooks.handles import RemovableHandle
+    from tape.hooking.handles import RemovableHandle
 
 __all__ = ["GradientClipper"]
 

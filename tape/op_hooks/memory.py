@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.errors import TapeValueError
-from tape.hooks.observing import OpHook, SeenOp
+from tape.hooking.observing import OpHook, SeenOp
 from tape.op_hooks.tables import Table, label, size
 
 if TYPE_CHECKING:

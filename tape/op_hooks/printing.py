@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tape.hooks.observing import OpHook, SeenOp
+from tape.hooking.observing import OpHook, SeenOp
 from tape.jaxapi import debug_callback
 from tape.op_hooks.values import described, has_values, norm, values_of
 

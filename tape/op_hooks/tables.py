@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape.hooks.observing import SeenOp
+    from tape.hooking.observing import SeenOp
 
 __all__ = ["Table", "label", "size"]
 

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.errors import TapeValueError
-from tape.hooks.observing import OpHook, SeenOp
+from tape.hooking.observing import OpHook, SeenOp
 from tape.op_hooks.tables import Table, label
 from tape.op_hooks.values import wait
 

@@ -17,13 +17,13 @@ from tape import jaxapi
 from tape.bounded import Bounded
 from tape.configuration import configuration
 from tape.errors import TapeError
+from tape.graph.kinds import Kind, Role, differentiable, kinds_of
 from tape.ops.assembly import entry_key, one_entry, vjp_of_entries
 from tape.ops.building import JaxprBuilder
-from tape.ops.kinds import Kind, Role, kinds_of
 from tape.ops.linear import flatten
 from tape.ops.moving import mover, moving_at_first
 from tape.ops.pruning import prune, select_outputs
-from tape.ops.pullback import activity, check_own, differentiable, pullback
+from tape.ops.pullback import activity, check_own, pullback
 from tape.ops.residuals import Keep, augment, exposing, inside
 from tape.rules import registry
 

@@ -14,13 +14,14 @@ from jax import lax
 
 from tape import jaxapi
 from tape.errors import GradientDtypeError, GradientShapeError, LeakedTracerError, RuleError
+from tape.graph.kinds import differentiable
 from tape.graph.sweep import accumulate, sweep
 from tape.graph.walks import active, backwards
 from tape.ops import residuals
 from tape.ops.forward import ForwardValues
 from tape.ops.linear import Equation, flatten
 from tape.rules import parameters, registry
-from tape.rules.cotangents import differentiable, for_jax, spread
+from tape.rules.cotangents import for_jax, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

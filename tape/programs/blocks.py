@@ -15,8 +15,8 @@ import jax
 from tape import jaxapi
 from tape.bounded import Bounded
 from tape.configuration import applying, configuration
+from tape.graph.trie import Clock
 from tape.programs import background
-from tape.recording.trie import Clock
 from tape.statistics import STATS
 
 if TYPE_CHECKING:

@@ -14,16 +14,16 @@ import jax
 
 from tape import jaxapi
 from tape.configuration import applying, checks_results, configuration
+from tape.graph.trie import Clock
 from tape.programs import background, numbers
 from tape.programs.interpretation import interpret, needed_entries
 from tape.programs.reasons import why
-from tape.recording.trie import Clock
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tape.recording.trie import State
+    from tape.graph.trie import State
 
 __all__ = ["Execution"]
 

@@ -14,10 +14,10 @@ import heapq
 from typing import TYPE_CHECKING, Any
 
 from tape.errors import warn
-from tape.recording.segment import SIGN
+from tape.graph.segment import SIGN
 
 if TYPE_CHECKING:
-    from tape.recording.segment import Segment
+    from tape.graph.segment import Segment
 
 __all__ = ["LIMIT", "look_into"]
 

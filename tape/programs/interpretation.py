@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from tape.graph.walks import last_uses, needed
 from tape.programs.blocks import LEAST, block_of, cut
+from tape.programs.failures import StoppedError
 from tape.programs.preparation import prepare
-from tape.recording.failures import StoppedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape.recording.trie import State
+    from tape.graph.trie import State
 
 __all__ = ["interpret", "needed_entries"]
 

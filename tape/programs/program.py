@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from tape import jaxapi
 from tape.configuration import applying, configuration
-from tape.programs import execution, growth, staging
+from tape.graph import boundary
+from tape.graph.scope import LOCAL, close
+from tape.graph.segment import Handle
+from tape.graph.trie import Clock
+from tape.graph.watcher import NOBODY
+from tape.programs import execution, growth, traced
+from tape.programs.failures import check_slots, salvage
 from tape.programs.interpretation import needed_entries
 from tape.programs.retention import ONLY_SEGMENT, forget, note, residuals, trim_one
-from tape.recording import boundary
-from tape.recording.failures import check_slots, salvage
-from tape.recording.scope import LOCAL, close
-from tape.recording.segment import Handle
-from tape.recording.trie import Clock
-from tape.recording.watcher import NOBODY
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape.ops.kinds import Kind
+    from tape.graph.kinds import Kind
+    from tape.graph.segment import Segment
+    from tape.graph.trie import State
     from tape.programs.retention import Kept
-    from tape.recording.segment import Segment
-    from tape.recording.trie import State
 
 __all__ = ["look", "run_pending"]
 
@@ -75,7 +75,7 @@ def look(variable: Handle) -> Any:
 def run_pending(segment: Segment, reason: str) -> None:
     """Run the pending entries of ``segment`` whose results somebody holds; afterwards it is no longer pending.
 
-    An entry that fails, and what depends on it, has no value then: looking at one raises (:mod:`tape.recording.failures`).
+    An entry that fails, and what depends on it, has no value then: looking at one raises (:mod:`tape.programs.failures`).
 
     Raises:
         OutOfMemoryError: memory was used up; like after Ctrl-C, the segment is pending as before and can be run again.
@@ -114,7 +114,7 @@ def _run(segment: Segment, reason: str) -> None:
         state.used = Clock.now
         STATS.flushed(reason)
         if segment.trace is not None:
-            results = staging.run(segment, program.keep)
+            results = traced.run(segment, program.keep)
         else:
             try:
                 results = program.run(state, [cell[0] for cell in segment.leaves])

@@ -20,8 +20,8 @@ from tape.statistics import STATS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tape.recording.segment import Cell, Segment
-    from tape.recording.trie import State
+    from tape.graph.segment import Cell, Segment
+    from tape.graph.trie import State
 
 __all__ = [
     "ONLY_SEGMENT",

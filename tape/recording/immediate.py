@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tape import jaxapi
-from tape.ops.kinds import MadePlace
-from tape.recording.failures import failed_entry
+from tape.graph.kinds import MadePlace
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Handle, Segment, made_at
+from tape.graph.trie import CONSTANT, user_line
+from tape.programs.failures import failed_entry
 from tape.recording.record import first_meeting, handle, place_in
-from tape.recording.scope import LOCAL
-from tape.recording.segment import Handle, Segment, made_at
-from tape.recording.trie import CONSTANT, user_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

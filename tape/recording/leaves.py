@@ -8,10 +8,10 @@ requires grad whatever it was made of, and at which sweeps end as at any leaf: i
 from __future__ import annotations
 
 from tape.configuration import CHANGES
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Handle, node_of
 from tape.ops.kernel import Op
 from tape.recording.record import run_if_long
-from tape.recording.scope import LOCAL
-from tape.recording.segment import Handle, node_of
 
 __all__ = ["made_leaf"]
 

@@ -15,12 +15,11 @@ import jax.errors
 from tape import errors, jaxapi
 from tape.configuration import CHANGES
 from tape.errors import TapeError
-from tape.recording import boundary, constants
-from tape.recording.constants import constant, handle, leaf, no_array, scalar
-from tape.recording.failures import check_slots
-from tape.recording.scalars import SMALL
-from tape.recording.scope import LOCAL, close, watched
-from tape.recording.segment import (
+from tape.graph import boundary, constants
+from tape.graph.constants import constant, handle, leaf, no_array, scalar
+from tape.graph.scalars import SMALL
+from tape.graph.scope import LOCAL, close, watched
+from tape.graph.segment import (
     Cell,
     Handle,
     Segment,
@@ -32,7 +31,8 @@ from tape.recording.segment import (
     node_of,
     still_open,
 )
-from tape.recording.trie import State
+from tape.graph.trie import State
+from tape.programs.failures import check_slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

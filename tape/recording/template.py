@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tape.recording.segment import Handle
+from tape.graph.segment import Handle
 
 __all__ = ["ARRAY", "NUMBER", "Baked", "Fixed", "Node", "Static", "Structured", "fill", "fix", "unfix"]
 

@@ -9,16 +9,12 @@ import numpy as np
 from jax import lax
 
 from tape import jaxapi
+from tape.graph.kinds import differentiable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["asked_for", "cast", "differentiable", "filled", "for_jax", "spread", "wide", "zeros"]
-
-
-def differentiable(aval: Any) -> bool:
-    """Tell whether a value of this dtype can carry a gradient (floating or complex)."""
-    return bool(jnp.issubdtype(aval.dtype, jnp.inexact))
+__all__ = ["asked_for", "cast", "filled", "for_jax", "spread", "wide", "zeros"]
 
 
 def zeros(like: Any) -> Any:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from tape.graph.scope import LOCAL, in_mode
+from tape.graph.segment import LeafNode, extra_of
+from tape.graph.trie import SWEEP
 from tape.locks import holding
+from tape.programs.failures import check_slots
 from tape.programs.program import run_pending
-from tape.recording.failures import check_slots
-from tape.recording.scope import LOCAL, in_mode
-from tape.recording.segment import LeafNode, extra_of
-from tape.recording.trie import SWEEP
 from tape.sweeps import emission
 from tape.sweeps.sweep import target_of
 

@@ -13,12 +13,13 @@ import jax.numpy as jnp
 
 from tape.configuration import sixty_four_bits
 from tape.errors import TapeValueError, UnconnectedError, check_flag
+from tape.graph import boundary
+from tape.graph.constants import handle
+from tape.graph.scope import LOCAL
+from tape.graph.segment import SIGN, Handle, LeafNode, Segment
+from tape.graph.trie import RECORD, SWEEP
 from tape.programs.program import run_pending
-from tape.recording import boundary, record
-from tape.recording.constants import handle
-from tape.recording.scope import LOCAL
-from tape.recording.segment import SIGN, Handle, LeafNode, Segment
-from tape.recording.trie import RECORD, SWEEP
+from tape.recording import record
 from tape.sweeps import emission
 from tape.sweeps.accumulation import additions, anew, assign, awaited
 from tape.sweeps.seeds import describe, need_sixty_four_bits, require_grad, seeds_of, variables, variables_of_tree
@@ -28,7 +29,7 @@ from tape.sweeps.written import asked, call_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tape.recording.segment import Cell
+    from tape.graph.segment import Cell
     from tape.sweeps.accumulation import Addition
     from tape.sweeps.written import Written
 

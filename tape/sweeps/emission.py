@@ -11,25 +11,24 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 
 from tape.bounded import Bounded
-from tape.hooks.replacement import Called, replacement
+from tape.graph.kinds import Place
+from tape.graph.scope import LOCAL, within
+from tape.graph.segment import Extra, LeafNode, Segment, SegmentClosedError, TracerMetError
+from tape.graph.trie import NUMBER_LIMIT, SEGMENT_LIMIT, SWEEP, State, link
+from tape.hooking.replacement import Called, replacement
 from tape.ops.kernel import Op
-from tape.ops.kinds import Place
-from tape.programs import staging
+from tape.programs.failures import naming
 from tape.programs.program import run_pending
 from tape.programs.retention import leaf_slots
-from tape.recording import record
-from tape.recording.failures import naming
+from tape.recording import record, staging
 from tape.recording.record import handle
-from tape.recording.scope import LOCAL, within
-from tape.recording.segment import Extra, LeafNode, Segment, SegmentClosedError, TracerMetError
-from tape.recording.trie import NUMBER_LIMIT, SEGMENT_LIMIT, SWEEP, State, link
 from tape.sweeps.plan import ADD, Instruction, Plan
 from tape.sweeps.written import Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from tape.hooks.observing import Observer
+    from tape.hooking.observing import Observer
 
 __all__ = ["add", "emit", "forward_handle", "held", "opened", "rows", "run_hooks", "zeros_like"]
 

@@ -10,7 +10,7 @@ from tape.ops.linear import equations_in
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tape.recording.segment import Segment
+    from tape.graph.segment import Segment
 
 __all__ = ["hides", "refuses"]
 

@@ -12,18 +12,18 @@ from jax import lax
 
 from tape.configuration import configuration
 from tape.graph.sweep import sweep
+from tape.graph.trie import CONSTANT
 from tape.graph.walks import active, backwards
 from tape.ops.assembly import vjp_call
 from tape.ops.kernel import Op
-from tape.recording.trie import CONSTANT
 from tape.rules import registry
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from tape.graph.kinds import Kind
+    from tape.graph.trie import State
     from tape.ops.kernel import Kernel
-    from tape.ops.kinds import Kind
-    from tape.recording.trie import State
 
 __all__ = ["ADD", "FunctionOp", "Instruction", "Plan", "active_slots", "behind", "plan_sweep"]
 

@@ -18,11 +18,12 @@ from tape.errors import (
     UnconnectedError,
     UnrecordedGradientError,
 )
+from tape.graph import boundary
+from tape.graph.kinds import why_unrecorded
+from tape.graph.segment import Handle, itself, made_at
 from tape.jaxapi import X64
 from tape.ops.kernel import Op
-from tape.ops.kinds import why_unrecorded
-from tape.recording import boundary, record
-from tape.recording.segment import Handle, itself, made_at
+from tape.recording import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

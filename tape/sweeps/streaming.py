@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from tape.configuration import sixty_four_bits
 from tape.errors import UnconnectedError
-from tape.hooks.gathering import gathering
+from tape.graph import boundary
+from tape.graph.scope import LOCAL, parked
+from tape.graph.segment import LeafNode, SegmentClosedError
+from tape.graph.trie import SWEEP
+from tape.hooking.gathering import gathering
 from tape.jaxapi import X64
+from tape.programs.failures import check_slots
 from tape.programs.program import run_pending
 from tape.programs.retention import thin
-from tape.recording import boundary
-from tape.recording.failures import check_slots
-from tape.recording.scope import LOCAL, parked
-from tape.recording.segment import LeafNode, SegmentClosedError
-from tape.recording.trie import SWEEP
 from tape.sweeps import emission
 from tape.sweeps.pieces import pieces_of
 from tape.sweeps.seeds import describe, need_sixty_four_bits, require_grad, seeds_of, variables, variables_of_tree
@@ -28,7 +28,7 @@ from tape.sweeps.sweep import Sweep, resolved, target_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from tape.recording.segment import Segment
+    from tape.graph.segment import Segment
     from tape.sweeps.pieces import Piece
     from tape.sweeps.plan import Plan
     from tape.sweeps.sweep import Target

@@ -12,25 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from tape.configuration import sixty_four_bits
 from tape.errors import ReleasedTapeError, UnrecordedGradientError
-from tape.hooks.gathering import gathering
+from tape.graph.kinds import why_unrecorded
+from tape.graph.scope import LOCAL, in_mode
+from tape.graph.segment import LeafNode, Segment, SegmentClosedError, end_of, made_at
+from tape.graph.trie import RECORD, SWEEP, State
+from tape.hooking.gathering import gathering
 from tape.jaxapi import X64
 from tape.ops.kernel import Op
-from tape.ops.kinds import why_unrecorded
-from tape.programs import staging
+from tape.programs.failures import check_slots
 from tape.programs.program import run_pending
 from tape.programs.retention import trim
-from tape.recording import record
-from tape.recording.failures import check_slots
-from tape.recording.scope import LOCAL, in_mode
-from tape.recording.segment import LeafNode, Segment, SegmentClosedError, end_of, made_at
-from tape.recording.trie import RECORD, SWEEP, State
+from tape.recording import record, staging
 from tape.sweeps import emission
 from tape.sweeps.plan import Plan, active_slots, plan_sweep
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from tape.hooks.observing import Observer
+    from tape.hooking.observing import Observer
 
 __all__ = ["Sweep"]
 

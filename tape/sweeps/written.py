@@ -9,18 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.configuration import CHANGES
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Handle, LeafNode
+from tape.graph.trie import link
 from tape.recording.record import CONCRETE, handle
-from tape.recording.scope import LOCAL
-from tape.recording.segment import Handle, LeafNode
-from tape.recording.trie import link
 from tape.rules import registry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape.ops.kinds import Place
-    from tape.recording.segment import Cell, Segment
-    from tape.recording.trie import State
+    from tape.graph.kinds import Place
+    from tape.graph.segment import Cell, Segment
+    from tape.graph.trie import State
     from tape.sweeps.sweep import Sweep
 
 __all__ = ["Call", "Written", "asked", "call_of"]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tape import stop_gradient
 from tape.errors import TapeValueError
 from tape.functions.function import Function
+from tape.graph.segment import Handle
 from tape.jaxapi import X64
-from tape.recording.segment import Handle
 from tape.testing.operands import Info
 from tape.testing.operations import OPERATIONS, Frozen, evaluate, results, source, uses
 from tape.variables.variable import Variable

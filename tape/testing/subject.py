@@ -13,8 +13,8 @@ import numpy as np
 from tape import jaxapi
 from tape.errors import TapeTypeError, TapeValueError
 from tape.functions.function import Function
+from tape.graph.segment import Handle
 from tape.programs.program import look
-from tape.recording.segment import Handle
 from tape.transforms import jvp as tape_jvp
 from tape.transforms import vjp as tape_vjp
 from tape.variables.variable import constant

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from tape.errors import TapeTypeError, TapeValueError
+from tape.graph.scope import within
+from tape.graph.segment import Handle
 from tape.ops.kernel import Op
 from tape.recording import record
-from tape.recording.scope import within
-from tape.recording.segment import Handle
 from tape.sweeps.sweep import Sweep, target_of
 from tape.transforms.inputs import Call, as_array, check_callable, check_recorded, flatten
 from tape.transforms.reverse import pull

@@ -9,16 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError
+from tape.graph import boundary
+from tape.graph.kinds import Place, differentiable, kind_of, why_unrecorded
+from tape.graph.scope import in_mode
+from tape.graph.segment import Handle, LeafNode, made_at
+from tape.graph.trie import SWEEP
 from tape.mirrored.detachment import detach
 from tape.modes import enable_grad
 from tape.ops.kernel import Op
-from tape.ops.kinds import Place, kind_of, why_unrecorded
-from tape.ops.pullback import differentiable
 from tape.programs.program import look
-from tape.recording import boundary, record
-from tape.recording.scope import in_mode
-from tape.recording.segment import Handle, LeafNode, made_at
-from tape.recording.trie import SWEEP
+from tape.recording import record
 from tape.sweeps.plan import behind
 from tape.sweeps.sweep import target_of
 

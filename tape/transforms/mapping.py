@@ -9,8 +9,8 @@ import jax
 
 from tape.callables.higher_order import invoke
 from tape.errors import saying
+from tape.graph.segment import Handle
 from tape.programs.program import look
-from tape.recording.segment import Handle
 from tape.transforms.inputs import check_callable, flatten
 
 if TYPE_CHECKING:

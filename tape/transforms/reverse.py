@@ -11,8 +11,8 @@ import numpy as np
 
 from tape import jaxapi
 from tape.errors import TapeTypeError
+from tape.graph.segment import Handle
 from tape.recording import record
-from tape.recording.segment import Handle
 from tape.sweeps.differentiation import gradients
 from tape.transforms.inputs import Call, check_callable, flatten, positions
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from tape import jaxapi
 from tape.errors import ConcretizationError, LostGradientError, TapeError, TapeRuntimeError, TapeTypeError, wrap
+from tape.graph import boundary
+from tape.graph.scope import LOCAL
 from tape.mirrored import absent
 from tape.programs.program import look
-from tape.recording import boundary
-from tape.recording.scope import LOCAL
 from tape.sweeps.seeds import describe
 from tape.variables import methods
 

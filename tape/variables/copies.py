@@ -9,11 +9,11 @@ import jax.numpy as jnp
 
 from tape import jaxapi
 from tape.errors import TapeValueError
-from tape.ops.kinds import Place, kind_of
+from tape.graph import boundary
+from tape.graph.kinds import Place, kind_of
+from tape.graph.segment import Handle, extra_of, outside
 from tape.programs.program import look
-from tape.recording import boundary
 from tape.recording.record import handle
-from tape.recording.segment import Handle, extra_of, outside
 from tape.sweeps.seeds import describe
 from tape.variables.conversion import concrete
 

@@ -14,16 +14,17 @@ import jax
 
 from tape import jaxapi
 from tape.errors import TapeRuntimeError, warn
+from tape.graph import boundary
+from tape.graph.kinds import Place, kind_of
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Handle, Segment, end_of, node_of
+from tape.graph.trie import user_line
 from tape.mirrored.detachment import detach
-from tape.ops.kinds import Place, kind_of
-from tape.programs import staging
+from tape.programs import traced
 from tape.programs.program import look, run_pending
 from tape.programs.retention import forget, trim
-from tape.recording import boundary
+from tape.recording import staging
 from tape.recording.leaves import made_leaf
-from tape.recording.scope import LOCAL
-from tape.recording.segment import Handle, Segment, end_of, node_of
-from tape.recording.trie import user_line
 from tape.sweeps.plan import behind
 
 __all__ = ["hint_at_retaining", "retain_cut", "unchain", "unchain_backward"]
@@ -128,7 +129,7 @@ def _make_leaf(variable: Any) -> None:
         segment.origins[slot] = end
         segment.state = segment.state.severed(frozenset([slot]))
     if not segment.pending:
-        staging.run_again(segment)
+        traced.run_again(segment)
     if not (pending and made_leaf(variable)):  # it has run, belongs to a JAX transformation, or another thread has just run it
         value = _stopped(look(variable))
         place = Place(-1, kind_of(variable._place.kind.aval, requires_grad=True))
@@ -155,7 +156,7 @@ def _sever(segment: Segment, cut: frozenset[int]) -> None:
         for slot in cut:
             segment.functions.pop(slot, None)
     if not segment.pending:
-        staging.run_again(segment)
+        traced.run_again(segment)
     _release(segment)
 
 

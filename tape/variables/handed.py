@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tape.recording.segment import Handle
+    from tape.graph.segment import Handle
 
 __all__ = ["hand_out", "handed_type"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tape.errors import TapeTypeError, TapeValueError
-from tape.hooks.handles import RemovableHandle
+from tape.graph.scope import LOCAL
+from tape.graph.segment import end_of, extra_of
+from tape.hooking.handles import RemovableHandle
 from tape.recording import record
-from tape.recording.scope import LOCAL
-from tape.recording.segment import end_of, extra_of
 from tape.sweeps.seeds import describe
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from jax import lax
 from tape import jaxapi
 from tape.bounded import Bounded
 from tape.errors import ConcretizationError, TapeIndexError, TapeTypeError, TapeValueError
+from tape.graph.segment import Handle
 from tape.mirrored.mirror import call
 from tape.ops.kernel import Op
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.segment import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

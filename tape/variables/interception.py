@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.errors import TapeTypeError, saying
+from tape.graph.segment import Handle
 from tape.mirrored.adapters import array as array_of
 from tape.mirrored.mirror import on_values, variable
-from tape.recording.segment import Handle
 from tape.variables import updates
 
 __all__ = ["array_function", "array_ufunc"]

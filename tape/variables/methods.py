@@ -23,7 +23,7 @@ from tape.variables.operators import Operators
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tape.recording.trie import State
+    from tape.graph.trie import State
 
 __all__ = ["ArrayMethods", "producer"]
 

@@ -10,13 +10,13 @@ import numpy as np
 
 from tape import errors
 from tape.errors import TapeTypeError, saying
+from tape.graph.scalars import NUMBERS
+from tape.graph.segment import Handle
 from tape.mirrored.adapters import array
 from tape.mirrored.mirror import Application, call, mirrored
 from tape.ops.kernel import Op
 from tape.recording import record
 from tape.recording.record import record_number, record_one, record_two
-from tape.recording.scalars import NUMBERS
-from tape.recording.segment import Handle
 from tape.recording.template import ARRAY
 from tape.sweeps.seeds import describe
 from tape.variables import updates

@@ -11,14 +11,14 @@ import numpy as np
 
 from tape import jaxapi
 from tape.errors import LostGradientError
-from tape.ops.kinds import GivenPlace, Place, kind_of
-from tape.ops.pullback import differentiable
+from tape.graph import boundary
+from tape.graph.kinds import GivenPlace, Place, differentiable, kind_of
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Handle, itself
+from tape.graph.trie import RECORD
 from tape.programs.program import look
-from tape.recording import boundary, record
+from tape.recording import record
 from tape.recording.record import handle
-from tape.recording.scope import LOCAL
-from tape.recording.segment import Handle, itself
-from tape.recording.trie import RECORD
 from tape.sweeps.seeds import describe
 from tape.variables import handed
 

@@ -14,15 +14,15 @@ import numpy as np
 from jax import lax
 
 from tape.errors import LostGradientError, TapeTypeError, TapeValueError
+from tape.graph import boundary
+from tape.graph.kinds import Place, differentiable, kind_of
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Extra, Handle, itself
+from tape.graph.trie import CONSTANT
 from tape.mirrored.mirror import call, variable
-from tape.ops.kinds import Place, kind_of
-from tape.ops.pullback import differentiable
 from tape.programs.program import look
-from tape.recording import boundary, record
+from tape.recording import record
 from tape.recording.leaves import made_leaf
-from tape.recording.scope import LOCAL
-from tape.recording.segment import Extra, Handle, itself
-from tape.recording.trie import CONSTANT
 from tape.sweeps.seeds import describe
 from tape.variables.indexing import BOUNDS, KNOWN_POSITIVE, basic_op, expand, gather, is_mask, plan
 

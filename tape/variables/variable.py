@@ -23,20 +23,20 @@ from tape.errors import (
     check_flag,
     unknown_keyword,
 )
-from tape.hooks.handles import RemovableHandle
+from tape.graph import boundary
+from tape.graph.kinds import Place, differentiable, kind_of
+from tape.graph.scalars import WIDER
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Extra, Handle, extra_of
+from tape.graph.watcher import NOBODY
+from tape.hooking.handles import RemovableHandle
 from tape.mirrored.detachment import detach
-from tape.ops.kinds import Place, kind_of
-from tape.ops.pullback import differentiable
 from tape.programs.program import look, run_pending
-from tape.programs.staging import record_staged
-from tape.recording import boundary, record
+from tape.recording import record
 from tape.recording.immediate import record_at_once
 from tape.recording.leaves import made_leaf
 from tape.recording.record import handle, leaf
-from tape.recording.scalars import WIDER
-from tape.recording.scope import LOCAL
-from tape.recording.segment import Extra, Handle, extra_of
-from tape.recording.watcher import NOBODY
+from tape.recording.staging import record_staged
 from tape.sweeps import differentiation, emission
 from tape.sweeps.seeds import describe
 from tape.variables import copies, cuts, hooks, methods, pytrees

@@ -13,9 +13,9 @@ import tape.lax
 import tape.numpy as tnp
 from tape.bounded import Bounded
 from tape.callables import captures
+from tape.graph.scope import LOCAL
+from tape.graph.watcher import NOBODY
 from tape.ops import interning
-from tape.recording.scope import LOCAL
-from tape.recording.watcher import NOBODY
 from tests.agreement import same
 
 X = jnp.array([0.3, 0.7, 1.2])

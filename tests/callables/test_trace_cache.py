@@ -30,10 +30,10 @@ import tape.lax
 import tape.nn
 import tape.numpy as tnp
 from tape.callables import snapshot, traces
+from tape.graph.scope import LOCAL
+from tape.graph.watcher import NOBODY
 from tape.ops import interning
 from tape.recording import record
-from tape.recording.scope import LOCAL
-from tape.recording.watcher import NOBODY
 
 X = jnp.array([0.3, 0.7, 1.2])
 W = jnp.array([0.5, 1.5, -0.4])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tape.recording import trie
+from tape.graph import trie
 from tape.rules import registry
 from tape.sweeps import accumulation, differentiation, emission, sweep
 from tests.contracts.reference import Tape, Value, Variable

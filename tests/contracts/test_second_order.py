@@ -15,8 +15,8 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.errors import LostGradientError, UnrecordedGradientError
-from tape.ops import kinds
-from tape.recording import record, trie
+from tape.graph import kinds, trie
+from tape.recording import record
 from tests.agreement import is_variable, to_variables
 from tests.cube import Cube
 from tests.mirrored import samples

@@ -30,8 +30,8 @@ from tape.errors import (
     UnconnectedError,
     UnrecordedGradientError,
 )
+from tape.graph.scope import LOCAL
 from tape.programs.program import run_pending
-from tape.recording.scope import LOCAL
 from tape.sweeps import emission, pieces, streaming, sweep
 from tests.contracts.counting import BackwardError, counted, failing
 

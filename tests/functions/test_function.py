@@ -20,7 +20,7 @@ import tape
 import tape.numpy as tnp
 from tape import jaxapi
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeError, TapeTypeError, UnrecordedGradientError
-from tape.recording.scope import LOCAL
+from tape.graph.scope import LOCAL
 
 A, B = np.array([1.0, -2.0, 0.5], np.float32), np.array([3.0, 0.25, -1.0], np.float32)
 

@@ -9,8 +9,8 @@ import pytest
 
 import tape
 from tape.errors import TapeWarning
+from tape.graph.segment import SIGN
 from tape.programs import growth
-from tape.recording.segment import SIGN
 
 X = np.float32([[1.0, -2.0], [0.5, 0.25]])
 TURNS = 8

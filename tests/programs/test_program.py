@@ -7,8 +7,8 @@ import pytest
 
 import tape
 import tape.numpy as tnp
+from tape.graph import trie
 from tape.programs import execution
-from tape.recording import trie
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
 

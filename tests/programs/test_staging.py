@@ -12,8 +12,8 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.errors import LeakedTracerError
-from tape.programs import staging
-from tape.recording.scope import LOCAL
+from tape.graph.scope import LOCAL
+from tape.recording import staging
 
 X = jnp.asarray(np.linspace(0.1, 1.0, 6), jnp.float32).reshape(2, 3)
 

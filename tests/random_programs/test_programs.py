@@ -10,9 +10,9 @@ import re
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from tape.graph import trie
 from tape.ops import kernel
 from tape.programs import execution, program
-from tape.recording import trie
 from tape.recording.record import handle
 from tape.rules import registry
 from tape.sweeps import emission, plan, sweep

@@ -7,8 +7,8 @@ import pytest
 
 import tape
 import tape.numpy as tnp
+from tape.graph import trie
 from tape.ops import kernel
-from tape.recording import trie
 
 A = np.array([0.5, -0.25, 0.75], np.float32)
 OPS = [tnp.sin, tnp.cos, tnp.tanh, tnp.negative]

@@ -15,9 +15,8 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.errors import ExecutionError, NonFiniteError, OutOfMemoryError, TapeError
-from tape.programs import execution
-from tape.recording import failures
-from tape.recording.scope import LOCAL
+from tape.graph.scope import LOCAL
+from tape.programs import execution, failures
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
 

@@ -18,7 +18,7 @@ import tape
 import tape.numpy as tnp
 from interop import lift
 from tape.errors import ExecutionError, TapeValueError
-from tape.recording.scope import LOCAL
+from tape.graph.scope import LOCAL
 from tape.sweeps import differentiation
 
 A = np.array([0.5, -0.25, 0.75], np.float32)

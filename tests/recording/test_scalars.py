@@ -8,8 +8,8 @@ import pytest
 import interop
 import tape
 import tape.numpy as tnp
+from tape.graph import trie
 from tape.programs import numbers
-from tape.recording import trie
 
 W = np.linspace(-1.0, 1.0, 8, dtype=np.float32)
 E = np.arange(40, dtype=np.float32).reshape(5, 8) / 10

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape.ops.pullback import differentiable, pullback
+from tape.graph.kinds import differentiable
+from tape.ops.pullback import pullback
 
 # What two correct formulas may differ by, relative to the largest entry of an array.
 RELATIVE = {"float16": 2e-2, "bfloat16": 2e-1, "float32": 3e-4, "complex64": 3e-4, "float64": 1e-9, "complex128": 1e-9}

@@ -11,7 +11,7 @@ from oracles import MismatchError, assert_same, flat, jax_vjp, own_vjp
 from records import PASSING_NOTHING, each, planted
 
 from tape import jaxapi
-from tape.ops.pullback import differentiable
+from tape.graph.kinds import differentiable
 
 POINT = np.array([0.25, -1.75, 3.5, -0.5], np.float32)  # no kink, and no place where a function of the table jumps
 KEY = jax.random.key(0)

@@ -15,12 +15,13 @@ from jax import lax
 
 from tape import jaxapi
 from tape.errors import LostGradientError
+from tape.graph.kinds import differentiable
 from tape.ops import pullback as sweep
 from tape.ops.linear import flatten
 from tape.ops.pruning import pruned
 from tape.ops.residuals import AppliedPolicy, Keep, exposing, inside
 from tape.rules import parameters
-from tape.rules.cotangents import asked_for, differentiable, for_jax, spread
+from tape.rules.cotangents import asked_for, for_jax, spread
 from tape.rules.registry import Cost, Example, leave_to_jax, register
 
 _CUSTOM_JVP: Any = jaxapi.primitive("custom_jvp_call")

@@ -7,32 +7,26 @@ their kernels are put together into one, which JAX takes over as a single call.
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import jax
 
 from tape import jaxapi
-from tape.configuration import applying
+from tape.graph import boundary
+from tape.graph.scalars import is_scalar
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Cell, Handle, Segment, SegmentClosedError, still_open
 from tape.graph.walks import needed
-from tape.ops import building
-from tape.programs.interpretation import needed_entries
-from tape.recording import boundary, record
+from tape.graph.watcher import NOBODY
+from tape.recording import record
 from tape.recording.immediate import record_at_once
-from tape.recording.scalars import is_scalar
-from tape.recording.scope import LOCAL
-from tape.recording.segment import Cell, Handle, Segment, SegmentClosedError, still_open
-from tape.recording.trie import CONSTANT
-from tape.recording.watcher import NOBODY
-from tape.statistics import STATS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape.ops.kernel import Kernel
 
-__all__ = ["current", "place_in", "record_staged", "recording", "run", "run_again"]
+__all__ = ["current", "place_in", "record_staged", "recording"]
 
 
 def current() -> Segment | None:
@@ -126,63 +120,3 @@ def _made_again(segment: Segment, origin: Segment, slot: int, cell: Cell) -> int
     segment.borrowed.append(cell)  # so that its id stays its own
     segment.entered[id(cell)] = slots[slot]
     return slots[slot]
-
-
-def run(segment: Segment, keep: tuple[int, ...]) -> Sequence[Any]:
-    """Return the values of the slots ``keep`` of a segment, evaluated in the JAX transformation that it belongs to."""
-    entries, leaves = needed_entries(segment.state, keep)
-    values = {slot: cell[0] for slot, cell in zip(leaves, segment.leaves, strict=True)}
-    inside = contextlib.nullcontext() if segment.trace is None else jaxapi.within(segment.trace)
-    with applying(segment.configuration), inside:
-        if jaxapi.makes_jaxpr(segment.trace):
-            table = segment.state.table
-            return _merged(entries, {s: (v, table[s].kind.aval) for s, v in values.items()}, keep, segment.state.cut)
-        for step in entries:
-            values.update(zip(step.slots, _kernel(step, segment.state.cut).inline(*[values[s] for s in step.inputs]), strict=True))
-        return [values[s] for s in keep]
-
-
-def run_again(cut: Segment) -> None:
-    """Compute anew what JAX differentiates of a segment that has run, now that some of it is cut, and of newer ones that read it."""
-    if not any(_is_traced(cell) for cell in cut.saved.values()):
-        return
-    changed: set[int] = set()  # ids of cells
-    found = [s for ref in list(STATS.segments.values()) if (s := ref()) is not None and s.serial >= cut.serial]
-    for segment in sorted(found, key=lambda s: s.serial):
-        if segment.pending or not segment.leaves or (segment is not cut and changed.isdisjoint(map(id, segment.leaves))):
-            continue
-        cells = {slot: cell for slot, cell in segment.saved.items() if _is_traced(cell)}
-        keep = tuple(cells)
-        if any(step.kernel.jaxpr.effects for step in needed_entries(segment.state, keep)[0]):
-            continue
-        for cell, value in zip(cells.values(), run(segment, keep), strict=True):
-            cell[0] = value
-            changed.add(id(cell))
-
-
-def _is_traced(cell: Any) -> bool:
-    return cell.__class__ is list and isinstance(cell[0], jaxapi.Tracer)
-
-
-def _kernel(step: Any, cut: frozenset[int]) -> Kernel:
-    """Return an entry's kernel; recorded under ``no_grad`` or cut from its past, the transformations of JAX may not differentiate it either."""
-    found: Kernel = step.kernel
-    if step.mode == CONSTANT:
-        return found.stopped()
-    return found if cut.isdisjoint(step.slots) else found.stopped(frozenset([i for i, s in enumerate(step.slots) if s in cut]))
-
-
-def _merged(entries: Sequence[Any], leaves: dict[int, tuple[Any, Any]], keep: Sequence[int], cut: frozenset[int]) -> Sequence[Any]:
-    """Put the jaxprs of entries together into one, and call it on ``leaves``: values, with their shapes and dtypes."""
-    joined = building.JaxprBuilder()
-    atoms: dict[int, Any] = {}
-    inputs = []
-    for slot, (value, aval) in leaves.items():
-        if is_scalar(value):
-            atoms[slot] = joined.constant(value, aval)
-        else:
-            atoms[slot] = joined.input(aval)
-            inputs.append(value)
-    for step in entries:
-        atoms.update(zip(step.slots, joined.inline(_kernel(step, cut).jaxpr, [atoms[s] for s in step.inputs]), strict=True))
-    return joined.call("tape", [atoms[s] for s in keep], inputs)

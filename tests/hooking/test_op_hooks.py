@@ -18,9 +18,9 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeRuntimeError, TapeTypeError
-from tape.hooks import observing
+from tape.graph import scope, segment
+from tape.hooking import observing
 from tape.op_hooks.values import values_of
-from tape.recording import scope, segment
 from tape.sweeps import plan, sweep
 from tests.random_programs.execution import check
 from tests.random_programs.program_strategy import make_program

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tape.recording.segment import Cell, Segment
+    from tape.graph.segment import Cell, Segment
 
 __all__ = ["NOBODY", "Watcher"]
 

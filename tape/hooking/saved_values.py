@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from tape import jaxapi
 from tape.errors import TapeTypeError
-from tape.hooks.packing import Packing, recording, run_segments
+from tape.graph.scope import LOCAL, no_segment, set_scope
+from tape.hooking.packing import Packing, recording, run_segments
 from tape.modes import Mode
 from tape.programs.program import look
-from tape.recording.scope import LOCAL, no_segment, set_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,8 @@ from tape.errors import ExecutionError, NonFiniteError, OutOfMemoryError, TapeEr
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tape.recording.segment import Segment
-    from tape.recording.trie import State
+    from tape.graph.segment import Segment
+    from tape.graph.trie import State
 
 __all__ = ["Failure", "StoppedError", "check_slots", "failed_entry", "naming", "salvage"]
 

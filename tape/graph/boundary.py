@@ -9,15 +9,15 @@ import jax
 from tape import jaxapi
 from tape.bounded import Bounded
 from tape.errors import LeakedTracerError, LostGradientError
-from tape.ops.pullback import differentiable
-from tape.recording.scope import LOCAL, within
-from tape.recording.segment import Handle
-from tape.recording.trie import RECORD
-from tape.recording.watcher import NOBODY, Watcher
+from tape.graph.kinds import differentiable
+from tape.graph.scope import LOCAL, within
+from tape.graph.segment import Handle
+from tape.graph.trie import RECORD
+from tape.graph.watcher import NOBODY, Watcher
 
 if TYPE_CHECKING:
-    from tape.ops.kinds import Place
-    from tape.recording.segment import Cell, Segment
+    from tape.graph.kinds import Place
+    from tape.graph.segment import Cell, Segment
 
 __all__ = [
     "CUT",

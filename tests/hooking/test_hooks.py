@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import tape
 import tape.numpy as tnp
 from tape.errors import TapeRuntimeError, TapeTypeError, TapeValueError
-from tape.hooks import gathering
-from tape.recording import scope
+from tape.graph import scope
+from tape.hooking import gathering
 from tape.sweeps import sweep
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tape.recording.trie import RECORD
-from tape.recording.watcher import NOBODY, Watcher
+from tape.graph.trie import RECORD
+from tape.graph.watcher import NOBODY, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tape.recording.segment import Segment
+    from tape.graph.segment import Segment
 
 __all__ = ["LOCAL", "Scope", "close", "in_mode", "in_scope", "no_segment", "parked", "set_scope", "watched", "within"]
 
@@ -32,9 +32,9 @@ class Scope(NamedTuple):
     writing: bool = False  # a sweep is being written
     linear: bool = False  # the sweep that is being written is differentiated by its seeds only
     trace: Watcher = NOBODY  # who traces the callable of the tape (tape.callables.captures) or raw JAX function (boundary) that is running
-    packing: Any = None  # the hooks for saved values (tape.hooks.packing)
-    observer: Any = None  # the op hooks that are active (tape.hooks.observing)
-    gathered: dict[Any, Any] | None = None  # what the running sweep has for hooks over several Variables (tape.hooks.gathering)
+    packing: Any = None  # the hooks for saved values (tape.hooking.packing)
+    observer: Any = None  # the op hooks that are active (tape.hooking.observing)
+    gathered: dict[Any, Any] | None = None  # what the running sweep has for hooks over several Variables (tape.hooking.gathering)
 
     def but(self, **changes: Any) -> Scope:
         """Return the same scope with some fields changed: ``_replace``, in half the time."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from tape.recording.trie import State
+    from tape.graph.trie import State
 
 __all__ = ["evict"]
 

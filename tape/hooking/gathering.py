@@ -6,13 +6,13 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from tape.errors import TapeTypeError, TapeValueError
-from tape.recording.scope import LOCAL, within
-from tape.recording.segment import Handle
+from tape.graph.scope import LOCAL, within
+from tape.graph.segment import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tape.hooks.handles import RemovableHandle
+    from tape.hooking.handles import RemovableHandle
 
 __all__ = ["HandleGroup", "gathering", "register_multi_grad_hook"]
 

@@ -8,14 +8,14 @@ import jax
 import numpy as np
 
 from tape import errors, jaxapi
-from tape.ops.kinds import GivenPlace, Place, kind_of
-from tape.recording import boundary
-from tape.recording.scalars import scalar_kind
-from tape.recording.scope import LOCAL
-from tape.recording.segment import Handle
+from tape.graph import boundary
+from tape.graph.kinds import GivenPlace, Place, kind_of
+from tape.graph.scalars import scalar_kind
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Handle
 
 if TYPE_CHECKING:
-    from tape.recording.segment import Cell, Segment
+    from tape.graph.segment import Cell, Segment
 
 __all__ = ["connect", "constant", "handle", "leaf", "no_array", "scalar"]
 

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tape import jaxapi
 from tape.bounded import Bounded
+from tape.graph.eviction import evict
+from tape.graph.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, MadePlace, Place, Role, differentiable
 from tape.locks import holding
-from tape.ops.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, MadePlace, Place, Role
-from tape.ops.pullback import differentiable
-from tape.recording.eviction import evict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence

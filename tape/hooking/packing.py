@@ -16,19 +16,19 @@ import numpy as np
 
 from tape import jaxapi
 from tape.errors import TapeTypeError, TapeValueError
+from tape.graph.scope import LOCAL, parked
+from tape.graph.segment import Cell, Handle, LeafNode, Segment
+from tape.graph.trie import CONSTANT
+from tape.graph.watcher import NOBODY
+from tape.programs.failures import naming
 from tape.programs.program import look, run_pending
 from tape.programs.retention import UNREAD, inherit, leaf_slots
 from tape.recording import record
-from tape.recording.failures import naming
-from tape.recording.scope import LOCAL, parked
-from tape.recording.segment import Cell, Handle, LeafNode, Segment
-from tape.recording.trie import CONSTANT
-from tape.recording.watcher import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from tape.recording.trie import State
+    from tape.graph.trie import State
 
 __all__ = ["Packed", "Packing", "packable", "recording", "run_segments"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError
+from tape.graph.boundary import Caller
+from tape.graph.segment import Handle
 from tape.recording import record
-from tape.recording.boundary import Caller
-from tape.recording.segment import Handle
 
 __all__ = ["Called", "replacement", "replacements"]
 

@@ -12,17 +12,17 @@ import weakref
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tape.configuration import CHANGES, Configuration, configuration, on_change
+from tape.graph.kinds import LeafPlace, MadePlace, Place
+from tape.graph.scalars import KINDS
+from tape.graph.scope import LOCAL
+from tape.graph.trie import CONSTANT, State, root
 from tape.locks import holding
-from tape.ops.kinds import LeafPlace, MadePlace, Place
-from tape.recording.scalars import KINDS
-from tape.recording.scope import LOCAL
-from tape.recording.trie import CONSTANT, State, root
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tape.ops.kinds import Kind
+    from tape.graph.kinds import Kind
 
 __all__ = [
     "SIGN",
@@ -239,7 +239,7 @@ class Segment:
         self.retained: dict[int, list[weakref.ref[Handle]]] = {}
         self.saved: dict[int, Cell] = {}
         self.kept: tuple[int, ...] = ()  # the slots in saved: part of the structure, once it has run
-        self.packing: Any = None  # who packs what it keeps (tape.hooks.packing)
+        self.packing: Any = None  # who packs what it keeps (tape.hooking.packing)
         packing = LOCAL.scope.packing
         if packing is not None and packing.applies():
             self.packing = packing
@@ -255,7 +255,7 @@ class Segment:
             0,
             0,
         )  # signs before it of a loop that grows, and how many there were when they were looked into (tape.programs.growth)
-        self.trace: Any = None  # the JAX transformation that its values belong to (tape.programs.staging)
+        self.trace: Any = None  # the JAX transformation that its values belong to (tape.recording.staging)
         self.borrowed: list[Cell] = []  # cells of values that were made again in it
         self.lock = threading.RLock()
         STATS.segments[id(self)] = weakref.ref(self)

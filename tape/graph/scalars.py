@@ -12,11 +12,11 @@ import jax
 import numpy as np
 
 from tape import errors
+from tape.graph.kinds import kind_of
 from tape.jaxapi import X64
-from tape.ops.kinds import kind_of
 
 if TYPE_CHECKING:
-    from tape.ops.kinds import Kind
+    from tape.graph.kinds import Kind
 
 __all__ = ["KINDS", "NUMBERS", "SMALL", "WIDER", "is_scalar", "scalar_kind"]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
+
 from tape.bounded import Bounded
-from tape.ops.pullback import differentiable
 
 __all__ = [
     "DIFFERENTIABLE",
@@ -17,6 +18,7 @@ __all__ = [
     "MadePlace",
     "Place",
     "Role",
+    "differentiable",
     "kind_of",
     "kinds_of",
     "why_unrecorded",
@@ -26,6 +28,11 @@ __all__ = [
 # unrecorded for a reason given in words: the words themselves.
 PLAIN, DIFFERENTIABLE, UNRECORDED = 0, 1, 2
 Role = int | str
+
+
+def differentiable(aval: Any) -> bool:
+    """Tell whether a value of this dtype can carry a gradient (floating or complex)."""
+    return bool(jnp.issubdtype(aval.dtype, jnp.inexact))
 
 
 class Kind:

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import jax
 
 from tape.errors import TapeTypeError
-from tape.hooks.replacement import Called, replacements
+from tape.graph.scope import LOCAL, set_scope, within
+from tape.graph.segment import Handle
+from tape.graph.trie import user_line
+from tape.hooking.replacement import Called, replacements
 from tape.modes import Mode
 from tape.recording import record
-from tape.recording.scope import LOCAL, set_scope, within
-from tape.recording.segment import Handle
 from tape.recording.template import ARRAY, fill
-from tape.recording.trie import user_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
-    from tape.recording.segment import Segment
-    from tape.recording.trie import State
+    from tape.graph.segment import Segment
+    from tape.graph.trie import State
 
 __all__ = ["Observer", "OpHook", "SeenOp", "hooks"]
 

@@ -15,9 +15,9 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.errors import ReleasedTapeError, TapeError, TapeTypeError, TapeValueError
-from tape.hooks import packing
+from tape.graph import scope, trie
+from tape.hooking import packing
 from tape.programs import program
-from tape.recording import scope, trie
 from tape.sweeps import emission
 
 W = np.array([[0.5, -0.3, 0.2], [0.1, 0.4, -0.6], [0.7, -0.2, 0.3]], np.float32)
