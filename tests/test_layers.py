@@ -22,11 +22,14 @@ WAY = [
     "tape.sweeps.sweep",
     "tape.sweeps.pieces",
     "tape.sweeps.emission",
-    "tape.programs.program",
+    "tape.recording.record",
     "tape.recording.staging",
+    "tape.recording.entering",
+    "tape.programs.program",
+    "tape.programs.traced",
 ]
-WAY += ["tape.recording.record", "tape.graph.trie", "tape.ops.pullback", "tape.ops.linear"]
-WAY += ["tape.rules.registry", "tape.graph.walks", "tape.graph.wengert", "tape.jaxapi"]
+WAY += ["tape.ops.kernel", "tape.ops.pullback", "tape.rules.registry"]
+WAY += ["tape.graph.segment", "tape.graph.trie", "tape.graph.kinds", "tape.graph.walks", "tape.graph.wengert", "tape.jaxapi"]
 
 # What follows are the doors that lead up, each with its reason: the lists are to become shorter.  An entry that is not needed fails.
 
@@ -61,7 +64,7 @@ TYPES = {
 # Functions by which a module above puts its own functions or classes into one below: imports that no list of imports shows.
 SOCKETS = {
     ("tape.graph.constants", "connect"): "what the recorder makes are Variables, which are made of what is recorded",
-    ("tape.recording.record", "connect"): "a flush is begun by the recorder when a segment is full, and runs in the programs above it",
+    ("tape.recording.record", "connect"): "as above",
 }
 
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tape import jaxapi
+from tape.graph.constants import handle
 from tape.graph.kinds import MadePlace
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, Segment, made_at
 from tape.graph.trie import CONSTANT, user_line
 from tape.programs.failures import failed_entry
-from tape.recording.record import first_meeting, handle, place_in
+from tape.recording.entering import first_meeting, place_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

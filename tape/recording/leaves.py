@@ -11,7 +11,7 @@ from tape.configuration import CHANGES
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, node_of
 from tape.ops.kernel import Op
-from tape.recording.record import run_if_long
+from tape.recording.entering import run_if_long
 
 __all__ = ["made_leaf"]
 

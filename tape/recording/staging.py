@@ -14,12 +14,14 @@ import jax
 
 from tape import jaxapi
 from tape.graph import boundary
+from tape.graph.constants import handle
 from tape.graph.scalars import is_scalar
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Cell, Handle, Segment, SegmentClosedError, still_open
 from tape.graph.walks import needed
 from tape.graph.watcher import NOBODY
-from tape.recording import record
+from tape.recording import entering
+from tape.recording.entering import first_meeting
 from tape.recording.immediate import record_at_once
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ def record_staged(op: Any, inputs: Sequence[Handle]) -> Any:
             continue
     child = segment.state.next.get(key)
     if child is None:
-        child = record.first_meeting(segment, op, key)
+        child = first_meeting(segment, op, key)
     kernel = child.kernel
     assert kernel is not None
     if kernel.jaxpr.effects:  # what it does, it does now, whether or not somebody holds the result
@@ -77,20 +79,20 @@ def record_staged(op: Any, inputs: Sequence[Handle]) -> Any:
     made = []
     for place in child.places[: kernel.visible]:
         cell = segment.cells[place.slot] = [None]
-        made.append(record.handle(segment, place, cell))
+        made.append(handle(segment, place, cell))
     return made[0] if kernel.single else jax.tree.unflatten(kernel.tree, made)
 
 
 def place_in(segment: Segment, variable: Handle) -> int:
     """Return the variable's slot in ``segment``; as :func:`tape.recording.record.place_in`, for a staged segment too."""
     if segment.trace is None or variable._segment is segment:
-        return record.place_in(segment, variable)
+        return entering.place_in(segment, variable)
     cell = variable._cell
     slot = segment.entered.get(id(cell))
     if slot is None and cell[0] is None:
         origin = boundary.awaited(cell, variable._segment, variable._place)
         slot = _made_again(segment, origin, variable._place.slot, cell)
-    return record.place_in(segment, variable) if slot is None else slot
+    return entering.place_in(segment, variable) if slot is None else slot
 
 
 def _made_again(segment: Segment, origin: Segment, slot: int, cell: Cell) -> int | None:
@@ -109,13 +111,13 @@ def _made_again(segment: Segment, origin: Segment, slot: int, cell: Cell) -> int
     slots: dict[int, int] = {}
     for step in steps:
         if step.kernel is None:
-            scalar = record.handle(None, origin.state.table[step.slots[0]], leaves[step.slots[0]])
-            slots[step.slots[0]] = record.place_in(segment, scalar)
+            scalar = handle(None, origin.state.table[step.slots[0]], leaves[step.slots[0]])
+            slots[step.slots[0]] = entering.place_in(segment, scalar)
             continue
         op = step.kernel if step.op is None else step.op
         key = (op, *[slots[s] for s in step.inputs])
         child = segment.state.next.get(key)
-        segment.state = child = record.first_meeting(segment, op, key) if child is None else child
+        segment.state = child = first_meeting(segment, op, key) if child is None else child
         slots.update(zip(step.slots, child.slots, strict=True))
     segment.borrowed.append(cell)  # so that its id stays its own
     segment.entered[id(cell)] = slots[slot]

@@ -12,7 +12,8 @@ from tape.configuration import CHANGES
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, LeafNode
 from tape.graph.trie import link
-from tape.recording.record import CONCRETE, handle
+from tape.recording.entering import CONCRETE
+from tape.recording.record import handle
 from tape.rules import registry
 
 if TYPE_CHECKING:

@@ -31,12 +31,10 @@ from tape.graph.segment import Extra, Handle, extra_of
 from tape.graph.watcher import NOBODY
 from tape.hooking.handles import RemovableHandle
 from tape.mirrored.detachment import detach
-from tape.programs.program import look, run_pending
+from tape.programs.program import look
 from tape.recording import record
-from tape.recording.immediate import record_at_once
 from tape.recording.leaves import made_leaf
 from tape.recording.record import handle, leaf
-from tape.recording.staging import record_staged
 from tape.sweeps import differentiation, emission
 from tape.sweeps.seeds import describe
 from tape.variables import copies, cuts, hooks, methods, pytrees
@@ -364,4 +362,4 @@ def constant(value: Any) -> Variable:
 
 
 pytrees.register(Variable)
-record.connect(Variable, run_pending, record_at_once, record_staged)
+record.connect(Variable)
