@@ -157,7 +157,7 @@ def _swept(run: Callable[..., Any], found: Any, arguments: Sequence[Any]) -> lis
     def derivative(primals: Any, tangents: Any) -> Any:
         found, *arrays = primals
         pushed, *given = tangents
-        with within(caller=_Python()):
+        with within(caller=boundary.Caller(_LOOKED)):
             inputs, outputs = run(arrays)
         moving = [i for i, t in enumerate(given) if not _is_zero(t)]
         smooth = [i for i, v in enumerate(outputs) if v._place.kind.requires_grad]
@@ -212,13 +212,10 @@ def _pull(inputs: Sequence[Any], outputs: Sequence[Any]) -> jaxapi.ClosedJaxpr:
     return jaxapi.trace(pull, *[v._place.kind.aval.update(weak_type=False) for v in outputs])[0]
 
 
-class _Python(boundary.Caller):
-    """The Python of the function."""
-
-    reason = (
-        "it was computed from the value of a Variable outside the tape (by .value or raw jax.numpy), and hooks make the derivative a sweep, which "
-        "would take it for a constant; compute it with tape.numpy, or take .detach().value to say that it is one"
-    )
+_LOOKED = (
+    "it was computed from the value of a Variable outside the tape (by .value or raw jax.numpy), and hooks make the derivative a sweep, which "
+    "would take it for a constant; compute it with tape.numpy, or take .detach().value to say that it is one"
+)
 
 
 def _is_handle(x: Any) -> bool:

@@ -46,6 +46,7 @@ class Mode:
     """A mode to enter; one object may be entered several times, also by several threads."""
 
     _entered: ClassVar[_Entered]
+    _field: ClassVar[str]  # of the scope
 
     def __init_subclass__(cls) -> None:
         if cls.__base__ is Mode:  # the kinds of mode do not depend on each other
@@ -60,14 +61,14 @@ class Mode:
 
     def _present(self) -> Any:
         """Return the mode that is to be restored."""
-        raise NotImplementedError
+        return getattr(LOCAL.scope, self._field)
 
     def _enter(self) -> None:
         raise NotImplementedError
 
     def _leave(self, old: Any) -> None:
         """Restore what :meth:`_present` returned."""
-        raise NotImplementedError
+        set_scope(LOCAL.scope.but(**{self._field: old}))
 
     def __enter__(self) -> None:
         entries = self._entered.entries
@@ -238,14 +239,13 @@ class set_grad_enabled(Mode):  # noqa: N801 - a context manager, named as in PyT
 
     """
 
+    _field = "mode"
+
     def __init__(self, enabled: bool) -> None:
         if not isinstance(enabled, bool):
             msg = f"set_grad_enabled: enabled must be True or False, got {type(enabled).__name__}"
             raise TapeTypeError(msg)
         self._mode = RECORD if enabled else CONSTANT
-
-    def _present(self) -> int:
-        return LOCAL.scope.mode
 
     def _enter(self) -> None:
         set_scope(LOCAL.scope.switched(self._mode))
@@ -309,17 +309,13 @@ class eager(Mode):  # noqa: N801
 
     """
 
-    def _present(self) -> bool:
-        return LOCAL.scope.eager
+    _field = "eager"
 
     def _enter(self) -> None:
-        segment = LOCAL.segment()
-        if segment is not None:
-            close(segment)  # it runs when somebody looks at it
-        set_scope(LOCAL.scope.but(eager=True))
+        self._leave(old=True)
 
     def _leave(self, old: bool) -> None:
-        if old:
-            self._enter()
-        else:
-            set_scope(LOCAL.scope.but(eager=False))
+        segment = LOCAL.segment()
+        if old and segment is not None:
+            close(segment)  # it runs when somebody looks at it
+        super()._leave(old)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -211,18 +211,23 @@ def placeholder(aval: Any) -> Any:
     return lax.broadcast(lax.convert_element_type(0, aval.dtype), aval.shape)
 
 
-class Trace:
-    """A traced callable: its jaxpr, the tree of its results, and the captured Variables, which follow its own inputs.
+class Trace(NamedTuple):
+    """A traced callable.
 
-    ``repeatable`` tells whether it holds no values of other Variables, and has no effects.
+    Attributes:
+        jaxpr: its program.
+        shapes: the tree of its results.
+        captured: the captured Variables, which follow its own inputs.
+        used: which inputs it was traced with those are.
+        repeatable: whether it holds no values of other Variables, and has no effects.
+
     """
 
-    def __init__(self, jaxpr: ClosedJaxpr, shapes: Any, captured: list[Any], used: list[int], repeatable: bool) -> None:
-        self.jaxpr = jaxpr
-        self.shapes = shapes
-        self.captured = captured
-        self.used = used
-        self.repeatable = repeatable
+    jaxpr: ClosedJaxpr
+    shapes: Any
+    captured: list[Any]
+    used: list[int]
+    repeatable: bool
 
 
 def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Sequence[Any]) -> Trace:

@@ -6,7 +6,7 @@ recorded: differentiating a backward through what it saved raises, unless it is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
@@ -33,25 +33,18 @@ if TYPE_CHECKING:
 __all__ = ["Context"]
 
 
-class _Python(boundary.Caller):
-    """The Python of a ``tape.Function``."""
+_LOOKED = (
+    "{0} computed it of the value of a Variable outside the tape (by .value, raw jax.numpy or NumPy), so a second derivative through "
+    "it would be lost; compute it with tape.numpy in {0}.backward, or say by tape.constant(...) that it is a constant"
+)
 
-    __slots__ = ("_name",)
 
-    rebinds_names = True
+class _Call(NamedTuple):
+    """A call by a sweep."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._name = name
-
-    @property
-    def reason(self) -> str:
-        """Why arrays that come from it have no derivative."""
-        name = self._name
-        return (
-            f"{name} computed it of the value of a Variable outside the tape (by .value, raw jax.numpy or NumPy), so a second derivative through "
-            f"it would be lost; compute it with tape.numpy in {name}.backward, or say by tape.constant(...) that it is a constant"
-        )
+    segment: Segment
+    linear: bool  # it is differentiated by its seeds only
+    opened: dict[int, Any]  # what was unpacked, by the id of what it was packed in
 
 
 class Context:
@@ -69,18 +62,16 @@ class Context:
         "__dict__",
         "__weakref__",
         "_avals",
+        "_call",
         "_caller",
         "_constants",
         "_free",
         "_function",
-        "_linear",
         "_materialize",
-        "_opened",
         "_outputs",
         "_parts",
         "_places",
         "_saved",
-        "_segment",
         "_traced",
         "needs_input_grad",
     )
@@ -95,11 +86,9 @@ class Context:
         self._free: dict[str, Tree] = {}
         self._constants: list[Any] = []
         self._materialize = False
-        self._linear = False
         self._traced = False  # JAX differentiates what this context computes
-        self._segment: Segment | None = None  # while a sweep calls
-        self._opened: dict[int, Any] | None = None  # while a sweep calls: what was unpacked, by the id of what it was packed in
-        self._caller = _Python(function.__name__)
+        self._call: _Call | None = None  # while a sweep calls
+        self._caller = boundary.Caller(_LOOKED, function.__name__, rebinds_names=True)
         self.needs_input_grad = needs_input_grad
 
     # -- for the forward ----------------------------------------------------------------------------------------------
@@ -154,26 +143,28 @@ class Context:
         return self._restored(found, f"ctx.{name}")
 
     def _restored(self, kept: Tree, name: str) -> Any:
-        segment = self._segment
+        call = self._call
+        segment = None if call is None else call.segment
         leaves = [
             x.variable(segment, self._cell(x.cell)) if x.__class__ is Kept else self._cell(x)[0] if x.__class__ is Packed else x
             for x in kept.leaves
         ]
-        if LOCAL.scope.mode == RECORD and segment is not None:
+        if LOCAL.scope.mode == RECORD and call is not None:
             for i, x in enumerate(leaves):
                 if isinstance(x, Handle) and x._place.kind.unrecorded:
-                    leaves[i] = detach(x) if self._linear else unrecorded(x, self._intermediate(name + kept.path(i)))
+                    leaves[i] = detach(x) if call.linear else unrecorded(x, self._intermediate(name + kept.path(i)))
         return tuple(leaves) if kept.tree is None else jax.tree.unflatten(kept.tree, leaves)
 
     def _cell(self, kept: Any) -> Any:
         """Return a cell as it was kept; what hooks packed in its place is unpacked once while a sweep calls."""
         if kept.__class__ is not Packed:
             return kept
-        if self._opened is None:
+        if self._call is None:
             return kept.opened()
-        found = self._opened.get(id(kept))
+        opened = self._call.opened
+        found = opened.get(id(kept))
         if found is None:
-            found = self._opened[id(kept)] = kept.opened()
+            found = opened[id(kept)] = kept.opened()
         return found
 
     def _intermediate(self, what: str) -> str:
@@ -215,7 +206,12 @@ class Context:
         return found
 
     def _swept(self, segment: Segment, cotangents: Sequence[Any]) -> list[Any]:
-        if self._linear and self._function.jvp is not None and any(ct is not None and ct._place.kind.requires_grad for ct in cotangents):
+        assert self._call is not None, "a sweep calls"
+        if (
+            self._call.linear
+            and self._function.jvp is not None
+            and any(ct is not None and ct._place.kind.requires_grad for ct in cotangents)
+        ):
             return self._pull_linear(segment, cotangents)
         return self._pull(cotangents)
 
@@ -227,7 +223,8 @@ class Context:
         """Return the Variables that are kept here."""
         trees = (self._saved, *self._free.values())
         kept = [x for tree in trees if tree is not None for x in tree.leaves if x.__class__ is Kept]
-        return [x.variable(self._segment, self._cell(x.cell)) for x in kept]
+        segment = None if self._call is None else self._call.segment
+        return [x.variable(segment, self._cell(x.cell)) for x in kept]
 
     def _pull(self, cotangents: Sequence[Any]) -> list[Any]:
         """Call the user's backward with what it asked for."""
@@ -296,18 +293,14 @@ _SLOTS = frozenset(Context.__slots__)
 
 def _called(context: Context, segment: Segment, call: Callable[..., Any], *args: Any) -> Any:
     """Return ``call(*args)``, which calls the user's Python for a sweep of ``segment``."""
-    before = context._segment, context._linear, context._opened
-    scope = LOCAL.scope
+    before, scope = context._call, LOCAL.scope
+    context._call = _Call(segment, scope.linear, {} if before is None else before.opened)
     try:
-        try:
-            context._segment, context._linear, context._opened = segment, scope.linear, {} if context._opened is None else context._opened
-            return in_scope(scope.but(caller=context._caller, linear=False), call, *args)
-        finally:
-            context._segment, context._linear, context._opened = before
-            if context.__dict__:  # a Variable of the sweep that was put there would keep this segment by way of its own
-                context._freeze_attributes(segment, {})
-    finally:  # Ctrl-C may have interrupted the lines above
-        context._segment, context._linear, context._opened = before
+        return in_scope(scope.but(caller=context._caller, linear=False), call, *args)
+    finally:
+        context._call = before
+        if context.__dict__:  # a Variable of the sweep that was put there would keep this segment by way of its own
+            context._freeze_attributes(segment, {})
 
 
 class _Pushed:

@@ -78,8 +78,6 @@ class Reads(Watcher):
             LostGradientError: one was computed of another Variable that has one.
 
         """
-        if len(outputs) == 1 and self._is_given(outputs[0], inputs):
-            return
         try:
             self._check(function, inputs, outputs, constants, exact=False)
         except LostGradientError:  # unless it was read by ops through which no gradient flows
@@ -111,15 +109,6 @@ class Reads(Watcher):
                         given = _cells(inputs)
                     cell = self._entered.get((segment, slot)) or segment.cells.get(slot)
                     self._follow(cell, segment.state.table[slot].kind, given, todo, function, (segment.origins.get(slot), where))
-
-    def _is_given(self, output: Handle, inputs: Sequence[Handle]) -> bool:
-        """Tell the usual case quickly: a pending output, computed of the inputs in the segment that was pending before."""
-        segment = output._segment
-        if not self._starts or self._starts[0][0] is not segment:
-            return False
-        entered = segment.entered
-        safe = [v._place.slot if v._segment is segment else entered.get(id(v._cell)) for v in inputs]
-        return all([slot in safe for slot, _ in _sources(segment.state, self._starts[0][1], (output._place.slot,))])  # noqa: C419 - quicker
 
     def _start(self, segment: Segment) -> tuple[int, dict[int, int]]:
         """Return the first slot of a segment that the forward recorded, and the slots of leaves before that by the ids of their cells."""

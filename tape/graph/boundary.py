@@ -92,20 +92,23 @@ def allowing_captures() -> within:
 class Caller(Watcher):
     """Whose Python runs: what it brings as an array may depend, unrecorded, on the values that it looked at.
 
+    Args:
+        reason: why such an array has no derivative, with ``{0}`` for who it is.
+        who: who it is.
+        rebinds_names: as in :class:`Watcher`.
+
     Attributes:
-        looked: whether it has looked at one through which a gradient flows.
-        reason: why an array that it brings then has no derivative.
+        looked: whether it has looked at a value through which a gradient flows.
 
     """
 
-    __slots__ = ("looked",)
+    __slots__ = ("_reason", "_who", "looked", "rebinds_names")
 
-    def __init__(self) -> None:
+    def __init__(self, reason: str, who: str = "", *, rebinds_names: bool = False) -> None:
+        self._reason = reason
+        self._who = who
+        self.rebinds_names = rebinds_names
         self.looked = False
-
-    @property
-    def reason(self) -> str:  # noqa: D102 - see the class
-        raise NotImplementedError
 
     def take(self, variable: Handle) -> None:
         """Note that a Variable's value leaves the tape as an array."""
@@ -116,7 +119,7 @@ class Caller(Watcher):
         """Return why an array that is brought onto the tape has no derivative there; False where it is a constant."""
         if not self.looked or not differentiable(value):
             return False
-        return self.reason if LOCAL.scope.mode == RECORD else True  # otherwise nothing around it is recorded either
+        return self._reason.format(self._who) if LOCAL.scope.mode == RECORD else True  # otherwise nothing around it is recorded either
 
 
 def made(leaf: Handle) -> None:

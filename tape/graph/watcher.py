@@ -61,7 +61,7 @@ class Watcher:
 
     # -- whose Python runs ------------------------------------------------------------------------------------------
 
-    rebinds_names: ClassVar[bool] = False  # ``x += y`` makes a new Variable of an argument, as in any function
+    rebinds_names = False  # ``x += y`` makes a new Variable of an argument, as in any function
 
     def take(self, variable: Any) -> None:
         """Note that a Variable's value leaves the tape as an array."""

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import jax
 
 from tape.errors import TapeTypeError
-from tape.graph.scope import LOCAL, set_scope, within
+from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle
 from tape.graph.trie import user_line
-from tape.hooking.replacement import Called, replacements
+from tape.hooking.replacement import calling, replacements
 from tape.modes import Mode
 from tape.recording import record
 from tape.recording.template import ARRAY, fill
@@ -154,6 +154,8 @@ class hooks(Mode):  # noqa: N801 - a context manager, named as the other modes
 
     """
 
+    _field = "observer"
+
     def __init__(self, *op_hooks: OpHook, ops: Any = None) -> None:
         for hook in op_hooks:
             if not isinstance(hook, OpHook):
@@ -163,15 +165,9 @@ class hooks(Mode):  # noqa: N801 - a context manager, named as the other modes
         names = None if ops is None else _names(ops)
         self._pairs = tuple((hook, names) for hook in op_hooks)
 
-    def _present(self) -> Any:
-        return LOCAL.scope.observer
-
     def _enter(self) -> None:
         outer = () if LOCAL.scope.observer is None else LOCAL.scope.observer.pairs
         self._leave(Observer((*outer, *self._pairs)))
-
-    def _leave(self, old: Any) -> None:
-        set_scope(LOCAL.scope.but(observer=old))
 
 
 def _names(ops: Any) -> frozenset[str]:
@@ -290,7 +286,7 @@ class Observer:
         present = tuple(gradients)
         for hook in self.of(op.name):
             who = f"{type(hook).__name__}.{method}"
-            with _running(hook, method, op), within(caller=Called(who)):
+            with _running(hook, method, op), calling(who):
                 given = getattr(hook, method)(op, present)
                 if given is not None:
                     present = replacements(who, present, given)

@@ -6,33 +6,22 @@ from typing import Any
 
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError
 from tape.graph.boundary import Caller
+from tape.graph.scope import within
 from tape.graph.segment import Handle
 from tape.recording import record
 
-__all__ = ["Called", "replacement", "replacements"]
+__all__ = ["calling", "replacement", "replacements"]
 
 
-class Called(Caller):
-    """A hook that runs, or whose result is taken: an array that it made of a value which it looked at has no derivative on the tape.
+_LOOKED = (
+    "{0} returned an array that it computed outside the tape (by .value, raw jax.numpy or NumPy), so a second derivative through it "
+    "would be lost; compute it with tape.numpy, or return tape.constant(...) to say that it is a constant"
+)
 
-    Args:
-        who: the hook, for the message.
 
-    """
-
-    __slots__ = ("who",)
-
-    def __init__(self, who: str) -> None:
-        super().__init__()
-        self.who = who
-
-    @property
-    def reason(self) -> str:
-        """Why the array has no derivative."""
-        return (
-            f"{self.who} returned an array that it computed outside the tape (by .value, raw jax.numpy or NumPy), so a second derivative through it "
-            "would be lost; compute it with tape.numpy, or return tape.constant(...) to say that it is a constant"
-        )
+def calling(who: str) -> within:
+    """While a hook runs, and its result is taken: an array that it made of a value which it looked at has no derivative on the tape."""
+    return within(caller=Caller(_LOOKED, who))
 
 
 def replacement(who: str, gradient: Any, given: Any) -> Any:

@@ -21,14 +21,12 @@ __all__ = ["save_on_host", "saved_value_hooks"]
 class _Context(Mode):
     """A context with hooks for saved values."""
 
+    _field = "packing"
+
     def __init__(self, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
         super().__init__()
         self._pack = pack
         self._unpack = unpack
-
-    def _present(self) -> Packing | None:
-        found: Packing | None = LOCAL.scope.packing
-        return found
 
     def _enter(self) -> None:
         self._leave(Packing(self._pack, self._unpack))

@@ -22,7 +22,7 @@ from tape.recording import record
 from tape.recording.record import handle
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from tape.callables.reach import Holder
     from tape.graph.kinds import Place
@@ -144,18 +144,15 @@ class Effects(Captures):
             self._nodes[key] = LeafNode(stand_in)
         return self._nodes[key]
 
-    def differentiable(self) -> list[LeafNode]:
-        """Return where gradients of the Variables that were read end."""
-        return list(self.ends())
-
     def ends(self) -> dict[LeafNode, int]:
-        """Map those ends to positions among the known Variables."""
-        found: dict[LeafNode, int] = {}
+        """Map where gradients of the Variables that were read end to positions among the known ones."""
+        return {node: i for node, i in self._known_ends() if self.reads(i) or i in self._reached}
+
+    def _known_ends(self) -> Iterator[tuple[LeafNode, int]]:
         for i, v in enumerate(self.known):
             node = self._node(i, v)
-            if node is not None and (self.reads(i) or i in self._reached):
-                found[node] = i
-        return found
+            if node is not None:
+                yield node, i
 
     def _node(self, position: int, variable: Any) -> LeafNode | None:
         node = self._nodes.get(id(self._cells[position]))
@@ -168,13 +165,9 @@ class Effects(Captures):
 
     def reach(self, leaves: Collection[Any]) -> bool:
         """Note which known Variables a result depends on; those that were assigned to before they were read, too. Tell whether there are any."""
-        ours = False
-        for i, v in enumerate(self.known):
-            node = self._node(i, v)
-            if node is not None and node in leaves:
-                self._reached.add(i)
-                ours = True
-        return ours
+        ours = {i for node, i in self._known_ends() if node in leaves}
+        self._reached |= ours
+        return bool(ours)
 
     def reads(self, position: int) -> bool:
         """Tell whether the value of a known Variable was read."""

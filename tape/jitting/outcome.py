@@ -173,7 +173,7 @@ class Outcome:
     def _end(self, kind: Kind, error: TapeError) -> tuple[Segment, Place]:
         key = (kind, str(error))
         if key not in self._ends:
-            self._ends[key] = dead_end(kind, error, self._effects.differentiable())
+            self._ends[key] = dead_end(kind, error, list(self._effects.ends()))
         return self._ends[key]
 
     def drop_traced(self) -> None:

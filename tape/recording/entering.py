@@ -12,6 +12,7 @@ from tape.graph import boundary
 from tape.graph.scope import LOCAL, close, watched
 from tape.graph.segment import Handle, Segment, SegmentClosedError, TracerMetError, end_of, inherit_doubts, made_at, node_of, still_open
 from tape.graph.trie import State
+from tape.graph.watcher import NOBODY
 from tape.programs.failures import check_slots
 from tape.programs.program import run_pending
 
@@ -80,7 +81,7 @@ def enter(segment: Segment, variable: Handle) -> int:
     if child is None:
         child = state.leaf(kind)
     slot: int = child.slots[0]
-    if kind.requires_grad or kind.unrecorded:
+    if (kind.requires_grad or kind.unrecorded) and LOCAL.scope.forward is not NOBODY:
         LOCAL.scope.forward.enter(segment, slot, cell, origin, place.slot)
     if kind.requires_grad:
         if origin is not None:

@@ -15,7 +15,7 @@ from tape.graph.kinds import Place
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Extra, LeafNode, Segment, SegmentClosedError, TracerMetError
 from tape.graph.trie import NUMBER_LIMIT, SEGMENT_LIMIT, SWEEP, State, link
-from tape.hooking.replacement import Called, replacement
+from tape.hooking.replacement import calling, replacement
 from tape.ops.kernel import Op
 from tape.programs.failures import naming
 from tape.programs.program import run_pending
@@ -333,7 +333,7 @@ def run_hooks(hooks: dict[int, Callable[..., Any]], gradient: Any) -> Any:
         if hook is None:
             continue
         who = f"hook {getattr(hook, '__name__', hook)!r}"
-        with within(caller=Called(who)):
+        with calling(who):
             given = hook(gradient)
             if given is not None:
                 gradient = replacement(who, gradient, given)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import interop
 import tape
 import tape.numpy as tnp
+from tape import modes
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeRuntimeError, TapeTypeError
 from tape.graph import scope, segment
 from tape.hooking import observing
@@ -678,7 +679,7 @@ def replayed_with_hooks(monkeypatch):
         scope.LOCAL.scope = scope_set
 
     monkeypatch.setattr(scope, "set_scope", set_without_epoch)
-    monkeypatch.setattr(observing, "set_scope", set_without_epoch)
+    monkeypatch.setattr(modes, "set_scope", set_without_epoch)
 
 
 def one_trace_for_all_hooks(monkeypatch):
