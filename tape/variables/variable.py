@@ -182,7 +182,8 @@ class Variable(Convertible):
 
         Assigning None clears it; an array or Variable of the same shape and dtype replaces it, and is the seed of a non-leaf root.
         """
-        LOCAL.scope.trace.read_grad(self)
+        if LOCAL.scope.trace is not NOBODY:
+            LOCAL.scope.trace.read_grad(self)
         found = None if self._extra is None else self._extra.grad
         if found is None and self._segment is not None:
             cuts.hint_at_retaining(self)
