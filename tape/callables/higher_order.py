@@ -19,6 +19,7 @@ import numpy as np
 
 from tape import errors, jaxapi
 from tape.callables.captures import trace_capturing
+from tape.callables.purity import words
 from tape.callables.traces import Call
 from tape.errors import TapeError, TapeTypeError
 from tape.graph.kinds import differentiable
@@ -38,39 +39,12 @@ _ARRAYS = (jax.Array, np.ndarray)
 _NUMBERS = (bool, int, float, complex)
 
 # Parameters whose numbers are part of the program and not inputs: sizes, axes, bounds of counted loops.
-_STATIC: frozenset[str] = frozenset(
-    (
-        "axis",
-        "axes",
-        "base_dilation",
-        "batch_size",
-        "dimensions",
-        "dimension_numbers",
-        "dtype",
-        "has_aux",
-        "indices_are_sorted",
-        "init_value",
-        "init_values",
-        "length",
-        "lower",
-        "maxiter",
-        "method",
-        "mode",
-        "options",
-        "padding",
-        "restart",
-        "reverse",
-        "shape",
-        "symmetric",
-        "unique_indices",
-        "unroll",
-        "upper",
-        "window_dilation",
-        "window_dimensions",
-        "window_strides",
-    )
+_STATIC = words(
+    "axis axes base_dilation batch_size dimensions dimension_numbers dtype has_aux indices_are_sorted init_value init_values "
+    "length lower maxiter method mode options padding restart reverse shape symmetric unique_indices unroll upper window_dilation "
+    "window_dimensions window_strides"
 )
-_FUNCTIONS = frozenset({"f", "fn", "func", "func1d", "function", "body_fun", "cond_fun", "computation", "matvec", "solve", "tangent_solve"})
+_FUNCTIONS = words("f fn func func1d function body_fun cond_fun computation matvec solve tangent_solve")
 # Functions that hand further arguments to the callable as they are.
 _HAND_ON = {"apply_along_axis": "args", "piecewise": "args"}
 

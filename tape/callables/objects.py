@@ -113,6 +113,7 @@ def is_plain_tuple(kind: Any) -> bool:
     return kind.__bases__ == (tuple,) and "_fields" in vars(kind) and _TUPLE.union(kind._fields).issuperset(vars(kind))
 
 
+@functools.lru_cache(maxsize=1024)
 def fields_of(tree: Any) -> frozenset[str] | None:
     """Return the names of the fields in a tree of arguments; None where it has nodes of other classes than Python's containers."""
     fields: set[str] = set()

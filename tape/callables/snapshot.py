@@ -64,7 +64,7 @@ class Snapshot:
 
     """
 
-    def __init__(self, values: Iterable[Any], fields: frozenset[str] = frozenset()) -> None:
+    def __init__(self, values: Iterable[Any], fields: frozenset[str]) -> None:
         self.key: list[Any] = []
         self.variables: list[Any] = []
         self.arrays: list[Any] = []
@@ -245,10 +245,13 @@ class Snapshot:
         if names.refused:
             raise RefusedError
         self._names.update(dict.fromkeys(names.attributes))
-        for name, chain in names.free:
-            if name in closure:
-                self._known.update(chain if isinstance(closure[name], types.ModuleType) else ())
-                self._path(closure[name], chain)
+        for name, content in closure.items():
+            if isinstance(content, types.ModuleType):
+                for chain in [c for n, c in names.free if n == name]:
+                    self._known.update(chain)
+                    self._path(content, chain)
+            else:  # also where code only stores there: whoever reads it is to find that done
+                self._add(content)
         around, builtin = value.__globals__, getattr(value, "__builtins__")  # noqa: B009 - not every mypy knows this attribute
         for name, chain in names.globals:
             self._path(around[name] if name in around else builtin.get(name, _MISSING), chain)

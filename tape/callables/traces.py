@@ -6,9 +6,8 @@ so that leaving it out next time leaves out no effect.
 
 from __future__ import annotations
 
-import functools
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
@@ -31,16 +30,13 @@ _BYTES_LIMIT = 1 << 16  # of the arrays that one trace made
 _KNOWN: dict[Hashable, _Known] = {}  # the oldest first
 
 
-class _Known:
+class _Known(NamedTuple):
     """What a trace found: the op, and where its inputs are in a snapshot."""
 
-    __slots__ = ("arrays", "captured", "constants", "op")
-
-    def __init__(self, op: Op, constants: list[Any], captured: list[int], arrays: list[weakref.ref[Any]]) -> None:
-        self.op = op
-        self.constants = constants  # Variables that the trace made, or positions of arrays
-        self.captured = captured  # positions of Variables
-        self.arrays = arrays  # the snapshot's, which it knows by their ids: as long as they live
+    op: Op
+    constants: list[Any]  # Variables that the trace made, or positions of arrays
+    captured: list[int]  # positions of Variables
+    arrays: list[weakref.ref[Any]]  # the snapshot's, which it knows by their ids: as long as they live
 
 
 class Call:
@@ -48,13 +44,19 @@ class Call:
 
     Args:
         head: what is compared by value.
-        tree: the tree of the arguments; None where there is none.
+        tree: the tree of the arguments.
         values: the function and its arguments that are not inputs, some of them callables.
 
     """
 
     def __init__(self, head: tuple[Hashable, ...], tree: Any, values: Sequence[Any]) -> None:
-        self._head = (*head, tree, LOCAL.scope.mode, configuration(), _mesh())
+        self._head = (
+            *head,
+            tree,
+            LOCAL.scope.mode,
+            configuration(),
+            jax.sharding.get_abstract_mesh(),
+        )  # by which JAX shards what it traces
         self._tree = tree
         self._values = values
         self._key: Hashable = None
@@ -64,7 +66,7 @@ class Call:
 
     def _walk(self) -> tuple[Hashable, Snapshot | None]:
         try:
-            fields = frozenset() if self._tree is None else _fields(self._tree)
+            fields = fields_of(self._tree)
             if fields is None:
                 return None, None
             snapshot = Snapshot(self._values, fields)
@@ -106,14 +108,3 @@ class Call:
         _KNOWN[key] = _Known(op, given, [snapshot.cells[id(v._cell)] for v in captured], refs)
         if len(_KNOWN) > _LIMIT:
             _KNOWN.pop(next(iter(_KNOWN)), None)
-
-
-@functools.lru_cache(maxsize=1024)
-def _fields(tree: Any) -> frozenset[str] | None:
-    return fields_of(tree)
-
-
-def _mesh() -> Hashable:
-    """Return the mesh in force, by which JAX shards what it traces."""
-    get: Any = getattr(jax.sharding, "get_abstract_mesh", None)
-    return None if get is None else get()

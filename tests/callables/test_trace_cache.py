@@ -258,6 +258,17 @@ def _leaving(w):
     return lambda: tape.lax.map(body, X)
 
 
+def _left_unread(w):
+    last = None
+
+    def store(a):
+        nonlocal last
+        last = a * w
+        return a * w
+
+    return lambda: tape.lax.map(store, X)
+
+
 class Remembering:
     def __init__(self):
         self.calls = 0
@@ -322,6 +333,7 @@ REFUSED = {
     "import": lambda _: lambda: tape.lax.map(_importing, X),
     "large array": _large,
     "left behind": _leaving,
+    "left behind and not read": _left_unread,
     "lru_cache": lambda w: lambda: tape.lax.map(lambda a: a * w + remembered(1), X),
     "print": lambda w: lambda: tape.lax.map(lambda a: (print(), a * w)[1], X),
     "random": lambda w: lambda: tape.lax.map(lambda a: a * w + random.random(), X),  # noqa: S311 - no secrets
