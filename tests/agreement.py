@@ -1,4 +1,4 @@
-"""Compare what a mirrored function returns with what JAX's returns."""
+"""Compare what the tape returns with what it should: values, and what a mirrored function returns with what JAX's returns."""
 
 import inspect
 
@@ -10,6 +10,18 @@ import tape
 
 def is_variable(x):
     return isinstance(x, tape.Variable)
+
+
+def close(ours, theirs, tolerance=None, *, rtol=1e-5, atol=1e-6):
+    """Assert nearly equal values of a Variable or an array, or of trees of them; ``tolerance`` stands for both of the others."""
+    if tolerance is not None:
+        rtol = atol = tolerance
+    pairs = [(ours, theirs)]
+    if isinstance(ours, (tuple, list, dict)):
+        pairs = zip(*[jax.tree.leaves(tree, is_leaf=is_variable) for tree in (ours, theirs)], strict=True)
+    for a, b in pairs:
+        values = [np.asarray(x.value if is_variable(x) else x) for x in (a, b)]
+        np.testing.assert_allclose(*values, rtol=rtol, atol=atol)
 
 
 def same(ours, theirs):

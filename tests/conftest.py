@@ -54,6 +54,13 @@ def stats():
     return counters
 
 
+@pytest.fixture(params=["lazy", "eager"])
+def tier(request):
+    """Both tiers, in turns: recorded for later, and run at once."""
+    with tape.eager() if request.param == "eager" else contextlib.nullcontext():
+        yield request.param
+
+
 MEMORY = 2 << 30  # bytes; without a limit each of two workers grows to 7 GB of compiled programs
 
 

@@ -1,5 +1,7 @@
 """Checkpoints: gradients as without, fewer values kept, and the documented number of runs."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,16 +13,14 @@ import tape.lax
 import tape.numpy as tnp
 from tape.callables import schedules, traces
 from tape.errors import ConcretizationError, TapeRuntimeError, TapeTypeError, TapeValueError
+from tests import agreement
 from tests.ops.test_residuals import operations
 
 W = jnp.asarray(np.linspace(-1.0, 1.0, 9, dtype="float32").reshape(3, 3))
 X = jnp.asarray(np.array([0.5, -0.25, 0.75], "float32"))
 POLICIES = tape.checkpoint_policies
 
-
-def close(ours, theirs, tolerance=2e-5):
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_allclose(a.value if isinstance(a, tape.Variable) else a, b, rtol=tolerance, atol=tolerance)
+close = functools.partial(agreement.close, rtol=2e-5, atol=2e-5)
 
 
 def body(n):

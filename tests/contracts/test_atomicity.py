@@ -16,6 +16,7 @@ import tape.numpy as tnp
 from tape import locks
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError
 from tape.sweeps import accumulation, differentiation, written
+from tests.agreement import close
 from tests.contracts.counting import BackwardError, counted, failing
 
 A, B = np.array([1.0, -2.0, 0.5], np.float32), np.array([3.0, 0.25, -1.0], np.float32)
@@ -23,10 +24,6 @@ A, B = np.array([1.0, -2.0, 0.5], np.float32), np.array([3.0, 0.25, -1.0], np.fl
 
 def equal(variable, expected):
     np.testing.assert_array_equal(np.asarray(variable.value), np.asarray(expected, variable.dtype))
-
-
-def close(variable, expected):
-    np.testing.assert_allclose(np.asarray(variable.value), expected, rtol=1e-5, atol=1e-6)
 
 
 @contextlib.contextmanager

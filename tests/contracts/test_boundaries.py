@@ -11,13 +11,10 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.errors import LostGradientError, TapeRuntimeError, TapeTypeError, TapeValueError
+from tests.agreement import close
 from tests.contracts.counting import counted
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
-
-
-def close(variable, expected):
-    np.testing.assert_allclose(np.asarray(variable.value), expected, rtol=1e-5, atol=1e-6)
 
 
 # -- 23 ----------------------------------------------------------------------------------------------------------------------

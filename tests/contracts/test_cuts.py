@@ -1,6 +1,7 @@
 """Contracts 23 and 25: what is made without recording, and what is cut from its past, for every later sweep."""
 
 import copy
+import functools
 import gc
 import threading
 
@@ -15,13 +16,12 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.errors import ExecutionError, ReleasedTapeError, TapeRuntimeError, UnconnectedError, UnrecordedGradientError
+from tests import agreement
 
 A = np.array([0.5, -0.25, 0.75], np.float32)
 W = np.array([[0.2, -0.4, 0.1], [0.7, 0.3, -0.6], [-0.5, 0.8, 0.9]], np.float32)
 
-
-def close(found, expected, rtol=2e-5):
-    np.testing.assert_allclose(np.asarray(getattr(found, "value", found)), np.asarray(expected), rtol=rtol, atol=1e-6)
+close = functools.partial(agreement.close, rtol=2e-5)
 
 
 # -- 25: unchain -------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Contracts 20 to 22: derivatives of any order."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,12 +10,11 @@ import pytest
 import tape
 import tape.numpy as tnp
 from tape.errors import TapeError, UnrecordedGradientError
+from tests import agreement
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
 
-
-def close(variable, expected):
-    np.testing.assert_allclose(np.asarray(variable.value), expected, rtol=2e-5, atol=1e-5)
+close = functools.partial(agreement.close, rtol=2e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("tier")

@@ -9,16 +9,13 @@ import pytest
 import tape
 import tape.numpy as tnp
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, UnconnectedError
+from tests.agreement import close
 
 A, B = np.array([1.0, -2.0, 0.5], np.float32), np.array([3.0, 0.25, -1.0], np.float32)
 
 
 def equal(variable, expected):
     np.testing.assert_array_equal(np.asarray(variable.value), np.asarray(expected, variable.dtype))
-
-
-def close(variable, expected):
-    np.testing.assert_allclose(np.asarray(variable.value), expected, rtol=1e-5, atol=1e-6)
 
 
 # -- 8: ops with several outputs ---------------------------------------------------------------------------------------------

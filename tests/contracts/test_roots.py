@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import tape
 from tape.errors import SeedDtypeError, SeedError, TapeTypeError, TapeValueError
+from tests.agreement import close
 
 A, B = np.array([1.0, -2.0, 0.5], np.float32), np.array([3.0, 0.25, -1.0], np.float32)
 numbers = st.integers(-8, 8).map(float)  # exact in float32
@@ -18,10 +19,6 @@ numbers = st.integers(-8, 8).map(float)  # exact in float32
 
 def equal(variable, expected):
     np.testing.assert_array_equal(np.asarray(variable.value), np.asarray(expected, variable.dtype))
-
-
-def close(variable, expected):
-    np.testing.assert_allclose(np.asarray(variable.value), expected, rtol=1e-5, atol=1e-6)
 
 
 # -- 1: any number of roots ---------------------------------------------------------------------------------------------

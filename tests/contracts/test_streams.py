@@ -33,6 +33,7 @@ from tape.errors import (
 from tape.graph.scope import LOCAL
 from tape.programs.program import run_pending
 from tape.sweeps import emission, pieces, streaming, sweep
+from tests.agreement import close
 from tests.contracts.counting import BackwardError, counted, failing
 
 EVENTS = []  # numbers of the entries whose VJPs ran
@@ -301,10 +302,6 @@ def test_contract_18_a_wrong_stream_is_noticed(bug, monkeypatch):
 # -- what comes, and how -------------------------------------------------------------------------------------------------
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
-
-
-def close(variable, value):
-    np.testing.assert_allclose(np.asarray(variable.value), value, rtol=1e-5, atol=1e-6)
 
 
 def layers(count=4, width=8):

@@ -17,10 +17,6 @@ def equal(variable, expected):
     np.testing.assert_array_equal(np.asarray(variable.value), np.asarray(expected, variable.dtype))
 
 
-def close(variable, expected):
-    np.testing.assert_allclose(np.asarray(variable.value), expected, rtol=1e-5, atol=1e-6)
-
-
 # -- 7: each entry's VJP exactly once ---------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 Expected values come from ``jax.grad`` of a ``jax.custom_vjp`` or ``custom_jvp`` twin, or from the derivative itself.
 """
 
-import contextlib
+import functools
 import gc
 import pathlib
 import sys
@@ -21,22 +21,16 @@ import tape.numpy as tnp
 from tape import jaxapi
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeError, TapeTypeError, UnrecordedGradientError
 from tape.graph.scope import LOCAL
+from tests import agreement
 
 A, B = np.array([1.0, -2.0, 0.5], np.float32), np.array([3.0, 0.25, -1.0], np.float32)
-
-
-@pytest.fixture(params=["lazy", "eager"])
-def tier(request):
-    with tape.eager() if request.param == "eager" else contextlib.nullcontext():
-        yield request.param
 
 
 def array(x):
     return np.asarray(x.value if isinstance(x, tape.Variable) else x)
 
 
-def close(found, expected, tolerance=2e-5):
-    np.testing.assert_allclose(array(found), np.asarray(expected), rtol=tolerance, atol=tolerance)
+close = functools.partial(agreement.close, rtol=2e-5, atol=2e-5)
 
 
 def make(forward, backward, name="Made", **further):

@@ -76,12 +76,6 @@ READ = {
 }
 
 
-@pytest.fixture(params=["lazy", "eager"])
-def tier(request):
-    with tape.eager() if request.param == "eager" else contextlib.nullcontext():
-        yield request.param
-
-
 @pytest.mark.usefixtures("tier")
 @pytest.mark.parametrize("given", ["leaf", "result", "constant"])
 @pytest.mark.parametrize("name", READ)

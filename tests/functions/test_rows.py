@@ -1,6 +1,7 @@
 """The backward of a ``tape.Function`` in the batched sweep of a Jacobian: one call for all rows where it can be traced, else one for each."""
 
 import contextlib
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 import tape
 import tape.numpy as tnp
 from tape.errors import GradientShapeError, UnrecordedGradientError
+from tests import agreement
 
 A, B = np.linspace(-1, 1, 5, dtype=np.float32), np.linspace(1, 2, 5, dtype=np.float32)
 W = tape.Variable(B, name="weight")
@@ -27,9 +29,7 @@ def make(forward, backward, **further):
     return type("Made", (tape.Function,), {key: staticmethod(method) for key, method in methods.items()})
 
 
-def close(found, expected, tolerance=2e-5):
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(a.value if isinstance(a, tape.Variable) else a, b, rtol=tolerance, atol=tolerance)
+close = functools.partial(agreement.close, rtol=2e-5, atol=2e-5)
 
 
 def forward(ctx, x, y):

@@ -1,6 +1,5 @@
 """Hooks on Variables, one or several at once, mean the same in every way of execution."""
 
-import contextlib
 import itertools
 import threading
 
@@ -16,12 +15,6 @@ from tape.errors import TapeRuntimeError, TapeTypeError, TapeValueError
 from tape.graph import scope
 from tape.hooking import gathering
 from tape.sweeps import sweep
-
-
-@pytest.fixture(params=["lazy", "eager"])
-def tier(request):
-    with tape.eager() if request.param == "eager" else contextlib.nullcontext():
-        yield request.param
 
 
 def lazily(body, x):

@@ -70,12 +70,6 @@ class Square(tape.Function):
         return 2 * x * g
 
 
-@pytest.fixture(params=["lazy", "eager"])
-def tier(request):
-    with tape.eager() if request.param == "eager" else contextlib.nullcontext():
-        yield request.param
-
-
 def step(x, w):
     a, b = tnp.split(x, 2)
     (tnp.exp(a) * w + a).sum().backward()

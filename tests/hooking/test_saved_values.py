@@ -1,6 +1,7 @@
 """Hooks for saved values: which values pack sees, and that gradients stay what they are (contracts 11, 13, 14, 17, 20, 23)."""
 
 import contextlib
+import functools
 import gc
 import threading
 
@@ -19,15 +20,10 @@ from tape.graph import scope, trie
 from tape.hooking import packing
 from tape.programs import program
 from tape.sweeps import emission
+from tests import agreement
 
 W = np.array([[0.5, -0.3, 0.2], [0.1, 0.4, -0.6], [0.7, -0.2, 0.3]], np.float32)
 X = np.array([[1.0, -2.0], [0.5, 0.3], [-0.7, 0.9]], np.float32)
-
-
-@pytest.fixture(params=["lazy", "eager"])
-def tier(request):
-    with tape.eager() if request.param == "eager" else contextlib.nullcontext():
-        yield request.param
 
 
 def network(w, x, layers=3, xp=tnp):
@@ -56,8 +52,7 @@ def states(eager):
     return found
 
 
-def close(variable, expected):
-    np.testing.assert_allclose(np.asarray(variable.value), expected, rtol=2e-5, atol=1e-6)
+close = functools.partial(agreement.close, rtol=2e-5)
 
 
 class Log:

@@ -9,12 +9,9 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.errors import TapeError, TapeTypeError
+from tests.agreement import close
 
 A = np.array([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]], np.float32)
-
-
-def close(variable, expected):
-    np.testing.assert_allclose(np.asarray(variable.value), expected, rtol=1e-5, atol=1e-6)
 
 
 def network(params, x):

@@ -1,6 +1,7 @@
 """``tape.jit``: a compiled step leaves behind what the same function leaves behind when it is not compiled."""
 
 import copy
+import functools
 import gc
 import pickle
 import threading
@@ -26,13 +27,12 @@ from tape.errors import (
     TapeValueError,
     UnrecordedGradientError,
 )
+from tests import agreement
 
 X = np.array([0.5, -1.0, 2.0], np.float32)
 W = np.array([1.5, 0.25, -0.75], np.float32)
 
-
-def close(a, b, **options):
-    np.testing.assert_allclose(np.asarray(a.value if isinstance(a, tape.Variable) else a), np.asarray(b), **{"rtol": 1e-6, **options})
+close = functools.partial(agreement.close, rtol=1e-6, atol=0)
 
 
 def state(v):

@@ -1,6 +1,5 @@
 """The op hooks that come with the tape, and ``tape.detect_anomaly``, against what is known beforehand."""
 
-import contextlib
 import inspect
 import io
 import time
@@ -15,12 +14,6 @@ import tape
 import tape.numpy as tnp
 from tape.errors import NonFiniteError, TapeTypeError, TapeValueError
 from tape.op_hooks import GradientClipper, MemoryCounter, NaNWatcher, Printer, Timer, anomalies, clipping, memory, timing
-
-
-@pytest.fixture(params=["lazy", "eager"])
-def tier(request):
-    with tape.eager() if request.param == "eager" else contextlib.nullcontext():
-        yield request.param
 
 
 def line():

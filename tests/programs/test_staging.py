@@ -1,5 +1,6 @@
 """Ops on the values of a running JAX transformation stay pending, and enter it as one call."""
 
+import functools
 import gc
 import weakref
 
@@ -14,6 +15,7 @@ import tape.numpy as tnp
 from tape.errors import LeakedTracerError
 from tape.graph.scope import LOCAL
 from tape.recording import staging
+from tests import agreement
 
 X = jnp.asarray(np.linspace(0.1, 1.0, 6), jnp.float32).reshape(2, 3)
 
@@ -25,9 +27,7 @@ def loss(xp):
 GRADIENT = jax.grad(loss(jnp))
 SECOND = jax.grad(lambda x: (GRADIENT(x) ** 2).sum())
 
-
-def close(ours, theirs):
-    np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=2e-5, atol=1e-6)
+close = functools.partial(agreement.close, rtol=2e-5)
 
 
 def equations(jaxpr):

@@ -1,6 +1,7 @@
 """Leaves made of pending values: ``detach().requires_grad_()`` and ``unchain()`` run nothing, and mean what they mean of values."""
 
 import copy
+import functools
 import gc
 import pickle
 import threading
@@ -20,6 +21,7 @@ from interop import lift
 from tape.errors import ExecutionError, TapeValueError
 from tape.graph.scope import LOCAL
 from tape.sweeps import differentiation
+from tests import agreement
 
 A = np.array([0.5, -0.25, 0.75], np.float32)
 W = np.array([[0.2, -0.4, 0.1], [0.7, 0.3, -0.6], [-0.5, 0.8, 0.9]], np.float32)
@@ -40,8 +42,7 @@ def flushes():
     return sum(tape.stats().flushes.values())
 
 
-def close(found, expected, rtol=2e-5):
-    np.testing.assert_allclose(np.asarray(getattr(found, "value", found)), np.asarray(expected), rtol=rtol, atol=1e-6)
+close = functools.partial(agreement.close, rtol=2e-5)
 
 
 # -- programs --------------------------------------------------------------------------------------------------------------

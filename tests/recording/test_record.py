@@ -1,5 +1,6 @@
 """Recording: nothing runs, shapes and errors are known at once, tracers stay inside their trace."""
 
+import functools
 import threading
 import traceback
 
@@ -12,12 +13,11 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.errors import ConcretizationError, TapeTypeError, TapeValueError
+from tests import agreement
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
 
-
-def close(variable, expected):
-    np.testing.assert_allclose(np.asarray(variable.value), expected, rtol=1e-6)
+close = functools.partial(agreement.close, rtol=1e-6, atol=0)
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """``tape.vmap``: as ``jax.vmap``, and recorded."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ import tape.lax
 import tape.numpy as tnp
 import tape.random
 from tape.errors import ConcretizationError, TapeError
+from tests import agreement
 
 W = np.array([[1.0, 2.0, 3.0], [0.5, -1.0, 2.0]], np.float32)
 X = (np.arange(12, dtype=np.float32).reshape(4, 3) + 1) / 7
@@ -24,9 +27,7 @@ def plain(w, x):
     return loss(w, x, jnp)
 
 
-def close(found, wanted):
-    for a, b in zip(jax.tree.leaves(jax.device_get(found)), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+close = functools.partial(agreement.close, rtol=2e-5)
 
 
 def per_example(gradient, vmap):
