@@ -8,7 +8,7 @@ import shutil
 
 # Compiling takes most of the suite's time, so it is done without optimisation, and once: what was compiled is kept from run to run, by all
 # workers together.  Programs that the tests start inherit both.
-COMPILED = pathlib.Path(__file__).parent.parent / ".pytest_cache" / "jax"
+COMPILED = pathlib.Path(__file__).parent.parent / ".pytest_cache" / "d" / "jax"  # pytest --cache-clear drops it
 SPACE = 4 << 30  # bytes of compiled programs after which the next run begins anew
 if "--xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
