@@ -19,6 +19,7 @@ import tape.numpy as tnp
 from tape.graph import segment, trie
 from tape.hooking import packing
 from tape.programs import numbers, retention
+from tape.recording.boxes import Box
 from tape.sweeps import sweep
 from tests import idle
 from tests.cube import Cube
@@ -496,7 +497,7 @@ def test_planted_a_cycle_is_noticed(monkeypatch):
 PLANTED = [
     (sweep, "trim", lambda segment: segment.pending or retention.entries_of(segment) or retention.forget(segment)),
     (retention, "_read", lambda *given, found=retention._read: found(*given)._replace(entries=frozenset({1}))),
-    (retention, "inherit", lambda *_: None),
+    (packing, "Box", lambda content=None, *, value=None, way=None: Box(content, value=value)),
 ]
 
 
@@ -504,8 +505,6 @@ PLANTED = [
 def test_planted_wrong_releases_are_noticed(monkeypatch, bug):
     with monkeypatch.context() as patch:
         patch.setattr(*PLANTED[bug])
-        if bug == 2:
-            patch.setattr(packing, "inherit", PLANTED[bug][2])
         failed = []
         for test in (
             test_contract_17_what_only_a_swept_root_needed_goes_with_the_sweep,

@@ -196,7 +196,6 @@ class Segment:
         "epoch",
         "failed",
         "functions",
-        "heirs",
         "hooks",
         "kept",
         "leaf_places",
@@ -209,13 +208,13 @@ class Segment:
         "pending",
         "released",
         "retained",
-        "roots",
         "saved",
         "scalars",
         "serial",
         "state",
         "taken",
         "trace",
+        "ways",
     )
 
     serials: ClassVar[itertools.count[int]] = itertools.count()
@@ -228,7 +227,7 @@ class Segment:
         self.pending = True
         self.open = True
         self.cells: dict[int, Cell] = {}
-        self.leaves: list[Cell] = []
+        self.leaves: list[Any] = []  # cells, or boxes
         self.entered: dict[int, int] = {}  # id(cell of a leaf) -> slot; self.leaves keeps the cells alive
         self.origins: dict[int, Any] = {}  # slot of a differentiable leaf, or of one that was cut -> LeafNode, or (segment, slot)
         self.leaf_places: list[weakref.ref[LeafPlace]] = []  # of leaves whose values this segment will give
@@ -237,14 +236,13 @@ class Segment:
         self.hooks: dict[int, dict[int, Callable[..., Any]]] = {}
         self.lines: dict[int, tuple[str, int]] = {}  # first slot of an entry that op hooks saw -> where it was recorded this time
         self.retained: dict[int, list[weakref.ref[Handle]]] = {}
-        self.saved: dict[int, Cell] = {}
+        self.saved: dict[int, Any] = {}  # slot -> cell, or box (tape.recording.boxes)
         self.kept: tuple[int, ...] = ()  # the slots in saved: part of the structure, once it has run
         self.packing: Any = None  # who packs what it keeps (tape.hooking.packing)
         packing = LOCAL.scope.packing
         if packing is not None and packing.applies():
             self.packing = packing
-        self.heirs: dict[int, list[weakref.ref[Segment]]] = {}  # slot -> newer segments that lead to it and packed its value
-        self.roots: dict[int, Callable[[], Any]] = {}  # where that is packed: the values that Variables hold, weakly
+        self.ways: dict[int, Cell] = {}  # slot -> what newer segments hold that lead to it and do not hold its value (tape.recording.boxes)
         self.released: frozenset[int] = frozenset()  # depths of the entries that a sweep released
         self.failed: dict[int, Any] | None = None  # slots without a value, because an entry failed -> why
         self.serial = next(self.serials)

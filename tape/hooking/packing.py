@@ -22,8 +22,9 @@ from tape.graph.trie import CONSTANT
 from tape.graph.watcher import NOBODY
 from tape.programs.failures import naming
 from tape.programs.program import look, run_pending
-from tape.programs.retention import UNREAD, inherit, leaf_slots
+from tape.programs.retention import leaf_slots, readable
 from tape.recording import record
+from tape.recording.boxes import Box
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -103,15 +104,21 @@ class Packing:
                 with naming(state, slot, "pack, which was given a value of"):
                     kept[slot] = self.packed(value)
         saved = [found for slot, context in segment.functions.items() for found in self._saved(context, state, slot)]
-        segment.roots = {slot: weakref.ref(cells[slot][0]) for slot in live if state.table[slot].kind.requires_grad}
-        unread = {slot for slot in leaves if slot not in own and slot not in read and packable(cells[slot][0])}
-        inputs: list[Any] = [UNREAD if slot in unread else kept.get(slot, cells[slot]) for slot in leaves]
+        boxes = {slot: Box(content) for slot, content in kept.items()}
+        for slot in live:
+            if state.table[slot].kind.requires_grad:
+                boxes[slot] = Box(kept.get(slot), value=cells[slot][0])
+        inputs: list[Any] = []
+        for slot in leaves:
+            origin = segment.origins.get(slot)
+            way = origin[0].ways.setdefault(origin[1], [None]) if isinstance(origin, tuple) else None
+            if slot in kept or (slot not in own and slot not in read and packable(cells[slot][0])):
+                inputs.append(Box(kept.get(slot), way=way))
+            else:
+                inputs.append(cells[slot])
         segment.leaves = inputs
-        for origin in segment.origins.values():
-            if isinstance(origin, tuple):
-                inherit(segment, *origin)
-        segment.saved = {slot: kept.get(slot, cells[slot]) for slot in segment.saved if slot in read}
-        segment.kept = tuple(segment.saved)
+        segment.saved = {slot: boxes.get(slot, cells[slot]) for slot in segment.saved if slot in read or slot in boxes}
+        segment.kept = readable(segment.saved)
         for tree, values in saved:
             tree.leaves = values
 

@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.configuration import applying
 from tape.graph.walks import backwards
+from tape.recording.boxes import UNREAD, Box
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    from tape.graph.segment import Cell, Segment
+    from tape.graph.segment import Segment
     from tape.graph.trie import State
 
 __all__ = [
     "ONLY_SEGMENT",
-    "UNREAD",
     "Kept",
     "entries_of",
     "forget",
-    "inherit",
     "leaf_slots",
     "note",
+    "readable",
     "residuals",
     "thin",
     "trim",
@@ -103,15 +103,13 @@ def _read_by(passed: list[State]) -> set[int]:
 
 
 def _live(segment: Segment) -> tuple[int, ...]:
-    """Return the slots of a segment that has run from which a sweep may come: Variables hold them, or newer segments that packed them."""
-    if segment.roots:
-        live = [slot for slot, ref in segment.roots.items() if ref() is not None]
-    else:
-        held = map(ONLY_SEGMENT.__lt__, map(sys.getrefcount, segment.saved.values()))
-        live = list(itertools.compress(segment.saved, held))
-    for slot, refs in segment.heirs.items():
-        if slot not in live and any((heir := ref()) is not None and heir.leaves for ref in refs):
-            live.append(slot)
+    """Return the slots of a segment that has run from which a sweep may come: Variables hold them, or newer segments lead there."""
+    saved, ways = segment.saved, segment.ways
+    live = list(itertools.compress(saved, map(ONLY_SEGMENT.__lt__, map(sys.getrefcount, saved.values()))))
+    live += [slot for slot, kept in saved.items() if kept.__class__ is Box and kept.held]
+    if ways:
+        led_to = itertools.compress(ways, map(ONLY_SEGMENT.__lt__, map(sys.getrefcount, ways.values())))
+        live += [slot for slot in led_to if slot not in live]
     return tuple(live)
 
 
@@ -129,19 +127,19 @@ STATS.entries_of = entries_of
 def forget(segment: Segment) -> None:
     """Drop everything that a segment keeps for sweeps."""
     segment.leaves = []
-    segment.origins = {slot: segment.origins[slot] for slot in segment.state.cut if slot in segment.origins}  # sweeps end there as before
+    origins, cut = segment.origins, segment.state.cut
+    segment.origins = {slot: origins[slot] for slot in cut if slot in origins} if cut else {}  # sweeps end there as before
     segment.saved = {}
-    segment.roots = {}
     segment.functions = {}
 
 
 def thin(segment: Segment, slots: Iterable[int]) -> None:
     """Drop some of the values that a segment keeps, unless somebody else holds them: a later sweep that reads them computes them again."""
-    if segment.trace is not None or segment.packing is not None or segment.failed or _acts(segment.state):
+    if segment.trace is not None or segment.failed or _acts(segment.state):
         return
     with segment.lock:
         saved = segment.saved
-        if UNREAD in segment.leaves:  # not all can be computed again
+        if any(kept.__class__ is Box for kept in (*segment.leaves, *saved.values())):  # not all can be computed again
             return
         for slot in slots:
             if slot in saved and sys.getrefcount(saved[slot]) <= _ALONE:
@@ -154,27 +152,9 @@ def _acts(state: State) -> bool:
     return state.cached("acts", lambda: any(step.kernel is not None and bool(step.kernel.jaxpr.effects) for step in state.path()))
 
 
-class _Unread:
-    """Stands for an input of a segment that no sweep reads."""
-
-    __slots__ = ()
-
-    def opened(self) -> Cell:
-        """Nobody asks for it: what a sweep reads, the VJP of everything reads too."""
-        msg = "a sweep reads a value that was not kept"
-        raise AssertionError(msg)
-
-    def arrays(self) -> Sequence[Any]:
-        """Nothing is kept."""
-        return ()
-
-
-UNREAD: Any = _Unread()
-
-
-def inherit(heir: Segment, segment: Segment, slot: int) -> None:
-    """Note that sweeps of ``heir`` lead to a slot of ``segment``, though it does not hold the value."""
-    segment.heirs[slot] = [ref for ref in segment.heirs.get(slot, ()) if ref() is not None] + [weakref.ref(heir)]
+def readable(saved: dict[int, Any]) -> tuple[int, ...]:
+    """Return the slots whose values are kept, as they are or in a box."""
+    return tuple([slot for slot, kept in saved.items() if kept.__class__ is not Box or kept.readable])
 
 
 def note(segment: Segment) -> None:
@@ -227,10 +207,10 @@ def trim(segment: Segment) -> int:
         segment.origins = origins  # so that a sweep to a leaf behind it finds that it was released
     elif segment.trace is None and not segment.failed:
         saved = segment.saved
-        read = still.slots | state.cut if segment.roots else still.slots | state.cut | frozenset(live)
+        read = still.slots | state.cut | frozenset(live)
         if not read.issuperset(saved):
-            saved = {slot: cell for slot, cell in saved.items() if slot in read}
-            segment.kept = tuple(saved)  # first: after Ctrl-C in between, sweeps compute more than they must
+            saved = {slot: kept for slot, kept in saved.items() if slot in read}
+            segment.kept = readable(saved)  # first: after Ctrl-C in between, sweeps compute more than they must
             segment.saved = saved
         leaves: list[Any] = [cell if slot in read else UNREAD for slot, cell in zip(leaf_slots(state), segment.leaves, strict=True)]
         segment.leaves = leaves

@@ -1,0 +1,53 @@
+"""Boxes: what a segment that has run keeps of a value in the place of its cell, where it does not keep the value itself."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape.graph.segment import Cell
+
+__all__ = ["UNREAD", "Box"]
+
+
+class Box:
+    """What is kept of the value of one slot.
+
+    Args:
+        content: what makes the value again, and says which arrays it keeps for that; None where no sweep reads the value.
+        value: what Variables hold from which a sweep may start: as long as somebody does, the slot is ``held``.
+        way: what tells the segment that made the value that sweeps of this one lead there.
+
+    """
+
+    __slots__ = ("_content", "_value", "_way")
+
+    def __init__(self, content: Any = None, *, value: Any = None, way: Cell | None = None) -> None:
+        self._content = content
+        self._value = None if value is None else weakref.ref(value)
+        self._way = way
+
+    @property
+    def held(self) -> bool:
+        """Whether a sweep may start there."""
+        return self._value is not None and self._value() is not None
+
+    @property
+    def readable(self) -> bool:
+        """Whether the value can be made again."""
+        return self._content is not None
+
+    def opened(self) -> Cell:
+        """Return a cell with the value again."""
+        assert self._content is not None, "a sweep reads a value that was not kept"
+        return self._content.opened()  # type: ignore[no-any-return]
+
+    def arrays(self) -> Sequence[Any]:
+        """Return the arrays that it keeps."""
+        return () if self._content is None else self._content.arrays()
+
+
+UNREAD: Any = Box()  # stands for an input that no sweep reads
