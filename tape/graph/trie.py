@@ -293,10 +293,16 @@ _ROOTS: dict[Hashable, State] = {}
 _SEEN: list[dict[int, int]] = [{}, {}]  # numbers of states met once, and when: the newer ones, the older ones
 
 
-class Clock:
+class _Clock:
     """Counts the runs of pending segments: the time by which structures are old or new."""
 
-    now = 1
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.now = 1
+
+
+CLOCK = _Clock()
 
 
 def enter(parent: State, key: Hashable, child: State) -> State:
@@ -311,7 +317,7 @@ def enter(parent: State, key: Hashable, child: State) -> State:
     if len(newer) > SEEN_LIMIT:
         newer = {}
         _SEEN[:] = newer, _SEEN[0]
-    newer[number] = Clock.now
+    newer[number] = CLOCK.now
     return child
 
 
@@ -336,7 +342,7 @@ def _open_edges(parent: State) -> None:
 def _evict() -> None:
     global _count, _limit  # noqa: PLW0603
     if _count > _limit:
-        _count = evict(_ROOTS, max(Clock.now - RECENT, 1))
+        _count = evict(_ROOTS, max(CLOCK.now - RECENT, 1))
         _limit = max(STATE_LIMIT, 2 * _count)  # a program that needs so many is not to be compiled over and over
 
 

@@ -15,7 +15,7 @@ import jax
 from tape import jaxapi
 from tape.bounded import Bounded
 from tape.configuration import applying, configuration
-from tape.graph.trie import Clock
+from tape.graph.trie import CLOCK
 from tape.programs import background
 from tape.statistics import STATS
 
@@ -43,7 +43,7 @@ class Block:
     __slots__ = ("_due", "_executable", "_first", "_job", "_saved")
 
     def __init__(self) -> None:
-        self._first = Clock.now
+        self._first = CLOCK.now
         self._saved = 0  # calls that it would have saved
         self._due = 0
         self._job: background.Job | None = None
@@ -55,7 +55,7 @@ class Block:
             if self._executable is None:
                 self._saved += size - 1
             return self._executable
-        if Clock.now < self._due:
+        if CLOCK.now < self._due:
             return None
         job, self._job = self._job, None
         try:
@@ -73,7 +73,7 @@ class Block:
 
     def worthwhile(self) -> bool:
         """Tell whether it is time to compile the block."""
-        return self._job is None and self._executable is None and self._first < Clock.now and self._saved >= PRICE * (1 + len(_BOUGHT)) ** 2
+        return self._job is None and self._executable is None and self._first < CLOCK.now and self._saved >= PRICE * (1 + len(_BOUGHT)) ** 2
 
     def compile(self, entries: Sequence[Any], sources: Sequence[int], results: Sequence[int], operands: Sequence[Any]) -> None:
         """Order a function from the slots ``sources`` to the slots ``results``, for arguments like ``operands``."""
@@ -93,7 +93,7 @@ class Block:
             with applying(settings):
                 executable.lower(*described).compile()
 
-        self._due = Clock.now + DELIVERY
+        self._due = CLOCK.now + DELIVERY
         self._executable = executable
         self._job = background.submit(compiled)
 

@@ -14,7 +14,7 @@ import jax
 
 from tape import jaxapi
 from tape.configuration import applying, checks_results, configuration
-from tape.graph.trie import Clock
+from tape.graph.trie import CLOCK
 from tape.programs import background, numbers
 from tape.programs.interpretation import interpret, needed_entries
 from tape.programs.reasons import why
@@ -63,12 +63,12 @@ class Execution:
 
     def _run(self, state: State, leaves: Sequence[Any]) -> Sequence[Any]:
         self._met += 1
-        distance = Clock.now - self._last
-        self._last = Clock.now
+        distance = CLOCK.now - self._last
+        self._last = CLOCK.now
         if checks_results():  # one program for all would show what is wrong with its results only
             return self._interpret(state, leaves)
         compiling = self._compiling
-        if compiling is not None and (distance <= LOOP or Clock.now - self._begun >= PATIENCE):
+        if compiling is not None and (distance <= LOOP or CLOCK.now - self._begun >= PATIENCE):
             job, executable = compiling
             try:
                 job.wait()
@@ -116,5 +116,5 @@ class Execution:
             with applying(settings):
                 executable.lower(*described).compile()  # a call finds what was compiled before for the same shapes, dtypes and devices
 
-        self._begun = Clock.now
+        self._begun = CLOCK.now
         self._compiling = background.submit(compiled), numbers.on_device(executable, leaves, settings)

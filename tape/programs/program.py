@@ -15,7 +15,7 @@ from tape.configuration import applying, configuration
 from tape.graph import boundary
 from tape.graph.scope import LOCAL, close
 from tape.graph.segment import Handle
-from tape.graph.trie import Clock
+from tape.graph.trie import CLOCK
 from tape.graph.watcher import NOBODY
 from tape.programs import execution, growth, traced
 from tape.programs.failures import check_slots, salvage
@@ -110,8 +110,8 @@ def _run(segment: Segment, reason: str) -> None:
         program = _program(state, live, segment.released, packs)
     results: Sequence[Any] = ()
     if program.keep:
-        Clock.now += 1
-        state.used = Clock.now
+        CLOCK.now += 1
+        state.used = CLOCK.now
         STATS.flushed(reason)
         if segment.trace is not None:
             results = traced.run(segment, program.keep)
@@ -134,16 +134,13 @@ def _run(segment: Segment, reason: str) -> None:
 
 def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
     """Hand out what was computed and forget what no sweep will need."""
-    cells = segment.cells
-    values = iter(results)
-    for slot in program.live:
-        cells[slot][0] = next(values)
+    cells, live = segment.cells, program.live
+    for slot, value in zip(live, results, strict=False):
+        cells[slot][0] = value
     if program.history:
-        for slot in program.residuals:
-            segment.saved[slot] = [next(values)]
-        for slot in program.live:
-            segment.saved[slot] = cells[slot]
-        segment.kept = tuple(segment.saved)
+        saved = {slot: [value] for slot, value in zip(program.residuals, results[len(live) :], strict=True)}
+        saved.update((slot, cells[slot]) for slot in live)
+        segment.saved, segment.kept = saved, tuple(saved)
         if program.dead:
             segment.released |= program.dead
     segment.pending = False  # Ctrl-C before this line leaves it to be run again
