@@ -17,9 +17,9 @@ import interop.optax
 import tape
 import tape.numpy as tnp
 from tape.graph import segment, trie
+from tape.graph.boxes import Box
 from tape.hooking import packing
 from tape.programs import numbers, retention
-from tape.recording.boxes import Box
 from tape.sweeps import sweep
 from tests import idle
 from tests.cube import Cube

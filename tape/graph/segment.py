@@ -236,13 +236,13 @@ class Segment:
         self.hooks: dict[int, dict[int, Callable[..., Any]]] = {}
         self.lines: dict[int, tuple[str, int]] = {}  # first slot of an entry that op hooks saw -> where it was recorded this time
         self.retained: dict[int, list[weakref.ref[Handle]]] = {}
-        self.saved: dict[int, Any] = {}  # slot -> cell, or box (tape.recording.boxes)
+        self.saved: dict[int, Any] = {}  # slot -> cell, or box (tape.graph.boxes)
         self.kept: tuple[int, ...] = ()  # the slots in saved: part of the structure, once it has run
         self.packing: Any = None  # who packs what it keeps (tape.hooking.packing)
         packing = LOCAL.scope.packing
         if packing is not None and packing.applies():
             self.packing = packing
-        self.ways: dict[int, Cell] = {}  # slot -> what newer segments hold that lead to it and do not hold its value (tape.recording.boxes)
+        self.ways: dict[int, Cell] = {}  # slot -> what newer segments hold that lead to it and do not hold its value (tape.graph.boxes)
         self.released: frozenset[int] = frozenset()  # depths of the entries that a sweep released
         self.failed: dict[int, Any] | None = None  # slots without a value, because an entry failed -> why
         self.serial = next(self.serials)

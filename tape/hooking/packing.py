@@ -16,6 +16,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.errors import TapeTypeError, TapeValueError
+from tape.graph.boxes import Box
 from tape.graph.scope import LOCAL, parked
 from tape.graph.segment import Cell, Handle, LeafNode, Segment
 from tape.graph.trie import CONSTANT
@@ -24,7 +25,6 @@ from tape.programs.failures import naming
 from tape.programs.program import look, run_pending
 from tape.programs.retention import leaf_slots, readable
 from tape.recording import record
-from tape.recording.boxes import Box
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

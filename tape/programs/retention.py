@@ -14,8 +14,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.configuration import applying
+from tape.graph.boxes import UNREAD, Box
 from tape.graph.walks import backwards
-from tape.recording.boxes import UNREAD, Box
 from tape.statistics import STATS
 
 if TYPE_CHECKING:

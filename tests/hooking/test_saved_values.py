@@ -17,9 +17,9 @@ import tape
 import tape.numpy as tnp
 from tape.errors import ReleasedTapeError, TapeError, TapeTypeError, TapeValueError
 from tape.graph import scope, trie
+from tape.graph.boxes import Box
 from tape.hooking import packing
 from tape.programs import program
-from tape.recording.boxes import Box
 from tape.sweeps import emission
 from tests import agreement
 
