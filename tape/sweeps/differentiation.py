@@ -119,15 +119,15 @@ def _accumulated_again(segment: Segment, key: Any, entering: Sequence[Handle]) -
     if written is None:
         return False
     origins, present, released = segment.origins, segment.cells, segment.released
-    ends = list(map(origins.get, written.ends))  # none for a slot that was cut, unless somebody asked for its gradient
-    if len(set(ends)) < len(ends):
-        return False  # a leaf that entered with two values
     cells: dict[int, Cell] = {}
     made: list[Addition] = []
+    reached: set[LeafNode] = set()
     sums = False
-    for end, place in zip(ends, written.places, strict=True):
-        if end.__class__ is not LeafNode or end.hooks:
+    for slot, place in written.results:
+        end = origins.get(slot)  # none for a slot that was cut, unless somebody asked for its gradient
+        if end.__class__ is not LeafNode or end.hooks or end in reached:  # in the end, a leaf that entered with two values
             return False
+        reached.add(end)
         variable = end.ref()
         if variable is not None:
             gradient = handle(segment, place, present.get(place.slot) or cells.setdefault(place.slot, [None]))

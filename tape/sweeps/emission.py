@@ -140,7 +140,7 @@ def emit(
                 results = written.again(target)
                 if results is None:
                     raise SegmentClosedError
-                return dict(zip(written.ends, results, strict=True))
+                return {slot: result for (slot, _), result in zip(written.results, results, strict=True)}
             outputs = _write(plan, segment, state, seeds, sources, batch, target)
             ours = all(v._segment is target for v in outputs.values())
             if target.pending and staging.recording(target) and ours and target.state.known:
@@ -222,57 +222,43 @@ def _write(
     observer: Observer | None = None,
 ) -> dict[int, Any]:
     """Record the instructions of ``plan`` one by one, in the JAX transformation that ``target`` belongs to, if it does to one."""
+    write = record.record if target.trace is None else staging.record_staged
     with within(writing=True):
-        return _write_all(
-            plan, segment, state, seeds, sources, batch, observer, record.record if target.trace is None else staging.record_staged
-        )
-
-
-def _write_all(
-    plan: Plan,
-    segment: Segment,
-    state: State,
-    seeds: Sequence[Any],
-    sources: Sequence[Any] | None,
-    batch: int | None,
-    observer: Observer | None,
-    write: Callable[[Any, Sequence[Any]], Any],
-) -> dict[int, Any]:
-    values: list[Any] = [None] * plan.size
-    if sources is None:
-        sources = opened(held(plan, segment, state), plan.externals, state)
-    for slot, source in zip(plan.externals, sources, strict=True):
-        values[slot] = source
-    values[state.n_slots : state.n_slots + len(seeds)] = seeds
-    last = {operand: i for i, step in enumerate(plan.instructions) for operand in step.operands if operand is not None}
-    kept = {value for _, value in plan.outputs}
-    for i, step in enumerate(plan.instructions):
-        operands = [None if o is None else values[o] for o in step.operands]
-        if step.hook is not None:
-            hooks = segment.hooks[step.hook]
-            with naming(state, step.hook, "a hook on a result of"):
-                results: Sequence[Any] = rows(batch, operands, lambda cts, hooks=hooks: (run_hooks(hooks, cts[0]),))  # type: ignore[misc]
-        elif step.function is not None:
-            with naming(state, step.function.slots[0], "the backward of"):
-                results = _call_function(step, segment, operands, batch)
-        elif step.before is not None:
-            assert observer is not None
-            results = rows(batch, operands, lambda cts, entry=step.before: observer.before(entry, segment, cts))  # type: ignore[misc]
-        elif step.after is not None:
-            assert observer is not None
-            results = rows(batch, operands, lambda values, entry=step.after: observer.after(entry, segment, values))  # type: ignore[misc]
-        elif step.op is ADD:
-            results = (add(operands[0], operands[1], write),)
-        else:
-            results = _call_kernel(step, operands, plan.n_forward, batch, write)
-        for number, value in zip(step.results, results, strict=True):
-            if number is not None:
-                values[number] = value
-        for o in step.operands:  # cotangents that are used up need no cell
-            if o is not None and last[o] == i and o >= state.n_slots and o not in kept:
-                values[o] = None
-    # Each output gets a handle of its own: two leaves may share one cotangent.
-    return {slot: share(values[value]) for slot, value in plan.outputs if values[value] is not None}
+        values: list[Any] = [None] * plan.size
+        if sources is None:
+            sources = opened(held(plan, segment, state), plan.externals, state)
+        for slot, source in zip(plan.externals, sources, strict=True):
+            values[slot] = source
+        values[state.n_slots : state.n_slots + len(seeds)] = seeds
+        last = {operand: i for i, step in enumerate(plan.instructions) for operand in step.operands if operand is not None}
+        kept = {value for _, value in plan.outputs}
+        for i, step in enumerate(plan.instructions):
+            operands = [None if o is None else values[o] for o in step.operands]
+            if step.hook is not None:
+                hooks = segment.hooks[step.hook]
+                with naming(state, step.hook, "a hook on a result of"):
+                    results: Sequence[Any] = rows(batch, operands, lambda cts, hooks=hooks: (run_hooks(hooks, cts[0]),))  # type: ignore[misc]
+            elif step.function is not None:
+                with naming(state, step.function.slots[0], "the backward of"):
+                    results = _call_function(step, segment, operands, batch)
+            elif step.before is not None:
+                assert observer is not None
+                results = rows(batch, operands, lambda cts, entry=step.before: observer.before(entry, segment, cts))  # type: ignore[misc]
+            elif step.after is not None:
+                assert observer is not None
+                results = rows(batch, operands, lambda values, entry=step.after: observer.after(entry, segment, values))  # type: ignore[misc]
+            elif step.op is ADD:
+                results = (add(operands[0], operands[1], write),)
+            else:
+                results = _call_kernel(step, operands, plan.n_forward, batch, write)
+            for number, value in zip(step.results, results, strict=True):
+                if number is not None:
+                    values[number] = value
+            for o in step.operands:  # cotangents that are used up need no cell
+                if o is not None and last[o] == i and o >= state.n_slots and o not in kept:
+                    values[o] = None
+        # Each output gets a handle of its own: two leaves may share one cotangent.
+        return {slot: share(values[value]) for slot, value in plan.outputs if values[value] is not None}
 
 
 def _call_kernel(

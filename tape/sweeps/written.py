@@ -38,14 +38,13 @@ class Written:
 
     """
 
-    __slots__ = ("ends", "order", "places", "released", "state")
+    __slots__ = ("order", "released", "results", "state")
 
     def __init__(
         self, state: State, results: Sequence[tuple[int, Place]], order: Sequence[int] = (), released: frozenset[int] | None = None
     ) -> None:
         self.state = state
-        self.ends = tuple([slot for slot, _ in results])
-        self.places = tuple([place for _, place in results])
+        self.results = tuple(results)
         self.order = order
         self.released = released
 
@@ -57,7 +56,7 @@ class Written:
         present = segment.cells
         cells: dict[int, Cell] = {}
         results = []
-        for place in self.places:
+        for _, place in self.results:
             slot = place.slot
             cell = present.get(slot) or cells.get(slot)
             if cell is None:
@@ -70,10 +69,11 @@ class Written:
         with segment.lock:
             if not segment.open:
                 return False
-            for i, n in enumerate(self.order, segment.state.n_slots):
-                cell = entering[n]._cell
-                segment.entered[id(cell)] = i
-                segment.leaves.append(cell)
+            if self.order:
+                for i, n in enumerate(self.order, segment.state.n_slots):
+                    cell = entering[n]._cell
+                    segment.entered[id(cell)] = i
+                    segment.leaves.append(cell)
             segment.state = self.state
             segment.cells.update(cells)
             if self.released is not None:
@@ -142,9 +142,9 @@ def asked(
         return None
     if LOCAL.scope.trace.capturing or segment.trace is not None or (inputs is not None and not _ends_in_leaves(segment)):
         return None
-    roots = (outputs,) if isinstance(outputs, Handle) else outputs
-    given = () if seeds is None else (seeds,) if isinstance(seeds, Handle) else seeds
-    if roots.__class__ not in _SEQUENCES or given.__class__ not in _SEQUENCES or (seeds is not None and len(given) != len(roots)):
+    roots = outputs if outputs.__class__ in _SEQUENCES else (outputs,)
+    given = () if seeds is None else seeds if seeds.__class__ in _SEQUENCES else (seeds,)
+    if seeds is not None and len(given) != len(roots):
         return None
     key: list[Any] = [len(roots), create_graph, retains, segment.released, registry.revision()]
     for root in roots:
