@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from tape.graph.scope import LOCAL, in_mode
 from tape.graph.segment import LeafNode, extra_of
 from tape.graph.trie import SWEEP
-from tape.locks import holding
 from tape.programs.failures import check_slots
 from tape.programs.program import run_pending
 from tape.sweeps import emission
@@ -88,7 +87,8 @@ def assign(made: Sequence[Addition], consumed: Sequence[Any], *, mode: int = SWE
 
     """
     while True:
-        if holding(_ASSIGNING, _assigned, made, consumed):
+        with _ASSIGNING: assigned = _assigned(made, consumed)  # fmt: skip  # noqa: E701 - see tape.locks
+        if assigned:
             return
         made = anew(made, consumed, mode)
         segment = LOCAL.segment()
