@@ -82,7 +82,7 @@ def accumulate(m, x):
 def zero_first(m, x):
     m.w.zero_grad()
     m.b.grad = None
-    tnp.tanh(x * m.w + m.b).sum().backward()
+    tnp.sin(x * m.w + m.b).sum().backward()  # not tanh, of whose derivative 1 - y**2 rounding takes digits
 
 
 def adam(m, x):
