@@ -45,7 +45,10 @@ def sweep(entries: Sequence[E], totals: dict[Any, V], active: Collection[Any], e
     """
     for entry in reversed(entries):
         slots = entry.slots
-        if totals.keys().isdisjoint(slots):
+        for slot in slots:
+            if slot in totals:
+                break
+        else:  # nothing flows to it
             continue
         cotangents = emitter.arrive(entry, [totals.pop(slot, None) for slot in slots])
         if cotangents is None:
