@@ -49,13 +49,13 @@ def test_what_comes_back_by_chance_leaves_the_compiler_some_time():
         for _ in range(others):
             (y + 1).block_until_ready()
         hits = tape.stats().hits
-        loss = (tnp.tanh(x * 5.5 - 0.25) ** 3).sum()
+        loss = (tnp.sin(x * 5.5 - 0.25) ** 3).sum()  # not tanh: rounding takes digits of 1 - y**2
         x.zero_grad()
         loss.backward()
         np.testing.assert_allclose(x.grad, expected, rtol=1e-5)
         return tape.stats().hits - hits == 1
 
-    expected = jax.grad(lambda x: (jnp.tanh(x * 5.5 - 0.25) ** 3).sum())(A)
+    expected = jax.grad(lambda x: (jnp.sin(x * 5.5 - 0.25) ** 3).sum())(A)
     met(0)
     for _ in range(3):
         (y + 1).block_until_ready()  # compiled
