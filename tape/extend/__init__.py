@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle, extra_of, itself
 from tape.graph.trie import CONSTANT
+from tape.jaxapi import Tracer
 from tape.programs.program import look, run_pending
 from tape.sweeps.seeds import describe
 from tape.variables.conversion import as_array
@@ -130,7 +131,7 @@ class Assignment:
     __slots__ = ("_fitting",)
 
     def __init__(self) -> None:
-        self._fitting: list[Any] | None = None  # the places of the results of an update that all Variables were seen to fit
+        self._fitting: list[Any] | None = None  # the places of Variables and results that were seen to fit each other
 
     def __call__(self, variables: Sequence[Variable], results: Sequence[Variable | None]) -> None:
         """Give each of ``variables`` (leaves) the value of the result in its place; None leaves it as it is.
@@ -149,17 +150,20 @@ class Assignment:
         for variable, new in changed:
             variable.value = new
         if fits and not LOCAL.scope.trace.capturing:
-            self._fitting = [r._place for r in results if r is not None]
+            self._fitting = _places(variables, results)
 
     def again(self, variables: Sequence[Variable], results: Sequence[Variable | None]) -> bool:
         """Assign what comes from the same program as the last time, without looking at shapes again; tell whether it was that."""
-        given = [r for r in results if r is not None]
-        if LOCAL.scope.trace.capturing or [r._place for r in given] != self._fitting:
+        if LOCAL.scope.trace.capturing or _places(variables, results) != self._fitting:
             return False
-        cells = [r._cell for r in given]
-        if any(cell[0] is None for cell in cells):
+        cells = [r._cell for r in results if r is not None]
+        if any(cell[0] is None or isinstance(cell[0], Tracer) for cell in cells):  # nor may a value of a JAX transformation leave it so
             return False
         changing = [v for v, r in zip(variables, results, strict=True) if r is not None]
         for variable, cell in zip(changing, cells, strict=True):
             variable._cell = cell
         return True
+
+
+def _places(variables: Sequence[Variable], results: Sequence[Variable | None]) -> list[Any]:
+    return [None if r is None else r._place for r in results] + [getattr(v, "_place", None) for v in variables]

@@ -79,6 +79,20 @@ def test_a_result_that_is_none_leaves_its_variable():
     assert (float(a), float(b)) == (8, 2)
 
 
+def test_other_variables_are_not_given_what_does_not_fit():
+    a, b = tape.Variable(jnp.ones(2)), tape.Variable(jnp.ones(2, jnp.float16))
+    assign = extend.Assignment()
+    for _ in range(2):
+        with extend.updating():
+            new = a * 2
+        assign([a], [new])
+    with extend.updating():
+        new = a * 2  # of the same program
+    with pytest.raises(tape.errors.TapeTypeError, match="float16"):
+        assign([b], [new])
+    assert (a.value.tolist(), b.value.tolist()) == ([4, 4], [1, 1])
+
+
 def test_an_optimizer_is_not_kept_by_its_parameters():
     w = tape.Variable(1.0)
     optimizer = Momentum([w], 0.1, 0.9)
