@@ -44,16 +44,17 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
             and ``tape.Function``.  Variables that it captures are constants to JAX, as arrays are that a JAX function captures.
 
     Returns:
-        A function over pytrees of arrays, for ``jax.jit``, ``jax.vmap``, ``jax.grad``, ``jax.jvp``, ``jax.hessian`` and the rest, in any nesting.
+        A function over pytrees of arrays, for ``jax.jit``, ``jax.vmap``, ``jax.grad``, ``jax.jvp``, ``jax.hessian`` and the rest, in any
+        nesting.
 
-        Two derivatives meet here.  One that JAX is asked for is that of the whole function: a sweep inside (``tape.gradients``, ``backward``)
-        is part of what is computed, so its derivative flows, be it recorded (``create_graph``) or not, and so does that of what is computed
-        from a ``.value``.  What was cut off (``no_grad``, ``detach``, ``stop_gradient``, ``unchain``) is a constant at every order, and a
-        ``tape.Function`` has its own ``backward``.  One that the function asks for inside is the tape's, whose rules hold: a second sweep
-        through a gradient that was not recorded raises.
+        Two derivatives meet here.  One that JAX is asked for is that of the whole function: a sweep inside (``tape.gradients``,
+        ``backward``) is part of what is computed, so its derivative flows, be it recorded (``create_graph``) or not, and so does that of
+        what is computed from a ``.value``.  What was cut off (``no_grad``, ``detach``, ``stop_gradient``, ``unchain``) is a constant at
+        every order, and a ``tape.Function`` has its own ``backward``.  One that the function asks for inside is the tape's, whose rules
+        hold: a second sweep through a gradient that was not recorded raises.
 
-        Where hooks, op hooks or rules given to ``tape.rules.defvjp`` have a say, the derivative is the tape's own sweep, traced, with the hooks
-        called once for each trace; second derivatives differentiate that sweep, and forward mode transposes it.
+        Where hooks, op hooks or rules given to ``tape.rules.defvjp`` have a say, the derivative is the tape's own sweep, traced, with the
+        hooks called once for each trace; second derivatives differentiate that sweep, and forward mode transposes it.
 
     Raises:
         TapeTypeError: ``tape_fun`` cannot be called, or returns something that is no array; in forward mode: hooks are not linear.
@@ -129,8 +130,8 @@ def _meets(primitives: frozenset[jaxapi.Primitive], run: Callable[..., Any], arg
 
 
 _CLOSED_OVER = (
-    "lower: the function closes over a value by which JAX differentiates, and hooks (or a rule given to tape.rules.defvjp) make its derivative a "
-    "sweep to its arguments; pass the value as an argument, or close over jax.lax.stop_gradient of it"
+    "lower: the function closes over a value by which JAX differentiates, and hooks (or a rule given to tape.rules.defvjp) make its "
+    "derivative a sweep to its arguments; pass the value as an argument, or close over jax.lax.stop_gradient of it"
 )
 
 
@@ -179,8 +180,8 @@ def _swept(run: Callable[..., Any], found: Any, arguments: Sequence[Any]) -> lis
                 return list(jax.linear_transpose(lambda *cts: transpose(residuals, cts), *like)(list(linear)))
             except (NotImplementedError, TypeError, ValueError, AssertionError) as e:
                 msg = (
-                    f"lower: there is no forward mode, since the sweep with its hooks is not linear for JAX ({e}); use reverse mode (jax.grad, "
-                    "jax.jacrev), or hooks that scale the gradient or only look at it"
+                    f"lower: there is no forward mode, since the sweep with its hooks is not linear for JAX ({e}); use reverse mode "
+                    "(jax.grad, jax.jacrev), or hooks that scale the gradient or only look at it"
                 )
                 raise TapeTypeError(msg) from e
 
@@ -213,8 +214,8 @@ def _pull(inputs: Sequence[Any], outputs: Sequence[Any]) -> jaxapi.ClosedJaxpr:
 
 
 _LOOKED = (
-    "it was computed from the value of a Variable outside the tape (by .value or raw jax.numpy), and hooks make the derivative a sweep, which "
-    "would take it for a constant; compute it with tape.numpy, or take .detach().value to say that it is one"
+    "it was computed from the value of a Variable outside the tape (by .value or raw jax.numpy), and hooks make the derivative a sweep, "
+    "which would take it for a constant; compute it with tape.numpy, or take .detach().value to say that it is one"
 )
 
 

@@ -97,7 +97,10 @@ class Optimizer:
                 msg = f"Optimizer: parameter {i} must be a tape.Variable, got {type(p).__name__}; wrap it with tape.Variable"
                 raise TapeTypeError(msg)
             if not (p.requires_grad and p.is_leaf):
-                msg = f"Optimizer: parameter {i} ({extend.describe(p)}) must be a leaf that requires grad; pass the Variable that was made first"
+                msg = (
+                    f"Optimizer: parameter {i} ({extend.describe(p)}) must be a leaf that requires grad; pass the Variable that was made "
+                    "first"
+                )
                 raise TapeValueError(msg)
             if id(p) in seen:
                 msg = f"Optimizer: parameter {i} ({extend.describe(p)}) is given twice"
@@ -159,8 +162,9 @@ class Optimizer:
         trees: set[Any] = {tree for pair in self._following.items() for tree in pair} | {self._state_tree}
         if given not in [tree.children()[0] for tree in trees]:
             msg = (
-                f"Optimizer: state must be a pytree as optax's transformation makes it for these parameters ({jax.tree.structure(present)}), got "
-                f"{given if jax.tree.structure(0) != given else type(state).__name__}; assign what .state of such an optimizer gave"
+                "Optimizer: state must be a pytree as optax's transformation makes it for these parameters "
+                f"({jax.tree.structure(present)}), got {given if jax.tree.structure(0) != given else type(state).__name__}; assign what "
+                ".state of such an optimizer gave"
             )
             raise TapeValueError(msg)
         if given == jax.tree.structure(present):
@@ -235,12 +239,13 @@ class Optimizer:
 
         Args:
             extra: extra arguments for transformations that take them: ``value=loss`` for instance, and for line searches (``optax.lbfgs``)
-                also ``grad=`` (the gradients, in the tree of the parameters) and ``value_fn=interop.lower(f)``, where ``f`` computes the loss.
+                also ``grad=`` (the gradients, in the tree of the parameters) and ``value_fn=interop.lower(f)``, where ``f`` computes the
+                loss.
 
         Raises:
             TapeTypeError: the transformation needs such an argument, and it is not there.
-            TapeValueError: no parameter has a gradient; one has none, with ``missing="raise"``; or one has none, and optax cannot tell what it
-                keeps for it.  Nothing is changed then.
+            TapeValueError: no parameter has a gradient; one has none, with ``missing="raise"``; or one has none, and optax cannot tell
+                what it keeps for it.  Nothing is changed then.
             ExecutionError: an update could not be computed.  Nothing is changed then.
 
         """
@@ -264,8 +269,8 @@ class Optimizer:
             return found, None
         if len(missing) == len(found):
             msg = (
-                f"Optimizer.step: {len(found)} of {len(found)} parameters have no gradient, first parameter 0 ({extend.describe(leaves[0])}), so there is "
-                "nothing to step by; call backward() first, on a loss that depends on them"
+                f"Optimizer.step: {len(found)} of {len(found)} parameters have no gradient, first parameter 0 "
+                f"({extend.describe(leaves[0])}), so there is nothing to step by; call backward() first, on a loss that depends on them"
             )
             raise TapeValueError(msg)
         if self._missing != "skip":
@@ -273,7 +278,8 @@ class Optimizer:
             if lacking and self._missing == "raise":
                 i = lacking[0]
                 msg = (
-                    f"Optimizer.step: {len(lacking)} of {len(found)} parameters have no gradient, first parameter {i} ({extend.describe(leaves[i])}); let "
+                    f"Optimizer.step: {len(lacking)} of {len(found)} parameters have no gradient, first parameter {i} "
+                    f"({extend.describe(leaves[i])}); let "
                     'its loss depend on it, or make the Optimizer with missing="skip"'
                 )
                 raise TapeValueError(msg)
@@ -292,7 +298,8 @@ class Optimizer:
         found = owners(self.transformation, tree.children()[0], self._tree) if tree == after else None
         if found is None:
             msg = (
-                "Optimizer.step: some parameters have no gradient, and optax cannot tell which part of the state of this transformation belongs to "
+                "Optimizer.step: some parameters have no gradient, and optax cannot tell which part of the state of this transformation "
+                "belongs to "
                 'them (optax.tree_map_params); make the Optimizer with missing="zero", or leave them out of it'
             )
             raise TapeValueError(msg)
@@ -336,8 +343,9 @@ class Optimizer:
             transformation = cloudpickle.dumps(self.transformation)
         except (ImportError, pickle.PicklingError, TypeError, AttributeError) as e:
             msg = (
-                f"pickle: the transformation of an Optimizer cannot be pickled ({e}); run pip install 'jax-tape[optax]', which brings cloudpickle, or pickle "
-                "(optimizer.parameters, optimizer.state, optimizer.scaling), and assign .state (and .scaling) to an Optimizer that is made anew"
+                f"pickle: the transformation of an Optimizer cannot be pickled ({e}); run pip install 'jax-tape[optax]', which brings "
+                "cloudpickle, or pickle (optimizer.parameters, optimizer.state, optimizer.scaling), and assign .state (and .scaling) to an "
+                "Optimizer that is made anew"
             )
             raise TapeTypeError(msg) from e
         return (_restored, self._made_again(self.parameters, transformation))

@@ -46,8 +46,9 @@ def check_contents(containers: Sequence[tuple[Any, tuple[Any, ...]]]) -> None:
         now = container.values() if isinstance(container, dict) else container
         if len(now) != len(items) or not all(map(is_, now, items)):
             msg = (
-                f"Optimizer.step: a {type(container).__name__} among the parameters, of {len(items)} items, holds others since the Optimizer was "
-                f"made ({len(now)} items now), which it does not train; make a new one: Optimizer(optimizer.parameters, optimizer.transformation)"
+                f"Optimizer.step: a {type(container).__name__} among the parameters, of {len(items)} items, holds others since the "
+                f"Optimizer was made ({len(now)} items now), which it does not train; make a new one: Optimizer(optimizer.parameters, "
+                "optimizer.transformation)"
             )
             raise TapeValueError(msg)
 
@@ -145,7 +146,10 @@ class Hyperparameters(dict[str, Any]):
             msg = f"Optimizer: there is no hyperparameter {name!r}; those that were injected are {sorted(self._places)}"
             raise TapeValueError(msg)
         if name in self._scheduled:
-            msg = f"Optimizer: a schedule sets the hyperparameter {name!r} at every step; give inject_hyperparams a number in its place to set it yourself"
+            msg = (
+                f"Optimizer: a schedule sets the hyperparameter {name!r} at every step; give inject_hyperparams a number in its place to "
+                "set it yourself"
+            )
             raise TapeValueError(msg)
         variable = self._find(self._places[name])
         try:

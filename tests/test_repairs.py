@@ -309,7 +309,10 @@ ROWS = {
         (
             "x.register_hook(lambda g: jnp.sin(g.value)); tape.gradients(h.sum(), x, create_graph=True).sum().backward()",
             "return tape.constant(...)",
-            "x = tape.Variable(A); x.register_hook(lambda g: tape.constant(jnp.sin(g.value))); g = tape.gradients(total(x), x, create_graph=True)",
+            (
+                "x = tape.Variable(A); x.register_hook(lambda g: tape.constant(jnp.sin(g.value))); g = tape.gradients(total(x), x, "
+                "create_graph=True)"
+            ),
             "same(g, np.sin(2 * A))",
         ),
         (
@@ -759,13 +762,22 @@ ROWS = {
             "same(x, -A)",
         ),
         (
-            "o = interop.optax.Optimizer([x], optax.inject_hyperparams(optax.sgd)(lambda n: 0.5)); o.state.hyperparams['learning_rate'] = 1.0",
+            (
+                "o = interop.optax.Optimizer([x], optax.inject_hyperparams(optax.sgd)(lambda n: 0.5)); o.state.hyperparams['learning_rate'] = "
+                "1.0"
+            ),
             "give inject_hyperparams a number in its place",
-            "o = interop.optax.Optimizer([x], optax.inject_hyperparams(optax.sgd)(1.0)); o.state.hyperparams['learning_rate'] = 0.5; h.sum().backward(); o.step()",
+            (
+                "o = interop.optax.Optimizer([x], optax.inject_hyperparams(optax.sgd)(1.0)); o.state.hyperparams['learning_rate'] = 0.5; "
+                "h.sum().backward(); o.step()"
+            ),
             "same(x, 0 * A)",
         ),
         (
-            "o = interop.optax.Optimizer([x], optax.inject_hyperparams(optax.sgd)(learning_rate=0.5)); o.state.hyperparams['learning_rate'] = 1j",
+            (
+                "o = interop.optax.Optimizer([x], optax.inject_hyperparams(optax.sgd)(learning_rate=0.5)); "
+                "o.state.hyperparams['learning_rate'] = 1j"
+            ),
             "convert the value",
             "o.state.hyperparams['learning_rate'] = 1j.imag; h.sum().backward(); o.step()",
             "same(x, -A)",
@@ -791,7 +803,10 @@ ROWS = {
         (
             "o = interop.optax.Optimizer([x], optax.lbfgs()); h.sum().backward(); o.step()",
             "value_fn=interop.lower(f)",
-            "f, loss, optimizer = (lambda p: total(p[0])), h.sum(), o; optimizer.step(value=loss, grad=jax.tree.map(lambda p: p.grad, optimizer.parameters), value_fn=interop.lower(f))",
+            (
+                "f, loss, optimizer = (lambda p: total(p[0])), h.sum(), o; optimizer.step(value=loss, grad=jax.tree.map(lambda p: p.grad, "
+                "optimizer.parameters), value_fn=interop.lower(f))"
+            ),
             "float(total(x)) < 5.25",
         ),
         (

@@ -1,6 +1,8 @@
-"""Contracts 1 to 6, 10 to 16, 20 and 21 at once: random scripts agree with a second tape that has no caches, at every meeting of a structure.
+"""Contracts 1 to 6, 10 to 16, 20 and 21 at once: random scripts agree with a second tape that has no caches, at every meeting of a
+structure.
 
-A script runs until it is interpreted, compiled, replayed and recalled; then scripts that differ from it in one thing, with those caches warm.
+A script runs until it is interpreted, compiled, replayed and recalled; then scripts that differ from it in one thing, with those caches
+warm.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Contract 18: ``stream_gradients`` gives each leaf as soon as its gradient is final, last layers first, and nothing behind it has begun."""
+"""Contract 18: ``stream_gradients`` gives each leaf as soon as its gradient is final, last layers first; nothing behind it has begun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backward of a ``tape.Function`` in the batched sweep of a Jacobian: one call for all rows where it can be traced, else one for each."""
+"""The backward of a ``tape.Function`` in the batched sweep of a Jacobian: one call for all rows where it can be traced, else one each."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""Contract 27: the loss scale is a seed, and the optimizer divides it out, skips what overflowed, and adapts; compared with optax on raw arrays."""
+"""Contract 27: the loss scale is a seed; the optimizer divides it out, skips what overflowed, and adapts: as optax does on raw arrays."""
 
 import pickle
 

@@ -72,7 +72,8 @@ LEFT_OUT = {
     },
     "draws by a key, and shapes": {
         "jax.nn.initializers": _names(
-            "constant delta_orthogonal glorot_normal glorot_uniform he_normal he_uniform kaiming_normal kaiming_uniform lecun_normal lecun_uniform normal ones orthogonal truncated_normal uniform variance_scaling xavier_normal xavier_uniform zeros"
+            "constant delta_orthogonal glorot_normal glorot_uniform he_normal he_uniform kaiming_normal kaiming_uniform lecun_normal "
+            "lecun_uniform normal ones orthogonal truncated_normal uniform variance_scaling xavier_normal xavier_uniform zeros"
         ),
     },
     "needs a mapped axis, a mesh or a token": {

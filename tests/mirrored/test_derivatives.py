@@ -1,7 +1,8 @@
 """Every public function of the mirrored namespaces has JAX's value, gradient and second derivative, looked at before the sweep or not.
 
-A function is differentiated with the arguments in ``tests/mirrored/samples.py``, or stands in ``LEFT_OUT`` with the reason; so that a function that
-a JAX release adds cannot be forgotten.  The nightly run does so both ways, in single precision too, and in the second order what compiles slowly.
+A function is differentiated with the arguments in ``tests/mirrored/samples.py``, or stands in ``LEFT_OUT`` with the reason; so that a
+function that a JAX release adds cannot be forgotten.  The nightly run does so both ways, in single precision too, and in the second order
+what compiles slowly.
 """
 
 import functools

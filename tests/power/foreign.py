@@ -2,7 +2,8 @@
 
 Every failure must be in :data:`KNOWN`, each of them confirmed by a formula; the exit status counts the others, and what takes more than
 :data:`SECONDS`. Equinox and Flax layers, optax's losses and the special functions of TensorFlow Probability's JAX substrate (``pip install
---no-deps tfp-nightly``, and absl-py, decorator, dm-tree, cloudpickle, gast and six, which it imports) are checked where those are installed.
+--no-deps tfp-nightly``, and absl-py, decorator, dm-tree, cloudpickle, gast and six, which it imports) are checked where those are
+installed.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ FUNCTIONS = {
         (
             (ANY,),
             (
-                "sin cos tan tanh sinh cosh exp exp2 expm1 arctan arcsinh square abs fabs negative positive sinc sign cbrt sum mean var std "
-                "prod max min ptp cumsum cumprod sort flip fliplr flipud ravel transpose nansum nanmean nanstd nanvar nanmax nanmin nanprod "
-                "nancumsum nancumprod real imag conj diff ediff1d gradient rot90 median nanmedian deg2rad rad2deg floor ceil trunc rint "
-                "nan_to_num trapezoid cov corrcoef unwrap i0 angle"
+                "sin cos tan tanh sinh cosh exp exp2 expm1 arctan arcsinh square abs fabs negative positive sinc sign cbrt sum mean var "
+                "std prod max min ptp cumsum cumprod sort flip fliplr flipud ravel transpose nansum nanmean nanstd nanvar nanmax nanmin "
+                "nanprod nancumsum nancumprod real imag conj diff ediff1d gradient rot90 median nanmedian deg2rad rad2deg floor ceil trunc "
+                "rint nan_to_num trapezoid cov corrcoef unwrap i0 angle"
             ),
         ),
         ((POSITIVE,), "log log2 log10 log1p sqrt reciprocal"),
@@ -86,8 +87,8 @@ FUNCTIONS = {
         (
             (ANY,),
             (
-                "relu relu6 sigmoid softplus sparse_plus sparse_sigmoid soft_sign silu log_sigmoid leaky_relu hard_sigmoid hard_silu hard_tanh "
-                "elu celu selu gelu squareplus mish softmax log_softmax logsumexp standardize"
+                "relu relu6 sigmoid softplus sparse_plus sparse_sigmoid soft_sign silu log_sigmoid leaky_relu hard_sigmoid hard_silu "
+                "hard_tanh elu celu selu gelu squareplus mish softmax log_softmax logsumexp standardize"
             ),
         ),
     ],
@@ -103,8 +104,8 @@ FUNCTIONS = {
         (
             (ONES,),
             (
-                "dawsn erfcx lambertw lambertw_winitzki_approx log1mexp log1psquare log_cosh log_cumsum_exp logerfc logerfcx softplus_inverse "
-                "sqrt1pm1"
+                "dawsn erfcx lambertw lambertw_winitzki_approx log1mexp log1psquare log_cosh log_cumsum_exp logerfc logerfcx "
+                "softplus_inverse sqrt1pm1"
             ),
         ),
         ((PARTS,), "erfcinv round_exponential_bump_function smootherstep"),

@@ -1,4 +1,4 @@
-"""Rules that are right where the given point has a structure, at most calls, or under one ``vmap`` only; and right ones that look like them."""
+"""Rules that are right where the point has a structure, at most calls, or under one ``vmap`` only; and right ones that look like them."""
 
 import functools
 

@@ -1,6 +1,7 @@
 """Ops whose results are nested are swept alike, whether or not a value was looked at before.
 
-What was looked at has run, and a sweep computes again what was not kept of it: with all results of the op in a row, however the op nests them.
+What was looked at has run, and a sweep computes again what was not kept of it: with all results of the op in a row, however the op
+nests them.
 """
 
 import jax
