@@ -110,7 +110,7 @@ def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
             applied = _Applied(jax_fun, tree, template, name)
             static = [x.value for x in template if x is not _DYNAMIC]
             call = Call((lift, name, tuple([x is _DYNAMIC for x in template]), kinds), tree, [jax_fun, *static])
-            known = call.found(record.constant) if trace is None else None
+            known = call.known(record.constant) if trace is None else None
             if known is not None:
                 trace = traces[key] = _Trace(applied, known[0], known[1])
                 return record.record(trace.op, [*trace.constants, *variables]), trace

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax, random
 
-from tape.callables.reach import reach
+from tape.callables.reach import Reach
 from tape.errors import LeakedTracerError, TapeRuntimeError
 from tape.graph.scalars import is_scalar
 from tape.graph.scope import LOCAL, parked
@@ -193,15 +193,10 @@ class Captures(Watcher):
 
 def held(objects: list[Any], by: int = 0) -> list[bool]:
     """Tell which objects are held by others than this list, and those so many that are known."""
-    counts = _counts(objects)
-    return [n > _ALONE + by for n in counts]
+    return [n > _ALONE + by for n in map(sys.getrefcount, objects)]
 
 
-def _counts(objects: list[Any]) -> list[int]:
-    return [sys.getrefcount(x) for x in objects]
-
-
-_ALONE = max(_counts([object(), object()]))
+_ALONE = max(map(sys.getrefcount, [object(), object()]))
 
 
 def placeholder(aval: Any) -> Any:
@@ -243,7 +238,7 @@ def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Se
         TapeRuntimeError: it captured other Variables at every trace.
 
     """
-    known = list({id(v._cell): v for v, _ in reach(callables).variables.values()}.values())
+    known = list({id(v._cell): v for v, _ in Reach(callables).variables.values()}.values())
     for attempt in range(_ATTEMPTS):
         captures = Captures(known)
 

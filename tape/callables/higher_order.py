@@ -86,7 +86,7 @@ def invoke(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: di
             template.append(_INPUT)
         inputs = tuple([x is _INPUT for x in template]), tuple([v._place.kind for v in variables])
         call = Call((name, *inputs), tree, [fun, *[x for x in template if x is not _INPUT]])
-        known = call.found(_constant)
+        known = call.known(_constant)
         if known is None:
             traced = trace_capturing(_Applied(fun, tree, template), [v._place.kind.aval for v in variables], callables)
     except TapeError:

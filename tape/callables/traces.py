@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from tape import jaxapi
+from tape.bounded import Bounded
 from tape.callables.objects import fields_of
 from tape.callables.snapshot import RefusedError, Snapshot
 from tape.configuration import configuration
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Call"]
 
-_LIMIT = 512
 _BYTES_LIMIT = 1 << 16  # of the arrays that one trace made
-_KNOWN: dict[Hashable, _Known] = {}  # the oldest first
 
 
 class _Known(NamedTuple):
@@ -37,6 +36,9 @@ class _Known(NamedTuple):
     constants: list[Any]  # Variables that the trace made, or positions of arrays
     captured: list[int]  # positions of Variables
     arrays: list[weakref.ref[Any]]  # the snapshot's, which it knows by their ids: as long as they live
+
+
+_KNOWN: Bounded[Hashable, _Known] = Bounded("traces of callables", 512)
 
 
 class Call:
@@ -49,7 +51,7 @@ class Call:
 
     """
 
-    def __init__(self, head: tuple[Hashable, ...], tree: Any, values: Sequence[Any]) -> None:
+    def __init__(self, head: tuple[Hashable, ...], tree: Any, values: Sequence[object]) -> None:
         self._head = (
             *head,
             tree,
@@ -57,32 +59,27 @@ class Call:
             configuration(),
             jax.sharding.get_abstract_mesh(),
         )  # by which JAX shards what it traces
-        self._tree = tree
+        self._fields = None if LOCAL.scope.trace is not NOBODY or jaxapi.in_trace() else fields_of(tree)
         self._values = values
-        self._key: Hashable = None
-        self._snapshot: Snapshot | None = None
-        if LOCAL.scope.trace is NOBODY and not jaxapi.in_trace():
-            self._key, self._snapshot = self._walk()
+        self._key, self._snapshot = self._walk()
 
     def _walk(self) -> tuple[Hashable, Snapshot | None]:
         try:
-            fields = fields_of(self._tree)
-            if fields is None:
-                return None, None
-            snapshot = Snapshot(self._values, fields)
-            key = (self._head, tuple(snapshot.key))
-            hash(key)
+            if self._fields is not None:
+                snapshot = Snapshot(self._values, self._fields)
+                key = (self._head, tuple(snapshot.key))
+                hash(key)
+                return key, snapshot
         except (RefusedError, TypeError, RuntimeError):  # static data that cannot be hashed; too deep, or changed by another thread
-            return None, None
-        return key, snapshot
+            pass
+        return None, None
 
-    def found(self, constant: Callable[[Any], Any]) -> tuple[Op, list[Any], list[Any]] | None:
+    def known(self, constant: Callable[[Any], Any]) -> tuple[Op, list[Any], list[Any]] | None:
         """Return the op of an earlier call, and the inputs before and after the arguments of this one; None where there is none."""
-        known = None if self._snapshot is None else _KNOWN.get(self._key)
-        if known is None or not all(ref() is not None for ref in known.arrays):
-            return None
         snapshot = self._snapshot
-        assert snapshot is not None
+        known = None if snapshot is None else _KNOWN.get(self._key)
+        if snapshot is None or known is None or not all(ref() is not None for ref in known.arrays):
+            return None
         constants = [constant(snapshot.arrays[c]) if type(c) is int else c for c in known.constants]
         return known.op, constants, [snapshot.variables[i] for i in known.captured]
 
@@ -99,12 +96,5 @@ class Call:
         positions = {id(a): i for i, a in enumerate(snapshot.arrays)}
         if sum(getattr(a, "nbytes", 0) for a in arrays if id(a) not in positions) > _BYTES_LIMIT:
             return
-        try:
-            refs = [weakref.ref(a) for a in snapshot.arrays]
-        except TypeError:
-            return
         given = [positions.get(id(a), made) for a, made in zip(arrays, constants, strict=True)]
-        _KNOWN.pop(key, None)
-        _KNOWN[key] = _Known(op, given, [snapshot.cells[id(v._cell)] for v in captured], refs)
-        if len(_KNOWN) > _LIMIT:
-            _KNOWN.pop(next(iter(_KNOWN)), None)
+        _KNOWN[key] = _Known(op, given, [snapshot.cells[id(v._cell)] for v in captured], [weakref.ref(a) for a in snapshot.arrays])

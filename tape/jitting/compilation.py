@@ -30,7 +30,7 @@ class Compilation:
         self.said = said
         self.given = len(call.variables)
         self.donated = _donated(step, call, options)
-        self.paths = {i: paths for i in step.relevant if (paths := found.paths(step.sources[i]))}
+        self.paths = {i: [e.path for e in edges] for i in step.relevant if (edges := found.edges.get(id(step.sources[i])))}
         # What a call brings, or what is looked up anew, is not to live as long as the program does.
         lasting = {i for i in step.relevant if i >= self.given and i not in self.paths}
         step.sources = [v if i in lasting else None for i, v in enumerate(step.sources)]

@@ -165,7 +165,7 @@ class Delivery:
                     v._extra.name = known_as
             self.normal = False
         for slot in self._slots:
-            slot.holder.put(slot.key, self._built(slot.content, made, results))
+            slot.holder.place.put(slot.key, self._built(slot.content, made, results))
 
     def _built(self, tree: Tree, made: Sequence[Any], results: Sequence[Any]) -> Any:
         if tree.structure is ONE:

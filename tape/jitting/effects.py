@@ -233,7 +233,7 @@ class Effects(Captures):
         for before in self.touched.values():
             before.restore()
         for holder in self._holders:
-            holder.fill(holder.before)
+            holder.place.fill(holder.before)
         self.was_read = [self.reads(i) or i in self._reached for i in range(len(self.known))]
         self.looked_at = set(self.looked)
         self._emptied = [*self._own.values(), *self._stand_ins.values()]

@@ -12,7 +12,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.callables.matching import Latest, latest
-from tape.callables.reach import Reach, reach
+from tape.callables.reach import Reach
 from tape.configuration import configuration
 from tape.errors import TapeTypeError, check_flag
 from tape.graph.scope import LOCAL
@@ -129,7 +129,7 @@ class Jitted:
             for binding in entry.bindings:
                 if binding.suits(variables):
                     return binding, False
-        found = reach([self.__wrapped__])
+        found = Reach([self.__wrapped__])
         for entry in entries:
             bound = entry.bind(variables, found)
             if bound is not None:
@@ -153,8 +153,8 @@ class Jitted:
             return self.__wrapped__(*args, **kwargs)
 
         step = trace_step(self._name, run, [aval_of(x) for x in arrays], call.variables, found)
-        for holder, contents in step.outcome.plain:
-            holder.fill(contents)
+        for place, contents in step.outcome.plain:
+            place.fill(contents)
         step.outcome.plain.clear()
         said = {**said_of_call(call), **said_of_state(step, found, len(call.variables))}
         entry = Compilation(step, self._options, call, found, said)

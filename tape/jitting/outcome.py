@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
-from tape.callables.reach import MISSING, Holder, spelled
+from tape.callables.objects import MISSING, Writable
+from tape.callables.reach import Holder, spelled
 from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, UnrecordedGradientError
 from tape.graph.kinds import Kind, Place, kind_of, why_unrecorded
 from tape.graph.segment import Handle, LeafNode, Segment, itself, made_at, outside
@@ -93,7 +94,7 @@ class Outcome:
         self.live: list[Any] = []
         self.changes: list[Change] = []
         self.slots: list[Slot] = []
-        self.plain: list[tuple[Holder, dict[Any, Any]]] = []
+        self.plain: list[tuple[Writable, dict[Any, Any]]] = []
         self._effects = effects
         self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []  # so that the ids in _numbers stay theirs
@@ -217,7 +218,7 @@ class Outcome:
             self.changes.append(Change(i, value, grad, v._extra is not before.extra and before.extra is not None))
 
     def _stored(self, holder: Holder) -> None:
-        now = holder.now()
+        now = holder.place.contents()
         plain = dict(now)
         for key, content in now.items():
             if content is holder.before.get(key, MISSING) or not _holds_variables(content):
@@ -226,14 +227,14 @@ class Outcome:
                 plain[key] = holder.before[key]
             else:
                 del plain[key]
-            if isinstance(holder.place, (list, deque)) and len(now) != len(holder.before):
+            if isinstance(holder.place.at, (list, deque)) and len(now) != len(holder.before):
                 msg = (
-                    f"jit: the function adds a Variable to {spelled(holder.path)}, a {type(holder.place).__name__} that outlives it, which only the Python that runs "
+                    f"jit: the function adds a Variable to {spelled(holder.path)}, a {type(holder.place.at).__name__} that outlives it, which only the Python that runs "
                     "while it is traced could do; return the Variable, and add it outside"
                 )
                 raise LeakedTracerError(msg)
             self.slots.append(Slot(holder, key, self._tree(content)))
-        self.plain.append((holder, plain))
+        self.plain.append((holder.place, plain))
 
 
 def _holds_variables(content: Any) -> bool:
