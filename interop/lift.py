@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from tape import jaxapi
-from tape.callables.matching import Latest, latest
+from tape.callables.matching import Latest
 from tape.callables.traces import Call
 from tape.configuration import configuration
 from tape.errors import LostGradientError, TapeError, TapeTypeError, wrap
@@ -81,8 +81,8 @@ def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
         except jaxapi.CONCRETE_ERRORS:
             result, trace = _call(leaves, tree, numbers_are_arrays=False)
         if trace is not None and not jaxapi.named_axes():  # whose lengths a trace contains
-            call = latest(args, kwargs) if all(isinstance(x, _VALUELESS) for x in leaves) else None
-            quick = None if call is None else _Quick(call, trace, configuration())
+            valueless = all(isinstance(x, _VALUELESS) for x in leaves)
+            quick = _Quick(Latest(args, kwargs), trace, configuration()) if valueless else None
         return result
 
     def _call(leaves: list[Any], tree: Any, *, numbers_are_arrays: bool) -> tuple[Any, _Trace | None]:

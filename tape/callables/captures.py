@@ -37,12 +37,7 @@ _ATTEMPTS = 5
 
 
 class Captures(Watcher):
-    """One trace of a callable; a context manager, in which every op on Variables is evaluated in the trace.
-
-    Args:
-        known: Variables expected to be captured.
-
-    """
+    """One trace of a callable; a context manager, in which every op on Variables is evaluated in the trace."""
 
     capturing = True
     releases = False  # a sweep inside leaves what it swept: the trace may be made again, and what it captures is not its own to release
@@ -226,18 +221,7 @@ class Trace(NamedTuple):
 
 
 def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Sequence[Any]) -> Trace:
-    """Trace ``fun`` on inputs of the given shapes and dtypes, and find which Variables it captures.
-
-    Args:
-        fun: a function of arrays, which calls ``callables``.
-        avals: shapes and dtypes of its arguments.
-        callables: the user's functions, in which to look for captured Variables first.
-
-    Raises:
-        LeakedTracerError: the callable assigned to a captured Variable.
-        TapeRuntimeError: it captured other Variables at every trace.
-
-    """
+    """Trace ``fun`` on inputs of the given shapes and dtypes, and find which Variables it captures."""
     known = list({id(v._cell): v for v, _ in Reach(callables).variables.values()}.values())
     for attempt in range(_ATTEMPTS):
         captures = Captures(known)

@@ -54,21 +54,12 @@ _TAKING = {"LOAD_ATTR", "LOAD_METHOD"}
 
 
 class Names:
-    """What one code object, with the code inside it, names.
-
-    Attributes:
-        every: all names of globals and attributes.
-        globals: global names, each with the attributes taken from it at once (``numpy.linalg.norm``).
-        free: the same of names of enclosing functions, also of those inside this one.
-        attributes: attributes taken of all values but globals.
-        refused: whether the code does what :mod:`tape.callables.snapshot` cannot follow.
-
-    """
+    """What one code object, with the code inside it, names."""
 
     def __init__(self, code: types.CodeType) -> None:
         self._code = [code]  # kept alive, since it is known by its id
         chains: dict[str, dict[tuple[str, ...], None]] = {"LOAD_GLOBAL": {}, "LOAD_DEREF": {}, "": {}}
-        self.refused = False
+        self.refused = False  # whether snapshots cannot follow what the code does
         for inner in self._code:
             self._code += [c for c in inner.co_consts if isinstance(c, types.CodeType)]
             origin, chain = "", [""]  # the instruction that a chain of attributes begins with, and its names
@@ -86,8 +77,10 @@ class Names:
                         chains[""]["", step.argval] = None
                     self.refused = self.refused or _REFUSED.fullmatch(step.opname) is not None
                 jumped_to = False
-        self.every = tuple(sorted({name for inner in self._code for name in inner.co_names}))
+        self.every = tuple(sorted({name for inner in self._code for name in inner.co_names}))  # of globals and attributes
+        # Names of globals and of enclosing functions, each with the attributes taken from it at once (``numpy.linalg.norm``).
         self.globals, self.free = tuple(chains["LOAD_GLOBAL"]), tuple(chains["LOAD_DEREF"])
+        # Attributes taken of all values but globals.
         self.attributes = tuple(dict.fromkeys([name for kind in ("", "LOAD_DEREF") for _, *taken in chains[kind] for name in taken]))
 
 

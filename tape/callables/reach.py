@@ -49,18 +49,11 @@ class Holder(NamedTuple):
 
 
 class Reach:
-    """What some callables reach.
-
-    Attributes:
-        variables: every Variable by its id, nearest first, with the path by which it was found first.
-        edges: for each of them, all edges that lead to it.
-        holders: everything that was looked through and can be written to.
-
-    """
+    """What some callables reach."""
 
     def __init__(self, callables: Iterable[object]) -> None:
-        self.variables: dict[int, tuple[Any, Path]] = {}
-        self.edges: dict[int, list[Edge]] = {}
+        self.variables: dict[int, tuple[Any, Path]] = {}  # by id, nearest first, with the path by which it was found first
+        self.edges: dict[int, list[Edge]] = {}  # those that lead to each of them
         self.holders: list[Holder] = []
         self._incoming: list[list[Edge]] = []  # by node
         nodes: dict[int, int] = {}

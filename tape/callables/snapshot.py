@@ -45,32 +45,17 @@ class RefusedError(Exception):
 
 
 class Snapshot:
-    """One walk.
-
-    Args:
-        values: what to walk through.
-        fields: names of attributes that the callable's arguments have.
-
-    Attributes:
-        key: what was met, in order.
-        variables: the Variables met.
-        arrays: the JAX arrays met, whose ids are in the key.
-        cells: for each cell of a Variable, by id, the position of that.
-
-    Raises:
-        RefusedError: something cannot be followed; or some code takes an attribute of a value that the walk has not seen.
-
-    """
+    """One walk."""
 
     def __init__(self, values: Iterable[Any], fields: frozenset[str]) -> None:
-        self.key: list[Any] = []
+        self.key: list[Any] = []  # what was met, in order
         self.variables: list[Any] = []
-        self.arrays: list[Any] = []
-        self.cells: dict[int, int] = {}
+        self.arrays: list[Any] = []  # whose ids are in the key
+        self.cells: dict[int, int] = {}  # id(cell of a Variable) -> the position of that
         self._met: dict[Any, int] = {}
         self._alive: list[Any] = []  # what was made on the way, so that ids stay theirs
         self._names: dict[str, None] = dict.fromkeys(_TAKEN_BY_LIBRARIES)  # attributes that code takes
-        self._known = set(fields)  # and those that something is known to have
+        self._known = set(fields)  # and those that something is known to have: at first the arguments
         self._holders: list[Any] = []  # objects and classes, of which attributes with these names count
         for value in values:
             self._add(value)

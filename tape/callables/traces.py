@@ -42,14 +42,7 @@ _KNOWN: Bounded[Hashable, _Known] = Bounded("traces of callables", 512)
 
 
 class Call:
-    """One call of a function that takes callables.
-
-    Args:
-        head: what is compared by value.
-        tree: the tree of the arguments.
-        values: the function and its arguments that are not inputs, some of them callables.
-
-    """
+    """One call of a function that takes callables: ``head`` is compared by value, ``values`` (callables and others) are walked through."""
 
     def __init__(self, head: tuple[Hashable, ...], tree: Any, values: Sequence[object]) -> None:
         self._head = (

@@ -64,17 +64,7 @@ class Call(NamedTuple):
 
 
 class Parameters:
-    """The parameters of a function, with those that are static or donated.
-
-    Args:
-        fun: the function.
-        options: ``static_argnums``, ``static_argnames``, ``donate_argnums``, ``donate_argnames``, as in ``jax.jit``.
-
-    Raises:
-        TapeTypeError: an option is no number or name.
-        TapeValueError: it names a parameter that the function does not have, or one is both static and donated.
-
-    """
+    """The parameters of a function, with those that are static or donated."""
 
     def __init__(self, fun: Callable[..., Any], options: dict[str, Any]) -> None:
         try:
@@ -93,12 +83,7 @@ class Parameters:
             raise TapeValueError(msg)
 
     def take_apart(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """Separate the arguments of one call.
-
-        Raises:
-            TapeTypeError: an argument is neither static nor made of arrays, numbers and Variables; or a static one cannot be hashed.
-
-        """
+        """Separate the arguments of one call."""
         static = self.static
         statics: list[tuple[int | str, Any]] = []
         dynamic: tuple[Any, ...] = args

@@ -42,18 +42,7 @@ class TracedError(Exception):
 
 
 class Binding:
-    """A step, bound to Variables.
-
-    Args:
-        step: the traced step.
-        run: its compiled program.
-        variables: one for each source of the step; None where it does not matter.
-        given: how many of them are arguments.
-        edges: the places in which the other ones were found.
-        slots: places to be filled.
-        donated: inputs of the program whose buffers its results may take.
-
-    """
+    """A step, bound to Variables."""
 
     def __init__(
         self,

@@ -55,18 +55,7 @@ def _before(v: Any) -> Before:
 
 
 class Effects(Captures):
-    """One trace of a step.
-
-    Args:
-        sources: Variables that the step may read and write; their gradients are known as well.
-        holders: places that may hold Variables.
-
-    Attributes:
-        known: the sources and their gradients: the inputs of the trace.
-        touched: what was written to, by id, as it was before.
-        looked: ids of Variables on whose having a gradient the trace depends.
-
-    """
+    """One trace of a step."""
 
     releases = True
 
@@ -74,8 +63,8 @@ class Effects(Captures):
         self.grads = [None if v._extra is None else v._extra.grad for v in sources]
         super().__init__([*sources, *[g for g in self.grads if g is not None]])
         self.sources = list(sources)
-        self.touched: dict[int, Before] = {}
-        self.looked: dict[int, Any] = {}
+        self.touched: dict[int, Before] = {}  # what was written to, by id
+        self.looked: dict[int, Any] = {}  # Variables on whose having a gradient the trace depends
         self._expected = {}
         for i, v in enumerate(self.known):
             self._expected.setdefault(id(v._cell), i)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from tape import jaxapi
-from tape.callables.matching import Latest, latest
+from tape.callables.matching import Latest
 from tape.callables.reach import Reach
 from tape.configuration import configuration
 from tape.errors import TapeTypeError, check_flag
@@ -20,8 +20,7 @@ from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
 from tape.jitting.arguments import Call, Parameters, aval_of, signature
 from tape.jitting.binding import STATE, Binding, TracedError
-from tape.jitting.compilation import Compilation
-from tape.jitting.retracing import reason, said_of_call, said_of_state
+from tape.jitting.compilation import Compilation, reason
 from tape.jitting.tracing import trace_step
 from tape.recording import record
 from tape.rules import registry
@@ -104,14 +103,16 @@ class Jitted:
         with STATE:
             binding, new = self._bind(call, variables)
             inputs = binding.inputs(call.arrays, variables)
+        started = time.perf_counter()
+        result = binding.run(inputs, call.arrays, variables)
         if new:
-            started = time.perf_counter()
-            result = binding.run(inputs, call.arrays, variables)
             STATS.compiled(time.perf_counter() - started)
         else:
             STATS.hits += 1
-            result = binding.run(inputs, call.arrays, variables)
-        self._quick = None if LOCAL.scope.observer is not None else _quick(binding, call, args, kwargs)
+        if LOCAL.scope.observer is None and len(variables) + len(call.arrays) == len(call.leaves):  # no Variable is there twice
+            self._quick = _Quick(binding, Latest(args, kwargs, [k for k, _ in call.statics]), _circumstances())
+        else:
+            self._quick = None
         return result
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -156,10 +157,8 @@ class Jitted:
         for place, contents in step.outcome.plain:
             place.fill(contents)
         step.outcome.plain.clear()
-        said = {**said_of_call(call), **said_of_state(step, found, len(call.variables))}
-        entry = Compilation(step, self._options, call, found, said)
-        others = [known.said for entries in self._entries.values() for known in entries]
-        self._reasons.append(reason(said, others))
+        entry = Compilation(step, self._options, call, found)
+        self._reasons.append(reason(entry.said, [known.said for entries in self._entries.values() for known in entries]))
         del self._reasons[:-_STEPS_LIMIT]
         return entry
 
@@ -243,20 +242,6 @@ class _Bound(dict[Any, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_Bound, ())
-
-    def __copy__(self) -> _Bound:
-        return _Bound()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Bound:
-        return _Bound()
-
-
-def _quick(binding: Binding, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Quick | None:
-    """Return what a call like this one is recognised by, if it has no Variable twice."""
-    if len(call.variables) + len(call.arrays) < len(call.leaves):
-        return None
-    found = latest(args, kwargs, [k for k, _ in call.statics])
-    return None if found is None else _Quick(binding, found, _circumstances())
 
 
 def _circumstances() -> tuple[Hashable, ...]:

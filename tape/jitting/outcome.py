@@ -75,25 +75,15 @@ class Slot(NamedTuple):
 
 
 class Outcome:
-    """What a trace leaves behind; made inside the trace, from what the function returned.
-
-    Attributes:
-        values: the flat results: traced values, no two the same.
-        made: Variables to make.
-        returned: the tree that the function returned.
-        changes: what happened to the sources.
-        slots: what was stored where.
-        live: traced Variables through which gradients flow.
-        plain: what places hold otherwise, to be stored once, as Python that runs while the function is traced does.
-
-    """
+    """What a trace leaves behind; made inside the trace, from what the function returned."""
 
     def __init__(self, effects: Effects, returned: Any) -> None:
-        self.values: list[Any] = []
+        self.values: list[Any] = []  # the flat results: traced values, no two the same
         self.made: list[Made] = []
-        self.live: list[Any] = []
+        self.live: list[Any] = []  # traced Variables through which gradients flow
         self.changes: list[Change] = []
         self.slots: list[Slot] = []
+        # What places hold otherwise, to be stored once, as Python that runs while the function is traced does.
         self.plain: list[tuple[Writable, dict[Any, Any]]] = []
         self._effects = effects
         self._numbers: dict[int, int] = {}
@@ -303,14 +293,7 @@ class _DeadEnd:
 
 
 def dead_end(kind: Kind, error: TapeError, leaves: Sequence[LeafNode]) -> tuple[Segment, Place]:
-    """Return a segment, and a place in it, for Variables of this kind whose sweep is an error.
-
-    Args:
-        kind: of the Variables.
-        error: what a sweep raises.
-        leaves: to which it would have led.
-
-    """
+    """Return a segment, and a place in it, for Variables of this kind whose sweep is an error."""
     segment = Segment(RECORD)
     state = State(None, RECORD)
     leaf = kind_of(kind.aval, requires_grad=True)

@@ -97,31 +97,20 @@ class StepKernel(Kernel):
 
 
 class Step:
-    """A traced step.
-
-    Attributes:
-        name: what it is called.
-        jaxpr: its program: inputs are the arrays among the arguments, then what it reads of the sources; results are those of ``outcome``.
-        outcome: what it leaves behind.
-        kernel: the op that is recorded where gradients flow through the step, else None.
-        sources: the Variables it was traced with: those among the arguments, then those that it captured; later only those that nothing leads to.
-        values: which sources' values are inputs, in order.
-        grads: which sources' gradients are inputs, after those.
-        looked: which sources it depends on for whether they have a gradient.
-        relevant: which sources matter at all.
-
-    """
+    """A traced step."""
 
     def __init__(self, name: str, jaxpr: ClosedJaxpr, effects: Effects, outcome: Outcome) -> None:
         self.name = name
-        self.jaxpr = jaxpr
+        self.jaxpr = jaxpr  # of the arrays among the arguments, then what it reads of the sources; its results are those of ``outcome``
         self.outcome = outcome
-        self.kernel: StepKernel | None = None
+        self.kernel: StepKernel | None = None  # the op that is recorded where gradients flow through the step
+        # The Variables among the arguments, then those that it captured; later only those that nothing leads to.
         self.sources = effects.sources
         count = len(self.sources)
-        self.values = [i for i in range(count) if effects.was_read[i]]
+        self.values = [i for i in range(count) if effects.was_read[i]]  # sources whose values are inputs
         holders = [i for i, g in enumerate(effects.grads) if g is not None]
-        self.grads = [i for n, i in enumerate(holders) if effects.was_read[count + n]]
+        self.grads = [i for n, i in enumerate(holders) if effects.was_read[count + n]]  # whose gradients are, after those
+        # Sources on whose having a gradient it depends, and those that matter at all.
         self.looked = sorted({*self.grads, *[i for i, v in enumerate(self.sources) if id(v) in effects.looked_at]})
         referred = {n for kind, n in _leaves(outcome) if kind in (SAME, GRADIENT)}
         self.relevant = sorted({*self.values, *self.looked, *referred, *[c.source for c in outcome.changes]})
@@ -143,20 +132,7 @@ def _leaves(outcome: Outcome) -> list[tuple[int, Any]]:
 
 
 def trace_step(name: str, call: Callable[[Sequence[Any]], Any], avals: Sequence[Any], given: Sequence[Any], reached: Reach) -> Step:
-    """Trace a step.
-
-    Args:
-        name: what it is called.
-        call: the function of the traced arrays among its arguments.
-        avals: shapes and dtypes of those.
-        given: the Variables among its arguments.
-        reached: what the function reaches.
-
-    Raises:
-        ConcretizationError: the function looks at a value that only a run will know.
-        LeakedTracerError: a traced value would outlive the trace where no call could put it.
-
-    """
+    """Trace a step."""
     sources = list({id(v): v for v in (*given, *[v for v, _ in reached.variables.values()])}.values())
     for attempt in range(_ATTEMPTS):
         _unshare(sources)
