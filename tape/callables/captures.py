@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from tape.callables.reach import Reach
 from tape.errors import LeakedTracerError, TapeRuntimeError
 from tape.graph.scalars import is_scalar
 from tape.graph.scope import LOCAL, parked
-from tape.graph.segment import Cell, Extra, itself
+from tape.graph.segment import Cell, Extra, Handle, itself
 from tape.graph.watcher import NOBODY, Watcher
 from tape.jaxapi import Tracer, trace
 from tape.recording import record
@@ -40,13 +40,16 @@ class Captures(Watcher):
     """One trace of a callable; a context manager, in which every op on Variables is evaluated in the trace."""
 
     capturing = True
+    hidden: ClassVar[dict[str, None]] = {
+        "observer": None
+    }  # no op hooks: the callable is one op, and may be traced several times or not at all
     releases = False  # a sweep inside leaves what it swept: the trace may be made again, and what it captures is not its own to release
 
-    def __init__(self, known: Sequence[Any]) -> None:
+    def __init__(self, known: Sequence[Handle]) -> None:
         self.known = list(known)
         self.used: list[int] = []  # positions of the known Variables that were met, once the trace has ended
         self.foreign = False  # constants that somebody outside holds were met unexpectedly
-        self.unknown: dict[int, Any] = {}  # id(cell) -> Variable that was met unexpectedly
+        self.unknown: dict[int, Handle] = {}  # id(cell) -> Variable that was met unexpectedly
         self._before = [(v, v._segment, v._place, v._cell) for v in known]
         self._expected = {id(v._cell): i for i, v in enumerate(known)}
         self._inputs: Sequence[Any] = ()
@@ -54,15 +57,21 @@ class Captures(Watcher):
         self._stand_ins: dict[int, Cell] = {}  # id(captured cell) -> cell of the traced value
         self._standing: set[int] = set()  # ids of those
         self._hooks: list[tuple[dict[int, Any], Any]] = []  # registered in this trace and not called so far
-        self._around: parked | None = None
+        self._around: parked
         self._outer: Watcher = NOBODY  # the trace around this one
 
     def __enter__(self) -> None:
-        # No op hooks: the callable is one op, and may be traced several times or not at all.
-        self._open(parked(trace=self, eager=True, observer=None))
+        self._outer = LOCAL.scope.trace
+        self._around = parked(trace=self, eager=True, **self.hidden)
+        self._around.__enter__()
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._close()
+        self._around.__exit__()
+        self._outer = NOBODY
+        self._end(failed=kind is not None)
+        self._inputs = ()
+
+    def _end(self, *, failed: bool) -> None:
         leaked = None
         for v, origin, place, cell in self._before:
             if v._cell is not cell and isinstance(v._cell[0], Tracer) and not isinstance(cell[0], Tracer):
@@ -72,10 +81,9 @@ class Captures(Watcher):
         self._before.clear()
         self._own.clear()
         self._stand_ins.clear()
-        self._inputs = ()
         waiting = next((hook for hooks, hook in self._hooks if any(h is hook for h in hooks.values())), None)
         self._hooks.clear()
-        if waiting is not None and kind is None:
+        if waiting is not None and not failed:
             msg = (
                 f"hook {getattr(waiting, '__name__', waiting)!r} was registered on a Variable inside a traced function, where no sweep comes by: it goes "
                 "through the function as one entry; register it outside, on an argument or a result of the function"
@@ -89,22 +97,12 @@ class Captures(Watcher):
             )
             raise LeakedTracerError(msg)
 
-    def _open(self, around: parked) -> None:
-        self._around = around
-        self._outer = LOCAL.scope.trace
-        around.__enter__()
-
-    def _close(self) -> None:
-        around, self._around, self._outer = self._around, None, NOBODY
-        assert around is not None
-        around.__exit__()
-
-    def write(self, variable: Any) -> bool:
+    def write(self, variable: Handle) -> bool:
         """Tell the trace around this one that a Variable is about to change."""
         self._outer.write(variable)
         return False
 
-    def read_grad(self, variable: Any) -> None:
+    def read_grad(self, variable: Handle) -> None:
         """Tell the trace around this one that a Variable's ``.grad`` is looked at."""
         self._outer.read_grad(variable)
 
@@ -116,7 +114,7 @@ class Captures(Watcher):
         """Note a cell that was made in this trace."""
         self._own[id(cell)] = cell
 
-    def watched(self, variable: Any, hooks: dict[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(self, variable: Handle, hooks: dict[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:
         """Return a hook for ``variable`` of which this trace sees whether a sweep inside it comes by."""
         if id(variable._cell) not in self._own:
             return hook
@@ -129,7 +127,7 @@ class Captures(Watcher):
         self._hooks.append((hooks, watching))
         return watching
 
-    def owns(self, variable: Any) -> bool:
+    def owns(self, variable: Handle) -> bool:
         """Tell whether a Variable was made in this trace."""
         return id(variable._cell) in self._own
 
@@ -142,7 +140,7 @@ class Captures(Watcher):
         finally:
             self._own = outer
 
-    def read(self, variable: Any, *, flows: bool = True) -> Any:  # noqa: ARG002
+    def read(self, variable: Handle, *, flows: bool = True) -> Any:  # noqa: ARG002
         """Return the Variable as this trace knows it: one of its own as it is, for a captured one its stand-in."""
         variable = itself(variable)
         cell = variable._cell

@@ -111,16 +111,16 @@ def _applied(fun: Callable[..., Any], tree: Any, template: Sequence[Any]) -> Cal
     return applied
 
 
-def _is_leaf(x: Any) -> bool:
+def _is_leaf(x: object) -> bool:
     return isinstance(x, Handle) or (callable(x) and not isinstance(x, type))
 
 
-def _is_number(x: Any) -> bool:
+def _is_number(x: object) -> bool:
     """Tell whether the value of a leaf can be part of the program."""
     return isinstance(x, (np.generic, *_NUMBERS)) or (isinstance(x, _ARRAYS) and x.ndim == 0 and not isinstance(x, jaxapi.Tracer))
 
 
-def _constant(value: Any) -> Any:
+def _constant(value: object) -> Any:
     if isinstance(value, np.ndarray):
         with jaxapi.ensure_compile_time_eval():
             value = jnp.array(value)
@@ -168,7 +168,7 @@ def _counterpart(x: Any) -> Any:
     return x
 
 
-def _takes_variables(x: Any) -> bool:
+def _takes_variables(x: object) -> bool:
     """Tell whether a leaf is a function of Variables: any callable but a type, a function of JAX, or the mirror of one."""
     if not callable(x) or isinstance(x, (type, Handle)):
         return False

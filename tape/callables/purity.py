@@ -77,7 +77,7 @@ _ROOTS = frozenset(
 _KNOWN: dict[int, Any] = {}  # with the values, so that their ids stay theirs for good
 
 
-def is_pure(value: Any) -> bool:
+def is_pure(value: object) -> bool:
     """Tell whether a value is a listed function, type or constant of JAX, NumPy, the standard library or the tape."""
     if id(value) in _KNOWN:
         return True
@@ -91,7 +91,7 @@ def is_pure(value: Any) -> bool:
     return True
 
 
-def _is_listed(value: Any) -> bool:
+def _is_listed(value: object) -> bool:
     if isinstance(value, Enum):
         return type(value).__module__.split(".")[0] in _ROOTS
     name = getattr(value, "__name__", None)

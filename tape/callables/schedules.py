@@ -46,7 +46,7 @@ def factors(length: int, schedule: str | int) -> list[tuple[int, ...]]:
     return [levels, *(factors(rest, schedule) if rest else [])]
 
 
-def _check(name: str, schedule: Any) -> None:
+def _check(name: str, schedule: object) -> None:
     if isinstance(schedule, int) and not isinstance(schedule, bool) and schedule > 0:
         return
     if schedule not in ("log", "root"):

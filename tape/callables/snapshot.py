@@ -22,7 +22,9 @@ from tape.graph import boundary
 from tape.graph.segment import Handle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
+
+    import numpy as np
 
 __all__ = ["RefusedError", "Snapshot"]
 
@@ -47,7 +49,7 @@ class RefusedError(Exception):
 class Snapshot:
     """One walk."""
 
-    def __init__(self, values: Iterable[Any], fields: frozenset[str]) -> None:
+    def __init__(self, values: Iterable[object], fields: frozenset[str]) -> None:
         self.key: list[Any] = []  # what was met, in order
         self.variables: list[Any] = []
         self.arrays: list[Any] = []  # whose ids are in the key
@@ -61,20 +63,20 @@ class Snapshot:
             self._add(value)
         self._follow_names()
 
-    def _add(self, value: Any) -> None:
+    def _add(self, value: object) -> None:
         getattr(self, CATEGORIES.get(type(value)) or category(value))(value)
         if len(self.key) > _LIMIT:
             raise RefusedError
 
     # Values, by category.
 
-    def _atom(self, value: Any) -> None:
+    def _atom(self, value: object) -> None:
         self.key += (type(value), value)
 
-    def _inexact(self, value: Any) -> None:
+    def _inexact(self, value: object) -> None:
         self.key += (type(value), repr(value))  # 0.0 and -0.0 are equal, and not the same
 
-    def _variable(self, value: Any) -> None:
+    def _variable(self, value: Handle) -> None:
         cell = value._cell
         number = self.cells.get(id(cell))
         if number is not None:
@@ -89,42 +91,42 @@ class Snapshot:
         if type(cell[0]) in _NUMBERS:  # it is part of the program, not an input
             self._add(cell[0])
 
-    def _array(self, value: Any) -> None:
+    def _array(self, value: jax.Array) -> None:
         self.arrays.append(value)
         self.key += (id, id(value))
 
-    def _numpy(self, value: Any) -> None:
+    def _numpy(self, value: np.ndarray[Any, Any] | np.generic) -> None:
         if value.dtype.hasobject or value.nbytes > _BYTES_LIMIT:
             raise RefusedError
         self.key += (type(value), value.shape, value.dtype, value.tobytes())
 
-    def _items(self, value: Any) -> None:
+    def _items(self, value: Collection[object]) -> None:
         if not self._numbered(value):
             items = list(value)
             self.key += (type(value), len(items))
             for item in items:
                 self._add(item)
 
-    def _named_tuple(self, value: Any) -> None:
-        self._known.update(type(value)._fields)
+    def _named_tuple(self, value: tuple[object, ...]) -> None:
+        self._known.update(getattr(value, "_fields"))  # noqa: B009
         self._items(value)
 
-    def _mapping(self, value: Any) -> None:
+    def _mapping(self, value: dict[object, object]) -> None:
         if not self._numbered(value):
             self._pairs(dict, value)
 
-    def _pairs(self, kind: type, pairs: Mapping[Any, Any]) -> None:
+    def _pairs(self, kind: type, pairs: Mapping[Any, object]) -> None:
         self.key += (kind, len(pairs))
         for name, item in list(pairs.items()):
             self._add(name)
             self._add(item)
 
-    def _composed(self, value: Any) -> None:
+    def _composed(self, value: object) -> None:
         self.key.append(type(value))
         for name in COMPOSED[type(value)]:
             self._add(getattr(value, name))
 
-    def _library(self, value: Any) -> None:
+    def _library(self, value: object) -> None:
         if not is_pure(value):
             raise RefusedError
         self.key += (is_pure, id(value))
@@ -146,7 +148,7 @@ class Snapshot:
         else:
             raise RefusedError
 
-    def _member(self, value: Any) -> None:
+    def _member(self, value: enum.Enum) -> None:
         """Add a member of an enumeration."""
         self.key += (type(value), value.name)
         if not is_pure(value) and not self._numbered(value):
@@ -154,11 +156,11 @@ class Snapshot:
             self._add(value.value)
             self._holders.append(value)
 
-    def _own(self, value: Any) -> None:
+    def _own(self, value: object) -> None:
         if not self._numbered(value):
             self._pairs(type(value), attributes(value))
 
-    def _instance(self, value: Any) -> None:
+    def _instance(self, value: object) -> None:
         if self._numbered(value):
             return
         kind = type(value)
@@ -175,7 +177,7 @@ class Snapshot:
     def _unknown(self, _: object) -> None:
         raise RefusedError
 
-    def _numbered(self, value: Any) -> bool:
+    def _numbered(self, value: object) -> bool:
         """Tell whether a value was met before; then its number is added."""
         number = self._met.get(id(value))
         if number is None:
@@ -187,7 +189,7 @@ class Snapshot:
 
     # Code.
 
-    def _function(self, value: Any) -> None:
+    def _function(self, value: types.FunctionType) -> None:
         if is_pure(value):
             self.key += (is_pure, id(value))
             return
@@ -260,7 +262,7 @@ class Snapshot:
             for v in self.variables:
                 self.key += (v.name, v.grad is None)
 
-    def _take(self, holder: Any, names: list[str], *, first: bool) -> None:
+    def _take(self, holder: object, names: list[str], *, first: bool) -> None:
         """Add what an object holds under some names, or a class and its bases."""
         if isinstance(holder, type):
             for cls in holder.__mro__[:-1]:
@@ -277,7 +279,7 @@ class Snapshot:
             self._known.update(there)
             self._pairs(type(holder), {name: held[name] for name in there})
 
-    def _held_by_class(self, name: str, held: Any) -> None:
+    def _held_by_class(self, name: str, held: object) -> None:
         self.key.append(name)
         if isinstance(held, types.FunctionType):
             followed = not held.__code__.co_filename.startswith(_GENERATED)

@@ -230,7 +230,7 @@ class Binding:
         assert kernel is not None
         inputs = [record.constant(x) for x in arrays]
         sources = [*[given[i] for i in self._read], *self._values, *[e.grad for e in self._grads]]
-        inputs += [_input(v, reached=len(inputs) + n in kernel.reached) for n, v in enumerate(sources)]
+        inputs += [_input(v, reached=len(inputs) + n in kernel.sweep.reached) for n, v in enumerate(sources)]
         recorded = record.record(kernel, inputs)
         if not self._at_once:
             return self._deliver(recorded, recorded)

@@ -49,7 +49,7 @@ class Compilation:
         passed = {k: v for k, v in options.items() if k in {"keep_unused", "compiler_options"}}
         self.run = jax.jit(program, donate_argnums=self.donated, **passed)
 
-    def bind(self, given: Sequence[Any], found: Reach) -> Binding | None:
+    def bind(self, given: Sequence[Handle], found: Reach) -> Binding | None:
         """Bind the step to the Variables of a call, if they are as they were when it was traced."""
         step = self.step
         variables: list[Any] = [*given, *step.sources[self.given :]]
@@ -105,7 +105,7 @@ def reason(said: dict[str, str], others: Sequence[dict[str, str]]) -> str:
     return "; ".join(differences) or "the Variables that it captures are other ones, or are shared in another way"
 
 
-def _described(x: Any) -> str:
+def _described(x: object) -> str:
     """Say what one leaf of the arguments is."""
     aval = x._place.kind.aval if isinstance(x, Handle) else aval_of(x)
     text = f"shape {aval.shape}, dtype {aval.dtype}"

@@ -121,7 +121,7 @@ class Jitted:
         again, keywords = call.put_back([x if isinstance(x, Handle) else _argument(x) for x in call.leaves])
         return self.__wrapped__(*again, **keywords)
 
-    def _bind(self, call: Call, variables: list[Any]) -> tuple[Binding, bool]:
+    def _bind(self, call: Call, variables: list[Handle]) -> tuple[Binding, bool]:
         """Return the step bound to the Variables of this call, and whether it was traced for it."""
         hooks = None if LOCAL.scope.observer is None else LOCAL.scope.observer.key
         key = (signature(call), _circumstances(), hooks)
@@ -208,7 +208,7 @@ class Jitted:
 
     # -- as a method ----------------------------------------------------------------------------------------------------
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
         if instance is None:
             return self
         kept = getattr(instance, "__dict__", None)
@@ -249,7 +249,7 @@ def _circumstances() -> tuple[Hashable, ...]:
     return (LOCAL.scope.mode, configuration(), registry.revision())
 
 
-def _argument(x: Any) -> Any:
+def _argument(x: object) -> Any:
     made = record.constant(np.asarray(x) if isinstance(x, np.generic) else x)
     if isinstance(made._cell[0], jax.Array):
         LOCAL.scope.trace.adopt(made._cell)

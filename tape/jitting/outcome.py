@@ -77,7 +77,7 @@ class Slot(NamedTuple):
 class Outcome:
     """What a trace leaves behind; made inside the trace, from what the function returned."""
 
-    def __init__(self, effects: Effects, returned: Any) -> None:
+    def __init__(self, effects: Effects, returned: object) -> None:
         self.values: list[Any] = []  # the flat results: traced values, no two the same
         self.made: list[Made] = []
         self.live: list[Any] = []  # traced Variables through which gradients flow
@@ -86,8 +86,7 @@ class Outcome:
         # What places hold otherwise, to be stored once, as Python that runs while the function is traced does.
         self.plain: list[tuple[Writable, dict[Any, Any]]] = []
         self._effects = effects
-        self._numbers: dict[int, int] = {}
-        self._kept: list[Any] = []  # so that the ids in _numbers stay theirs
+        self._numbers: dict[int, tuple[int, Any]] = {}  # by id of what was traced: the number of the result, and that
         self._handles: dict[int, tuple[int, Any]] = {}
         self._sources = {id(v): i for i, v in enumerate(effects.sources)}
         self._grads = {id(g): i for i, g in enumerate(effects.grads) if g is not None}
@@ -102,27 +101,26 @@ class Outcome:
 
     def value(self, x: Any) -> int:
         """Return the number of a result."""
-        found = self._numbers.get(id(x))
-        if found is None:
-            found = self._numbers[id(x)] = len(self.values)
+        if id(x) not in self._numbers:
+            self._numbers[id(x)] = len(self.values), x
             self.values.append(as_array(x))
-            self._kept.append(x)
-        return found
+        return self._numbers[id(x)][0]
 
-    def _variable(self, v: Any) -> tuple[int, Any]:
+    def _variable(self, v: Handle) -> tuple[int, Any]:
         """Return what a leaf of a tree is that is a Variable."""
         if id(v) in self._sources:
             return (SAME, self._sources[id(v)])
         if id(v) in self._grads:
             i = self._grads[id(v)]
-            if self._effects.sources[i]._extra is not None and self._effects.sources[i]._extra.grad is v:
+            extra = self._effects.sources[i]._extra
+            if extra is not None and extra.grad is v:
                 return (GRADIENT, i)
         inside = v._extra is not None and v._extra.inside
         if not isinstance(v._cell[0], Tracer) and not inside:
             self._effects._unexpected(v)
         return (MADE, self._make(v))
 
-    def _make(self, v: Any) -> int:
+    def _make(self, v: Handle) -> int:
         known = self._handles.get(id(v))
         if known is not None:
             return known[0]
@@ -135,7 +133,7 @@ class Outcome:
         self.made.append(Made(self.value(traced._cell[0]), place, segment, live, None if extra is None else extra.name, grad))
         return number
 
-    def _fate(self, v: Any) -> tuple[Segment | None, Place, int]:
+    def _fate(self, v: Handle) -> tuple[Segment | None, Place, int]:
         """Say where a new Variable stands outside: on what segment, in which place, and whether gradients flow to it."""
         kind: Kind = v._place.kind
         if v._segment is None or not kind.requires_grad:
@@ -172,26 +170,25 @@ class Outcome:
         self.values = [None] * len(self.values)
         self.live = [None] * len(self.live)
         self._ends.clear()
-        self._kept.clear()
         self._handles.clear()
         self._numbers.clear()
         del self._effects
 
     # -- trees, changes and places ----------------------------------------------------------------------------------------
 
-    def _tree(self, tree: Any) -> Tree:
+    def _tree(self, tree: object) -> Tree:
         structure: Any
         leaves, structure = jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, Handle))
         return Tree(ONE if structure == ONE else structure, tuple(self._leaf(x) for x in leaves))
 
-    def _leaf(self, x: Any) -> tuple[int, Any]:
+    def _leaf(self, x: object) -> tuple[int, Any]:
         if isinstance(x, Handle):
             return self._variable(itself(x))
         if isinstance(x, jax.Array):
             return (ARRAY, self.value(x))
         return (PLAIN, x)
 
-    def _change(self, i: int, v: Any) -> None:
+    def _change(self, i: int, v: Handle) -> None:
         before = self._effects.touched.get(id(v))
         if before is None:
             return
@@ -227,7 +224,7 @@ class Outcome:
         self.plain.append((holder.place, plain))
 
 
-def _holds_variables(content: Any) -> bool:
+def _holds_variables(content: object) -> bool:
     """Tell whether something holds a Variable, or an array that exists only in a trace."""
     if not isinstance(content, (Handle, Tracer, list, tuple, dict)):
         return False
