@@ -40,9 +40,8 @@ class Captures(Watcher):
     """One trace of a callable; a context manager, in which every op on Variables is evaluated in the trace."""
 
     capturing = True
-    hidden: ClassVar[dict[str, None]] = {
-        "observer": None
-    }  # no op hooks: the callable is one op, and may be traced several times or not at all
+    # No op hooks: the callable is one op, and may be traced several times or not at all.
+    hidden: ClassVar[dict[str, None]] = {"observer": None}
     releases = False  # a sweep inside leaves what it swept: the trace may be made again, and what it captures is not its own to release
 
     def __init__(self, known: Sequence[Handle]) -> None:
@@ -85,8 +84,8 @@ class Captures(Watcher):
         self._hooks.clear()
         if waiting is not None and not failed:
             msg = (
-                f"hook {getattr(waiting, '__name__', waiting)!r} was registered on a Variable inside a traced function, where no sweep comes by: it goes "
-                "through the function as one entry; register it outside, on an argument or a result of the function"
+                f"hook {getattr(waiting, '__name__', waiting)!r} was registered on a Variable inside a traced function, where no sweep "
+                "comes by: it goes through the function as one entry; register it outside, on an argument or a result of the function"
             )
             raise TapeRuntimeError(msg)
         if leaked is not None:
@@ -120,7 +119,7 @@ class Captures(Watcher):
             return hook
 
         @functools.wraps(hook, updated=())
-        def watching(gradient: Any) -> Any:
+        def watching(gradient: Handle) -> object:
             self._hooks = [known for known in self._hooks if known[1] is not watching]
             return hook(gradient)
 
@@ -140,7 +139,7 @@ class Captures(Watcher):
         finally:
             self._own = outer
 
-    def read(self, variable: Handle, *, flows: bool = True) -> Any:  # noqa: ARG002
+    def read(self, variable: Handle, *, flows: bool = True) -> Handle:  # noqa: ARG002
         """Return the Variable as this trace knows it: one of its own as it is, for a captured one its stand-in."""
         variable = itself(variable)
         cell = variable._cell
@@ -162,16 +161,17 @@ class Captures(Watcher):
             else:
                 self._stand_ins[key] = stand_in
                 self._standing.add(id(stand_in))
-        made = handle(variable._segment, variable._place, stand_in)
+        known_as: Handle = handle(variable._segment, variable._place, stand_in)
         if variable._segment is None and variable._place.kind.requires_grad:  # a sweep inside finds the leaf itself
-            made._extra = Extra()
-            made._extra.node = record.node_of(variable)
-        return made
+            known_as._extra = Extra()
+            known_as._extra.node = record.node_of(variable)
+        return known_as
 
     def missed(self) -> list[Any]:
         """Unknown Variables that are pending, or that require grad and are held outside the trace (which has ended).
 
-        Other constants can stay constants, for this call: the trace is made anew where one that somebody outside holds was met (``foreign``).
+        Other constants can stay constants, for this call: the trace is made anew where one that somebody outside holds was met
+        (``foreign``).
         """
         unknown, self.unknown = list(self.unknown.values()), {}
         flags = [a or b for a, b in zip(held(unknown), held([v._cell for v in unknown], by=1), strict=True)]
@@ -192,7 +192,7 @@ def held(objects: list[Any], by: int = 0) -> list[bool]:
 _ALONE = max(map(sys.getrefcount, [object(), object()]))
 
 
-def placeholder(aval: Any) -> Any:
+def placeholder(aval: Any) -> jax.Array:
     """Return a traced value of this shape and dtype, for a trace that will be made again."""
     if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
         return lax.broadcast(random.key(0), aval.shape)
@@ -224,7 +224,7 @@ def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Se
     for attempt in range(_ATTEMPTS):
         captures = Captures(known)
 
-        def run(*arrays: Any, captures: Captures = captures) -> Any:
+        def run(*arrays: jax.Array, captures: Captures = captures) -> object:
             with captures:
                 captures.begin(arrays[len(avals) :])
                 return fun(*arrays[: len(avals)])
@@ -239,5 +239,8 @@ def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Se
             repeatable = not captures.foreign and not jaxpr.effects
             return Trace(jaxpr, shapes, [known[i] for i in used], [*range(len(avals)), *[len(avals) + i for i in used]], repeatable)
         known = [*[known[i] for i in used], *missed]
-    msg = f"the function captured other Variables at each of {_ATTEMPTS} traces; make them outside of it, and pass them or capture the same ones"
+    msg = (
+        f"the function captured other Variables at each of {_ATTEMPTS} traces; make them outside of it, and pass them or capture the "
+        "same ones"
+    )
     raise TapeRuntimeError(msg)

@@ -1,8 +1,8 @@
 """Functions that take callables: control flow, ``vectorize`` and others, whose callables receive Variables.
 
-A call is traced, with the Variables that its callables capture among the inputs (:mod:`tape.callables.captures`), and recorded as one op: the traced
-program.  Equal programs are one op, so that a lambda made anew at each call does not make a new structure; and where the next trace is known
-to write the same program, it is left out (:mod:`tape.callables.traces`).
+A call is traced, with the Variables that its callables capture among the inputs (:mod:`tape.callables.captures`), and recorded as one op:
+the traced program.  Equal programs are one op, so that a lambda made anew at each call does not make a new structure; and where the next
+trace is known to write the same program, it is left out (:mod:`tape.callables.traces`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _FUNCTIONS = words("f fn func func1d function body_fun cond_fun computation matv
 _HAND_ON = {"apply_along_axis": "args", "piecewise": "args"}
 
 
-def invoke(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def invoke(fun: Callable[..., Any], name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
     """Record ``fun(*args, **kwargs)`` as one entry; callables among the arguments receive and return Variables."""
     variables: list[Any] = []
     template: list[Any] = []
@@ -94,10 +94,10 @@ _INPUT = object()
 def _applied(fun: Callable[..., Any], tree: Any, template: Sequence[Any]) -> Callable[..., Any]:
     """Return the JAX function with arrays in the places of the inputs, and with callables that hand Variables to the user's."""
 
-    def applied(*arrays: Any) -> Any:
+    def applied(*arrays: jax.Array) -> object:
         it = iter(arrays)
         met: dict[int, Any] = {}  # one wrapper for one callable: JAX compares functions by identity
-        leaves = []
+        leaves: list[object] = []
         for x in template:
             if x is _INPUT:
                 leaves.append(next(it))
@@ -124,10 +124,10 @@ def _constant(value: object) -> Any:
     if isinstance(value, np.ndarray):
         with jaxapi.ensure_compile_time_eval():
             value = jnp.array(value)
-    made = record.constant(np.asarray(value) if isinstance(value, np.generic) else value)
-    if not isinstance(made._cell[0], _NUMBERS):
-        LOCAL.scope.trace.adopt(made._cell)
-    return made
+    variable = record.constant(np.asarray(value) if isinstance(value, np.generic) else value)
+    if not isinstance(variable._cell[0], _NUMBERS):
+        LOCAL.scope.trace.adopt(variable._cell)
+    return variable
 
 
 def _static_flags(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[bool]:
@@ -160,7 +160,7 @@ def _parameters(fun: Callable[..., Any]) -> tuple[tuple[str, ...], str | None, f
 _unwrapped = functools.lru_cache(maxsize=256)(inspect.unwrap)
 
 
-def _counterpart(x: Any) -> Any:
+def _counterpart(x: object) -> object:
     """Return the JAX function that a function of a mirrored namespace records; anything else as it is."""
     module = str(getattr(x, "__module__", ""))
     if module.startswith("tape.") and getattr(sys.modules.get(module), getattr(x, "__name__", ""), None) is x and callable(x):
@@ -182,7 +182,7 @@ def _takes_variables(x: object) -> bool:
 def _handing_variables(fun: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of arrays that calls a function of Variables."""
 
-    def handing(*args: Any, **kwargs: Any) -> Any:
+    def handing(*args: object, **kwargs: object) -> object:
         with LOCAL.scope.trace.part():
             result = fun(*_enter(args), **_enter(kwargs))
             return jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, result, is_leaf=lambda x: isinstance(x, Handle))
@@ -193,17 +193,17 @@ def _handing_variables(fun: Callable[..., Any]) -> Callable[..., Any]:
     return handing
 
 
-def _enter(tree: Any) -> Any:
+def _enter(tree: object) -> Any:
     """Make Variables of the arrays that JAX hands to a callable; its functions become functions of Variables."""
     return jax.tree.map(_entering, tree, is_leaf=_is_leaf)
 
 
-def _entering(x: Any) -> Any:
+def _entering(x: object) -> object:
     if isinstance(x, _ARRAYS):
         requires_grad = LOCAL.scope.mode == RECORD and differentiable(x)
-        made = record.leaf(x, requires_grad=requires_grad)
-        LOCAL.scope.trace.adopt(made._cell)
-        return made
+        leaf = record.leaf(x, requires_grad=requires_grad)
+        LOCAL.scope.trace.adopt(leaf._cell)
+        return leaf
     if callable(x) and not isinstance(x, (type, Handle)):
         return getattr(x, "of_variables", None) or calling(x)
     return x
@@ -213,7 +213,7 @@ def calling(fun: Callable[..., Any], name: str | None = None, module: str | None
     """Return the recording counterpart of a JAX function that takes callables."""
     called = name or str(getattr(fun, "__name__", type(fun).__name__))
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: object, **kwargs: object) -> object:
         return invoke(fun, called, args, kwargs)
 
     if module is not None:

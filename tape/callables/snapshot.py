@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from tape.callables.objects import CATEGORIES, COMPOSED, MISSING, attributes, category, in_cell, is_followed, is_plain_tuple, names_of
-from tape.callables.purity import ATTRIBUTES, is_library, is_pure, words
+from tape.callables.objects import COMPOSED, MISSING, attributes, in_cell, names_of
+from tape.callables.purity import ATTRIBUTES, CATEGORIES, category, is_followed, is_library, is_plain_tuple, is_pure, words
 from tape.graph import boundary
 from tape.graph.segment import Handle
 
@@ -264,34 +264,31 @@ class Snapshot:
 
     def _take(self, holder: object, names: list[str], *, first: bool) -> None:
         """Add what an object holds under some names, or a class and its bases."""
-        if isinstance(holder, type):
-            for cls in holder.__mro__[:-1]:
-                there = [name for name in names if name in vars(cls)]
-                self._known.update(there)
-                if first:  # operators and other syntax call methods by themselves
-                    there += [n for n in list(vars(cls)) if n.startswith("__") and n not in _SELDOM and n not in names]
-                self.key.append(len(there))
-                for name in there:
-                    self._held_by_class(name, vars(cls)[name])
-        else:
-            held = attributes(holder)
+        owners = [vars(cls) for cls in holder.__mro__[:-1]] if isinstance(holder, type) else [attributes(holder)]
+        for held in owners:
             there = [name for name in names if name in held]
             self._known.update(there)
-            self._pairs(type(holder), {name: held[name] for name in there})
+            if first and isinstance(holder, type):  # operators and other syntax call methods by themselves
+                there += [n for n in list(held) if n.startswith("__") and n not in _SELDOM and n not in names]
+            self.key.append(len(there))
+            for name in there:
+                self.key.append(name)
+                if not isinstance(holder, type) or _counts(name, held[name]):
+                    self._add(held[name])
 
-    def _held_by_class(self, name: str, held: object) -> None:
-        self.key.append(name)
-        if isinstance(held, types.FunctionType):
-            followed = not held.__code__.co_filename.startswith(_GENERATED)
-        elif type(held) in COMPOSED:
-            followed = True
-        elif name.startswith("__"):
-            if callable(held) and not isinstance(held, (type, types.WrapperDescriptorType, types.BuiltinFunctionType)):
-                raise RefusedError
-            followed = False
-        else:
-            followed = not isinstance(held, types.MemberDescriptorType)  # what is in slots is the object's
-            if followed and hasattr(type(held), "__get__"):
-                raise RefusedError
-        if followed:
-            self._add(held)
+
+def _counts(name: str, held: object) -> bool:
+    """Tell whether what a class holds matters, as far as it can be followed."""
+    if isinstance(held, types.FunctionType):
+        return not held.__code__.co_filename.startswith(_GENERATED)
+    if type(held) in COMPOSED:
+        return True
+    if name.startswith("__"):
+        if callable(held) and not isinstance(held, (type, types.WrapperDescriptorType, types.BuiltinFunctionType)):
+            raise RefusedError
+        return False
+    if isinstance(held, types.MemberDescriptorType):  # what is in slots is the object's
+        return False
+    if hasattr(type(held), "__get__"):
+        raise RefusedError
+    return True

@@ -1,7 +1,7 @@
 """Traces known: a callable whose trace would write the same program as an earlier one is not traced again.
 
-A call is known by its snapshot (:mod:`tape.callables.snapshot`).  A trace is kept only if it left everything that the snapshot covers as it was,
-so that leaving it out next time leaves out no effect.
+A call is known by its snapshot (:mod:`tape.callables.snapshot`).  A trace is kept only if it left everything that the snapshot covers as
+it was, so that leaving it out next time leaves out no effect.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jax
 
 from tape import jaxapi
 from tape.bounded import Bounded
-from tape.callables.objects import fields_of
+from tape.callables.purity import fields_of
 from tape.callables.snapshot import RefusedError, Snapshot
 from tape.configuration import configuration
 from tape.graph.scope import LOCAL
@@ -44,7 +44,7 @@ _KNOWN: Bounded[Hashable, _Known] = Bounded("traces of callables", 512)
 class Call:
     """One call of a function that takes callables: ``head`` is compared by value, ``values`` (callables and others) are walked through."""
 
-    def __init__(self, head: tuple[Hashable, ...], tree: Any, values: Sequence[object]) -> None:
+    def __init__(self, head: tuple[Hashable, ...], tree: jax.tree_util.PyTreeDef, values: Sequence[object]) -> None:
         self._head = (
             *head,
             tree,

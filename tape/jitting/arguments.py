@@ -97,10 +97,16 @@ class Parameters:
                 try:
                     hash(v)
                 except TypeError as e:
-                    msg = f"jit: the static argument {k!r} of {name} has type {type(v).__name__}, which cannot be hashed; pass a tuple, or another hashable value"
+                    msg = (
+                        f"jit: the static argument {k!r} of {name} has type {type(v).__name__}, which cannot be hashed; pass a tuple, "
+                        "or another hashable value"
+                    )
                     raise TapeTypeError(msg) from e
                 if any(map(_is_handle, jax.tree.leaves(v, is_leaf=_is_handle))):
-                    msg = f"jit: the static argument {k!r} of {name} is or holds a Variable, whose value is no part of a program; do not name it static"
+                    msg = (
+                        f"jit: the static argument {k!r} of {name} is or holds a Variable, whose value is no part of a program; "
+                        "do not name it static"
+                    )
                     raise TapeTypeError(msg)
         leaves, tree = jax.tree.flatten((dynamic, kwargs), is_leaf=_is_handle)
         donated = self._donated(dynamic, kwargs, len(args)) if self.donated else frozenset()

@@ -63,10 +63,10 @@ class Binding:
         same = {n for tree in (outcome.returned, *[s.content for s in slots]) for kind, n in tree.leaves if kind in (SAME, GRADIENT)}
         # Arguments that are only read may be others at every call.
         self._read = [i for i in step.values if i < given]
-        self._fixed = [(i, variables[i]) for i in step.relevant if i < given and (i in changed or i in same or i in step.looked)]
-        fixed = {i for i, _ in self._fixed}
-        self.sources: list[Any] = [v if i >= given or i in fixed else None for i, v in enumerate(variables)]
-        matter = [i for i in step.relevant if i >= given or i in fixed]
+        self._pinned = [(i, variables[i]) for i in step.relevant if i < given and (i in changed or i in same or i in step.looked)]
+        pinned = {i for i, _ in self._pinned}
+        self.sources: list[Any] = [v if i >= given or i in pinned else None for i, v in enumerate(variables)]
+        matter = [i for i in step.relevant if i >= given or i in pinned]
         self._variables = [variables[i] for i in matter]
         self._kinds = [step.kinds[i] for i in matter]
         self._hooks = [step.hooks[i] or (None,) for i in matter]
@@ -121,7 +121,7 @@ class Binding:
 
     # -- is it still so? --------------------------------------------------------------------------------------------
 
-    def found(self) -> bool:
+    def in_place(self) -> bool:
         """Tell whether every Variable is still where it was found."""
         try:
             for get, holder, key, content in self._edges:
@@ -133,12 +133,12 @@ class Binding:
 
     def suits(self, given: Sequence[Any]) -> bool:
         """Tell whether the step can run for these Variables among the arguments, with everything else as it is."""
-        for i, v in self._fixed:
+        for i, v in self._pinned:
             if given[i] is not v:
                 return False
         if given and self._strangers is not None and not self._strangers.isdisjoint(map(id, given)):
             return False
-        return self.found() and self.fits()
+        return self.in_place() and self.fits()
 
     def fits(self) -> bool:
         """Tell whether every Variable is of the kind that it was, and has a gradient where it had one."""
@@ -161,10 +161,10 @@ class Binding:
 
     def inputs(self, arrays: Sequence[Any], given: Sequence[Any]) -> list[Any]:
         """Return what the program takes: ``arrays``, and the present values of Variables and gradients."""
-        found = [*arrays, *[given[i]._cell[0] for i in self._read], *[v._cell[0] for v in self._values]]
+        inputs = [*arrays, *[given[i]._cell[0] for i in self._read], *[v._cell[0] for v in self._values]]
         if self._grads:
-            found += [e.grad._cell[0] for e in self._grads]
-        return found
+            inputs += [e.grad._cell[0] for e in self._grads]
+        return inputs
 
     def complete(self, inputs: list[Any], arrays: Sequence[Any], given: Sequence[Any]) -> list[Any]:
         """Return the inputs once the pending ones have run."""
@@ -174,7 +174,7 @@ class Binding:
             inputs = self.inputs(arrays, given)
         return inputs
 
-    def run(self, inputs: list[Any], arrays: Sequence[Any], given: Sequence[Any]) -> Any:
+    def run(self, inputs: list[Any], arrays: Sequence[Any], given: Sequence[Handle]) -> object:
         """Run the step on ``inputs`` (or record it, where gradients flow through it) and return its result."""
         if self.step.kernel is not None:
             return self._record(arrays, given)
@@ -204,7 +204,7 @@ class Binding:
             if of_buffer or of_cell:
                 inputs[i] = jnp.array(inputs[i])
 
-    def _deliver(self, results: Sequence[Any], recorded: Sequence[Any] | None = None) -> Any:
+    def _deliver(self, results: Sequence[Any], recorded: Sequence[Any] | None = None) -> object:
         """Put the results of a run where they belong, and return what the step returns; ``recorded`` are the same as Variables."""
         for v, segment, place, n in self._written:
             v._segment = segment
@@ -224,7 +224,7 @@ class Binding:
 
     # -- recording ------------------------------------------------------------------------------------------------------
 
-    def _record(self, arrays: Sequence[Any], given: Sequence[Any]) -> Any:
+    def _record(self, arrays: Sequence[Any], given: Sequence[Handle]) -> object:
         """Record the step as one op, so that gradients flow through it."""
         kernel = self.step.kernel
         assert kernel is not None
@@ -239,7 +239,7 @@ class Binding:
             run_pending(segment, "jit")
         return self._deliver([look(v) for v in recorded], recorded)
 
-    def _passed(self, new: Made, result: Any) -> Any:
+    def _passed(self, new: Made, result: Any) -> object:
         """Return a Variable through which no gradient flows, of a step that was recorded: still pending where it can be."""
         if self._at_once:
             return handle(new.segment, new.place, [result])
@@ -268,11 +268,11 @@ class Binding:
         for slot in self._slots:
             slot.holder.place.put(slot.key, self._built(slot.content, made, results))
 
-    def _built(self, tree: Tree, made: Sequence[Any], results: Sequence[Any]) -> Any:
+    def _built(self, tree: Tree, made: Sequence[Any], results: Sequence[Any]) -> object:
         leaves = [made[x] if kind == MADE else self._leaf(kind, x, results) for kind, x in tree.leaves]
         return leaves[0] if tree.structure is ONE else tree.structure.unflatten(leaves)
 
-    def _leaf(self, kind: int, x: Any, results: Sequence[Any]) -> Any:
+    def _leaf(self, kind: int, x: Any, results: Sequence[Any]) -> object:
         if kind == ARRAY:
             return results[x]
         if kind == SAME:
@@ -280,12 +280,12 @@ class Binding:
         return self.sources[x]._extra.grad if kind == GRADIENT else x
 
 
-def _input(v: Handle, *, reached: bool) -> Any:
+def _input(v: Handle, *, reached: bool) -> Handle:
     """Return a Variable as an input of the op: one that requires grad where a gradient ends, a constant for a gradient."""
     kind = v._place.kind
     if (kind.requires_grad or not reached) and not kind.unrecorded:
         return v
-    made = handle(None, Place(-1, kind_of(kind.aval, requires_grad=reached)), [look(v)])
+    variable: Handle = handle(None, Place(-1, kind_of(kind.aval, requires_grad=reached)), [look(v)])
     if reached:  # the step itself sets the flag
-        extra_of(made).node = record.node_of(v)
-    return made
+        extra_of(variable).node = record.node_of(v)
+    return variable

@@ -29,12 +29,12 @@ __all__ = ["Compilation", "reason"]
 class Compilation:
     """A traced step, compiled, with its bindings (latest first), and what tells it apart, for messages."""
 
-    def __init__(self, step: Step, options: dict[str, Any], call: Call, found: Reach) -> None:
+    def __init__(self, step: Step, options: dict[str, Any], call: Call, reached: Reach) -> None:
         self.step = step
         self.given = len(call.variables)
-        self.said = {**_said_of_call(call), **_said_of_state(step, found, self.given)}
+        self.said = {**_said_of_call(call), **_said_of_state(step, reached, self.given)}
         self.donated = _donated(step, call, options)
-        self.paths = {i: [e.path for e in edges] for i in step.relevant if (edges := found.edges.get(id(step.sources[i])))}
+        self.paths = {i: [e.path for e in edges] for i in step.relevant if (edges := reached.edges.get(id(step.sources[i])))}
         # What a call brings, or what is looked up anew, is not to live as long as the program does.
         lasting = {i for i in step.relevant if i >= self.given and i not in self.paths}
         step.sources = [v if i in lasting else None for i, v in enumerate(step.sources)]
@@ -42,18 +42,18 @@ class Compilation:
         self.bindings: list[Binding] = []
         run = jaxapi.jaxpr_as_fun(step.jaxpr)
 
-        def program(*arrays: Any) -> Any:
+        def program(*arrays: jax.Array) -> object:
             return run(*arrays)
 
         program.__name__ = program.__qualname__ = step.name
         passed = {k: v for k, v in options.items() if k in {"keep_unused", "compiler_options"}}
         self.run = jax.jit(program, donate_argnums=self.donated, **passed)
 
-    def bind(self, given: Sequence[Handle], found: Reach) -> Binding | None:
+    def bind(self, given: Sequence[Handle], reached: Reach) -> Binding | None:
         """Bind the step to the Variables of a call, if they are as they were when it was traced."""
         step = self.step
         variables: list[Any] = [*given, *step.sources[self.given :]]
-        places = found.by_path()
+        places = reached.by_path()
         for i, paths in self.paths.items():
             there = [places.get(p) for p in paths]
             if any(v is None or v is not there[0] for v in there) or (i < self.given and there[0] is not given[i]):
@@ -61,12 +61,12 @@ class Compilation:
             variables[i] = there[0]
         if any(e.holder.get(e.key) is not e.content for e in self.globals):
             return None
-        holders = {h.path: h for h in found.holders}
+        holders = {h.path: h for h in reached.holders}
         slots = [s._replace(holder=holders[s.holder.path]) for s in step.outcome.slots if s.holder.path in holders]
         matter = [variables[i] for i in step.relevant]
         if len({*map(id, matter), *map(id, given)}) < len({*step.relevant, *range(len(given))}) or len(slots) < len(step.outcome.slots):
             return None
-        binding = Binding(step, self.run, variables, len(given), [*found.way(matter), *self.globals], slots, self.donated)
+        binding = Binding(step, self.run, variables, len(given), [*reached.way(matter), *self.globals], slots, self.donated)
         return binding if binding.fits() else None
 
 
@@ -78,8 +78,8 @@ def _donated(step: Step, call: Call, options: dict[str, Any]) -> tuple[int, ...]
     for i in wanted:
         if i not in simple:
             msg = (
-                f"jit: {step.name} donates a Variable ({_described(variables[i])}) that it does not assign to, so that you could still reach "
-                "its buffer; assign its new value in the function, or do not donate it"
+                f"jit: {step.name} donates a Variable ({_described(variables[i])}) that it does not assign to, so that you could still "
+                "reach its buffer; assign its new value in the function, or do not donate it"
             )
             raise TapeValueError(msg)
     grads: set[int] = set()
@@ -134,12 +134,12 @@ def _said_of_call(call: Call) -> dict[str, str]:
     return said
 
 
-def _said_of_state(step: Step, found: Reach, given: int) -> dict[str, str]:
+def _said_of_state(step: Step, reached: Reach, given: int) -> dict[str, str]:
     """Say what each captured Variable is, and which of all have gradients."""
     said = {}
     for i in step.relevant:
         v = step.sources[i]
-        known = found.variables.get(id(v))
+        known = reached.variables.get(id(v))
         name = v.name or (spelled(known[1]) if known is not None else f"number {i}")
         label = f"Variable {name!r}" if i < given else f"captured Variable {name!r}"
         if i >= given:

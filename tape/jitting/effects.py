@@ -1,7 +1,7 @@
 """Effects: what a traced step reads and writes, of the Variables that live outside of it.
 
-While the step is traced, reading such a Variable gives the traced value of an input, and writing to it (``.value``, ``.grad``, ``v[i] = y``)
-works as it always does.  When the trace ends, what was written is noted as a result, and every Variable is as it was before.
+While the step is traced, reading such a Variable gives the traced value of an input, and writing to it (``.value``, ``.grad``,
+``v[i] = y``) works as it always does.  When the trace ends, what was written is noted as a result, and every Variable is as it was before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tape.recording import record
 from tape.recording.record import handle
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from tape.callables.reach import Holder
     from tape.graph.kinds import Place
@@ -82,7 +82,7 @@ class Effects(Captures):
 
     # -- what the trace meets ---------------------------------------------------------------------------------------
 
-    def read(self, variable: Handle, *, flows: bool = True) -> Any:  # noqa: ARG002
+    def read(self, variable: Handle, *, flows: bool = True) -> Handle:  # noqa: ARG002
         """Return the Variable as this trace knows it: one of its own as it is, for another one its stand-in, a leaf."""
         variable = itself(variable)
         cell = variable._cell
@@ -104,11 +104,11 @@ class Effects(Captures):
                 boundary.awaited(cell, variable._segment, variable._place)
                 traced = placeholder(variable._place.kind.aval)
             stand_in = self._stand_ins[key] = [traced]
-        made = handle(None, outside(variable._place, variable._segment), stand_in)
+        known_as: Handle = handle(None, outside(variable._place, variable._segment), stand_in)
         if variable._place.kind.requires_grad:
-            made._extra = Extra()
-            made._extra.node = self.node_of(variable, made)
-        return made
+            known_as._extra = Extra()
+            known_as._extra.node = self.node_of(variable, known_as)
+        return known_as
 
     def adopt(self, cell: Cell) -> None:
         """Note a cell that was made in this trace, and by which line."""
@@ -146,7 +146,7 @@ class Effects(Captures):
                 yield node, i
 
     def reach(self, leaves: Collection[Any]) -> bool:
-        """Note which known Variables a result depends on; those that were assigned to before they were read, too. Tell whether there are any."""
+        """Note which known Variables a result depends on, also those that were assigned to before they were read; tell whether any."""
         ours = {i for node, i in self._known_ends() if node in leaves}
         self._reached |= ours
         return bool(ours)
@@ -156,7 +156,7 @@ class Effects(Captures):
         cell = self._cells[position]
         return self._expected.get(id(cell)) == position and id(cell) in self._stand_ins
 
-    def watched(self, variable: Handle, hooks: dict[int, Any], hook: Any) -> Any:
+    def watched(self, variable: Handle, hooks: dict[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:
         """Return a hook as it is: sweeps inside call it, and so does the one of what the step returns."""
         self.register(variable, hooks)
         return hook
@@ -221,8 +221,8 @@ class Effects(Captures):
         if hooked is not None and not failed:
             aval = hooked._place.kind.aval
             msg = (
-                f"jit: a hook was registered inside the function on a Variable from outside (shape {aval.shape}, dtype {aval.dtype}) and would stay "
-                "there after the first call only; register it outside, or remove() it before the function returns"
+                f"jit: a hook was registered inside the function on a Variable from outside (shape {aval.shape}, dtype {aval.dtype}) "
+                "and would stay there after the first call only; register it outside, or remove() it before the function returns"
             )
             raise TapeRuntimeError(msg)
 
@@ -250,6 +250,6 @@ def _told(cell: Cell, where: tuple[str, int] | None) -> str:
         kept = f", now kept as {names[0]!r}" if names else ""
         what = f"a Variable (shape {aval.shape}, dtype {aval.dtype}{made}{kept})"
     return (
-        f"{what} existed only while a function compiled by tape.jit was traced, and has no value outside of it; return it from the function, or "
-        "assign its value to a Variable made outside"
+        f"{what} existed only while a function compiled by tape.jit was traced, and has no value outside of it; return it from the "
+        "function, or assign its value to a Variable made outside"
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tape.jitting.effects import Effects
 
-__all__ = ["ARRAY", "GRADIENT", "MADE", "ONE", "PLAIN", "SAME", "Change", "Made", "Outcome", "Slot", "Tree", "dead_end"]
+__all__ = ["ARRAY", "GRADIENT", "MADE", "ONE", "PLAIN", "SAME", "Change", "Made", "Outcome", "Slot", "Tree"]
 
 # What a leaf of a tree is: an array, a new Variable, one from outside, the gradient of one from outside, or any other object.
 ARRAY, MADE, SAME, GRADIENT, PLAIN = range(5)
@@ -90,7 +90,6 @@ class Outcome:
         self._handles: dict[int, tuple[int, Any]] = {}
         self._sources = {id(v): i for i, v in enumerate(effects.sources)}
         self._grads = {id(g): i for i, g in enumerate(effects.grads) if g is not None}
-        self._ends: dict[tuple[Any, str], tuple[Segment, Place]] = {}
         self.returned = self._tree(returned)
         for i, v in enumerate(effects.sources):
             self._change(i, v)
@@ -106,24 +105,9 @@ class Outcome:
             self.values.append(as_array(x))
         return self._numbers[id(x)][0]
 
-    def _variable(self, v: Handle) -> tuple[int, Any]:
-        """Return what a leaf of a tree is that is a Variable."""
-        if id(v) in self._sources:
-            return (SAME, self._sources[id(v)])
-        if id(v) in self._grads:
-            i = self._grads[id(v)]
-            extra = self._effects.sources[i]._extra
-            if extra is not None and extra.grad is v:
-                return (GRADIENT, i)
-        inside = v._extra is not None and v._extra.inside
-        if not isinstance(v._cell[0], Tracer) and not inside:
-            self._effects._unexpected(v)
-        return (MADE, self._make(v))
-
     def _make(self, v: Handle) -> int:
-        known = self._handles.get(id(v))
-        if known is not None:
-            return known[0]
+        if id(v) in self._handles:
+            return self._handles[id(v)][0]
         extra = v._extra
         grad = -1 if extra is None or extra.grad is None else self._make(extra.grad)
         traced = self._effects.read(v)
@@ -139,18 +123,19 @@ class Outcome:
         if v._segment is None or not kind.requires_grad:
             return None, outside(v._place, v._segment), -1
         released, reason, reached = _origins(v._segment, v._place.slot)
+        error: TapeError | None = None
         if reason is not None:
-            unrecorded = UnrecordedGradientError(
-                f"a result of a function compiled by tape.jit (shape {kind.aval.shape}, dtype {kind.aval.dtype}) depends on a value that has no "
-                f"derivative on the tape: {reason}"
+            error = UnrecordedGradientError(
+                f"a result of a function compiled by tape.jit (shape {kind.aval.shape}, dtype {kind.aval.dtype}) depends on a value "
+                f"that has no derivative on the tape: {reason}"
             )
-            return (*self._end(kind, unrecorded), -1)
-        if released:
-            error: TapeError = ReleasedTapeError(
+        elif released:
+            error = ReleasedTapeError(
                 "the sweep reached a part of the tape that an earlier sweep, inside a function compiled by tape.jit, released; pass "
                 "retain_graph=True to the backward() or gradients() call in it, or compute the outputs again"
             )
-            return (*self._end(kind, error), -1)
+        if error is not None:
+            return (*_dead_end(kind, error, list(self._effects.ends())), -1)
         if not self._effects.reach(reached):
             return None, Place(-1, kind_of(kind.aval)), -1  # only the function's own leaves led to it
         for i, other in enumerate(self.live):
@@ -159,17 +144,10 @@ class Outcome:
         self.live.append(v)
         return None, v._place, len(self.live) - 1
 
-    def _end(self, kind: Kind, error: TapeError) -> tuple[Segment, Place]:
-        key = (kind, str(error))
-        if key not in self._ends:
-            self._ends[key] = dead_end(kind, error, list(self._effects.ends()))
-        return self._ends[key]
-
     def drop_traced(self) -> None:
         """Forget what existed only in the trace."""
         self.values = [None] * len(self.values)
         self.live = [None] * len(self.live)
-        self._ends.clear()
         self._handles.clear()
         self._numbers.clear()
         del self._effects
@@ -182,11 +160,18 @@ class Outcome:
         return Tree(ONE if structure == ONE else structure, tuple(self._leaf(x) for x in leaves))
 
     def _leaf(self, x: object) -> tuple[int, Any]:
-        if isinstance(x, Handle):
-            return self._variable(itself(x))
-        if isinstance(x, jax.Array):
-            return (ARRAY, self.value(x))
-        return (PLAIN, x)
+        if not isinstance(x, Handle):
+            return (ARRAY, self.value(x)) if isinstance(x, jax.Array) else (PLAIN, x)
+        v = itself(x)
+        if id(v) in self._sources:
+            return (SAME, self._sources[id(v)])
+        i = self._grads.get(id(v))
+        extra = None if i is None else self._effects.sources[i]._extra
+        if extra is not None and extra.grad is v:
+            return (GRADIENT, i)
+        if not isinstance(v._cell[0], Tracer):
+            self._effects._unexpected(v)
+        return (MADE, self._make(v))
 
     def _change(self, i: int, v: Handle) -> None:
         before = self._effects.touched.get(id(v))
@@ -216,8 +201,8 @@ class Outcome:
                 del plain[key]
             if isinstance(holder.place.at, (list, deque)) and len(now) != len(holder.before):
                 msg = (
-                    f"jit: the function adds a Variable to {spelled(holder.path)}, a {type(holder.place.at).__name__} that outlives it, which only the Python that runs "
-                    "while it is traced could do; return the Variable, and add it outside"
+                    f"jit: the function adds a Variable to {spelled(holder.path)}, a {type(holder.place.at).__name__} that outlives it, "
+                    "which only the Python that runs while it is traced could do; return the Variable, and add it outside"
                 )
                 raise LeakedTracerError(msg)
             self.slots.append(Slot(holder, key, self._tree(content)))
@@ -289,7 +274,7 @@ class _DeadEnd:
         raise type(self._error)(*self._error.args)
 
 
-def dead_end(kind: Kind, error: TapeError, leaves: Sequence[LeafNode]) -> tuple[Segment, Place]:
+def _dead_end(kind: Kind, error: TapeError, leaves: Sequence[LeafNode]) -> tuple[Segment, Place]:
     """Return a segment, and a place in it, for Variables of this kind whose sweep is an error."""
     segment = Segment(RECORD)
     state = State(None, RECORD)

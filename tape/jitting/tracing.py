@@ -48,8 +48,8 @@ class _Pull(NamedTuple):
 class StepKernel(Kernel):
     """The program of a step through which gradients flow; its VJP is the sweep that was traced with it.
 
-    Its outputs are the step's results, then what else that sweep reads, which nobody sees.  It is ``transparent`` if op hooks saw what is in it
-    when it was traced, and so are not to see the whole.
+    Its outputs are the step's results, then what else that sweep reads, which nobody sees.  It is ``transparent`` if op hooks saw what is
+    in it when it was traced, and so are not to see the whole.
     """
 
     __slots__ = ("hooked", "sweep", "transparent")
