@@ -77,9 +77,10 @@ class Binding:
         self._looked = [(v, extra_of(v), step.grad_kinds[i]) for i in step.looked for v in [variables[i]]]
         self._grads = [extra_of(variables[i]) for i in step.grads]
         first = len(step.jaxpr.jaxpr.invars) - len(step.values) - len(step.grads)
-        state = [*step.values, *step.grads]
+        last = first + len(step.values)
         self._donated = [i for i in donated if i >= first]  # but for arrays among the arguments
-        self._donors = [(self.sources[state[i - first]], i >= first + len(step.values)) for i in self._donated]
+        self._donors = [self.sources[step.values[i - first]] for i in self._donated if i < last]
+        self._donor_extras = [extra_of(self.sources[step.grads[i - last]]) for i in self._donated if i >= last]
         self._plan_delivery(step, slots)
 
     def _plan_delivery(self, step: Step, slots: Sequence[Slot]) -> None:
@@ -178,9 +179,12 @@ class Binding:
         """Run the step on ``inputs`` (or record it, where gradients flow through it) and return its result."""
         if self.step.kernel is not None:
             return self._record(arrays, given)
-        if self._donated:
+        if self._donated and any(self._shared(inputs)):
             inputs = self.complete(inputs, arrays, given)
-            self._protect(inputs)
+            shared = self._shared(inputs)
+            for i, of_buffer, of_cell in zip(self._donated, shared, shared[len(self._donated) :], strict=False):
+                if of_buffer or of_cell:
+                    inputs[i] = jnp.array(inputs[i])
         try:
             try:
                 results = self.executable(*inputs)
@@ -196,13 +200,10 @@ class Binding:
         with STATE:
             return self._deliver(results)
 
-    def _protect(self, inputs: list[Any]) -> None:
-        """Put copies in the place of donated buffers that somebody else could still reach."""
-        cells = [v._extra.grad._cell if is_grad else v._cell for v, is_grad in self._donors]
-        shared = held([inputs[i] for i in self._donated], by=2)  # in its cell, and among the inputs
-        for i, of_buffer, of_cell in zip(self._donated, shared, held(cells, by=1), strict=True):
-            if of_buffer or of_cell:
-                inputs[i] = jnp.array(inputs[i])
+    def _shared(self, inputs: list[Any]) -> list[bool]:
+        """Tell which donated buffers, and then which cells that they are in, somebody else could still reach."""
+        cells = [v._cell for v in self._donors] + [e.grad._cell for e in self._donor_extras]
+        return held([inputs[i] for i in self._donated], by=2) + held(cells, by=1)  # in its cell, and among the inputs
 
     def _deliver(self, results: Sequence[Any], recorded: Sequence[Any] | None = None) -> object:
         """Put the results of a run where they belong, and return what the step returns; ``recorded`` are the same as Variables."""
