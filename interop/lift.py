@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from tape import jaxapi
-from tape.callables.matching import Latest, latest
+from tape.callables.matching import Latest
 from tape.callables.traces import Call
 from tape.configuration import configuration
 from tape.errors import LostGradientError, TapeError, TapeTypeError, wrap
@@ -81,8 +81,8 @@ def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
         except jaxapi.CONCRETE_ERRORS:
             result, trace = _call(leaves, tree, numbers_are_arrays=False)
         if trace is not None and not jaxapi.named_axes():  # whose lengths a trace contains
-            call = latest(args, kwargs) if all(isinstance(x, _VALUELESS) for x in leaves) else None
-            quick = None if call is None else _Quick(call, trace, configuration())
+            valueless = all(isinstance(x, _VALUELESS) for x in leaves)
+            quick = _Quick(Latest(args, kwargs), trace, configuration()) if valueless else None
         return result
 
     def _call(leaves: list[Any], tree: Any, *, numbers_are_arrays: bool) -> tuple[Any, _Trace | None]:
@@ -110,7 +110,7 @@ def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
             applied = _Applied(jax_fun, tree, template, name)
             static = [x.value for x in template if x is not _DYNAMIC]
             call = Call((lift, name, tuple([x is _DYNAMIC for x in template]), kinds), tree, [jax_fun, *static])
-            known = call.found(record.constant) if trace is None else None
+            known = call.known(record.constant) if trace is None else None
             if known is not None:
                 trace = traces[key] = _Trace(applied, known[0], known[1])
                 return record.record(trace.op, [*trace.constants, *variables]), trace

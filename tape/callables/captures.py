@@ -9,17 +9,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax, random
 
-from tape.callables.reach import reach
+from tape.callables.reach import Reach
 from tape.errors import LeakedTracerError, TapeRuntimeError
 from tape.graph.scalars import is_scalar
 from tape.graph.scope import LOCAL, parked
-from tape.graph.segment import Cell, Extra, itself
+from tape.graph.segment import Cell, Extra, Handle, itself
 from tape.graph.watcher import NOBODY, Watcher
 from tape.jaxapi import Tracer, trace
 from tape.recording import record
@@ -37,21 +37,18 @@ _ATTEMPTS = 5
 
 
 class Captures(Watcher):
-    """One trace of a callable; a context manager, in which every op on Variables is evaluated in the trace.
-
-    Args:
-        known: Variables expected to be captured.
-
-    """
+    """One trace of a callable; a context manager, in which every op on Variables is evaluated in the trace."""
 
     capturing = True
+    # No op hooks: the callable is one op, and may be traced several times or not at all.
+    hidden: ClassVar[dict[str, None]] = {"observer": None}
     releases = False  # a sweep inside leaves what it swept: the trace may be made again, and what it captures is not its own to release
 
-    def __init__(self, known: Sequence[Any]) -> None:
+    def __init__(self, known: Sequence[Handle]) -> None:
         self.known = list(known)
         self.used: list[int] = []  # positions of the known Variables that were met, once the trace has ended
         self.foreign = False  # constants that somebody outside holds were met unexpectedly
-        self.unknown: dict[int, Any] = {}  # id(cell) -> Variable that was met unexpectedly
+        self.unknown: dict[int, Handle] = {}  # id(cell) -> Variable that was met unexpectedly
         self._before = [(v, v._segment, v._place, v._cell) for v in known]
         self._expected = {id(v._cell): i for i, v in enumerate(known)}
         self._inputs: Sequence[Any] = ()
@@ -59,15 +56,21 @@ class Captures(Watcher):
         self._stand_ins: dict[int, Cell] = {}  # id(captured cell) -> cell of the traced value
         self._standing: set[int] = set()  # ids of those
         self._hooks: list[tuple[dict[int, Any], Any]] = []  # registered in this trace and not called so far
-        self._around: parked | None = None
+        self._around: parked
         self._outer: Watcher = NOBODY  # the trace around this one
 
     def __enter__(self) -> None:
-        # No op hooks: the callable is one op, and may be traced several times or not at all.
-        self._open(parked(trace=self, eager=True, observer=None))
+        self._outer = LOCAL.scope.trace
+        self._around = parked(trace=self, eager=True, **self.hidden)
+        self._around.__enter__()
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._close()
+        self._around.__exit__()
+        self._outer = NOBODY
+        self._end(failed=kind is not None)
+        self._inputs = ()
+
+    def _end(self, *, failed: bool) -> None:
         leaked = None
         for v, origin, place, cell in self._before:
             if v._cell is not cell and isinstance(v._cell[0], Tracer) and not isinstance(cell[0], Tracer):
@@ -77,13 +80,12 @@ class Captures(Watcher):
         self._before.clear()
         self._own.clear()
         self._stand_ins.clear()
-        self._inputs = ()
         waiting = next((hook for hooks, hook in self._hooks if any(h is hook for h in hooks.values())), None)
         self._hooks.clear()
-        if waiting is not None and kind is None:
+        if waiting is not None and not failed:
             msg = (
-                f"hook {getattr(waiting, '__name__', waiting)!r} was registered on a Variable inside a traced function, where no sweep comes by: it goes "
-                "through the function as one entry; register it outside, on an argument or a result of the function"
+                f"hook {getattr(waiting, '__name__', waiting)!r} was registered on a Variable inside a traced function, where no sweep "
+                "comes by: it goes through the function as one entry; register it outside, on an argument or a result of the function"
             )
             raise TapeRuntimeError(msg)
         if leaked is not None:
@@ -94,22 +96,12 @@ class Captures(Watcher):
             )
             raise LeakedTracerError(msg)
 
-    def _open(self, around: parked) -> None:
-        self._around = around
-        self._outer = LOCAL.scope.trace
-        around.__enter__()
-
-    def _close(self) -> None:
-        around, self._around, self._outer = self._around, None, NOBODY
-        assert around is not None
-        around.__exit__()
-
-    def write(self, variable: Any) -> bool:
+    def write(self, variable: Handle) -> bool:
         """Tell the trace around this one that a Variable is about to change."""
         self._outer.write(variable)
         return False
 
-    def read_grad(self, variable: Any) -> None:
+    def read_grad(self, variable: Handle) -> None:
         """Tell the trace around this one that a Variable's ``.grad`` is looked at."""
         self._outer.read_grad(variable)
 
@@ -121,20 +113,20 @@ class Captures(Watcher):
         """Note a cell that was made in this trace."""
         self._own[id(cell)] = cell
 
-    def watched(self, variable: Any, hooks: dict[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(self, variable: Handle, hooks: dict[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:
         """Return a hook for ``variable`` of which this trace sees whether a sweep inside it comes by."""
         if id(variable._cell) not in self._own:
             return hook
 
         @functools.wraps(hook, updated=())
-        def watching(gradient: Any) -> Any:
+        def watching(gradient: Handle) -> object:
             self._hooks = [known for known in self._hooks if known[1] is not watching]
             return hook(gradient)
 
         self._hooks.append((hooks, watching))
         return watching
 
-    def owns(self, variable: Any) -> bool:
+    def owns(self, variable: Handle) -> bool:
         """Tell whether a Variable was made in this trace."""
         return id(variable._cell) in self._own
 
@@ -147,7 +139,7 @@ class Captures(Watcher):
         finally:
             self._own = outer
 
-    def read(self, variable: Any, *, flows: bool = True) -> Any:  # noqa: ARG002
+    def read(self, variable: Handle, *, flows: bool = True) -> Handle:  # noqa: ARG002
         """Return the Variable as this trace knows it: one of its own as it is, for a captured one its stand-in."""
         variable = itself(variable)
         cell = variable._cell
@@ -169,16 +161,17 @@ class Captures(Watcher):
             else:
                 self._stand_ins[key] = stand_in
                 self._standing.add(id(stand_in))
-        made = handle(variable._segment, variable._place, stand_in)
+        known_as: Handle = handle(variable._segment, variable._place, stand_in)
         if variable._segment is None and variable._place.kind.requires_grad:  # a sweep inside finds the leaf itself
-            made._extra = Extra()
-            made._extra.node = record.node_of(variable)
-        return made
+            known_as._extra = Extra()
+            known_as._extra.node = record.node_of(variable)
+        return known_as
 
     def missed(self) -> list[Any]:
         """Unknown Variables that are pending, or that require grad and are held outside the trace (which has ended).
 
-        Other constants can stay constants, for this call: the trace is made anew where one that somebody outside holds was met (``foreign``).
+        Other constants can stay constants, for this call: the trace is made anew where one that somebody outside holds was met
+        (``foreign``).
         """
         unknown, self.unknown = list(self.unknown.values()), {}
         flags = [a or b for a, b in zip(held(unknown), held([v._cell for v in unknown], by=1), strict=True)]
@@ -193,18 +186,13 @@ class Captures(Watcher):
 
 def held(objects: list[Any], by: int = 0) -> list[bool]:
     """Tell which objects are held by others than this list, and those so many that are known."""
-    counts = _counts(objects)
-    return [n > _ALONE + by for n in counts]
+    return [n > _ALONE + by for n in map(sys.getrefcount, objects)]
 
 
-def _counts(objects: list[Any]) -> list[int]:
-    return [sys.getrefcount(x) for x in objects]
+_ALONE = max(map(sys.getrefcount, [object(), object()]))
 
 
-_ALONE = max(_counts([object(), object()]))
-
-
-def placeholder(aval: Any) -> Any:
+def placeholder(aval: Any) -> jax.Array:
     """Return a traced value of this shape and dtype, for a trace that will be made again."""
     if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
         return lax.broadcast(random.key(0), aval.shape)
@@ -231,23 +219,12 @@ class Trace(NamedTuple):
 
 
 def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Sequence[Any]) -> Trace:
-    """Trace ``fun`` on inputs of the given shapes and dtypes, and find which Variables it captures.
-
-    Args:
-        fun: a function of arrays, which calls ``callables``.
-        avals: shapes and dtypes of its arguments.
-        callables: the user's functions, in which to look for captured Variables first.
-
-    Raises:
-        LeakedTracerError: the callable assigned to a captured Variable.
-        TapeRuntimeError: it captured other Variables at every trace.
-
-    """
-    known = list({id(v._cell): v for v, _ in reach(callables).variables.values()}.values())
+    """Trace ``fun`` on inputs of the given shapes and dtypes, and find which Variables it captures."""
+    known = list({id(v._cell): v for v, _ in Reach(callables).variables.values()}.values())
     for attempt in range(_ATTEMPTS):
         captures = Captures(known)
 
-        def run(*arrays: Any, captures: Captures = captures) -> Any:
+        def run(*arrays: jax.Array, captures: Captures = captures) -> object:
             with captures:
                 captures.begin(arrays[len(avals) :])
                 return fun(*arrays[: len(avals)])
@@ -262,5 +239,8 @@ def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Se
             repeatable = not captures.foreign and not jaxpr.effects
             return Trace(jaxpr, shapes, [known[i] for i in used], [*range(len(avals)), *[len(avals) + i for i in used]], repeatable)
         known = [*[known[i] for i in used], *missed]
-    msg = f"the function captured other Variables at each of {_ATTEMPTS} traces; make them outside of it, and pass them or capture the same ones"
+    msg = (
+        f"the function captured other Variables at each of {_ATTEMPTS} traces; make them outside of it, and pass them or capture the "
+        "same ones"
+    )
     raise TapeRuntimeError(msg)

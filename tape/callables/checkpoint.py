@@ -80,18 +80,18 @@ def checkpoint(
             raise TapeTypeError(msg)
     name = f"checkpoint({getattr(fun, '__name__', type(fun).__name__)})"
 
-    def apply(body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def apply(body: Callable[..., Any], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         return jax.checkpoint(body, policy=policy, prevent_cse=prevent_cse)(*args, **kwargs)
 
     @functools.wraps(fun)
-    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+    def checkpointed(*args: object, **kwargs: object) -> object:
         body, rest = _bound(fun, args, numbers)
         return invoke(apply, name, (body, rest, kwargs), {})
 
     return checkpointed
 
 
-def _bound(fun: Callable[..., Any], args: tuple[Any, ...], numbers: Sequence[int]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _bound(fun: Callable[..., Any], args: tuple[object, ...], numbers: Sequence[int]) -> tuple[Callable[..., object], tuple[object, ...]]:
     """Bind the static arguments; return the function of the others, and those."""
     if not numbers:
         return fun, args
@@ -106,7 +106,7 @@ def _bound(fun: Callable[..., Any], args: tuple[Any, ...], numbers: Sequence[int
             raise TapeTypeError(msg)
     count = len(args)
 
-    def body(*rest: Any, **kwargs: Any) -> Any:
+    def body(*rest: object, **kwargs: object) -> object:
         others = iter(rest)
         return fun(*[static[i] if i in static else next(others) for i in range(count)], **kwargs)
 

@@ -1,8 +1,8 @@
 """Functions that take callables: control flow, ``vectorize`` and others, whose callables receive Variables.
 
-A call is traced, with the Variables that its callables capture among the inputs (:mod:`tape.callables.captures`), and recorded as one op: the traced
-program.  Equal programs are one op, so that a lambda made anew at each call does not make a new structure; and where the next trace is known
-to write the same program, it is left out (:mod:`tape.callables.traces`).
+A call is traced, with the Variables that its callables capture among the inputs (:mod:`tape.callables.captures`), and recorded as one op:
+the traced program.  Equal programs are one op, so that a lambda made anew at each call does not make a new structure; and where the next
+trace is known to write the same program, it is left out (:mod:`tape.callables.traces`).
 """
 
 from __future__ import annotations
@@ -49,29 +49,12 @@ _FUNCTIONS = words("f fn func func1d function body_fun cond_fun computation matv
 _HAND_ON = {"apply_along_axis": "args", "piecewise": "args"}
 
 
-def invoke(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Record ``fun(*args, **kwargs)`` as one entry; callables among the arguments receive and return Variables.
-
-    Args:
-        fun: the JAX function.
-        name: what the op is called.
-        args: its arguments: Variables, arrays and numbers in pytrees are inputs of the op, and so are Variables that callables capture.
-        kwargs: its keyword arguments.
-
-    Raises:
-        TapeError: the arguments or what a callable returned do not fit (JAX's message, and the builtin class that JAX raises).
-        ConcretizationError: a callable looked at the value of a Variable.
-        LeakedTracerError: a callable assigned to a Variable that it captures.
-
-    """
+def invoke(fun: Callable[..., Any], name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
+    """Record ``fun(*args, **kwargs)`` as one entry; callables among the arguments receive and return Variables."""
     variables: list[Any] = []
     template: list[Any] = []
     callables: list[Any] = []
     leaves, tree = jax.tree.flatten((list(args), kwargs), is_leaf=_is_leaf)
-    for parameter, value in (*zip(_parameters(fun)[0], args, strict=False), *kwargs.items()):
-        if parameter in _FUNCTIONS and not callable(value):
-            msg = f"{name}: {parameter} must be a function, got {type(value).__name__}"
-            raise TapeTypeError(msg)
     try:
         for x, static in zip(leaves, _static_flags(fun, name, args, kwargs), strict=True):
             if isinstance(x, Handle):
@@ -86,12 +69,10 @@ def invoke(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: di
             template.append(_INPUT)
         inputs = tuple([x is _INPUT for x in template]), tuple([v._place.kind for v in variables])
         call = Call((name, *inputs), tree, [fun, *[x for x in template if x is not _INPUT]])
-        known = call.found(_constant)
+        known = call.known(_constant)
         if known is None:
-            traced = trace_capturing(_Applied(fun, tree, template), [v._place.kind.aval for v in variables], callables)
-    except TapeError:
-        raise
-    except jaxapi.CONCRETE_ERRORS:
+            traced = trace_capturing(_applied(fun, tree, template), [v._place.kind.aval for v in variables], callables)
+    except (TapeError, *jaxapi.CONCRETE_ERRORS):
         raise
     except (TypeError, ValueError, IndexError, OverflowError) as e:
         if type(e) not in (TypeError, ValueError, IndexError, OverflowError):
@@ -110,85 +91,76 @@ def invoke(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: di
 _INPUT = object()
 
 
-class _Applied:
-    """The JAX function with arrays in the places of the inputs, and with callables that hand Variables to the user's."""
+def _applied(fun: Callable[..., Any], tree: Any, template: Sequence[Any]) -> Callable[..., Any]:
+    """Return the JAX function with arrays in the places of the inputs, and with callables that hand Variables to the user's."""
 
-    def __init__(self, fun: Callable[..., Any], tree: Any, template: Sequence[Any]) -> None:
-        self._fun = fun
-        self._tree = tree
-        self._template = template
-
-    def __call__(self, *arrays: Any) -> Any:
+    def applied(*arrays: jax.Array) -> object:
         it = iter(arrays)
         met: dict[int, Any] = {}  # one wrapper for one callable: JAX compares functions by identity
-        leaves = []
-        for x in self._template:
+        leaves: list[object] = []
+        for x in template:
             if x is _INPUT:
                 leaves.append(next(it))
             elif _takes_variables(x):
                 leaves.append(met.setdefault(id(x), _handing_variables(x)))
             else:
                 leaves.append(_counterpart(x))
-        args, kwargs = jax.tree.unflatten(self._tree, leaves)
-        return self._fun(*args, **kwargs)
+        args, kwargs = jax.tree.unflatten(tree, leaves)
+        return fun(*args, **kwargs)
+
+    return applied
 
 
-def _is_leaf(x: Any) -> bool:
+def _is_leaf(x: object) -> bool:
     return isinstance(x, Handle) or (callable(x) and not isinstance(x, type))
 
 
-def _is_number(x: Any) -> bool:
+def _is_number(x: object) -> bool:
     """Tell whether the value of a leaf can be part of the program."""
     return isinstance(x, (np.generic, *_NUMBERS)) or (isinstance(x, _ARRAYS) and x.ndim == 0 and not isinstance(x, jaxapi.Tracer))
 
 
-def _constant(value: Any) -> Any:
+def _constant(value: object) -> Any:
     if isinstance(value, np.ndarray):
         with jaxapi.ensure_compile_time_eval():
             value = jnp.array(value)
-    made = record.constant(np.asarray(value) if isinstance(value, np.generic) else value)
-    if not isinstance(made._cell[0], _NUMBERS):
-        LOCAL.scope.trace.adopt(made._cell)
-    return made
+    variable = record.constant(np.asarray(value) if isinstance(value, np.generic) else value)
+    if not isinstance(variable._cell[0], _NUMBERS):
+        LOCAL.scope.trace.adopt(variable._cell)
+    return variable
 
 
 def _static_flags(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[bool]:
     """Tell for each leaf of the arguments whether a number there is static."""
     positions, rest, named = _parameters(fun)
-    hands_on = _HAND_ON.get(name)
+    given = [
+        (positions[i] if i < len(positions) else rest, i < len(positions) or rest != _HAND_ON.get(name), a) for i, a in enumerate(args)
+    ]
+    given += [(key, key in named or name in {"cond", "switch"}, kwargs[key]) for key in sorted(kwargs)]
     flags: list[bool] = []
-    for i, value in enumerate(args):
-        parameter = positions[i] if i < len(positions) else rest
-        static = parameter in _STATIC or (i >= len(positions) and parameter == hands_on)
-        flags.extend([static] * len(jax.tree.leaves(value, is_leaf=_is_leaf)))
-    for key in sorted(kwargs):
-        static = key in _STATIC or (key not in named and name not in {"cond", "switch"})
-        flags.extend([static] * len(jax.tree.leaves(kwargs[key], is_leaf=_is_leaf)))
+    for parameter, known, value in given:
+        if parameter in _FUNCTIONS and not callable(value):
+            msg = f"{name}: {parameter} must be a function, got {type(value).__name__}"
+            raise TapeTypeError(msg)
+        flags.extend([parameter in _STATIC or not known] * len(jax.tree.leaves(value, is_leaf=_is_leaf)))
     return flags
 
 
 def _parameters(fun: Callable[..., Any]) -> tuple[tuple[str, ...], str | None, frozenset[str]]:
     """Names of the positional parameters, of the one that takes the rest, and of all."""
-    if isinstance(fun, types.FunctionType) and not fun.__dict__:  # made anew at every call, some of them: none is held
-        code = fun.__code__
-        named = code.co_argcount + code.co_kwonlyargcount
-        rest = code.co_varnames[named] if code.co_flags & inspect.CO_VARARGS else None
-        return code.co_varnames[: code.co_argcount], rest, frozenset(code.co_varnames[:named])
-    return _signature(fun)
-
-
-@functools.lru_cache(maxsize=256)
-def _signature(fun: Callable[..., Any]) -> tuple[tuple[str, ...], str | None, frozenset[str]]:
-    try:
-        parameters = list(inspect.signature(fun).parameters.values())
-    except (TypeError, ValueError):
+    made_anew = isinstance(fun, types.FunctionType) and not fun.__dict__  # at every call, some of them: none is held
+    code = getattr(fun if made_anew else _unwrapped(fun), "__code__", None)
+    if code is None:
         return (), None, frozenset()
-    positions = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
-    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
-    return positions, rest, frozenset(p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL))
+    named = code.co_argcount + code.co_kwonlyargcount
+    rest = code.co_varnames[named] if code.co_flags & inspect.CO_VARARGS else None
+    return code.co_varnames[: code.co_argcount], rest, frozenset(code.co_varnames[:named])
 
 
-def _counterpart(x: Any) -> Any:
+_unwrapped = functools.lru_cache(maxsize=256)(inspect.unwrap)
+
+
+def _counterpart(x: object) -> object:
     """Return the JAX function that a function of a mirrored namespace records; anything else as it is."""
     module = str(getattr(x, "__module__", ""))
     if module.startswith("tape.") and getattr(sys.modules.get(module), getattr(x, "__name__", ""), None) is x and callable(x):
@@ -196,7 +168,7 @@ def _counterpart(x: Any) -> Any:
     return x
 
 
-def _takes_variables(x: Any) -> bool:
+def _takes_variables(x: object) -> bool:
     """Tell whether a leaf is a function of Variables: any callable but a type, a function of JAX, or the mirror of one."""
     if not callable(x) or isinstance(x, (type, Handle)):
         return False
@@ -210,9 +182,10 @@ def _takes_variables(x: Any) -> bool:
 def _handing_variables(fun: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of arrays that calls a function of Variables."""
 
-    def handing(*args: Any, **kwargs: Any) -> Any:
+    def handing(*args: object, **kwargs: object) -> object:
         with LOCAL.scope.trace.part():
-            return _leave(fun(*_enter(args), **_enter(kwargs)))
+            result = fun(*_enter(args), **_enter(kwargs))
+            return jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, result, is_leaf=lambda x: isinstance(x, Handle))
 
     handing.__name__ = handing.__qualname__ = getattr(fun, "__name__", type(fun).__name__)
     vars(handing)["__wrapped__"] = fun  # JAX's messages name it
@@ -220,31 +193,27 @@ def _handing_variables(fun: Callable[..., Any]) -> Callable[..., Any]:
     return handing
 
 
-def _enter(tree: Any) -> Any:
+def _enter(tree: object) -> Any:
     """Make Variables of the arrays that JAX hands to a callable; its functions become functions of Variables."""
     return jax.tree.map(_entering, tree, is_leaf=_is_leaf)
 
 
-def _entering(x: Any) -> Any:
+def _entering(x: object) -> object:
     if isinstance(x, _ARRAYS):
         requires_grad = LOCAL.scope.mode == RECORD and differentiable(x)
-        made = record.leaf(x, requires_grad=requires_grad)
-        LOCAL.scope.trace.adopt(made._cell)
-        return made
+        leaf = record.leaf(x, requires_grad=requires_grad)
+        LOCAL.scope.trace.adopt(leaf._cell)
+        return leaf
     if callable(x) and not isinstance(x, (type, Handle)):
         return getattr(x, "of_variables", None) or calling(x)
     return x
-
-
-def _leave(tree: Any) -> Any:
-    return jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, tree, is_leaf=lambda x: isinstance(x, Handle))
 
 
 def calling(fun: Callable[..., Any], name: str | None = None, module: str | None = None) -> Callable[..., Any]:
     """Return the recording counterpart of a JAX function that takes callables."""
     called = name or str(getattr(fun, "__name__", type(fun).__name__))
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: object, **kwargs: object) -> object:
         return invoke(fun, called, args, kwargs)
 
     if module is not None:

@@ -16,7 +16,7 @@ from tape.graph.segment import Handle
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-__all__ = ["Latest", "latest"]
+__all__ = ["Latest"]
 
 _Pattern = tuple[int, Any, Any]
 
@@ -24,15 +24,17 @@ _ARRAY, _VARIABLE, _NUMBER, _NUMPY, _STATIC, _SEQUENCE, _MAPPING = range(7)
 
 
 class Latest:
-    """The arguments of the latest call of a function, as patterns."""
+    """The arguments of the latest call of a function, as patterns; those whose names or positions are ``static`` are compared by value."""
 
     __slots__ = ("_length", "_names", "_ordered", "_patterns")
 
-    def __init__(self, patterns: Sequence[_Pattern], length: int, names: tuple[str, ...]) -> None:
-        self._patterns = patterns
-        self._length = length  # of the positional arguments
-        self._names = names
-        self._ordered = sorted(names)  # as JAX flattens dictionaries
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], static: Collection[int | str] = ()) -> None:
+        self._names = tuple(kwargs)
+        self._ordered = sorted(kwargs)  # as JAX flattens dictionaries
+        given = (*enumerate(args), *[(k, kwargs[k]) for k in self._ordered])
+        patterns = _all([(_STATIC, type(x), x) if k in static else _pattern(x) for k, x in given])
+        self._patterns = patterns or []
+        self._length = -1 if patterns is None else len(args)  # of the positional arguments; no call is like one that JAX alone takes apart
 
     def recognises(self, args: tuple[Any, ...], kwargs: dict[str, Any], arrays: list[Any], variables: list[Any]) -> bool:
         """Tell whether a call is like it, but for values; if so, put arrays (and numbers) and Variables into lists, in JAX's order."""
@@ -40,24 +42,6 @@ class Latest:
             return False
         given = (*args, *[kwargs[k] for k in self._ordered]) if kwargs else args
         return _match(given, self._patterns, arrays, variables)
-
-
-def latest(args: tuple[Any, ...], kwargs: dict[str, Any], static: Collection[int | str] = ()) -> Latest | None:
-    """Return what calls like this one are recognised by; None if one of its arguments is taken apart by JAX alone.
-
-    Args:
-        args: the positional arguments.
-        kwargs: those by name.
-        static: positions and names of arguments that are compared by value.
-
-    """
-    found: list[_Pattern] = []
-    for k, x in (*enumerate(args), *sorted(kwargs.items())):
-        made = (_STATIC, type(x), x) if k in static else _pattern(x)
-        if made is None:
-            return None
-        found.append(made)
-    return Latest(found, len(args), tuple(kwargs))
 
 
 def _pattern(x: Any) -> _Pattern | None:
@@ -73,18 +57,17 @@ def _pattern(x: Any) -> _Pattern | None:
     if x is None or isinstance(x, (str, jax.tree_util.PyTreeDef)):
         return (_STATIC, kind, x)
     if kind is list or kind is tuple or (isinstance(x, tuple) and hasattr(kind, "_fields")):
-        found = _patterns(x)
-        return None if found is None else (_SEQUENCE, kind, found)
+        items = _all([_pattern(item) for item in x])
+        return None if items is None else (_SEQUENCE, kind, items)
     if kind is dict:
         keys = sorted(x)  # as JAX flattens it, which took it before
-        found = _patterns([x[k] for k in keys])
-        return None if found is None else (_MAPPING, kind, (keys, found))
+        items = _all([_pattern(x[k]) for k in keys])
+        return None if items is None else (_MAPPING, kind, (keys, items))
     return None
 
 
-def _patterns(items: Iterable[Any]) -> list[_Pattern] | None:
-    found = [_pattern(x) for x in items]
-    return None if None in found else found  # type: ignore[return-value]
+def _all(patterns: list[_Pattern | None]) -> list[_Pattern] | None:
+    return None if None in patterns else patterns  # type: ignore[return-value]
 
 
 def _match(given: Iterable[Any], patterns: Sequence[_Pattern], arrays: list[Any], variables: list[Any]) -> bool:

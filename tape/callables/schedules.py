@@ -46,7 +46,7 @@ def factors(length: int, schedule: str | int) -> list[tuple[int, ...]]:
     return [levels, *(factors(rest, schedule) if rest else [])]
 
 
-def _check(name: str, schedule: Any) -> None:
+def _check(name: str, schedule: object) -> None:
     if isinstance(schedule, int) and not isinstance(schedule, bool) and schedule > 0:
         return
     if schedule not in ("log", "root"):
@@ -98,13 +98,13 @@ def checkpoint_scan(
         msg = f"checkpoint_scan: length must be 0 or more, got {length}"
         raise TapeValueError(msg)
 
-    def apply(f: Callable[..., Any], init: Any, xs: Any) -> Any:
+    def apply(f: Callable[..., object], init: object, xs: object) -> object:
         return _scan(f, init, xs, length, reverse, unroll, schedule)
 
     return invoke(apply, "checkpoint_scan", (f, init, xs), {})
 
 
-def _scan(f: Any, init: Any, xs: Any, length: int | None, reverse: bool, unroll: Any, schedule: str | int) -> Any:
+def _scan(f: Callable[..., object], init: object, xs: object, length: int | None, reverse: bool, unroll: Any, schedule: str | int) -> Any:
     """Scan over arrays in the parts and levels of a schedule."""
     scan: Any = lax.scan
     last, ys = jax.eval_shape(lambda *a: scan(f, *a, length=length, reverse=reverse, unroll=unroll), init, xs)  # it checks the arguments
@@ -115,10 +115,10 @@ def _scan(f: Any, init: Any, xs: Any, length: int | None, reverse: bool, unroll:
     traced, shapes = jaxapi.trace(f, init, element)  # once for all levels
     tree = jax.tree.structure(shapes)
 
-    def step(carry: Any, x: Any) -> Any:
+    def step(carry: object, x: object) -> object:
         return jax.tree.unflatten(tree, jaxapi.eval_jaxpr(traced.jaxpr, traced.consts, *jax.tree.leaves((carry, x))))
 
-    def level(carry: Any, xs: Any, levels: tuple[int, ...]) -> Any:
+    def level(carry: object, xs: object, levels: tuple[int, ...]) -> Any:
         if len(levels) == 1:
             return scan(step, carry, xs, length=levels[0], reverse=reverse, unroll=unroll)
         inner = jax.checkpoint(lambda c, x: level(c, x, levels[1:]), prevent_cse=False)  # the loops keep the computations apart
@@ -129,13 +129,13 @@ def _scan(f: Any, init: Any, xs: Any, length: int | None, reverse: bool, unroll:
         size = math.prod(levels)
         first = n - start - size if reverse else start
         part = jax.tree.map(lambda x: x[first : first + size].reshape(*levels, *x.shape[1:]), xs)  # noqa: B023 - called at once
-        carry, found = level(carry, part, levels)
-        parts.append(jax.tree.map(lambda y: y.reshape(size, *y.shape[len(levels) :]), found))  # noqa: B023
+        carry, stacked = level(carry, part, levels)
+        parts.append(jax.tree.map(lambda y: y.reshape(size, *y.shape[len(levels) :]), stacked))  # noqa: B023
         start += size
     return carry, jax.tree.map(lambda *ys: jnp.concatenate(ys) if len(ys) > 1 else ys[0], *(parts[::-1] if reverse else parts))
 
 
-def _as(value: Any, aval: Any) -> Any:
+def _as(value: jax.Array, aval: jax.ShapeDtypeStruct) -> jax.Array:
     """Give the first carry the dtype that the loop carries."""
     return value if jnp.issubdtype(aval.dtype, jax.dtypes.extended) else lax.convert_element_type(value, aval.dtype)
 
@@ -179,7 +179,7 @@ def checkpoint_sequential(functions: Sequence[Callable[..., Any]], state: Any, *
     return state
 
 
-def _apply(functions: Sequence[Callable[..., Any]], state: Any, levels: tuple[int, ...]) -> Any:
+def _apply(functions: Sequence[Callable[..., object]], state: object, levels: tuple[int, ...]) -> object:
     if len(levels) == 1:
         for function in functions:
             state = function(state)
@@ -187,7 +187,7 @@ def _apply(functions: Sequence[Callable[..., Any]], state: Any, levels: tuple[in
     size = math.prod(levels[1:])
     for start in range(0, len(functions), size):
 
-        def segment(state: Any, part: Sequence[Callable[..., Any]] = functions[start : start + size]) -> Any:
+        def segment(state: object, part: Sequence[Callable[..., object]] = functions[start : start + size]) -> object:
             return _apply(part, state, levels[1:])
 
         state = checkpoint(segment)(state)

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from tape.callables.names import names_of
-from tape.callables.objects import category, contents, is_followed, is_plain_tuple
-from tape.callables.purity import ATTRIBUTES, is_library, is_pure, words
+from tape.callables.objects import COMPOSED, MISSING, attributes, in_cell, names_of
+from tape.callables.purity import ATTRIBUTES, CATEGORIES, category, is_followed, is_library, is_plain_tuple, is_pure, words
 from tape.graph import boundary
 from tape.graph.segment import Handle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
+
+    import numpy as np
 
 __all__ = ["RefusedError", "Snapshot"]
 
 _LIMIT = 4000  # parts of a key
 _BYTES_LIMIT = 1 << 12  # of an array of NumPy, which may change and so is compared by value
 _NUMBERS = frozenset({bool, int, float, complex})
-_MISSING = object()
 _TAKEN_BY_LIBRARIES = ("shape", "dtype", "ndim", "size")  # of whatever they are given
 _OF_VARIABLES = words("grad name")  # attributes of Variables that kinds do not tell
 # Methods that run when objects are made, copied, written or destroyed: not while a function is traced, unless it names them.
@@ -47,54 +47,36 @@ class RefusedError(Exception):
 
 
 class Snapshot:
-    """One walk.
+    """One walk."""
 
-    Args:
-        values: what to walk through.
-        fields: names of attributes that the callable's arguments have.
-
-    Attributes:
-        key: what was met, in order.
-        variables: the Variables met.
-        arrays: the JAX arrays met, whose ids are in the key.
-        cells: for each cell of a Variable, by id, the position of that.
-
-    Raises:
-        RefusedError: something cannot be followed; or some code takes an attribute of a value that the walk has not seen.
-
-    """
-
-    def __init__(self, values: Iterable[Any], fields: frozenset[str]) -> None:
-        self.key: list[Any] = []
+    def __init__(self, values: Iterable[object], fields: frozenset[str]) -> None:
+        self.key: list[Any] = []  # what was met, in order
         self.variables: list[Any] = []
-        self.arrays: list[Any] = []
-        self.cells: dict[int, int] = {}
+        self.arrays: list[Any] = []  # whose ids are in the key
+        self.cells: dict[int, int] = {}  # id(cell of a Variable) -> the position of that
         self._met: dict[Any, int] = {}
         self._alive: list[Any] = []  # what was made on the way, so that ids stay theirs
         self._names: dict[str, None] = dict.fromkeys(_TAKEN_BY_LIBRARIES)  # attributes that code takes
-        self._known = set(fields)  # and those that something is known to have
+        self._known = set(fields)  # and those that something is known to have: at first the arguments
         self._holders: list[Any] = []  # objects and classes, of which attributes with these names count
         for value in values:
             self._add(value)
         self._follow_names()
 
-    def _add(self, value: Any) -> None:
-        _WAYS[category(value)](self, value)
+    def _add(self, value: object) -> None:
+        getattr(self, CATEGORIES.get(type(value)) or category(value))(value)
         if len(self.key) > _LIMIT:
             raise RefusedError
 
     # Values, by category.
 
-    def _atom(self, value: Any) -> None:
+    def _atom(self, value: object) -> None:
         self.key += (type(value), value)
 
-    def _float(self, value: Any) -> None:
-        self.key += (float, value or repr(value))  # 0.0 and -0.0 are equal, and not the same
+    def _inexact(self, value: object) -> None:
+        self.key += (type(value), repr(value))  # 0.0 and -0.0 are equal, and not the same
 
-    def _complex(self, value: Any) -> None:
-        self.key += (complex, repr(value))
-
-    def _variable(self, value: Any) -> None:
+    def _variable(self, value: Handle) -> None:
         cell = value._cell
         number = self.cells.get(id(cell))
         if number is not None:
@@ -109,48 +91,42 @@ class Snapshot:
         if type(cell[0]) in _NUMBERS:  # it is part of the program, not an input
             self._add(cell[0])
 
-    def _array(self, value: Any) -> None:
+    def _array(self, value: jax.Array) -> None:
         self.arrays.append(value)
         self.key += (id, id(value))
 
-    def _numpy(self, value: Any) -> None:
+    def _numpy(self, value: np.ndarray[Any, Any] | np.generic) -> None:
         if value.dtype.hasobject or value.nbytes > _BYTES_LIMIT:
             raise RefusedError
         self.key += (type(value), value.shape, value.dtype, value.tobytes())
 
-    def _items(self, value: Any) -> None:
+    def _items(self, value: Collection[object]) -> None:
         if not self._numbered(value):
             items = list(value)
             self.key += (type(value), len(items))
             for item in items:
                 self._add(item)
 
-    def _named_tuple(self, value: Any) -> None:
-        self._known.update(type(value)._fields)
+    def _named_tuple(self, value: tuple[object, ...]) -> None:
+        self._known.update(getattr(value, "_fields"))  # noqa: B009
         self._items(value)
 
-    def _dict(self, value: Any) -> None:
+    def _mapping(self, value: dict[object, object]) -> None:
         if not self._numbered(value):
             self._pairs(dict, value)
 
-    def _pairs(self, kind: type, pairs: Mapping[Any, Any]) -> None:
+    def _pairs(self, kind: type, pairs: Mapping[Any, object]) -> None:
         self.key += (kind, len(pairs))
         for name, item in list(pairs.items()):
             self._add(name)
             self._add(item)
 
-    def _range(self, value: Any) -> None:
-        self._parts(value, value.start, value.stop, value.step)
-
-    def _partial(self, value: Any) -> None:
-        self._parts(value, value.func, value.args, value.keywords, vars(value))
-
-    def _parts(self, value: Any, *parts: Any) -> None:
+    def _composed(self, value: object) -> None:
         self.key.append(type(value))
-        for part in parts:
-            self._add(part)
+        for name in COMPOSED[type(value)]:
+            self._add(getattr(value, name))
 
-    def _library(self, value: Any) -> None:
+    def _library(self, value: object) -> None:
         if not is_pure(value):
             raise RefusedError
         self.key += (is_pure, id(value))
@@ -168,12 +144,11 @@ class Snapshot:
         elif is_followed(value):  # it may be called
             self._class(value)
             for name in sorted(_MAKING):
-                held = next((vars(cls)[name] for cls in value.__mro__[:-1] if name in vars(cls)), None)
-                self._add(getattr(held, "__func__", held))
+                self._add(next((vars(cls)[name] for cls in value.__mro__[:-1] if name in vars(cls)), None))
         else:
             raise RefusedError
 
-    def _member(self, value: Any) -> None:
+    def _member(self, value: enum.Enum) -> None:
         """Add a member of an enumeration."""
         self.key += (type(value), value.name)
         if not is_pure(value) and not self._numbered(value):
@@ -181,17 +156,17 @@ class Snapshot:
             self._add(value.value)
             self._holders.append(value)
 
-    def _own(self, value: Any) -> None:
+    def _own(self, value: object) -> None:
         if not self._numbered(value):
-            self._pairs(type(value), contents(value))
+            self._pairs(type(value), attributes(value))
 
-    def _object(self, value: Any) -> None:
+    def _instance(self, value: object) -> None:
         if self._numbered(value):
             return
         kind = type(value)
         self._class(kind)
         if dataclasses.is_dataclass(kind):  # its generated methods read what no code names
-            held = contents(value)
+            held = attributes(value)
             self._known.update(held)
             self._pairs(kind, held)
             return
@@ -199,26 +174,22 @@ class Snapshot:
             self._names["tree_flatten"] = None
         self._holders.append(value)
 
-    def _refuse(self, _: Any) -> None:
+    def _unknown(self, _: object) -> None:
         raise RefusedError
 
-    def _numbered(self, value: Any) -> bool:
+    def _numbered(self, value: object) -> bool:
         """Tell whether a value was met before; then its number is added."""
         number = self._met.get(id(value))
         if number is None:
             self._met[id(value)] = len(self._met)
             self._alive.append(value)
             return False
-        self.key += (_MISSING, number)
+        self.key += (MISSING, number)
         return True
 
     # Code.
 
-    def _method(self, value: Any) -> None:
-        self._add(value.__func__)
-        self._add(value.__self__)
-
-    def _function(self, value: Any) -> None:
+    def _function(self, value: types.FunctionType) -> None:
         if is_pure(value):
             self.key += (is_pure, id(value))
             return
@@ -226,49 +197,46 @@ class Snapshot:
             return
         code = value.__code__
         names = names_of(code)
+        trusted = is_library(code.co_filename)  # what it closes over matters: its own code is known to be pure
+        if not code.co_freevars if trusted else names.refused:
+            raise RefusedError
         self.key.append(names)
-        for item in (value.__defaults__, value.__kwdefaults__):
-            if item:
-                self._add(item)
-        for name, item in vars(value).items():
+        for part in (value.__defaults__, value.__kwdefaults__):
+            if part:
+                self._add(part)
+        for name, content in vars(value).items():
             if name != "__wrapped__":
                 self._known.add(name)
                 self.key.append(name)
-                self._add(item)
-        closure = dict(zip(code.co_freevars, map(_in_cell, value.__closure__ or ()), strict=True))
-        if is_library(code.co_filename):  # what it closes over matters: its own code is known to be pure
-            if not closure:
-                raise RefusedError
-            for item in closure.values():
-                self._add(item)
-            return
-        if names.refused:
-            raise RefusedError
-        self._names.update(dict.fromkeys(names.attributes))
-        for name, content in closure.items():
-            if isinstance(content, types.ModuleType):
-                for chain in [c for n, c in names.free if n == name]:
-                    self._known.update(chain)
-                    self._path(content, chain)
-            else:  # also where code only stores there: whoever reads it is to find that done
                 self._add(content)
+        closure = dict(zip(code.co_freevars, map(in_cell, value.__closure__ or ()), strict=True))
+        for content in closure.values():
+            if trusted or not isinstance(
+                content, types.ModuleType
+            ):  # also where code only stores there: whoever reads it is to find that done
+                self._add(content)
+        if trusted:
+            return
+        self._names.update(dict.fromkeys(names.attributes))
+        for name, *chain in names.free:
+            if isinstance(closure.get(name), types.ModuleType):
+                self._known.update(chain)
+                self._path(closure[name], chain)
         around, builtin = value.__globals__, getattr(value, "__builtins__")  # noqa: B009 - not every mypy knows this attribute
-        for name, chain in names.globals:
-            self._path(around[name] if name in around else builtin.get(name, _MISSING), chain)
+        for name, *chain in names.globals:
+            self._path(around[name] if name in around else builtin.get(name, MISSING), chain)
 
-    def _path(self, value: Any, chain: tuple[str, ...]) -> None:
+    def _path(self, value: object, chain: list[str]) -> None:
         """Add what a name leads to: of a module, what is taken from it."""
-        rest = list(chain)
         while isinstance(value, types.ModuleType):
-            name = rest.pop(0) if rest else ""
-            value = vars(value).get(name, _MISSING)
+            name = chain.pop(0) if chain else ""
+            value = vars(value).get(name, MISSING)
             if not isinstance(value, types.ModuleType):
-                rest.append(name)  # NumPy's functions call methods of their name
+                chain.append(name)  # NumPy's functions call methods of their name
                 self._known.add(name)
-        if value is _MISSING:
-            raise RefusedError
-        self._add(value)
-        self._names.update(dict.fromkeys(rest))
+        self._add(value)  # refused where there is none
+        if chain:
+            self._names.update(dict.fromkeys(chain))
 
     # Attributes of objects and classes.
 
@@ -294,66 +262,33 @@ class Snapshot:
             for v in self.variables:
                 self.key += (v.name, v.grad is None)
 
-    def _take(self, holder: Any, names: list[str], *, first: bool) -> None:
+    def _take(self, holder: object, names: list[str], *, first: bool) -> None:
         """Add what an object holds under some names, or a class and its bases."""
-        if isinstance(holder, type):
-            for cls in holder.__mro__[:-1]:
-                there = [name for name in names if name in vars(cls)]
-                self._known.update(there)
-                if first:  # operators and other syntax call methods by themselves
-                    there += [n for n in list(vars(cls)) if n.startswith("__") and n not in _SELDOM and n not in names]
-                self.key.append(len(there))
-                for name in there:
-                    self._held_by_class(name, vars(cls)[name])
-        else:
-            held = contents(holder)
+        owners = [vars(cls) for cls in holder.__mro__[:-1]] if isinstance(holder, type) else [attributes(holder)]
+        for held in owners:
             there = [name for name in names if name in held]
             self._known.update(there)
-            self._pairs(type(holder), {name: held[name] for name in there})
-
-    def _held_by_class(self, name: str, held: Any) -> None:
-        self.key.append(name)
-        if isinstance(held, types.FunctionType):
-            if not held.__code__.co_filename.startswith(_GENERATED):
-                self._add(held)
-        elif isinstance(held, (classmethod, staticmethod)):
-            self._add(held.__func__)
-        elif isinstance(held, property):
-            self._add(held.fget)
-        elif name.startswith("__"):
-            if callable(held) and not isinstance(held, (type, types.WrapperDescriptorType, types.BuiltinFunctionType)):
-                raise RefusedError
-        elif not isinstance(held, types.MemberDescriptorType):  # what is in slots is the object's
-            if hasattr(type(held), "__get__"):
-                raise RefusedError
-            self._add(held)
+            if first and isinstance(holder, type):  # operators and other syntax call methods by themselves
+                there += [n for n in list(held) if n.startswith("__") and n not in _SELDOM and n not in names]
+            self.key.append(len(there))
+            for name in there:
+                self.key.append(name)
+                if not isinstance(holder, type) or _counts(name, held[name]):
+                    self._add(held[name])
 
 
-def _in_cell(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not yet filled
-        raise RefusedError from None
-
-
-_WAYS: dict[str, Callable[[Snapshot, Any], None]] = {
-    "array": Snapshot._array,
-    "atom": Snapshot._atom,
-    "complex": Snapshot._complex,
-    "dict": Snapshot._dict,
-    "float": Snapshot._float,
-    "function": Snapshot._function,
-    "items": Snapshot._items,
-    "library": Snapshot._library,
-    "member": Snapshot._member,
-    "method": Snapshot._method,
-    "named tuple": Snapshot._named_tuple,
-    "numpy": Snapshot._numpy,
-    "object": Snapshot._object,
-    "own": Snapshot._own,
-    "partial": Snapshot._partial,
-    "range": Snapshot._range,
-    "type": Snapshot._type,
-    "unknown": Snapshot._refuse,
-    "variable": Snapshot._variable,
-}
+def _counts(name: str, held: object) -> bool:
+    """Tell whether what a class holds matters, as far as it can be followed."""
+    if isinstance(held, types.FunctionType):
+        return not held.__code__.co_filename.startswith(_GENERATED)
+    if type(held) in COMPOSED:
+        return True
+    if name.startswith("__"):
+        if callable(held) and not isinstance(held, (type, types.WrapperDescriptorType, types.BuiltinFunctionType)):
+            raise RefusedError
+        return False
+    if isinstance(held, types.MemberDescriptorType):  # what is in slots is the object's
+        return False
+    if hasattr(type(held), "__get__"):
+        raise RefusedError
+    return True

@@ -1,7 +1,7 @@
 """Traces known: a callable whose trace would write the same program as an earlier one is not traced again.
 
-A call is known by its snapshot (:mod:`tape.callables.snapshot`).  A trace is kept only if it left everything that the snapshot covers as it was,
-so that leaving it out next time leaves out no effect.
+A call is known by its snapshot (:mod:`tape.callables.snapshot`).  A trace is kept only if it left everything that the snapshot covers as
+it was, so that leaving it out next time leaves out no effect.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from tape import jaxapi
-from tape.callables.objects import fields_of
+from tape.bounded import Bounded
+from tape.callables.purity import fields_of
 from tape.callables.snapshot import RefusedError, Snapshot
 from tape.configuration import configuration
 from tape.graph.scope import LOCAL
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Call"]
 
-_LIMIT = 512
 _BYTES_LIMIT = 1 << 16  # of the arrays that one trace made
-_KNOWN: dict[Hashable, _Known] = {}  # the oldest first
 
 
 class _Known(NamedTuple):
@@ -39,17 +38,13 @@ class _Known(NamedTuple):
     arrays: list[weakref.ref[Any]]  # the snapshot's, which it knows by their ids: as long as they live
 
 
+_KNOWN: Bounded[Hashable, _Known] = Bounded("traces of callables", 512)
+
+
 class Call:
-    """One call of a function that takes callables.
+    """One call of a function that takes callables: ``head`` is compared by value, ``values`` (callables and others) are walked through."""
 
-    Args:
-        head: what is compared by value.
-        tree: the tree of the arguments.
-        values: the function and its arguments that are not inputs, some of them callables.
-
-    """
-
-    def __init__(self, head: tuple[Hashable, ...], tree: Any, values: Sequence[Any]) -> None:
+    def __init__(self, head: tuple[Hashable, ...], tree: jax.tree_util.PyTreeDef, values: Sequence[object]) -> None:
         self._head = (
             *head,
             tree,
@@ -57,32 +52,27 @@ class Call:
             configuration(),
             jax.sharding.get_abstract_mesh(),
         )  # by which JAX shards what it traces
-        self._tree = tree
+        self._fields = None if LOCAL.scope.trace is not NOBODY or jaxapi.in_trace() else fields_of(tree)
         self._values = values
-        self._key: Hashable = None
-        self._snapshot: Snapshot | None = None
-        if LOCAL.scope.trace is NOBODY and not jaxapi.in_trace():
-            self._key, self._snapshot = self._walk()
+        self._key, self._snapshot = self._walk()
 
     def _walk(self) -> tuple[Hashable, Snapshot | None]:
         try:
-            fields = fields_of(self._tree)
-            if fields is None:
-                return None, None
-            snapshot = Snapshot(self._values, fields)
-            key = (self._head, tuple(snapshot.key))
-            hash(key)
+            if self._fields is not None:
+                snapshot = Snapshot(self._values, self._fields)
+                key = (self._head, tuple(snapshot.key))
+                hash(key)
+                return key, snapshot
         except (RefusedError, TypeError, RuntimeError):  # static data that cannot be hashed; too deep, or changed by another thread
-            return None, None
-        return key, snapshot
+            pass
+        return None, None
 
-    def found(self, constant: Callable[[Any], Any]) -> tuple[Op, list[Any], list[Any]] | None:
+    def known(self, constant: Callable[[Any], Any]) -> tuple[Op, list[Any], list[Any]] | None:
         """Return the op of an earlier call, and the inputs before and after the arguments of this one; None where there is none."""
-        known = None if self._snapshot is None else _KNOWN.get(self._key)
-        if known is None or not all(ref() is not None for ref in known.arrays):
-            return None
         snapshot = self._snapshot
-        assert snapshot is not None
+        known = None if snapshot is None else _KNOWN.get(self._key)
+        if snapshot is None or known is None or not all(ref() is not None for ref in known.arrays):
+            return None
         constants = [constant(snapshot.arrays[c]) if type(c) is int else c for c in known.constants]
         return known.op, constants, [snapshot.variables[i] for i in known.captured]
 
@@ -99,12 +89,5 @@ class Call:
         positions = {id(a): i for i, a in enumerate(snapshot.arrays)}
         if sum(getattr(a, "nbytes", 0) for a in arrays if id(a) not in positions) > _BYTES_LIMIT:
             return
-        try:
-            refs = [weakref.ref(a) for a in snapshot.arrays]
-        except TypeError:
-            return
         given = [positions.get(id(a), made) for a, made in zip(arrays, constants, strict=True)]
-        _KNOWN.pop(key, None)
-        _KNOWN[key] = _Known(op, given, [snapshot.cells[id(v._cell)] for v in captured], refs)
-        if len(_KNOWN) > _LIMIT:
-            _KNOWN.pop(next(iter(_KNOWN)), None)
+        _KNOWN[key] = _Known(op, given, [snapshot.cells[id(v._cell)] for v in captured], [weakref.ref(a) for a in snapshot.arrays])

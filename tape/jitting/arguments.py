@@ -14,7 +14,7 @@ from tape.errors import TapeTypeError, TapeValueError
 from tape.graph.segment import Handle, itself
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
 __all__ = ["Call", "Parameters", "aval_of", "signature"]
 
@@ -50,7 +50,7 @@ class Call(NamedTuple):
         """For each of those, whether it is donated."""
         return [i in self.donated for i, x in enumerate(self.leaves) if not isinstance(x, Handle)]
 
-    def donates(self, variable: Any) -> bool:
+    def donates(self, variable: Handle) -> bool:
         """Tell whether a Variable is donated."""
         return any(self.leaves[i] is variable for i in self.donated)
 
@@ -64,17 +64,7 @@ class Call(NamedTuple):
 
 
 class Parameters:
-    """The parameters of a function, with those that are static or donated.
-
-    Args:
-        fun: the function.
-        options: ``static_argnums``, ``static_argnames``, ``donate_argnums``, ``donate_argnames``, as in ``jax.jit``.
-
-    Raises:
-        TapeTypeError: an option is no number or name.
-        TapeValueError: it names a parameter that the function does not have, or one is both static and donated.
-
-    """
+    """The parameters of a function, with those that are static or donated."""
 
     def __init__(self, fun: Callable[..., Any], options: dict[str, Any]) -> None:
         try:
@@ -93,18 +83,12 @@ class Parameters:
             raise TapeValueError(msg)
 
     def take_apart(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """Separate the arguments of one call.
-
-        Raises:
-            TapeTypeError: an argument is neither static nor made of arrays, numbers and Variables; or a static one cannot be hashed.
-
-        """
+        """Separate the arguments of one call."""
         static = self.static
         statics: list[tuple[int | str, Any]] = []
         dynamic: tuple[Any, ...] = args
         if static:
-            n = len(args)
-            chosen = {i % n for i in static if isinstance(i, int) and -n <= i < n}
+            chosen = _positions(static, len(args))
             statics = [(i, args[i]) for i in sorted(chosen)]
             statics += [(k, kwargs[k]) for k in sorted(kwargs) if k in static]
             dynamic = tuple(a for i, a in enumerate(args) if i not in chosen)
@@ -113,13 +97,19 @@ class Parameters:
                 try:
                     hash(v)
                 except TypeError as e:
-                    msg = f"jit: the static argument {k!r} of {name} has type {type(v).__name__}, which cannot be hashed; pass a tuple, or another hashable value"
+                    msg = (
+                        f"jit: the static argument {k!r} of {name} has type {type(v).__name__}, which cannot be hashed; pass a tuple, "
+                        "or another hashable value"
+                    )
                     raise TapeTypeError(msg) from e
                 if any(map(_is_handle, jax.tree.leaves(v, is_leaf=_is_handle))):
-                    msg = f"jit: the static argument {k!r} of {name} is or holds a Variable, whose value is no part of a program; do not name it static"
+                    msg = (
+                        f"jit: the static argument {k!r} of {name} is or holds a Variable, whose value is no part of a program; "
+                        "do not name it static"
+                    )
                     raise TapeTypeError(msg)
         leaves, tree = jax.tree.flatten((dynamic, kwargs), is_leaf=_is_handle)
-        donated = self._donated(dynamic, kwargs, args) if self.donated else frozenset()
+        donated = self._donated(dynamic, kwargs, len(args)) if self.donated else frozenset()
         for x in leaves:
             if not isinstance(x, (Handle, *_ARRAYS, *_NUMBERS)) or (isinstance(x, np.ndarray) and x.dtype == object):
                 msg = (
@@ -129,17 +119,20 @@ class Parameters:
                 raise TapeTypeError(msg)
         return Call([itself(x) if isinstance(x, Handle) else x for x in leaves], tree, tuple(statics), len(args), donated)
 
-    def _donated(self, dynamic: tuple[Any, ...], kwargs: dict[str, Any], args: tuple[Any, ...]) -> frozenset[int]:
+    def _donated(self, dynamic: tuple[Any, ...], kwargs: dict[str, Any], n: int) -> frozenset[int]:
         """Return which leaves belong to donated arguments."""
-        n = len(args)
-        numbers = {i % n for i in self.donated if isinstance(i, int) and -n <= i < n}
-        static = {i % n for i in self.static if isinstance(i, int) and -n <= i < n}
-        positions = [i for i in range(n) if i not in static]
-        marks = (
-            tuple(jax.tree.map(lambda _, d=i in numbers: d, a, is_leaf=_is_handle) for i, a in zip(positions, dynamic, strict=True)),
-            {k: jax.tree.map(lambda _, d=k in self.donated: d, v, is_leaf=_is_handle) for k, v in kwargs.items()},
-        )
-        return frozenset(i for i, d in enumerate(jax.tree.leaves(marks)) if d)
+        numbers, static = _positions(self.donated, n), _positions(self.static, n)
+        flags: list[bool] = []
+        for i, a in zip([i for i in range(n) if i not in static], dynamic, strict=True):
+            flags += [i in numbers] * len(jax.tree.leaves(a, is_leaf=_is_handle))
+        for k in sorted(kwargs):
+            flags += [k in self.donated] * len(jax.tree.leaves(kwargs[k], is_leaf=_is_handle))
+        return frozenset(i for i, d in enumerate(flags) if d)
+
+
+def _positions(chosen: frozenset[int | str], n: int) -> set[int]:
+    """Return which of ``n`` positional arguments are chosen."""
+    return {i % n for i in chosen if isinstance(i, int) and -n <= i < n}
 
 
 def _chosen(kind: str, options: dict[str, Any], ordered: Sequence[str], named: set[str] | None, any_number: bool) -> frozenset[int | str]:
@@ -154,33 +147,25 @@ def _chosen(kind: str, options: dict[str, Any], ordered: Sequence[str], named: s
         if named is not None and n not in named:
             msg = f"jit: {kind}_argnames names {n!r}, which is no parameter of the function; it has {', '.join(sorted(named)) or 'none'}"
             raise TapeValueError(msg)
-    found: set[int | str] = {*numbers, *names}
-    found.update(ordered[i] for i in numbers if -len(ordered) <= i < len(ordered))
-    found.update(ordered.index(n) for n in names if n in ordered)
-    return frozenset(found)
+    as_names = [ordered[i] for i in numbers if -len(ordered) <= i < len(ordered)]
+    return frozenset([*numbers, *names, *as_names, *[ordered.index(n) for n in names if n in ordered]])
 
 
-def _listed(option: str, given: Any, kind: type) -> list[Any]:
+def _listed(option: str, given: object, kind: type) -> list[Any]:
     if given is None:
         return []
-    listed: Iterable[Any] = [given] if isinstance(given, (int, str)) or not hasattr(given, "__iter__") else given
-    found = list(listed)
-    for x in found:
+    listed = [given] if isinstance(given, (int, str)) or not hasattr(given, "__iter__") else list(given)
+    for x in listed:
         if not isinstance(x, kind) or isinstance(x, bool):
             msg = f"jit: {option} takes one {kind.__name__} or a sequence of them, got {type(x).__name__}"
             raise TapeTypeError(msg)
-    return found
+    return listed
 
 
 def signature(call: Call) -> Hashable:
     """Return what two calls have in common that one program can serve."""
     met: dict[int, int] = {}
-    leaves: list[Hashable] = []
-    for x in call.leaves:
-        if isinstance(x, Handle):
-            leaves.append((met.setdefault(id(x), len(met)), x._place.kind))
-        else:
-            leaves.append(aval_of(x))
+    leaves = [(met.setdefault(id(x), len(met)), x._place.kind) if isinstance(x, Handle) else aval_of(x) for x in call.leaves]
     return (call.tree, tuple(leaves), tuple([(k, type(v), v) for k, v in call.statics]), call.length)
 
 
@@ -192,5 +177,5 @@ def aval_of(x: Any) -> Any:
         return jax.typeof(jnp.asarray(x))
 
 
-def _is_handle(x: Any) -> bool:
+def _is_handle(x: object) -> bool:
     return isinstance(x, Handle)

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from tape.callables.captures import held
 from tape.errors import ExecutionError
 from tape.graph.kinds import Place, kind_of
-from tape.graph.segment import Handle, extra_of
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Extra, Handle, extra_of
 from tape.hooking.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer
-from tape.jitting.delivery import ONCE, Delivery, counts_below, taking
-from tape.jitting.outcome import GRADIENT, SAME
+from tape.jitting.outcome import ARRAY, GRADIENT, MADE, ONE, SAME, Made, Tree
 from tape.jitting.tracing import Step, hooks_of
-from tape.programs.program import look
+from tape.mirrored.detachment import detach
+from tape.programs.program import look, run_pending
 from tape.recording import record
 from tape.recording.record import handle
 
@@ -40,18 +42,7 @@ class TracedError(Exception):
 
 
 class Binding:
-    """A step, bound to Variables.
-
-    Args:
-        step: the traced step.
-        run: its compiled program.
-        variables: one for each source of the step; None where it does not matter.
-        given: how many of them are arguments.
-        edges: the places in which the other ones were found.
-        slots: places to be filled.
-        donated: inputs of the program whose buffers its results may take.
-
-    """
+    """A step, bound to Variables."""
 
     def __init__(
         self,
@@ -72,10 +63,10 @@ class Binding:
         same = {n for tree in (outcome.returned, *[s.content for s in slots]) for kind, n in tree.leaves if kind in (SAME, GRADIENT)}
         # Arguments that are only read may be others at every call.
         self._read = [i for i in step.values if i < given]
-        self._fixed = [(i, variables[i]) for i in step.relevant if i < given and (i in changed or i in same or i in step.looked)]
-        fixed = {i for i, _ in self._fixed}
-        self.sources: list[Any] = [v if i >= given or i in fixed else None for i, v in enumerate(variables)]
-        matter = [i for i in step.relevant if i >= given or i in fixed]
+        self._pinned = [(i, variables[i]) for i in step.relevant if i < given and (i in changed or i in same or i in step.looked)]
+        pinned = {i for i, _ in self._pinned}
+        self.sources: list[Any] = [v if i >= given or i in pinned else None for i, v in enumerate(variables)]
+        matter = [i for i in step.relevant if i >= given or i in pinned]
         self._variables = [variables[i] for i in matter]
         self._kinds = [step.kinds[i] for i in matter]
         self._hooks = [step.hooks[i] or (None,) for i in matter]
@@ -85,22 +76,53 @@ class Binding:
         self._values = [variables[i] for i in step.values if i >= given]
         self._looked = [(v, extra_of(v), step.grad_kinds[i]) for i in step.looked for v in [variables[i]]]
         self._grads = [extra_of(variables[i]) for i in step.grads]
-        self._plan_donation(donated)
-        self._delivery = Delivery(step, self.sources, slots)
-
-    def _plan_donation(self, donated: Sequence[int]) -> None:
-        """Find who holds the buffers that are donated, but for arrays among the arguments."""
-        step = self.step
         first = len(step.jaxpr.jaxpr.invars) - len(step.values) - len(step.grads)
         last = first + len(step.values)
-        self._donated_numbers = [i for i in donated if i >= first]
-        self._donated_values = taking(self._donated_numbers)
-        self._donated_variables = [self.sources[step.values[i - first]] for i in donated if first <= i < last]
-        self._donated_extras = [extra_of(self.sources[step.grads[i - last]]) for i in donated if i >= last]
+        self._donated = [i for i in donated if i >= first]  # but for arrays among the arguments
+        self._donors = [self.sources[step.values[i - first]] for i in self._donated if i < last]
+        self._donor_extras = [extra_of(self.sources[step.grads[i - last]]) for i in self._donated if i >= last]
+        self._plan_delivery(step, slots)
+
+    def _plan_delivery(self, step: Step, slots: Sequence[Slot]) -> None:
+        """Say where the results go."""
+        outcome = self._outcome = step.outcome
+        self._slots = slots
+        self._written: list[tuple[Any, Any, Place, int]] = []  # Variables, what they become, and which result they get
+        self._joined: list[tuple[Any, int]] = []  # those that become one through which gradients flow
+        self._renewed: list[Any] = []  # those that become others
+        self._cleared: list[Extra] = []
+        self._accumulated: list[tuple[Extra, int]] = []
+        for change in outcome.changes:
+            v = self.sources[change.source]
+            if change.value is not None:
+                new = outcome.made[change.value]
+                if new.live < 0:
+                    self._written.append((v, new.segment, new.place, new.result))
+                else:
+                    self._joined.append((v, change.value))
+                if change.anew:
+                    self._renewed.append(v)
+            if change.grad is not None and change.grad < 0:
+                self._cleared.append(extra_of(v))
+            elif change.grad is not None:
+                self._accumulated.append((extra_of(v), change.grad))
+        trees = [outcome.returned, *[s.content for s in slots]]
+        wanted = [n for tree in trees for kind, n in tree.leaves if kind == MADE]
+        wanted += [n for _, n in (*self._accumulated, *self._joined)]
+        for n in wanted:
+            if outcome.made[n].grad >= 0 and outcome.made[n].grad not in wanted:
+                wanted.append(outcome.made[n].grad)
+        self._needed = [(n, outcome.made[n]) for n in sorted({*wanted})]
+        self._rarely = bool(
+            any(m.name or m.grad >= 0 for _, m in self._needed) or self._accumulated or self._joined or self._renewed or slots
+        )
+        # Whether the recorded step must run at once: something that it leaves behind cannot be pending.
+        self._at_once = bool(outcome.changes or slots or any(m.segment is not None or m.place.kind.unrecorded for m in outcome.made))
+        self._at_once = self._at_once or any(kind == ARRAY for kind, _ in outcome.returned.leaves)
 
     # -- is it still so? --------------------------------------------------------------------------------------------
 
-    def found(self) -> bool:
+    def in_place(self) -> bool:
         """Tell whether every Variable is still where it was found."""
         try:
             for get, holder, key, content in self._edges:
@@ -112,12 +134,12 @@ class Binding:
 
     def suits(self, given: Sequence[Any]) -> bool:
         """Tell whether the step can run for these Variables among the arguments, with everything else as it is."""
-        for i, v in self._fixed:
+        for i, v in self._pinned:
             if given[i] is not v:
                 return False
         if given and self._strangers is not None and not self._strangers.isdisjoint(map(id, given)):
             return False
-        return self.found() and self.fits()
+        return self.in_place() and self.fits()
 
     def fits(self) -> bool:
         """Tell whether every Variable is of the kind that it was, and has a gradient where it had one."""
@@ -125,7 +147,6 @@ class Binding:
             if [v._place.kind for v in self._variables] != self._kinds:
                 return False
             self._places = [v._place for v in self._variables]
-            self._delivery.normal = False
         if HOOKS.count != self._hooks_seen:
             count = HOOKS.count
             if [hooks_of(v) or (None,) for v in self._variables] != self._hooks:
@@ -141,10 +162,10 @@ class Binding:
 
     def inputs(self, arrays: Sequence[Any], given: Sequence[Any]) -> list[Any]:
         """Return what the program takes: ``arrays``, and the present values of Variables and gradients."""
-        found = [*arrays, *[given[i]._cell[0] for i in self._read], *[v._cell[0] for v in self._values]]
+        inputs = [*arrays, *[given[i]._cell[0] for i in self._read], *[v._cell[0] for v in self._values]]
         if self._grads:
-            found += [e.grad._cell[0] for e in self._grads]
-        return found
+            inputs += [e.grad._cell[0] for e in self._grads]
+        return inputs
 
     def complete(self, inputs: list[Any], arrays: Sequence[Any], given: Sequence[Any]) -> list[Any]:
         """Return the inputs once the pending ones have run."""
@@ -154,13 +175,16 @@ class Binding:
             inputs = self.inputs(arrays, given)
         return inputs
 
-    def run(self, inputs: list[Any], arrays: Sequence[Any], given: Sequence[Any]) -> Any:
+    def run(self, inputs: list[Any], arrays: Sequence[Any], given: Sequence[Handle]) -> object:
         """Run the step on ``inputs`` (or record it, where gradients flow through it) and return its result."""
         if self.step.kernel is not None:
             return self._record(arrays, given)
-        if self._donated_numbers and not self._alone(inputs):
+        if self._donated and any(self._shared(inputs)):
             inputs = self.complete(inputs, arrays, given)
-            self._protect(inputs)
+            shared = self._shared(inputs)
+            for i, of_buffer, of_cell in zip(self._donated, shared, shared[len(self._donated) :], strict=False):
+                if of_buffer or of_cell:
+                    inputs[i] = jnp.array(inputs[i])
         try:
             try:
                 results = self.executable(*inputs)
@@ -174,45 +198,95 @@ class Binding:
         if results and isinstance(results[0], Tracer):
             raise TracedError
         with STATE:
-            delivery = self._delivery
-            if not delivery.normal:
-                delivery.normalize()
-                self._places = [v._place for v in self._variables]
-            return delivery.deliver(results)
+            return self._deliver(results)
 
-    def _alone(self, inputs: list[Any]) -> bool:
-        """Tell whether nobody else can reach the buffers of Variables that are donated."""
-        if not counts_below(self._donated_values(inputs), ONCE + 2):  # in its cell, and among the inputs
-            return False
-        cells = [v._cell for v in self._donated_variables]
-        cells += [e.grad._cell for e in self._donated_extras]
-        return counts_below(cells, ONCE + 1)
+    def _shared(self, inputs: list[Any]) -> list[bool]:
+        """Tell which donated buffers, and then which cells that they are in, somebody else could still reach."""
+        cells = [v._cell for v in self._donors] + [e.grad._cell for e in self._donor_extras]
+        return held([inputs[i] for i in self._donated], by=2) + held(cells, by=1)  # in its cell, and among the inputs
 
-    def _protect(self, inputs: list[Any]) -> None:
-        """Put copies in the place of donated buffers that somebody else could still reach."""
-        holders = [*self._donated_variables, *[e.grad for e in self._donated_extras]]
-        for n, (i, v) in enumerate(zip(self._donated_numbers, holders, strict=True)):
-            if not (counts_below(self._donated_values(inputs)[n : n + 1], ONCE + 2) and counts_below([v._cell], ONCE + 1)):
-                inputs[i] = jnp.array(inputs[i])
+    def _deliver(self, results: Sequence[Any], recorded: Sequence[Any] | None = None) -> object:
+        """Put the results of a run where they belong, and return what the step returns; ``recorded`` are the same as Variables."""
+        for v, segment, place, n in self._written:
+            v._segment = segment
+            v._place = place
+            v._cell = [results[n]]
+        made: list[Any] = [None] * len(self._outcome.made)
+        for number, new in self._needed:
+            if recorded is None:
+                made[number] = handle(new.segment, new.place, [results[new.result]])
+            else:
+                made[number] = recorded[new.result] if new.live >= 0 else self._passed(new, results[new.result])
+        for extra in self._cleared:
+            extra.grad, extra.assigned = None, False
+        if self._rarely:
+            self._settle(made, results)
+        return self._built(self._outcome.returned, made, results)
 
     # -- recording ------------------------------------------------------------------------------------------------------
 
-    def _record(self, arrays: Sequence[Any], given: Sequence[Any]) -> Any:
+    def _record(self, arrays: Sequence[Any], given: Sequence[Handle]) -> object:
         """Record the step as one op, so that gradients flow through it."""
         kernel = self.step.kernel
         assert kernel is not None
         inputs = [record.constant(x) for x in arrays]
         sources = [*[given[i] for i in self._read], *self._values, *[e.grad for e in self._grads]]
-        inputs += [_input(v, reached=len(inputs) + n in kernel.reached) for n, v in enumerate(sources)]
-        return self._delivery.deliver_recorded(record.record(kernel, inputs))
+        inputs += [_input(v, reached=len(inputs) + n in kernel.sweep.reached) for n, v in enumerate(sources)]
+        recorded = record.record(kernel, inputs)
+        if not self._at_once:
+            return self._deliver(recorded, recorded)
+        segment = LOCAL.segment()
+        if segment is not None:
+            run_pending(segment, "jit")
+        return self._deliver([look(v) for v in recorded], recorded)
+
+    def _passed(self, new: Made, result: Any) -> object:
+        """Return a Variable through which no gradient flows, of a step that was recorded: still pending where it can be."""
+        if self._at_once:
+            return handle(new.segment, new.place, [result])
+        if new.place.kind.requires_grad:  # a leaf that the step made
+            return handle(None, new.place, [look(detach(result))])
+        return detach(result)
+
+    # -- what is left behind --------------------------------------------------------------------------------------------
+
+    def _settle(self, made: Sequence[Any], results: Sequence[Any]) -> None:
+        """Make the changes that are not mere values, and fill places."""
+        for number, new in self._needed:
+            if new.name is not None:
+                made[number].name = new.name
+            if new.grad >= 0:
+                extra_of(made[number]).grad = made[new.grad]
+        for extra, number in self._accumulated:
+            extra.grad, extra.assigned = made[number], False
+        for v, number in self._joined:
+            new = made[number]
+            v._segment, v._place, v._cell = new._segment, new._place, new._cell
+        for v in self._renewed:
+            name, v._extra = v.name, None
+            if name is not None:
+                v.name = name
+        for slot in self._slots:
+            slot.holder.place.put(slot.key, self._built(slot.content, made, results))
+
+    def _built(self, tree: Tree, made: Sequence[Any], results: Sequence[Any]) -> object:
+        leaves = [made[x] if kind == MADE else self._leaf(kind, x, results) for kind, x in tree.leaves]
+        return leaves[0] if tree.structure is ONE else tree.structure.unflatten(leaves)
+
+    def _leaf(self, kind: int, x: Any, results: Sequence[Any]) -> object:
+        if kind == ARRAY:
+            return results[x]
+        if kind == SAME:
+            return self.sources[x]
+        return self.sources[x]._extra.grad if kind == GRADIENT else x
 
 
-def _input(v: Handle, *, reached: bool) -> Any:
+def _input(v: Handle, *, reached: bool) -> Handle:
     """Return a Variable as an input of the op: one that requires grad where a gradient ends, a constant for a gradient."""
     kind = v._place.kind
     if (kind.requires_grad or not reached) and not kind.unrecorded:
         return v
-    made = handle(None, Place(-1, kind_of(kind.aval, requires_grad=reached)), [look(v)])
+    variable: Handle = handle(None, Place(-1, kind_of(kind.aval, requires_grad=reached)), [look(v)])
     if reached:  # the step itself sets the flag
-        extra_of(made).node = record.node_of(v)
-    return made
+        extra_of(variable).node = record.node_of(v)
+    return variable

@@ -1,4 +1,4 @@
-"""Compilations of steps: one traced step with its program, and the bindings of it that were needed so far."""
+"""Compilations of steps: one traced step with its program, the bindings of it that were needed so far, and why it was traced, in words."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tape import jaxapi
-from tape.callables.reach import globals_that_hold
+from tape.callables.reach import globals_that_hold, spelled
+from tape.configuration import configuration
 from tape.errors import TapeValueError
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Handle
+from tape.jitting.arguments import aval_of
 from tape.jitting.binding import Binding
-from tape.jitting.retracing import describe_leaf
+from tape.rules import registry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,18 +23,18 @@ if TYPE_CHECKING:
     from tape.jitting.arguments import Call
     from tape.jitting.tracing import Step
 
-__all__ = ["Compilation"]
+__all__ = ["Compilation", "reason"]
 
 
 class Compilation:
     """A traced step, compiled, with its bindings (latest first), and what tells it apart, for messages."""
 
-    def __init__(self, step: Step, options: dict[str, Any], call: Call, found: Reach, said: dict[str, str]) -> None:
+    def __init__(self, step: Step, options: dict[str, Any], call: Call, reached: Reach) -> None:
         self.step = step
-        self.said = said
         self.given = len(call.variables)
+        self.said = {**_said_of_call(call), **_said_of_state(step, reached, self.given)}
         self.donated = _donated(step, call, options)
-        self.paths = {i: paths for i in step.relevant if (paths := found.paths(step.sources[i]))}
+        self.paths = {i: [e.path for e in edges] for i in step.relevant if (edges := reached.edges.get(id(step.sources[i])))}
         # What a call brings, or what is looked up anew, is not to live as long as the program does.
         lasting = {i for i in step.relevant if i >= self.given and i not in self.paths}
         step.sources = [v if i in lasting else None for i, v in enumerate(step.sources)]
@@ -38,18 +42,18 @@ class Compilation:
         self.bindings: list[Binding] = []
         run = jaxapi.jaxpr_as_fun(step.jaxpr)
 
-        def program(*arrays: Any) -> Any:
+        def program(*arrays: jax.Array) -> object:
             return run(*arrays)
 
         program.__name__ = program.__qualname__ = step.name
         passed = {k: v for k, v in options.items() if k in {"keep_unused", "compiler_options"}}
         self.run = jax.jit(program, donate_argnums=self.donated, **passed)
 
-    def bind(self, given: Sequence[Any], found: Reach) -> Binding | None:
+    def bind(self, given: Sequence[Handle], reached: Reach) -> Binding | None:
         """Bind the step to the Variables of a call, if they are as they were when it was traced."""
         step = self.step
         variables: list[Any] = [*given, *step.sources[self.given :]]
-        places = found.by_path()
+        places = reached.by_path()
         for i, paths in self.paths.items():
             there = [places.get(p) for p in paths]
             if any(v is None or v is not there[0] for v in there) or (i < self.given and there[0] is not given[i]):
@@ -57,40 +61,97 @@ class Compilation:
             variables[i] = there[0]
         if any(e.holder.get(e.key) is not e.content for e in self.globals):
             return None
-        holders = {h.path: h for h in found.holders}
+        holders = {h.path: h for h in reached.holders}
         slots = [s._replace(holder=holders[s.holder.path]) for s in step.outcome.slots if s.holder.path in holders]
         matter = [variables[i] for i in step.relevant]
         if len({*map(id, matter), *map(id, given)}) < len({*step.relevant, *range(len(given))}) or len(slots) < len(step.outcome.slots):
             return None
-        binding = Binding(step, self.run, variables, len(given), [*found.way(matter), *self.globals], slots, self.donated)
+        binding = Binding(step, self.run, variables, len(given), [*reached.way(matter), *self.globals], slots, self.donated)
         return binding if binding.fits() else None
 
 
 def _donated(step: Step, call: Call, options: dict[str, Any]) -> tuple[int, ...]:
     """Return the inputs of the program whose buffers its results may take."""
-    found = [i for i, d in enumerate(call.array_flags) if d]
     variables = call.variables
     wanted = {i for i, v in enumerate(variables) if call.donates(v)}
     simple = {c.source for c in step.outcome.changes if c.value is not None}
     for i in wanted:
         if i not in simple:
             msg = (
-                f"jit: {step.name} donates a Variable ({describe_leaf(variables[i])}) that it does not assign to, so that you could still reach "
-                "its buffer; assign its new value in the function, or do not donate it"
+                f"jit: {step.name} donates a Variable ({_described(variables[i])}) that it does not assign to, so that you could still "
+                "reach its buffer; assign its new value in the function, or do not donate it"
             )
             raise TapeValueError(msg)
     grads: set[int] = set()
     if options.get("donate_state"):
         wanted |= simple
         grads = {c.source for c in step.outcome.changes if c.grad is not None}
-    if (found or wanted or grads) and step.kernel is not None:
+    if (any(call.array_flags) or wanted or grads) and step.kernel is not None:
         msg = (
             f"jit: {step.name} returns a differentiable result, whose gradient needs its inputs, so they cannot be donated; call it in "
             "tape.no_grad(), call backward() inside, or donate nothing"
         )
         raise TapeValueError(msg)
     first = len(call.arrays)
-    found += [first + n for n, i in enumerate(step.values) if i in wanted]
-    first += len(step.values)
-    found += [first + n for n, i in enumerate(step.grads) if i in grads]
-    return tuple(found)
+    state = [*[i in wanted for i in step.values], *[i in grads for i in step.grads]]
+    return (*[i for i, d in enumerate(call.array_flags) if d], *[first + n for n, d in enumerate(state) if d])
+
+
+def reason(said: dict[str, str], others: Sequence[dict[str, str]]) -> str:
+    """Say what tells a step apart from the most similar one known before."""
+    if not others:
+        return "first call"
+    differences = min(([_difference(k, o, said) for k in {**said, **o} if o.get(k) != said.get(k)] for o in others), key=len)
+    return "; ".join(differences) or "the Variables that it captures are other ones, or are shared in another way"
+
+
+def _described(x: object) -> str:
+    """Say what one leaf of the arguments is."""
+    aval = x._place.kind.aval if isinstance(x, Handle) else aval_of(x)
+    text = f"shape {aval.shape}, dtype {aval.dtype}"
+    if getattr(aval, "weak_type", False):
+        text += ", weak"
+    if isinstance(x, Handle):
+        text = f"Variable of {text}{', requires grad' if x._place.kind.requires_grad else ''}"
+    return text
+
+
+def _said_of_call(call: Call) -> dict[str, str]:
+    """Say what each argument is, and in which mode and configuration the call is made."""
+    labels = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(call.tree, list(range(len(call.leaves)))))[0]
+    dynamic = [i for i in range(call.length) if i not in {k for k, _ in call.statics}]
+    said: dict[str, str] = {}
+    for (path, _), x in zip(labels, call.leaves, strict=True):
+        first = dynamic[path[1].idx] if path[0].idx == 0 else path[1].key
+        said[f"argument {first!r}{jax.tree_util.keystr(path[2:])}"] = _described(x)
+    for k, v in call.statics:
+        said[f"static argument {k!r}"] = repr(v)
+    said["the grad mode"] = ("no_grad", "recording", "in a sweep")[LOCAL.scope.mode]
+    if LOCAL.scope.observer is not None:
+        said["the op hooks"] = ", ".join(type(hook).__name__ for hook, _ in LOCAL.scope.observer.pairs)
+    said["JAX's configuration"] = repr(configuration())
+    said["the rules"] = f"revision {registry.revision()}"
+    return said
+
+
+def _said_of_state(step: Step, reached: Reach, given: int) -> dict[str, str]:
+    """Say what each captured Variable is, and which of all have gradients."""
+    said = {}
+    for i in step.relevant:
+        v = step.sources[i]
+        known = reached.variables.get(id(v))
+        name = v.name or (spelled(known[1]) if known is not None else f"number {i}")
+        label = f"Variable {name!r}" if i < given else f"captured Variable {name!r}"
+        if i >= given:
+            said[label] = _described(v)
+        hooks = sum(h is not None for h in step.hooks[i])
+        if hooks:
+            said[f"{label}: hooks"] = str(hooks)
+        if i in step.looked:
+            kind = step.grad_kinds[i]
+            said[f"{label}: grad"] = "None" if kind is None else f"shape {kind.aval.shape}, dtype {kind.aval.dtype}"
+    return said
+
+
+def _difference(label: str, old: dict[str, str], new: dict[str, str]) -> str:
+    return f"{label}: {old.get(label, 'absent')} -> {new.get(label, 'absent')}"

@@ -1,19 +1,18 @@
 """Effects: what a traced step reads and writes, of the Variables that live outside of it.
 
-While the step is traced, reading such a Variable gives the traced value of an input, and writing to it (``.value``, ``.grad``, ``v[i] = y``)
-works as it always does.  When the trace ends, what was written is noted as a result, and every Variable is as it was before.
+While the step is traced, reading such a Variable gives the traced value of an input, and writing to it (``.value``, ``.grad``,
+``v[i] = y``) works as it always does.  When the trace ends, what was written is noted as a result, and every Variable is as it was before.
 """
 
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tape.callables.captures import Captures, held, placeholder
 from tape.errors import TapeRuntimeError
 from tape.graph import boundary
 from tape.graph.scalars import is_scalar
-from tape.graph.scope import parked
 from tape.graph.segment import Cell, Extra, Handle, LeafNode, itself, outside
 from tape.graph.trie import user_line
 from tape.hooking.handles import take_away
@@ -22,7 +21,7 @@ from tape.recording import record
 from tape.recording.record import handle
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from tape.callables.reach import Holder
     from tape.graph.kinds import Place
@@ -33,7 +32,7 @@ __all__ = ["Before", "Effects"]
 class Before(NamedTuple):
     """A Variable, and what it was before it was written to."""
 
-    variable: Any
+    variable: Handle
     segment: Any
     place: Place
     cell: Cell
@@ -41,44 +40,34 @@ class Before(NamedTuple):
     grad: Any
     assigned: bool
 
+    @classmethod
+    def of(cls, v: Handle) -> Before:
+        """Note what a Variable is now."""
+        extra = v._extra
+        return cls(v, v._segment, v._place, v._cell, extra, None if extra is None else extra.grad, extra is not None and extra.assigned)
+
     def restore(self) -> None:
         """Make it that again."""
         v = self.variable
-        v._segment, v._place, v._cell, v._extra = self.segment, self.place, self.cell, self.extra
+        v._segment, v._place, v._cell, v._extra = self[1:5]
         if self.extra is not None:
             self.extra.grad, self.extra.assigned = self.grad, self.assigned
 
 
-def _before(v: Any) -> Before:
-    extra = v._extra
-    return Before(v, v._segment, v._place, v._cell, extra, None if extra is None else extra.grad, extra is not None and extra.assigned)
-
-
 class Effects(Captures):
-    """One trace of a step.
-
-    Args:
-        sources: Variables that the step may read and write; their gradients are known as well.
-        holders: places that may hold Variables.
-
-    Attributes:
-        known: the sources and their gradients: the inputs of the trace.
-        touched: what was written to, by id, as it was before.
-        looked: ids of Variables on whose having a gradient the trace depends.
-
-    """
+    """One trace of a step."""
 
     releases = True
+    hidden: ClassVar[dict[str, None]] = {}
 
-    def __init__(self, sources: Sequence[Any], holders: Sequence[Holder]) -> None:
+    def __init__(self, sources: Sequence[Handle], holders: Sequence[Holder]) -> None:
         self.grads = [None if v._extra is None else v._extra.grad for v in sources]
         super().__init__([*sources, *[g for g in self.grads if g is not None]])
         self.sources = list(sources)
-        self.touched: dict[int, Before] = {}
-        self.looked: dict[int, Any] = {}
-        self._expected = {}
-        for i, v in enumerate(self.known):
-            self._expected.setdefault(id(v._cell), i)
+        self.touched: dict[int, Before] = {}  # what was written to, by id
+        self.looked: dict[int, Any] = {}  # Variables on whose having a gradient the trace depends
+        self._cells = [v._cell for v in self.known]
+        self._expected = {id(cell): i for i, cell in reversed([*enumerate(self._cells)])}
         self._ours = {id(v) for v in self.known}
         self._holders = holders
         self._hosts: dict[int, tuple[Any, Any]] = {}  # id(stand-in) of a Variable that an op outside produced -> both
@@ -93,7 +82,7 @@ class Effects(Captures):
 
     # -- what the trace meets ---------------------------------------------------------------------------------------
 
-    def read(self, variable: Any, *, flows: bool = True) -> Any:  # noqa: ARG002
+    def read(self, variable: Handle, *, flows: bool = True) -> Handle:  # noqa: ARG002
         """Return the Variable as this trace knows it: one of its own as it is, for another one its stand-in, a leaf."""
         variable = itself(variable)
         cell = variable._cell
@@ -115,25 +104,25 @@ class Effects(Captures):
                 boundary.awaited(cell, variable._segment, variable._place)
                 traced = placeholder(variable._place.kind.aval)
             stand_in = self._stand_ins[key] = [traced]
-        made = handle(None, outside(variable._place, variable._segment), stand_in)
+        known_as: Handle = handle(None, outside(variable._place, variable._segment), stand_in)
         if variable._place.kind.requires_grad:
-            made._extra = Extra()
-            made._extra.node = self.node_of(variable, made)
-        return made
+            known_as._extra = Extra()
+            known_as._extra.node = self.node_of(variable, known_as)
+        return known_as
 
     def adopt(self, cell: Cell) -> None:
         """Note a cell that was made in this trace, and by which line."""
         super().adopt(cell)
         self._where[id(cell)] = user_line()
 
-    def _unexpected(self, variable: Any) -> None:
+    def _unexpected(self, variable: Handle) -> None:
         inside = id(variable._cell) in self._own or (variable._extra is not None and variable._extra.inside)
         if not inside and id(variable) not in self._ours:
             self.unknown.setdefault(id(variable), variable)
             if variable._cell[0] is None:
                 self.waiting.add(id(variable))
 
-    def node_of(self, variable: Any, stand_in: Any = None) -> LeafNode:
+    def node_of(self, variable: Handle, stand_in: Handle | None = None) -> LeafNode:
         """Return where sweeps inside take the gradient of a Variable from outside."""
         if variable._segment is None:
             return record.node_of(variable)
@@ -150,21 +139,14 @@ class Effects(Captures):
 
     def _known_ends(self) -> Iterator[tuple[LeafNode, int]]:
         for i, v in enumerate(self.known):
-            node = self._node(i, v)
+            before = self.touched.get(id(v))
+            extras = (None if before is None else before.extra, v._extra)
+            node = self._nodes.get(id(self._cells[i])) or next((e.node for e in extras if e is not None and e.node is not None), None)
             if node is not None:
                 yield node, i
 
-    def _node(self, position: int, variable: Any) -> LeafNode | None:
-        node = self._nodes.get(id(self._cells[position]))
-        if node is None:
-            before = self.touched.get(id(variable))
-            for extra in (None if before is None else before.extra, variable._extra):
-                if extra is not None and extra.node is not None:
-                    return extra.node  # type: ignore[no-any-return]
-        return node
-
     def reach(self, leaves: Collection[Any]) -> bool:
-        """Note which known Variables a result depends on; those that were assigned to before they were read, too. Tell whether there are any."""
+        """Note which known Variables a result depends on, also those that were assigned to before they were read; tell whether any."""
         ours = {i for node, i in self._known_ends() if node in leaves}
         self._reached |= ours
         return bool(ours)
@@ -174,66 +156,51 @@ class Effects(Captures):
         cell = self._cells[position]
         return self._expected.get(id(cell)) == position and id(cell) in self._stand_ins
 
-    def watched(self, variable: Any, hooks: dict[int, Any], hook: Any) -> Any:
+    def watched(self, variable: Handle, hooks: dict[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:
         """Return a hook as it is: sweeps inside call it, and so does the one of what the step returns."""
         self.register(variable, hooks)
         return hook
 
-    def register(self, variable: Any, hooks: dict[int, Any]) -> None:
+    def register(self, variable: Handle, hooks: dict[int, Any]) -> None:
         """Note that a hook is about to be registered, and on what."""
         if id(variable) in self._ours or not (id(variable._cell) in self._own or isinstance(variable._cell[0], Tracer)):
             self._hooked.setdefault(id(hooks), (variable, hooks, set(hooks)))
 
-    def _take_hooks_away(self) -> Any:
-        """Take away the hooks that were registered on Variables from outside and are still there; return one of these."""
-        found = None
-        for variable, hooks, before in self._hooked.values():
-            for key in [k for k in hooks if k not in before]:
-                take_away(hooks, key)
-                found = variable
-        self._hooked.clear()
-        return found
-
-    def receive(self, variable: Any) -> None:
+    def receive(self, variable: Handle) -> None:
         """Refuse a leaf that a sweep is about to give a gradient to, should it only stand for what was computed outside."""
-        found = self._hosts.get(id(variable))
-        if found is not None:
-            aval = found[1]._place.kind.aval
+        host = self._hosts.get(id(variable))
+        if host is not None:
+            aval = host[1]._place.kind.aval
             msg = (
                 f"jit: a sweep inside the function reached a Variable that was computed outside of it (shape {aval.shape}, dtype "
                 f"{aval.dtype}), and so does not end there; return what is to be differentiated and sweep outside, or pass .detach()"
             )
             raise TapeRuntimeError(msg)
 
-    def write(self, variable: Any) -> bool:
+    def write(self, variable: Handle) -> bool:
         """Note what a Variable was before it changes."""
         self.receive(variable)
         if id(variable) not in self.touched:
-            self.touched[id(variable)] = _before(variable)
+            self.touched[id(variable)] = Before.of(variable)
             if not isinstance(variable._cell[0], Tracer):
                 self._unexpected(variable)
         self.looked.setdefault(id(variable), variable)
         return True
 
-    def read_grad(self, variable: Any) -> None:
+    def read_grad(self, variable: Handle) -> None:
         """Note that a Variable's ``.grad`` is looked at."""
         super().read_grad(variable)
         self.looked.setdefault(id(variable), variable)
         if not isinstance(variable._cell[0], Tracer):
             self._unexpected(variable)
 
-    # -- its beginning and its end ----------------------------------------------------------------------------------
+    # -- its end ----------------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> None:
-        self._cells = [v._cell for v in self.known]
-        self._open(parked(trace=self, eager=True))
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._close()
+    def _end(self, *, failed: bool) -> None:
         for before in self.touched.values():
             before.restore()
         for holder in self._holders:
-            holder.fill(holder.before)
+            holder.place.fill(holder.before)
         self.was_read = [self.reads(i) or i in self._reached for i in range(len(self.known))]
         self.looked_at = set(self.looked)
         self._emptied = [*self._own.values(), *self._stand_ins.values()]
@@ -245,13 +212,17 @@ class Effects(Captures):
         self._nodes.clear()
         self.touched.clear()
         self.looked.clear()
-        self._inputs = ()
-        hooked = self._take_hooks_away()
-        if hooked is not None and kind is None:
+        hooked = None
+        for variable, hooks, known in self._hooked.values():
+            for key in [k for k in hooks if k not in known]:
+                take_away(hooks, key)
+                hooked = variable
+        self._hooked.clear()
+        if hooked is not None and not failed:
             aval = hooked._place.kind.aval
             msg = (
-                f"jit: a hook was registered inside the function on a Variable from outside (shape {aval.shape}, dtype {aval.dtype}) and would stay "
-                "there after the first call only; register it outside, or remove() it before the function returns"
+                f"jit: a hook was registered inside the function on a Variable from outside (shape {aval.shape}, dtype {aval.dtype}) "
+                "and would stay there after the first call only; register it outside, or remove() it before the function returns"
             )
             raise TapeRuntimeError(msg)
 
@@ -271,15 +242,14 @@ class Effects(Captures):
 
 def _told(cell: Cell, where: tuple[str, int] | None) -> str:
     """Say what a Variable was whose value existed only in a trace."""
-    found = [v for v in gc.get_referrers(cell) if isinstance(v, Handle)]
     what = "a Variable"
-    for v in found[:1]:
+    for v in [v for v in gc.get_referrers(cell) if isinstance(v, Handle)][:1]:
         aval = v._place.kind.aval
         made = "" if where is None else f", made at {where[0]}:{where[1]}"
         names = [k for d in gc.get_referrers(v) if isinstance(d, dict) for k, x in d.items() if x is v and isinstance(k, str)]
         kept = f", now kept as {names[0]!r}" if names else ""
         what = f"a Variable (shape {aval.shape}, dtype {aval.dtype}{made}{kept})"
     return (
-        f"{what} existed only while a function compiled by tape.jit was traced, and has no value outside of it; return it from the function, or "
-        "assign its value to a Variable made outside"
+        f"{what} existed only while a function compiled by tape.jit was traced, and has no value outside of it; return it from the "
+        "function, or assign its value to a Variable made outside"
     )

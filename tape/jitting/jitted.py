@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from tape import jaxapi
-from tape.callables.matching import Latest, latest
-from tape.callables.reach import Reach, reach
+from tape.callables.matching import Latest
+from tape.callables.reach import Reach
 from tape.configuration import configuration
 from tape.errors import TapeTypeError, check_flag
 from tape.graph.scope import LOCAL
@@ -20,8 +20,7 @@ from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
 from tape.jitting.arguments import Call, Parameters, aval_of, signature
 from tape.jitting.binding import STATE, Binding, TracedError
-from tape.jitting.compilation import Compilation
-from tape.jitting.retracing import reason, said_of_call, said_of_state
+from tape.jitting.compilation import Compilation, reason
 from tape.jitting.tracing import trace_step
 from tape.recording import record
 from tape.rules import registry
@@ -44,14 +43,6 @@ class CacheInfo(NamedTuple):
     kept: int
 
 
-class _Quick(NamedTuple):
-    """The latest call, in a form in which one like it is recognised without flattening trees: that saves 4 to 8 of 9 to 13 us."""
-
-    binding: Binding
-    call: Latest
-    circumstances: tuple[Hashable, ...]
-
-
 class Jitted:
     """A function compiled by :func:`jit`."""
 
@@ -62,7 +53,8 @@ class Jitted:
         self._options = options
         self._parameters = Parameters(fun, options)
         self._entries: dict[Hashable, list[Compilation]] = {}
-        self._quick: _Quick | None = None
+        # The latest call, by which one like it is recognised without flattening trees: that saves 4 to 8 of 9 to 13 us.
+        self._quick: tuple[Binding, Latest, tuple[Hashable, ...]] | None = None
         self._reasons: list[str] = []
         self._calls = 0
 
@@ -72,13 +64,13 @@ class Jitted:
         """Call the function."""
         quick = self._quick
         scope = LOCAL.scope
-        if quick is None or scope.trace is not NOBODY or scope.observer is not None or quick.circumstances != _circumstances():
+        if quick is None or scope.trace is not NOBODY or scope.observer is not None:
             return self._call(args, kwargs)
+        binding, latest, circumstances = quick
         arrays: list[Any] = []
         variables: list[Any] = []
-        if not quick.call.recognises(args, kwargs, arrays, variables):
+        if circumstances != _circumstances() or not latest.recognises(args, kwargs, arrays, variables):
             return self._call(args, kwargs)
-        binding = quick.binding
         if len(variables) > 1 and len({*map(id, variables)}) < len(variables):  # one of them twice is another structure
             return self._call(args, kwargs)
         with STATE:
@@ -92,7 +84,7 @@ class Jitted:
         except TracedError:  # to look for it beforehand would cost more than the rest of the call
             return self._inline(args, kwargs)
 
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Call the function with arguments of any kind, tracing it if it must be."""
         if LOCAL.scope.trace is not NOBODY or jaxapi.in_trace() or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return self._inline(args, kwargs)
@@ -104,23 +96,25 @@ class Jitted:
         with STATE:
             binding, new = self._bind(call, variables)
             inputs = binding.inputs(call.arrays, variables)
+        started = time.perf_counter()
+        result = binding.run(inputs, call.arrays, variables)
         if new:
-            started = time.perf_counter()
-            result = binding.run(inputs, call.arrays, variables)
             STATS.compiled(time.perf_counter() - started)
         else:
             STATS.hits += 1
-            result = binding.run(inputs, call.arrays, variables)
-        self._quick = None if LOCAL.scope.observer is not None else _quick(binding, call, args, kwargs)
+        if LOCAL.scope.observer is None and len(variables) + len(call.arrays) == len(call.leaves):  # no Variable is there twice
+            self._quick = binding, Latest(args, kwargs, [k for k, _ in call.statics]), _circumstances()
+        else:
+            self._quick = None
         return result
 
-    def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _inline(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Run the function as a part of what is traced around it."""
         call = self._parameters.take_apart(self._name, args, kwargs)
         again, keywords = call.put_back([x if isinstance(x, Handle) else _argument(x) for x in call.leaves])
         return self.__wrapped__(*again, **keywords)
 
-    def _bind(self, call: Call, variables: list[Any]) -> tuple[Binding, bool]:
+    def _bind(self, call: Call, variables: list[Handle]) -> tuple[Binding, bool]:
         """Return the step bound to the Variables of this call, and whether it was traced for it."""
         hooks = None if LOCAL.scope.observer is None else LOCAL.scope.observer.key
         key = (signature(call), _circumstances(), hooks)
@@ -129,37 +123,37 @@ class Jitted:
             for binding in entry.bindings:
                 if binding.suits(variables):
                     return binding, False
-        found = reach([self.__wrapped__])
+        reached = Reach([self.__wrapped__])
+        bound = None
         for entry in entries:
-            bound = entry.bind(variables, found)
+            bound = entry.bind(variables, reached)
             if bound is not None:
-                entry.bindings.insert(0, bound)
-                del entry.bindings[_BINDINGS_LIMIT:]
-                return bound, False
-        entry = self._trace(call, found)
-        bound = entry.bind(variables, found)
-        assert bound is not None, "a step does not fit what it was traced with"
+                break
+        new = bound is None
+        if bound is None:
+            entry = self._trace(call, reached)
+            entries.append(entry)
+            bound = entry.bind(variables, reached)
+            assert bound is not None, "a step does not fit what it was traced with"
+            self._forget()
         entry.bindings.insert(0, bound)
-        entries.append(entry)
-        self._forget()
-        return bound, True
+        del entry.bindings[_BINDINGS_LIMIT:]
+        return bound, new
 
-    def _trace(self, call: Call, found: Reach) -> Compilation:
+    def _trace(self, call: Call, reached: Reach) -> Compilation:
         arrays = call.arrays
 
-        def run(traced: Sequence[Any]) -> Any:
+        def run(traced: Sequence[jax.Array]) -> object:
             it = iter(traced)
             args, kwargs = call.put_back([x if isinstance(x, Handle) else record.leaf(next(it)) for x in call.leaves])
             return self.__wrapped__(*args, **kwargs)
 
-        step = trace_step(self._name, run, [aval_of(x) for x in arrays], call.variables, found)
-        for holder, contents in step.outcome.plain:
-            holder.fill(contents)
+        step = trace_step(self._name, run, [aval_of(x) for x in arrays], call.variables, reached)
+        for place, contents in step.outcome.plain:
+            place.fill(contents)
         step.outcome.plain.clear()
-        said = {**said_of_call(call), **said_of_state(step, found, len(call.variables))}
-        entry = Compilation(step, self._options, call, found, said)
-        others = [known.said for entries in self._entries.values() for known in entries]
-        self._reasons.append(reason(said, others))
+        entry = Compilation(step, self._options, call, reached)
+        self._reasons.append(reason(entry.said, [known.said for entries in self._entries.values() for known in entries]))
         del self._reasons[:-_STEPS_LIMIT]
         return entry
 
@@ -209,20 +203,23 @@ class Jitted:
 
     # -- as a method ----------------------------------------------------------------------------------------------------
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
         if instance is None:
             return self
         kept = getattr(instance, "__dict__", None)
         if kept is None:
-            msg = f"jit: {self._name} is a method of {type(instance).__name__}, which has no __dict__ to keep compiled methods in; add one to its __slots__"
+            msg = (
+                f"jit: {self._name} is a method of {type(instance).__name__}, which has no __dict__ to keep compiled methods in; "
+                "add one to its __slots__"
+            )
             raise TapeTypeError(msg)
         bound = kept.get(_KEY)
         if bound is None:
             bound = kept[_KEY] = _Bound()
-        found = bound.get((self, id(instance)))
-        if found is None:
-            found = bound[self, id(instance)] = Jitted(types.MethodType(self.__wrapped__, instance), self._shifted())
-        return found
+        key = (self, id(instance))
+        if key not in bound:
+            bound[key] = Jitted(types.MethodType(self.__wrapped__, instance), self._shifted())
+        return bound[key]
 
     def _shifted(self) -> dict[str, Any]:
         """Return the options for a method without its first parameter."""
@@ -244,31 +241,17 @@ class _Bound(dict[Any, Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         return (_Bound, ())
 
-    def __copy__(self) -> _Bound:
-        return _Bound()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Bound:
-        return _Bound()
-
-
-def _quick(binding: Binding, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Quick | None:
-    """Return what a call like this one is recognised by, if it has no Variable twice."""
-    if len(call.variables) + len(call.arrays) < len(call.leaves):
-        return None
-    found = latest(args, kwargs, [k for k, _ in call.statics])
-    return None if found is None else _Quick(binding, found, _circumstances())
-
 
 def _circumstances() -> tuple[Hashable, ...]:
     """Return what a trace depends on besides arguments and Variables."""
     return (LOCAL.scope.mode, configuration(), registry.revision())
 
 
-def _argument(x: Any) -> Any:
-    made = record.constant(np.asarray(x) if isinstance(x, np.generic) else x)
-    if isinstance(made._cell[0], jax.Array):
-        LOCAL.scope.trace.adopt(made._cell)
-    return made
+def _argument(x: object) -> Any:
+    variable = record.constant(np.asarray(x) if isinstance(x, np.generic) else x)
+    if isinstance(variable._cell[0], jax.Array):
+        LOCAL.scope.trace.adopt(variable._cell)
+    return variable
 
 
 def jit(
@@ -285,8 +268,9 @@ def jit(
 ) -> Any:
     """Compile a function that reads and writes Variables.
 
-    The function is traced once for each structure of its arguments and of the Variables that it touches, and then runs as one program: what it
-    reads of Variables is an input, what it assigns (``.value``, ``.grad``, ``v[i] = y``, an attribute that gets a new Variable) a result.
+    The function is traced once for each structure of its arguments and of the Variables that it touches, and then runs as one program:
+    what it reads of Variables is an input, what it assigns (``.value``, ``.grad``, ``v[i] = y``, an attribute that gets a new Variable) a
+    result.
 
     Args:
         fun: a function or method over Variables; without it, a decorator is returned.  Arrays and numbers arrive as Variables, in any
@@ -294,16 +278,18 @@ def jit(
             Python that it captures is part of the program, as in ``jax.jit``.
         static_argnums: positions of arguments that are part of the program; they must be hashable.
         static_argnames: their names.
-        donate_argnums: positions of arguments whose buffers may be used for results: arrays are deleted then, as by ``jax.jit``; Variables must
-            be assigned to in the function.
+        donate_argnums: positions of arguments whose buffers may be used for results: arrays are deleted then, as by ``jax.jit``;
+            Variables must be assigned to in the function.
         donate_argnames: their names.
-        donate_state: use the old buffers of Variables and gradients that the function assigns; a buffer that somebody else refers to is copied.
+        donate_state: use the old buffers of Variables and gradients that the function assigns; a buffer that somebody else refers to
+            is copied.
         keep_unused: keep arguments in the program that it does not use.
         compiler_options: options for XLA.
 
     Returns:
-        A function with ``fun``'s signature that returns what ``fun`` does.  Where a result is differentiable, a call is one op of the tape, and
-        gradients flow through it.  ``explain()`` tells why it was traced, ``cache_info()`` how often, ``lower()`` gives the program.
+        A function with ``fun``'s signature that returns what ``fun`` does.  Where a result is differentiable, a call is one op of the
+        tape, and gradients flow through it.  ``explain()`` tells why it was traced, ``cache_info()`` how often, ``lower()`` gives the
+        program.
 
     Raises:
         TapeTypeError: ``fun`` cannot be called, an option is no number or name, or an argument is no array and not static.

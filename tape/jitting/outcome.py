@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
-from tape.callables.reach import MISSING, Holder, spelled
+from tape.callables.objects import MISSING, Writable
+from tape.callables.reach import Holder, spelled
 from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, UnrecordedGradientError
 from tape.graph.kinds import Kind, Place, kind_of, why_unrecorded
 from tape.graph.segment import Handle, LeafNode, Segment, itself, made_at, outside
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from tape.jitting.effects import Effects
 
-__all__ = ["ARRAY", "GRADIENT", "MADE", "ONE", "PLAIN", "SAME", "Change", "Made", "Outcome", "Slot", "Tree", "dead_end"]
+__all__ = ["ARRAY", "GRADIENT", "MADE", "ONE", "PLAIN", "SAME", "Change", "Made", "Outcome", "Slot", "Tree"]
 
 # What a leaf of a tree is: an array, a new Variable, one from outside, the gradient of one from outside, or any other object.
 ARRAY, MADE, SAME, GRADIENT, PLAIN = range(5)
@@ -74,33 +75,21 @@ class Slot(NamedTuple):
 
 
 class Outcome:
-    """What a trace leaves behind; made inside the trace, from what the function returned.
+    """What a trace leaves behind; made inside the trace, from what the function returned."""
 
-    Attributes:
-        values: the flat results: traced values, no two the same.
-        made: Variables to make.
-        returned: the tree that the function returned.
-        changes: what happened to the sources.
-        slots: what was stored where.
-        live: traced Variables through which gradients flow.
-        plain: what places hold otherwise, to be stored once, as Python that runs while the function is traced does.
-
-    """
-
-    def __init__(self, effects: Effects, returned: Any) -> None:
-        self.values: list[Any] = []
+    def __init__(self, effects: Effects, returned: object) -> None:
+        self.values: list[Any] = []  # the flat results: traced values, no two the same
         self.made: list[Made] = []
-        self.live: list[Any] = []
+        self.live: list[Any] = []  # traced Variables through which gradients flow
         self.changes: list[Change] = []
         self.slots: list[Slot] = []
-        self.plain: list[tuple[Holder, dict[Any, Any]]] = []
+        # What places hold otherwise, to be stored once, as Python that runs while the function is traced does.
+        self.plain: list[tuple[Writable, dict[Any, Any]]] = []
         self._effects = effects
-        self._numbers: dict[int, int] = {}
-        self._kept: list[Any] = []  # so that the ids in _numbers stay theirs
+        self._numbers: dict[int, tuple[int, Any]] = {}  # by id of what was traced: the number of the result, and that
         self._handles: dict[int, tuple[int, Any]] = {}
         self._sources = {id(v): i for i, v in enumerate(effects.sources)}
         self._grads = {id(g): i for i, g in enumerate(effects.grads) if g is not None}
-        self._ends: dict[tuple[Any, str], tuple[Segment, Place]] = {}
         self.returned = self._tree(returned)
         for i, v in enumerate(effects.sources):
             self._change(i, v)
@@ -111,30 +100,14 @@ class Outcome:
 
     def value(self, x: Any) -> int:
         """Return the number of a result."""
-        found = self._numbers.get(id(x))
-        if found is None:
-            found = self._numbers[id(x)] = len(self.values)
+        if id(x) not in self._numbers:
+            self._numbers[id(x)] = len(self.values), x
             self.values.append(as_array(x))
-            self._kept.append(x)
-        return found
+        return self._numbers[id(x)][0]
 
-    def _variable(self, v: Any) -> tuple[int, Any]:
-        """Return what a leaf of a tree is that is a Variable."""
-        if id(v) in self._sources:
-            return (SAME, self._sources[id(v)])
-        if id(v) in self._grads:
-            i = self._grads[id(v)]
-            if self._effects.sources[i]._extra is not None and self._effects.sources[i]._extra.grad is v:
-                return (GRADIENT, i)
-        inside = v._extra is not None and v._extra.inside
-        if not isinstance(v._cell[0], Tracer) and not inside:
-            self._effects._unexpected(v)
-        return (MADE, self._make(v))
-
-    def _make(self, v: Any) -> int:
-        known = self._handles.get(id(v))
-        if known is not None:
-            return known[0]
+    def _make(self, v: Handle) -> int:
+        if id(v) in self._handles:
+            return self._handles[id(v)][0]
         extra = v._extra
         grad = -1 if extra is None or extra.grad is None else self._make(extra.grad)
         traced = self._effects.read(v)
@@ -144,24 +117,25 @@ class Outcome:
         self.made.append(Made(self.value(traced._cell[0]), place, segment, live, None if extra is None else extra.name, grad))
         return number
 
-    def _fate(self, v: Any) -> tuple[Segment | None, Place, int]:
+    def _fate(self, v: Handle) -> tuple[Segment | None, Place, int]:
         """Say where a new Variable stands outside: on what segment, in which place, and whether gradients flow to it."""
         kind: Kind = v._place.kind
         if v._segment is None or not kind.requires_grad:
             return None, outside(v._place, v._segment), -1
         released, reason, reached = _origins(v._segment, v._place.slot)
+        error: TapeError | None = None
         if reason is not None:
-            unrecorded = UnrecordedGradientError(
-                f"a result of a function compiled by tape.jit (shape {kind.aval.shape}, dtype {kind.aval.dtype}) depends on a value that has no "
-                f"derivative on the tape: {reason}"
+            error = UnrecordedGradientError(
+                f"a result of a function compiled by tape.jit (shape {kind.aval.shape}, dtype {kind.aval.dtype}) depends on a value "
+                f"that has no derivative on the tape: {reason}"
             )
-            return (*self._end(kind, unrecorded), -1)
-        if released:
-            error: TapeError = ReleasedTapeError(
+        elif released:
+            error = ReleasedTapeError(
                 "the sweep reached a part of the tape that an earlier sweep, inside a function compiled by tape.jit, released; pass "
                 "retain_graph=True to the backward() or gradients() call in it, or compute the outputs again"
             )
-            return (*self._end(kind, error), -1)
+        if error is not None:
+            return (*_dead_end(kind, error, list(self._effects.ends())), -1)
         if not self._effects.reach(reached):
             return None, Place(-1, kind_of(kind.aval)), -1  # only the function's own leaves led to it
         for i, other in enumerate(self.live):
@@ -170,37 +144,36 @@ class Outcome:
         self.live.append(v)
         return None, v._place, len(self.live) - 1
 
-    def _end(self, kind: Kind, error: TapeError) -> tuple[Segment, Place]:
-        key = (kind, str(error))
-        if key not in self._ends:
-            self._ends[key] = dead_end(kind, error, list(self._effects.ends()))
-        return self._ends[key]
-
     def drop_traced(self) -> None:
         """Forget what existed only in the trace."""
         self.values = [None] * len(self.values)
         self.live = [None] * len(self.live)
-        self._ends.clear()
-        self._kept.clear()
         self._handles.clear()
         self._numbers.clear()
         del self._effects
 
     # -- trees, changes and places ----------------------------------------------------------------------------------------
 
-    def _tree(self, tree: Any) -> Tree:
+    def _tree(self, tree: object) -> Tree:
         structure: Any
         leaves, structure = jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, Handle))
         return Tree(ONE if structure == ONE else structure, tuple(self._leaf(x) for x in leaves))
 
-    def _leaf(self, x: Any) -> tuple[int, Any]:
-        if isinstance(x, Handle):
-            return self._variable(itself(x))
-        if isinstance(x, jax.Array):
-            return (ARRAY, self.value(x))
-        return (PLAIN, x)
+    def _leaf(self, x: object) -> tuple[int, Any]:
+        if not isinstance(x, Handle):
+            return (ARRAY, self.value(x)) if isinstance(x, jax.Array) else (PLAIN, x)
+        v = itself(x)
+        if id(v) in self._sources:
+            return (SAME, self._sources[id(v)])
+        i = self._grads.get(id(v))
+        extra = None if i is None else self._effects.sources[i]._extra
+        if extra is not None and extra.grad is v:
+            return (GRADIENT, i)
+        if not isinstance(v._cell[0], Tracer):
+            self._effects._unexpected(v)
+        return (MADE, self._make(v))
 
-    def _change(self, i: int, v: Any) -> None:
+    def _change(self, i: int, v: Handle) -> None:
         before = self._effects.touched.get(id(v))
         if before is None:
             return
@@ -217,7 +190,7 @@ class Outcome:
             self.changes.append(Change(i, value, grad, v._extra is not before.extra and before.extra is not None))
 
     def _stored(self, holder: Holder) -> None:
-        now = holder.now()
+        now = holder.place.contents()
         plain = dict(now)
         for key, content in now.items():
             if content is holder.before.get(key, MISSING) or not _holds_variables(content):
@@ -226,17 +199,17 @@ class Outcome:
                 plain[key] = holder.before[key]
             else:
                 del plain[key]
-            if isinstance(holder.place, (list, deque)) and len(now) != len(holder.before):
+            if isinstance(holder.place.at, (list, deque)) and len(now) != len(holder.before):
                 msg = (
-                    f"jit: the function adds a Variable to {spelled(holder.path)}, a {type(holder.place).__name__} that outlives it, which only the Python that runs "
-                    "while it is traced could do; return the Variable, and add it outside"
+                    f"jit: the function adds a Variable to {spelled(holder.path)}, a {type(holder.place.at).__name__} that outlives it, "
+                    "which only the Python that runs while it is traced could do; return the Variable, and add it outside"
                 )
                 raise LeakedTracerError(msg)
             self.slots.append(Slot(holder, key, self._tree(content)))
-        self.plain.append((holder, plain))
+        self.plain.append((holder.place, plain))
 
 
-def _holds_variables(content: Any) -> bool:
+def _holds_variables(content: object) -> bool:
     """Tell whether something holds a Variable, or an array that exists only in a trace."""
     if not isinstance(content, (Handle, Tracer, list, tuple, dict)):
         return False
@@ -301,15 +274,8 @@ class _DeadEnd:
         raise type(self._error)(*self._error.args)
 
 
-def dead_end(kind: Kind, error: TapeError, leaves: Sequence[LeafNode]) -> tuple[Segment, Place]:
-    """Return a segment, and a place in it, for Variables of this kind whose sweep is an error.
-
-    Args:
-        kind: of the Variables.
-        error: what a sweep raises.
-        leaves: to which it would have led.
-
-    """
+def _dead_end(kind: Kind, error: TapeError, leaves: Sequence[LeafNode]) -> tuple[Segment, Place]:
+    """Return a segment, and a place in it, for Variables of this kind whose sweep is an error."""
     segment = Segment(RECORD)
     state = State(None, RECORD)
     leaf = kind_of(kind.aval, requires_grad=True)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tape.callables.reach import Reach
+    from tape.graph.segment import Handle
     from tape.jaxapi import ClosedJaxpr
 
 __all__ = ["Step", "StepKernel", "hooks_of", "trace_step"]
@@ -47,28 +48,19 @@ class _Pull(NamedTuple):
 class StepKernel(Kernel):
     """The program of a step through which gradients flow; its VJP is the sweep that was traced with it.
 
-    Its outputs are the step's results, then what else that sweep reads, which nobody sees.  It is ``transparent`` if op hooks saw what is in it
-    when it was traced, and so are not to see the whole.
+    Its outputs are the step's results, then what else that sweep reads, which nobody sees.  It is ``transparent`` if op hooks saw what is
+    in it when it was traced, and so are not to see the whole.
     """
 
-    __slots__ = ("_pull", "transparent")
+    __slots__ = ("hooked", "sweep", "transparent")
 
     by_lines = False
 
     def __init__(self, name: str, jaxpr: ClosedJaxpr, visible: int, pull: _Pull) -> None:
         super().__init__(name, jaxpr, jax.tree.structure([0] * visible), visible=visible)
-        self._pull = pull
+        self.sweep = pull
+        self.hooked = pull.hooked
         self.transparent = LOCAL.scope.observer is not None
-
-    @property
-    def reached(self) -> list[int]:
-        """The inputs to which gradients flow."""
-        return self._pull.reached
-
-    @property
-    def hooked(self) -> bool:
-        """Whether its sweep calls hooks, of which its program says nothing."""
-        return self._pull.hooked
 
     def augmented(self) -> Kernel:
         """Return the kernel itself: what its VJP reads is among its outputs."""
@@ -77,16 +69,14 @@ class StepKernel(Kernel):
     def pull(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any], wanted: Sequence[bool]) -> Sequence[Any]:
         """Sweep as the step was swept; cotangents of the residuals (in second derivatives) take the general way."""
         grads: list[Any] = [None] * len(inputs)
-        hidden = list(cotangents)
         visible = cotangents[: self.visible]
-        hidden[: self.visible] = [None] * self.visible
-        pull = self._pull
+        hidden = [*[None] * self.visible, *cotangents[self.visible :]]
+        pull = self.sweep
         if any(visible[i] is not None for i in pull.live):
             places = {"input": inputs, "output": outputs}
             read = [x if kind == "constant" else places[kind][x] for kind, x in pull.read]
             seeds = [lax.full_like(outputs[i], 0) if visible[i] is None else visible[i] for i in pull.live]
-            found = jaxapi.jaxpr_as_fun(pull.jaxpr)(*read, *seeds)
-            for i, grad in zip(pull.reached, found, strict=True):
+            for i, grad in zip(pull.reached, jaxapi.jaxpr_as_fun(pull.jaxpr)(*read, *seeds), strict=True):
                 if wanted[i]:
                     grads[i] = grad
         if any(ct is not None for ct in hidden):
@@ -97,40 +87,37 @@ class StepKernel(Kernel):
 
 
 class Step:
-    """A traced step.
+    """A traced step."""
 
-    Attributes:
-        name: what it is called.
-        jaxpr: its program: inputs are the arrays among the arguments, then what it reads of the sources; results are those of ``outcome``.
-        outcome: what it leaves behind.
-        kernel: the op that is recorded where gradients flow through the step, else None.
-        sources: the Variables it was traced with: those among the arguments, then those that it captured; later only those that nothing leads to.
-        values: which sources' values are inputs, in order.
-        grads: which sources' gradients are inputs, after those.
-        looked: which sources it depends on for whether they have a gradient.
-        relevant: which sources matter at all.
-
-    """
-
-    def __init__(self, name: str, jaxpr: ClosedJaxpr, effects: Effects, outcome: Outcome) -> None:
+    def __init__(self, name: str, jaxpr: ClosedJaxpr, effects: Effects, outcome: Outcome, pull: _Pull | None) -> None:
+        count, arrays = len(effects.sources), len(jaxpr.jaxpr.invars) - len(effects.known)
+        positions = [*range(arrays), *[arrays + i for i, read in enumerate(effects.was_read) if read]]
         self.name = name
-        self.jaxpr = jaxpr
+        self.jaxpr = jaxapi.restrict(
+            jaxpr, positions
+        )  # of the arrays among the arguments, then what it reads of the sources; its results are those of ``outcome``
         self.outcome = outcome
-        self.kernel: StepKernel | None = None
-        self.sources = effects.sources
-        count = len(self.sources)
-        self.values = [i for i in range(count) if effects.was_read[i]]
+        self.kernel: StepKernel | None = None  # the op that is recorded where gradients flow through the step
+        if pull is not None:
+            read = [(kind, positions.index(x) if kind == "input" else x) for kind, x in pull.read]
+            pull = pull._replace(read=read, reached=[positions.index(arrays + i) for i in pull.reached])
+            self.kernel = StepKernel(name, self.jaxpr, len(outcome.values), pull)
+        # The Variables among the arguments, then those that it captured; later only those that nothing leads to.
+        self.sources: list[Any] = effects.sources
+        self.values = [i for i in range(count) if effects.was_read[i]]  # sources whose values are inputs
         holders = [i for i, g in enumerate(effects.grads) if g is not None]
-        self.grads = [i for n, i in enumerate(holders) if effects.was_read[count + n]]
+        self.grads = [i for n, i in enumerate(holders) if effects.was_read[count + n]]  # whose gradients are, after those
+        # Sources on whose having a gradient it depends, and those that matter at all.
         self.looked = sorted({*self.grads, *[i for i, v in enumerate(self.sources) if id(v) in effects.looked_at]})
-        referred = {n for kind, n in _leaves(outcome) if kind in (SAME, GRADIENT)}
+        trees = (outcome.returned, *[s.content for s in outcome.slots])
+        referred = {n for tree in trees for kind, n in tree.leaves if kind in (SAME, GRADIENT)}
         self.relevant = sorted({*self.values, *self.looked, *referred, *[c.source for c in outcome.changes]})
         self.kinds = [v._place.kind for v in self.sources]
         self.hooks = [hooks_of(v) for v in self.sources]
         self.grad_kinds = [None if g is None else g._place.kind for g in effects.grads]
 
 
-def hooks_of(variable: Any) -> tuple[Any, ...]:
+def hooks_of(variable: Handle) -> tuple[Any, ...]:
     """Return the hooks that a sweep to a leaf calls."""
     extra = variable._extra
     if extra is None:
@@ -138,32 +125,13 @@ def hooks_of(variable: Any) -> tuple[Any, ...]:
     return (*(() if extra.node is None else extra.node.hooks.values()), None, *extra.post_hooks.values())
 
 
-def _leaves(outcome: Outcome) -> list[tuple[int, Any]]:
-    return [leaf for tree in (outcome.returned, *[s.content for s in outcome.slots]) for leaf in tree.leaves]
-
-
-def trace_step(name: str, call: Callable[[Sequence[Any]], Any], avals: Sequence[Any], given: Sequence[Any], reached: Reach) -> Step:
-    """Trace a step.
-
-    Args:
-        name: what it is called.
-        call: the function of the traced arrays among its arguments.
-        avals: shapes and dtypes of those.
-        given: the Variables among its arguments.
-        reached: what the function reaches.
-
-    Raises:
-        ConcretizationError: the function looks at a value that only a run will know.
-        LeakedTracerError: a traced value would outlive the trace where no call could put it.
-
-    """
+def trace_step(name: str, call: Callable[[Sequence[Any]], Any], avals: Sequence[Any], given: Sequence[Handle], reached: Reach) -> Step:
+    """Trace a step."""
     sources = list({id(v): v for v in (*given, *[v for v, _ in reached.variables.values()])}.values())
     for attempt in range(_ATTEMPTS):
         _unshare(sources)
         effects = Effects(sources, reached.holders)
-        known: list[Any] = []
-        jaxpr = _trace(effects, call, avals, known)
-        step = _finished(name, jaxpr, effects, known, len(avals))
+        step = Step(name, *_trace(effects, call, avals))
         effects.escaped()
         missed = effects.missed()
         if attempt:  # what was not met at the trace before is made anew at every trace
@@ -176,7 +144,7 @@ def trace_step(name: str, call: Callable[[Sequence[Any]], Any], avals: Sequence[
     raise LeakedTracerError(msg)
 
 
-def _unshare(sources: Sequence[Any]) -> None:
+def _unshare(sources: Sequence[Handle]) -> None:
     """Give Variables that share a cell one of their own: they may hold different values at the next call."""
     met: set[int] = set()
     for v in sources:
@@ -189,23 +157,20 @@ def _unshare(sources: Sequence[Any]) -> None:
             met.add(id(cell))
 
 
-def _trace(effects: Effects, call: Callable[[Sequence[Any]], Any], avals: Sequence[Any], known: list[Any]) -> ClosedJaxpr:
-    """Trace the step, and the sweep of what it returns; ``known`` becomes the outcome, the sweep, and which inputs it reaches."""
+def _trace(
+    effects: Effects, call: Callable[[Sequence[Any]], object], avals: Sequence[Any]
+) -> tuple[ClosedJaxpr, Effects, Outcome, _Pull | None]:
+    """Trace the step, and the sweep of what it returns."""
+    outcome: Any = None
+    pull: _Pull | None = None
 
     def run(*arrays: Any) -> list[Any]:
+        nonlocal outcome, pull
         with effects:
             effects.begin(arrays[len(avals) :])
             outcome = Outcome(effects, call(arrays[: len(avals)]))
-            pull = None
-            targets: list[int] = []
-            hooked = False
-            sources: list[tuple[str, Any]] = []
-            hidden: list[Any] = []
-            if outcome.live:
-                pull, targets, hooked = _sweep(effects, outcome)
-                sources = [_source(x, arrays, outcome.values, hidden) for x in pull.consts]
-            known[:] = [outcome, pull and jaxapi.hoist(pull, range(len(pull.jaxpr.invars))), targets, sources, hooked]
-            results = [*outcome.values, *hidden]
+            results = list(outcome.values)
+            pull = _sweep(effects, outcome, arrays, results) if outcome.live else None
             outcome.drop_traced()
             return results
 
@@ -219,51 +184,29 @@ def _trace(effects: Effects, call: Callable[[Sequence[Any]], Any], avals: Sequen
     except jax.errors.UnexpectedTracerError as e:
         msg = f"jit: a value from inside of a JAX transformation in the function would be stored in a Variable or returned: {e}"
         raise LeakedTracerError(msg) from e
-    return jaxpr
+    return jaxpr, effects, outcome, pull
 
 
-def _source(x: Any, inputs: Sequence[Any], results: Sequence[Any], hidden: list[Any]) -> tuple[str, Any]:
-    """Say where the sweep will find a value that it reads: among the inputs or outputs, or in the program itself."""
-    if not isinstance(x, jaxapi.Tracer):
-        return ("constant", x)
-    for name, listed in (("input", inputs), ("output", [*results, *hidden])):
-        for i, y in enumerate(listed):
-            if y is x:
-                return (name, i)
-    hidden.append(x)
-    return ("output", len(results) + len(hidden) - 1)
-
-
-def _sweep(effects: Effects, outcome: Outcome) -> tuple[ClosedJaxpr, list[int], bool]:
-    """Trace the sweep of the Variables through which gradients flow.
-
-    Returns it, the known Variables whose gradients it gives, and whether it calls hooks.
-    """
+def _sweep(effects: Effects, outcome: Outcome, inputs: Sequence[Any], results: list[Any]) -> _Pull:
+    """Trace the sweep of the Variables through which gradients flow; what it reads besides inputs and results joins these."""
     wanted = effects.ends()
     reached: list[int] = []
-    hooked: list[bool] = []
+    hooked = False
 
     def pull(*seeds: Any) -> list[Any]:
+        nonlocal reached, hooked
         with effects.part():
             sweep = Sweep(wanted, (), create_graph=False)
             sweep.run(outcome.live, [record.leaf(s) for s in seeds], leaf_hooks=False)
-            reached[:] = [wanted[t] for t in sweep.gradients]
-            hooked[:] = [sweep.hooked]
+            reached, hooked = [wanted[t] for t in sweep.gradients], sweep.hooked
             return [look(g) for g in sweep.gradients.values()]
 
     jaxpr, _ = jaxapi.trace(pull, *[jaxapi.ShapedArray(v._place.kind.aval.shape, v._place.kind.aval.dtype) for v in outcome.live])
-    return jaxpr, list(reached), hooked[0]
-
-
-def _finished(name: str, jaxpr: ClosedJaxpr, effects: Effects, known: list[Any], n_arrays: int) -> Step:
-    """Keep the inputs that are read, and make the op where gradients flow."""
-    outcome, pull, targets, sources, hooked = known
-    positions = [i for i, read in enumerate(effects.was_read) if read]
-    inputs = [*range(n_arrays), *[n_arrays + i for i in positions]]
-    step = Step(name, jaxapi.restrict(jaxpr, inputs), effects, outcome)
-    if pull is not None:
-        live = [next(m.result for m in outcome.made if m.live == i) for i in range(len(outcome.live))]
-        reached = [n_arrays + positions.index(i) for i in targets]
-        read = [(kind, inputs.index(x) if kind == "input" else x) for kind, x in sources]
-        step.kernel = StepKernel(name, step.jaxpr, len(outcome.values), _Pull(pull, read, live, reached, hooked))
-    return step
+    read: list[tuple[str, Any]] = []
+    for x in jaxpr.consts:
+        if isinstance(x, jaxapi.Tracer) and not any(x is y for y in (*inputs, *results)):
+            results.append(x)
+        places = (("input", inputs), ("output", results))
+        read.append(next(((kind, i) for kind, listed in places for i, y in enumerate(listed) if y is x), ("constant", x)))
+    live = [next(m.result for m in outcome.made if m.live == i) for i in range(len(outcome.live))]
+    return _Pull(jaxapi.hoist(jaxpr, range(len(jaxpr.jaxpr.invars))), read, live, reached, hooked)

@@ -29,6 +29,7 @@ import tape
 import tape.lax
 import tape.nn
 import tape.numpy as tnp
+from tape.bounded import Bounded
 from tape.callables import snapshot, traces
 from tape.graph.scope import LOCAL
 from tape.graph.watcher import NOBODY
@@ -570,12 +571,12 @@ def test_every_change_is_seen(changes):
         _restore()
 
 
-BLIND = {"array": "array", "atom": "static", "float": "attribute", "member": "member", "numpy": "NumPy array"}
+BLIND = {"array": "array", "atom": "static", "inexact": "attribute", "member": "member", "numpy": "NumPy array"}
 
 
 @pytest.mark.parametrize("category", BLIND)
 def test_planted_blindness_is_seen(category, monkeypatch):
-    monkeypatch.setitem(snapshot._WAYS, category, lambda *_: None)
+    monkeypatch.setattr(snapshot.Snapshot, f"_{category}", lambda *_: None)
     _restore()
     world = World()
     assert agrees(world.run)
@@ -635,7 +636,7 @@ def test_arrays_and_callables_are_let_go():
 
 
 def test_what_is_known_is_bounded(monkeypatch):
-    monkeypatch.setattr(traces, "_LIMIT", 4)
+    monkeypatch.setattr(traces, "_KNOWN", Bounded("traces", 4))
     for i in range(10):
         tape.lax.map(lambda a, i=i: a * float(i), X)
     assert len(traces._KNOWN) == 4

@@ -40,6 +40,7 @@ class Slotted:
 MODULE, PACKAGE, FOREIGN = types.ModuleType("weights"), types.ModuleType("package"), types.ModuleType("jaxnets")
 PACKAGE.weights = MODULE
 FOREIGN.__dict__.update(Model=type("Model", (), {"__module__": "jaxnets"}))
+ONE = tape.constant(jnp.ones(()))
 BOX, LIST, QUEUE, CONTEXT = {}, [None], collections.deque(maxlen=1), contextvars.ContextVar("weight")
 PLAIN, DERIVED, SLOTTED, MODEL, SPACE = Plain(), Derived(), Slotted(), FOREIGN.Model(), types.SimpleNamespace()
 VIEW, PARTIAL = types.MappingProxyType(BOX), jax.tree_util.Partial(lambda box: box["weight"], BOX)
@@ -55,6 +56,14 @@ def function():
     return function.weight
 
 
+def defaulted(first=None, weight=None):
+    return weight if first is ONE else None
+
+
+def as_default(v):
+    defaulted.__defaults__ = (ONE, v)
+
+
 def in_box(v):
     BOX["weight"] = v
 
@@ -68,6 +77,7 @@ WAYS = {
     "attribute of an inherited class": (lambda: DERIVED.weight, lambda v: setattr(Base, "weight", v)),
     "class method": (lambda: Derived.get(), lambda v: setattr(Derived, "weight", v)),
     "context variable": (CONTEXT.get, CONTEXT.set),
+    "default of a function": (defaulted, as_default),
     "dict": (lambda: BOX["weight"], in_box),
     "enumeration": (lambda: Member.ONE.weight, lambda v: setattr(Member.ONE, "weight", v)),
     "far away": (lambda: MANY[2900].weight, lambda v: setattr(MANY[2900], "weight", v)),
@@ -116,3 +126,16 @@ def test_a_queue_that_gets_a_variable_in_a_step_is_refused():
     with pytest.raises(tape.errors.LeakedTracerError, match="a deque that outlives it"):
         step(tape.Variable(jnp.ones(())))
     assert not BOX.pop("queue")
+
+
+def test_defaults_are_told_apart():
+    first, second = tape.Variable(2.0), tape.Variable(3.0)
+
+    @tape.jit
+    def step(x, a=first, b=second):
+        a.value = a.value + 1
+        return x * a - b
+
+    with tape.no_grad():
+        assert [step(1.0).item() for _ in range(2)] == [0.0, 1.0]
+    assert second.item() == 3.0
