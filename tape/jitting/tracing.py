@@ -53,8 +53,6 @@ class StepKernel(Kernel):
 
     __slots__ = ("_pull", "transparent")
 
-    by_lines = False
-
     def __init__(self, name: str, jaxpr: ClosedJaxpr, visible: int, pull: _Pull) -> None:
         super().__init__(name, jaxpr, jax.tree.structure([0] * visible), visible=visible)
         self._pull = pull

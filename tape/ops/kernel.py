@@ -14,24 +14,19 @@ import jax
 from jax import lax
 
 from tape import jaxapi
-from tape.bounded import Bounded
 from tape.configuration import configuration
 from tape.errors import TapeError
 from tape.graph.kinds import Kind, Role, differentiable, kinds_of
-from tape.ops.assembly import entry_key, one_entry, vjp_of_entries
 from tape.ops.building import JaxprBuilder
 from tape.ops.linear import flatten
 from tape.ops.moving import mover, moving_at_first
 from tape.ops.pruning import prune, select_outputs
-from tape.ops.pullback import activity, check_own, pullback
-from tape.ops.residuals import Keep, augment, exposing, inside
+from tape.ops.pullback import check_own, pullback
+from tape.ops.residuals import Keep, exposing, inside
 from tape.rules import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
-
-    from tape.graph.wengert import WengertList
-    from tape.ops.linear import Equation
 
 __all__ = ["Kernel", "Op", "Vjp"]
 
@@ -72,8 +67,6 @@ class Kernel:
         "tree",
         "visible",
     )
-
-    by_lines = True  # a long jaxpr's VJP may be put together from those of its entries
 
     def __init__(self, name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any, params: Any = None, visible: int | None = None) -> None:
         self.name = name
@@ -150,6 +143,36 @@ class Kernel:
             found = self._added(self.vjp(present, wanted), present, adding, same) if added else self._trace_vjp(present, wanted)
             self._cache[key] = found
         return found
+
+    def vjp_call(
+        self,
+        inputs: Sequence[int],
+        slots: Sequence[int],
+        cotangents: Sequence[int | None],
+        wanted: tuple[bool, ...],
+        totals: dict[Any, int] | None,
+    ) -> tuple[Vjp, list[int]]:
+        """Return the VJP of an entry that adds to the totals that there are, and what it is called on: forward slots, cotangents and totals.
+
+        The totals that it adds to are taken out of ``totals``: its results take their place.  Where these are None, it adds to nothing.
+        """
+        adding: tuple[bool, ...] = ()
+        same: tuple[int, ...] = ()
+        if totals is not None:
+            if len(inputs) > 1 and len(set(inputs)) < len(inputs):
+                same = tuple([inputs.index(s) for s in inputs])
+                adding = tuple([s in totals and same[i] == i for i, s in enumerate(inputs)])
+            else:
+                adding = tuple([s in totals for s in inputs])
+            if True not in adding:
+                adding = ()
+        vjp = self.vjp(tuple([ct is not None for ct in cotangents]), wanted, adding, same)
+        values = [*inputs, *slots, *[ct for ct in cotangents if ct is not None]]
+        if totals is not None and adding:
+            values += [totals[s] for s, flag in zip(inputs, adding, strict=True) if flag]
+            for i in vjp.targets:
+                totals.pop(inputs[i], None)
+        return vjp, [values[i] for i in vjp.sources]
 
     @property
     def cheap(self) -> bool:
@@ -238,14 +261,6 @@ class Kernel:
         return pullback(self.jaxpr, inputs, cotangents, wanted, outputs)
 
     def _trace_vjp(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Vjp:
-        listed = flatten(self.jaxpr)
-        if (
-            self.by_lines
-            and len(listed.entries) > _SHORT
-            and not any(entry.primitive in _TRACED_WHOLE or entry.eqn.effects for entry in listed.entries)
-        ):
-            augment(listed, Keep())
-            return self._vjp_of(*vjp_of_entries(listed, self.out_avals, activity(listed, wanted), present, _entry_kernel))
         n_in, n_out = len(self.in_avals), len(self.out_avals)
         targets: list[int] = []
 
@@ -345,19 +360,3 @@ def _forget(op: Op | None, key: Hashable) -> None:
         kernel = op._kernels.pop(key, None)
         for kinds in [kinds for kinds, known in list(op._by_kinds.items()) if known is kernel]:
             op._by_kinds.pop(kinds, None)
-
-
-_SHORT = 6  # entries; what is longer is put together from the VJPs of its entries
-_TRACED_WHOLE = {jaxapi.primitive("remat"), jaxapi.primitive("name")}  # what is known of their inside has further meanings
-_ENTRIES: Bounded[Hashable, Kernel] = Bounded("entries of jaxprs", 4096)
-
-
-def _entry_kernel(entry: Equation, listed: WengertList[Equation]) -> Kernel:
-    """Return the kernel of one entry of a jaxpr; entries that are alike share one."""
-    key = entry_key(entry, listed)
-    found = None if key is None else _ENTRIES.get(key)
-    if found is None:
-        found = Kernel(str(entry.primitive), one_entry(entry, listed), None)
-        if key is not None:
-            _ENTRIES[key] = found
-    return found

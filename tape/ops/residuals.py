@@ -14,7 +14,7 @@ from jax import lax
 
 from tape import jaxapi
 from tape.ops import building
-from tape.ops.assembly import copied
+from tape.ops.forward import ForwardValues
 from tape.ops.linear import flatten
 from tape.rules import registry
 from tape.rules.registry import Cost
@@ -74,6 +74,17 @@ def augment(listed: WengertList[Equation], keep: Keep) -> list[int]:
             entry.slots = (*entry.slots, *further)
             slots.extend(further)
     return slots
+
+
+def copied(into: building.JaxprBuilder, listed: WengertList[Equation]) -> ForwardValues[Any]:
+    """Return the forward values of a list as variables of the jaxpr that is being built: its inputs, and copies of the entries that are read."""
+
+    def run(entry: Equation, inputs: list[Any]) -> list[Any]:
+        return into.equation(entry.eqn, entry.params, inputs, [listed.avals[s] for s in entry.slots])
+
+    forward: ForwardValues[Any] = ForwardValues(listed, run, lambda constant: into.constant(constant.value, constant.aval))
+    forward.values.update((slot, into.input(listed.avals[slot])) for slot in range(listed.n_inputs))
+    return forward
 
 
 def exposing(listed: WengertList[Equation], further: Sequence[Any]) -> jaxapi.ClosedJaxpr:
