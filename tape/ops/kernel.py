@@ -17,12 +17,11 @@ from tape import jaxapi
 from tape.configuration import configuration
 from tape.errors import TapeError
 from tape.graph.kinds import Kind, Role, differentiable, kinds_of
-from tape.ops.building import JaxprBuilder
+from tape.ops.building import JaxprBuilder, rebuilt
 from tape.ops.linear import flatten
 from tape.ops.moving import mover, moving_at_first
-from tape.ops.pruning import prune, select_outputs
 from tape.ops.pullback import check_own, pullback
-from tape.ops.residuals import Keep, exposing, inside
+from tape.ops.residuals import Keep, inside, prune, pruned
 from tape.rules import registry
 
 if TYPE_CHECKING:
@@ -202,7 +201,7 @@ class Kernel:
         if not costly:
             return self
         visible = len(self.out_avals)
-        tried = Kernel(self.name, exposing(listed, costly), self.tree, self.params, visible)
+        tried = Kernel(self.name, rebuilt(listed, [*listed.outputs, *costly]), self.tree, self.params, visible)
         wanted = tuple(differentiable(a) for a in self.in_avals)
         present = tuple(differentiable(a) for a in self.out_avals)
         try:
@@ -215,8 +214,8 @@ class Kernel:
         if not read:
             return self
         chosen = set(read)
-        kept = select_outputs(tried.jaxpr, [True] * visible + [i in chosen for i in range(len(costly))])
-        made = Kernel(self.name, kept, self.tree, self.params, visible)
+        kept, _ = pruned(tried.jaxpr, [True] * visible + [i in chosen for i in range(len(costly))], effects=True)
+        made = Kernel(self.name, rebuilt(kept, kept.outputs), self.tree, self.params, visible)
         # The VJP of everything is known already: of the values inside it reads those that are kept now.
         numbers = {first + s: first + i for i, s in enumerate(read)}
         sources = tuple(numbers[s] if first <= s < end else s - len(costly) + len(read) if s >= end else s for s in vjp.sources)

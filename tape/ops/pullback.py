@@ -16,9 +16,9 @@ from tape import jaxapi
 from tape.errors import GradientDtypeError, GradientShapeError, LeakedTracerError, RuleError
 from tape.graph.kinds import differentiable
 from tape.graph.sweep import accumulate, sweep
-from tape.graph.walks import active, backwards
+from tape.graph.walks import active, backwards, leading, producers
+from tape.graph.wengert import Constant
 from tape.ops import residuals
-from tape.ops.forward import ForwardValues
 from tape.ops.linear import Equation, flatten
 from tape.rules import parameters, registry
 from tape.rules.cotangents import for_jax, spread
@@ -35,33 +35,43 @@ _NAME, _REMAT = jaxapi.primitive("name"), jaxapi.primitive("remat")
 
 
 class _Evaluation:
-    """Emitter of a sweep that applies rules to values, with those of the inputs (and of outputs, where they are known) at hand."""
+    """Emitter of a sweep that applies rules to values: ``known`` ones, those of inputs and of outputs at hand, and what follows from them."""
 
     def __init__(self, listed: WengertList[Equation], inputs: Sequence[Any], outputs: Sequence[Any] | None) -> None:
         self.avals = listed.avals
-        self.forward: ForwardValues[Any] = ForwardValues(listed, self._run, lambda constant: constant.value)
-        known = self.forward.values
-        known.update(enumerate(inputs))
+        self.makers = producers(listed.entries)
+        self.known: dict[int, Any] = dict(enumerate(inputs))
         for source, value in zip(listed.outputs, outputs or (), strict=outputs is not None):
             named: Source | None = source
             while value is not None and isinstance(named, int):
-                known[named] = value
-                entry = self.forward.makers.get(named)  # what is named is known by its name
+                self.known[named] = value
+                entry = self.makers.get(named)  # what is named is known by its name
                 named = entry.inputs[0] if entry is not None and entry.primitive is _NAME else None
 
-    def _run(self, entry: Equation, inputs: list[Any]) -> Sequence[Any]:
+    def read(self, source: Source) -> Any:
+        """Return the value of a slot or constant, running the entries that it depends on, each once."""
+        if isinstance(source, Constant):
+            return source.value
+        if source not in self.known:
+            for entry in leading([source], self.makers, self.known)[0]:
+                for slot, value in zip(entry.slots, self._run(entry), strict=True):
+                    self.known.setdefault(slot, value)
+        return self.known[source]
+
+    def _run(self, entry: Equation) -> Sequence[Any]:
         """Run one entry; of a checkpoint, values inside it that are known are not computed again."""
-        known = [self.forward.values.get(slot) for slot in entry.slots]
+        inputs = list(map(self.read, entry.inputs))
+        known = [self.known.get(slot) for slot in entry.slots]
         if entry.primitive is not _REMAT or all(value is None for value in known):
             return parameters.bind(entry.primitive, entry.params, inputs)
         listed = flatten(jaxapi.closed(entry.params["jaxpr"]))
-        return list(map(_Evaluation(listed, inputs, known).forward.read, listed.outputs))
+        return list(map(_Evaluation(listed, inputs, known).read, listed.outputs))
 
     def arrive(self, _: Equation, cotangents: list[Any]) -> list[Any]:
         return cotangents
 
     def pull(self, entry: Equation, cotangents: list[Any], wanted: tuple[bool, ...], _: dict[int, Any]) -> Iterable[tuple[Any, Any]]:
-        grads = _apply(entry, cotangents, wanted, self.forward, self.avals)
+        grads = _apply(entry, cotangents, wanted, self)
         return [(source, grad) for source, grad in zip(entry.inputs, grads, strict=True) if grad is not None]
 
     def add(self, _: Equation | None, total: Any, term: Any) -> Any:
@@ -141,12 +151,12 @@ def receives(closed: jaxapi.ClosedJaxpr, present: Sequence[bool], wanted: Sequen
     return [slot in reached for slot in range(listed.n_inputs)]
 
 
-def _apply(entry: Equation, cts: list[Any], needed: Sequence[bool], forward: ForwardValues[Any], avals: list[Any]) -> Sequence[Any]:
+def _apply(entry: Equation, cts: list[Any], needed: Sequence[bool], forward: _Evaluation) -> Sequence[Any]:
     """Apply the rule of one entry and check what it returns."""
     ins = [forward.read(s) for s in entry.inputs]
     rule = registry.lookup(entry.primitive)
     if rule is None:
-        return _jax_rule(entry, cts, needed, ins, avals)
+        return _jax_rule(entry, cts, needed, ins, forward.avals)
     params = {**entry.params, "wanted": tuple(needed)} if rule.selective else entry.params
     if entry.primitive.multiple_results:
         outs = tuple(forward.read(s) for s in entry.slots)
@@ -158,7 +168,9 @@ def _apply(entry: Equation, cts: list[Any], needed: Sequence[bool], forward: For
     if len(grads) != len(ins):
         msg = f"VJP rule of {entry.primitive}: returned {len(grads)} cotangents for {len(ins)} inputs; return one per input, None where no gradient flows"
         raise RuleError(msg)
-    return [_checked(entry, i, grad, avals, rule) if need else None for i, (grad, need) in enumerate(zip(grads, needed, strict=True))]
+    return [
+        _checked(entry, i, grad, forward.avals, rule) if need else None for i, (grad, need) in enumerate(zip(grads, needed, strict=True))
+    ]
 
 
 def _checked(entry: Equation, position: int, grad: Any, avals: list[Any], rule: registry.Rule) -> Any:

@@ -9,18 +9,20 @@ from __future__ import annotations
 import enum
 import functools
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 from tape import jaxapi
 from tape.errors import TapeTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["LINE", "Cost", "Domain", "Example", "Rule", "coverage", "defvjp", "lookup", "register", "registered", "zero"]
 
 Domain = tuple[float, float]
+Vjp = Callable[..., Any]
 
 LINE: Domain = (-2.0, 2.0)  # of what is smooth everywhere
 
@@ -62,11 +64,11 @@ class Rule:
     """
 
     primitive: jaxapi.Primitive
-    vjp: Callable[..., tuple[Any, ...]]
-    domain: tuple[Domain, ...] = ()
+    vjp: Vjp
+    domain: tuple[Domain, ...] = (LINE,)
     source: str = ""
     examples: Sequence[Example] = ()
-    complex: bool = False
+    complex: bool = True
     kinks: tuple[float, ...] = ()
     elementwise: bool = False
     selective: bool = False
@@ -92,20 +94,24 @@ def _table() -> dict[jaxapi.Primitive, Rule]:
 
 _revision = 0
 
-P = ParamSpec("P")
 
+def register(name: str, vjp: Vjp | None = None, **fields: Any) -> Callable[[Vjp], Vjp]:
+    """Enter the record of the primitive called ``name``, with these fields, for the rule that it is given or decorates.
 
-def _entering(make: Callable[Concatenate[jaxapi.Primitive, P], Rule]) -> Callable[Concatenate[str, P], None]:
-    def enter(name: str, /, *args: P.args, **fields: P.kwargs) -> None:
-        """Enter the record of the primitive called ``name``, with these fields; a primitive that this JAX release lacks is passed over."""
-        primitive = jaxapi.primitive(name)
+    A primitive that this JAX release lacks is passed over.
+    """
+    primitive = jaxapi.primitive(name)
+
+    def enter(vjp: Vjp) -> Vjp:
         if primitive is not None:
-            _OWN[primitive] = _RULES[primitive] = make(primitive, *args, **fields)
+            _OWN[primitive] = _RULES[primitive] = Rule(primitive, vjp, **fields)
+        return vjp
 
+    if vjp is not None:
+        enter(vjp)
     return enter
 
 
-register = _entering(Rule)
 elementwise = functools.partial(register, elementwise=True)
 
 
@@ -122,7 +128,7 @@ def no_gradient(ct: Any, out: Any, *ins: Any, **params: Any) -> tuple[None, ...]
 def zero(*names: str, source: str = "piecewise constant: the derivative is zero wherever it exists", cost: Cost = Cost.SMALL) -> None:
     """Enter primitives through which no gradient flows (comparisons, rounding, integer and key operations)."""
     for name in names:
-        register(name, no_gradient, source=source, cost=cost)
+        register(name, no_gradient, domain=(), source=source, cost=cost)
 
 
 def defvjp(primitive: jaxapi.Primitive, rule: Callable[..., Any]) -> None:
@@ -161,7 +167,7 @@ def defvjp(primitive: jaxapi.Primitive, rule: Callable[..., Any]) -> None:
         _revision += 1
         return
     if old is None:
-        _RULES[primitive] = Rule(primitive, rule, source="user", cost=cost_of(primitive))
+        _RULES[primitive] = Rule(primitive, rule, (), "user", cost=cost_of(primitive))
     else:
         _RULES[primitive] = replace(old, vjp=rule, source="user", selective=False, augment=None)
     _revision += 1

@@ -6,7 +6,6 @@ from tape.rules.families import (
     arithmetic,
     calls,
     comparison,
-    complex_numbers,
     contraction,
     control_flow,
     convolution,

@@ -5,8 +5,8 @@ The user's derivative of a ``custom_jvp`` or ``custom_vjp`` function is asked fo
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,9 +17,9 @@ from tape import jaxapi
 from tape.errors import LostGradientError
 from tape.graph.kinds import differentiable
 from tape.ops import pullback as sweep
+from tape.ops.building import rebuilt
 from tape.ops.linear import flatten
-from tape.ops.pruning import pruned
-from tape.ops.residuals import AppliedPolicy, Keep, exposing, inside
+from tape.ops.residuals import AppliedPolicy, Keep, inside, pruned
 from tape.rules import parameters
 from tape.rules.cotangents import asked_for, for_jax, spread
 from tape.rules.registry import Cost, Example, leave_to_jax, register
@@ -53,6 +53,19 @@ def _check_no_flow(params: dict[str, Any], ins: tuple[Any, ...], cts: tuple[Any,
         raise LostGradientError(msg)
 
 
+@jax.custom_vjp
+def _doubled(x: Any, y: Any) -> Any:
+    return x * jnp.sin(y)
+
+
+@register(
+    "custom_vjp_call",
+    source="the user's backward function",
+    domain=((-1.0, 1.0), (-1.0, 1.0)),
+    selective=True,
+    cost=Cost.LOOPED,
+    examples=[Example(_doubled, ((3,), (3,))), Example(_doubled, ((0,), (0,)), "empty")],
+)
 def _custom_vjp_call(
     ct: tuple[Any, ...], out: tuple[Any, ...], *ins: Any, wanted: tuple[bool, ...] | None = None, **params: Any
 ) -> tuple[Any, ...]:
@@ -68,6 +81,23 @@ def _custom_vjp_call(
     return spread(backward(for_jax(ct, out)), chosen, len(ins))
 
 
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _cubed(x: Any, factor: float) -> Any:
+    return factor * x * x * x
+
+
+@register(
+    "custom_jvp_call",
+    source="the user's JVP, transposed by a sweep over it",
+    domain=((-1.0, 1.0),),
+    selective=True,
+    cost=Cost.LOOPED,
+    examples=[
+        Example(lambda x: _cubed(x, 2.0), ((3,),)),
+        Example(lambda x: jax.nn.silu(_cubed(x, 0.5)), ((2, 3),), "nested in others"),
+        Example(lambda x: _cubed(x, 2.0), ((0,),), "empty"),
+    ],
+)
 def _custom_jvp_call(
     ct: tuple[Any, ...], out: tuple[Any, ...], *ins: Any, wanted: tuple[bool, ...] | None = None, **params: Any
 ) -> tuple[Any, ...]:
@@ -86,6 +116,51 @@ def _custom_jvp_call(
     return spread(grads, chosen, len(ins))
 
 
+def _augment_remat(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], list[Any]]:
+    """Give a checkpoint the values that its policy lets be kept as further outputs."""
+    policy = params["policy"]
+    if policy is None or isinstance(policy, AppliedPolicy):
+        return params, []
+    listed, slots = inside(jaxapi.closed(params["jaxpr"]), replace(keep, policies=(*keep.policies, policy)))
+    further = [s for s in slots if s not in listed.outputs]
+    made = rebuilt(listed, [*listed.outputs, *further])
+    if made.consts:  # nowhere to put them: the primitive has none
+        return params, []
+    kept = tuple(s in slots for s in (*listed.outputs, *further))
+    return {**params, "jaxpr": made.jaxpr, "policy": AppliedPolicy(policy, kept)}, [listed.avals[s] for s in further]
+
+
+def _prune_remat(params: dict[str, Any], used: list[bool]) -> tuple[dict[str, Any], list[bool], list[bool]]:
+    """Drop the outputs of a checkpoint that nothing reads; its inputs stay."""
+    listed, read = pruned(jaxapi.closed(params["jaxpr"]), used)
+    smaller = rebuilt(listed, listed.outputs)
+    if smaller.consts:  # nowhere to put them, as above
+        return params, [True] * len(read), [True] * len(used)
+    policy = params["policy"]
+    if isinstance(policy, AppliedPolicy) and len(policy.kept) == len(used):
+        policy = AppliedPolicy(policy.policy, tuple(kept for kept, flag in zip(policy.kept, used, strict=True) if flag))
+    return {**params, "jaxpr": smaller.jaxpr, "policy": policy}, [True] * len(read), used
+
+
+def _body(x: Any, y: Any) -> tuple[Any, Any]:
+    z = jnp.sin(x * y)
+    return z * x, jnp.cos(z)
+
+
+@register(
+    "remat",
+    source="chain rule over the body",
+    domain=((-1.0, 1.0), (-1.0, 1.0)),
+    selective=True,
+    augment=_augment_remat,
+    prune=_prune_remat,
+    cost=Cost.HIGH,
+    examples=[
+        Example(jax.checkpoint(_body), ((3,), (3,))),
+        Example(jax.checkpoint(_body, prevent_cse=False), ((3,), (3,)), "without a barrier"),
+        Example(jax.checkpoint(_body, policy=jax.checkpoint_policies.dots_saveable), ((3,), (3,)), "with a policy"),
+    ],
+)
 def _remat(
     ct: tuple[Any, ...],
     out: tuple[Any, ...],
@@ -95,7 +170,7 @@ def _remat(
     policy: Any = None,
     wanted: tuple[bool, ...] | None = None,
     **_: Any,
-) -> tuple[Any, ...]:
+) -> Any:
     """Sweep the body with its forward values computed again, those excepted that the policy kept, not before the cotangents are there."""
     known = policy.kept if isinstance(policy, AppliedPolicy) and len(policy.kept) == len(out) else (False,) * len(out)
     guarded = prevent_cse if isinstance(prevent_cse, (tuple, list)) else (prevent_cse,) * len(ins)
@@ -143,43 +218,10 @@ def _hide(values: list[Any], chosen: list[int], cts: Any) -> None:
         values[i] = lax.select(lax.broadcast(true, values[i].shape), values[i], lax.full_like(values[i], 0))
 
 
-def _augment_remat(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], list[Any]]:
-    """Give a checkpoint the values that its policy lets be kept as further outputs."""
-    policy = params["policy"]
-    if policy is None or isinstance(policy, AppliedPolicy):
-        return params, []
-    listed, slots = inside(jaxapi.closed(params["jaxpr"]), replace(keep, policies=(*keep.policies, policy)))
-    further = [s for s in slots if s not in listed.outputs]
-    made = exposing(listed, further)
-    if made.consts:  # nowhere to put them: the primitive has none
-        return params, []
-    kept = tuple(s in slots for s in (*listed.outputs, *further))
-    return {**params, "jaxpr": made.jaxpr, "policy": AppliedPolicy(policy, kept)}, [listed.avals[s] for s in further]
-
-
-def _prune_remat(params: dict[str, Any], used: list[bool]) -> tuple[dict[str, Any], list[bool], list[bool]]:
-    """Drop the outputs of a checkpoint that nothing reads; its inputs stay."""
-    smaller, read = pruned(jaxapi.closed(params["jaxpr"]), used)
-    policy = params["policy"]
-    if isinstance(policy, AppliedPolicy) and len(policy.kept) == len(used):
-        policy = AppliedPolicy(policy.policy, tuple(kept for kept, flag in zip(policy.kept, used, strict=True) if flag))
-    return {**params, "jaxpr": smaller.jaxpr, "policy": policy}, [True] * len(read), used
-
-
-@jax.custom_vjp
-def _doubled(x: Any, y: Any) -> Any:
-    return x * jnp.sin(y)
-
-
 _doubled.defvjp(
     lambda x, y: (_doubled(x, y), (x, y)),
     lambda saved, ct: (ct * jnp.sin(saved[1]), ct * saved[0] * jnp.cos(saved[1])),
 )
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _cubed(x: Any, factor: float) -> Any:
-    return factor * x * x * x
 
 
 @_cubed.defjvp
@@ -188,49 +230,4 @@ def _cubed_jvp(factor: float, primals: tuple[Any], tangents: tuple[Any]) -> tupl
     return _cubed(x, factor), 3 * factor * x * x * dx
 
 
-def _body(x: Any, y: Any) -> tuple[Any, Any]:
-    z = jnp.sin(x * y)
-    return z * x, jnp.cos(z)
-
-
-register(
-    "custom_vjp_call",
-    _custom_vjp_call,
-    domain=((-1.0, 1.0), (-1.0, 1.0)),
-    source="the user's backward function",
-    examples=[Example(_doubled, ((3,), (3,))), Example(_doubled, ((0,), (0,)), "empty")],
-    complex=True,
-    selective=True,
-    cost=Cost.LOOPED,
-)
-register(
-    "custom_jvp_call",
-    _custom_jvp_call,
-    domain=((-1.0, 1.0),),
-    source="the user's JVP, transposed by a sweep over it",
-    examples=[
-        Example(lambda x: _cubed(x, 2.0), ((3,),)),
-        Example(lambda x: jax.nn.silu(_cubed(x, 0.5)), ((2, 3),), "nested in others"),
-        Example(lambda x: _cubed(x, 2.0), ((0,),), "empty"),
-    ],
-    complex=True,
-    selective=True,
-    cost=Cost.LOOPED,
-)
-register(
-    "remat",
-    _remat,
-    domain=((-1.0, 1.0), (-1.0, 1.0)),
-    source="chain rule over the body",
-    examples=[
-        Example(jax.checkpoint(_body), ((3,), (3,))),
-        Example(jax.checkpoint(_body, prevent_cse=False), ((3,), (3,)), "without a barrier"),
-        Example(jax.checkpoint(_body, policy=jax.checkpoint_policies.dots_saveable), ((3,), (3,)), "with a policy"),
-    ],
-    complex=True,
-    selective=True,
-    augment=_augment_remat,
-    prune=_prune_remat,
-    cost=Cost.HIGH,
-)
 leave_to_jax("pure_callback", "io_callback", cost=Cost.HIGH)

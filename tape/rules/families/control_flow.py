@@ -16,8 +16,8 @@ from tape import jaxapi
 from tape.errors import TapeValueError
 from tape.graph.walks import active, closure
 from tape.ops import pullback as sweep
-from tape.ops.pruning import prune, pruned, reads, with_inputs
-from tape.ops.residuals import Keep, exposing, inside
+from tape.ops.building import rebuilt
+from tape.ops.residuals import Keep, inside, prune, pruned
 from tape.rules import parameters
 from tape.rules.cotangents import asked_for, zeros
 from tape.rules.registry import Cost, Example, register
@@ -54,26 +54,6 @@ class _Swept:
         return [next(grads) if flag else None for flag in self.flows]
 
 
-def _cond(ct: tuple[Any, ...], out: tuple[Any, ...], index: Any, *ins: Any, branches: Any, wanted: Any = None, **_: Any) -> tuple[Any, ...]:
-    """Sweep the branch that was taken; where another branch has a cotangent and this one has none, it is zero."""
-    asked = asked_for(ins, None if wanted is None else wanted[1:])
-    present = [c is not None for c in ct]
-    given = [*ins, *out, *(c for c in ct if c is not None)]
-    swept = [_Swept(branch, present, asked, [True] * len(out)) for branch in branches]
-    flows = [any(flags) for flags in zip(*(one.flows for one in swept), strict=True)]
-    reads = sorted({i for one in swept for i in one.reads})
-
-    def run(one: _Swept) -> Any:
-        def branch(operands: list[Any]) -> list[Any]:
-            grads = one(dict(zip(reads, operands, strict=True)))
-            return [zeros(x) if g is None else g for g, x, flag in zip(grads, ins, flows, strict=True) if flag]
-
-        return branch
-
-    grads = iter(lax.switch(index, [run(one) for one in swept], [given[i] for i in reads]))
-    return (None, *(next(grads) if flag else None for flag in flows))
-
-
 def _augment_cond(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], list[Any]]:
     """Give every branch further outputs, of which it fills in its own values and leaves the rest zero; branches share what fits."""
     parts = []
@@ -96,7 +76,7 @@ def _augment_cond(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], l
         parts.append((listed, filled))
     if not avals:
         return params, []
-    branches = tuple(exposing(listed, [filled.get(i, aval) for i, aval in enumerate(avals)]) for listed, filled in parts)
+    branches = tuple(rebuilt(listed, [*listed.outputs, *(filled.get(i, aval) for i, aval in enumerate(avals))]) for listed, filled in parts)
     return {**params, "branches": branches}, avals
 
 
@@ -104,7 +84,48 @@ def _prune_cond(params: dict[str, Any], used: list[bool]) -> tuple[dict[str, Any
     """Drop from every branch the outputs that nothing reads, and the operands that no branch reads then."""
     branches = [pruned(branch, used) for branch in params["branches"]]
     read = [any(flags) for flags in zip(*(flags for _, flags in branches), strict=True)]
-    return {**params, "branches": tuple(with_inputs(branch, read) for branch, _ in branches)}, [True, *read], used
+    inputs = [i for i, flag in enumerate(read) if flag]
+    return {**params, "branches": tuple(rebuilt(listed, listed.outputs, inputs) for listed, _ in branches)}, [True, *read], used
+
+
+def _two_ways(x: Any, y: Any) -> Any:
+    return lax.cond(jnp.sum(x) > jnp.sum(y), lambda x, y: (jnp.sin(x) * y, x), lambda x, y: (x * x, jnp.cos(x)), x, y)
+
+
+def _three_ways(x: Any, y: Any) -> Any:
+    ways = [lambda x, y: x * y, lambda x, y: jnp.ones_like(x), lambda x, y: jnp.sin(y)]
+    return jnp.stack([lax.switch(i, ways, x, y) for i in jnp.arange(4)])
+
+
+@register(
+    "cond",
+    source="chain rule over the branch taken",
+    domain=((-1.0, 1.0), (-1.0, 1.0)),
+    complex=False,
+    selective=True,
+    augment=_augment_cond,
+    prune=_prune_cond,
+    cost=Cost.HIGH,
+    examples=[Example(_two_ways, ((3,), (3,)), "two branches"), Example(_three_ways, ((2,), (2,)), "three branches")],
+)
+def _cond(ct: tuple[Any, ...], out: tuple[Any, ...], index: Any, *ins: Any, branches: Any, wanted: Any = None, **_: Any) -> tuple[Any, ...]:
+    """Sweep the branch that was taken; where another branch has a cotangent and this one has none, it is zero."""
+    asked = asked_for(ins, None if wanted is None else wanted[1:])
+    present = [c is not None for c in ct]
+    given = [*ins, *out, *(c for c in ct if c is not None)]
+    swept = [_Swept(branch, present, asked, [True] * len(out)) for branch in branches]
+    flows = [any(flags) for flags in zip(*(one.flows for one in swept), strict=True)]
+    reads = sorted({i for one in swept for i in one.reads})
+
+    def run(one: _Swept) -> Any:
+        def branch(operands: list[Any]) -> list[Any]:
+            grads = one(dict(zip(reads, operands, strict=True)))
+            return [zeros(x) if g is None else g for g, x, flag in zip(grads, ins, flows, strict=True) if flag]
+
+        return branch
+
+    grads = iter(lax.switch(index, [run(one) for one in swept], [given[i] for i in reads]))
+    return (None, *(next(grads) if flag else None for flag in flows))
 
 
 def _reached(body: jaxapi.ClosedJaxpr, n_consts: int, n_carry: int, wanted: list[bool]) -> list[bool]:
@@ -112,6 +133,13 @@ def _reached(body: jaxapi.ClosedJaxpr, n_consts: int, n_carry: int, wanted: list
     return closure(wanted, lambda reached: [*reached[:n_consts], *sweep.depends(body, reached)[:n_carry]])
 
 
+@register(
+    "while",
+    source="the values on the way are not kept: nothing flows, and where something should, the rule refuses",
+    domain=(),
+    selective=True,
+    cost=Cost.HIGH,
+)
 def _while(
     ct: tuple[Any, ...],
     out: tuple[Any, ...],
@@ -204,7 +232,7 @@ def _augment_scan(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], l
     kept = dict.fromkeys((*range(n_consts, n_consts + n_carry), *slots))
     further = [s for s in kept if s in varying and s not in stacked]
     avals = [jaxapi.ShapedArray((params["length"], *listed.avals[s].shape), listed.avals[s].dtype) for s in further]
-    return {**params, "jaxpr": exposing(listed, further)}, avals
+    return {**params, "jaxpr": rebuilt(listed, [*listed.outputs, *further])}, avals
 
 
 def _prune_scan(params: dict[str, Any], used: list[bool]) -> tuple[dict[str, Any], list[bool], list[bool]]:
@@ -212,20 +240,11 @@ def _prune_scan(params: dict[str, Any], used: list[bool]) -> tuple[dict[str, Any
     body, n_consts, n_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
     first_x = n_consts + n_carry
     stacked = used[n_carry:]
-    carried = closure(used[:n_carry], lambda flags: reads(body, [*flags, *stacked])[n_consts:first_x])
-    smaller, read = pruned(body, [*carried, *stacked])
+    carried = closure(used[:n_carry], lambda flags: pruned(body, [*flags, *stacked])[1][n_consts:first_x])
+    listed, read = pruned(body, [*carried, *stacked])
     takes = [*read[:n_consts], *carried, *read[first_x:]]
-    params = {**params, "jaxpr": with_inputs(smaller, takes), "num_consts": sum(read[:n_consts]), "num_carry": sum(carried)}
-    return params, takes, [*carried, *stacked]
-
-
-def _two_ways(x: Any, y: Any) -> Any:
-    return lax.cond(jnp.sum(x) > jnp.sum(y), lambda x, y: (jnp.sin(x) * y, x), lambda x, y: (x * x, jnp.cos(x)), x, y)
-
-
-def _three_ways(x: Any, y: Any) -> Any:
-    ways = [lambda x, y: x * y, lambda x, y: jnp.ones_like(x), lambda x, y: jnp.sin(y)]
-    return jnp.stack([lax.switch(i, ways, x, y) for i in jnp.arange(4)])
+    smaller = rebuilt(listed, listed.outputs, [i for i, flag in enumerate(takes) if flag])
+    return {**params, "jaxpr": smaller, "num_consts": sum(read[:n_consts]), "num_carry": sum(carried)}, takes, [*carried, *stacked]
 
 
 def _recurrence(weight: Any, start: Any, inputs: Any, **options: Any) -> Any:
@@ -243,28 +262,14 @@ def _power(x: Any) -> Any:
 
 
 register(
-    "cond",
-    _cond,
-    domain=((-1.0, 1.0), (-1.0, 1.0)),
-    source="chain rule over the branch taken",
-    examples=[Example(_two_ways, ((3,), (3,)), "two branches"), Example(_three_ways, ((2,), (2,)), "three branches")],
-    selective=True,
-    augment=_augment_cond,
-    prune=_prune_cond,
-    cost=Cost.HIGH,
-)
-register(
-    "while",
-    _while,
-    source="the values on the way are not kept: nothing flows, and where something should, the rule refuses",
-    selective=True,
-    cost=Cost.HIGH,
-)
-register(
     "scan",
     _scan,
-    domain=((-1.0, 1.0), (-1.0, 1.0), (-1.0, 1.0)),
     source="chain rule over the steps, last to first; carries and costly values are kept, the rest of a step is computed again",
+    domain=((-1.0, 1.0), (-1.0, 1.0), (-1.0, 1.0)),
+    selective=True,
+    augment=_augment_scan,
+    prune=_prune_scan,
+    cost=Cost.HIGH,
     examples=[
         Example(_recurrence, ((3,), (3,), (4, 3))),
         Example(lambda w, h, x: _recurrence(w, h, x, reverse=True, unroll=2), ((3,), (3,), (4, 3)), "reversed and unrolled"),
@@ -274,9 +279,4 @@ register(
         Example(_recurrence, ((3,), (3,), (0, 3)), "no steps"),
         Example(lambda w, h, x: jnp.cumsum(lax.map(lambda y: jnp.exp(y * w), x)) * h, ((), (), (4,)), "map"),
     ],
-    complex=True,
-    selective=True,
-    augment=_augment_scan,
-    prune=_prune_scan,
-    cost=Cost.HIGH,
 )
