@@ -24,7 +24,7 @@ from tape.jitting.compilation import Compilation
 from tape.jitting.retracing import reason, said_of_call, said_of_state
 from tape.jitting.tracing import trace_step
 from tape.recording import record
-from tape.rules import registry
+from tape.rules import table
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def _quick(binding: Binding, call: Call, args: tuple[Any, ...], kwargs: dict[str
 
 def _circumstances() -> tuple[Hashable, ...]:
     """Return what a trace depends on besides arguments and Variables."""
-    return (LOCAL.scope.mode, configuration(), registry.revision())
+    return (LOCAL.scope.mode, configuration(), table.revision())
 
 
 def _argument(x: Any) -> Any:

@@ -17,12 +17,13 @@ from tape import jaxapi
 from tape.configuration import configuration
 from tape.errors import TapeError
 from tape.graph.kinds import Kind, Role, differentiable, kinds_of
+from tape.ops import calls, control_flow  # noqa: F401 - their rules are entered
 from tape.ops.building import JaxprBuilder, rebuilt
 from tape.ops.linear import flatten
 from tape.ops.moving import mover, moving_at_first
 from tape.ops.pullback import check_own, pullback
 from tape.ops.residuals import Keep, inside, prune, pruned
-from tape.rules import registry
+from tape.rules import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -135,7 +136,7 @@ class Kernel:
             same: for each input, the first input that is the same value, where some are: their cotangents are added up; () for none.
 
         """
-        key = (present, wanted, adding, same, registry.revision(), configuration())
+        key = (present, wanted, adding, same, table.revision(), configuration())
         found: Vjp | None = self._cache.get(key)
         if found is None:
             added = bool(adding or same)
@@ -176,7 +177,7 @@ class Kernel:
     @property
     def cheap(self) -> bool:
         """Whether computing it again costs less than keeping its result: elementwise and layout primitives only."""
-        free = registry.is_cheap
+        free = table.is_cheap
         return self._cached("cheap", lambda: not self.jaxpr.effects and all(free(e.primitive) for e in flatten(self.jaxpr).entries))
 
     def augmented(self) -> Kernel:
@@ -219,7 +220,7 @@ class Kernel:
         # The VJP of everything is known already: of the values inside it reads those that are kept now.
         numbers = {first + s: first + i for i, s in enumerate(read)}
         sources = tuple(numbers[s] if first <= s < end else s - len(costly) + len(read) if s >= end else s for s in vjp.sources)
-        key = ((*present, *(False for _ in read)), wanted, (), (), registry.revision(), configuration())
+        key = ((*present, *(False for _ in read)), wanted, (), (), table.revision(), configuration())
         made._cache[key] = vjp._replace(sources=sources)
         return made
 

@@ -20,13 +20,15 @@ from tape.graph.walks import active, backwards, leading, producers
 from tape.graph.wengert import Constant
 from tape.ops import residuals
 from tape.ops.linear import Equation, flatten
-from tape.rules import parameters, registry
+from tape.rules import parameters, table
 from tape.rules.cotangents import for_jax, spread
+from tape.rules.registry import no_gradient
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tape.graph.wengert import Source, WengertList
+    from tape.rules.registry import Rule
 
 __all__ = ["activity", "check_own", "depends", "differentiable", "pullback", "receives"]
 
@@ -128,8 +130,8 @@ def activity(listed: WengertList[Equation], wanted: Sequence[bool] | None) -> se
     avals = listed.avals
 
     def gives(entry: Equation) -> Iterable[int]:
-        rule = registry.lookup(entry.primitive)
-        return () if rule is not None and rule.vjp is registry.no_gradient else [s for s in entry.slots if differentiable(avals[s])]
+        rule = table.lookup(entry.primitive)
+        return () if rule is not None and rule.vjp is no_gradient else [s for s in entry.slots if differentiable(avals[s])]
 
     return active(listed.entries, [s for s in range(listed.n_inputs) if differentiable(avals[s]) and (wanted is None or wanted[s])], gives)
 
@@ -154,7 +156,7 @@ def receives(closed: jaxapi.ClosedJaxpr, present: Sequence[bool], wanted: Sequen
 def _apply(entry: Equation, cts: list[Any], needed: Sequence[bool], forward: _Evaluation) -> Sequence[Any]:
     """Apply the rule of one entry and check what it returns."""
     ins = [forward.read(s) for s in entry.inputs]
-    rule = registry.lookup(entry.primitive)
+    rule = table.lookup(entry.primitive)
     if rule is None:
         return _jax_rule(entry, cts, needed, ins, forward.avals)
     params = {**entry.params, "wanted": tuple(needed)} if rule.selective else entry.params
@@ -173,7 +175,7 @@ def _apply(entry: Equation, cts: list[Any], needed: Sequence[bool], forward: _Ev
     ]
 
 
-def _checked(entry: Equation, position: int, grad: Any, avals: list[Any], rule: registry.Rule) -> Any:
+def _checked(entry: Equation, position: int, grad: Any, avals: list[Any], rule: Rule) -> Any:
     """Return the cotangent of one input if it has its input's shape and dtype."""
     if callable(grad):
         grad = grad()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tape import jaxapi
 from tape.ops.building import rebuilt
 from tape.ops.linear import flatten
-from tape.rules import registry
+from tape.rules import table
 from tape.rules.registry import Cost
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Keep:
         if self.policies:
             avals = [a.aval for a in entry.eqn.invars]
             return all(jaxapi.saveable(policy(entry.primitive, *avals, **entry.eqn.params)) for policy in self.policies)
-        cost = registry.cost_of(entry.primitive)
+        cost = table.cost_of(entry.primitive)
         return cost is Cost.HIGH or (self.looped and cost is Cost.LOOPED)
 
 
@@ -61,7 +61,7 @@ def augment(listed: WengertList[Equation], keep: Keep) -> list[int]:
     """Give the entries that hold a jaxpr the values inside them as further outputs; return the slots of all values that may be kept."""
     slots: list[int] = []
     for entry in listed.entries:
-        rule = registry.lookup(entry.primitive)
+        rule = table.lookup(entry.primitive)
         if keep(entry):
             slots.extend(entry.slots)
         if rule is not None and rule.augment is not None:
@@ -93,7 +93,7 @@ def pruned(closed: jaxapi.ClosedJaxpr, used: Sequence[bool], *, effects: bool = 
         bound = effects and bool(entry.eqn.effects)
         if read.isdisjoint(entry.slots) and not bound:
             continue
-        rule = registry.lookup(entry.primitive)
+        rule = table.lookup(entry.primitive)
         if rule is not None and rule.prune is not None and not bound and not read.issuperset(entry.slots):
             entry.params, takes, gives = rule.prune(entry.params, [slot in read for slot in entry.slots])
             entry.inputs, entry.slots = tuple(itertools.compress(entry.inputs, takes)), tuple(itertools.compress(entry.slots, gives))

@@ -15,7 +15,7 @@ from tape.graph.sweep import sweep
 from tape.graph.trie import CONSTANT
 from tape.graph.walks import active, backwards
 from tape.ops.kernel import Op
-from tape.rules import registry
+from tape.rules import table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -175,7 +175,7 @@ def plan_sweep(
 
     """
     plans = _plans(state)
-    key = (seeds, wanted, blocked, watched, hooked, kept, observed, registry.revision(), configuration())
+    key = (seeds, wanted, blocked, watched, hooked, kept, observed, table.revision(), configuration())
     found: Plan | None = plans.get(key)
     if found is None:
         found = plans[key] = _make(state, seeds, active_slots(state, wanted, blocked), watched, hooked, kept, observed)

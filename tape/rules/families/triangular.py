@@ -1,4 +1,4 @@
-"""Solving linear systems: triangular, tridiagonal, and by a solver of the user's."""
+"""Solving triangular and tridiagonal linear systems."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from tape.errors import TapeTypeError
-from tape.ops import pullback as sweep
 from tape.rules import parameters
-from tape.rules.cotangents import filled
 from tape.rules.families.matrices import dot, identity
 from tape.rules.registry import Cost, Example, register
 
@@ -94,65 +91,3 @@ def _tridiagonal_solve(ct: Any, out: Any, *ins: Any, **params: Any) -> tuple[Any
         lambda: -jnp.sum(rows * _shifted(values, -1), axis=-2),
         lambda: ct_b,
     )
-
-
-def _by_diagonal(a: Any, b: Any) -> Any:
-    """Solve (3 + a a) x = b for a diagonal system, by a solver of one's own."""
-
-    def matvec(x: Any) -> Any:
-        return (3 + a * a) * x
-
-    def solver(matvec: Any, y: Any) -> Any:
-        return y / matvec(jnp.ones_like(y))
-
-    return lax.custom_linear_solve(matvec, b, solver, solver)
-
-
-@register(
-    "linear_solve",
-    source="dx = A^-1 (db - dA x), transposed: the user's solver for the transposed system, and the pullback of the user's product",
-    domain=((-1.0, 1.0), (-1.0, 1.0)),
-    selective=True,
-    cost=Cost.HIGH,
-    examples=[
-        Example(lambda a, b: jnp.linalg.solve(_well(a), b), ((3, 3), (3,))),
-        Example(lambda a, b: jnp.linalg.solve(_well(a), b), ((2, 3, 3), (2, 3, 2)), "batched"),
-        Example(_by_diagonal, ((3,), (3,)), "own solver"),
-    ],
-)
-def _linear_solve(
-    ct: tuple[Any, ...],
-    out: tuple[Any, ...],
-    *ins: Any,
-    const_lengths: Any,
-    jaxprs: Any,
-    wanted: tuple[bool, ...] | None = None,
-    **params: Any,
-) -> tuple[Any, ...]:
-    """Differentiate A(c) x = b: the cotangent of b solves the transposed system, that of c is the pullback of -A(c) x to c.
-
-    The constants of the solvers (a factorization, say) follow from c, and so get no cotangent.
-    """
-    if jaxprs.transpose_solve is None:
-        msg = "gradient of custom_linear_solve: there is no solver for the transposed system; pass transpose_solve or symmetric=True"
-        raise TapeTypeError(msg)
-    groups = {}
-    rest = list(ins)
-    for name in const_lengths._fields:
-        groups[name], rest = rest[: getattr(const_lengths, name)], rest[getattr(const_lengths, name) :]
-    turned = {"matvec": "vecmat", "vecmat": "matvec", "solve": "transpose_solve", "transpose_solve": "solve"}
-    transposed = {
-        **params,
-        "const_lengths": const_lengths._replace(**{name: getattr(const_lengths, other) for name, other in turned.items()}),
-        "jaxprs": jaxprs._replace(**{name: getattr(jaxprs, other) for name, other in turned.items()}),
-    }
-    operands = [x for name in const_lengths._fields for x in groups[turned[name]]]
-    ct_b = parameters.apply("linear_solve", transposed, *operands, *filled(ct, out))
-    n = const_lengths.matvec
-    ct_matvec: tuple[Any, ...] = (None,) * n
-    asked = None if wanted is None else wanted[:n]
-    if asked is None or any(asked):
-        needed = None if asked is None else (*asked, *(False for _ in out))
-        ct_matvec = sweep.pullback(jaxprs.matvec, (*groups["matvec"], *out), [lax.neg(c) for c in ct_b], needed)[:n]
-    unused = len(ins) - n - len(out)
-    return (*ct_matvec, *(None,) * unused, *ct_b)

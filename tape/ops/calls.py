@@ -1,4 +1,4 @@
-"""Calls that bring a derivative of their own, or that are computed again in the sweep.
+"""Rules of calls: of those that bring a derivative or a linear solver of their own, and of those that are computed again in the sweep.
 
 The user's derivative of a ``custom_jvp`` or ``custom_vjp`` function is asked for, so these two rules, and only these, ask JAX for it.
 """
@@ -14,14 +14,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape import jaxapi
-from tape.errors import LostGradientError
+from tape.errors import LostGradientError, TapeTypeError
 from tape.graph.kinds import differentiable
-from tape.ops import pullback as sweep
 from tape.ops.building import rebuilt
 from tape.ops.linear import flatten
+from tape.ops.pullback import pullback
 from tape.ops.residuals import AppliedPolicy, Keep, inside, pruned
 from tape.rules import parameters
-from tape.rules.cotangents import asked_for, for_jax, spread
+from tape.rules.cotangents import asked_for, filled, for_jax, spread
 from tape.rules.registry import Cost, Example, leave_to_jax, register
 
 _CUSTOM_JVP: Any = jaxapi.primitive("custom_jvp_call")
@@ -39,7 +39,7 @@ def _check_no_flow(params: dict[str, Any], ins: tuple[Any, ...], cts: tuple[Any,
     flowing: list[Any] = []
 
     def fun(ins: Any, cts: Any) -> list[Any]:
-        grads = sweep.pullback(jaxapi.closed(params["call_jaxpr"]), ins, cts, wanted)
+        grads = pullback(jaxapi.closed(params["call_jaxpr"]), ins, cts, wanted)
         flowing.extend(x for x, grad in zip(ins, grads, strict=True) if grad is not None)
         return [grad for grad in grads if grad is not None]
 
@@ -112,7 +112,7 @@ def _custom_jvp_call(
 
     start = [jnp.zeros_like(ins[i]) for i in chosen]
     linear, _ = jaxapi.trace(tangents_out, *start)
-    grads = sweep.pullback(linear, start, [ct[i] for i in smooth])
+    grads = pullback(linear, start, [ct[i] for i in smooth])
     return spread(grads, chosen, len(ins))
 
 
@@ -185,7 +185,7 @@ def _remat(
             values[i] = value
         if jax.default_backend() == "cpu":
             _hide(values, _cover(body, held), ct)
-    return sweep.pullback(body, values, ct, wanted, outs)
+    return pullback(body, values, ct, wanted, outs)
 
 
 def _cover(body: jaxapi.ClosedJaxpr, held: list[int]) -> list[int]:
@@ -228,6 +228,68 @@ _doubled.defvjp(
 def _cubed_jvp(factor: float, primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
     (x,), (dx,) = primals, tangents
     return _cubed(x, factor), 3 * factor * x * x * dx
+
+
+def _by_diagonal(a: Any, b: Any) -> Any:
+    """Solve (3 + a a) x = b for a diagonal system, by a solver of one's own."""
+
+    def matvec(x: Any) -> Any:
+        return (3 + a * a) * x
+
+    def solver(matvec: Any, y: Any) -> Any:
+        return y / matvec(jnp.ones_like(y))
+
+    return lax.custom_linear_solve(matvec, b, solver, solver)
+
+
+@register(
+    "linear_solve",
+    source="dx = A^-1 (db - dA x), transposed: the user's solver for the transposed system, and the pullback of the user's product",
+    domain=((-1.0, 1.0), (-1.0, 1.0)),
+    selective=True,
+    cost=Cost.HIGH,
+    examples=[
+        Example(lambda a, b: jnp.linalg.solve(a + 3 * jnp.eye(3, dtype=a.dtype), b), ((3, 3), (3,))),
+        Example(lambda a, b: jnp.linalg.solve(a + 3 * jnp.eye(3, dtype=a.dtype), b), ((2, 3, 3), (2, 3, 2)), "batched"),
+        Example(_by_diagonal, ((3,), (3,)), "own solver"),
+    ],
+)
+def _linear_solve(
+    ct: tuple[Any, ...],
+    out: tuple[Any, ...],
+    *ins: Any,
+    const_lengths: Any,
+    jaxprs: Any,
+    wanted: tuple[bool, ...] | None = None,
+    **params: Any,
+) -> tuple[Any, ...]:
+    """Differentiate A(c) x = b: the cotangent of b solves the transposed system, that of c is the pullback of -A(c) x to c.
+
+    The constants of the solvers (a factorization, say) follow from c, and so get no cotangent.
+    """
+    if jaxprs.transpose_solve is None:
+        msg = "gradient of custom_linear_solve: there is no solver for the transposed system; pass transpose_solve or symmetric=True"
+        raise TapeTypeError(msg)
+    groups = {}
+    rest = list(ins)
+    for name in const_lengths._fields:
+        groups[name], rest = rest[: getattr(const_lengths, name)], rest[getattr(const_lengths, name) :]
+    turned = {"matvec": "vecmat", "vecmat": "matvec", "solve": "transpose_solve", "transpose_solve": "solve"}
+    transposed = {
+        **params,
+        "const_lengths": const_lengths._replace(**{name: getattr(const_lengths, other) for name, other in turned.items()}),
+        "jaxprs": jaxprs._replace(**{name: getattr(jaxprs, other) for name, other in turned.items()}),
+    }
+    operands = [x for name in const_lengths._fields for x in groups[turned[name]]]
+    ct_b = parameters.apply("linear_solve", transposed, *operands, *filled(ct, out))
+    n = const_lengths.matvec
+    ct_matvec: tuple[Any, ...] = (None,) * n
+    asked = None if wanted is None else wanted[:n]
+    if asked is None or any(asked):
+        needed = None if asked is None else (*asked, *(False for _ in out))
+        ct_matvec = pullback(jaxprs.matvec, (*groups["matvec"], *out), [lax.neg(c) for c in ct_b], needed)[:n]
+    unused = len(ins) - n - len(out)
+    return (*ct_matvec, *(None,) * unused, *ct_b)
 
 
 leave_to_jax("pure_callback", "io_callback", cost=Cost.HIGH)

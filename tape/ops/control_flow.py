@@ -1,6 +1,6 @@
-"""Control flow: the sweep of a branch, of a loop of known length, and why there is none of a ``while`` loop.
+"""Rules of control flow: the sweep of a branch, of a loop of known length, and why there is none of a ``while`` loop.
 
-Each rule sweeps the jaxprs that the primitive holds with :mod:`tape.ops.pullback`, and so is differentiable by the same engine.
+Each sweeps the jaxprs that the primitive holds, and so is differentiable by the same engine.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from jax import lax
 from tape import jaxapi
 from tape.errors import TapeValueError
 from tape.graph.walks import active, closure
-from tape.ops import pullback as sweep
 from tape.ops.building import rebuilt
+from tape.ops.pullback import depends, pullback, receives
 from tape.ops.residuals import Keep, inside, prune, pruned
 from tape.rules import parameters
 from tape.rules.cotangents import asked_for, zeros
@@ -39,7 +39,7 @@ class _Swept:
         def fun(ins: Any, outs: Any, cts: Any) -> list[Any]:
             given, seeds = iter(outs), iter(cts)
             found = [next(given) if flag else None for flag in known]
-            grads = sweep.pullback(closed, ins, [next(seeds) if flag else None for flag in present], wanted, found)
+            grads = pullback(closed, ins, [next(seeds) if flag else None for flag in present], wanted, found)
             self.flows = [grad is not None for grad in grads]
             return [grad for grad in grads if grad is not None]
 
@@ -130,7 +130,7 @@ def _cond(ct: tuple[Any, ...], out: tuple[Any, ...], index: Any, *ins: Any, bran
 
 def _reached(body: jaxapi.ClosedJaxpr, n_consts: int, n_carry: int, wanted: list[bool]) -> list[bool]:
     """Close the wanted inputs of a loop's body under its carries: a carry that depends on a wanted input is itself of interest."""
-    return closure(wanted, lambda reached: [*reached[:n_consts], *sweep.depends(body, reached)[:n_carry]])
+    return closure(wanted, lambda reached: [*reached[:n_consts], *depends(body, reached)[:n_carry]])
 
 
 @register(
@@ -187,7 +187,7 @@ def _scan(
     asked = _reached(jaxpr, num_consts, num_carry, asked_for(ins, wanted))
     present = [c is not None and flag for c, flag in zip(ct, (*asked[num_consts:first_x], *(True for _ in ct[num_carry:])), strict=True)]
     # The carries that have a cotangent at some step.
-    present = closure(present, lambda flags: sweep.receives(jaxpr, flags, asked)[num_consts:first_x])
+    present = closure(present, lambda flags: receives(jaxpr, flags, asked)[num_consts:first_x])
     swept = _Swept(jaxpr, present, asked, [False] * num_carry + [True] * (len(out) - num_carry))
     if any(num_consts <= i < first_x for i in swept.reads):  # carries that were not kept: run forward once more, keeping them
         params = {"jaxpr": jaxpr, "num_consts": num_consts, "num_carry": num_carry, "length": length, "reverse": reverse, "unroll": unroll}
