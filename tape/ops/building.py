@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["JaxprBuilder", "is_number", "rebuilt"]
 
+Atom = Var | Literal
+
 
 class JaxprBuilder:
     """Puts jaxprs together into one, by copying their equations."""
@@ -29,13 +31,13 @@ class JaxprBuilder:
         self._eqns: list[JaxprEqn] = []
         self._constants: dict[int, tuple[Var, Any]] = {}  # by id, with the value, so that it stays there
 
-    def input(self, aval: Any) -> Var:
+    def input(self, aval: ShapedArray) -> Var:
         """Add an input."""
         variable = Var(aval)
         self._inputs.append(variable)
         return variable
 
-    def constant(self, value: Any, aval: Any) -> Any:
+    def constant(self, value: Any, aval: ShapedArray) -> Atom:
         """Return what stands for a number or array in an equation."""
         if is_number(value):
             return Literal(np.asarray(value, aval.dtype)[()], aval)
@@ -50,7 +52,7 @@ class JaxprBuilder:
             atoms.update(zip(entry.slots, outs, strict=True))
             add(entry.eqn.replace(invars=ins, outvars=outs, params=parameters.native(entry.primitive, entry.params)))
 
-    def inline(self, closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
+    def inline(self, closed: ClosedJaxpr, inputs: Sequence[Atom]) -> list[Atom]:
         """Add the equations of a jaxpr on the given inputs, and return its results."""
         jaxpr = closed.jaxpr
         atoms: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
@@ -64,9 +66,10 @@ class JaxprBuilder:
             add(eqn.replace(invars=ins, outvars=outs))
         return [v if isinstance(v, Literal) else atoms[v] for v in jaxpr.outvars]
 
-    def add(self, total: Any, term: Any) -> Any:
+    def add(self, total: Atom, term: Atom) -> Atom:
         """Add the sum of two cotangents."""
-        return self.inline(_sum(ShapedArray(term.aval.shape, term.aval.dtype)), [total, term])[0]
+        aval: Any = term.aval
+        return self.inline(_sum(ShapedArray(aval.shape, aval.dtype)), [total, term])[0]
 
     def closed(self, outputs: Sequence[Any]) -> ClosedJaxpr:
         """Return the whole."""
@@ -96,13 +99,13 @@ def rebuilt(listed: WengertList[Equation], outputs: Sequence[Source | ShapedArra
 
 
 @functools.lru_cache(maxsize=1024)
-def _sum(aval: Any) -> ClosedJaxpr:
+def _sum(aval: ShapedArray) -> ClosedJaxpr:
     return trace(lax.add, aval, aval)[0]
 
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     """Tell whether a constant is a number that stands in the equation itself."""
     return isinstance(value, _NUMBERS) or (isinstance(value, np.ndarray) and not value.shape)

@@ -27,7 +27,7 @@ __all__ = ["intern", "intern_op"]
 _OPS: Bounded[Hashable, Op] = Bounded("programs of callables", 2048)
 
 
-def intern(name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any) -> Op:
+def intern(name: str, jaxpr: jaxapi.ClosedJaxpr, tree: jax.tree_util.PyTreeDef) -> Op:
     """Return the op of a traced program whose results form ``tree``, the same one for an equal program."""
     key = (name, tree, _Fingerprint().closed(jaxpr), configuration())
     op = _OPS.get(key)
@@ -72,14 +72,14 @@ class _Fingerprint:
         numbers: dict[Any, int] = {}
         lines: list[Hashable] = []
 
-        def read(atom: Any) -> Hashable:
+        def read(atom: jaxapi.Var | jaxapi.Literal) -> Hashable:
             if isinstance(atom, jaxapi.Literal):
                 return (atom.aval, self.of(atom.val))
             return numbers[atom]
 
-        def write(variable: Any) -> Hashable:
+        def write(variable: jaxapi.Var) -> Hashable:
             numbers[variable] = len(numbers)
-            return variable.aval  # type: ignore[no-any-return]
+            return variable.aval
 
         heads = tuple([write(v) for v in (*jaxpr.constvars, *jaxpr.invars)])
         for eqn in jaxpr.eqns:
@@ -140,7 +140,7 @@ class _Fingerprint:
             return (kind, value)
         return (kind, id(value))
 
-    def _cell(self, cell: Any) -> Hashable:
+    def _cell(self, cell: types.CellType) -> Hashable:
         try:
             return self.of(cell.cell_contents)
         except ValueError:  # not yet filled

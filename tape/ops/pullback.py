@@ -76,7 +76,7 @@ class _Evaluation:
         grads = _apply(entry, cotangents, wanted, self)
         return [(source, grad) for source, grad in zip(entry.inputs, grads, strict=True) if grad is not None]
 
-    def add(self, _: Equation | None, total: Any, term: Any) -> Any:
+    def add(self, _: Equation | None, total: jax.Array, term: jax.Array) -> jax.Array:
         return lax.add(total, term)
 
 
@@ -195,7 +195,7 @@ def _checked(entry: Equation, position: int, grad: Any, avals: list[Any], rule: 
     return grad
 
 
-def _sum_to(grad: Any, shape: tuple[int, ...]) -> Any:
+def _sum_to(grad: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Sum a cotangent over what an elementwise primitive broadcast: a scalar operand, or axes of length 1."""
     if shape == ():
         return jnp.sum(grad)

@@ -32,7 +32,7 @@ class AppliedPolicy:
     policy: Callable[..., Any]
     kept: tuple[bool, ...]
 
-    def __call__(self, *args: Any, **params: Any) -> Any:
+    def __call__(self, *args: object, **params: object) -> object:
         """Answer as the policy."""
         return self.policy(*args, **params)
 
