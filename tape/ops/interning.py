@@ -1,7 +1,8 @@
 """Interning: equal traced programs are one op, so that a function made anew at each call does not make a new structure.
 
-Programs are equal if their fingerprints are.  Variables are numbered there, nested jaxprs are followed, and functions that a primitive carries
-(the rules of a ``custom_jvp``) are compared by their code and what they close over.  What is compared by identity lives as long as the op.
+Programs are equal if their fingerprints are.  Variables are numbered there, nested jaxprs are followed, and functions that a primitive
+carries (the rules of a ``custom_jvp``) are compared by their code and what they close over.  What is compared by identity lives as long as
+the op.
 """
 
 from __future__ import annotations

@@ -123,9 +123,9 @@ class Kernel:
     def vjp(self, present: tuple[bool, ...], wanted: tuple[bool, ...], adding: tuple[bool, ...] = (), same: tuple[int, ...] = ()) -> Vjp:
         """Return the VJP for the outputs that have a cotangent (``present``), and the inputs that need one (``wanted``).
 
-        The forward values that the rules do not read are no inputs of it, so they need not be kept.  ``adding`` tells of which inputs there is a
-        sum of cotangents already, to which this one is added; ``same`` numbers for each input the first one that is the same value, where some
-        are: their cotangents are added up.  Each is () where there are none.
+        The forward values that the rules do not read are no inputs of it, so they need not be kept.  ``adding`` tells of which inputs there
+        is a sum of cotangents already, to which this one is added; ``same`` numbers for each input the first one that is the same value,
+        where some are: their cotangents are added up.  Each is () where there are none.
         """
         key = (present, wanted, adding, same, table.revision(), configuration())
         vjp: Vjp | None = self._cache.get(key)
@@ -143,7 +143,7 @@ class Kernel:
         wanted: tuple[bool, ...],
         totals: dict[Any, int] | None,
     ) -> tuple[Vjp, list[int]]:
-        """Return the VJP of an entry that adds to the totals that there are, and what it is called on: forward slots, cotangents and totals.
+        """Return the VJP of an entry that adds to the totals there are, and what it is called on: forward slots, cotangents and totals.
 
         The totals that it adds to are taken out of ``totals``: its results take their place.  Where these are None, it adds to nothing.
         """
@@ -209,13 +209,13 @@ class Kernel:
             return self
         chosen = set(read)
         kept, _ = pruned(tried.jaxpr, [True] * visible + [i in chosen for i in range(len(costly))], effects=True)
-        made = Kernel(self.name, rebuilt(kept, kept.outputs), self.tree, self.params, visible)
+        augmented = Kernel(self.name, rebuilt(kept, kept.outputs), self.tree, self.params, visible)
         # The VJP of everything is known already: of the values inside it reads those that are kept now.
         numbers = {first + s: first + i for i, s in enumerate(read)}
         sources = tuple(numbers[s] if first <= s < end else s - len(costly) + len(read) if s >= end else s for s in vjp.sources)
-        key = (*made._whole(len(read)), (), (), table.revision(), configuration())
-        made._cache[key] = vjp._replace(sources=sources)
-        return made
+        key = (*augmented._whole(len(read)), (), (), table.revision(), configuration())
+        augmented._cache[key] = vjp._replace(sources=sources)
+        return augmented
 
     def residuals(self) -> tuple[int, ...]:
         """Positions in (*inputs, *outputs) that the VJP of everything reads: what a later sweep needs of this entry."""

@@ -70,7 +70,7 @@ _ON_HOST = {jaxapi.primitive(name): run for name, run in _NAMED.items()}
 
 
 def mover(closed: ClosedJaxpr) -> Callable[[Sequence[Any]], list[Any] | None] | None:
-    """Return what runs a jaxpr on the host, or says by None that the values are not for it; None for a jaxpr that does more than move values."""
+    """Return what runs a jaxpr on the host, or says by None that the values are not for it; None for one that does more than move values."""
     inputs, results = closed.in_avals, closed.out_avals
     avals = [*inputs, *results]
     if len(avals) < _MANY or closed.effects or any(a.weak_type for a in results):

@@ -37,7 +37,7 @@ _NAME, _REMAT = jaxapi.primitive("name"), jaxapi.primitive("remat")
 
 
 class _Evaluation:
-    """Emitter of a sweep that applies rules to values: ``known`` ones, those of inputs and of outputs at hand, and what follows from them."""
+    """Emitter of a sweep that applies rules to values: ``known`` ones (inputs, outputs at hand), and what follows from them."""
 
     def __init__(self, listed: WengertList[Equation], inputs: Sequence[Any], outputs: Sequence[Any] | None) -> None:
         self.avals = listed.avals
@@ -115,12 +115,13 @@ def pullback(
 
 def check_own(name: str, vjp: jaxapi.ClosedJaxpr) -> None:
     """Check that the VJP of an op that belongs to no JAX transformation holds no value of one: it would be one that is over."""
-    found = next((c for c in vjp.consts if isinstance(c, jaxapi.Tracer)), None)
-    if found is not None and not jaxapi.in_trace():
-        aval = jax.typeof(found)
+    tracer = next((c for c in vjp.consts if isinstance(c, jaxapi.Tracer)), None)
+    if tracer is not None and not jaxapi.in_trace():
+        aval = jax.typeof(tracer)
         msg = (
-            f"{name}: a jax.custom_jvp function in it has an array (shape {aval.shape}, dtype {aval.dtype}) for an argument in its nondiff_argnums, "
-            "and so has no derivative in a traced function, here as in jax.jit; let the function that you trace close over that argument's value"
+            f"{name}: a jax.custom_jvp function in it has an array (shape {aval.shape}, dtype {aval.dtype}) for an argument in its "
+            "nondiff_argnums, and so has no derivative in a traced function, here as in jax.jit; let the function that you trace close over "
+            "that argument's value"
         )
         raise LeakedTracerError(msg)
 
@@ -168,7 +169,10 @@ def _apply(entry: Equation, cts: list[Any], needed: Sequence[bool], forward: _Ev
     if not isinstance(grads, (tuple, list)):
         grads = (grads,)
     if len(grads) != len(ins):
-        msg = f"VJP rule of {entry.primitive}: returned {len(grads)} cotangents for {len(ins)} inputs; return one per input, None where no gradient flows"
+        msg = (
+            f"VJP rule of {entry.primitive}: returned {len(grads)} cotangents for {len(ins)} inputs; "
+            "return one per input, None where no gradient flows"
+        )
         raise RuleError(msg)
     return [
         _checked(entry, i, grad, forward.avals, rule) if need else None for i, (grad, need) in enumerate(zip(grads, needed, strict=True))
@@ -186,11 +190,12 @@ def _checked(entry: Equation, position: int, grad: Any, avals: list[Any], rule: 
     aval = avals[slot]
     if rule.elementwise and jnp.shape(grad) != aval.shape:
         grad = _sum_to(grad, aval.shape)
+    what = f"VJP rule of {entry.primitive}: the cotangent of input {position} has"
     if jnp.shape(grad) != aval.shape:
-        msg = f"VJP rule of {entry.primitive}: the cotangent of input {position} has shape {jnp.shape(grad)}, but the input has shape {aval.shape}; sum over what was broadcast"
+        msg = f"{what} shape {jnp.shape(grad)}, but the input has shape {aval.shape}; sum over what was broadcast"
         raise GradientShapeError(msg)
     if jnp.result_type(grad) != aval.dtype:
-        msg = f"VJP rule of {entry.primitive}: the cotangent of input {position} has dtype {jnp.result_type(grad)}, but the input has dtype {aval.dtype}; cast it"
+        msg = f"{what} dtype {jnp.result_type(grad)}, but the input has dtype {aval.dtype}; cast it"
         raise GradientDtypeError(msg)
     return grad
 
@@ -213,8 +218,8 @@ def _jax_rule(entry: Equation, cts: list[Any], needed: Sequence[bool], ins: list
         _, vjp = jax.vjp(parameters.partial(entry.primitive, entry.params, ins, chosen), *[ins[i] for i in chosen])
     except (ValueError, TypeError, NotImplementedError, AssertionError) as e:
         msg = (
-            f"{entry.primitive}: this library has no VJP rule for the primitive, and JAX cannot differentiate it here ({e}); give it one with "
-            "tape.rules.defvjp, or cut the gradient with .detach()"
+            f"{entry.primitive}: this library has no VJP rule for the primitive, and JAX cannot differentiate it here ({e}); give it one "
+            "with tape.rules.defvjp, or cut the gradient with .detach()"
         )
         raise RuleError(msg) from e
     return spread(vjp(for_jax(cts, [avals[slot] for slot in entry.slots])), chosen, len(ins))

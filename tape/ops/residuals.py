@@ -1,7 +1,7 @@
-"""What goes from the forward run of an op to its VJP: costly values inside it are kept, and what nobody reads is neither kept nor computed.
+"""What goes from the forward run of an op to its VJP: costly values inside it are kept, what nobody reads is neither kept nor computed.
 
-An entry that holds a jaxpr of its own (a loop, a branch, a checkpoint) is given further outputs, the values inside it that may be kept.  Its
-rule then finds them among the outputs.  A sweep is traced with every forward value at hand; what its rules did not look at is pruned.
+An entry that holds a jaxpr of its own (a loop, a branch, a checkpoint) is given further outputs, the values inside it that may be kept.
+Its rule then finds them among the outputs.  A sweep is traced with every forward value at hand; what its rules did not look at is pruned.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class AppliedPolicy:
 class Keep:
     """Says which values are kept: what is costly to compute again; inside a checkpoint, what its policy lets be kept.
 
-    ``policies`` are those of the checkpoints around, as for ``jax.checkpoint`` (all of them must agree); ``looped`` tells whether this is the
-    body of a loop.
+    ``policies`` are those of the checkpoints around, as for ``jax.checkpoint`` (all of them must agree); ``looped`` tells whether this is
+    the body of a loop.
     """
 
     policies: tuple[Callable[..., Any], ...] = ()

@@ -51,14 +51,14 @@ class Rule:
     """One record: how a primitive is differentiated, tested and justified.
 
     ``vjp(ct, out, *ins, **params)`` returns one cotangent per input: an array, None (no gradient), or a function without arguments
-    that computes it, called only if the cotangent is wanted.  For a primitive with several results ``ct`` and ``out`` are tuples,
+    that computes it, called only if the cotangent is wanted; that of a single input may be returned bare.  For a primitive with several results ``ct`` and ``out`` are tuples,
     and ``ct`` holds None for a result without a cotangent.  What it may assume of ``params``, :mod:`tape.rules.parameters` says.  A
     ``selective`` rule is also told which cotangents are wanted (``wanted=``, one bool per input): for primitives that hold a jaxpr, where
     one sweep yields all of them.
 
     ``augment(params, keep)`` gives such a primitive the values inside it that ``keep`` lets be kept as further outputs: it returns the
-    parameters changed, and the avals of those outputs.  ``prune(params, used)`` takes out of it what only unused outputs need: it returns the
-    parameters changed, and which inputs and which outputs are left.
+    parameters changed, and the avals of those outputs.  ``prune(params, used)`` takes out of it what only unused outputs need: it returns
+    the parameters changed, and which inputs and which outputs are left.
     """
 
     primitive: jaxapi.Primitive

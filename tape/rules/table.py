@@ -47,7 +47,10 @@ def defvjp(primitive: jaxapi.Primitive, rule: Callable[..., Any]) -> None:
     """
     global _revision  # noqa: PLW0603 - one table for the process
     if not isinstance(primitive, jaxapi.Primitive):
-        msg = f"tape.rules.defvjp: primitive must be a jax.extend.core.Primitive, got {type(primitive).__name__}; pass for instance jax.extend.core.primitives.sin_p"
+        msg = (
+            f"tape.rules.defvjp: primitive must be a jax.extend.core.Primitive, got {type(primitive).__name__}; "
+            "pass for instance jax.extend.core.primitives.sin_p"
+        )
         raise TapeTypeError(msg)
     if not callable(rule):
         msg = (
@@ -109,7 +112,7 @@ def coverage() -> dict[str, str]:
         'own'
 
     """
-    known = {found for name in dir(jaxapi.primitives) if isinstance(found := getattr(jaxapi.primitives, name), jaxapi.Primitive)}
+    known = {p for p in vars(jaxapi.primitives).values() if isinstance(p, jaxapi.Primitive)}
     table = {}
     for primitive in sorted({*known, *_own(), *_given}, key=str):
         rule = lookup(primitive)

@@ -1,4 +1,4 @@
-"""Rules of primitives that hold a jaxpr, which sweep it: importing this module enters them, as :mod:`tape.rules.families` does the others."""
+"""Rules of primitives that hold a jaxpr, which sweep it: importing this module enters them."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ The user's derivative of a ``custom_jvp`` or ``custom_vjp`` function is asked fo
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -47,8 +48,8 @@ def _check_no_flow(params: dict[str, Any], ins: tuple[Any, ...], cts: tuple[Any,
     if flowing:
         x = flowing[0]
         msg = (
-            f"a custom_vjp function closes over a value that is differentiated (shape {x.shape}, dtype {x.dtype}), and its rule gives gradients "
-            "to arguments only; pass the value to the function as an argument, or close over jax.lax.stop_gradient of it"
+            f"a custom_vjp function closes over a value that is differentiated (shape {x.shape}, dtype {x.dtype}), and its rule gives "
+            "gradients to arguments only; pass the value to the function as an argument, or close over jax.lax.stop_gradient of it"
         )
         raise LostGradientError(msg)
 
@@ -56,6 +57,12 @@ def _check_no_flow(params: dict[str, Any], ins: tuple[Any, ...], cts: tuple[Any,
 @jax.custom_vjp
 def _doubled(x: Any, y: Any) -> Any:
     return x * jnp.sin(y)
+
+
+_doubled.defvjp(
+    lambda x, y: (_doubled(x, y), (x, y)),
+    lambda saved, ct: (ct * jnp.sin(saved[1]), ct * saved[0] * jnp.cos(saved[1])),
+)
 
 
 @register(
@@ -66,9 +73,7 @@ def _doubled(x: Any, y: Any) -> Any:
     cost=Cost.LOOPED,
     examples=[Example(_doubled, ((3,), (3,))), Example(_doubled, ((0,), (0,)), "empty")],
 )
-def _custom_vjp_call(
-    ct: tuple[Any, ...], out: tuple[Any, ...], *ins: Any, wanted: tuple[bool, ...] | None = None, **params: Any
-) -> tuple[Any, ...]:
+def _custom_vjp_call(ct: Any, out: Any, *ins: Any, wanted: Any = None, **params: Any) -> tuple[Any, ...]:
     """Run the user's forward and backward functions."""
     chosen = _chosen(ins, wanted)
     closed_over = [i for i in chosen if i < params["num_consts"]]
@@ -86,6 +91,12 @@ def _cubed(x: Any, factor: float) -> Any:
     return factor * x * x * x
 
 
+@_cubed.defjvp
+def _cubed_jvp(factor: float, primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    (x,), (dx,) = primals, tangents
+    return _cubed(x, factor), 3 * factor * x * x * dx
+
+
 @register(
     "custom_jvp_call",
     source="the user's JVP, transposed by a sweep over it",
@@ -98,9 +109,7 @@ def _cubed(x: Any, factor: float) -> Any:
         Example(lambda x: _cubed(x, 2.0), ((0,),), "empty"),
     ],
 )
-def _custom_jvp_call(
-    ct: tuple[Any, ...], out: tuple[Any, ...], *ins: Any, wanted: tuple[bool, ...] | None = None, **params: Any
-) -> tuple[Any, ...]:
+def _custom_jvp_call(ct: Any, out: Any, *ins: Any, wanted: Any = None, **params: Any) -> tuple[Any, ...]:
     """Sweep the user's JVP, which is linear in the tangents, backwards."""
     chosen = _chosen(ins, wanted)
     fun = parameters.partial(_CUSTOM_JVP, params, ins, chosen)
@@ -123,11 +132,11 @@ def _augment_remat(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], 
         return params, []
     listed, slots = inside(jaxapi.closed(params["jaxpr"]), replace(keep, policies=(*keep.policies, policy)))
     further = [s for s in slots if s not in listed.outputs]
-    made = rebuilt(listed, [*listed.outputs, *further])
-    if made.consts:  # nowhere to put them: the primitive has none
+    larger = rebuilt(listed, [*listed.outputs, *further])
+    if larger.consts:  # nowhere to put them: the primitive has none
         return params, []
     kept = tuple(s in slots for s in (*listed.outputs, *further))
-    return {**params, "jaxpr": made.jaxpr, "policy": AppliedPolicy(policy, kept)}, [listed.avals[s] for s in further]
+    return {**params, "jaxpr": larger.jaxpr, "policy": AppliedPolicy(policy, kept)}, [listed.avals[s] for s in further]
 
 
 def _prune_remat(params: dict[str, Any], used: list[bool]) -> tuple[dict[str, Any], list[bool], list[bool]]:
@@ -161,16 +170,7 @@ def _body(x: Any, y: Any) -> tuple[Any, Any]:
         Example(jax.checkpoint(_body, policy=jax.checkpoint_policies.dots_saveable), ((3,), (3,)), "with a policy"),
     ],
 )
-def _remat(
-    ct: tuple[Any, ...],
-    out: tuple[Any, ...],
-    *ins: Any,
-    jaxpr: Any,
-    prevent_cse: Any = True,
-    policy: Any = None,
-    wanted: tuple[bool, ...] | None = None,
-    **_: Any,
-) -> Any:
+def _remat(ct: Any, out: Any, *ins: Any, jaxpr: Any, prevent_cse: Any = True, policy: Any = None, wanted: Any = None, **_: Any) -> Any:
     """Sweep the body with its forward values computed again, those excepted that the policy kept, not before the cotangents are there."""
     known = policy.kept if isinstance(policy, AppliedPolicy) and len(policy.kept) == len(out) else (False,) * len(out)
     guarded = prevent_cse if isinstance(prevent_cse, (tuple, list)) else (prevent_cse,) * len(ins)
@@ -209,25 +209,13 @@ def _hide(values: list[Any], chosen: list[int], cts: Any) -> None:
 
     On CPU, XLA drops the barrier before it looks for common subexpressions, and would undo the checkpoint.
     """
-    found = next((ct for ct in cts if ct is not None and ct.size), None)
-    if found is None:
+    ct = next((ct for ct in cts if ct is not None and ct.size), None)
+    if ct is None:
         return
-    first = lax.reshape(lax.slice(found, (0,) * found.ndim, (1,) * found.ndim), ())
+    first = lax.reshape(lax.slice(ct, (0,) * ct.ndim, (1,) * ct.ndim), ())
     true = lax.bitwise_or(lax.eq(first, first), lax.ne(first, first))
     for i in chosen:
         values[i] = lax.select(lax.broadcast(true, values[i].shape), values[i], lax.full_like(values[i], 0))
-
-
-_doubled.defvjp(
-    lambda x, y: (_doubled(x, y), (x, y)),
-    lambda saved, ct: (ct * jnp.sin(saved[1]), ct * saved[0] * jnp.cos(saved[1])),
-)
-
-
-@_cubed.defjvp
-def _cubed_jvp(factor: float, primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-    (x,), (dx,) = primals, tangents
-    return _cubed(x, factor), 3 * factor * x * x * dx
 
 
 def _by_diagonal(a: Any, b: Any) -> Any:
@@ -254,15 +242,7 @@ def _by_diagonal(a: Any, b: Any) -> Any:
         Example(_by_diagonal, ((3,), (3,)), "own solver"),
     ],
 )
-def _linear_solve(
-    ct: tuple[Any, ...],
-    out: tuple[Any, ...],
-    *ins: Any,
-    const_lengths: Any,
-    jaxprs: Any,
-    wanted: tuple[bool, ...] | None = None,
-    **params: Any,
-) -> tuple[Any, ...]:
+def _linear_solve(ct: Any, out: Any, *ins: Any, const_lengths: Any, jaxprs: Any, wanted: Any = None, **params: Any) -> tuple[Any, ...]:
     """Differentiate A(c) x = b: the cotangent of b solves the transposed system, that of c is the pullback of -A(c) x to c.
 
     The constants of the solvers (a factorization, say) follow from c, and so get no cotangent.
@@ -270,10 +250,8 @@ def _linear_solve(
     if jaxprs.transpose_solve is None:
         msg = "gradient of custom_linear_solve: there is no solver for the transposed system; pass transpose_solve or symmetric=True"
         raise TapeTypeError(msg)
-    groups = {}
-    rest = list(ins)
-    for name in const_lengths._fields:
-        groups[name], rest = rest[: getattr(const_lengths, name)], rest[getattr(const_lengths, name) :]
+    rest = iter(ins)
+    groups = {name: list(itertools.islice(rest, getattr(const_lengths, name))) for name in const_lengths._fields}
     turned = {"matvec": "vecmat", "vecmat": "matvec", "solve": "transpose_solve", "transpose_solve": "solve"}
     transposed = {
         **params,
@@ -283,13 +261,9 @@ def _linear_solve(
     operands = [x for name in const_lengths._fields for x in groups[turned[name]]]
     ct_b = parameters.apply("linear_solve", transposed, *operands, *filled(ct, out))
     n = const_lengths.matvec
-    ct_matvec: tuple[Any, ...] = (None,) * n
-    asked = None if wanted is None else wanted[:n]
-    if asked is None or any(asked):
-        needed = None if asked is None else (*asked, *(False for _ in out))
-        ct_matvec = pullback(jaxprs.matvec, (*groups["matvec"], *out), [lax.neg(c) for c in ct_b], needed)[:n]
-    unused = len(ins) - n - len(out)
-    return (*ct_matvec, *(None,) * unused, *ct_b)
+    needed = [*asked_for(ins, wanted)[:n], *(False for _ in out)]
+    ct_matvec = pullback(jaxprs.matvec, (*groups["matvec"], *out), [lax.neg(c) for c in ct_b], needed)[:n]
+    return (*ct_matvec, *(None,) * (len(ins) - n - len(out)), *ct_b)
 
 
 leave_to_jax("pure_callback", "io_callback", cost=Cost.HIGH)

@@ -6,6 +6,7 @@ Each sweeps the jaxprs that the primitive holds, and so is differentiable by the
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 import jax
@@ -31,21 +32,17 @@ class _Swept:
     """
 
     def __init__(self, closed: jaxapi.ClosedJaxpr, present: list[bool], wanted: list[bool], known: list[bool]) -> None:
-        shaped: Any = jax.ShapeDtypeStruct
-        ins = [shaped(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.invars]
-        outs = [shaped(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.outvars]
+        ins, outs = ([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals] for avals in (closed.in_avals, closed.out_avals))
         self.flows: list[bool] = []
 
         def fun(ins: Any, outs: Any, cts: Any) -> list[Any]:
             given, seeds = iter(outs), iter(cts)
-            found = [next(given) if flag else None for flag in known]
-            grads = pullback(closed, ins, [next(seeds) if flag else None for flag in present], wanted, found)
+            at_hand = [next(given) if flag else None for flag in known]
+            grads = pullback(closed, ins, [next(seeds) if flag else None for flag in present], wanted, at_hand)
             self.flows = [grad is not None for grad in grads]
             return [grad for grad in grads if grad is not None]
 
-        at_hand = [aval for aval, flag in zip(outs, known, strict=True) if flag]
-        seeds = [aval for aval, flag in zip(outs, present, strict=True) if flag]
-        traced, _ = jaxapi.trace(fun, ins, at_hand, seeds)
+        traced, _ = jaxapi.trace(fun, ins, list(compress(outs, known)), list(compress(outs, present)))
         self.jaxpr, self.reads = prune(traced)
 
     def __call__(self, given: Any) -> list[Any]:
@@ -84,8 +81,8 @@ def _prune_cond(params: dict[str, Any], used: list[bool]) -> tuple[dict[str, Any
     """Drop from every branch the outputs that nothing reads, and the operands that no branch reads then."""
     branches = [pruned(branch, used) for branch in params["branches"]]
     read = [any(flags) for flags in zip(*(flags for _, flags in branches), strict=True)]
-    inputs = [i for i, flag in enumerate(read) if flag]
-    return {**params, "branches": tuple(rebuilt(listed, listed.outputs, inputs) for listed, _ in branches)}, [True, *read], used
+    smaller = [rebuilt(listed, listed.outputs, compress(range(len(read)), read)) for listed, _ in branches]
+    return {**params, "branches": tuple(smaller)}, [True, *read], used
 
 
 def _two_ways(x: Any, y: Any) -> Any:
@@ -108,7 +105,7 @@ def _three_ways(x: Any, y: Any) -> Any:
     cost=Cost.HIGH,
     examples=[Example(_two_ways, ((3,), (3,)), "two branches"), Example(_three_ways, ((2,), (2,)), "three branches")],
 )
-def _cond(ct: tuple[Any, ...], out: tuple[Any, ...], index: Any, *ins: Any, branches: Any, wanted: Any = None, **_: Any) -> tuple[Any, ...]:
+def _cond(ct: Any, out: Any, index: Any, *ins: Any, branches: Any, wanted: Any = None, **_: Any) -> tuple[Any, ...]:
     """Sweep the branch that was taken; where another branch has a cotangent and this one has none, it is zero."""
     asked = asked_for(ins, None if wanted is None else wanted[1:])
     present = [c is not None for c in ct]
@@ -141,14 +138,7 @@ def _reached(body: jaxapi.ClosedJaxpr, n_consts: int, n_carry: int, wanted: list
     cost=Cost.HIGH,
 )
 def _while(
-    ct: tuple[Any, ...],
-    out: tuple[Any, ...],
-    *ins: Any,
-    cond_nconsts: int = 0,
-    body_nconsts: int = 0,
-    body_jaxpr: Any = None,
-    wanted: Any = None,
-    **_: Any,
+    ct: Any, out: Any, *ins: Any, cond_nconsts: int = 0, body_nconsts: int = 0, body_jaxpr: Any = None, wanted: Any = None, **_: Any
 ) -> tuple[Any, ...]:
     """Refuse, unless nothing that has a cotangent depends on what is differentiated: the values on the way were not kept."""
     if not ct:
@@ -158,25 +148,16 @@ def _while(
     for position, (c, flag) in enumerate(zip(ct, reached, strict=True)):
         if c is not None and flag:
             msg = (
-                f"gradient of while_loop: carry {position} (shape {out[position].shape}, dtype {out[position].dtype}) depends on differentiated values, and a loop whose "
-                "number of steps is found while it runs has no reverse derivative; use lax.scan, or lax.fori_loop with Python integers as bounds"
+                f"gradient of while_loop: carry {position} (shape {out[position].shape}, dtype {out[position].dtype}) depends on "
+                "differentiated values, and a loop whose number of steps is found while it runs has no reverse derivative; use lax.scan, "
+                "or lax.fori_loop with Python integers as bounds"
             )
             raise TapeValueError(msg)
     return (None,) * len(ins)
 
 
 def _scan(
-    ct: tuple[Any, ...],
-    out: tuple[Any, ...],
-    *ins: Any,
-    jaxpr: Any,
-    num_consts: int,
-    num_carry: int,
-    length: int,
-    reverse: bool,
-    unroll: Any = 1,
-    wanted: Any = None,
-    **others: Any,
+    ct: Any, out: Any, *ins: Any, jaxpr: Any, num_consts: int, num_carry: int, length: int, reverse: bool, wanted: Any = None, **others: Any
 ) -> tuple[Any, ...]:
     """Scan back with the pullback of the body, which finds the forward values of its step among the stacked outputs.
 
@@ -190,8 +171,8 @@ def _scan(
     present = closure(present, lambda flags: receives(jaxpr, flags, asked)[num_consts:first_x])
     swept = _Swept(jaxpr, present, asked, [False] * num_carry + [True] * (len(out) - num_carry))
     if any(num_consts <= i < first_x for i in swept.reads):  # carries that were not kept: run forward once more, keeping them
-        params = {"jaxpr": jaxpr, "num_consts": num_consts, "num_carry": num_carry, "length": length, "reverse": reverse, "unroll": unroll}
-        params, avals = _augment_scan({**params, **others}, Keep())
+        params = {"jaxpr": jaxpr, "num_consts": num_consts, "num_carry": num_carry, "length": length, "reverse": reverse, **others}
+        params, avals = _augment_scan(params, Keep())
         outputs = parameters.bind(jaxapi.primitives.scan_p, params, ins)
         return _scan((*ct, *(None for _ in avals)), outputs, *ins, **params, wanted=wanted)
 
@@ -207,18 +188,18 @@ def _scan(
     def backward(state: Any, step: Any) -> Any:
         cts, totals = state
         grads = swept({**dict(enumerate(consts)), **dict(enumerate(cts, len(ins) + n_known)), **step})
-        flowing = [g for g, flag in zip(grads, summed, strict=False) if flag]
         before = [zeros(c) if g is None else g for g, c, flag in zip(grads[num_consts:], init, moving, strict=False) if flag]
-        return (before, [lax.add(total, g) for total, g in zip(totals, flowing, strict=True)]), [
-            g for g in grads[first_x:] if g is not None
-        ]
+        totals = [lax.add(total, g) for total, g in zip(totals, compress(grads, summed), strict=True)]
+        return (before, totals), [g for g in grads[first_x:] if g is not None]
 
     scan: Any = lax.scan
     start = [jnp.zeros_like(c) if given is None else given for given, c, flag in zip(ct, init, moving, strict=False) if flag]
-    totals = [jnp.zeros_like(c) for c, flag in zip(consts, summed, strict=True) if flag]
-    (cts_init, totals), cts_xs = scan(backward, (start, totals), scanned, length=length, reverse=not reverse, unroll=unroll)
-    found = iter((*totals, *cts_init, *cts_xs))
-    return tuple(next(found) if flag else None for flag in (*summed, *moving, *swept.flows[first_x:]))
+    totals = list(map(jnp.zeros_like, compress(consts, summed)))
+    (cts_init, totals), cts_xs = scan(
+        backward, (start, totals), scanned, length=length, reverse=not reverse, unroll=others.get("unroll", 1)
+    )
+    flowing = iter((*totals, *cts_init, *cts_xs))
+    return tuple(next(flowing) if flag else None for flag in (*summed, *moving, *swept.flows[first_x:]))
 
 
 def _augment_scan(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], list[Any]]:
@@ -243,7 +224,7 @@ def _prune_scan(params: dict[str, Any], used: list[bool]) -> tuple[dict[str, Any
     carried = closure(used[:n_carry], lambda flags: pruned(body, [*flags, *stacked])[1][n_consts:first_x])
     listed, read = pruned(body, [*carried, *stacked])
     takes = [*read[:n_consts], *carried, *read[first_x:]]
-    smaller = rebuilt(listed, listed.outputs, [i for i, flag in enumerate(takes) if flag])
+    smaller = rebuilt(listed, listed.outputs, compress(range(len(takes)), takes))
     return {**params, "jaxpr": smaller, "num_consts": sum(read[:n_consts]), "num_carry": sum(carried)}, takes, [*carried, *stacked]
 
 

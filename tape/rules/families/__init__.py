@@ -1,4 +1,4 @@
-"""Every family of rules but those of primitives that hold a jaxpr, which sweep it (:mod:`tape.ops.rules`): importing this module enters them."""
+"""Every family of rules, but for those of primitives that hold a jaxpr (:mod:`tape.ops.rules`): importing this module enters them."""
 
 from __future__ import annotations
 

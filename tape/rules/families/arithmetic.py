@@ -43,7 +43,7 @@ elementwise(
 elementwise(
     "rem",
     lambda ct, out, x, y, **_: (ct, lambda: -ct * lax.round((x - out) / y)),
-    source="x rem y = x - y trunc(x / y), with the truncated quotient constant between jumps; (x - out) / y is that quotient up to rounding",
+    source="x rem y = x - y trunc(x / y), the truncated quotient constant between jumps; (x - out) / y is that quotient up to rounding",
     domain=((2.1, 2.9), (0.91, 0.99)),
     kinks=(1.0, -3.0),
     complex=False,

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from tape.rules.families.matrices import adjoint, conjugate, dot, half_lower, identity, solve_triangular
+from tape.rules.families.matrices import adjoint, conjugate, dot, half_lower, identity, solve_triangular, total
 from tape.rules.registry import Cost, Example, leave_to_jax, register
 
 
@@ -125,14 +125,11 @@ def _qr(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, *, pivoting: bool = F
         rest = jnp.zeros_like(a[..., k:])
         if grad_r is not None:
             rest = dot(q, grad_r[..., :k, k:])
-            through = dot(q, out[1][..., :k, k:], adjoint(grad_r[..., :k, k:]))
-            grad_q = through if grad_q is None else grad_q + through
+            grad_q = total(dot(q, out[1][..., :k, k:], adjoint(grad_r[..., :k, k:])), grad_q)
     inner = jnp.zeros_like(r) if grad_q is None else dot(adjoint(q), grad_q)
     if grad_r is not None:
         inner = inner - dot(grad_r[..., :k, :k], adjoint(r))
-    result = dot(q, half_lower(inner - adjoint(inner)) - inner)
-    if grad_q is not None:
-        result = result + grad_q
+    result = total(dot(q, half_lower(inner - adjoint(inner)) - inner), grad_q)
     result = solve_triangular(r, result, left=False, lower=False, adjoint=True)
     if rest is not None:
         result = jnp.concatenate([result, rest], axis=-1)

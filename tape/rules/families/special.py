@@ -29,7 +29,10 @@ def _missing(primitive: str, argument: str) -> Callable[[], NoReturn]:
     """Refuse the derivative in an argument for which there is no closed form, neither here nor in JAX."""
 
     def refuse() -> NoReturn:
-        msg = f"VJP rule of {primitive}: its derivative in {argument} has no closed form and is not implemented; hold {argument} fixed with lax.stop_gradient"
+        msg = (
+            f"VJP rule of {primitive}: its derivative in {argument} has no closed form and is not implemented; "
+            f"hold {argument} fixed with lax.stop_gradient"
+        )
         raise RuleError(msg)
 
     return refuse

@@ -9,7 +9,7 @@ from jax import lax
 
 from tape.errors import TapeValueError
 from tape.rules import parameters
-from tape.rules.families.matrices import adjoint, conjugate, diagonal, dot, identity, on_diagonal
+from tape.rules.families.matrices import adjoint, conjugate, diagonal, dot, identity, on_diagonal, total
 from tape.rules.registry import Cost, Example, register
 
 
@@ -20,10 +20,13 @@ def _inverse_gaps(values: Any) -> Any:
     return 1 / (gaps + eye) - eye
 
 
-def _whole(name: str, found: int, size: int) -> None:
+def _whole(name: str, count: int, size: int) -> None:
     """Refuse the gradient of the vectors of a part of the spectrum, which depends on all the others."""
-    if found != size:
-        msg = f"gradient of {name}: the vectors of {found} out of {size} values were computed, whose gradient needs all; leave subset_by_index out and slice"
+    if count != size:
+        msg = (
+            f"gradient of {name}: the vectors of {count} out of {size} values were computed, whose gradient needs all; "
+            "leave subset_by_index out and slice"
+        )
         raise TapeValueError(msg)
 
 
@@ -55,14 +58,13 @@ def _eigh(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, **params: Any) -> A
     """Differentiate A = V W V^H: the gradient is V (diag(GW) + F * (V^H GV)) V^H with F the inverse gaps; values alone need no gaps."""
     v, w = out
     grad_v, grad_w = conjugate(ct[0]), ct[1]
-    result = None
+    terms = []
     if grad_w is not None:
-        result = dot(v * grad_w.astype(a.dtype)[..., None, :], adjoint(v))
+        terms.append(dot(v * grad_w.astype(a.dtype)[..., None, :], adjoint(v)))
     if grad_v is not None:
         _whole("eigh", w.shape[-1], a.shape[-1])
-        turned = dot(v, _inverse_gaps(w).astype(a.dtype) * dot(adjoint(v), grad_v), adjoint(v))
-        result = turned if result is None else result + turned
-    return conjugate(result)
+        terms.append(dot(v, _inverse_gaps(w).astype(a.dtype) * dot(adjoint(v), grad_v), adjoint(v)))
+    return conjugate(total(*terms))
 
 
 def _singular(a: Any, **options: Any) -> tuple[Any, Any, Any]:
@@ -106,14 +108,13 @@ def _svd(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, *, compute_uv: bool 
             )
             raise TapeValueError(msg)
     v = adjoint(vh)
-    result = None
+    terms = []
     if grad_s is not None:
-        result = dot(u * grad_s.astype(a.dtype)[..., None, :], vh)
+        terms.append(dot(u * grad_s.astype(a.dtype)[..., None, :], vh))
     if grad_u is not None or grad_vh is not None:
         _whole("svd", s.shape[-1], k)
-        vectors = _svd_vectors(conjugate(grad_u), None if grad_vh is None else jnp.swapaxes(grad_vh, -1, -2), s, u, v)
-        result = vectors if result is None else result + vectors
-    return conjugate(result)
+        terms.append(_svd_vectors(conjugate(grad_u), None if grad_vh is None else jnp.swapaxes(grad_vh, -1, -2), s, u, v))
+    return conjugate(total(*terms))
 
 
 def _svd_vectors(grad_u: Any, grad_v: Any, s: Any, u: Any, v: Any) -> Any:
@@ -177,20 +178,19 @@ def _eig(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, **params: Any) -> tu
     enabled = params.get("enable_eigvec_derivs", False)
     if not enabled and (grad_left is not None or grad_right is not None):
         msg = (
-            f"gradient of eig: eigenvectors of a general matrix (shape {a.shape}, dtype {a.dtype}) have a gradient only where eigenvalues are distinct and "
-            "each eigenvector has one largest component; pass enable_eigvec_derivs=True to jax.lax.linalg.eig to say so"
+            f"gradient of eig: eigenvectors of a general matrix (shape {a.shape}, dtype {a.dtype}) have a gradient only where eigenvalues "
+            "are distinct and each eigenvector has one largest component; pass enable_eigvec_derivs=True to jax.lax.linalg.eig to say so"
         )
         raise TapeValueError(msg)
-    w, result = out[0], None
+    w, terms = out[0], []
     if grad_w is not None or grad_right is not None:
         if right is None or not enabled:  # vectors that can be differentiated again
             asked = {"compute_left_eigenvectors": False, "compute_right_eigenvectors": True, "enable_eigvec_derivs": True}
             w, right = parameters.apply("eig", {**params, **{name: asked[name] for name in params if name in asked}}, a)
-        result = _eigenvectors(grad_w, conjugate(grad_right), w, right)
+        terms.append(_eigenvectors(grad_w, conjugate(grad_right), w, right))
     if grad_left is not None:
-        other = adjoint(_eigenvectors(None, conjugate(grad_left), jnp.conj(w), left))
-        result = other if result is None else result + other
-    result = conjugate(result)
+        terms.append(adjoint(_eigenvectors(None, conjugate(grad_left), jnp.conj(w), left)))
+    result = conjugate(total(*terms))
     return ((result if jnp.iscomplexobj(a) else result.real).astype(a.dtype),)
 
 
