@@ -25,7 +25,7 @@ from tape.modes import enable_grad
 from tape.ops.linear import equations_in
 from tape.programs.program import look
 from tape.recording import record
-from tape.rules import registry
+from tape.rules import table
 from tape.sweeps.hidden import hides, refuses
 from tape.sweeps.sweep import Sweep, target_of
 from tape.transforms.inputs import check_recorded
@@ -97,9 +97,7 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
 
         traced = jaxapi.in_trace()
         results: list[Any] | None = None
-        if not (
-            traced and ((LOCAL.scope.observer is not None and LOCAL.scope.observer.sweeps) or _meets(registry.changed(), run, arguments))
-        ):
+        if not (traced and ((LOCAL.scope.observer is not None and LOCAL.scope.observer.sweeps) or _meets(table.changed(), run, arguments))):
             try:
                 inputs, outputs = run(arguments)
                 if not (traced and refuses(outputs)):

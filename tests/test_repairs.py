@@ -890,7 +890,7 @@ LISTED = {
     "tape/functions/returned.py:{}.jvp": "as for backward's gradients",
     "tape/modes.py:{}: left in": "threads: tests/test_threads.py",
     "tape/programs/failures.py:{}, recorded": "free memory: tests/recording/test_failures.py",
-    "tape/rules/families/calls.py:a custom_vjp": "in JAX's own code: tests/rules/test_calls.py",
+    "tape/ops/rules/calls.py:a custom_vjp": "in JAX's own code: tests/rules/test_calls.py",
     "tape/jitting/arguments.py:jit: {} is both": "says what is wrong with two options",
     "tape/jitting/arguments.py:jit: {}_argnames": "names the parameters there are",
     "tape/jitting/compilation.py:jit: {}": "donation: tests/jitting/test_jit.py",

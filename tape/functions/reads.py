@@ -16,7 +16,7 @@ from tape.graph.scope import LOCAL
 from tape.graph.segment import LeafNode, Segment
 from tape.graph.walks import backwards
 from tape.graph.watcher import Watcher
-from tape.rules import registry
+from tape.rules import table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -141,7 +141,7 @@ def _sources(state: State, start: int, wanted: tuple[int, ...], *, exact: bool =
 
     With ``exact``, that is by ops through which a gradient flows (not by ``sign`` or ``floor``), as their rules say.
     """
-    key = ("sources", start, wanted, registry.revision() if exact else None)
+    key = ("sources", start, wanted, table.revision() if exact else None)
     return state.cached(key, lambda: tuple(_followed(state, start, set(wanted), exact=exact).items()))
 
 

@@ -14,7 +14,7 @@ from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.jitting.arguments import aval_of
 from tape.jitting.binding import Binding
-from tape.rules import registry
+from tape.rules import table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,7 +130,7 @@ def _said_of_call(call: Call) -> dict[str, str]:
     if LOCAL.scope.observer is not None:
         said["the op hooks"] = ", ".join(type(hook).__name__ for hook, _ in LOCAL.scope.observer.pairs)
     said["JAX's configuration"] = repr(configuration())
-    said["the rules"] = f"revision {registry.revision()}"
+    said["the rules"] = f"revision {table.revision()}"
     return said
 
 

@@ -23,7 +23,7 @@ from tape.jitting.binding import STATE, Binding, TracedError
 from tape.jitting.compilation import Compilation, reason
 from tape.jitting.tracing import trace_step
 from tape.recording import record
-from tape.rules import registry
+from tape.rules import table
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class _Bound(dict[Any, Any]):
 
 def _circumstances() -> tuple[Hashable, ...]:
     """Return what a trace depends on besides arguments and Variables."""
-    return (LOCAL.scope.mode, configuration(), registry.revision())
+    return (LOCAL.scope.mode, configuration(), table.revision())
 
 
 def _argument(x: object) -> Any:

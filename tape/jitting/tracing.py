@@ -54,8 +54,6 @@ class StepKernel(Kernel):
 
     __slots__ = ("hooked", "sweep", "transparent")
 
-    by_lines = False
-
     def __init__(self, name: str, jaxpr: ClosedJaxpr, visible: int, pull: _Pull) -> None:
         super().__init__(name, jaxpr, jax.tree.structure([0] * visible), visible=visible)
         self.sweep = pull

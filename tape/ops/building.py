@@ -1,4 +1,4 @@
-"""Building jaxprs: those of several ops are put together into one, without tracing anything again."""
+"""Building jaxprs of those that there are, and of the entries of lists, without tracing anything again."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jax import lax
 
+from tape.graph.wengert import Constant
 from tape.jaxapi import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, ShapedArray, Var, call, no_origin, trace
 from tape.rules import parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["JaxprBuilder", "is_number"]
+    from tape.graph.wengert import Source, WengertList
+    from tape.ops.linear import Equation
+
+__all__ = ["JaxprBuilder", "is_number", "rebuilt"]
+
+Atom = Var | Literal
 
 
 class JaxprBuilder:
@@ -25,28 +31,28 @@ class JaxprBuilder:
         self._eqns: list[JaxprEqn] = []
         self._constants: dict[int, tuple[Var, Any]] = {}  # by id, with the value, so that it stays there
 
-    def input(self, aval: Any) -> Var:
+    def input(self, aval: ShapedArray) -> Var:
         """Add an input."""
-        made = Var(aval)
-        self._inputs.append(made)
-        return made
+        variable = Var(aval)
+        self._inputs.append(variable)
+        return variable
 
-    def constant(self, value: Any, aval: Any) -> Any:
+    def constant(self, value: Any, aval: ShapedArray) -> Atom:
         """Return what stands for a number or array in an equation."""
         if is_number(value):
             return Literal(np.asarray(value, aval.dtype)[()], aval)
-        found = self._constants.get(id(value))
-        if found is None:
-            found = self._constants[id(value)] = Var(aval), value
-        return found[0]
+        return self._constants.setdefault(id(value), (Var(aval), value))[0]
 
-    def equation(self, eqn: JaxprEqn, params: dict[str, Any], inputs: Sequence[Any], avals: Sequence[Any]) -> list[Any]:
-        """Add an equation like ``eqn`` with other parameters (as rules may assume them), on the given inputs; return its results, of the given avals."""
-        made = [Var(aval) for aval in avals]
-        self._eqns.append(eqn.replace(invars=list(inputs), outvars=made, params=parameters.native(eqn.primitive, params)))
-        return made
+    def copy(self, listed: WengertList[Equation], atoms: dict[Source, Any]) -> None:
+        """Add the entries of a list; ``atoms`` holds its inputs, and gets the results."""
+        add = self._eqns.append
+        for entry in listed.entries:
+            ins = [self.constant(s.value, s.aval) if isinstance(s, Constant) else atoms[s] for s in entry.inputs]
+            outs = [Var(listed.avals[s]) for s in entry.slots]
+            atoms.update(zip(entry.slots, outs, strict=True))
+            add(entry.eqn.replace(invars=ins, outvars=outs, params=parameters.native(entry.primitive, entry.params)))
 
-    def inline(self, closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
+    def inline(self, closed: ClosedJaxpr, inputs: Sequence[Atom]) -> list[Atom]:
         """Add the equations of a jaxpr on the given inputs, and return its results."""
         jaxpr = closed.jaxpr
         atoms: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
@@ -55,19 +61,15 @@ class JaxprBuilder:
         add = self._eqns.append
         for eqn in jaxpr.eqns:
             ins = [v if isinstance(v, Literal) else atoms[v] for v in eqn.invars]
-            outs = []
-            for v in eqn.outvars:
-                if isinstance(v, DropVar):
-                    outs.append(v)
-                else:
-                    made = atoms[v] = Var(v.aval)
-                    outs.append(made)
+            outs = [v if isinstance(v, DropVar) else Var(v.aval) for v in eqn.outvars]
+            atoms.update(zip(eqn.outvars, outs, strict=True))
             add(eqn.replace(invars=ins, outvars=outs))
         return [v if isinstance(v, Literal) else atoms[v] for v in jaxpr.outvars]
 
-    def add(self, total: Any, term: Any) -> Any:
+    def add(self, total: Atom, term: Atom) -> Atom:
         """Add the sum of two cotangents."""
-        return self.inline(_sum(ShapedArray(term.aval.shape, term.aval.dtype)), [total, term])[0]
+        aval: Any = term.aval
+        return self.inline(_sum(ShapedArray(aval.shape, aval.dtype)), [total, term])[0]
 
     def closed(self, outputs: Sequence[Any]) -> ClosedJaxpr:
         """Return the whole."""
@@ -83,14 +85,27 @@ class JaxprBuilder:
         return call(name, ClosedJaxpr(jaxpr, []), [*[value for _, value in constants], *inputs])
 
 
+def rebuilt(listed: WengertList[Equation], outputs: Sequence[Source | ShapedArray], inputs: Iterable[int] | None = None) -> ClosedJaxpr:
+    """Make a jaxpr of a list's entries with other outputs, among which shapes stand for zeros, and of its inputs only some."""
+    into = JaxprBuilder()
+    atoms: dict[Any, Any] = {i: into.input(listed.avals[i]) for i in (range(listed.n_inputs) if inputs is None else inputs)}
+    into.copy(listed, atoms)
+    for source in outputs:
+        if isinstance(source, Constant):
+            atoms[source] = into.constant(source.value, source.aval)
+        elif isinstance(source, ShapedArray):
+            atoms[source] = into.inline(trace(functools.partial(lax.full, source.shape, 0, source.dtype))[0], ())[0]
+    return into.closed([atoms[source] for source in outputs])
+
+
 @functools.lru_cache(maxsize=1024)
-def _sum(aval: Any) -> ClosedJaxpr:
+def _sum(aval: ShapedArray) -> ClosedJaxpr:
     return trace(lax.add, aval, aval)[0]
 
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     """Tell whether a constant is a number that stands in the equation itself."""
     return isinstance(value, _NUMBERS) or (isinstance(value, np.ndarray) and not value.shape)

@@ -1,45 +1,43 @@
-"""Interning: equal traced programs are one op, so that a function made anew at each call does not make a new structure."""
+"""Interning: equal traced programs are one op, so that a function made anew at each call does not make a new structure.
+
+Programs are equal if their fingerprints are.  Variables are numbered there, nested jaxprs are followed, and functions that a primitive
+carries (the rules of a ``custom_jvp``) are compared by their code and what they close over.  What is compared by identity lives as long as
+the op.
+"""
 
 from __future__ import annotations
 
+import functools
+import types
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
+from tape import jaxapi
 from tape.bounded import Bounded
 from tape.configuration import configuration
-from tape.ops.fingerprint import fingerprint
 from tape.ops.kernel import Kernel, Op
+from tape.ops.residuals import AppliedPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-
-    from tape import jaxapi
 
 __all__ = ["intern", "intern_op"]
 
 _OPS: Bounded[Hashable, Op] = Bounded("programs of callables", 2048)
 
 
-def intern(name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any) -> Op:
-    """Return the op of a traced program, the same one for an equal program.
-
-    Args:
-        name: what the op is called.
-        jaxpr: the program; constants in it are compared by identity.
-        tree: the tree of its results.
-
-    """
-    key = (name, tree, fingerprint(jaxpr), configuration())
-    found = _OPS.get(key)
-    if found is not None:
-        _OPS[key] = found  # the newest again
-        return found
-    kernel = Kernel(name, jaxpr, tree)
-    made = Op(name, lambda *arrays: jax.tree.unflatten(tree, kernel.inline(*arrays)))
-    made.adopt(kernel)
-    _OPS[key] = made
-    return made
+def intern(name: str, jaxpr: jaxapi.ClosedJaxpr, tree: jax.tree_util.PyTreeDef) -> Op:
+    """Return the op of a traced program whose results form ``tree``, the same one for an equal program."""
+    key = (name, tree, _Fingerprint().closed(jaxpr), configuration())
+    op = _OPS.get(key)
+    if op is None:
+        kernel = Kernel(name, jaxpr, tree)
+        op = Op(name, lambda *arrays: jax.tree.unflatten(tree, kernel.inline(*arrays)))
+        op.adopt(kernel)
+    _OPS[key] = op  # the newest, also if it is known
+    return op
 
 
 _BY_KEY: dict[Hashable, Op] = {}
@@ -47,7 +45,104 @@ _BY_KEY: dict[Hashable, Op] = {}
 
 def intern_op(key: Hashable, make: Callable[[], Op]) -> Op:
     """Return the op known under ``key``, made at the first meeting."""
-    found = _BY_KEY.get(key)
-    if found is None:
-        found = _BY_KEY[key] = make()
-    return found
+    op = _BY_KEY.get(key)
+    if op is None:
+        op = _BY_KEY[key] = make()
+    return op
+
+
+_BY_VALUE = (str, bytes, int, type(None), type, np.dtype, type(Ellipsis), types.BuiltinFunctionType)
+_BYTES_LIMIT = 1 << 12
+# What JAX's tracing leaves in closures, without a part in what is computed.
+_BOOKKEEPING = frozenset({"DynamicJaxprTrace", "Store", "EqualStore", "InitialResultPaths", "DebugInfo"})
+
+
+class _Fingerprint:
+    """One walk through a jaxpr; a function met again on the way is named by when it was first met.
+
+    What it returns is equal for jaxprs of the same computation, arrays being compared by identity.
+    """
+
+    def __init__(self) -> None:
+        self._met: dict[int, int] = {}
+
+    def closed(self, closed: jaxapi.ClosedJaxpr) -> Hashable:
+        return (self.jaxpr(closed.jaxpr), tuple(self.of(c) for c in closed.consts))
+
+    def jaxpr(self, jaxpr: jaxapi.Jaxpr) -> Hashable:
+        numbers: dict[Any, int] = {}
+        lines: list[Hashable] = []
+
+        def read(atom: jaxapi.Var | jaxapi.Literal) -> Hashable:
+            if isinstance(atom, jaxapi.Literal):
+                return (atom.aval, self.of(atom.val))
+            return numbers[atom]
+
+        def write(variable: jaxapi.Var) -> Hashable:
+            numbers[variable] = len(numbers)
+            return variable.aval
+
+        heads = tuple([write(v) for v in (*jaxpr.constvars, *jaxpr.invars)])
+        for eqn in jaxpr.eqns:
+            inputs = tuple([read(a) for a in eqn.invars])
+            params = tuple([(k, self.of(p)) for k, p in sorted(eqn.params.items())])
+            lines.append((eqn.primitive, inputs, params, getattr(eqn, "ctx", None), tuple([write(v) for v in eqn.outvars])))
+        return (heads, len(jaxpr.constvars), tuple(lines), tuple([read(a) for a in jaxpr.outvars]))
+
+    def of(self, value: Any) -> Hashable:
+        """Return what stands for one parameter, constant, or content of a closure."""
+        kind = type(value)
+        if isinstance(value, jaxapi.ClosedJaxpr):
+            return self.closed(value)
+        if isinstance(value, jaxapi.Jaxpr):
+            return self.jaxpr(value)
+        if isinstance(value, _BY_VALUE):
+            return (kind, value)
+        if isinstance(value, (float, complex, np.generic)):
+            return (kind, value.dtype if isinstance(value, np.generic) else None, repr(value))
+        if kind in (tuple, list):
+            return (kind, tuple([self.of(v) for v in value]))
+        if kind is dict:
+            return (kind, tuple([(self.of(k), self.of(v)) for k, v in value.items()]))
+        if kind.__name__ == "TypedNdArray":  # a literal of older JAX releases; its weak type is in the aval beside it
+            return (kind, self.of(np.asarray(value)))
+        if isinstance(value, np.ndarray) and value.dtype != object and value.nbytes <= _BYTES_LIMIT:
+            return (kind, value.shape, value.dtype, value.tobytes())
+        if isinstance(value, (jax.Array, np.ndarray)):
+            return (kind, id(value))
+        return self._object(value)
+
+    def _object(self, value: Any) -> Hashable:
+        kind = type(value)
+        if kind.__name__ in _BOOKKEEPING:
+            return kind.__name__
+        if id(value) in self._met:
+            return ("met", self._met[id(value)])
+        if kind is object:  # a mark that JAX makes anew at each trace of a custom_jvp, and that holds nothing
+            self._met[id(value)] = len(self._met)
+            return (kind,)
+        if isinstance(value, types.FunctionType):
+            self._met[id(value)] = len(self._met)
+            cells = tuple([self._cell(c) for c in value.__closure__ or ()])
+            return (value.__code__, id(value.__globals__), cells, self.of(value.__defaults__), self.of(value.__kwdefaults__))
+        if isinstance(value, types.MethodType):
+            return (kind, self.of(value.__func__), id(value.__self__))
+        if kind is AppliedPolicy:
+            return (kind, self.of(value.policy), value.kept)
+        if kind is functools.partial:
+            return (kind, self.of(value.func), self.of(value.args), self.of(value.keywords))
+        if kind.__name__ == "WrappedFun":
+            return (kind, self.of(value.f), self.of(value.transforms), self.of(value.params))
+        if kind.__module__.split(".")[0] in ("jax", "jaxlib", "numpy"):
+            try:
+                hash(value)
+            except TypeError:
+                return (kind, id(value))
+            return (kind, value)
+        return (kind, id(value))
+
+    def _cell(self, cell: types.CellType) -> Hashable:
+        try:
+            return self.of(cell.cell_contents)
+        except ValueError:  # not yet filled
+            return None

@@ -14,24 +14,19 @@ import jax
 from jax import lax
 
 from tape import jaxapi
-from tape.bounded import Bounded
 from tape.configuration import configuration
 from tape.errors import TapeError
 from tape.graph.kinds import Kind, Role, differentiable, kinds_of
-from tape.ops.assembly import entry_key, one_entry, vjp_of_entries
-from tape.ops.building import JaxprBuilder
+from tape.ops import rules  # noqa: F401 - they are entered
+from tape.ops.building import JaxprBuilder, rebuilt
 from tape.ops.linear import flatten
 from tape.ops.moving import mover, moving_at_first
-from tape.ops.pruning import prune, select_outputs
-from tape.ops.pullback import activity, check_own, pullback
-from tape.ops.residuals import Keep, augment, exposing, inside
-from tape.rules import registry
+from tape.ops.pullback import check_own, pullback
+from tape.ops.residuals import Keep, inside, prune, pruned
+from tape.rules import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
-
-    from tape.graph.wengert import WengertList
-    from tape.ops.linear import Equation
 
 __all__ = ["Kernel", "Op", "Vjp"]
 
@@ -73,9 +68,9 @@ class Kernel:
         "visible",
     )
 
-    by_lines = True  # a long jaxpr's VJP may be put together from those of its entries
-
-    def __init__(self, name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any, params: Any = None, visible: int | None = None) -> None:
+    def __init__(
+        self, name: str, jaxpr: jaxapi.ClosedJaxpr, tree: jax.tree_util.PyTreeDef | None, params: object = None, visible: int | None = None
+    ) -> None:
         self.name = name
         self.params = params
         self.jaxpr = jaxpr
@@ -95,10 +90,10 @@ class Kernel:
         self.pinned = self.transient or bool(jaxpr.effects)
 
     def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
-        found: T | None = self._cache.get(key)
-        if found is None:
-            found = self._cache[key] = make()
-        return found
+        known: T | None = self._cache.get(key)
+        if known is None:
+            known = self._cache[key] = make()
+        return known
 
     @property
     def cold(self) -> bool:
@@ -111,50 +106,68 @@ class Kernel:
         if self._executable is None:
             inline = self.inline
 
-            def run(*args: Any) -> Sequence[Any]:
+            def run(*args: jax.Array) -> Sequence[Any]:
                 return inline(*args)
 
             run.__name__ = self.name
-            self._executable = moving_at_first(mover(self.jaxpr), jax.jit(run))
+            self._executable = moving_at_first(self.jaxpr, jax.jit(run))
         return self._executable
 
     def kinds(self, role: Role) -> tuple[Kind, ...]:
         """Return the kinds of the outputs, for an entry of this role."""
-        found = self._kinds.get(role)
-        if found is None:
-            found = self._kinds[role] = kinds_of(self.out_avals, role)
-        return found
+        kinds = self._kinds.get(role)
+        if kinds is None:
+            kinds = self._kinds[role] = kinds_of(self.out_avals, role)
+        return kinds
 
-    def vjp(
-        self,
-        present: tuple[bool, ...],
-        wanted: tuple[bool, ...],
-        adding: tuple[bool, ...] = (),
-        same: tuple[int, ...] = (),
-    ) -> Vjp:
-        """Return the VJP for the outputs that have a cotangent and the inputs that need one.
+    def vjp(self, present: tuple[bool, ...], wanted: tuple[bool, ...], adding: tuple[bool, ...] = (), same: tuple[int, ...] = ()) -> Vjp:
+        """Return the VJP for the outputs that have a cotangent (``present``), and the inputs that need one (``wanted``).
 
-        The forward values that the rules do not read are no inputs of it, so they need not be kept.
-
-        Args:
-            present: for each output, whether it has a cotangent.
-            wanted: for each input, whether a cotangent is asked for.
-            adding: for each input, whether there is a sum of cotangents already, to which this one is added; () for none.
-            same: for each input, the first input that is the same value, where some are: their cotangents are added up; () for none.
-
+        The forward values that the rules do not read are no inputs of it, so they need not be kept.  ``adding`` tells of which inputs there
+        is a sum of cotangents already, to which this one is added; ``same`` numbers for each input the first one that is the same value,
+        where some are: their cotangents are added up.  Each is () where there are none.
         """
-        key = (present, wanted, adding, same, registry.revision(), configuration())
-        found: Vjp | None = self._cache.get(key)
-        if found is None:
-            added = bool(adding or same)
-            found = self._added(self.vjp(present, wanted), present, adding, same) if added else self._trace_vjp(present, wanted)
-            self._cache[key] = found
-        return found
+        key = (present, wanted, adding, same, table.revision(), configuration())
+        vjp: Vjp | None = self._cache.get(key)
+        if vjp is None:
+            whole = not adding and not same
+            vjp = self._trace_vjp(present, wanted) if whole else self._added(self.vjp(present, wanted), present, adding, same)
+            self._cache[key] = vjp
+        return vjp
+
+    def vjp_call(
+        self,
+        inputs: Sequence[int],
+        slots: Sequence[int],
+        cotangents: Sequence[int | None],
+        wanted: tuple[bool, ...],
+        totals: dict[Any, int] | None,
+    ) -> tuple[Vjp, list[int]]:
+        """Return the VJP of an entry that adds to the totals there are, and what it is called on: forward slots, cotangents and totals.
+
+        The totals that it adds to are taken out of ``totals``: its results take their place.  Where these are None, it adds to nothing.
+        """
+        adding: tuple[bool, ...] = ()
+        same: tuple[int, ...] = ()
+        if totals is not None:
+            adding = tuple([s in totals for s in inputs])
+            if len(set(inputs)) < len(inputs):
+                same = tuple([inputs.index(s) for s in inputs])
+                adding = tuple([flag and first == i for i, (flag, first) in enumerate(zip(adding, same, strict=True))])
+            if True not in adding:
+                adding = ()
+        vjp = self.vjp(tuple([ct is not None for ct in cotangents]), wanted, adding, same)
+        values = [*inputs, *slots, *[ct for ct in cotangents if ct is not None]]
+        if totals is not None and adding:
+            values += [totals[s] for s, flag in zip(inputs, adding, strict=True) if flag]
+            for i in vjp.targets:
+                totals.pop(inputs[i], None)
+        return vjp, [values[i] for i in vjp.sources]
 
     @property
     def cheap(self) -> bool:
         """Whether computing it again costs less than keeping its result: elementwise and layout primitives only."""
-        free = registry.is_cheap
+        free = table.is_cheap
         return self._cached("cheap", lambda: not self.jaxpr.effects and all(free(e.primitive) for e in flatten(self.jaxpr).entries))
 
     def augmented(self) -> Kernel:
@@ -163,6 +176,11 @@ class Kernel:
         It is the kernel itself where there are none (a single primitive, or elementwise ones around it).
         """
         return self._cached("augmented", self._augment)
+
+    def _whole(self, hidden: int = 0) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+        """Say for the VJP of everything which outputs (but for ``hidden`` ones at the end) have a cotangent, and which inputs get one."""
+        shown = self.out_avals[: len(self.out_avals) - hidden]
+        return (*map(differentiable, shown), *(False for _ in range(hidden))), tuple(map(differentiable, self.in_avals))
 
     def exposed(self) -> Kernel:
         """Return the kernel with every output visible, and in a list."""
@@ -179,11 +197,9 @@ class Kernel:
         if not costly:
             return self
         visible = len(self.out_avals)
-        tried = Kernel(self.name, exposing(listed, costly), self.tree, self.params, visible)
-        wanted = tuple(differentiable(a) for a in self.in_avals)
-        present = tuple(differentiable(a) for a in self.out_avals)
+        tried = Kernel(self.name, rebuilt(listed, [*listed.outputs, *costly]), self.tree, self.params, visible)
         try:
-            vjp = tried.vjp((*present, *(False for _ in costly)), wanted)
+            vjp = tried.vjp(*tried._whole(len(costly)))
         except _REFUSALS:
             return self
         first = len(self.in_avals) + visible
@@ -192,29 +208,27 @@ class Kernel:
         if not read:
             return self
         chosen = set(read)
-        kept = select_outputs(tried.jaxpr, [True] * visible + [i in chosen for i in range(len(costly))])
-        made = Kernel(self.name, kept, self.tree, self.params, visible)
+        kept, _ = pruned(tried.jaxpr, [True] * visible + [i in chosen for i in range(len(costly))], effects=True)
+        augmented = Kernel(self.name, rebuilt(kept, kept.outputs), self.tree, self.params, visible)
         # The VJP of everything is known already: of the values inside it reads those that are kept now.
         numbers = {first + s: first + i for i, s in enumerate(read)}
         sources = tuple(numbers[s] if first <= s < end else s - len(costly) + len(read) if s >= end else s for s in vjp.sources)
-        key = ((*present, *(False for _ in read)), wanted, (), (), registry.revision(), configuration())
-        made._cache[key] = vjp._replace(sources=sources)
-        return made
+        key = (*augmented._whole(len(read)), (), (), table.revision(), configuration())
+        augmented._cache[key] = vjp._replace(sources=sources)
+        return augmented
 
     def residuals(self) -> tuple[int, ...]:
         """Positions in (*inputs, *outputs) that the VJP of everything reads: what a later sweep needs of this entry."""
-        present = tuple(differentiable(a) for a in self.out_avals)
-        wanted = tuple(differentiable(a) for a in self.in_avals)
         forward = len(self.in_avals) + len(self.out_avals)
         try:
-            return tuple(s for s in self.vjp(present, wanted).sources if s < forward)
+            return tuple(s for s in self.vjp(*self._whole()).sources if s < forward)
         except _REFUSALS:
             return tuple(range(forward))
 
     def stopped(self, outputs: frozenset[int] | None = None) -> Kernel:
         """Return the kernel of whose results (all, or the ``outputs``) no transformation of JAX differentiates any."""
 
-        def fun(*args: Any) -> list[Any]:
+        def fun(*args: jax.Array) -> list[Any]:
             results = enumerate(self.inline(*args))
             return [lax.stop_gradient(r) if outputs is None or i in outputs else r for i, r in results]
 
@@ -238,18 +252,10 @@ class Kernel:
         return pullback(self.jaxpr, inputs, cotangents, wanted, outputs)
 
     def _trace_vjp(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Vjp:
-        listed = flatten(self.jaxpr)
-        if (
-            self.by_lines
-            and len(listed.entries) > _SHORT
-            and not any(entry.primitive in _TRACED_WHOLE or entry.eqn.effects for entry in listed.entries)
-        ):
-            augment(listed, Keep())
-            return self._vjp_of(*vjp_of_entries(listed, self.out_avals, activity(listed, wanted), present, _entry_kernel))
         n_in, n_out = len(self.in_avals), len(self.out_avals)
         targets: list[int] = []
 
-        def run(*args: Any) -> list[Any]:
+        def run(*args: jax.Array) -> list[Any]:
             further = iter(args[n_in + n_out :])
             cts = [next(further) if p else None for p in present]
             grads = self.pull(args[:n_in], args[n_in : n_in + n_out], cts, wanted)
@@ -268,7 +274,9 @@ class Kernel:
         values = [into.input(aval) for aval in (*self.in_avals, *self.out_avals, *self._cotangents(present))]
         read = [values[i] for i in vjp.sources]
         terms = read if vjp.kernel is None else into.inline(vjp.kernel.jaxpr, read)
-        sums = {i: into.input(jaxapi.ShapedArray(a.shape, a.dtype)) for i, a in enumerate(self.in_avals) if adding and adding[i]}
+        sums: dict[int, Any] = {
+            i: into.input(jaxapi.ShapedArray(a.shape, a.dtype)) for i, a in enumerate(self.in_avals) if adding and adding[i]
+        }
         firsts = [same[i] if same else i for i in vjp.targets]
         for first, term in zip(firsts, terms, strict=True):
             sums[first] = into.add(sums[first], term) if first in sums else term
@@ -294,7 +302,7 @@ class Op:
 
     __slots__ = ("__weakref__", "_by_kinds", "_kernels", "fun", "name", "params")
 
-    def __init__(self, name: str, fun: Callable[..., Any], params: Any = None) -> None:
+    def __init__(self, name: str, fun: Callable[..., Any], params: object = None) -> None:
         self.name = name
         self.fun = fun
         self.params = params
@@ -304,17 +312,17 @@ class Op:
     def kernel(self, avals: tuple[Any, ...]) -> Kernel:
         """Return the kernel for inputs of these shapes and dtypes, tracing the function at their first meeting."""
         key = (avals, configuration(), jaxapi.named_axes())  # settings decide on dtypes, precisions, promotion ...
-        found = self._kernels.get(key)
-        if found is None:
+        kernel = self._kernels.get(key)
+        if kernel is None:
             jaxpr, shapes = jaxapi.trace(self.fun, *avals)
-            found = Kernel(self.name, jaxpr, jax.tree.structure(shapes), self.params)
-            if not found.transient:
-                self._kernels[key] = found
+            kernel = Kernel(self.name, jaxpr, jax.tree.structure(shapes), self.params)
+            if not kernel.transient:
+                self._kernels[key] = kernel
                 _CACHED.append((weakref.ref(self), key))
                 while len(_CACHED) > KERNEL_LIMIT:
                     op, old = _CACHED.popleft()
                     _forget(op(), old)
-        return found
+        return kernel
 
     def adopt(self, kernel: Kernel) -> None:
         """Take a kernel that was traced already."""
@@ -323,12 +331,12 @@ class Op:
     def kernel_of(self, kinds: tuple[Kind, ...]) -> Kernel:
         """:meth:`kernel`, by kinds, which are compared by identity: shapes and dtypes are slow to hash."""
         key = (kinds, id(configuration()), jaxapi.named_axes())  # there is one configuration for equal ones, for good
-        found = self._by_kinds.get(key)
-        if found is None:
-            found = self.kernel(tuple([k.aval for k in kinds]))
-            if not found.transient:
-                self._by_kinds[key] = found
-        return found
+        kernel = self._by_kinds.get(key)
+        if kernel is None:
+            kernel = self.kernel(tuple([k.aval for k in kinds]))
+            if not kernel.transient:
+                self._by_kinds[key] = kernel
+        return kernel
 
     def __repr__(self) -> str:
         return f"Op({self.name})"
@@ -345,19 +353,3 @@ def _forget(op: Op | None, key: Hashable) -> None:
         kernel = op._kernels.pop(key, None)
         for kinds in [kinds for kinds, known in list(op._by_kinds.items()) if known is kernel]:
             op._by_kinds.pop(kinds, None)
-
-
-_SHORT = 6  # entries; what is longer is put together from the VJPs of its entries
-_TRACED_WHOLE = {jaxapi.primitive("remat"), jaxapi.primitive("name")}  # what is known of their inside has further meanings
-_ENTRIES: Bounded[Hashable, Kernel] = Bounded("entries of jaxprs", 4096)
-
-
-def _entry_kernel(entry: Equation, listed: WengertList[Equation]) -> Kernel:
-    """Return the kernel of one entry of a jaxpr; entries that are alike share one."""
-    key = entry_key(entry, listed)
-    found = None if key is None else _ENTRIES.get(key)
-    if found is None:
-        found = Kernel(str(entry.primitive), one_entry(entry, listed), None)
-        if key is not None:
-            _ENTRIES[key] = found
-    return found

@@ -46,7 +46,7 @@ def _inline(closed: ClosedJaxpr, inputs: tuple[Source, ...], into: WengertList[E
     env: dict[Any, Source] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
     env.update((v, Constant(c, v.aval)) for v, c in zip(closed.jaxpr.constvars, closed.consts, strict=True))
 
-    def read(atom: Any) -> Source:
+    def read(atom: jaxapi.Var | jaxapi.Literal) -> Source:
         return Constant(atom.val, atom.aval) if isinstance(atom, jaxapi.Literal) else env[atom]
 
     for eqn in closed.jaxpr.eqns:

@@ -16,17 +16,19 @@ from tape import jaxapi
 from tape.errors import GradientDtypeError, GradientShapeError, LeakedTracerError, RuleError
 from tape.graph.kinds import differentiable
 from tape.graph.sweep import accumulate, sweep
-from tape.graph.walks import active, backwards
+from tape.graph.walks import active, backwards, leading, producers
+from tape.graph.wengert import Constant
 from tape.ops import residuals
-from tape.ops.forward import ForwardValues
 from tape.ops.linear import Equation, flatten
-from tape.rules import parameters, registry
+from tape.rules import parameters, table
 from tape.rules.cotangents import for_jax, spread
+from tape.rules.registry import no_gradient
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tape.graph.wengert import Source, WengertList
+    from tape.rules.registry import Rule
 
 __all__ = ["activity", "check_own", "depends", "differentiable", "pullback", "receives"]
 
@@ -35,36 +37,46 @@ _NAME, _REMAT = jaxapi.primitive("name"), jaxapi.primitive("remat")
 
 
 class _Evaluation:
-    """Emitter of a sweep that applies rules to values, with those of the inputs (and of outputs, where they are known) at hand."""
+    """Emitter of a sweep that applies rules to values: ``known`` ones (inputs, outputs at hand), and what follows from them."""
 
     def __init__(self, listed: WengertList[Equation], inputs: Sequence[Any], outputs: Sequence[Any] | None) -> None:
         self.avals = listed.avals
-        self.forward: ForwardValues[Any] = ForwardValues(listed, self._run, lambda constant: constant.value)
-        known = self.forward.values
-        known.update(enumerate(inputs))
+        self.makers = producers(listed.entries)
+        self.known: dict[int, Any] = dict(enumerate(inputs))
         for source, value in zip(listed.outputs, outputs or (), strict=outputs is not None):
             named: Source | None = source
             while value is not None and isinstance(named, int):
-                known[named] = value
-                entry = self.forward.makers.get(named)  # what is named is known by its name
+                self.known[named] = value
+                entry = self.makers.get(named)  # what is named is known by its name
                 named = entry.inputs[0] if entry is not None and entry.primitive is _NAME else None
 
-    def _run(self, entry: Equation, inputs: list[Any]) -> Sequence[Any]:
+    def read(self, source: Source) -> Any:
+        """Return the value of a slot or constant, running the entries that it depends on, each once."""
+        if isinstance(source, Constant):
+            return source.value
+        if source not in self.known:
+            for entry in leading([source], self.makers, self.known)[0]:
+                for slot, value in zip(entry.slots, self._run(entry), strict=True):
+                    self.known.setdefault(slot, value)
+        return self.known[source]
+
+    def _run(self, entry: Equation) -> Sequence[Any]:
         """Run one entry; of a checkpoint, values inside it that are known are not computed again."""
-        known = [self.forward.values.get(slot) for slot in entry.slots]
+        inputs = list(map(self.read, entry.inputs))
+        known = [self.known.get(slot) for slot in entry.slots]
         if entry.primitive is not _REMAT or all(value is None for value in known):
             return parameters.bind(entry.primitive, entry.params, inputs)
         listed = flatten(jaxapi.closed(entry.params["jaxpr"]))
-        return list(map(_Evaluation(listed, inputs, known).forward.read, listed.outputs))
+        return list(map(_Evaluation(listed, inputs, known).read, listed.outputs))
 
     def arrive(self, _: Equation, cotangents: list[Any]) -> list[Any]:
         return cotangents
 
     def pull(self, entry: Equation, cotangents: list[Any], wanted: tuple[bool, ...], _: dict[int, Any]) -> Iterable[tuple[Any, Any]]:
-        grads = _apply(entry, cotangents, wanted, self.forward, self.avals)
+        grads = _apply(entry, cotangents, wanted, self)
         return [(source, grad) for source, grad in zip(entry.inputs, grads, strict=True) if grad is not None]
 
-    def add(self, _: Equation | None, total: Any, term: Any) -> Any:
+    def add(self, _: Equation | None, total: jax.Array, term: jax.Array) -> jax.Array:
         return lax.add(total, term)
 
 
@@ -103,12 +115,13 @@ def pullback(
 
 def check_own(name: str, vjp: jaxapi.ClosedJaxpr) -> None:
     """Check that the VJP of an op that belongs to no JAX transformation holds no value of one: it would be one that is over."""
-    found = next((c for c in vjp.consts if isinstance(c, jaxapi.Tracer)), None)
-    if found is not None and not jaxapi.in_trace():
-        aval = jax.typeof(found)
+    tracer = next((c for c in vjp.consts if isinstance(c, jaxapi.Tracer)), None)
+    if tracer is not None and not jaxapi.in_trace():
+        aval = jax.typeof(tracer)
         msg = (
-            f"{name}: a jax.custom_jvp function in it has an array (shape {aval.shape}, dtype {aval.dtype}) for an argument in its nondiff_argnums, "
-            "and so has no derivative in a traced function, here as in jax.jit; let the function that you trace close over that argument's value"
+            f"{name}: a jax.custom_jvp function in it has an array (shape {aval.shape}, dtype {aval.dtype}) for an argument in its "
+            "nondiff_argnums, and so has no derivative in a traced function, here as in jax.jit; let the function that you trace close over "
+            "that argument's value"
         )
         raise LeakedTracerError(msg)
 
@@ -118,8 +131,8 @@ def activity(listed: WengertList[Equation], wanted: Sequence[bool] | None) -> se
     avals = listed.avals
 
     def gives(entry: Equation) -> Iterable[int]:
-        rule = registry.lookup(entry.primitive)
-        return () if rule is not None and rule.vjp is registry.no_gradient else [s for s in entry.slots if differentiable(avals[s])]
+        rule = table.lookup(entry.primitive)
+        return () if rule is not None and rule.vjp is no_gradient else [s for s in entry.slots if differentiable(avals[s])]
 
     return active(listed.entries, [s for s in range(listed.n_inputs) if differentiable(avals[s]) and (wanted is None or wanted[s])], gives)
 
@@ -141,12 +154,12 @@ def receives(closed: jaxapi.ClosedJaxpr, present: Sequence[bool], wanted: Sequen
     return [slot in reached for slot in range(listed.n_inputs)]
 
 
-def _apply(entry: Equation, cts: list[Any], needed: Sequence[bool], forward: ForwardValues[Any], avals: list[Any]) -> Sequence[Any]:
+def _apply(entry: Equation, cts: list[Any], needed: Sequence[bool], forward: _Evaluation) -> Sequence[Any]:
     """Apply the rule of one entry and check what it returns."""
     ins = [forward.read(s) for s in entry.inputs]
-    rule = registry.lookup(entry.primitive)
+    rule = table.lookup(entry.primitive)
     if rule is None:
-        return _jax_rule(entry, cts, needed, ins, avals)
+        return _jax_rule(entry, cts, needed, ins, forward.avals)
     params = {**entry.params, "wanted": tuple(needed)} if rule.selective else entry.params
     if entry.primitive.multiple_results:
         outs = tuple(forward.read(s) for s in entry.slots)
@@ -156,12 +169,17 @@ def _apply(entry: Equation, cts: list[Any], needed: Sequence[bool], forward: For
     if not isinstance(grads, (tuple, list)):
         grads = (grads,)
     if len(grads) != len(ins):
-        msg = f"VJP rule of {entry.primitive}: returned {len(grads)} cotangents for {len(ins)} inputs; return one per input, None where no gradient flows"
+        msg = (
+            f"VJP rule of {entry.primitive}: returned {len(grads)} cotangents for {len(ins)} inputs; "
+            "return one per input, None where no gradient flows"
+        )
         raise RuleError(msg)
-    return [_checked(entry, i, grad, avals, rule) if need else None for i, (grad, need) in enumerate(zip(grads, needed, strict=True))]
+    return [
+        _checked(entry, i, grad, forward.avals, rule) if need else None for i, (grad, need) in enumerate(zip(grads, needed, strict=True))
+    ]
 
 
-def _checked(entry: Equation, position: int, grad: Any, avals: list[Any], rule: registry.Rule) -> Any:
+def _checked(entry: Equation, position: int, grad: Any, avals: list[Any], rule: Rule) -> Any:
     """Return the cotangent of one input if it has its input's shape and dtype."""
     if callable(grad):
         grad = grad()
@@ -172,16 +190,17 @@ def _checked(entry: Equation, position: int, grad: Any, avals: list[Any], rule: 
     aval = avals[slot]
     if rule.elementwise and jnp.shape(grad) != aval.shape:
         grad = _sum_to(grad, aval.shape)
+    what = f"VJP rule of {entry.primitive}: the cotangent of input {position} has"
     if jnp.shape(grad) != aval.shape:
-        msg = f"VJP rule of {entry.primitive}: the cotangent of input {position} has shape {jnp.shape(grad)}, but the input has shape {aval.shape}; sum over what was broadcast"
+        msg = f"{what} shape {jnp.shape(grad)}, but the input has shape {aval.shape}; sum over what was broadcast"
         raise GradientShapeError(msg)
     if jnp.result_type(grad) != aval.dtype:
-        msg = f"VJP rule of {entry.primitive}: the cotangent of input {position} has dtype {jnp.result_type(grad)}, but the input has dtype {aval.dtype}; cast it"
+        msg = f"{what} dtype {jnp.result_type(grad)}, but the input has dtype {aval.dtype}; cast it"
         raise GradientDtypeError(msg)
     return grad
 
 
-def _sum_to(grad: Any, shape: tuple[int, ...]) -> Any:
+def _sum_to(grad: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Sum a cotangent over what an elementwise primitive broadcast: a scalar operand, or axes of length 1."""
     if shape == ():
         return jnp.sum(grad)
@@ -199,8 +218,8 @@ def _jax_rule(entry: Equation, cts: list[Any], needed: Sequence[bool], ins: list
         _, vjp = jax.vjp(parameters.partial(entry.primitive, entry.params, ins, chosen), *[ins[i] for i in chosen])
     except (ValueError, TypeError, NotImplementedError, AssertionError) as e:
         msg = (
-            f"{entry.primitive}: this library has no VJP rule for the primitive, and JAX cannot differentiate it here ({e}); give it one with "
-            "tape.rules.defvjp, or cut the gradient with .detach()"
+            f"{entry.primitive}: this library has no VJP rule for the primitive, and JAX cannot differentiate it here ({e}); give it one "
+            "with tape.rules.defvjp, or cut the gradient with .detach()"
         )
         raise RuleError(msg) from e
     return spread(vjp(for_jax(cts, [avals[slot] for slot in entry.slots])), chosen, len(ins))

@@ -1,4 +1,4 @@
-"""What several families of rules do to cotangents whatever their mathematics: fill in zeros, give them their inputs' dtypes, choose among inputs."""
+"""What rules do to cotangents whatever their mathematics: fill in zeros, give them their inputs' dtypes, choose among inputs."""
 
 from __future__ import annotations
 

@@ -34,11 +34,11 @@ def assumed(primitive: jaxapi.Primitive, params: dict[str, Any]) -> dict[str, An
     """Return an equation's parameters as rules may assume them."""
     if primitive is not _SCAN:
         return params
-    found = {key: value for key, value in params.items() if key not in _LAYOUT}
+    known = {key: value for key, value in params.items() if key not in _LAYOUT}
     if "ft_in" in params:
         consts, carry, _ = params["ft_in"].unpack()
-        found.update(num_consts=len(consts), num_carry=len(carry))
-    return found
+        known.update(num_consts=len(consts), num_carry=len(carry))
+    return known
 
 
 def native(primitive: jaxapi.Primitive, params: dict[str, Any]) -> dict[str, Any]:

@@ -14,9 +14,8 @@ from tape.configuration import configuration
 from tape.graph.sweep import sweep
 from tape.graph.trie import CONSTANT
 from tape.graph.walks import active, backwards
-from tape.ops.assembly import vjp_call
 from tape.ops.kernel import Op
-from tape.rules import registry
+from tape.rules import table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -176,7 +175,7 @@ def plan_sweep(
 
     """
     plans = _plans(state)
-    key = (seeds, wanted, blocked, watched, hooked, kept, observed, registry.revision(), configuration())
+    key = (seeds, wanted, blocked, watched, hooked, kept, observed, table.revision(), configuration())
     found: Plan | None = plans.get(key)
     if found is None:
         found = plans[key] = _make(state, seeds, active_slots(state, wanted, blocked), watched, hooked, kept, observed)
@@ -278,7 +277,7 @@ class _Planner:
             self._emit(Instruction(None, tuple(cotangents), results, function=step, wanted=wanted, where=step.where))
             self.plan.straight = False
         else:
-            vjp, operands = vjp_call(kernel, inputs, step.slots, cotangents, wanted, totals if self._fused else None)
+            vjp, operands = kernel.vjp_call(inputs, step.slots, cotangents, wanted, totals if self._fused else None)
             targets = vjp.targets
             if vjp.kernel is None:
                 results = operands

@@ -14,7 +14,7 @@ from tape.graph.segment import Handle, LeafNode
 from tape.graph.trie import link
 from tape.recording.entering import CONCRETE
 from tape.recording.record import handle
-from tape.rules import registry
+from tape.rules import table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,7 +146,7 @@ def asked(
     given = () if seeds is None else seeds if seeds.__class__ in _SEQUENCES else (seeds,)
     if seeds is not None and len(given) != len(roots):
         return None
-    key: list[Any] = [len(roots), create_graph, retains, segment.released, registry.revision()]
+    key: list[Any] = [len(roots), create_graph, retains, segment.released, table.revision()]
     for root in roots:
         if not isinstance(root, Handle) or root._segment is not segment or not root._place.kind.requires_grad:
             return None

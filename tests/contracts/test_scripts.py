@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tape.graph import trie
-from tape.rules import registry
+from tape.rules import table
 from tape.sweeps import accumulation, differentiation, emission, sweep
 from tests.contracts.reference import Tape, Value, Variable
 from tests.contracts.running import play, play_all
@@ -117,7 +117,7 @@ def play_some(count, fits):
 
 def forget():
     trie._ROOTS.clear()
-    registry._revision += 1
+    table._revision += 1
 
 
 @pytest.mark.parametrize("bug", PLANTED)

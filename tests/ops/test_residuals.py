@@ -257,6 +257,6 @@ def test_keys_and_integers_go_through_loops_and_checkpoints():
 
 
 def test_planted_a_rule_that_computes_again_is_seen(monkeypatch):
-    monkeypatch.setattr(residuals.registry, "cost_of", lambda primitive: Cost.SMALL)
+    monkeypatch.setattr(residuals.table, "cost_of", lambda primitive: Cost.SMALL)
     counts = both(recurrent, W + 0.5, H, X[:3])
     assert counts["tanh"] > 3

@@ -14,7 +14,7 @@ from tape.graph import trie
 from tape.ops import building
 from tape.programs import execution, program
 from tape.recording.record import handle
-from tape.rules import registry
+from tape.rules import table
 from tape.sweeps import emission, plan, sweep
 from tests.random_programs.execution import MismatchError, check, fails_like
 from tests.random_programs.minimal import minimal
@@ -62,7 +62,7 @@ def noticed(pattern, errors=MismatchError):
 def forget():
     """Have everything recorded, planned and compiled anew."""
     trie._ROOTS.clear()
-    registry._revision += 1
+    table._revision += 1
 
 
 @contextlib.contextmanager
@@ -103,10 +103,10 @@ RULES = {
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_scaled_by_one_thousandth_is_noticed(name, monkeypatch):
-    rule = next(r for r in registry.registered() if str(r.primitive) == name)
-    monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
+    rule = next(r for r in table.registered() if str(r.primitive) == name)
+    monkeypatch.setattr(table, "_given", {})
     with planted():
-        registry.defvjp(rule.primitive, scaled(rule))
+        table.defvjp(rule.primitive, scaled(rule))
         found = noticed(RULES[name])
         monkeypatch.undo()
     check(*example(found))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tape.rules import defvjp, registered, registry
+from tape.rules import defvjp, registered, table
 from tape.testing.samples import draw, draw_like, examples_of, generator, intervals_of  # noqa: F401 - for the suites
 
 RECORDS = registered()
@@ -75,12 +75,12 @@ def trusted(record, example, thunk):
 def planted(record, rule):
     """Put ``rule`` in the place of a record's own, and the record back afterwards."""
     defvjp(record.primitive, rule)
-    registry._RULES[record.primitive] = dataclasses.replace(record, vjp=rule)  # a user's rule is never selective
+    table._given[record.primitive] = dataclasses.replace(record, vjp=rule)  # a user's rule is never selective
     try:
         yield
     finally:
         defvjp(record.primitive, record.vjp)
-        registry._RULES[record.primitive] = record
+        table._given[record.primitive] = record
 
 
 def scaled(rule, factor):

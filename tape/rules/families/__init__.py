@@ -1,14 +1,11 @@
-"""Every family of rules: importing this module fills the table, which happens at the first look into it."""
+"""Every family of rules, but for those of primitives that hold a jaxpr (:mod:`tape.ops.rules`): importing this module enters them."""
 
 from __future__ import annotations
 
 from tape.rules.families import (
     arithmetic,
-    calls,
     comparison,
-    complex_numbers,
     contraction,
-    control_flow,
     convolution,
     cumulative,
     elementary,

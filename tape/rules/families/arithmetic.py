@@ -1,4 +1,7 @@
-"""Arithmetic: sums, products, quotients, powers, choices between values, and changes of representation."""
+"""Arithmetic: sums, products, quotients, powers, choices between values, changes of representation, and the parts of complex numbers.
+
+Of complex numbers a VJP is the transpose of the JVP as a real-linear map under Re(a b): nothing is conjugated.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from jax import lax
 
 from tape.rules import parameters
 from tape.rules.cotangents import cast
-from tape.rules.registry import Cost, Example, elementwise, register
+from tape.rules.registry import LINE, Cost, Example, elementwise, register
 
 _MATRIX = (2, 3)
-_PAIR = ((-2.0, 2.0), (-2.0, 2.0))
+_PAIR = (LINE, LINE)
 
 
 def _keep(mask: Any, ct: Any) -> Any:
@@ -20,76 +23,68 @@ def _keep(mask: Any, ct: Any) -> Any:
     return lax.select(mask, ct, lax.full_like(ct, 0))
 
 
-elementwise("add", lambda ct, out, x, y, **_: (ct, ct), domain=_PAIR, source="d(x + y) = dx + dy", complex=True)
+elementwise("add", lambda ct, out, x, y, **_: (ct, ct), source="d(x + y) = dx + dy", domain=_PAIR)
 elementwise(
     "add_jaxvals",
     lambda ct, out, x, y, **_: (ct, ct),
-    domain=_PAIR,
     source="d(x + y) = dx + dy (the sum that JAX's own transposition writes)",
     examples=[Example(lambda x, y: parameters.apply("add_jaxvals", {}, x, y)[0], (_MATRIX, _MATRIX))],
-    complex=True,
 )
-elementwise("sub", lambda ct, out, x, y, **_: (ct, lambda: -ct), domain=_PAIR, source="d(x - y) = dx - dy", complex=True)
-elementwise("neg", lambda ct, out, x, **_: (-ct,), domain=((-2.0, 2.0),), source="d(-x) = -dx", complex=True)
-elementwise(
-    "mul",
-    lambda ct, out, x, y, **_: (lambda: ct * y, lambda: ct * x),
-    domain=_PAIR,
-    source="d(x y) = y dx + x dy",
-    complex=True,
-)
+elementwise("sub", lambda ct, out, x, y, **_: (ct, lambda: -ct), source="d(x - y) = dx - dy", domain=_PAIR)
+elementwise("neg", lambda ct, out, x, **_: (-ct,), source="d(-x) = -dx")
+elementwise("mul", lambda ct, out, x, y, **_: (lambda: ct * y, lambda: ct * x), source="d(x y) = y dx + x dy", domain=_PAIR)
 elementwise(
     "div",
     lambda ct, out, x, y, **_: (lambda: ct / y, lambda: -(ct * out) / y),
-    domain=((-2.0, 2.0), (0.5, 2.0)),
     source="d(x / y) = dx / y - (x / y) dy / y",
-    complex=True,
+    domain=(LINE, (0.5, 2.0)),
     kinks=(0.0, 1.0, -2.0),
 )
 elementwise(
     "rem",
     lambda ct, out, x, y, **_: (ct, lambda: -ct * lax.round((x - out) / y)),
+    source="x rem y = x - y trunc(x / y), the truncated quotient constant between jumps; (x - out) / y is that quotient up to rounding",
     domain=((2.1, 2.9), (0.91, 0.99)),
-    source="x rem y = x - y trunc(x / y), with the truncated quotient constant between jumps; (x - out) / y is that quotient up to rounding",
     kinks=(1.0, -3.0),
+    complex=False,
 )
 
 
-def _abs(ct: Any, out: Any, x: Any, **_: Any) -> tuple[Any, ...]:
-    """Modulus: the conjugate direction of x in the plane; on the line the sign, +1 at zero."""
-    if jnp.iscomplexobj(x):
-        return (ct * (lax.conj(x) / lax.select(out == 0, lax.full_like(out, 1), out)),)
-    return (lax.select(x >= 0, ct, -ct),)
-
-
-elementwise(
+@elementwise(
     "abs",
-    _abs,
-    domain=((0.3, 2.0),),
     source="d|x| = sign(x) dx, with 1 at 0; d|z| = Re(conj(z) dz) / |z|, with 0 at 0",
-    examples=[Example(lax.abs, (_MATRIX,)), Example(lambda x: lax.abs(-x), (_MATRIX,), "negative")],
-    complex=True,
+    domain=((0.3, 2.0),),
     kinks=(0.0, -1.0),
+    examples=[Example(lax.abs, (_MATRIX,)), Example(lambda x: lax.abs(-x), (_MATRIX,), "negative")],
 )
-elementwise(
-    "square",
-    lambda ct, out, x, **_: (ct * (2 * x),),
-    domain=((-2.0, 2.0),),
-    source="d(x^2) = 2 x dx",
-    complex=True,
-    kinks=(0.0,),
-)
+def _abs(ct: Any, out: Any, x: Any, **_: Any) -> Any:
+    if jnp.iscomplexobj(x):
+        return ct * (lax.conj(x) / lax.select(out == 0, lax.full_like(out, 1), out))
+    return lax.select(x >= 0, ct, -ct)
+
+
+elementwise("square", lambda ct, out, x, **_: (ct * (2 * x),), source="d(x^2) = 2 x dx", kinks=(0.0,))
 elementwise(
     "integer_pow",
     lambda ct, out, x, *, y, **_: (ct * (y * lax.integer_pow(x, y - 1)) if y else None,),
-    domain=((0.5, 2.0),),
     source="d(x^n) = n x^(n - 1) dx",
-    examples=[Example(lambda x, n=n: lax.integer_pow(x, n), (_MATRIX,), f"power {n}") for n in (3, -1, -2, 7)],
-    complex=True,
+    domain=((0.5, 2.0),),
     kinks=(0.0,),
+    examples=[Example(lambda x, n=n: lax.integer_pow(x, n), (_MATRIX,), f"power {n}") for n in (3, -1, -2, 7)],
 )
 
 
+@elementwise(
+    "pow",
+    source="d(x^y) = y x^(y - 1) dx + x^y log(x) dy, where the second term is 0 at x = 0, y >= 0",
+    domain=((0.5, 2.0), (0.3, 2.5)),
+    kinks=(0.0, 1.0, -1.0, 2.0),
+    cost=Cost.LOOPED,
+    examples=[
+        Example(lax.pow, (_MATRIX, _MATRIX)),
+        Example(lambda x: lax.pow(x, jnp.arange(6, dtype="int32").reshape(2, 3) - 2), (_MATRIX,), "integer exponent"),
+    ],
+)
 def _pow(ct: Any, out: Any, x: Any, y: Any, **_: Any) -> tuple[Any, ...]:
     """Power; an integer exponent carries no gradient, and zero as one gives no gradient to the base."""
 
@@ -102,21 +97,6 @@ def _pow(ct: Any, out: Any, x: Any, y: Any, **_: Any) -> tuple[Any, ...]:
     return base, lambda: ct * (lax.log(jnp.where(x == 0, 1, x)) * out)
 
 
-elementwise(
-    "pow",
-    _pow,
-    domain=((0.5, 2.0), (0.3, 2.5)),
-    source="d(x^y) = y x^(y - 1) dx + x^y log(x) dy, where the second term is 0 at x = 0, y >= 0",
-    examples=[
-        Example(lax.pow, (_MATRIX, _MATRIX)),
-        Example(lambda x: lax.pow(x, jnp.arange(6, dtype="int32").reshape(2, 3) - 2), (_MATRIX,), "integer exponent"),
-    ],
-    complex=True,
-    kinks=(0.0, 1.0, -1.0, 2.0),
-    cost=Cost.LOOPED,
-)
-
-
 def _share(ct: Any, out: Any, x: Any, y: Any) -> Any:
     """Share of ``x`` in the cotangent of the larger or smaller of two: all, half of it (a tie), or nothing."""
     mine = _keep(x == out, ct)
@@ -127,9 +107,10 @@ for _name in ("max", "min"):
     elementwise(
         _name,
         lambda ct, out, x, y, **_: (lambda: _share(ct, out, x, y), lambda: _share(ct, out, y, x)),
-        domain=_PAIR,
         source="the chosen argument gets the cotangent; two equal ones get half of it each",
+        domain=_PAIR,
         kinks=(0.0, 1.0, float("inf"), float("nan")),
+        complex=False,
     )
 
 elementwise(
@@ -139,16 +120,24 @@ elementwise(
         lambda: _keep((x > low) & (x < high), ct),
         lambda: _keep(high < x, ct),
     ),
-    domain=((-1.0, 0.0), (-2.0, 3.0), (1.0, 2.0)),
     source="the bound that is exceeded gets the cotangent, or x strictly between the bounds; nobody at a bound",
-    examples=[
-        Example(lax.clamp, (_MATRIX, _MATRIX, _MATRIX)),
-        Example(lax.clamp, ((), _MATRIX, ()), "scalar bounds"),
-    ],
+    domain=((-1.0, 0.0), (-2.0, 3.0), (1.0, 2.0)),
     kinks=(0.0, 1.0, 2.0),
+    complex=False,
+    examples=[Example(lax.clamp, (_MATRIX, _MATRIX, _MATRIX)), Example(lax.clamp, ((), _MATRIX, ()), "scalar bounds")],
 )
 
 
+@register(
+    "select_n",
+    source="linear in the cases: each gets the cotangent where it was chosen",
+    cost=Cost.FREE,
+    examples=[
+        Example(lambda x, y: lax.select_n(jnp.arange(6).reshape(2, 3) % 2 == 0, x, y), (_MATRIX, _MATRIX), "mask"),
+        Example(lambda x, y: lax.select_n(jnp.asarray(True), x, y), (_MATRIX, _MATRIX), "scalar mask"),
+        Example(lambda x, y, z: lax.select_n(jnp.arange(6, dtype="int32").reshape(2, 3) % 3, x, y, z), (_MATRIX,) * 3, "three cases"),
+    ],
+)
 def _select_n(ct: Any, out: Any, which: Any, *cases: Any, **_: Any) -> tuple[Any, ...]:
     """Choice: every case gets the cotangent at the places where it was chosen."""
     nothing = lax.full_like(ct, 0)
@@ -159,24 +148,12 @@ def _select_n(ct: Any, out: Any, which: Any, *cases: Any, **_: Any) -> tuple[Any
     return None, *map(share, range(len(cases)))
 
 
-register(
-    "select_n",
-    _select_n,
-    domain=((-2.0, 2.0), (-2.0, 2.0), (-2.0, 2.0)),
-    source="linear in the cases: each gets the cotangent where it was chosen",
-    examples=[
-        Example(lambda x, y: lax.select_n(jnp.arange(6).reshape(2, 3) % 2 == 0, x, y), (_MATRIX, _MATRIX), "mask"),
-        Example(lambda x, y: lax.select_n(jnp.asarray(True), x, y), (_MATRIX, _MATRIX), "scalar mask"),
-        Example(lambda x, y, z: lax.select_n(jnp.arange(6, dtype="int32").reshape(2, 3) % 3, x, y, z), (_MATRIX,) * 3, "three cases"),
-    ],
-    complex=True,
-    cost=Cost.FREE,
-)
 elementwise(
     "nextafter",
     lambda ct, out, x, y, **_: (ct, None),
-    domain=((1.1, 1.9), (-1.9, -1.1)),
     source="one unit in the last place from x: x to within rounding, whatever y is",
+    domain=((1.1, 1.9), (-1.9, -1.1)),
+    complex=False,
 )
 
 
@@ -187,8 +164,9 @@ def _complex_like(x: Any) -> Any:
 elementwise(
     "convert_element_type",
     lambda ct, out, x, **_: (cast(ct, jnp.result_type(x)),),
-    domain=((0.2, 0.8),),
     source="identity up to rounding; transposed into the dtype of the input",
+    domain=((0.2, 0.8),),
+    complex=False,
     examples=[
         Example(_complex_like, (_MATRIX,), "complex"),
         Example(lambda x: _complex_like(lax.square(_complex_like(x))), (_MATRIX,), "twice"),
@@ -197,10 +175,43 @@ elementwise(
 )
 elementwise(
     "reduce_precision",
-    lambda ct, out, x, *, exponent_bits, mantissa_bits, **_: (
-        lax.reduce_precision(ct, exponent_bits=exponent_bits, mantissa_bits=mantissa_bits),
-    ),
-    domain=((-2.0, 2.0),),
+    lambda ct, out, x, *, exponent_bits, mantissa_bits, **_: lax.reduce_precision(ct, exponent_bits, mantissa_bits),
     source="straight through: the identity, rounded as the value was",
+    complex=False,
     examples=[Example(lambda x: lax.reduce_precision(x, exponent_bits=11, mantissa_bits=52), (_MATRIX,))],
+)
+
+
+def _curved(part: Any) -> Any:
+    """Part of a number of the plane that both arguments move, so that the transposed map is seen through curvature."""
+    return lambda x, y: part(lax.complex(lax.sin(x) * y, x * lax.cos(y)))
+
+
+elementwise(
+    "complex",
+    lambda ct, out, x, y, **_: (lambda: lax.real(ct), lambda: -lax.imag(ct)),
+    source="z = x + i y: Re(ct (dx + i dy)) = Re(ct) dx - Im(ct) dy",
+    complex=False,
+    examples=[Example(f, (_MATRIX, _MATRIX), name) for f, name in ((lax.complex, ""), (_curved(lax.square), "squared"))],
+)
+elementwise(
+    "real",
+    lambda ct, out, z, **_: (lax.complex(ct, lax.full_like(ct, 0)),),
+    source="Re: ct Re(dz) = Re(ct dz)",
+    complex=False,
+    examples=[Example(_curved(lax.real), (_MATRIX, _MATRIX))],
+)
+elementwise(
+    "imag",
+    lambda ct, out, z, **_: (lax.complex(lax.full_like(ct, 0), -ct),),
+    source="Im: ct Im(dz) = Re(-i ct dz)",
+    complex=False,
+    examples=[Example(_curved(lax.imag), (_MATRIX, _MATRIX))],
+)
+elementwise(
+    "conj",
+    lambda ct, out, z, **_: (lax.conj(ct) if jnp.iscomplexobj(z) else lax.real(ct),),
+    source="conj: Re(ct conj(dz)) = Re(conj(ct) dz); of a real number it is the embedding into the plane",
+    complex=False,
+    examples=[Example(_curved(lax.conj), (_MATRIX, _MATRIX), "complex"), Example(lambda x, y: lax.conj(x * y), (_MATRIX, _MATRIX), "real")],
 )

@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from tape.rules.cotangents import cast
-from tape.rules.registry import LINE, Cost, Example, leave_to_jax, register
+from tape.rules.registry import Cost, Example, leave_to_jax, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +29,34 @@ class _Operand:
         self.in_result = range(first, first + len(self.free))
 
 
+def _dot(
+    contract: tuple[Sequence[int], Sequence[int]], batch: tuple[Sequence[int], Sequence[int]] = ((), ()), **options: Any
+) -> Callable[..., Any]:
+    return lambda x, y: lax.dot_general(x, y, (contract, batch), **options)
+
+
+def _widened(x: Any, y: Any) -> Any:
+    return lax.dot(x, y, preferred_element_type=jnp.promote_types(x.dtype, jnp.float32))
+
+
+@register(
+    "dot_general",
+    source="bilinear: d(x . y) = dx . y + x . dy",
+    cost=Cost.HIGH,
+    examples=[
+        Example(jnp.matmul, ((2, 3), (3, 4)), "matrices"),
+        Example(jnp.matmul, ((3,), (3,)), "vectors"),
+        Example(jnp.matmul, ((2, 3, 2), (2, 2, 4)), "batch of matrices"),
+        Example(_dot(((1, 2), (2, 0))), ((2, 3, 4), (4, 5, 3)), "two contracted, crossed"),
+        Example(_dot(((3, 1), (1, 0)), ((2,), (3,))), ((2, 3, 4, 5), (3, 5, 2, 4)), "batch inside"),
+        Example(_dot(((), ())), ((2,), (3, 2)), "outer product"),
+        Example(_dot(((0,), (1,)), ((1, 2), (2, 0))), ((2, 3, 4), (4, 2, 3)), "batch only"),
+        Example(lambda x, y: jnp.einsum("abc,cdb,ad->b", x, y, x[:, 0]), ((2, 3, 4), (4, 4, 3)), "einsum"),
+        Example(_dot(((1,), (0,)), precision=lax.Precision.HIGHEST), ((2, 3), (3, 2)), "precision"),
+        Example(_widened, ((2, 3), (3, 2)), "preferred type"),
+        Example(lambda x, y: lax.dot(x, jnp.real(y)), ((2, 3), (3, 2)), "complex and real"),
+    ],
+)
 def _dot_general(ct: Any, out: Any, lhs: Any, rhs: Any, *, dimension_numbers: Any, precision: Any = None, **_: Any) -> tuple[Any, ...]:
     """Contract the cotangent with the other operand, over the axes that only that one has."""
     (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = dimension_numbers
@@ -56,35 +84,4 @@ def _placement(x: Any, axes: Sequence[int]) -> NamedSharding | None:
     return NamedSharding(sharding.mesh, spec(*(sharding.spec[d] for d in axes)))
 
 
-def _dot(
-    contract: tuple[Sequence[int], Sequence[int]], batch: tuple[Sequence[int], Sequence[int]] = ((), ()), **options: Any
-) -> Callable[..., Any]:
-    return lambda x, y: lax.dot_general(x, y, (contract, batch), **options)
-
-
-def _widened(x: Any, y: Any) -> Any:
-    return lax.dot(x, y, preferred_element_type=jnp.promote_types(x.dtype, jnp.float32))
-
-
-register(
-    "dot_general",
-    _dot_general,
-    domain=(LINE, LINE),
-    source="bilinear: d(x . y) = dx . y + x . dy",
-    complex=True,
-    examples=(
-        Example(jnp.matmul, ((2, 3), (3, 4)), "matrices"),
-        Example(jnp.matmul, ((3,), (3,)), "vectors"),
-        Example(jnp.matmul, ((2, 3, 2), (2, 2, 4)), "batch of matrices"),
-        Example(_dot(((1, 2), (2, 0))), ((2, 3, 4), (4, 5, 3)), "two contracted, crossed"),
-        Example(_dot(((3, 1), (1, 0)), ((2,), (3,))), ((2, 3, 4, 5), (3, 5, 2, 4)), "batch inside"),
-        Example(_dot(((), ())), ((2,), (3, 2)), "outer product"),
-        Example(_dot(((0,), (1,)), ((1, 2), (2, 0))), ((2, 3, 4), (4, 2, 3)), "batch only"),
-        Example(lambda x, y: jnp.einsum("abc,cdb,ad->b", x, y, x[:, 0]), ((2, 3, 4), (4, 4, 3)), "einsum"),
-        Example(_dot(((1,), (0,)), precision=lax.Precision.HIGHEST), ((2, 3), (3, 2)), "precision"),
-        Example(_widened, ((2, 3), (3, 2)), "preferred type"),
-        Example(lambda x, y: lax.dot(x, jnp.real(y)), ((2, 3), (3, 2)), "complex and real"),
-    ),
-    cost=Cost.HIGH,
-)
 leave_to_jax("ragged_dot_general", cost=Cost.HIGH)

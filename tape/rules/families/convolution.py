@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape.rules.cotangents import cast, zeros
-from tape.rules.registry import LINE, Cost, Example, register
+from tape.rules.registry import Cost, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,6 +31,45 @@ def _dilated(x: Any, spec: Sequence[int], dilation: Sequence[int]) -> list[int]:
     return [max(0, (x.shape[axis] - 1) * step + 1) for axis, step in zip(spec[2:], dilation, strict=True)]
 
 
+def _conv(strides: Sequence[int], padding: Any, **options: Any) -> Callable[..., Any]:
+    return lambda x, k: lax.conv_general_dilated(x, k, strides, padding, **options)
+
+
+def _widened(x: Any, k: Any) -> Any:
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    return lax.conv_general_dilated(x, k, (1,), "SAME", precision=lax.Precision.HIGHEST, preferred_element_type=wide)
+
+
+@register(
+    "conv_general_dilated",
+    source="bilinear; strides of the one become dilations of the other (Dumoulin and Visin 2016, A guide to convolution arithmetic)",
+    cost=Cost.HIGH,
+    examples=[
+        Example(_conv((1, 1), "SAME"), ((2, 3, 4, 5), (2, 3, 3, 2)), "same"),
+        Example(_conv((2, 3), "VALID"), ((1, 2, 6, 8), (3, 2, 2, 3)), "strides"),
+        Example(_conv((2,), [(2, 3)], lhs_dilation=(3,), rhs_dilation=(2,)), ((2, 2, 5), (3, 2, 3)), "both dilations"),
+        Example(_conv((2,), [(-1, -2)], lhs_dilation=(2,)), ((1, 2, 7), (2, 2, 2)), "negative padding"),
+        Example(_conv((3,), [(5, -2)], rhs_dilation=(2,)), ((1, 1, 8), (1, 1, 2)), "padding of both signs"),
+        Example(_conv((2,), [(1, 2)], feature_group_count=2), ((2, 4, 6), (6, 2, 3)), "feature groups"),
+        Example(_conv((1,), [(0, 1)], feature_group_count=3), ((1, 3, 4), (6, 1, 2)), "depthwise"),
+        Example(_conv((2,), [(1, 0)], batch_group_count=2, rhs_dilation=(2,)), ((4, 3, 6), (4, 3, 2)), "batch groups"),
+        Example(_conv((1, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")), ((2, 4, 5, 2), (3, 2, 2, 3)), "channels last"),
+        Example(
+            _conv((2, 1), "SAME", dimension_numbers=("HNCW", "WOHI", "CWNH"), feature_group_count=2),
+            ((4, 1, 4, 3), (2, 2, 3, 2)),
+            "odd order",
+        ),
+        Example(
+            _conv((1,), "SAME", dimension_numbers=("CWN", "IWO", "WNC"), batch_group_count=2),
+            ((2, 3, 4), (2, 2, 4)),
+            "odd order, batch groups",
+        ),
+        Example(_conv((), ()), ((2, 3), (4, 3)), "no spatial axis"),
+        Example(lambda x, k: lax.conv_transpose(x, k, (2,), "SAME", rhs_dilation=(2,)), ((1, 4, 2), (3, 2, 2)), "conv_transpose"),
+        Example(lambda x, k: jnp.convolve(x, k, "full"), ((5,), (3,)), "convolve"),
+        Example(_widened, ((1, 2, 4), (2, 2, 3)), "precision and preferred type"),
+    ],
+)
 def _conv_general_dilated(ct: Any, out: Any, lhs: Any, rhs: Any, **params: Any) -> tuple[Any, ...]:
     """Convolve the cotangent with the other operand: each of the three strides becomes a dilation of another array."""
     return lambda: _lhs_cotangent(ct, out, lhs, rhs, params), lambda: _rhs_cotangent(ct, out, lhs, rhs, params)
@@ -108,47 +147,3 @@ def _regrouped(x: Any, source: int, target: int, groups: int) -> Any:
     final[source] //= groups
     final[target] *= groups
     return lax.reshape(apart, final)
-
-
-def _conv(strides: Sequence[int], padding: Any, **options: Any) -> Callable[..., Any]:
-    return lambda x, k: lax.conv_general_dilated(x, k, strides, padding, **options)
-
-
-def _widened(x: Any, k: Any) -> Any:
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    return lax.conv_general_dilated(x, k, (1,), "SAME", precision=lax.Precision.HIGHEST, preferred_element_type=wide)
-
-
-register(
-    "conv_general_dilated",
-    _conv_general_dilated,
-    domain=(LINE, LINE),
-    source="bilinear; strides of the one become dilations of the other (Dumoulin and Visin 2016, A guide to convolution arithmetic)",
-    complex=True,
-    examples=(
-        Example(_conv((1, 1), "SAME"), ((2, 3, 4, 5), (2, 3, 3, 2)), "same"),
-        Example(_conv((2, 3), "VALID"), ((1, 2, 6, 8), (3, 2, 2, 3)), "strides"),
-        Example(_conv((2,), [(2, 3)], lhs_dilation=(3,), rhs_dilation=(2,)), ((2, 2, 5), (3, 2, 3)), "both dilations"),
-        Example(_conv((2,), [(-1, -2)], lhs_dilation=(2,)), ((1, 2, 7), (2, 2, 2)), "negative padding"),
-        Example(_conv((3,), [(5, -2)], rhs_dilation=(2,)), ((1, 1, 8), (1, 1, 2)), "padding of both signs"),
-        Example(_conv((2,), [(1, 2)], feature_group_count=2), ((2, 4, 6), (6, 2, 3)), "feature groups"),
-        Example(_conv((1,), [(0, 1)], feature_group_count=3), ((1, 3, 4), (6, 1, 2)), "depthwise"),
-        Example(_conv((2,), [(1, 0)], batch_group_count=2, rhs_dilation=(2,)), ((4, 3, 6), (4, 3, 2)), "batch groups"),
-        Example(_conv((1, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")), ((2, 4, 5, 2), (3, 2, 2, 3)), "channels last"),
-        Example(
-            _conv((2, 1), "SAME", dimension_numbers=("HNCW", "WOHI", "CWNH"), feature_group_count=2),
-            ((4, 1, 4, 3), (2, 2, 3, 2)),
-            "odd order",
-        ),
-        Example(
-            _conv((1,), "SAME", dimension_numbers=("CWN", "IWO", "WNC"), batch_group_count=2),
-            ((2, 3, 4), (2, 2, 4)),
-            "odd order, batch groups",
-        ),
-        Example(_conv((), ()), ((2, 3), (4, 3)), "no spatial axis"),
-        Example(lambda x, k: lax.conv_transpose(x, k, (2,), "SAME", rhs_dilation=(2,)), ((1, 4, 2), (3, 2, 2)), "conv_transpose"),
-        Example(lambda x, k: jnp.convolve(x, k, "full"), ((5,), (3,)), "convolve"),
-        Example(_widened, ((1, 2, 4), (2, 2, 3)), "precision and preferred type"),
-    ),
-    cost=Cost.HIGH,
-)

@@ -10,31 +10,17 @@ from jax import lax
 from tape.rules.registry import LINE, Cost, elementwise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from tape.rules.registry import Domain, Example
+    from tape.rules.registry import Domain
 
 _POSITIVE: Domain = (0.3, 3.0)
 _UNIT: Domain = (-0.8, 0.8)
 
 
-def function(
-    name: str,
-    slope: Callable[[Any, Any], Any],
-    domain: Domain,
-    source: str,
-    *,
-    complex: bool = True,  # noqa: A002 - the record's field
-    kinks: tuple[float, ...] = (),
-    examples: Sequence[Example] = (),
-    cost: Cost = Cost.LOOPED,
-) -> None:
+def function(name: str, slope: Callable[[Any, Any], Any], domain: Domain, source: str, *, cost: Cost = Cost.LOOPED, **fields: Any) -> None:
     """Enter a function of one variable by its derivative, ``slope(out, x)``."""
-
-    def vjp(ct: Any, out: Any, x: Any, **_: Any) -> tuple[Any, ...]:
-        return (ct * slope(out, x),)
-
-    elementwise(name, vjp, domain=(domain,), source=source, complex=complex, kinks=kinks, examples=examples, cost=cost)
+    elementwise(name, lambda ct, out, x, **_: ct * slope(out, x), domain=(domain,), source=source, cost=cost, **fields)
 
 
 # Exponentials and logarithms
@@ -63,9 +49,10 @@ elementwise(
         lambda: ct * (y / (lax.square(x) + lax.square(y))),
         lambda: ct * (-x / (lax.square(x) + lax.square(y))),
     ),
-    domain=((0.3, 2.0), (0.3, 2.0)),
     source="the angle of (y, x) turns by (y dx - x dy) / (x^2 + y^2)",
+    domain=((0.3, 2.0), (0.3, 2.0)),
     kinks=(0.0, 1.0, -2.0),
+    complex=False,
     cost=Cost.LOOPED,
 )
 

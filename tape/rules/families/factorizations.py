@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from tape.rules.families.matrices import adjoint, conjugate, dot, half_lower, identity, solve_triangular
+from tape.rules.families.matrices import adjoint, conjugate, dot, half_lower, identity, solve_triangular, total
 from tape.rules.registry import Cost, Example, leave_to_jax, register
 
 
@@ -18,15 +18,42 @@ def _unpermute(x: Any, permutation: Any, axis: int) -> Any:
     return jnp.take_along_axis(x, index, axis=axis)
 
 
-def _cholesky(ct: Any, out: Any, a: Any, **_: Any) -> tuple[Any]:
+def _definite(a: Any) -> Any:
+    return dot(a, adjoint(a)) + 2 * identity(a)
+
+
+@register(
+    "cholesky",
+    source="dL = L Phi(L^-1 dA L^-H), transposed (Murray 2016, arXiv:1602.07527)",
+    domain=((-1.0, 1.0),),
+    cost=Cost.HIGH,
+    examples=[
+        Example(lambda a: lax.linalg.cholesky(_definite(a)), ((3, 3),)),
+        Example(lambda a: lax.linalg.cholesky(_definite(a), symmetrize_input=False), ((2, 3, 3),), "batched"),
+        Example(lambda a: lax.linalg.cholesky(_definite(a)), ((0, 0),), "empty"),
+    ],
+)
+def _cholesky(ct: Any, out: Any, a: Any, **_: Any) -> Any:
     """Differentiate A = L L^H: the gradient is L^-H Phi(L^H G) L^-1, Phi the lower triangle with the diagonal halved."""
     factor = jnp.tril(out)
     inner = half_lower(dot(adjoint(factor), conjugate(ct)))
     left = solve_triangular(factor, inner, left=True, lower=True, adjoint=True)
-    return (conjugate(solve_triangular(factor, left, left=False, lower=True)),)
+    return conjugate(solve_triangular(factor, left, left=False, lower=True))
 
 
-def _lu(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, **_: Any) -> tuple[Any]:
+@register(
+    "lu",
+    source="dL = L tril(F, -1), dU = triu(F) U with F = L^-1 P dA U^-1, transposed",
+    cost=Cost.HIGH,
+    examples=[
+        Example(lambda a: lax.linalg.lu(a + 2 * identity(a))[0], ((3, 3),)),
+        Example(lambda a: lax.linalg.lu(a + 2 * identity(a))[0], ((5, 3),), "tall"),
+        Example(lambda a: lax.linalg.lu(a + 2 * identity(a))[0], ((3, 5),), "wide"),
+        Example(lambda a: lax.linalg.lu(a + 2 * identity(a))[0], ((2, 3, 3),), "batched"),
+        Example(lambda a: lax.linalg.lu(a)[0], ((0, 3),), "empty"),
+    ],
+)
+def _lu(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, **_: Any) -> Any:
     """Differentiate P A = L U, with the unit lower L (L2 below the square L1) and the upper U (U2 beside the square U1) in one array."""
     packed, _pivots, permutation = out
     grad = conjugate(ct[0])
@@ -49,7 +76,7 @@ def _lu(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, **_: Any) -> tuple[An
     if wide:
         rest = solve_triangular(factor, grad[..., *beside], left=True, lower=True, adjoint=True, unit=True)
         result = jnp.concatenate([result, rest], axis=-1)
-    return (conjugate(_unpermute(result, permutation, -2)),)
+    return conjugate(_unpermute(result, permutation, -2))
 
 
 def _thin(grad: Any, q: Any) -> Any:
@@ -67,7 +94,23 @@ def _thin(grad: Any, q: Any) -> Any:
     return grad1 + dot(grad2, d) + jnp.concatenate([grad_top, grad_bottom], axis=-2)
 
 
-def _qr(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, *, pivoting: bool = False, **_: Any) -> tuple[Any]:
+@register(
+    "qr",
+    source="Townsend 2016 (Differentiating the QR decomposition), transposed; wide and full matrices by block elimination",
+    domain=((-1.0, 1.0),),
+    cost=Cost.HIGH,
+    examples=[
+        Example(lambda a: lax.linalg.qr(a + 2 * identity(a), full_matrices=False), ((3, 3),)),
+        Example(lambda a: lax.linalg.qr(a + 2 * identity(a), full_matrices=False), ((4, 3),), "tall"),
+        Example(lambda a: lax.linalg.qr(a + 2 * identity(a), full_matrices=False), ((3, 5),), "wide"),
+        Example(lambda a: lax.linalg.qr(a + 2 * identity(a), full_matrices=True), ((5, 3),), "full"),
+        Example(lambda a: lax.linalg.qr(a + 2 * identity(a), full_matrices=False)[0], ((2, 4, 3),), "batched orthogonal factor"),
+        Example(lambda a: lax.linalg.qr(a + 2 * identity(a), full_matrices=False)[1], ((2, 4, 3),), "batched triangular factor"),
+        Example(lambda a: lax.linalg.qr(a + 2 * identity(a), full_matrices=False, pivoting=True)[:2], ((4, 3),), "pivoted"),
+        Example(lambda a: lax.linalg.qr(a, full_matrices=False), ((3, 0),), "empty"),
+    ],
+)
+def _qr(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, *, pivoting: bool = False, **_: Any) -> Any:
     """Differentiate A P = Q R = [A1 A2].
 
     With N = Q^H GQ - GR R^H the gradient of A1 is (GQ + Q (half_lower(N - N^H) - N)) R^-H.
@@ -82,68 +125,15 @@ def _qr(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, *, pivoting: bool = F
         rest = jnp.zeros_like(a[..., k:])
         if grad_r is not None:
             rest = dot(q, grad_r[..., :k, k:])
-            through = dot(q, out[1][..., :k, k:], adjoint(grad_r[..., :k, k:]))
-            grad_q = through if grad_q is None else grad_q + through
+            grad_q = total(dot(q, out[1][..., :k, k:], adjoint(grad_r[..., :k, k:])), grad_q)
     inner = jnp.zeros_like(r) if grad_q is None else dot(adjoint(q), grad_q)
     if grad_r is not None:
         inner = inner - dot(grad_r[..., :k, :k], adjoint(r))
-    result = dot(q, half_lower(inner - adjoint(inner)) - inner)
-    if grad_q is not None:
-        result = result + grad_q
+    result = total(dot(q, half_lower(inner - adjoint(inner)) - inner), grad_q)
     result = solve_triangular(r, result, left=False, lower=False, adjoint=True)
     if rest is not None:
         result = jnp.concatenate([result, rest], axis=-1)
-    return (conjugate(_unpermute(result, out[2], -1) if pivoting else result),)
+    return conjugate(_unpermute(result, out[2], -1) if pivoting else result)
 
 
-def _definite(a: Any) -> Any:
-    return dot(a, adjoint(a)) + 2 * identity(a)
-
-
-register(
-    "cholesky",
-    _cholesky,
-    domain=((-1.0, 1.0),),
-    source="dL = L Phi(L^-1 dA L^-H), transposed (Murray 2016, arXiv:1602.07527)",
-    examples=[
-        Example(lambda a: lax.linalg.cholesky(_definite(a)), ((3, 3),)),
-        Example(lambda a: lax.linalg.cholesky(_definite(a), symmetrize_input=False), ((2, 3, 3),), "batched"),
-        Example(lambda a: lax.linalg.cholesky(_definite(a)), ((0, 0),), "empty"),
-    ],
-    complex=True,
-    cost=Cost.HIGH,
-)
-register(
-    "lu",
-    _lu,
-    domain=((-2.0, 2.0),),
-    source="dL = L tril(F, -1), dU = triu(F) U with F = L^-1 P dA U^-1, transposed",
-    examples=[
-        Example(lambda a: lax.linalg.lu(a + 2 * identity(a))[0], ((3, 3),)),
-        Example(lambda a: lax.linalg.lu(a + 2 * identity(a))[0], ((5, 3),), "tall"),
-        Example(lambda a: lax.linalg.lu(a + 2 * identity(a))[0], ((3, 5),), "wide"),
-        Example(lambda a: lax.linalg.lu(a + 2 * identity(a))[0], ((2, 3, 3),), "batched"),
-        Example(lambda a: lax.linalg.lu(a)[0], ((0, 3),), "empty"),
-    ],
-    complex=True,
-    cost=Cost.HIGH,
-)
-register(
-    "qr",
-    _qr,
-    domain=((-1.0, 1.0),),
-    source="Townsend 2016 (Differentiating the QR decomposition), transposed; wide and full matrices by block elimination",
-    examples=[
-        Example(lambda a: lax.linalg.qr(a + 2 * identity(a), full_matrices=False), ((3, 3),)),
-        Example(lambda a: lax.linalg.qr(a + 2 * identity(a), full_matrices=False), ((4, 3),), "tall"),
-        Example(lambda a: lax.linalg.qr(a + 2 * identity(a), full_matrices=False), ((3, 5),), "wide"),
-        Example(lambda a: lax.linalg.qr(a + 2 * identity(a), full_matrices=True), ((5, 3),), "full"),
-        Example(lambda a: lax.linalg.qr(a + 2 * identity(a), full_matrices=False)[0], ((2, 4, 3),), "batched orthogonal factor"),
-        Example(lambda a: lax.linalg.qr(a + 2 * identity(a), full_matrices=False)[1], ((2, 4, 3),), "batched triangular factor"),
-        Example(lambda a: lax.linalg.qr(a + 2 * identity(a), full_matrices=False, pivoting=True)[:2], ((4, 3),), "pivoted"),
-        Example(lambda a: lax.linalg.qr(a, full_matrices=False), ((3, 0),), "empty"),
-    ],
-    complex=True,
-    cost=Cost.HIGH,
-)
 leave_to_jax("schur", cost=Cost.HIGH)

@@ -15,18 +15,34 @@ from jax import lax
 
 from tape.errors import TapeTypeError
 from tape.rules.cotangents import zeros
-from tape.rules.registry import LINE, Cost, Example, register
+from tape.rules.registry import Cost, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+@register(
+    "dynamic_slice",
+    source="the transpose of reading a part is writing it into zeros",
+    examples=[
+        Example(lambda x: lax.dynamic_slice(x, (jnp.array(1), jnp.array(0)), (2, 2)), ((4, 3),), "inside"),
+        Example(lambda x: lax.dynamic_slice(x, (jnp.array(7), jnp.array(1)), (2, 2)), ((4, 3),), "clamped"),
+        Example(lambda x: lax.dynamic_slice(x, (jnp.array(-7),), (2,)), ((5,),), "far before"),
+    ],
+)
 def _dynamic_slice(ct: Any, out: Any, x: Any, *starts: Any, **_: Any) -> tuple[Any, ...]:
     """Write the cotangent into zeros where the slice was read; both clamp their start in the same way."""
-    grad = lambda: lax.dynamic_update_slice(zeros(x), ct, starts, allow_negative_indices=False)  # noqa: E731
-    return (grad, *(None for _ in starts))
+    return lax.dynamic_update_slice(zeros(x), ct, starts, allow_negative_indices=False), *(None for _ in starts)
 
 
+@register(
+    "dynamic_update_slice",
+    source="each place of the result reads the operand or the update",
+    examples=[
+        Example(lambda x, u: lax.dynamic_update_slice(x, u, (jnp.array(1), jnp.array(0))), ((4, 3), (2, 2)), "inside"),
+        Example(lambda x, u: lax.dynamic_update_slice(x, u, (jnp.array(7), jnp.array(-9))), ((4, 3), (2, 2)), "clamped"),
+    ],
+)
 def _dynamic_update_slice(ct: Any, out: Any, x: Any, update: Any, *starts: Any, **_: Any) -> tuple[Any, ...]:
     """Give the operand nothing where the update took its place."""
     return (
@@ -41,15 +57,34 @@ def _options(params: dict[str, Any]) -> dict[str, Any]:
     return {key: params[key] for key in ("mode", "unique_indices", "indices_are_sorted")}
 
 
+# What the parts of a gather's numbers are called in those of the scatter to the same places.
+_SCATTERED = {
+    "offset_dims": "update_window_dims",
+    "collapsed_slice_dims": "inserted_window_dims",
+    "start_index_map": "scatter_dims_to_operand_dims",
+    "operand_batching_dims": "operand_batching_dims",
+    "start_indices_batching_dims": "scatter_indices_batching_dims",
+}
+
+
+@register(
+    "gather",
+    source="the transpose of reading places is adding to them",
+    cost=Cost.LOOPED,
+    examples=[
+        Example(lambda x: x[jnp.array([2, 0, 2])], ((4, 3),), "repeated rows"),
+        Example(lambda x: x[jnp.array([0, 1, 0]), :, jnp.array([2, -1, 2])], ((2, 2, 3),), "pairs"),
+        Example(lambda x: x.at[jnp.array([0, 9, 0])].get(mode="fill", fill_value=0.5), ((4, 3),), "filled"),
+        Example(lambda x: x.at[jnp.array([0, 9, 3])].get(mode="clip"), ((4, 3),), "clipped"),
+        Example(lambda x: jnp.take_along_axis(x, jnp.array([[1, 1], [0, 2], [2, 0]]), axis=1), ((3, 3),), "along an axis"),
+        Example(lambda x: x.at[jnp.array([2, 0])].get(unique_indices=True, mode="promise_in_bounds"), ((4, 3),), "unique"),
+        Example(lambda x: jax.vmap(lambda i: lax.dynamic_slice(x, (i, 0), (2, 2)))(jnp.arange(4)), ((4, 3),), "windows"),
+        Example(lambda x: jax.vmap(lambda row, i: lax.dynamic_slice(row, (i,), (2,)))(x, jnp.arange(3)), ((3, 4),), "batched"),
+    ],
+)
 def _gather(ct: Any, out: Any, x: Any, indices: Any, *, dimension_numbers: Any, **params: Any) -> tuple[Any, ...]:
     """Add each cotangent to the place that was read."""
-    numbers = lax.ScatterDimensionNumbers(
-        update_window_dims=dimension_numbers.offset_dims,
-        inserted_window_dims=dimension_numbers.collapsed_slice_dims,
-        scatter_dims_to_operand_dims=dimension_numbers.start_index_map,
-        operand_batching_dims=dimension_numbers.operand_batching_dims,
-        scatter_indices_batching_dims=dimension_numbers.start_indices_batching_dims,
-    )
+    numbers = lax.ScatterDimensionNumbers(**{theirs: getattr(dimension_numbers, ours) for ours, theirs in _SCATTERED.items()})
     return lambda: lax.scatter_add(zeros(x), indices, ct, numbers, **_options(params)), None
 
 
@@ -75,13 +110,7 @@ class _Places:
         return lax.gather(
             array,
             self.indices,
-            lax.GatherDimensionNumbers(
-                offset_dims=numbers.update_window_dims,
-                collapsed_slice_dims=numbers.inserted_window_dims,
-                start_index_map=numbers.scatter_dims_to_operand_dims,
-                operand_batching_dims=numbers.operand_batching_dims,
-                start_indices_batching_dims=numbers.scatter_indices_batching_dims,
-            ),
+            lax.GatherDimensionNumbers(**{ours: getattr(numbers, theirs) for ours, theirs in _SCATTERED.items()}),
             slice_sizes=tuple(1 if d in one else self.update_shape[next(windows)] for d in range(len(self.shape))),
             fill_value=outside,
             **self.options,
@@ -101,6 +130,34 @@ def _counter(size: int) -> Any:
     return jnp.int32 if size < 2**31 else jnp.int64
 
 
+def _update(how: str, *index: Any, **options: Any) -> Callable[..., Any]:
+    """``x.at[index].<how>(update)``; lists are index arrays, made only when the example runs."""
+
+    def fun(x: Any, update: Any) -> Any:
+        return getattr(x.at[tuple(jnp.array(i) if isinstance(i, list) else i for i in index)], how)(update, **options)
+
+    return fun
+
+
+def _updates(how: str) -> tuple[Example, ...]:
+    """List uses of ``x.at[...].<how>``: unique and repeated places, each mode, batching dimensions."""
+
+    def batched(x: Any, update: Any) -> Any:
+        return jax.vmap(_update(how, [2, 0, 2]))(x, update)
+
+    return (
+        Example(_update(how, slice(1, 3), slice(0, 2)), ((4, 3), (2, 2)), "window"),
+        Example(_update(how, [2, 0], unique_indices=True), ((4, 3), (2, 3)), "unique"),
+        Example(_update(how, slice(None), [2, 0, 2, 2], slice(None)), ((2, 3, 2), (2, 4, 2)), "repeated"),
+        Example(_update(how, [0, 1, 0], [2, 2, 2]), ((2, 3), (3,)), "pairs"),
+        Example(_update(how, [0, 9, 1, 0, 9], mode="drop"), ((3, 2), (5, 2)), "dropped"),
+        Example(_update(how, [0, 9, 2, 1], mode="clip"), ((3, 2), (4, 2)), "clipped"),
+        Example(_update(how, [0, 2, 0], mode="promise_in_bounds"), ((3, 2), (3, 2)), "promised"),
+        Example(batched, ((2, 3), (2, 3)), "batched"),
+    )
+
+
+@register("scatter", source="each place of the result reads the operand or the last of its updates", examples=_updates("set"))
 def _scatter(ct: Any, out: Any, x: Any, indices: Any, update: Any, *, update_jaxpr: Any = None, **params: Any) -> tuple[Any, ...]:
     """Give the operand nothing where it was written to; of several updates of one place, the one that stayed gets the cotangent."""
     if update_jaxpr is not None:
@@ -122,16 +179,28 @@ def _scatter(ct: Any, out: Any, x: Any, indices: Any, update: Any, *, update_jax
     return lambda: places.write(ct, zeros(update)), None, grad
 
 
-def _scatter_add(ct: Any, out: Any, x: Any, indices: Any, update: Any, **params: Any) -> tuple[Any, ...]:
-    """Read the cotangent of each update where it was added."""
-    return ct, None, lambda: _Places(x, indices, update, params).read(ct)
+register(
+    "scatter_add",
+    lambda ct, out, x, indices, update, **params: (ct, None, lambda: _Places(x, indices, update, params).read(ct)),
+    source="linear: the transpose of adding to places is reading them",
+    examples=_updates("add"),
+)
+register(
+    "scatter_sub",
+    lambda ct, out, x, indices, update, **params: (ct, None, lambda: lax.neg(_Places(x, indices, update, params).read(ct))),
+    source="linear: the transpose of subtracting from places is reading them, negated",
+    examples=[e for e in _updates("subtract") if e.name in {"unique", "repeated", "dropped"}],
+)
 
 
-def _scatter_sub(ct: Any, out: Any, x: Any, indices: Any, update: Any, **params: Any) -> tuple[Any, ...]:
-    """Read the cotangent of each update where it was subtracted, and negate it."""
-    return ct, None, lambda: lax.neg(_Places(x, indices, update, params).read(ct))
-
-
+@register(
+    "scatter_mul",
+    source="product rule; repeated places (which JAX refuses) by running products that leave one factor out",
+    examples=[
+        *_updates("multiply"),
+        Example(lambda x, u: x.at[jnp.array([1, 1, 0, 1])].multiply(u * jnp.array([0, 1, 1, 1], u.dtype)), ((2,), (4,)), "zeros"),
+    ],
+)
 def _scatter_mul(ct: Any, out: Any, x: Any, indices: Any, update: Any, **params: Any) -> tuple[Any, ...]:
     """Give each factor of a place the product of all others, exact also where a factor is zero."""
     places = _Places(x, indices, update, params)
@@ -166,9 +235,7 @@ def _running(joined: Any, factor: Any) -> Any:
     """Compute running products that start anew wherever ``joined`` is False."""
 
     def combine(left: Any, right: Any) -> Any:
-        left_joined, left_product = left
-        right_joined, right_product = right
-        return left_joined & right_joined, jnp.where(right_joined, left_product * right_product, right_product)
+        return left[0] & right[0], jnp.where(right[0], left[1] * right[1], right[1])
 
     kept = lax.select(joined, factor, lax.full(factor.shape, 1, factor.dtype))
     return lax.associative_scan(combine, (joined, kept))[1]
@@ -179,9 +246,7 @@ def _scatter_extremum(ct: Any, out: Any, x: Any, indices: Any, update: Any, **pa
     places = _Places(x, indices, update, params)
     operand_stays = lax.eq(x, out)
     update_stays = lax.eq(update, places.read(out))
-    winners = places.write(
-        lax.convert_element_type(operand_stays, ct.dtype), lax.convert_element_type(update_stays, ct.dtype), lax.scatter_add
-    )
+    winners = places.write(operand_stays.astype(ct.dtype), update_stays.astype(ct.dtype), lax.scatter_add)
     share = lax.div(ct, lax.max(winners, lax.full(x.shape, 1, ct.dtype)))
     return (
         lambda: lax.select(operand_stays, share, zeros(x)),
@@ -190,115 +255,14 @@ def _scatter_extremum(ct: Any, out: Any, x: Any, indices: Any, update: Any, **pa
     )
 
 
-def _update(how: str, *index: Any, **options: Any) -> Callable[..., Any]:
-    """``x.at[index].<how>(update)``; lists are index arrays, made only when the example runs."""
-
-    def fun(x: Any, update: Any) -> Any:
-        return getattr(x.at[tuple(jnp.array(i) if isinstance(i, list) else i for i in index)], how)(update, **options)
-
-    return fun
-
-
-def _updates(how: str) -> tuple[Example, ...]:
-    """List uses of ``x.at[...].<how>``: unique and repeated places, each mode, batching dimensions."""
-
-    def batched(x: Any, update: Any) -> Any:
-        return jax.vmap(_update(how, [2, 0, 2]))(x, update)
-
-    return (
-        Example(_update(how, slice(1, 3), slice(0, 2)), ((4, 3), (2, 2)), "window"),
-        Example(_update(how, [2, 0], unique_indices=True), ((4, 3), (2, 3)), "unique"),
-        Example(_update(how, slice(None), [2, 0, 2, 2], slice(None)), ((2, 3, 2), (2, 4, 2)), "repeated"),
-        Example(_update(how, [0, 1, 0], [2, 2, 2]), ((2, 3), (3,)), "pairs"),
-        Example(_update(how, [0, 9, 1, 0, 9], mode="drop"), ((3, 2), (5, 2)), "dropped"),
-        Example(_update(how, [0, 9, 2, 1], mode="clip"), ((3, 2), (4, 2)), "clipped"),
-        Example(_update(how, [0, 2, 0], mode="promise_in_bounds"), ((3, 2), (3, 2)), "promised"),
-        Example(batched, ((2, 3), (2, 3)), "batched"),
+for _how in ("max", "min"):
+    register(
+        f"scatter_{_how}",
+        _scatter_extremum,
+        source="the cotangent goes to what equals the result, evenly among ties",
+        complex=False,
+        examples=[
+            *[e for e in _updates(_how) if _how == "max" or e.name in {"repeated", "clipped"}],
+            Example(lambda x, how=_how: getattr(x.at[jnp.array([1, 1, 0, 2])], how)(x[jnp.array([0, 0, 0, 1])]), ((3, 2),), "tied"),
+        ],
     )
-
-
-def _tied(how: str) -> Example:
-    """Make ties of the operand and of repeated updates, all of one variable."""
-    return Example(lambda x: getattr(x.at[jnp.array([1, 1, 0, 2])], how)(jnp.stack([x[0], x[0], x[0], x[1]])), ((3, 2),), "tied")
-
-
-register(
-    "dynamic_slice",
-    _dynamic_slice,
-    domain=(LINE,),
-    source="the transpose of reading a part is writing it into zeros",
-    complex=True,
-    examples=(
-        Example(lambda x: lax.dynamic_slice(x, (jnp.array(1), jnp.array(0)), (2, 2)), ((4, 3),), "inside"),
-        Example(lambda x: lax.dynamic_slice(x, (jnp.array(7), jnp.array(1)), (2, 2)), ((4, 3),), "clamped"),
-        Example(lambda x: lax.dynamic_slice(x, (jnp.array(-7),), (2,)), ((5,),), "far before"),
-    ),
-)
-register(
-    "dynamic_update_slice",
-    _dynamic_update_slice,
-    domain=(LINE, LINE),
-    source="each place of the result reads the operand or the update",
-    complex=True,
-    examples=(
-        Example(lambda x, u: lax.dynamic_update_slice(x, u, (jnp.array(1), jnp.array(0))), ((4, 3), (2, 2)), "inside"),
-        Example(lambda x, u: lax.dynamic_update_slice(x, u, (jnp.array(7), jnp.array(-9))), ((4, 3), (2, 2)), "clamped"),
-    ),
-)
-register(
-    "gather",
-    _gather,
-    domain=(LINE,),
-    source="the transpose of reading places is adding to them",
-    complex=True,
-    examples=(
-        Example(lambda x: x[jnp.array([2, 0, 2])], ((4, 3),), "repeated rows"),
-        Example(lambda x: x[jnp.array([0, 1, 0]), :, jnp.array([2, -1, 2])], ((2, 2, 3),), "pairs"),
-        Example(lambda x: x.at[jnp.array([0, 9, 0])].get(mode="fill", fill_value=0.5), ((4, 3),), "filled"),
-        Example(lambda x: x.at[jnp.array([0, 9, 3])].get(mode="clip"), ((4, 3),), "clipped"),
-        Example(lambda x: jnp.take_along_axis(x, jnp.array([[1, 1], [0, 2], [2, 0]]), axis=1), ((3, 3),), "along an axis"),
-        Example(lambda x: x.at[jnp.array([2, 0])].get(unique_indices=True, mode="promise_in_bounds"), ((4, 3),), "unique"),
-        Example(lambda x: jax.vmap(lambda i: lax.dynamic_slice(x, (i, 0), (2, 2)))(jnp.arange(4)), ((4, 3),), "windows"),
-        Example(lambda x: jax.vmap(lambda row, i: lax.dynamic_slice(row, (i,), (2,)))(x, jnp.arange(3)), ((3, 4),), "batched"),
-    ),
-    cost=Cost.LOOPED,
-)
-register(
-    "scatter",
-    _scatter,
-    domain=(LINE, LINE),
-    source="each place of the result reads the operand or the last of its updates",
-    complex=True,
-    examples=_updates("set"),
-)
-register(
-    "scatter_add",
-    _scatter_add,
-    domain=(LINE, LINE),
-    source="linear: the transpose of adding to places is reading them",
-    complex=True,
-    examples=_updates("add"),
-)
-register(
-    "scatter_sub",
-    _scatter_sub,
-    domain=(LINE, LINE),
-    source="linear: the transpose of subtracting from places is reading them, negated",
-    complex=True,
-    examples=[e for e in _updates("subtract") if e.name in {"unique", "repeated", "dropped"}],
-)
-register(
-    "scatter_mul",
-    _scatter_mul,
-    domain=(LINE, LINE),
-    source="product rule; repeated places (which JAX refuses) by running products that leave one factor out",
-    complex=True,
-    examples=[
-        *_updates("multiply"),
-        *(Example(lambda x, u: x.at[jnp.array([1, 1, 0, 1])].multiply(u * jnp.array([0, 1, 1, 1], u.dtype)), ((2,), (4,)), "zeros"),),
-    ],
-)
-_EXTREMUM = "the cotangent goes to what equals the result, evenly among ties"
-_FEW = [e for e in _updates("min") if e.name in {"repeated", "clipped"}]
-register("scatter_max", _scatter_extremum, domain=(LINE, LINE), source=_EXTREMUM, examples=[*_updates("max"), _tied("max")])
-register("scatter_min", _scatter_extremum, domain=(LINE, LINE), source=_EXTREMUM, examples=[*_FEW, _tied("min")])

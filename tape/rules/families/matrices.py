@@ -6,17 +6,24 @@ what comes in and what goes out.
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["adjoint", "conjugate", "diagonal", "dot", "half_lower", "identity", "on_diagonal", "solve_triangular"]
+__all__ = ["adjoint", "conjugate", "diagonal", "dot", "half_lower", "identity", "on_diagonal", "solve_triangular", "total"]
 
 
 def conjugate(x: Any) -> Any:
     """Complex conjugate; None stays None."""
     return None if x is None else jnp.conj(x)
+
+
+def total(*terms: Any) -> Any:
+    """Sum of one term or more, of which some may be None."""
+    return functools.reduce(operator.add, [term for term in terms if term is not None])
 
 
 def adjoint(x: Any) -> Any:

@@ -1,15 +1,16 @@
-"""Reductions over axes: sum, maximum, minimum, product, and the bitwise ones."""
+"""Reductions over axes: sum, maximum, minimum, product."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 from jax import lax
 
 from tape.rules.cotangents import wide
-from tape.rules.registry import LINE, Cost, Example, register
+from tape.rules.registry import Cost, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,17 +21,13 @@ def _repeat(reduced: Any, shape: Sequence[int], axes: Sequence[int]) -> Any:
     return lax.broadcast_in_dim(reduced, shape, [d for d in range(len(shape)) if d not in axes])
 
 
-def _extreme(ct: Any, out: Any, x: Any, *, axes: Sequence[int], **_: Any) -> tuple[Any, ...]:
+def _extreme(ct: Any, out: Any, x: Any, *, axes: Sequence[int], **_: Any) -> Any:
     """Split the cotangent evenly among the elements that attain the extreme."""
-
-    def grad() -> Any:
-        reached = lax.eq(x, _repeat(out, x.shape, axes))
-        count = lax.reduce_sum(lax.convert_element_type(reached, jnp.int32), tuple(axes))
-        total = wide(ct)
-        share = lax.convert_element_type(total / lax.convert_element_type(count, total.dtype), x.dtype)
-        return lax.convert_element_type(reached, x.dtype) * _repeat(share, x.shape, axes)
-
-    return (grad,)
+    reached = lax.eq(x, _repeat(out, x.shape, axes))
+    count = lax.reduce_sum(lax.convert_element_type(reached, jnp.int32), tuple(axes))
+    total = wide(ct)
+    share = lax.convert_element_type(total / lax.convert_element_type(count, total.dtype), x.dtype)
+    return lax.convert_element_type(reached, x.dtype) * _repeat(share, x.shape, axes)
 
 
 def _others(x: Any) -> Any:
@@ -49,62 +46,54 @@ def _others(x: Any) -> Any:
     return jnp.concatenate([rest * second, (rest * first)[: n - half]])
 
 
-def _reduce_prod(ct: Any, out: Any, x: Any, *, axes: Sequence[int], **_: Any) -> tuple[Any, ...]:
-    """Multiply the cotangent with the product of the other elements."""
-
-    def grad() -> Any:
-        kept = [d for d in range(x.ndim) if d not in axes]
-        order = [*axes, *kept]
-        moved = lax.transpose(wide(x), order)
-        rows = math.prod(x.shape[d] for d in axes)
-        others = lax.reshape(_others(lax.reshape(moved, (rows, *out.shape))), moved.shape)
-        back = sorted(range(x.ndim), key=order.__getitem__)
-        return lax.convert_element_type(_repeat(wide(ct), x.shape, axes) * lax.transpose(others, back), x.dtype)
-
-    return (grad,)
-
-
 def _over(reduce: Callable[..., Any]) -> list[Example]:
     """List uses of a reduction over every kind of axes."""
-    return [
-        Example(lambda x: reduce(x, (0, 1, 2)), ((2, 3, 2),), "all axes"),
-        Example(lambda x: reduce(x, (0,)), ((3, 2),), "first axis"),
-        Example(lambda x: reduce(x, (1,)), ((2, 3),), "last axis"),
-        Example(lambda x: reduce(x, (1,)), ((2, 5, 2),), "middle axis"),
-        Example(lambda x: reduce(x, (0, 2)), ((2, 3, 2),), "outer axes"),
-        Example(lambda x: reduce(x, (0,)), ((1, 2),), "one element"),
-        Example(lambda x: reduce(x, ()), ((2,),), "no axis"),
-    ]
+    uses: Any = {
+        "all axes": ((2, 3, 2), (0, 1, 2)),
+        "first axis": ((3, 2), (0,)),
+        "last axis": ((2, 3), (1,)),
+        "middle axis": ((2, 5, 2), (1,)),
+        "outer axes": ((2, 3, 2), (0, 2)),
+        "one element": ((1, 2), (0,)),
+        "no axis": ((2,), ()),
+    }
+    return [Example(partial(reduce, axes=axes), (shape,), name) for name, (shape, axes) in uses.items()]
+
+
+@register(
+    "reduce_prod",
+    source="d prod(x) = sum of dx_i times the product of the others",
+    domain=((0.5, 1.5),),
+    cost=Cost.LOOPED,
+    examples=[
+        *_over(lax.reduce_prod),
+        *(
+            Example(lambda x, zeros=zeros: lax.reduce_prod(x.at[jnp.array(zeros)].multiply(0), (0,)), ((5,),), name)
+            for name, zeros in (("one zero", [1]), ("two zeros", [1, 3]))
+        ),
+    ],
+)
+def _reduce_prod(ct: Any, out: Any, x: Any, *, axes: Sequence[int], **_: Any) -> Any:
+    """Multiply the cotangent with the product of the other elements."""
+    front = range(len(axes))
+    moved = jnp.moveaxis(wide(x), axes, front)
+    others = lax.reshape(_others(lax.reshape(moved, (math.prod(moved.shape[: len(axes)]), *out.shape))), moved.shape)
+    return lax.convert_element_type(_repeat(wide(ct), x.shape, axes) * jnp.moveaxis(others, front, axes), x.dtype)
 
 
 register(
     "reduce_sum",
-    lambda ct, out, x, *, axes, **_: (lambda: _repeat(ct, x.shape, axes),),
-    domain=(LINE,),
+    lambda ct, out, x, *, axes, **_: _repeat(ct, x.shape, axes),
     source="d sum(x) = sum(dx)",
-    examples=_over(lax.reduce_sum),
-    complex=True,
     cost=Cost.LOOPED,
+    examples=_over(lax.reduce_sum),
 )
 for _name, _which in (("reduce_max", "maximum"), ("reduce_min", "minimum")):
     register(
         _name,
         _extreme,
-        domain=(LINE,),
         source=f"d {_name[-3:]}(x) = mean of dx over the elements equal to the {_which}",
-        examples=_over(getattr(lax, _name)),
+        complex=False,
         cost=Cost.LOOPED,
+        examples=_over(getattr(lax, _name)),
     )
-register(
-    "reduce_prod",
-    _reduce_prod,
-    domain=((0.5, 1.5),),
-    source="d prod(x) = sum of dx_i times the product of the others",
-    examples=[
-        *_over(lax.reduce_prod),
-        Example(lambda x: lax.reduce_prod(x * jnp.array([1.0, 0.0, 1.0, 1.0, 1.0], x.dtype), (0,)), ((5,),), "one zero"),
-        Example(lambda x: lax.reduce_prod(x * jnp.array([1.0, 0.0, 1.0, 0.0, 1.0], x.dtype), (0,)), ((5,),), "two zeros"),
-    ],
-    complex=True,
-    cost=Cost.LOOPED,
-)

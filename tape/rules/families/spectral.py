@@ -9,7 +9,7 @@ from jax import lax
 
 from tape.errors import TapeValueError
 from tape.rules import parameters
-from tape.rules.families.matrices import adjoint, conjugate, diagonal, dot, identity, on_diagonal
+from tape.rules.families.matrices import adjoint, conjugate, diagonal, dot, identity, on_diagonal, total
 from tape.rules.registry import Cost, Example, register
 
 
@@ -20,28 +20,79 @@ def _inverse_gaps(values: Any) -> Any:
     return 1 / (gaps + eye) - eye
 
 
-def _whole(name: str, found: int, size: int) -> None:
+def _whole(name: str, count: int, size: int) -> None:
     """Refuse the gradient of the vectors of a part of the spectrum, which depends on all the others."""
-    if found != size:
-        msg = f"gradient of {name}: the vectors of {found} out of {size} values were computed, whose gradient needs all; leave subset_by_index out and slice"
+    if count != size:
+        msg = (
+            f"gradient of {name}: the vectors of {count} out of {size} values were computed, whose gradient needs all; "
+            "leave subset_by_index out and slice"
+        )
         raise TapeValueError(msg)
 
 
-def _eigh(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, **params: Any) -> tuple[Any]:
+def _mixed(v: Any) -> Any:
+    """V diag(1, 2, ...) V^H: a function of eigenvectors that does not depend on their phases."""
+    weights = jnp.broadcast_to(jnp.arange(1, v.shape[-1] + 1), (*v.shape[:-2], v.shape[-1]))
+    return dot(v, on_diagonal(weights, v.dtype), adjoint(v))
+
+
+def _eigenpairs(a: Any, **options: Any) -> tuple[Any, Any]:
+    v, w = lax.linalg.eigh(a + on_diagonal(jnp.broadcast_to(3 * jnp.arange(a.shape[-1]), a.shape[:-1]), a.dtype), **options)
+    return w, _mixed(v)
+
+
+@register(
+    "eigh",
+    source="dW = diag(V^H dA V), dV = V (F * V^H dA V), F the inverse gaps (Giles 2008), transposed",
+    domain=((-1.0, 1.0),),
+    cost=Cost.HIGH,
+    examples=[
+        Example(_eigenpairs, ((3, 3),)),
+        Example(lambda a: _eigenpairs(a, lower=False), ((2, 3, 3),), "batched upper"),
+        Example(lambda a: _eigenpairs(a)[0], ((3, 3),), "values"),
+        Example(lambda a: _eigenpairs(a, sort_eigenvalues=False), ((3, 3),), "unsorted"),
+        Example(_eigenpairs, ((0, 0),), "empty"),
+    ],
+)
+def _eigh(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, **params: Any) -> Any:
     """Differentiate A = V W V^H: the gradient is V (diag(GW) + F * (V^H GV)) V^H with F the inverse gaps; values alone need no gaps."""
     v, w = out
     grad_v, grad_w = conjugate(ct[0]), ct[1]
-    result = None
+    terms = []
     if grad_w is not None:
-        result = dot(v * grad_w.astype(a.dtype)[..., None, :], adjoint(v))
+        terms.append(dot(v * grad_w.astype(a.dtype)[..., None, :], adjoint(v)))
     if grad_v is not None:
         _whole("eigh", w.shape[-1], a.shape[-1])
-        turned = dot(v, _inverse_gaps(w).astype(a.dtype) * dot(adjoint(v), grad_v), adjoint(v))
-        result = turned if result is None else result + turned
-    return (conjugate(result),)
+        terms.append(dot(v, _inverse_gaps(w).astype(a.dtype) * dot(adjoint(v), grad_v), adjoint(v)))
+    return conjugate(total(*terms))
 
 
-def _svd(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, *, compute_uv: bool = True, **params: Any) -> tuple[Any]:
+def _singular(a: Any, **options: Any) -> tuple[Any, Any, Any]:
+    u, s, vh = lax.linalg.svd(a + _scaled(a), **options)
+    k = s.shape[-1]
+    return s, dot(_mixed(u[..., :k]), u[..., :k], vh[..., :k, :]), dot(u[..., :k], vh[..., :k, :], _mixed(adjoint(vh)[..., :k]))
+
+
+def _scaled(a: Any) -> Any:
+    """Rectangular diagonal of well separated values."""
+    column = jnp.broadcast_to(3 * jnp.arange(1, a.shape[-2] + 1).astype(a.dtype)[:, None], a.shape[-2:])
+    return jnp.broadcast_to(column, a.shape) * identity(a)
+
+
+@register(
+    "svd",
+    source="dS = diag(U^H dA V) and rotations by the inverse gaps of squared singular values (Giles 2008; Wan and Zhang 2019), transposed",
+    domain=((-1.0, 1.0),),
+    cost=Cost.HIGH,
+    examples=[
+        Example(lambda a: _singular(a, full_matrices=False), ((4, 3),), "tall"),
+        Example(lambda a: _singular(a, full_matrices=False), ((3, 4),), "wide"),
+        Example(lambda a: _singular(a, full_matrices=False), ((2, 3, 3),), "batched"),
+        Example(lambda a: lax.linalg.svd(a + _scaled(a), compute_uv=False), ((4, 3),), "values"),
+        Example(lambda a: lax.linalg.svd(a, full_matrices=False), ((3, 0),), "empty"),
+    ],
+)
+def _svd(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, *, compute_uv: bool = True, **params: Any) -> Any:
     """Differentiate A = U S V^H with gradients GS, GU, GV; singular values alone need neither gaps nor inverses."""
     k = min(a.shape[-2:])
     grad_s, grad_u, grad_vh = (*ct, None, None)[:3]
@@ -57,14 +108,13 @@ def _svd(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, *, compute_uv: bool 
             )
             raise TapeValueError(msg)
     v = adjoint(vh)
-    result = None
+    terms = []
     if grad_s is not None:
-        result = dot(u * grad_s.astype(a.dtype)[..., None, :], vh)
+        terms.append(dot(u * grad_s.astype(a.dtype)[..., None, :], vh))
     if grad_u is not None or grad_vh is not None:
         _whole("svd", s.shape[-1], k)
-        vectors = _svd_vectors(conjugate(grad_u), None if grad_vh is None else jnp.swapaxes(grad_vh, -1, -2), s, u, v)
-        result = vectors if result is None else result + vectors
-    return (conjugate(result),)
+        terms.append(_svd_vectors(conjugate(grad_u), None if grad_vh is None else jnp.swapaxes(grad_vh, -1, -2), s, u, v))
+    return conjugate(total(*terms))
 
 
 def _svd_vectors(grad_u: Any, grad_v: Any, s: Any, u: Any, v: Any) -> Any:
@@ -95,6 +145,29 @@ def _svd_vectors(grad_u: Any, grad_v: Any, s: Any, u: Any, v: Any) -> Any:
     return result
 
 
+def _eigenvalues(a: Any) -> Any:
+    return lax.linalg.eig(a + _scaled(a), compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]
+
+
+def _moments(a: Any, *, left: bool, right: bool) -> Any:
+    """V W V^T for both kinds of eigenvectors: neither their order nor their signs matter, which LAPACK leaves open, but phases do."""
+    w, *vectors = lax.linalg.eig(
+        a + _scaled(a), compute_left_eigenvectors=left, compute_right_eigenvectors=right, enable_eigvec_derivs=True
+    )
+    return tuple(dot(v * w[..., None, :], jnp.swapaxes(v, -1, -2)) for v in vectors)
+
+
+@register(
+    "eig",
+    source="dW = diag(V^-1 dA V), dV = V (F * V^-1 dA V) minus the part that LAPACK's normalization removes, transposed",
+    domain=((-1.0, 1.0),),
+    cost=Cost.HIGH,
+    examples=[
+        Example(_eigenvalues, ((3, 3),), "values"),
+        Example(lambda a: _moments(a, left=False, right=True), ((3, 3),), "right vectors"),
+        Example(lambda a: _moments(a, left=True, right=True), ((2, 3, 3),), "all vectors"),
+    ],
+)
 def _eig(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, **params: Any) -> tuple[Any]:
     """Differentiate A = V W V^-1 and A^H = L W^H L^-1: one formula serves the right and, for A^H, the left eigenvectors."""
     computed = [side for side in ("left", "right") if params[f"compute_{side}_eigenvectors"]]
@@ -105,20 +178,19 @@ def _eig(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, **params: Any) -> tu
     enabled = params.get("enable_eigvec_derivs", False)
     if not enabled and (grad_left is not None or grad_right is not None):
         msg = (
-            f"gradient of eig: eigenvectors of a general matrix (shape {a.shape}, dtype {a.dtype}) have a gradient only where eigenvalues are distinct and "
-            "each eigenvector has one largest component; pass enable_eigvec_derivs=True to jax.lax.linalg.eig to say so"
+            f"gradient of eig: eigenvectors of a general matrix (shape {a.shape}, dtype {a.dtype}) have a gradient only where eigenvalues "
+            "are distinct and each eigenvector has one largest component; pass enable_eigvec_derivs=True to jax.lax.linalg.eig to say so"
         )
         raise TapeValueError(msg)
-    w, result = out[0], None
+    w, terms = out[0], []
     if grad_w is not None or grad_right is not None:
         if right is None or not enabled:  # vectors that can be differentiated again
             asked = {"compute_left_eigenvectors": False, "compute_right_eigenvectors": True, "enable_eigvec_derivs": True}
             w, right = parameters.apply("eig", {**params, **{name: asked[name] for name in params if name in asked}}, a)
-        result = _eigenvectors(grad_w, conjugate(grad_right), w, right)
+        terms.append(_eigenvectors(grad_w, conjugate(grad_right), w, right))
     if grad_left is not None:
-        other = adjoint(_eigenvectors(None, conjugate(grad_left), jnp.conj(w), left))
-        result = other if result is None else result + other
-    result = conjugate(result)
+        terms.append(adjoint(_eigenvectors(None, conjugate(grad_left), jnp.conj(w), left)))
+    result = conjugate(total(*terms))
     return ((result if jnp.iscomplexobj(a) else result.real).astype(a.dtype),)
 
 
@@ -139,83 +211,3 @@ def _eigenvectors(grad_w: Any, grad_v: Any, w: Any, v: Any) -> Any:
         grad_v = grad_v - overlap.real.astype(v.dtype) * v - jnp.where(rows == largest, turn, jnp.zeros_like(turn))
         inner = inner + jnp.conj(_inverse_gaps(w)) * dot(adjoint(v), grad_v)
     return jnp.linalg.solve(adjoint(v), dot(inner, adjoint(v)))
-
-
-def _mixed(v: Any) -> Any:
-    """V diag(1, 2, ...) V^H: a function of eigenvectors that does not depend on their phases."""
-    weights = jnp.broadcast_to(jnp.arange(1, v.shape[-1] + 1), (*v.shape[:-2], v.shape[-1]))
-    return dot(v, on_diagonal(weights, v.dtype), adjoint(v))
-
-
-def _eigenpairs(a: Any, **options: Any) -> tuple[Any, Any]:
-    v, w = lax.linalg.eigh(a + on_diagonal(jnp.broadcast_to(3 * jnp.arange(a.shape[-1]), a.shape[:-1]), a.dtype), **options)
-    return w, _mixed(v)
-
-
-def _singular(a: Any, **options: Any) -> tuple[Any, Any, Any]:
-    u, s, vh = lax.linalg.svd(a + _scaled(a), **options)
-    k = s.shape[-1]
-    return s, dot(_mixed(u[..., :k]), u[..., :k], vh[..., :k, :]), dot(u[..., :k], vh[..., :k, :], _mixed(adjoint(vh)[..., :k]))
-
-
-def _scaled(a: Any) -> Any:
-    """Rectangular diagonal of well separated values."""
-    column = jnp.broadcast_to(3 * jnp.arange(1, a.shape[-2] + 1).astype(a.dtype)[:, None], a.shape[-2:])
-    return jnp.broadcast_to(column, a.shape) * identity(a)
-
-
-def _eigenvalues(a: Any) -> Any:
-    return lax.linalg.eig(a + _scaled(a), compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]
-
-
-def _moments(a: Any, *, left: bool, right: bool) -> Any:
-    """V W V^T for both kinds of eigenvectors: neither their order nor their signs matter, which LAPACK leaves open, but phases do."""
-    w, *vectors = lax.linalg.eig(
-        a + _scaled(a), compute_left_eigenvectors=left, compute_right_eigenvectors=right, enable_eigvec_derivs=True
-    )
-    return tuple(dot(v * w[..., None, :], jnp.swapaxes(v, -1, -2)) for v in vectors)
-
-
-register(
-    "eigh",
-    _eigh,
-    domain=((-1.0, 1.0),),
-    source="dW = diag(V^H dA V), dV = V (F * V^H dA V), F the inverse gaps (Giles 2008), transposed",
-    examples=[
-        Example(_eigenpairs, ((3, 3),)),
-        Example(lambda a: _eigenpairs(a, lower=False), ((2, 3, 3),), "batched upper"),
-        Example(lambda a: _eigenpairs(a)[0], ((3, 3),), "values"),
-        Example(lambda a: _eigenpairs(a, sort_eigenvalues=False), ((3, 3),), "unsorted"),
-        Example(_eigenpairs, ((0, 0),), "empty"),
-    ],
-    complex=True,
-    cost=Cost.HIGH,
-)
-register(
-    "svd",
-    _svd,
-    domain=((-1.0, 1.0),),
-    source="dS = diag(U^H dA V) and rotations by the inverse gaps of squared singular values (Giles 2008; Wan and Zhang 2019), transposed",
-    examples=[
-        Example(lambda a: _singular(a, full_matrices=False), ((4, 3),), "tall"),
-        Example(lambda a: _singular(a, full_matrices=False), ((3, 4),), "wide"),
-        Example(lambda a: _singular(a, full_matrices=False), ((2, 3, 3),), "batched"),
-        Example(lambda a: lax.linalg.svd(a + _scaled(a), compute_uv=False), ((4, 3),), "values"),
-        Example(lambda a: lax.linalg.svd(a, full_matrices=False), ((3, 0),), "empty"),
-    ],
-    complex=True,
-    cost=Cost.HIGH,
-)
-register(
-    "eig",
-    _eig,
-    domain=((-1.0, 1.0),),
-    source="dW = diag(V^-1 dA V), dV = V (F * V^-1 dA V) minus the part that LAPACK's normalization removes, transposed",
-    examples=[
-        Example(_eigenvalues, ((3, 3),), "values"),
-        Example(lambda a: _moments(a, left=False, right=True), ((3, 3),), "right vectors"),
-        Example(lambda a: _moments(a, left=True, right=True), ((2, 3, 3),), "all vectors"),
-    ],
-    complex=True,
-    cost=Cost.HIGH,
-)

@@ -1,4 +1,4 @@
-"""Solving linear systems: triangular, tridiagonal, and by a solver of the user's."""
+"""Solving triangular and tridiagonal linear systems."""
 
 from __future__ import annotations
 
@@ -7,14 +7,38 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from tape.errors import TapeTypeError
-from tape.ops import pullback as sweep
 from tape.rules import parameters
-from tape.rules.cotangents import filled
 from tape.rules.families.matrices import dot, identity
 from tape.rules.registry import Cost, Example, register
 
 
+def _well(a: Any) -> Any:
+    return a + 3 * identity(a)
+
+
+def _solve(**options: Any) -> Any:
+    return lambda a, b: lax.linalg.triangular_solve(_well(a), b, **options)
+
+
+@register(
+    "triangular_solve",
+    source="dX = op(A)^-1 (dB - d op(A) X), transposed",
+    domain=((-1.0, 1.0), (-1.0, 1.0)),
+    cost=Cost.HIGH,
+    examples=[
+        Example(_solve(left_side=True, lower=True), ((3, 3), (3, 2)), "left lower"),
+        Example(_solve(left_side=True, lower=False), ((2, 3, 3), (2, 3, 2)), "batched left upper"),
+        Example(_solve(left_side=False, lower=True), ((3, 3), (2, 3)), "right lower"),
+        Example(_solve(left_side=False, lower=False, transpose_a=True), ((3, 3), (2, 3)), "right upper transposed"),
+        Example(_solve(left_side=True, lower=True, transpose_a=True), ((3, 3), (3, 2)), "left lower transposed"),
+        Example(_solve(left_side=True, lower=True, transpose_a=True, conjugate_a=True), ((3, 3), (3, 2)), "left lower adjoint"),
+        Example(_solve(left_side=False, lower=False, conjugate_a=True), ((3, 3), (2, 3)), "right upper conjugated"),
+        Example(_solve(left_side=True, lower=True, unit_diagonal=True), ((3, 3), (3, 2)), "left lower unit"),
+        Example(_solve(left_side=False, lower=False, unit_diagonal=True, transpose_a=True), ((3, 3), (2, 3)), "right upper unit"),
+        Example(_solve(left_side=True, lower=True), ((3, 3), (3,)), "vector"),
+        Example(_solve(left_side=True), ((3, 3), (3, 0)), "empty"),
+    ],
+)
 def _triangular_solve(ct: Any, out: Any, a: Any, b: Any, **params: Any) -> tuple[Any, Any]:
     """Differentiate op(A) X = B or X op(A) = B: the cotangent of B solves the transposed system, that of op(A) is -CB X^T or -X^T CB."""
     (ct_b,) = parameters.apply("triangular_solve", {**params, "transpose_a": not params["transpose_a"]}, a, ct)
@@ -39,6 +63,22 @@ def _shifted(x: Any, by: int) -> Any:
     return jnp.concatenate([empty, x[..., :-1]] if by > 0 else [x[..., 1:], empty], axis=-1)
 
 
+def _tridiagonal(lower: Any, diagonal: Any, upper: Any, b: Any) -> Any:
+    return lax.linalg.tridiagonal_solve(lower, diagonal + 4, upper, b)
+
+
+@register(
+    "tridiagonal_solve",
+    source="dX = T^-1 (dB - dT X), transposed; T^T has its outer diagonals exchanged and moved by one place",
+    domain=((-1.0, 1.0),) * 4,
+    complex=False,
+    cost=Cost.HIGH,
+    examples=[
+        Example(_tridiagonal, ((4,), (4,), (4,), (4, 2))),
+        Example(_tridiagonal, ((2, 4), (2, 4), (2, 4), (2, 4, 3)), "batched"),
+        Example(_tridiagonal, ((1,), (1,), (1,), (1, 2)), "of size one"),
+    ],
+)
 def _tridiagonal_solve(ct: Any, out: Any, *ins: Any, **params: Any) -> tuple[Any, ...]:
     """Differentiate T X = B: the cotangent of B solves the transposed system, that of T is the three diagonals of -CB X^T."""
     lower, diagonal, upper, _b = ins
@@ -51,114 +91,3 @@ def _tridiagonal_solve(ct: Any, out: Any, *ins: Any, **params: Any) -> tuple[Any
         lambda: -jnp.sum(rows * _shifted(values, -1), axis=-2),
         lambda: ct_b,
     )
-
-
-def _linear_solve(
-    ct: tuple[Any, ...],
-    out: tuple[Any, ...],
-    *ins: Any,
-    const_lengths: Any,
-    jaxprs: Any,
-    wanted: tuple[bool, ...] | None = None,
-    **params: Any,
-) -> tuple[Any, ...]:
-    """Differentiate A(c) x = b: the cotangent of b solves the transposed system, that of c is the pullback of -A(c) x to c.
-
-    The constants of the solvers (a factorization, say) follow from c, and so get no cotangent.
-    """
-    if jaxprs.transpose_solve is None:
-        msg = "gradient of custom_linear_solve: there is no solver for the transposed system; pass transpose_solve or symmetric=True"
-        raise TapeTypeError(msg)
-    groups = {}
-    rest = list(ins)
-    for name in const_lengths._fields:
-        groups[name], rest = rest[: getattr(const_lengths, name)], rest[getattr(const_lengths, name) :]
-    turned = {"matvec": "vecmat", "vecmat": "matvec", "solve": "transpose_solve", "transpose_solve": "solve"}
-    transposed = {
-        **params,
-        "const_lengths": const_lengths._replace(**{name: getattr(const_lengths, other) for name, other in turned.items()}),
-        "jaxprs": jaxprs._replace(**{name: getattr(jaxprs, other) for name, other in turned.items()}),
-    }
-    operands = [x for name in const_lengths._fields for x in groups[turned[name]]]
-    ct_b = parameters.apply("linear_solve", transposed, *operands, *filled(ct, out))
-    n = const_lengths.matvec
-    ct_matvec: tuple[Any, ...] = (None,) * n
-    asked = None if wanted is None else wanted[:n]
-    if asked is None or any(asked):
-        needed = None if asked is None else (*asked, *(False for _ in out))
-        ct_matvec = sweep.pullback(jaxprs.matvec, (*groups["matvec"], *out), [lax.neg(c) for c in ct_b], needed)[:n]
-    unused = len(ins) - n - len(out)
-    return (*ct_matvec, *(None,) * unused, *ct_b)
-
-
-def _well(a: Any) -> Any:
-    return a + 3 * identity(a)
-
-
-def _solve(**options: Any) -> Any:
-    return lambda a, b: lax.linalg.triangular_solve(_well(a), b, **options)
-
-
-def _tridiagonal(lower: Any, diagonal: Any, upper: Any, b: Any) -> Any:
-    return lax.linalg.tridiagonal_solve(lower, diagonal + 4, upper, b)
-
-
-def _by_diagonal(a: Any, b: Any) -> Any:
-    """Solve (3 + a a) x = b for a diagonal system, by a solver of one's own."""
-
-    def matvec(x: Any) -> Any:
-        return (3 + a * a) * x
-
-    def solver(matvec: Any, y: Any) -> Any:
-        return y / matvec(jnp.ones_like(y))
-
-    return lax.custom_linear_solve(matvec, b, solver, solver)
-
-
-register(
-    "triangular_solve",
-    _triangular_solve,
-    domain=((-1.0, 1.0), (-1.0, 1.0)),
-    source="dX = op(A)^-1 (dB - d op(A) X), transposed",
-    examples=[
-        Example(_solve(left_side=True, lower=True), ((3, 3), (3, 2)), "left lower"),
-        Example(_solve(left_side=True, lower=False), ((2, 3, 3), (2, 3, 2)), "batched left upper"),
-        Example(_solve(left_side=False, lower=True), ((3, 3), (2, 3)), "right lower"),
-        Example(_solve(left_side=False, lower=False, transpose_a=True), ((3, 3), (2, 3)), "right upper transposed"),
-        Example(_solve(left_side=True, lower=True, transpose_a=True), ((3, 3), (3, 2)), "left lower transposed"),
-        Example(_solve(left_side=True, lower=True, transpose_a=True, conjugate_a=True), ((3, 3), (3, 2)), "left lower adjoint"),
-        Example(_solve(left_side=False, lower=False, conjugate_a=True), ((3, 3), (2, 3)), "right upper conjugated"),
-        Example(_solve(left_side=True, lower=True, unit_diagonal=True), ((3, 3), (3, 2)), "left lower unit"),
-        Example(_solve(left_side=False, lower=False, unit_diagonal=True, transpose_a=True), ((3, 3), (2, 3)), "right upper unit"),
-        Example(_solve(left_side=True, lower=True), ((3, 3), (3,)), "vector"),
-        Example(_solve(left_side=True), ((3, 3), (3, 0)), "empty"),
-    ],
-    complex=True,
-    cost=Cost.HIGH,
-)
-register(
-    "tridiagonal_solve",
-    _tridiagonal_solve,
-    domain=((-1.0, 1.0),) * 4,
-    source="dX = T^-1 (dB - dT X), transposed; T^T has its outer diagonals exchanged and moved by one place",
-    examples=[
-        Example(_tridiagonal, ((4,), (4,), (4,), (4, 2))),
-        Example(_tridiagonal, ((2, 4), (2, 4), (2, 4), (2, 4, 3)), "batched"),
-        Example(_tridiagonal, ((1,), (1,), (1,), (1, 2)), "of size one"),
-    ],
-    cost=Cost.HIGH,
-)
-register(
-    "linear_solve",
-    _linear_solve,
-    domain=((-1.0, 1.0), (-1.0, 1.0)),
-    source="dx = A^-1 (db - dA x), transposed: the user's solver for the transposed system, and the pullback of the user's product",
-    examples=[
-        Example(lambda a, b: jnp.linalg.solve(_well(a), b), ((3, 3), (3,))),
-        Example(lambda a, b: jnp.linalg.solve(_well(a), b), ((2, 3, 3), (2, 3, 2)), "batched"),
-        Example(_by_diagonal, ((3,), (3,)), "own solver"),
-    ],
-    complex=True,
-    selective=True,
-    cost=Cost.HIGH,
-)

@@ -10,30 +10,51 @@ from jax import lax
 
 from tape import jaxapi
 from tape.rules import parameters
-from tape.rules.registry import LINE, Example, register
+from tape.rules.cotangents import zeros
+from tape.rules.registry import Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _reduce_window_sum(ct: Any, out: Any, x: Any, **params: Any) -> tuple[Any, ...]:
+def _windowed(computation: Callable[..., Any], start: float) -> list[Example]:
+    """List uses of a window reduction with every parameter."""
+
+    def over(name: str, shape: tuple[int, ...], *options: Any) -> Example:
+        return Example(lambda x: lax.reduce_window(x, np.array(start, x.dtype), computation, *options), (shape,), name)
+
+    return [
+        over("valid", (2, 4), (1, 2), (1, 2), "VALID"),
+        over("overlapping", (4, 5), (3, 2), (1, 1), "VALID"),
+        over("strides, same padding", (5, 4), (3, 2), (2, 2), "SAME"),
+        over("stride leaves elements out", (8,), (2,), (3,), "VALID"),
+        over("uneven padding", (5,), (3,), (2,), ((2, 1),)),
+        over("negative padding", (7,), (3,), (2,), ((-1, -1),)),
+        over("window dilation", (7,), (3,), (1,), ((1, 1),), (1,), (2,)),
+        over("base dilation", (4,), (3,), (2,), ((1, 2),), (2,)),
+        over("both dilations", (4,), (2,), (1,), ((1, 1),), (2,), (3,)),
+    ]
+
+
+@register(
+    "reduce_window_sum",
+    source="y[o] = sum over k of x[stride o + k]; the transpose sums ct[o] over all (o, k) with stride o + k = i",
+    examples=_windowed(lax.add, 0.0),
+)
+def _reduce_window_sum(ct: Any, out: Any, x: Any, **params: Any) -> Any:
     """Sum the cotangents of the windows that an element lies in: a window sum with strides and base dilation exchanged."""
+    if not x.size or not ct.size:
+        return zeros(x)
     strides, dilation = params["window_strides"], params["base_dilation"]
-
-    def grad() -> Any:
-        if not x.size or not ct.size:
-            return lax.full(x.shape, 0, x.dtype)
-        pads = []
-        for n, windows, size, stride, (low, _), base, spread in zip(
-            x.shape, ct.shape, params["window_dimensions"], strides, params["padding"], dilation, params["window_dilation"], strict=True
-        ):
-            reach = (size - 1) * spread
-            before = reach - low
-            pads.append((before, reach + (n - 1) * base + 1 - ((windows - 1) * stride + 1) - before))
-        exchanged = {**params, "window_strides": tuple(dilation), "padding": tuple(pads), "base_dilation": tuple(strides)}
-        return parameters.apply("reduce_window_sum", exchanged, ct)[0]
-
-    return (grad,)
+    pads = []
+    for n, windows, size, stride, (low, _), base, spread in zip(
+        x.shape, ct.shape, params["window_dimensions"], strides, params["padding"], dilation, params["window_dilation"], strict=True
+    ):
+        reach = (size - 1) * spread
+        before = reach - low
+        pads.append((before, reach + (n - 1) * base + 1 - ((windows - 1) * stride + 1) - before))
+    exchanged = {**params, "window_strides": tuple(dilation), "padding": tuple(pads), "base_dilation": tuple(strides)}
+    return parameters.apply("reduce_window_sum", exchanged, ct)[0]
 
 
 def _chosen(x: Any, largest: bool, params: dict[str, Any]) -> Any:
@@ -59,106 +80,52 @@ def _chosen(x: Any, largest: bool, params: dict[str, Any]) -> Any:
     )[1]
 
 
-def _scatter(ct: Any, places: Any, like: Any) -> Any:
-    """Add up cotangents at flat positions; those beyond the end are dropped."""
-    flat = jnp.zeros((like.size,), like.dtype).at[lax.reshape(places, (ct.size,))].add(lax.reshape(ct, (ct.size,)), mode="drop")
-    return lax.reshape(flat, like.shape)
+def _added(ct: Any, x: Any, largest: bool, params: dict[str, Any]) -> Any:
+    """Add the cotangent of each window to the element of ``x`` that it chose; that of a window of padding only is dropped."""
+    if not ct.size or not x.size:
+        return zeros(x)
+    places = lax.reshape(_chosen(x, largest, params), (ct.size,))
+    return lax.reshape(jnp.zeros(x.size, x.dtype).at[places].add(lax.reshape(ct, (ct.size,)), mode="drop"), x.shape)
 
 
-def _gather(ct: Any, places: Any) -> Any:
-    """Read a cotangent at flat positions; zero beyond the end."""
-    return lax.reshape(ct, (ct.size,)).at[places].get(mode="fill", fill_value=0)
+def _read(ct: Any, x: Any, largest: bool, params: dict[str, Any]) -> Any:
+    """Read a cotangent where each window chose an element of ``x``; zero for a window of padding only."""
+    return lax.reshape(ct, (ct.size,)).at[_chosen(x, largest, params)].get(mode="fill", fill_value=0)
 
 
-def _pool(largest: bool) -> Callable[..., tuple[Any, ...]]:
-    """Rule of a window maximum or minimum: the cotangent of a window goes to the element that it chose."""
+def _selections(name: str, shape: tuple[int, int], **further: Any) -> list[Example]:
+    """List uses of the primitive called ``name``, which has no public wrapper."""
+    params = {"window_dimensions": (2, 3), "window_strides": (2, 2), "padding": ((1, 0), (0, 1)), **further}
 
-    def vjp(ct: Any, out: Any, x: Any, **params: Any) -> tuple[Any, ...]:
-        return (lambda: _scatter(ct, _chosen(x, largest, params), x) if ct.size and x.size else lax.full_like(x, 0),)
+    def use(which: str) -> Example:
+        selecting = {**params, "select_prim": jaxapi.primitive(which)}
+        return Example(lambda *args: parameters.apply(name, selecting, *args)[0], (shape, (4, 4)), which)
 
-    return vjp
-
-
-def _select_and_scatter_add(ct: Any, out: Any, source: Any, operand: Any, *, select_prim: Any, **params: Any) -> tuple[Any, ...]:
-    """Read the cotangent where each window's value was added."""
-    largest = str(select_prim) == "ge"
-    return (lambda: _gather(ct, _chosen(operand, largest, params)) if source.size and ct.size else lax.full_like(source, 0), None)
-
-
-def _select_and_gather_add(ct: Any, out: Any, tangents: Any, operand: Any, *, select_prim: Any, **params: Any) -> tuple[Any, ...]:
-    """Add the cotangent of each window where its value was read."""
-    largest = str(select_prim) == "ge"
-    return (
-        lambda: _scatter(ct, _chosen(operand, largest, params), tangents) if ct.size and tangents.size else lax.full_like(tangents, 0),
-        None,
-    )
-
-
-def _bound(name: str, **params: Any) -> Callable[..., Any]:
-    """Return the primitive called ``name`` as a function of arrays; its selection has no public wrapper."""
-    return lambda *args: parameters.apply(name, params, *args)[0]
-
-
-def _windowed(computation: Callable[..., Any], start: float) -> list[Example]:
-    """List uses of a window reduction with every parameter."""
-
-    def over(
-        name: str, shape: tuple[int, ...], window: tuple[int, ...], strides: tuple[int, ...], padding: Any, *dilations: Any
-    ) -> Example:
-        def fun(x: Any) -> Any:
-            return lax.reduce_window(x, np.array(start, x.dtype), computation, window, strides, padding, *dilations)
-
-        return Example(fun, (shape,), name)
-
-    return [
-        over("valid", (2, 4), (1, 2), (1, 2), "VALID"),
-        over("overlapping", (4, 5), (3, 2), (1, 1), "VALID"),
-        over("strides, same padding", (5, 4), (3, 2), (2, 2), "SAME"),
-        over("stride leaves elements out", (8,), (2,), (3,), "VALID"),
-        over("uneven padding", (5,), (3,), (2,), ((2, 1),)),
-        over("negative padding", (7,), (3,), (2,), ((-1, -1),)),
-        over("window dilation", (7,), (3,), (1,), ((1, 1),), (1,), (2,)),
-        over("base dilation", (4,), (3,), (2,), ((1, 2),), (2,)),
-        over("both dilations", (4,), (2,), (1,), ((1, 1),), (2,), (3,)),
-    ]
+    return [use("ge"), use("le")]
 
 
 register(
-    "reduce_window_sum",
-    _reduce_window_sum,
-    domain=(LINE,),
-    source="y[o] = sum over k of x[stride o + k]; the transpose sums ct[o] over all (o, k) with stride o + k = i",
-    examples=_windowed(lax.add, 0.0),
-    complex=True,
+    "select_and_scatter_add",
+    lambda ct, out, source, x, *, select_prim, **params: (
+        lambda: _read(ct, x, str(select_prim) == "ge", params) if source.size and ct.size else zeros(source),
+        None,
+    ),
+    source="linear in the values added: the transpose reads them at the elements chosen",
+    complex=False,
+    examples=_selections("select_and_scatter_add", (2, 2)),
+)
+register(
+    "select_and_gather_add",
+    lambda ct, out, tangents, x, *, select_prim, **params: (lambda: _added(ct, x, str(select_prim) == "ge", params), None),
+    source="linear in the values read: the transpose adds at the elements chosen",
+    complex=False,
+    examples=_selections("select_and_gather_add", (4, 4), base_dilation=(1, 1), window_dilation=(1, 1)),
 )
 for _name, _largest in (("max", True), ("min", False)):
     register(
         f"reduce_window_{_name}",
-        _pool(largest=_largest),
-        domain=(LINE,),
+        lambda ct, out, x, largest=_largest, **params: _added(ct, x, largest, params),
         source=f"dy[o] = dx at the first {'largest' if _largest else 'smallest'} element of the window",
+        complex=False,
         examples=_windowed(getattr(lax, _name), -float("inf") if _largest else float("inf")),
     )
-
-_WINDOW = {"window_dimensions": (2, 3), "window_strides": (2, 2), "padding": ((1, 0), (0, 1))}
-_PLAIN = {"base_dilation": (1, 1), "window_dilation": (1, 1)}
-
-register(
-    "select_and_scatter_add",
-    _select_and_scatter_add,
-    domain=(LINE, LINE),
-    source="linear in the values added: the transpose reads them at the elements chosen",
-    examples=[
-        Example(_bound("select_and_scatter_add", select_prim=jaxapi.primitive(p), **_WINDOW), ((2, 2), (4, 4)), p) for p in ("ge", "le")
-    ],
-)
-register(
-    "select_and_gather_add",
-    _select_and_gather_add,
-    domain=(LINE, LINE),
-    source="linear in the values read: the transpose adds at the elements chosen",
-    examples=[
-        Example(_bound("select_and_gather_add", select_prim=jaxapi.primitive(p), **_WINDOW, **_PLAIN), ((4, 4), (4, 4)), p)
-        for p in ("ge", "le")
-    ],
-)

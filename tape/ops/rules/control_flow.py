@@ -1,11 +1,12 @@
-"""Control flow: the sweep of a branch, of a loop of known length, and why there is none of a ``while`` loop.
+"""Rules of control flow: the sweep of a branch, of a loop of known length, and why there is none of a ``while`` loop.
 
-Each rule sweeps the jaxprs that the primitive holds with :mod:`tape.ops.pullback`, and so is differentiable by the same engine.
+Each sweeps the jaxprs that the primitive holds, and so is differentiable by the same engine.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 import jax
@@ -15,9 +16,9 @@ from jax import lax
 from tape import jaxapi
 from tape.errors import TapeValueError
 from tape.graph.walks import active, closure
-from tape.ops import pullback as sweep
-from tape.ops.pruning import prune, pruned, reads, with_inputs
-from tape.ops.residuals import Keep, exposing, inside
+from tape.ops.building import rebuilt
+from tape.ops.pullback import depends, pullback, receives
+from tape.ops.residuals import Keep, inside, prune, pruned
 from tape.rules import parameters
 from tape.rules.cotangents import asked_for, zeros
 from tape.rules.registry import Cost, Example, register
@@ -31,47 +32,23 @@ class _Swept:
     """
 
     def __init__(self, closed: jaxapi.ClosedJaxpr, present: list[bool], wanted: list[bool], known: list[bool]) -> None:
-        shaped: Any = jax.ShapeDtypeStruct
-        ins = [shaped(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.invars]
-        outs = [shaped(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.outvars]
+        ins, outs = ([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals] for avals in (closed.in_avals, closed.out_avals))
         self.flows: list[bool] = []
 
         def fun(ins: Any, outs: Any, cts: Any) -> list[Any]:
             given, seeds = iter(outs), iter(cts)
-            found = [next(given) if flag else None for flag in known]
-            grads = sweep.pullback(closed, ins, [next(seeds) if flag else None for flag in present], wanted, found)
+            at_hand = [next(given) if flag else None for flag in known]
+            grads = pullback(closed, ins, [next(seeds) if flag else None for flag in present], wanted, at_hand)
             self.flows = [grad is not None for grad in grads]
             return [grad for grad in grads if grad is not None]
 
-        at_hand = [aval for aval, flag in zip(outs, known, strict=True) if flag]
-        seeds = [aval for aval, flag in zip(outs, present, strict=True) if flag]
-        traced, _ = jaxapi.trace(fun, ins, at_hand, seeds)
+        traced, _ = jaxapi.trace(fun, ins, list(compress(outs, known)), list(compress(outs, present)))
         self.jaxpr, self.reads = prune(traced)
 
     def __call__(self, given: Any) -> list[Any]:
         """Return one cotangent per input, None where none flows; of what is given only ``reads`` is looked at."""
         grads = iter(jaxapi.eval_jaxpr(self.jaxpr.jaxpr, self.jaxpr.consts, *(given[i] for i in self.reads)))
         return [next(grads) if flag else None for flag in self.flows]
-
-
-def _cond(ct: tuple[Any, ...], out: tuple[Any, ...], index: Any, *ins: Any, branches: Any, wanted: Any = None, **_: Any) -> tuple[Any, ...]:
-    """Sweep the branch that was taken; where another branch has a cotangent and this one has none, it is zero."""
-    asked = asked_for(ins, None if wanted is None else wanted[1:])
-    present = [c is not None for c in ct]
-    given = [*ins, *out, *(c for c in ct if c is not None)]
-    swept = [_Swept(branch, present, asked, [True] * len(out)) for branch in branches]
-    flows = [any(flags) for flags in zip(*(one.flows for one in swept), strict=True)]
-    reads = sorted({i for one in swept for i in one.reads})
-
-    def run(one: _Swept) -> Any:
-        def branch(operands: list[Any]) -> list[Any]:
-            grads = one(dict(zip(reads, operands, strict=True)))
-            return [zeros(x) if g is None else g for g, x, flag in zip(grads, ins, flows, strict=True) if flag]
-
-        return branch
-
-    grads = iter(lax.switch(index, [run(one) for one in swept], [given[i] for i in reads]))
-    return (None, *(next(grads) if flag else None for flag in flows))
 
 
 def _augment_cond(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], list[Any]]:
@@ -96,7 +73,7 @@ def _augment_cond(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], l
         parts.append((listed, filled))
     if not avals:
         return params, []
-    branches = tuple(exposing(listed, [filled.get(i, aval) for i, aval in enumerate(avals)]) for listed, filled in parts)
+    branches = tuple(rebuilt(listed, [*listed.outputs, *(filled.get(i, aval) for i, aval in enumerate(avals))]) for listed, filled in parts)
     return {**params, "branches": branches}, avals
 
 
@@ -104,23 +81,64 @@ def _prune_cond(params: dict[str, Any], used: list[bool]) -> tuple[dict[str, Any
     """Drop from every branch the outputs that nothing reads, and the operands that no branch reads then."""
     branches = [pruned(branch, used) for branch in params["branches"]]
     read = [any(flags) for flags in zip(*(flags for _, flags in branches), strict=True)]
-    return {**params, "branches": tuple(with_inputs(branch, read) for branch, _ in branches)}, [True, *read], used
+    smaller = [rebuilt(listed, listed.outputs, compress(range(len(read)), read)) for listed, _ in branches]
+    return {**params, "branches": tuple(smaller)}, [True, *read], used
+
+
+def _two_ways(x: Any, y: Any) -> Any:
+    return lax.cond(jnp.sum(x) > jnp.sum(y), lambda x, y: (jnp.sin(x) * y, x), lambda x, y: (x * x, jnp.cos(x)), x, y)
+
+
+def _three_ways(x: Any, y: Any) -> Any:
+    ways = [lambda x, y: x * y, lambda x, y: jnp.ones_like(x), lambda x, y: jnp.sin(y)]
+    return jnp.stack([lax.switch(i, ways, x, y) for i in jnp.arange(4)])
+
+
+@register(
+    "cond",
+    source="chain rule over the branch taken",
+    domain=((-1.0, 1.0), (-1.0, 1.0)),
+    complex=False,
+    selective=True,
+    augment=_augment_cond,
+    prune=_prune_cond,
+    cost=Cost.HIGH,
+    examples=[Example(_two_ways, ((3,), (3,)), "two branches"), Example(_three_ways, ((2,), (2,)), "three branches")],
+)
+def _cond(ct: Any, out: Any, index: Any, *ins: Any, branches: Any, wanted: Any = None, **_: Any) -> tuple[Any, ...]:
+    """Sweep the branch that was taken; where another branch has a cotangent and this one has none, it is zero."""
+    asked = asked_for(ins, None if wanted is None else wanted[1:])
+    present = [c is not None for c in ct]
+    given = [*ins, *out, *(c for c in ct if c is not None)]
+    swept = [_Swept(branch, present, asked, [True] * len(out)) for branch in branches]
+    flows = [any(flags) for flags in zip(*(one.flows for one in swept), strict=True)]
+    reads = sorted({i for one in swept for i in one.reads})
+
+    def run(one: _Swept) -> Any:
+        def branch(operands: list[Any]) -> list[Any]:
+            grads = one(dict(zip(reads, operands, strict=True)))
+            return [zeros(x) if g is None else g for g, x, flag in zip(grads, ins, flows, strict=True) if flag]
+
+        return branch
+
+    grads = iter(lax.switch(index, [run(one) for one in swept], [given[i] for i in reads]))
+    return (None, *(next(grads) if flag else None for flag in flows))
 
 
 def _reached(body: jaxapi.ClosedJaxpr, n_consts: int, n_carry: int, wanted: list[bool]) -> list[bool]:
     """Close the wanted inputs of a loop's body under its carries: a carry that depends on a wanted input is itself of interest."""
-    return closure(wanted, lambda reached: [*reached[:n_consts], *sweep.depends(body, reached)[:n_carry]])
+    return closure(wanted, lambda reached: [*reached[:n_consts], *depends(body, reached)[:n_carry]])
 
 
+@register(
+    "while",
+    source="the values on the way are not kept: nothing flows, and where something should, the rule refuses",
+    domain=(),
+    selective=True,
+    cost=Cost.HIGH,
+)
 def _while(
-    ct: tuple[Any, ...],
-    out: tuple[Any, ...],
-    *ins: Any,
-    cond_nconsts: int = 0,
-    body_nconsts: int = 0,
-    body_jaxpr: Any = None,
-    wanted: Any = None,
-    **_: Any,
+    ct: Any, out: Any, *ins: Any, cond_nconsts: int = 0, body_nconsts: int = 0, body_jaxpr: Any = None, wanted: Any = None, **_: Any
 ) -> tuple[Any, ...]:
     """Refuse, unless nothing that has a cotangent depends on what is differentiated: the values on the way were not kept."""
     if not ct:
@@ -130,25 +148,16 @@ def _while(
     for position, (c, flag) in enumerate(zip(ct, reached, strict=True)):
         if c is not None and flag:
             msg = (
-                f"gradient of while_loop: carry {position} (shape {out[position].shape}, dtype {out[position].dtype}) depends on differentiated values, and a loop whose "
-                "number of steps is found while it runs has no reverse derivative; use lax.scan, or lax.fori_loop with Python integers as bounds"
+                f"gradient of while_loop: carry {position} (shape {out[position].shape}, dtype {out[position].dtype}) depends on "
+                "differentiated values, and a loop whose number of steps is found while it runs has no reverse derivative; use lax.scan, "
+                "or lax.fori_loop with Python integers as bounds"
             )
             raise TapeValueError(msg)
     return (None,) * len(ins)
 
 
 def _scan(
-    ct: tuple[Any, ...],
-    out: tuple[Any, ...],
-    *ins: Any,
-    jaxpr: Any,
-    num_consts: int,
-    num_carry: int,
-    length: int,
-    reverse: bool,
-    unroll: Any = 1,
-    wanted: Any = None,
-    **others: Any,
+    ct: Any, out: Any, *ins: Any, jaxpr: Any, num_consts: int, num_carry: int, length: int, reverse: bool, wanted: Any = None, **others: Any
 ) -> tuple[Any, ...]:
     """Scan back with the pullback of the body, which finds the forward values of its step among the stacked outputs.
 
@@ -159,11 +168,11 @@ def _scan(
     asked = _reached(jaxpr, num_consts, num_carry, asked_for(ins, wanted))
     present = [c is not None and flag for c, flag in zip(ct, (*asked[num_consts:first_x], *(True for _ in ct[num_carry:])), strict=True)]
     # The carries that have a cotangent at some step.
-    present = closure(present, lambda flags: sweep.receives(jaxpr, flags, asked)[num_consts:first_x])
+    present = closure(present, lambda flags: receives(jaxpr, flags, asked)[num_consts:first_x])
     swept = _Swept(jaxpr, present, asked, [False] * num_carry + [True] * (len(out) - num_carry))
     if any(num_consts <= i < first_x for i in swept.reads):  # carries that were not kept: run forward once more, keeping them
-        params = {"jaxpr": jaxpr, "num_consts": num_consts, "num_carry": num_carry, "length": length, "reverse": reverse, "unroll": unroll}
-        params, avals = _augment_scan({**params, **others}, Keep())
+        params = {"jaxpr": jaxpr, "num_consts": num_consts, "num_carry": num_carry, "length": length, "reverse": reverse, **others}
+        params, avals = _augment_scan(params, Keep())
         outputs = parameters.bind(jaxapi.primitives.scan_p, params, ins)
         return _scan((*ct, *(None for _ in avals)), outputs, *ins, **params, wanted=wanted)
 
@@ -179,18 +188,18 @@ def _scan(
     def backward(state: Any, step: Any) -> Any:
         cts, totals = state
         grads = swept({**dict(enumerate(consts)), **dict(enumerate(cts, len(ins) + n_known)), **step})
-        flowing = [g for g, flag in zip(grads, summed, strict=False) if flag]
         before = [zeros(c) if g is None else g for g, c, flag in zip(grads[num_consts:], init, moving, strict=False) if flag]
-        return (before, [lax.add(total, g) for total, g in zip(totals, flowing, strict=True)]), [
-            g for g in grads[first_x:] if g is not None
-        ]
+        totals = [lax.add(total, g) for total, g in zip(totals, compress(grads, summed), strict=True)]
+        return (before, totals), [g for g in grads[first_x:] if g is not None]
 
     scan: Any = lax.scan
     start = [jnp.zeros_like(c) if given is None else given for given, c, flag in zip(ct, init, moving, strict=False) if flag]
-    totals = [jnp.zeros_like(c) for c, flag in zip(consts, summed, strict=True) if flag]
-    (cts_init, totals), cts_xs = scan(backward, (start, totals), scanned, length=length, reverse=not reverse, unroll=unroll)
-    found = iter((*totals, *cts_init, *cts_xs))
-    return tuple(next(found) if flag else None for flag in (*summed, *moving, *swept.flows[first_x:]))
+    totals = list(map(jnp.zeros_like, compress(consts, summed)))
+    (cts_init, totals), cts_xs = scan(
+        backward, (start, totals), scanned, length=length, reverse=not reverse, unroll=others.get("unroll", 1)
+    )
+    flowing = iter((*totals, *cts_init, *cts_xs))
+    return tuple(next(flowing) if flag else None for flag in (*summed, *moving, *swept.flows[first_x:]))
 
 
 def _augment_scan(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], list[Any]]:
@@ -204,7 +213,7 @@ def _augment_scan(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], l
     kept = dict.fromkeys((*range(n_consts, n_consts + n_carry), *slots))
     further = [s for s in kept if s in varying and s not in stacked]
     avals = [jaxapi.ShapedArray((params["length"], *listed.avals[s].shape), listed.avals[s].dtype) for s in further]
-    return {**params, "jaxpr": exposing(listed, further)}, avals
+    return {**params, "jaxpr": rebuilt(listed, [*listed.outputs, *further])}, avals
 
 
 def _prune_scan(params: dict[str, Any], used: list[bool]) -> tuple[dict[str, Any], list[bool], list[bool]]:
@@ -212,20 +221,11 @@ def _prune_scan(params: dict[str, Any], used: list[bool]) -> tuple[dict[str, Any
     body, n_consts, n_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
     first_x = n_consts + n_carry
     stacked = used[n_carry:]
-    carried = closure(used[:n_carry], lambda flags: reads(body, [*flags, *stacked])[n_consts:first_x])
-    smaller, read = pruned(body, [*carried, *stacked])
+    carried = closure(used[:n_carry], lambda flags: pruned(body, [*flags, *stacked])[1][n_consts:first_x])
+    listed, read = pruned(body, [*carried, *stacked])
     takes = [*read[:n_consts], *carried, *read[first_x:]]
-    params = {**params, "jaxpr": with_inputs(smaller, takes), "num_consts": sum(read[:n_consts]), "num_carry": sum(carried)}
-    return params, takes, [*carried, *stacked]
-
-
-def _two_ways(x: Any, y: Any) -> Any:
-    return lax.cond(jnp.sum(x) > jnp.sum(y), lambda x, y: (jnp.sin(x) * y, x), lambda x, y: (x * x, jnp.cos(x)), x, y)
-
-
-def _three_ways(x: Any, y: Any) -> Any:
-    ways = [lambda x, y: x * y, lambda x, y: jnp.ones_like(x), lambda x, y: jnp.sin(y)]
-    return jnp.stack([lax.switch(i, ways, x, y) for i in jnp.arange(4)])
+    smaller = rebuilt(listed, listed.outputs, compress(range(len(takes)), takes))
+    return {**params, "jaxpr": smaller, "num_consts": sum(read[:n_consts]), "num_carry": sum(carried)}, takes, [*carried, *stacked]
 
 
 def _recurrence(weight: Any, start: Any, inputs: Any, **options: Any) -> Any:
@@ -243,28 +243,14 @@ def _power(x: Any) -> Any:
 
 
 register(
-    "cond",
-    _cond,
-    domain=((-1.0, 1.0), (-1.0, 1.0)),
-    source="chain rule over the branch taken",
-    examples=[Example(_two_ways, ((3,), (3,)), "two branches"), Example(_three_ways, ((2,), (2,)), "three branches")],
-    selective=True,
-    augment=_augment_cond,
-    prune=_prune_cond,
-    cost=Cost.HIGH,
-)
-register(
-    "while",
-    _while,
-    source="the values on the way are not kept: nothing flows, and where something should, the rule refuses",
-    selective=True,
-    cost=Cost.HIGH,
-)
-register(
     "scan",
     _scan,
-    domain=((-1.0, 1.0), (-1.0, 1.0), (-1.0, 1.0)),
     source="chain rule over the steps, last to first; carries and costly values are kept, the rest of a step is computed again",
+    domain=((-1.0, 1.0), (-1.0, 1.0), (-1.0, 1.0)),
+    selective=True,
+    augment=_augment_scan,
+    prune=_prune_scan,
+    cost=Cost.HIGH,
     examples=[
         Example(_recurrence, ((3,), (3,), (4, 3))),
         Example(lambda w, h, x: _recurrence(w, h, x, reverse=True, unroll=2), ((3,), (3,), (4, 3)), "reversed and unrolled"),
@@ -274,9 +260,4 @@ register(
         Example(_recurrence, ((3,), (3,), (0, 3)), "no steps"),
         Example(lambda w, h, x: jnp.cumsum(lax.map(lambda y: jnp.exp(y * w), x)) * h, ((), (), (4,)), "map"),
     ],
-    complex=True,
-    selective=True,
-    augment=_augment_scan,
-    prune=_prune_scan,
-    cost=Cost.HIGH,
 )

@@ -1,0 +1,5 @@
+"""Rules of primitives that hold a jaxpr, which sweep it: importing this module enters them."""
+
+from __future__ import annotations
+
+from tape.ops.rules import calls, control_flow
