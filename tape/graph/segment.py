@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tape.graph.kinds import Kind
 
 __all__ = [
-    "SIGN",
     "Cell",
     "Extra",
     "Handle",
@@ -35,7 +34,6 @@ __all__ = [
     "TracerMetError",
     "end_of",
     "extra_of",
-    "inherit_doubts",
     "itself",
     "made_at",
     "node_of",
@@ -139,22 +137,6 @@ def end_of(segment: Segment, slot: int) -> LeafNode | None:
         return segment.origins.setdefault(slot, LeafNode(None))  # type: ignore[no-any-return]
 
 
-SIGN = 4  # what weighs as much as an entry that no sweep can pass; an end of a sweep that can itself be differentiated is a lesser sign
-
-
-_USES_RELEASED = -1  # no slot: a sign of a segment as a whole
-
-
-def inherit_doubts(segment: Segment, origin: Segment) -> None:
-    """Note at least as many signs before a segment as there are up to one that leads to it."""
-    doubts, looked = origin.doubts
-    doubts += SIGN * (origin.state.hazards + bool(origin.released)) + sum([sign for sign, _ in origin.asked.values()])
-    if doubts > segment.doubts[0]:
-        segment.doubts = doubts, looked
-    if origin.released and _USES_RELEASED not in segment.asked:
-        segment.asked = {**segment.asked, _USES_RELEASED: (SIGN, _USES_RELEASED)}
-
-
 def made_at(place: Place, segment: Segment | None) -> tuple[str, int] | None:
     """Return the user's file and line where an unrecorded value of a segment was made, if they are known."""
     made = place.made
@@ -187,15 +169,14 @@ class Segment:
 
     __slots__ = (
         "__weakref__",
-        "asked",
         "borrowed",
         "cells",
         "configuration",
-        "doubts",
         "entered",
         "epoch",
         "failed",
         "functions",
+        "generation",
         "hooks",
         "kept",
         "leaf_places",
@@ -246,13 +227,7 @@ class Segment:
         self.released: frozenset[int] = frozenset()  # depths of the entries that a sweep released
         self.failed: dict[int, Any] | None = None  # slots without a value, because an entry failed -> why
         self.serial = next(self.serials)
-        self.asked: dict[
-            int, tuple[int, int]
-        ] = {}  # slots where sweeps ended that were asked for gradients there -> what sign that is, which sweep
-        self.doubts = (
-            0,
-            0,
-        )  # signs before it of a loop that grows, and how many there were when they were looked into (tape.programs.growth)
+        self.generation = 0  # how many segments lie behind each other on a way back from it
         self.trace: Any = None  # the JAX transformation that its values belong to (tape.recording.staging)
         self.borrowed: list[Cell] = []  # cells of values that were made again in it
         self.lock = threading.RLock()

@@ -70,7 +70,7 @@ class Line:
 class State:
     """One prefix of a tape.  ``kernel`` is None for leaves, changes of mode, and sweeps (which have ``lines``).
 
-    ``hazard`` is the number of the input, if any, that has no derivative, so that no sweep goes through the entry; ``hazards`` counts such entries.
+    ``hazard`` is the number of the input, if any, that has no derivative, so that no sweep goes through the entry.
     ``ends`` tells that sweeps end at its slot: it is a leaf, or an entry whose result was made one (:mod:`tape.recording.leaves`).  They end at the
     slots in ``cut`` as well, which were cut from their past (:mod:`tape.variables.cuts`).
     """
@@ -82,7 +82,6 @@ class State:
         "full",
         "hash",
         "hazard",
-        "hazards",
         "inputs",
         "kernel",
         "known",
@@ -113,11 +112,11 @@ class State:
         self.table: list[Place]
         self.cut: frozenset[int] = frozenset() if parent is None else parent.cut
         if parent is None:
-            self.depth, self.n_slots, self.numbers, self.table, self.hazards = 0, 0, 0, [], 0
+            self.depth, self.n_slots, self.numbers, self.table = 0, 0, 0, []
             self.hash = id(self)
         else:
             self.depth, self.n_slots, self.numbers = parent.depth, parent.n_slots, parent.numbers
-            self.table, self.hazards = parent.table, parent.hazards
+            self.table = parent.table
         self.ends = False
         self.known = True  # it is on the trie
         self.used = 0  # the last run that ended here
@@ -226,7 +225,6 @@ class State:
                 role = DIFFERENTIABLE
                 kernel = kernel.augmented()
                 child.hazard = tainted
-                child.hazards += tainted is not None
             elif tainted is not None:
                 place = table[inputs[tainted]]
                 role = place.kind.unrecorded if isinstance(place.kind.unrecorded, str) else UNRECORDED

@@ -11,13 +11,14 @@ from tape.graph.wengert import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
 __all__ = ["active", "backwards", "closure", "last_uses", "leading", "needed", "producers"]
 
 E = TypeVar("E", bound=Entry)
 
 
-def backwards(entries: Sequence[E], reached: set[Any]) -> Iterator[E]:
+def backwards(entries: Sequence[E], reached: AbstractSet[Any]) -> Iterator[E]:
     """Yield the entries that give something in ``reached``, last to first; whoever walks adds to it where an entry leads."""
     for entry in reversed(entries):
         if not reached.isdisjoint(entry.slots):

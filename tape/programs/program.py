@@ -17,7 +17,7 @@ from tape.graph.scope import LOCAL, close
 from tape.graph.segment import Handle
 from tape.graph.trie import CLOCK
 from tape.graph.watcher import NOBODY
-from tape.programs import execution, growth, traced
+from tape.programs import execution, traced
 from tape.programs.failures import check_slots, salvage
 from tape.programs.interpretation import needed_entries
 from tape.programs.retention import ONLY_SEGMENT, forget, note, residuals, trim_one
@@ -92,8 +92,6 @@ def run_pending(segment: Segment, reason: str) -> None:
                 _run(segment, reason)
     close(segment)
     trim_one()
-    if segment.doubts[0] >= growth.LIMIT:
-        growth.look_into(segment)
 
 
 def _run(segment: Segment, reason: str) -> None:

@@ -10,10 +10,11 @@ from tape.configuration import CHANGES
 from tape.errors import TapeError
 from tape.graph import boundary
 from tape.graph.scope import LOCAL, close, watched
-from tape.graph.segment import Handle, Segment, SegmentClosedError, TracerMetError, end_of, inherit_doubts, made_at, node_of, still_open
+from tape.graph.segment import Handle, Segment, SegmentClosedError, TracerMetError, end_of, made_at, node_of, still_open
 from tape.graph.trie import State
 from tape.graph.watcher import NOBODY
 from tape.programs.failures import check_slots
+from tape.programs.growth import count
 from tape.programs.program import run_pending
 
 __all__ = ["CONCRETE", "current", "enter", "first_meeting", "place_in", "run_if_long"]
@@ -87,8 +88,8 @@ def enter(segment: Segment, variable: Handle) -> int:
         if origin is not None:
             end = end_of(origin, place.slot)
             segment.origins[slot] = (origin, place.slot) if end is None else end
-            if origin.released or origin.asked or origin.state.hazards or origin.doubts[0]:
-                inherit_doubts(segment, origin)
+            if end is None:
+                count(segment, origin, place.slot)
             if end is None and origin.serial > segment.serial:  # recorded at once, or by another thread, while this one was pending
                 segment.serial = next(Segment.serials)
         else:
