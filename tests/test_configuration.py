@@ -45,7 +45,7 @@ def way(request, monkeypatch):
 def runs(monkeypatch):
     """Pairs of the configuration that a run should have and the one that it has."""
     seen = []
-    original = execution.Execution.run
+    original = execution.Program.run
 
     def run(self, state, leaves):
         root = state
@@ -55,7 +55,7 @@ def runs(monkeypatch):
         seen.append((recorded, configuration._read()))
         return original(self, state, leaves)
 
-    monkeypatch.setattr(execution.Execution, "run", run)
+    monkeypatch.setattr(execution.Program, "run", run)
     return seen
 
 

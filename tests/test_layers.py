@@ -49,7 +49,6 @@ TYPES = {
     ("tape.sweeps.written", "tape.sweeps.sweep"): "what is remembered is what a sweep did",
     ("tape.ops.assembly", "tape.ops.kernel"): "the VJP of many lines is put together from kernels",
     ("tape.graph.scope", "tape.graph.segment"): "beside a thread's scope stands its pending segment",
-    ("tape.graph.eviction", "tape.graph.trie"): "what is evicted is a state",
     ("tape.testing.picture", "tape.testing.report"): "a report draws itself",
     ("tape.testing.accuracy", "tape.testing.examination"): "an examination calls its parts with itself",
     ("tape.testing.convergence", "tape.testing.examination"): "an examination calls its parts with itself",

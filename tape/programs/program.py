@@ -17,7 +17,8 @@ from tape.graph.scope import LOCAL, close
 from tape.graph.segment import Handle
 from tape.graph.trie import CLOCK
 from tape.graph.watcher import NOBODY
-from tape.programs import execution, traced
+from tape.programs import traced
+from tape.programs.execution import Program
 from tape.programs.failures import check_slots, salvage
 from tape.programs.interpretation import needed_entries
 from tape.programs.retention import ONLY_SEGMENT, forget, note, residuals, trim_one
@@ -29,31 +30,8 @@ if TYPE_CHECKING:
     from tape.graph.kinds import Kind
     from tape.graph.segment import Segment
     from tape.graph.trie import State
-    from tape.programs.retention import Kept
 
 __all__ = ["look", "run_pending"]
-
-
-class Program(execution.Execution):
-    """What a segment computes for one choice of results.
-
-    ``live`` are slots that Variables hold, ``residuals`` further ones that a sweep will read; ``history`` says whether there can be a
-    sweep at all, and ``dead`` are the depths of differentiable entries that none can reach, because their Variables are gone; ``read`` are
-    the slots whose values a sweep reads, leaves among them; ``rooted`` tells whether a Variable that is held requires grad, ``several``
-    whether sweeps may come from more than one.
-    """
-
-    __slots__ = ("dead", "history", "live", "read", "residuals", "rooted", "several")
-
-    def __init__(self, state: State, live: tuple[int, ...], kept: Kept, roots: int) -> None:
-        super().__init__(state, live + kept.residuals)
-        self.live = live
-        self.residuals = kept.residuals
-        self.history = kept.history
-        self.dead = kept.dead
-        self.read = kept.read
-        self.rooted = roots > 0
-        self.several = kept.history and roots > 1
 
 
 def look(variable: Handle) -> Any:
@@ -102,10 +80,7 @@ def _run(segment: Segment, reason: str) -> None:
     if segment.hooks:  # as if held: what is computed again has no hooks
         live = tuple(slot for slot in cells if slot in live or segment.hooks.get(slot))
     packs = segment.packing is not None
-    programs = state.programs
-    program = None if programs is None else programs.get((live, segment.released, packs))
-    if program is None:
-        program = _program(state, live, segment.released, packs)
+    program = state.cached(("program", live, segment.released, packs), lambda: _program(state, live, segment.released, packs))
     results: Sequence[Any] = ()
     if program.keep:
         CLOCK.now += 1
@@ -124,28 +99,27 @@ def _run(segment: Segment, reason: str) -> None:
         _store(segment, program, results)
     if segment.leaf_places:
         segment.settle()
-    if packs and program.history and not failed:
-        segment.packing.take(segment, program.live, program.read)
-    if program.several:
+    if packs and program.kept.history and not failed:
+        segment.packing.take(segment, program.live, program.kept.read)
+    if program.kept.history and program.roots > 1:  # sweeps may come from several
         note(segment)
 
 
 def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
     """Hand out what was computed and forget what no sweep will need."""
-    cells, live = segment.cells, program.live
+    cells, live, kept = segment.cells, program.live, program.kept
     for slot, value in zip(live, results, strict=False):
         cells[slot][0] = value
-    if program.history:
-        saved = {slot: [value] for slot, value in zip(program.residuals, results[len(live) :], strict=True)}
+    if kept.history:
+        saved = {slot: [value] for slot, value in zip(kept.residuals, results[len(live) :], strict=True)}
         saved.update((slot, cells[slot]) for slot in live)
         segment.saved, segment.kept = saved, tuple(saved)
-        if program.dead:
-            segment.released |= program.dead
+        segment.released |= kept.dead
     segment.pending = False  # Ctrl-C before this line leaves it to be run again
-    if not program.history:
+    if not kept.history:
         origins = segment.origins
         forget(segment)
-        if program.rooted:
+        if program.roots:
             segment.origins = origins  # so that a sweep to a leaf behind it finds that it was released
     segment.cells = {}
     segment.entered = {}
@@ -157,14 +131,11 @@ def _program(state: State, live: tuple[int, ...], released: frozenset[int], pack
     What is cheap to compute again (elementwise) is not kept: XLA fuses it into the sweep, and each further result of a program would
     cost it a kernel of its own (100 chained sines: 0.15 s to compile with one result, 3.4 s with all of them).
     """
-    if state.programs is None:
-        state.programs = {}
     STATS.programs += 1
     kinds = [state.table[slot].kind for slot in live]
     kept = residuals(state, live, released, packs=packs)
     roots = sum(kind.requires_grad and slot not in state.cut for slot, kind in zip(live, kinds, strict=True))
-    program = state.programs[(live, released, packs)] = Program(state, _ordered(live, kinds), kept, roots)
-    return program
+    return Program(state, _ordered(live, kinds), kept, roots)
 
 
 def _ordered(live: tuple[int, ...], kinds: list[Kind]) -> tuple[int, ...]:

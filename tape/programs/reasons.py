@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from tape.configuration import Configuration
+    from tape.graph.trie import Step
 
 __all__ = ["why"]
 
@@ -24,7 +25,7 @@ class _Known(NamedTuple):
 _COMPILED: Bounded[Hashable, _Known] = Bounded("reasons", 512)  # by the names of the entries: the last one of these names
 
 
-def why(entries: Sequence[Any], leaves: Sequence[Any], settings: Configuration) -> str:
+def why(entries: Sequence[Step], leaves: Sequence[Any], settings: Configuration) -> str:
     """Say what is new about a structure that is about to be compiled, and remember it.
 
     Args:

@@ -99,7 +99,7 @@ def _passed(state: State, live: tuple[int, ...], released: frozenset[int]) -> tu
 
 def _read_by(passed: list[State]) -> set[int]:
     """Return the slots that the VJPs of some entries read."""
-    return {(*e.inputs, *e.slots)[i] for e in passed for i in e.kernel.residuals()}  # type: ignore[union-attr] # no leaves
+    return {(*e.inputs, *e.slots)[i] for e in passed for i in e.kernel.residuals()}  # no leaves
 
 
 def _live(segment: Segment) -> tuple[int, ...]:

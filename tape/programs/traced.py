@@ -11,12 +11,13 @@ from tape.graph.scalars import is_scalar
 from tape.graph.segment import Segment
 from tape.graph.trie import CONSTANT
 from tape.ops import building
-from tape.programs.interpretation import needed_entries
+from tape.programs.interpretation import evaluate, needed_entries
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tape.graph.trie import Step
     from tape.ops.kernel import Kernel
 
 __all__ = ["run", "run_again"]
@@ -31,9 +32,7 @@ def run(segment: Segment, keep: tuple[int, ...]) -> Sequence[Any]:
         if jaxapi.makes_jaxpr(segment.trace):
             table = segment.state.table
             return _merged(entries, {s: (v, table[s].kind.aval) for s, v in values.items()}, keep, segment.state.cut)
-        for step in entries:
-            values.update(zip(step.slots, _kernel(step, segment.state.cut).inline(*[values[s] for s in step.inputs]), strict=True))
-        return [values[s] for s in keep]
+        return evaluate(entries, values, keep, lambda step: _kernel(step, segment.state.cut).inline)
 
 
 def run_again(cut: Segment) -> None:
@@ -58,7 +57,7 @@ def _is_traced(cell: Any) -> bool:
     return cell.__class__ is list and isinstance(cell[0], jaxapi.Tracer)
 
 
-def _kernel(step: Any, cut: frozenset[int]) -> Kernel:
+def _kernel(step: Step, cut: frozenset[int]) -> Kernel:
     """Return an entry's kernel; recorded under ``no_grad`` or cut from its past, the transformations of JAX may not differentiate it either."""
     found: Kernel = step.kernel
     if step.mode == CONSTANT:
@@ -66,7 +65,7 @@ def _kernel(step: Any, cut: frozenset[int]) -> Kernel:
     return found if cut.isdisjoint(step.slots) else found.stopped(frozenset([i for i, s in enumerate(step.slots) if s in cut]))
 
 
-def _merged(entries: Sequence[Any], leaves: dict[int, tuple[Any, Any]], keep: Sequence[int], cut: frozenset[int]) -> Sequence[Any]:
+def _merged(entries: Sequence[Step], leaves: dict[int, tuple[Any, Any]], keep: Sequence[int], cut: frozenset[int]) -> Sequence[Any]:
     """Put the jaxprs of entries together into one, and call it on ``leaves``: values, with their shapes and dtypes."""
     joined = building.JaxprBuilder()
     atoms: dict[int, Any] = {}

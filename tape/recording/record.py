@@ -237,7 +237,7 @@ def _record_several(segment: Segment, child: State, op: Any, inputs: Sequence[Ha
     """Record an entry with several outputs: make its Variables, in the op's own tree."""
     made = []
     cells: dict[int, Cell] = {}
-    for place in child.places[: child.kernel.visible]:  # type: ignore[union-attr]
+    for place in child.places[: child.kernel.visible]:
         variable = _new(_variable_type)
         variable._segment, variable._place, variable._extra = segment, place, None
         variable._cell = cells[place.slot] = [None]
@@ -249,4 +249,4 @@ def _record_several(segment: Segment, child: State, op: Any, inputs: Sequence[Ha
     segment.cells.update(cells)
     if child.full:
         run_if_long(segment)
-    return jax.tree.unflatten(child.kernel.tree, made)  # type: ignore[union-attr]
+    return jax.tree.unflatten(child.kernel.tree, made)
