@@ -51,7 +51,7 @@ class Step:
     """One line of a tape: an entry, or, without a ``kernel``, a leaf or a change of the grad mode.
 
     ``hazard`` is the number of the input, if any, that has no derivative, so that no sweep goes through the entry.  ``ends`` tells that sweeps end
-    at its slot: it is a leaf, or an entry whose result was made one (:mod:`tape.recording.leaves`).
+    at its slot: it is a leaf, or an entry whose result was made one (:mod:`tape.recording.entering`).
     """
 
     __slots__ = ("depth", "inputs", "kernel", "slots", "where")
@@ -350,7 +350,7 @@ _FOREIGN: Bounded[CodeType, bool] = Bounded("code", 4096)  # code -> whether it 
 
 def user_line() -> tuple[str, int] | None:
     """File and line of the innermost frame outside this library."""
-    frame: FrameType | None = sys._getframe(3)  # entry, first_meeting, record; a traceback would cost a hundred times as much
+    frame: FrameType | None = sys._getframe(3)  # entry, following, record; a traceback would cost a hundred times as much
     while frame is not None:
         code = frame.f_code
         foreign = _FOREIGN.get(code)

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tape.graph.kinds import Kind
-    from tape.graph.segment import Segment
+    from tape.graph.segment import Cell, Segment
     from tape.graph.trie import State
 
-__all__ = ["look", "run_pending"]
+__all__ = ["computed", "look", "run_pending"]
 
 
 def look(variable: Handle) -> Any:
@@ -42,12 +42,17 @@ def look(variable: Handle) -> Any:
     value = variable._cell[0]
     if value is None:
         segment = boundary.awaited(variable._cell, variable._segment, variable._place)
-        run_pending(segment, "look")
-        value = variable._cell[0]
-        if value is None:
-            check_slots(segment, (variable._place.slot,))
-            assert value is not None, "a cell that its segment does not know"
+        return computed(variable._cell, segment, variable._place.slot, "look")
     return value
+
+
+def computed(cell: Cell, segment: Segment, slot: int, reason: str) -> Any:
+    """Return the value that an empty cell gets by running what is pending, or raise why it gets none."""
+    run_pending(segment, reason)
+    if cell[0] is None:
+        check_slots(segment, (slot,))
+        assert cell[0] is not None, "a cell that its segment does not know"
+    return cell[0]
 
 
 def run_pending(segment: Segment, reason: str) -> None:

@@ -24,7 +24,7 @@ from tape.programs import traced
 from tape.programs.program import look, run_pending
 from tape.programs.retention import forget, trim
 from tape.recording import staging
-from tape.recording.leaves import made_leaf
+from tape.recording.entering import made_leaf
 from tape.sweeps.plan import behind
 
 __all__ = ["hint_at_retaining", "retain_cut", "unchain", "unchain_backward"]

@@ -33,7 +33,7 @@ from tape.hooking.handles import RemovableHandle
 from tape.mirrored.detachment import detach
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.leaves import made_leaf
+from tape.recording.entering import made_leaf
 from tape.recording.record import handle, leaf
 from tape.sweeps import differentiation, emission
 from tape.sweeps.seeds import describe
