@@ -85,12 +85,7 @@ def set_scope(scope: Scope) -> None:
 
 
 class within:  # noqa: N801 - a context manager
-    """A block in a scope that differs from the one around it, which is restored whatever happens.
-
-    Args:
-        changes: fields of :class:`Scope`.
-
-    """
+    """A block in a scope of which some fields differ from the one around it, which is restored whatever happens."""
 
     __slots__ = ("_changes", "before")
 

@@ -320,7 +320,7 @@ def dead_end(kind: Kind, error: TapeError, leaves: Sequence[LeafNode]) -> tuple[
     kernel: Any = _DeadEnd(kind, error)
     state = state.entry((kernel,), kernel, kernel, tuple(range(count)))
     segment.state = state
-    segment.pending = segment.open = False
     segment.epoch = None
+    segment.ran({})
     assert state.place is not None
     return segment, state.place

@@ -50,13 +50,7 @@ class Failure:
 
 
 class StoppedError(Exception):
-    """An entry failed while entries ran one by one; its cause is the error.
-
-    Args:
-        done: how many entries ran before it.
-        values: the values of the slots that there are.
-
-    """
+    """An entry failed while entries ran one by one, after so many; its cause is the error.  ``values`` are those of slots that there are."""
 
     def __init__(self, done: int, values: dict[int, Any]) -> None:
         super().__init__()
@@ -94,17 +88,7 @@ def check_slots(segment: Segment, slots: Sequence[int]) -> None:
 def salvage(segment: Segment, entries: Sequence[Step], leaf_slots: Sequence[int], error: Exception) -> None:
     """Run the entries of a segment whose run failed one by one, and hand out what can be computed; the segment is no longer pending.
 
-    Entries with side effects may have run already, and are not run again.
-
-    Args:
-        segment: the segment (with its lock held, under its configuration).
-        entries: the entries to run, in order.
-        leaf_slots: the slots of its leaves.
-        error: what the run raised; StoppedError where it is known how far it came.
-
-    Raises:
-        KeyboardInterrupt, OutOfMemoryError: no entry is to blame; the segment stays as it was.
-
+    Entries with side effects may have run already, and are not run again.  Where no entry is to blame the segment stays as it was.
     """
     stopped = error if isinstance(error, StoppedError) else None
     cause = error.__cause__ if stopped else error
@@ -150,11 +134,7 @@ def _hand_out(segment: Segment, values: dict[int, Any], failed: dict[int, Failur
         if slot not in leaf_slots:
             cell = saved[slot] = cells.get(slot) or [None]
             cell[0] = value
-    segment.saved, segment.kept = saved, tuple(saved)
-    segment.failed = failed
-    segment.pending = False
-    segment.cells = {}
-    segment.entered = {}
+    segment.ran(saved, failed)
 
 
 def _nobody_to_blame(error: Exception, entries: Sequence[Step]) -> BaseException | None:

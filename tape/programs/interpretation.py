@@ -51,12 +51,7 @@ def evaluate(
 
 
 def interpret(state: State, keep: tuple[int, ...], leaves: Sequence[Any]) -> tuple[list[Any], int]:
-    """Return the values of ``keep``, and how many entries ran for that.
-
-    Raises:
-        StoppedError: an entry failed.
-
-    """
+    """Return the values of ``keep``, and how many entries ran for that; should one fail, StoppedError tells which."""
     entries, slots = needed_entries(state, keep)
     values = dict(zip(slots, leaves, strict=True))
     _prepare(entries, values)

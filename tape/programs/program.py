@@ -58,11 +58,8 @@ def computed(cell: Cell, segment: Segment, slot: int, reason: str) -> Any:
 def run_pending(segment: Segment, reason: str) -> None:
     """Run the pending entries of ``segment`` whose results somebody holds; afterwards it is no longer pending.
 
-    An entry that fails, and what depends on it, has no value then: looking at one raises (:mod:`tape.programs.failures`).
-
-    Raises:
-        OutOfMemoryError: memory was used up; like after Ctrl-C, the segment is pending as before and can be run again.
-
+    An entry that fails, and what depends on it, has no value then: looking at one raises (:mod:`tape.programs.failures`).  After Ctrl-C, or where
+    memory was used up, the segment is pending as before and can be run again.
     """
     with segment.lock:
         if not segment.pending:
@@ -102,8 +99,6 @@ def _run(segment: Segment, reason: str) -> None:
     failed = not segment.pending
     if not failed:
         _store(segment, program, results)
-    if segment.leaf_places:
-        segment.settle()
     if packs and program.kept.history and not failed:
         segment.packing.take(segment, program.live, program.kept.read)
     if program.kept.history and program.roots > 1:  # sweeps may come from several
@@ -118,16 +113,12 @@ def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
     if kept.history:
         saved = {slot: [value] for slot, value in zip(kept.residuals, results[len(live) :], strict=True)}
         saved.update((slot, cells[slot]) for slot in live)
-        segment.saved, segment.kept = saved, tuple(saved)
-        segment.released |= kept.dead
-    segment.pending = False  # Ctrl-C before this line leaves it to be run again
-    if not kept.history:
-        origins = segment.origins
-        forget(segment)
-        if program.roots:
-            segment.origins = origins  # so that a sweep to a leaf behind it finds that it was released
-    segment.cells = {}
-    segment.entered = {}
+        if kept.dead:
+            segment.released |= kept.dead
+        segment.ran(saved)
+    else:
+        segment.ran({})
+        forget(segment, origins=program.roots > 0)
 
 
 def _program(state: State, live: tuple[int, ...], released: frozenset[int], packs: bool) -> Program:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tape.bounded import Bounded
 
@@ -11,43 +11,32 @@ if TYPE_CHECKING:
 
     from tape.configuration import Configuration
     from tape.graph.trie import Step
+    from tape.ops.kernel import Kernel
 
 __all__ = ["why"]
 
 
-class _Known(NamedTuple):
-    avals: tuple[Any, ...]
-    kernels: tuple[Any, ...]
-    inputs: tuple[Any, ...]
-    settings: Configuration
-
+_Known = tuple[tuple[Any, ...], tuple["Kernel", ...], tuple[tuple[int, ...], ...], "Configuration"]
 
 _COMPILED: Bounded[Hashable, _Known] = Bounded("reasons", 512)  # by the names of the entries: the last one of these names
 
 
 def why(entries: Sequence[Step], leaves: Sequence[Any], settings: Configuration) -> str:
-    """Say what is new about a structure that is about to be compiled, and remember it.
-
-    Args:
-        entries: its entries.
-        leaves: shapes and dtypes of its leaves.
-        settings: JAX's, under which it was recorded.
-
-    """
+    """Say what is new about a structure, for leaves of these shapes and dtypes, that is about to be compiled, and remember it."""
     key = tuple([e.kernel.name for e in entries])
     known = _COMPILED.get(key)
-    now = _Known(tuple(leaves), tuple([e.kernel for e in entries]), tuple([e.inputs for e in entries]), settings)
-    _COMPILED[key] = now
-    if known is None or len(known.avals) != len(now.avals):
+    _COMPILED[key] = tuple(leaves), tuple([e.kernel for e in entries]), tuple([e.inputs for e in entries]), settings
+    if known is None or len(known[0]) != len(leaves):
         return "new structure"
-    if known.settings is not settings:
+    avals, kernels, inputs, before = known
+    if before is not settings:
         return "other settings of JAX"
-    if known.avals != now.avals:
-        old, new = next((a, b) for a, b in zip(known.avals, now.avals, strict=True) if a != b)
-        return f"new shape or dtype: {_short(old)}, then {_short(new)}"
-    if known.inputs != now.inputs:
+    changed = [(old, new) for old, new in zip(avals, leaves, strict=True) if old != new]
+    if changed:
+        return "new shape or dtype: {}, then {}".format(*map(_short, changed[0]))
+    if inputs != tuple([e.inputs for e in entries]):
         return "new structure"
-    for entry, kernel in zip(entries, known.kernels, strict=True):
+    for entry, kernel in zip(entries, kernels, strict=True):
         if entry.kernel is not kernel:
             at = "" if entry.where is None else f" ({entry.where[0]}:{entry.where[1]})"
             return f"another function or parameter in {entry.kernel.name}{at}"

@@ -47,27 +47,18 @@ def goes_on(segment: Segment) -> bool:
 
 
 def place_in(segment: Segment, variable: Handle) -> int:
-    """Return the variable's slot in ``segment``, entering it as a leaf where it is not part of it.
-
-    Raises:
-        TracerMetError: the variable's value is a JAX tracer (the caller then evaluates at once).
-        SegmentClosedError: this thread can no longer record in ``segment`` (the caller then begins again).
-
-    """
+    """Return the variable's slot in ``segment``, entering it as a leaf where it is not part of it."""
     if variable._segment is segment:
         return variable._place.slot
-    cell = variable._cell
-    slot = segment.entered.get(id(cell))
-    if slot is not None:
-        return slot
-    return enter(segment, variable)
+    slot = segment.entered.get(id(variable._cell))
+    return enter(segment, variable) if slot is None else slot
 
 
 CONCRETE: set[type] = set()  # types of values met that are no tracers: a look-up is quicker than isinstance
 
 
 def enter(segment: Segment, variable: Handle) -> int:
-    """Enter a Variable of another segment, or of none, as a leaf."""
+    """Enter a Variable of another segment, or of none, as a leaf: unless its value is a tracer, or this thread can no longer record there."""
     cell, origin, place = variable._cell, variable._segment, variable._place  # at once: another thread may rebind it
     value = cell[0]
     if value.__class__ not in CONCRETE:
@@ -148,12 +139,8 @@ def made_leaf(variable: Handle, result: Handle | None = None) -> bool:
     ``v.detach().requires_grad_()`` makes inputs to differentiate by of results (interpolates of a gradient penalty, inner parameters of a
     meta-learner), and updates under ``no_grad`` are some.  To look at the value would part the step into two programs.  So the segment gets an
     entry instead, an identity whose result requires grad whatever it was made of, and at which sweeps end as at any leaf.  That is impossible where
-    it does not stand on the segment in which this thread records: another thread's, or that of a JAX transformation.
-
-    Args:
-        variable: what becomes the leaf.  What refers to it as one, a gradient and hooks, stays.
-        result: whose value it gets, that of another pending Variable; None for its own.
-
+    it does not stand on the segment in which this thread records: another thread's, or that of a JAX transformation.  What refers to the
+    Variable, a gradient and hooks, stays; its value is that of ``result``, another pending one, if there is one.
     """
     source = variable if result is None else result
     segment = source._segment

@@ -54,13 +54,8 @@ def connect(variable_type: type[Handle]) -> None:
 def record(op: Any, inputs: Sequence[Any]) -> Any:
     """Record one entry and return its result: a Variable, or the tree of Variables that the op returns.
 
-    Args:
-        op: an Op (or what has its ``kernel_of`` method), or a Kernel where input shapes are known to fit.
-        inputs: Variables, and numbers, which enter in the same step.
-
-    Raises:
-        TapeError: shapes or dtypes do not fit (with JAX's own message and the builtin class that JAX raises).
-
+    ``op`` is an Op (or what has its ``kernel_of`` method), or a Kernel where input shapes are known to fit; ``inputs`` are Variables, and numbers,
+    which enter in the same step.
     """
     # The hot path. Everything that is not needed for a structure met before is off it, in functions of its own.
     segment = LOCAL.segment()

@@ -23,6 +23,7 @@ from tape.graph.trie import CONSTANT, user_line
 from tape.graph.walks import needed
 from tape.graph.watcher import NOBODY
 from tape.programs.failures import failed_entry
+from tape.programs.retention import forget
 from tape.recording import entering
 from tape.recording.entering import following
 
@@ -57,24 +58,22 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
             except Exception as error:
                 raise failed_entry(child, error) from error
     made = []
+    saved: dict[int, Cell] = {}
     differentiable = any(p.kind.requires_grad for p in child.places)
     for place, value in zip(child.places, results, strict=True):
         cell = [value]
         scope.trace.adopt(cell)
         scope.forward.compute(cell, segment, place.slot)
         if differentiable:
-            segment.saved[place.slot] = cell
+            saved[place.slot] = cell
         elif place.kind.unrecorded:  # so short a structure is met everywhere, and the segment is not held
             line = made_at(place, segment) if place.made.__class__ is int else user_line()
             place = MadePlace(place.slot, place.kind, line)  # noqa: PLW2901
         made.append(handle(segment if place.kind.requires_grad else None, place, cell))
-    segment.pending = False
+    segment.ran(saved)
     if not differentiable:
-        segment.leaves = []
-        segment.origins = {}
-    segment.kept = tuple(segment.saved)
-    segment.entered = {}
-    if differentiable and segment.packing is not None:
+        forget(segment)
+    elif segment.packing is not None:
         segment.packing.take_entry(segment)
     return made[0] if kernel.single else jax.tree.unflatten(kernel.tree, made[: kernel.visible])
 

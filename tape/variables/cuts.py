@@ -125,7 +125,6 @@ def _make_leaf(variable: Any) -> None:
         segment.retained.pop(slot, None)
         if segment.saved and slot not in segment.saved:  # computed again it would not be this leaf
             segment.saved[slot] = variable._cell
-            segment.kept = tuple(segment.saved)
         segment.origins[slot] = end
         segment.state = segment.state.severed(frozenset([slot]))
     if not segment.pending:
