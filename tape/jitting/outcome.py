@@ -16,7 +16,7 @@ from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, Unrecor
 from tape.graph.kinds import Kind, Place, kind_of, why_unrecorded
 from tape.graph.segment import Handle, LeafNode, Segment, itself, made_at, outside
 from tape.graph.trie import RECORD, State
-from tape.graph.walks import backwards
+from tape.graph.wengert import backwards
 from tape.jaxapi import Tracer
 from tape.variables.conversion import as_array
 

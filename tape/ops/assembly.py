@@ -12,8 +12,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.configuration import configuration
-from tape.graph.sweep import accumulate, sweep
-from tape.graph.wengert import Constant
+from tape.graph.wengert import Constant, accumulate, sweep
 from tape.ops import building
 from tape.ops.forward import ForwardValues
 

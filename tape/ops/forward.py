@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from tape.graph.walks import leading, producers
-from tape.graph.wengert import Constant
+from tape.graph.wengert import Constant, leading, producers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

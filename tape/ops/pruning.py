@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tape.graph.walks import backwards, needed
+from tape.graph.wengert import backwards, needed
 from tape.jaxapi import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from tape.rules import parameters, registry
 

@@ -15,8 +15,7 @@ from jax import lax
 from tape import jaxapi
 from tape.errors import GradientDtypeError, GradientShapeError, LeakedTracerError, RuleError
 from tape.graph.kinds import differentiable
-from tape.graph.sweep import accumulate, sweep
-from tape.graph.walks import active, backwards
+from tape.graph.wengert import accumulate, active, backwards, sweep
 from tape.ops import residuals
 from tape.ops.forward import ForwardValues
 from tape.ops.linear import Equation, flatten

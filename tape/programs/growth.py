@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tape.errors import warn
 from tape.graph.segment import LeafNode
-from tape.graph.walks import backwards, producers
+from tape.graph.wengert import backwards, producers
 
 if TYPE_CHECKING:
     from tape.graph.segment import Segment

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tape import jaxapi
-from tape.graph.walks import last_uses, needed
+from tape.graph.wengert import last_uses, needed
 from tape.programs import background
 from tape.programs.failures import StoppedError
 

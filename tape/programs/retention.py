@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.configuration import applying
 from tape.graph.boxes import UNREAD, Box
-from tape.graph.walks import backwards
+from tape.graph.wengert import backwards
 from tape.statistics import STATS
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from tape.graph.scalars import is_scalar
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Cell, Handle, Segment, SegmentClosedError, made_at
 from tape.graph.trie import CONSTANT, user_line
-from tape.graph.walks import needed
 from tape.graph.watcher import NOBODY
+from tape.graph.wengert import needed
 from tape.programs.failures import failed_entry
 from tape.programs.retention import forget
 from tape.recording import entering

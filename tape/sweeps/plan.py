@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jax import lax
 
 from tape.configuration import configuration
-from tape.graph.sweep import sweep
 from tape.graph.trie import CONSTANT
-from tape.graph.walks import active, backwards
+from tape.graph.wengert import active, backwards, sweep
 from tape.ops.assembly import vjp_call
 from tape.ops.kernel import Op
 from tape.rules import registry

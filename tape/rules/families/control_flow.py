@@ -14,7 +14,7 @@ from jax import lax
 
 from tape import jaxapi
 from tape.errors import TapeValueError
-from tape.graph.walks import active, closure
+from tape.graph.wengert import active, closure
 from tape.ops import pullback as sweep
 from tape.ops.pruning import prune, pruned, reads, with_inputs
 from tape.ops.residuals import Keep, exposing, inside
