@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape.graph.segment import Cell
+__all__ = ["UNREAD", "Box", "Cell"]
 
-__all__ = ["UNREAD", "Box"]
+Cell = list[Any]
 
 
 class Content(Protocol):

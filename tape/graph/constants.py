@@ -9,8 +9,7 @@ import numpy as np
 
 from tape import errors, jaxapi
 from tape.graph import boundary
-from tape.graph.kinds import GivenPlace, Place, kind_of
-from tape.graph.scalars import scalar_kind
+from tape.graph.kinds import GivenPlace, Place, kind_of, scalar_kind
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 

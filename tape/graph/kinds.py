@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
+from tape import errors
 from tape.bounded import Bounded
+from tape.jaxapi import X64
 
 __all__ = [
     "DIFFERENTIABLE",
+    "KINDS",
+    "NUMBERS",
     "PLAIN",
+    "SMALL",
     "UNRECORDED",
+    "WIDER",
     "GivenPlace",
     "Kind",
     "LeafPlace",
@@ -19,8 +27,10 @@ __all__ = [
     "Place",
     "Role",
     "differentiable",
+    "is_scalar",
     "kind_of",
     "kinds_of",
+    "scalar_kind",
     "why_unrecorded",
 ]
 
@@ -57,10 +67,10 @@ _KINDS: Bounded[tuple[Any, bool, bool | str], Kind] = Bounded("kinds", 1 << 16) 
 def kind_of(aval: Any, *, requires_grad: bool = False, unrecorded: bool | str = False) -> Kind:
     """Return the one Kind of these properties."""
     key = (aval, requires_grad, unrecorded)
-    found = _KINDS.get(key)
-    if found is None:
-        found = _KINDS[key] = Kind(aval, requires_grad, unrecorded)
-    return found
+    kind = _KINDS.get(key)
+    if kind is None:
+        kind = _KINDS[key] = Kind(aval, requires_grad, unrecorded)
+    return kind
 
 
 def kinds_of(avals: tuple[Any, ...], role: Role) -> tuple[Kind, ...]:
@@ -70,6 +80,37 @@ def kinds_of(avals: tuple[Any, ...], role: Role) -> tuple[Kind, ...]:
     return tuple(
         kind_of(a, requires_grad=i and role == DIFFERENTIABLE, unrecorded=i and unrecorded) for a, i in zip(avals, inexact, strict=True)
     )
+
+
+# Numbers of Python (weakly typed) and NumPy (of their dtypes).  Each place of use is an input of its own, whatever the number: two that happen to be
+# equal would otherwise be one input, and the tape another structure.
+NUMBERS = frozenset({bool, int, float, complex})
+
+# By type, without and with 64-bit types.
+KINDS: tuple[dict[type, Kind], dict[type, Kind]] = ({}, {})
+
+WIDER = "pass a float, or have 64-bit integers by jax.config.update('jax_enable_x64', True)"
+SMALL = 2**31  # smaller integers always fit
+
+
+def is_scalar(value: Any) -> bool:
+    """Tell whether a value is a number of Python or NumPy, not an array: the same wherever it is met."""
+    return value.__class__ in NUMBERS or isinstance(value, np.generic)
+
+
+def scalar_kind(value: Any) -> Kind:
+    """Return the kind of a scalar, unless the default integer type does not hold it, or JAX makes no array of it."""
+    x64 = X64.value
+    if isinstance(value, int) and not -SMALL <= value < SMALL:
+        bits = 64 if x64 else 32
+        if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+            msg = f"Python integer {value} is out of bounds for int{bits}; {WIDER}"
+            raise errors.TapeOverflowError(msg)
+    kinds = KINDS[x64]
+    kind = kinds.get(value.__class__)
+    if kind is None:
+        kind = kinds[value.__class__] = kind_of(jax.typeof(value))
+    return kind
 
 
 def why_unrecorded(unrecorded: bool | str, made: tuple[str, int] | None = None) -> str:

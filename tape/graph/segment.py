@@ -13,9 +13,8 @@ import weakref
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tape.configuration import CHANGES, Configuration, configuration, on_change
-from tape.graph.boxes import Box
-from tape.graph.kinds import LeafPlace, MadePlace, Place
-from tape.graph.scalars import KINDS
+from tape.graph.boxes import Box, Cell
+from tape.graph.kinds import KINDS, LeafPlace, MadePlace, Place
 from tape.graph.scope import LOCAL
 from tape.graph.trie import CONSTANT, State, root
 from tape.locks import holding
@@ -42,8 +41,6 @@ __all__ = [
     "outside",
     "still_open",
 ]
-
-Cell = list[Any]
 
 
 class LeafNode:

@@ -14,8 +14,7 @@ import numpy as np
 
 from tape import errors, jaxapi
 from tape.errors import ConcretizationError, LostGradientError, TapeError
-from tape.graph.kinds import differentiable
-from tape.graph.scalars import NUMBERS, SMALL
+from tape.graph.kinds import NUMBERS, SMALL, differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.mirrored.quick import quick_key

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from tape.bounded import Bounded
-from tape.graph.scalars import NUMBERS, is_scalar
+from tape.graph.kinds import NUMBERS, is_scalar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence

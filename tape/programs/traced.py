@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tape import jaxapi
 from tape.configuration import applying
-from tape.graph.scalars import is_scalar
+from tape.graph.kinds import is_scalar
 from tape.graph.segment import Segment
 from tape.graph.trie import CONSTANT
 from tape.ops import building

@@ -15,8 +15,7 @@ import jax
 from tape import jaxapi
 from tape.graph import boundary
 from tape.graph.constants import handle
-from tape.graph.kinds import MadePlace
-from tape.graph.scalars import is_scalar
+from tape.graph.kinds import MadePlace, is_scalar
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Cell, Handle, Segment, SegmentClosedError, made_at
 from tape.graph.trie import CONSTANT, user_line

@@ -24,8 +24,7 @@ from tape.errors import (
     unknown_keyword,
 )
 from tape.graph import boundary
-from tape.graph.kinds import Place, differentiable, kind_of
-from tape.graph.scalars import WIDER
+from tape.graph.kinds import WIDER, Place, differentiable, kind_of
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Extra, Handle, extra_of
 from tape.graph.watcher import NOBODY
