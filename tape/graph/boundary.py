@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -36,8 +36,9 @@ __all__ = [
 
 
 CUT = (
-    "it came out of a JAX transformation (jax.jit, jax.vmap ...) of what requires grad, which cuts the tape; call the function without it, or with "
-    "tape.jit or tape.vmap in its place, or make the transformed function an op by interop.lift, or .detach() the result to use it as a constant"
+    "it came out of a JAX transformation (jax.jit, jax.vmap ...) of what requires grad, which cuts the tape; call the function without it, "
+    "or with tape.jit or tape.vmap in its place, or make the transformed function an op by interop.lift, or .detach() the result to use it "
+    "as a constant"
 )
 
 
@@ -95,7 +96,7 @@ class Caller(Watcher):
         if variable._place.kind.requires_grad or variable._place.kind.unrecorded:
             self.looked = True
 
-    def bring(self, value: Any) -> bool | str:
+    def bring(self, value: object) -> bool | str:
         """Return why an array that is brought onto the tape has no derivative there; False where it is a constant."""
         if not self.looked or not differentiable(value):
             return False
@@ -122,7 +123,7 @@ def gone(cell: Cell, what: str) -> None:
 
 
 def awaited(cell: Cell, segment: Segment | None, place: Place) -> Segment:
-    """Return the segment that an empty cell waits for, given where its Variable says it belongs; its value may have been that of a trace only."""
+    """Return the segment that an empty cell waits for, given where its Variable says it belongs, or say that this was a trace."""
     lost = _GONE.get(id(cell))
     if lost is not None:
         raise LeakedTracerError(lost[1])
@@ -132,7 +133,7 @@ def awaited(cell: Cell, segment: Segment | None, place: Place) -> Segment:
 
 
 def is_abstract(value: object) -> bool:
-    """Tell whether what a Variable holds is no value: the shape and dtype that ``jax.eval_shape`` returns, or a tree function's placeholder."""
+    """Tell whether a Variable holds no value: the shape and dtype that ``jax.eval_shape`` returns, or a tree function's placeholder."""
     return not isinstance(value, (jax.Array, bool, int, float, complex)) and (
         isinstance(value, jax.ShapeDtypeStruct) or not hasattr(value, "__array__")
     )

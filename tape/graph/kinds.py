@@ -82,8 +82,8 @@ def kinds_of(avals: tuple[Any, ...], role: Role) -> tuple[Kind, ...]:
     )
 
 
-# Numbers of Python (weakly typed) and NumPy (of their dtypes).  Each place of use is an input of its own, whatever the number: two that happen to be
-# equal would otherwise be one input, and the tape another structure.
+# Numbers of Python (weakly typed) and NumPy (of their dtypes).  Each place of use is an input of its own, whatever the number: two that
+# happen to be equal would otherwise be one input, and the tape another structure.
 NUMBERS = frozenset({bool, int, float, complex})
 
 # By type, without and with 64-bit types.
@@ -93,12 +93,12 @@ WIDER = "pass a float, or have 64-bit integers by jax.config.update('jax_enable_
 SMALL = 2**31  # smaller integers always fit
 
 
-def is_scalar(value: Any) -> bool:
+def is_scalar(value: object) -> bool:
     """Tell whether a value is a number of Python or NumPy, not an array: the same wherever it is met."""
     return value.__class__ in NUMBERS or isinstance(value, np.generic)
 
 
-def scalar_kind(value: Any) -> Kind:
+def scalar_kind(value: object) -> Kind:
     """Return the kind of a scalar, unless the default integer type does not hold it, or JAX makes no array of it."""
     x64 = X64.value
     if isinstance(value, int) and not -SMALL <= value < SMALL:
@@ -122,8 +122,9 @@ def why_unrecorded(unrecorded: bool | str, made: tuple[str, int] | None = None) 
         return unrecorded if made is None else f"{unrecorded} (it was first made at {made[0]}:{made[1]})"
     at = "" if made is None else f", first at {made[0]}:{made[1]}"
     return (
-        f"it is a gradient that was taken without recording{at} (or a value that the forward of a tape.Function computed), so its own derivative "
-        "would be lost; pass create_graph=True where the gradient was taken, or .detach() it to use it as a constant; a parameter is updated by it "
+        f"it is a gradient that was taken without recording{at} (or a value that the forward of a tape.Function computed), so its own "
+        "derivative would be lost; pass create_graph=True where the gradient was taken, or .detach() it to use it as a constant; a "
+        "parameter is updated by it "
         "under `with tape.no_grad(): w -= 0.1 * w.grad`"
     )
 
@@ -153,7 +154,7 @@ class MadePlace(Place):
 
 
 class GivenPlace(Place):
-    """The place of a leaf that a function is given as an argument, which somebody who calls it has not made: to the function it is a value."""
+    """The place of a leaf that is made for an argument of a function: to the function it is a value."""
 
     __slots__ = ()
 

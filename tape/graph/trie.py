@@ -1,7 +1,7 @@
 """The trie of tapes: every prefix of a tape recorded before is a state, found again by one dict look-up per entry.
 
-An edge is a new leaf (keyed by its :class:`Kind`), an entry (keyed by op and input slots), a sweep, or a change of the grad mode.  What can be
-known of an entry without running it (shapes, dtypes, flags, place) hangs on its state, and so do programs and sweep plans, so that
+An edge is a new leaf (keyed by its :class:`Kind`), an entry (keyed by op and input slots), a sweep, or a change of the grad mode.  What
+can be known of an entry without running it (shapes, dtypes, flags, place) hangs on its state, and so do programs and sweep plans, so that
 nothing is hashed or planned for a structure met again.
 
 A state met for the first time is not put on the trie: only a number is kept by which it is recognised.  So tapes whose structure never
@@ -50,8 +50,8 @@ _INTEROP = str(Path(__file__).parents[2] / "interop")
 class Step:
     """One line of a tape: an entry, or, without a ``kernel``, a leaf or a change of the grad mode.
 
-    ``hazard`` is the number of the input, if any, that has no derivative, so that no sweep goes through the entry.  ``ends`` tells that sweeps end
-    at its slot: it is a leaf, or an entry whose result was made one (:mod:`tape.recording.entering`).
+    ``hazard`` is the number of the input, if any, that has no derivative, so that no sweep goes through the entry.  ``ends`` tells that
+    sweeps end at its slot: it is a leaf, or an entry whose result was made one (:mod:`tape.recording.entering`).
     """
 
     __slots__ = ("depth", "inputs", "kernel", "slots", "where")
@@ -126,7 +126,7 @@ class State(Step):
         self._cache: dict[Hashable, Any] = _NOWHERE
 
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what is known of the structure under ``key``, worked out once.  A key begins with what it is of, as in ``("plan", ...)``."""
+        """Return what is known of the structure under ``key``, worked out once.  A key begins as in ``("plan", ...)``."""
         known: T | None = self._cache.get(key)
         if known is None:
             known = make()
@@ -177,7 +177,7 @@ class State(Step):
         child.known, child.seen, child.hash = self.known, self.seen, hash((self.hash, key))
         return link(self, key, child)
 
-    def entry(self, key: Hashable, op: Any, kernel: Kernel, inputs: tuple[int, ...], *, ends: bool = False) -> State:
+    def entry(self, key: Hashable, op: object, kernel: Kernel, inputs: tuple[int, ...], *, ends: bool = False) -> State:
         """Make the state that follows when ``kernel`` is recorded on the slots ``inputs``; where it ``ends``, its result is a leaf."""
         child = State(self, self.mode)
         child.depth += 1

@@ -1,4 +1,4 @@
-"""The Wengert list: entries in order, each of which reads values by their numbers and gives new ones; the walks over it, and its reverse sweep.
+"""The Wengert list: entries in order, each of which reads values by their numbers and gives new ones; its walks, and its reverse sweep.
 
 A jaxpr is one (:mod:`tape.ops.linear`), and so are the entries of a tape (:meth:`tape.graph.trie.State.path`) and what a sweep writes
 (:class:`tape.sweeps.plan.Instruction`).  Whatever has :class:`Entry`'s two attributes can be walked and swept.
@@ -107,7 +107,7 @@ def producers(entries: Iterable[E]) -> dict[int, E]:
 
 
 def leading(wanted: Iterable[Any], makers: Mapping[int, E], known: Collection[int]) -> tuple[list[E], set[int]]:
-    """Walk from some slots to ``known`` ones (or such as no entry gives); return the entries in between, in order, and the known slots they read."""
+    """Walk from slots to ``known`` ones (or such as no entry gives); return the entries in between, in order, and the known slots read."""
     between: dict[int, E] = {}  # by their first slots
     read: set[int] = set()
     stack = list(wanted)
@@ -156,8 +156,8 @@ class Emitter(Protocol[E_contra, V]):
 def sweep(entries: Sequence[E], totals: dict[Any, V], active: Collection[Any], emitter: Emitter[E, V]) -> None:
     """Sweep a list: the entries last to first, each at most once, and a sum of cotangents for every slot.
 
-    ``totals`` has the seeds, and afterwards the cotangents of the slots that no entry gives; from the slots in ``active`` a gradient flows to where
-    one is wanted.
+    ``totals`` has the seeds, and afterwards the cotangents of the slots that no entry gives; from the slots in ``active`` a gradient
+    flows to where one is wanted.
     """
     for entry in reversed(entries):
         slots = entry.slots

@@ -1,9 +1,9 @@
 """Execution: how the entries of a structure run, from its leaves to the values that are kept.
 
 A structure met for the first time is interpreted, kernel by kernel.  One that comes back soon is compiled whole, in the background, and
-runs compiled from the next meeting on if that comes as soon as a loop's, else from one that leaves the compiler some time.  So nothing waits
-for the compiler that is met once, what comes back by chance hardly does, and which meeting runs how depends on the meetings alone: results
-are the same from run to run.
+runs compiled from the next meeting on if that comes as soon as a loop's, else from one that leaves the compiler some time.  So nothing
+waits for the compiler that is met once, what comes back by chance hardly does, and which meeting runs how depends on the meetings alone:
+results are the same from run to run.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Failure:
 
 
 class StoppedError(Exception):
-    """An entry failed while entries ran one by one, after so many; its cause is the error.  ``values`` are those of slots that there are."""
+    """An entry failed while entries ran one by one, after so many; its cause is the error, ``values`` are those there are."""
 
     def __init__(self, done: int, values: dict[int, Any]) -> None:
         super().__init__()

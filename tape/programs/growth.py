@@ -1,9 +1,9 @@
 """Growth: a loop whose tape becomes longer with each turn, though no gradient can come of what the turns before have left.
 
-``params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)`` and ``total = total + loss`` are such loops: what they carry over depends on all
-that came before it.  Unrolled loops do so on purpose, but lead back to a leaf that somebody holds.  Here nobody has held the first parameters
-since the second turn, or every way back to a leaf that is held is refused: through what a sweep released, or through a gradient that was taken
-without recording.
+``params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)`` and ``total = total + loss`` are such loops: what they carry over
+depends on all that came before it.  Unrolled loops do so on purpose, but lead back to a leaf that somebody holds.  Here nobody has held
+the first parameters since the second turn, or every way back to a leaf that is held is refused: through what a sweep released, or through
+a gradient that was taken without recording.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LIMIT = 64
 
 
 def count(segment: Segment, origin: Segment, slot: int) -> None:
-    """Note that a value of ``origin`` enters a segment; where so many segments lie behind each other, look whether it can have a gradient."""
+    """Note that a value of ``origin`` enters a segment; where many lie behind each other, look whether it can have a gradient."""
     if origin.generation >= segment.generation:
         segment.generation = origin.generation + 1
     turns, rest = divmod(segment.generation, LIMIT)
@@ -34,10 +34,10 @@ def count(segment: Segment, origin: Segment, slot: int) -> None:
         assert entry.kernel is not None
         at = "" if entry.where is None else f" at {entry.where[0]}:{entry.where[1]}"
         warn(
-            f"a tape that grows: {entry.kernel.name}{at} depends on what the same loop made in the turns before, {LIMIT} or more, all of which is kept, "
-            "though no gradient can come of it: nobody holds the leaves where it began, or a sweep released them, or the way there uses a gradient that "
-            "was taken without recording; update a parameter in place, `with tape.no_grad(): p -= 0.1 * g`, or cut the new one off, `(p - 0.1 * "
-            "g).detach().requires_grad_()`; carry over the value of a sum, `total = total + loss.detach()`",
+            f"a tape that grows: {entry.kernel.name}{at} depends on what the same loop made in the turns before, {LIMIT} or more, all of "
+            "which is kept, though no gradient can come of it: nobody holds the leaves where it began, or a sweep released them, or the way "
+            "there uses a gradient that was taken without recording; update a parameter in place, `with tape.no_grad(): p -= 0.1 * g`, or cut "
+            "the new one off, `(p - 0.1 * g).detach().requires_grad_()`; carry over the value of a sum, `total = total + loss.detach()`",
             entry.where,
         )
 
@@ -48,7 +48,8 @@ def _grows(segment: Segment, slot: int) -> bool:
     seen = set(waiting)
     for segment, slot, lost in waiting:  # noqa: PLR1704 - grows while it is walked
         state, released = segment.state, segment.released
-        for leaf, refused in state.cached(("ends", slot, released), lambda: _ends(state, slot, released)).items():  # noqa: B023 - called at once
+        ends = state.cached(("ends", slot, released), lambda: _ends(state, slot, released))  # noqa: B023 - called at once
+        for leaf, refused in ends.items():
             end = segment.origins.get(leaf)
             if isinstance(end, tuple):
                 further = (*end, lost or refused)

@@ -89,6 +89,6 @@ def _prepare(entries: Sequence[Step], values: dict[int, Any]) -> None:
             job.wait()
 
 
-def _on_one_device(value: Any) -> bool:
+def _on_one_device(value: object) -> bool:
     """Tell whether JAX puts what is computed from a value where the value is."""
     return not isinstance(value, jax.Array) or isinstance(value.sharding, jax.sharding.SingleDeviceSharding)

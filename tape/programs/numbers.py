@@ -36,7 +36,7 @@ def on_device(program: Callable[..., Sequence[Any]], leaves: Sequence[Any], sett
         return program
     number, known = id(settings), _ARRAYS.get
 
-    def run(*given: Any) -> Sequence[Any]:
+    def run(*given: object) -> Sequence[Any]:
         arguments = list(given)
         for i in positions:
             value = arguments[i]

@@ -58,8 +58,8 @@ def computed(cell: Cell, segment: Segment, slot: int, reason: str) -> Any:
 def run_pending(segment: Segment, reason: str) -> None:
     """Run the pending entries of ``segment`` whose results somebody holds; afterwards it is no longer pending.
 
-    An entry that fails, and what depends on it, has no value then: looking at one raises (:mod:`tape.programs.failures`).  After Ctrl-C, or where
-    memory was used up, the segment is pending as before and can be run again.
+    An entry that fails, and what depends on it, has no value then: looking at one raises (:mod:`tape.programs.failures`).  After Ctrl-C,
+    or where memory was used up, the segment is pending as before and can be run again.
     """
     with segment.lock:
         if not segment.pending:

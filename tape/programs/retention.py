@@ -177,7 +177,7 @@ _SHARED: deque[weakref.ref[Segment]] = deque()
 
 
 def trim(segment: Segment) -> int:
-    """Let a segment that has run (its lock is held) go of what no sweep from Variables that are held reads; return how many entries a sweep could pass."""
+    """Let a segment that has run (its lock is held) go of what no sweep from held Variables reads; return how many entries one passes."""
     if segment.pending:
         return int(segment.state.depth)
     state = segment.state

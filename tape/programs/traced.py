@@ -1,4 +1,4 @@
-"""Running inside of a JAX transformation: the jaxprs of the entries' kernels are put together into one, which JAX takes over as a single call."""
+"""Running inside a JAX transformation: the jaxprs of the entries' kernels are put together into one, which JAX takes as a single call."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def run_again(cut: Segment) -> None:
             changed.add(id(cell))
 
 
-def _is_traced(cell: Any) -> bool:
+def _is_traced(cell: object) -> bool:
     return cell.__class__ is list and isinstance(cell[0], jaxapi.Tracer)
 
 
 def _kernel(step: Step, cut: frozenset[int]) -> Kernel:
-    """Return an entry's kernel; recorded under ``no_grad`` or cut from its past, the transformations of JAX may not differentiate it either."""
+    """Return an entry's kernel; recorded under ``no_grad`` or cut from its past, JAX may not differentiate it either."""
     found: Kernel = step.kernel
     if step.mode == CONSTANT:
         return found.stopped()

@@ -58,7 +58,7 @@ CONCRETE: set[type] = set()  # types of values met that are no tracers: a look-u
 
 
 def enter(segment: Segment, variable: Handle) -> int:
-    """Enter a Variable of another segment, or of none, as a leaf: unless its value is a tracer, or this thread can no longer record there."""
+    """Enter a Variable of another segment, or of none, as a leaf: unless it is a tracer, or this thread can no longer record there."""
     cell, origin, place = variable._cell, variable._segment, variable._place  # at once: another thread may rebind it
     value = cell[0]
     if value.__class__ not in CONCRETE:
@@ -137,10 +137,10 @@ def made_leaf(variable: Handle, result: Handle | None = None) -> bool:
     """Make a pending Variable a leaf that requires grad; return False where somebody has to look at it first.
 
     ``v.detach().requires_grad_()`` makes inputs to differentiate by of results (interpolates of a gradient penalty, inner parameters of a
-    meta-learner), and updates under ``no_grad`` are some.  To look at the value would part the step into two programs.  So the segment gets an
-    entry instead, an identity whose result requires grad whatever it was made of, and at which sweeps end as at any leaf.  That is impossible where
-    it does not stand on the segment in which this thread records: another thread's, or that of a JAX transformation.  What refers to the
-    Variable, a gradient and hooks, stays; its value is that of ``result``, another pending one, if there is one.
+    meta-learner), and updates under ``no_grad`` are some.  To look at the value would part the step into two programs.  So the segment
+    gets an entry instead, an identity whose result requires grad whatever it was made of, and at which sweeps end as at any leaf.  That
+    is impossible where it does not stand on the segment in which this thread records: another thread's, or that of a JAX transformation.
+    What refers to the Variable, a gradient and hooks, stays; its value is that of ``result``, another pending one, if there is one.
     """
     source = variable if result is None else result
     segment = source._segment

@@ -54,8 +54,8 @@ def connect(variable_type: type[Handle]) -> None:
 def record(op: Any, inputs: Sequence[Any]) -> Any:
     """Record one entry and return its result: a Variable, or the tree of Variables that the op returns.
 
-    ``op`` is an Op (or what has its ``kernel_of`` method), or a Kernel where input shapes are known to fit; ``inputs`` are Variables, and numbers,
-    which enter in the same step.
+    ``op`` is an Op (or what has its ``kernel_of`` method), or a Kernel where input shapes are known to fit; ``inputs`` are Variables, and
+    numbers, which enter in the same step.
     """
     # The hot path. Everything that is not needed for a structure met before is off it, in functions of its own.
     segment = LOCAL.segment()
