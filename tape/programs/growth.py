@@ -35,9 +35,10 @@ def count(segment: Segment, origin: Segment, slot: int) -> None:
         at = "" if entry.where is None else f" at {entry.where[0]}:{entry.where[1]}"
         warn(
             f"a tape that grows: {entry.kernel.name}{at} depends on what the same loop made in the turns before, {LIMIT} or more, all of "
-            "which is kept, though no gradient can come of it: nobody holds the leaves where it began, or a sweep released them, or the way "
-            "there uses a gradient that was taken without recording; update a parameter in place, `with tape.no_grad(): p -= 0.1 * g`, or cut "
-            "the new one off, `(p - 0.1 * g).detach().requires_grad_()`; carry over the value of a sum, `total = total + loss.detach()`",
+            "which is kept, though no gradient can come of it: nobody holds the leaves where it began, or a sweep released them, or the "
+            "way there uses a gradient that was taken without recording; update a parameter in place, `with tape.no_grad(): p -= 0.1 * g`, "
+            "or cut the new one off, `(p - 0.1 * g).detach().requires_grad_()`; carry over the value of a sum, "
+            "`total = total + loss.detach()`",
             entry.where,
         )
 
