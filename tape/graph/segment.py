@@ -134,7 +134,7 @@ def made_at(place: Place, segment: Segment | None) -> tuple[str, int] | None:
     """Return the user's file and line where an unrecorded value of a segment was made, if they are known."""
     made = place.made
     if made.__class__ is int:
-        return None if segment is None else segment.taken.get(made)
+        return None if segment is None else segment.leaf_lines.get(made)
     return made  # type: ignore[no-any-return]
 
 
@@ -171,6 +171,7 @@ class Segment:
         "functions",
         "generation",
         "hooks",
+        "leaf_lines",
         "leaf_places",
         "leaves",
         "lines",
@@ -185,7 +186,6 @@ class Segment:
         "scalars",
         "serial",
         "state",
-        "taken",
         "trace",
         "ways",
     )
@@ -204,7 +204,7 @@ class Segment:
         self.trace: Any = None  # the JAX transformation that its values belong to (tape.recording.staging)
         self.leaves: list[Any] = []  # cells, or boxes (tape.graph.boxes)
         self.origins: dict[int, Any] = {}  # slot of a differentiable leaf, or of one that was cut -> LeafNode, or (segment, slot)
-        self.taken: dict[int, tuple[str, int] | None] = {}  # slot of an unrecorded leaf -> the user's line where it was made
+        self.leaf_lines: dict[int, tuple[str, int] | None] = {}  # slot of an unrecorded leaf -> the user's line where it was made
         self.functions: dict[int, Any] = {}  # first slot of a tape.Function's entry -> its context
         self.hooks: dict[int, dict[int, Callable[..., Any]]] = {}
         self.lines: dict[int, tuple[str, int]] = {}  # first slot of an entry that op hooks saw -> where it was recorded this time

@@ -94,7 +94,7 @@ def enter(segment: Segment, variable: Handle) -> int:
             extra = variable._extra
             segment.origins[slot] = extra.node if extra is not None and extra.node is not None else node_of(variable)
     elif kind.unrecorded:
-        segment.taken[slot] = made_at(place, origin)
+        segment.leaf_lines[slot] = made_at(place, origin)
     key = id(cell)
     while segment.epoch is not CHANGES.epoch:
         if watched() or not still_open(segment):
