@@ -15,13 +15,14 @@ from tape.graph import constants
 from tape.graph.constants import constant, handle, leaf, no_array, scalar
 from tape.graph.kinds import SMALL
 from tape.graph.scope import LOCAL, watched
-from tape.graph.segment import Cell, Handle, SegmentClosedError, TracerMetError, node_of, still_open
+from tape.graph.segment import Cell, Handle, Segment, SegmentClosedError, TracerMetError, node_of, still_open
 from tape.recording.entering import current, enter, following, place_in, run_if_long
 from tape.recording.staging import record_at_once, record_staged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tape.graph.trie import State
     from tape.ops.kernel import Op
 
 __all__ = [
@@ -102,6 +103,8 @@ def record(op: Any, inputs: Sequence[Any]) -> Any:
                 segment.state = child
                 segment.leaves += numbers  # in the same breath: see Segment
                 return made
+        elif child is not None and not numbers:
+            return _results(segment, child, op, inputs)
     return _record(op, [v if isinstance(v, Handle) else scalar(v) for v in inputs])
 
 
@@ -123,9 +126,19 @@ def _record(op: Any, inputs: Sequence[Handle]) -> Any:
         return record_staged(op, inputs)
     except SegmentClosedError:
         return _record(op, inputs)
+    return _results(segment, child, op, inputs)
+
+
+def _results(segment: Segment, child: State, op: Any, inputs: Sequence[Handle]) -> Any:
+    """Advance a segment to the state of an entry; return its Variables, in the op's own tree."""
     kernel = child.kernel
-    made = [handle(segment, place, [None]) for place in child.places[: kernel.visible]]
-    cells = {v._place.slot: v._cell for v in made}
+    made = []
+    cells: dict[int, Cell] = {}
+    for place in child.places[: kernel.visible]:
+        variable = _new(_variable_type)
+        variable._segment, variable._place, variable._extra = segment, place, None
+        variable._cell = cells[place.slot] = [None]
+        made.append(variable)
     while segment.epoch is not CHANGES.epoch:
         if not still_open(segment):
             return _record(op, inputs)
