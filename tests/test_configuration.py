@@ -35,7 +35,7 @@ def way(request, monkeypatch):
     """JAX's settings tell when they change; where a release does not allow that, they are asked at every entry."""
     if request.param == "asking":
         watching = configuration.CHANGES
-        for module in [m for name, m in sys.modules.items() if name.startswith("tape.") and getattr(m, "CHANGES", None) is watching]:
+        for module in [m for name, m in list(sys.modules.items()) if name.startswith("tape.") and getattr(m, "CHANGES", None) is watching]:
             monkeypatch.setattr(module, "CHANGES", configuration._Asking())
     else:
         assert isinstance(configuration.CHANGES, configuration.Changes), "this release of JAX does not let its settings be watched"
@@ -45,7 +45,7 @@ def way(request, monkeypatch):
 def runs(monkeypatch):
     """Pairs of the configuration that a run should have and the one that it has."""
     seen = []
-    original = execution.Execution.run
+    original = execution.Program.run
 
     def run(self, state, leaves):
         root = state
@@ -55,7 +55,7 @@ def runs(monkeypatch):
         seen.append((recorded, configuration._read()))
         return original(self, state, leaves)
 
-    monkeypatch.setattr(execution.Execution, "run", run)
+    monkeypatch.setattr(execution.Program, "run", run)
     return seen
 
 

@@ -29,7 +29,7 @@ WAY = [
     "tape.programs.traced",
 ]
 WAY += ["tape.ops.kernel", "tape.ops.pullback", "tape.rules.table", "tape.rules.families", "tape.rules.registry"]
-WAY += ["tape.graph.segment", "tape.graph.trie", "tape.graph.kinds", "tape.graph.walks", "tape.graph.wengert", "tape.jaxapi"]
+WAY += ["tape.graph.segment", "tape.graph.trie", "tape.graph.kinds", "tape.graph.wengert", "tape.jaxapi"]
 
 # What follows are the doors that lead up, each with its reason: the lists are to become shorter.  An entry that is not needed fails.
 
@@ -46,7 +46,6 @@ TYPES = {
     ("tape.graph.watcher", "tape.graph.segment"): "a watcher is told of segments, in which its scope lies",
     ("tape.sweeps.written", "tape.sweeps.sweep"): "what is remembered is what a sweep did",
     ("tape.graph.scope", "tape.graph.segment"): "beside a thread's scope stands its pending segment",
-    ("tape.graph.eviction", "tape.graph.trie"): "what is evicted is a state",
     ("tape.testing.picture", "tape.testing.report"): "a report draws itself",
     ("tape.testing.accuracy", "tape.testing.examination"): "an examination calls its parts with itself",
     ("tape.testing.convergence", "tape.testing.examination"): "an examination calls its parts with itself",

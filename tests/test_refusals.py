@@ -234,18 +234,18 @@ def failing(x):
 
 def out_of_memory(x):
     """Look at a value where XLA has no memory to compute it."""
-    original = execution.Execution._run
+    original = execution.Program._run
 
     def run(self, state, leaves):
         msg = "RESOURCE_EXHAUSTED: out of memory"
         raise RuntimeError(msg)
 
-    execution.Execution._run = run
+    execution.Program._run = run
     try:
         with tape.no_grad():
             return (x * 12345.0).value
     finally:
-        execution.Execution._run = original
+        execution.Program._run = original
 
 
 def leaked(x):

@@ -17,7 +17,7 @@ from jax import lax, random
 
 from tape.callables.reach import Reach
 from tape.errors import LeakedTracerError, TapeRuntimeError
-from tape.graph.scalars import is_scalar
+from tape.graph.kinds import is_scalar
 from tape.graph.scope import LOCAL, parked
 from tape.graph.segment import Cell, Extra, Handle, itself
 from tape.graph.watcher import NOBODY, Watcher

@@ -14,8 +14,8 @@ from tape.errors import LostGradientError, TapeError
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import LeafNode, Segment
-from tape.graph.walks import backwards
 from tape.graph.watcher import Watcher
+from tape.graph.wengert import backwards
 from tape.rules import table
 
 if TYPE_CHECKING:

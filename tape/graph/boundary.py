@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -36,8 +36,9 @@ __all__ = [
 
 
 CUT = (
-    "it came out of a JAX transformation (jax.jit, jax.vmap ...) of what requires grad, which cuts the tape; call the function without it, or with "
-    "tape.jit or tape.vmap in its place, or make the transformed function an op by interop.lift, or .detach() the result to use it as a constant"
+    "it came out of a JAX transformation (jax.jit, jax.vmap ...) of what requires grad, which cuts the tape; call the function without it, "
+    "or with tape.jit or tape.vmap in its place, or make the transformed function an op by interop.lift, or .detach() the result to use it "
+    "as a constant"
 )
 
 
@@ -53,29 +54,16 @@ def capture_message(name: str, variable: Handle) -> str:
 
 
 class Lifted(Watcher):
-    """A raw JAX function that is being traced: a Variable that requires grad and is none of its arguments would lose its gradient.
-
-    Args:
-        name: what it is called.
-
-    Attributes:
-        reads: the constant Variables that it read, with their cells.
-
-    """
+    """A raw JAX function that is being traced: a Variable that requires grad and is none of its arguments would lose its gradient."""
 
     __slots__ = ("_name", "reads")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.reads: list[tuple[Handle, Cell]] = []
+        self.reads: list[tuple[Handle, Cell]] = []  # the constant Variables that it read, with their cells
 
     def read(self, variable: Handle, *, flows: bool = True) -> Handle:
-        """Note that the function reads a Variable.
-
-        Raises:
-            LostGradientError: it is none of its arguments, and its gradient would be lost.
-
-        """
+        """Note that the function reads a Variable, or refuse that."""
         kind = variable._place.kind
         if flows and (kind.requires_grad or (kind.unrecorded and not is_traced(variable))):
             raise LostGradientError(capture_message(self._name, variable))
@@ -92,14 +80,7 @@ def allowing_captures() -> within:
 class Caller(Watcher):
     """Whose Python runs: what it brings as an array may depend, unrecorded, on the values that it looked at.
 
-    Args:
-        reason: why such an array has no derivative, with ``{0}`` for who it is.
-        who: who it is.
-        rebinds_names: as in :class:`Watcher`.
-
-    Attributes:
-        looked: whether it has looked at a value through which a gradient flows.
-
+    ``reason`` says why such an array has no derivative, with ``{0}`` for who it is.
     """
 
     __slots__ = ("_reason", "_who", "looked", "rebinds_names")
@@ -108,14 +89,14 @@ class Caller(Watcher):
         self._reason = reason
         self._who = who
         self.rebinds_names = rebinds_names
-        self.looked = False
+        self.looked = False  # at a value through which a gradient flows
 
     def take(self, variable: Handle) -> None:
         """Note that a Variable's value leaves the tape as an array."""
         if variable._place.kind.requires_grad or variable._place.kind.unrecorded:
             self.looked = True
 
-    def bring(self, value: Any) -> bool | str:
+    def bring(self, value: object) -> bool | str:
         """Return why an array that is brought onto the tape has no derivative there; False where it is a constant."""
         if not self.looked or not differentiable(value):
             return False
@@ -130,40 +111,35 @@ def made(leaf: Handle) -> None:
         scope.trace.adopt(leaf._cell)
 
 
-_GONE: Bounded[int, tuple[Any, str]] = Bounded(
+_GONE: Bounded[int, tuple[Cell, str]] = Bounded(
     "leaked", 1024
 )  # by id of the cell: the cell (so that its id stays its own), and what to say
 
 
-def gone(cell: Any, what: str) -> None:
+def gone(cell: Cell, what: str) -> None:
     """Empty the cell of a Variable that outlives the trace in which it was made."""
     cell[0] = None
     _GONE[id(cell)] = (cell, what)
 
 
-def awaited(cell: Any, segment: Segment | None, place: Place) -> Segment:
-    """Return the segment that an empty cell waits for, given where its Variable says it belongs.
-
-    Raises:
-        LeakedTracerError: its value existed only while a function was traced.
-
-    """
+def awaited(cell: Cell, segment: Segment | None, place: Place) -> Segment:
+    """Return the segment that an empty cell waits for, given where its Variable says it belongs, or say that this was a trace."""
     lost = _GONE.get(id(cell))
     if lost is not None:
         raise LeakedTracerError(lost[1])
-    found: Segment | None = place.segment if segment is None else segment
-    assert found is not None, "a leaf without a value"
-    return found
+    waiting = segment or place.segment
+    assert waiting is not None, "a leaf without a value"
+    return waiting
 
 
-def is_abstract(value: Any) -> bool:
-    """Tell whether what a Variable holds is no value: the shape and dtype that ``jax.eval_shape`` returns, or a tree function's placeholder."""
+def is_abstract(value: object) -> bool:
+    """Tell whether a Variable holds no value: the shape and dtype that ``jax.eval_shape`` returns, or a tree function's placeholder."""
     return not isinstance(value, (jax.Array, bool, int, float, complex)) and (
         isinstance(value, jax.ShapeDtypeStruct) or not hasattr(value, "__array__")
     )
 
 
-def no_value(held: Any) -> str:
+def no_value(held: object) -> str:
     """Say that a Variable holds no value."""
     return (
         f"a Variable that holds {held!r} in the place of a value (as jax.eval_shape returns it) cannot be computed with; "
@@ -179,14 +155,12 @@ def is_traced(variable: Handle) -> bool:
     return isinstance(value, jaxapi.Tracer)
 
 
-def check_no_leak(function: str, variable: Handle, value: Any) -> None:
+def check_no_leak(function: str, variable: Handle, value: object) -> None:
     """Refuse to store a tracer (or what will be one) in a Variable from outside the running JAX transformation."""
     if LOCAL.scope.trace.write(variable):
         return
-    found = is_traced(value) if isinstance(value, Handle) else isinstance(value, jaxapi.Tracer)
-    if not found or is_traced(variable):
-        return
-    if variable._extra is not None and variable._extra.inside:
+    traced = is_traced(value) if isinstance(value, Handle) else isinstance(value, jaxapi.Tracer)
+    if not traced or is_traced(variable) or (variable._extra is not None and variable._extra.inside):
         return
     aval = variable._place.kind.aval
     msg = (

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape.graph.segment import Cell
+__all__ = ["UNREAD", "Box", "Cell"]
 
-__all__ = ["UNREAD", "Box"]
+Cell = list[Any]
+
+
+class Content(Protocol):
+    """What makes a value again."""
+
+    def opened(self) -> Cell:
+        """Return a cell with it."""
+
+    def arrays(self) -> Sequence[Any]:
+        """Return the arrays that are kept for that."""
 
 
 class Box:
-    """What is kept of the value of one slot.
-
-    Args:
-        content: what makes the value again, and says which arrays it keeps for that; None where no sweep reads the value.
-        value: what Variables hold from which a sweep may start: as long as somebody does, the slot is ``held``.
-        way: what tells the segment that made the value that sweeps of this one lead there.
-
-    """
+    """What is kept of the value of one slot."""
 
     __slots__ = ("_content", "_value", "_way")
 
-    def __init__(self, content: Any = None, *, value: Any = None, way: Cell | None = None) -> None:
-        self._content = content
-        self._value = None if value is None else weakref.ref(value)
-        self._way = way
+    def __init__(self, content: Content | None = None, *, value: Any = None, way: Cell | None = None) -> None:
+        self._content = content  # None where no sweep reads the value
+        self._value = None if value is None else weakref.ref(value)  # from which a sweep may start as long as somebody holds it
+        self._way = way  # tells the segment that made the value that sweeps of this one lead there
 
     @property
     def held(self) -> bool:
@@ -43,10 +46,10 @@ class Box:
     def opened(self) -> Cell:
         """Return a cell with the value again."""
         assert self._content is not None, "a sweep reads a value that was not kept"
-        return self._content.opened()  # type: ignore[no-any-return]
+        return self._content.opened()
 
     def arrays(self) -> Sequence[Any]:
-        """Return the arrays that it keeps."""
+        """Return the arrays that it keeps for that."""
         return () if self._content is None else self._content.arrays()
 
 

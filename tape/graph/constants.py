@@ -9,8 +9,7 @@ import numpy as np
 
 from tape import errors, jaxapi
 from tape.graph import boundary
-from tape.graph.kinds import GivenPlace, Place, kind_of
-from tape.graph.scalars import scalar_kind
+from tape.graph.kinds import GivenPlace, Place, kind_of, scalar_kind
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 
@@ -63,7 +62,7 @@ def constant(value: Any) -> Any:
     return leaf(value, unrecorded=LOCAL.scope.caller.bring(value))
 
 
-def no_array(value: Any, error: Exception) -> str:
+def no_array(value: object, error: Exception) -> str:
     """Say that JAX makes no array of a value."""
     kind = f"a NumPy array of dtype {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
     said = "" if isinstance(value, np.ndarray) else f" ({error})"
@@ -71,7 +70,7 @@ def no_array(value: Any, error: Exception) -> str:
 
 
 def scalar(value: Any) -> Any:
-    """Make a constant of a number of Python (weakly typed) or NumPy: another one for each place of use, so that equal ones do not matter."""
+    """Make a constant of a number of Python (weakly typed) or NumPy: another one for each place of use."""
     try:
         return handle(None, Place(-1, scalar_kind(value)), [value])
     except TypeError as e:

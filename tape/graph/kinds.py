@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
+from tape import errors
 from tape.bounded import Bounded
+from tape.jaxapi import X64
 
 __all__ = [
     "DIFFERENTIABLE",
+    "KINDS",
+    "NUMBERS",
     "PLAIN",
+    "SMALL",
     "UNRECORDED",
+    "WIDER",
     "GivenPlace",
     "Kind",
     "LeafPlace",
@@ -19,8 +27,10 @@ __all__ = [
     "Place",
     "Role",
     "differentiable",
+    "is_scalar",
     "kind_of",
     "kinds_of",
+    "scalar_kind",
     "why_unrecorded",
 ]
 
@@ -57,10 +67,10 @@ _KINDS: Bounded[tuple[Any, bool, bool | str], Kind] = Bounded("kinds", 1 << 16) 
 def kind_of(aval: Any, *, requires_grad: bool = False, unrecorded: bool | str = False) -> Kind:
     """Return the one Kind of these properties."""
     key = (aval, requires_grad, unrecorded)
-    found = _KINDS.get(key)
-    if found is None:
-        found = _KINDS[key] = Kind(aval, requires_grad, unrecorded)
-    return found
+    kind = _KINDS.get(key)
+    if kind is None:
+        kind = _KINDS[key] = Kind(aval, requires_grad, unrecorded)
+    return kind
 
 
 def kinds_of(avals: tuple[Any, ...], role: Role) -> tuple[Kind, ...]:
@@ -72,6 +82,37 @@ def kinds_of(avals: tuple[Any, ...], role: Role) -> tuple[Kind, ...]:
     )
 
 
+# Numbers of Python (weakly typed) and NumPy (of their dtypes).  Each place of use is an input of its own, whatever the number: two that
+# happen to be equal would otherwise be one input, and the tape another structure.
+NUMBERS = frozenset({bool, int, float, complex})
+
+# By type, without and with 64-bit types.
+KINDS: tuple[dict[type, Kind], dict[type, Kind]] = ({}, {})
+
+WIDER = "pass a float, or have 64-bit integers by jax.config.update('jax_enable_x64', True)"
+SMALL = 2**31  # smaller integers always fit
+
+
+def is_scalar(value: object) -> bool:
+    """Tell whether a value is a number of Python or NumPy, not an array: the same wherever it is met."""
+    return value.__class__ in NUMBERS or isinstance(value, np.generic)
+
+
+def scalar_kind(value: object) -> Kind:
+    """Return the kind of a scalar, unless the default integer type does not hold it, or JAX makes no array of it."""
+    x64 = X64.value
+    if isinstance(value, int) and not -SMALL <= value < SMALL:
+        bits = 64 if x64 else 32
+        if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+            msg = f"Python integer {value} is out of bounds for int{bits}; {WIDER}"
+            raise errors.TapeOverflowError(msg)
+    kinds = KINDS[x64]
+    kind = kinds.get(value.__class__)
+    if kind is None:
+        kind = kinds[value.__class__] = kind_of(jax.typeof(value))
+    return kind
+
+
 def why_unrecorded(unrecorded: bool | str, made: tuple[str, int] | None = None) -> str:
     """Say why a value has no derivative on the tape, and what to do about it.
 
@@ -81,8 +122,9 @@ def why_unrecorded(unrecorded: bool | str, made: tuple[str, int] | None = None) 
         return unrecorded if made is None else f"{unrecorded} (it was first made at {made[0]}:{made[1]})"
     at = "" if made is None else f", first at {made[0]}:{made[1]}"
     return (
-        f"it is a gradient that was taken without recording{at} (or a value that the forward of a tape.Function computed), so its own derivative "
-        "would be lost; pass create_graph=True where the gradient was taken, or .detach() it to use it as a constant; a parameter is updated by it "
+        f"it is a gradient that was taken without recording{at} (or a value that the forward of a tape.Function computed), so its own "
+        "derivative would be lost; pass create_graph=True where the gradient was taken, or .detach() it to use it as a constant; a "
+        "parameter is updated by it "
         "under `with tape.no_grad(): w -= 0.1 * w.grad`"
     )
 
@@ -112,7 +154,7 @@ class MadePlace(Place):
 
 
 class GivenPlace(Place):
-    """The place of a leaf that a function is given as an argument, which somebody who calls it has not made: to the function it is a value."""
+    """The place of a leaf that is made for an argument of a function: to the function it is a value."""
 
     __slots__ = ()
 

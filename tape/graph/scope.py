@@ -1,7 +1,7 @@
 """Scopes: what the ops of a thread meet around them, and where its pending entries are.
 
-A scope never changes.  Whoever sets something for a while replaces the thread's scope by one that differs, and restores the one before by one
-store.  What is pending stands beside it, since recording an op reads nothing else.
+A scope never changes.  Whoever sets something for a while replaces the thread's scope by one that differs, and restores the one before by
+one store.  What is pending stands beside it, since recording an op reads nothing else.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ LOCAL = _Local()
 
 
 def set_scope(scope: Scope) -> None:
-    """Make a scope this thread's, and have the pending segment go on in its mode; where op hooks see it, no entry is recorded in the quick way."""
+    """Make a scope this thread's, and have the pending segment go on in its mode, in the slow way where op hooks see it."""
     segment = LOCAL.segment()
     if segment is not None:
         if scope.observer is not None and not scope.unseen:
@@ -85,12 +85,7 @@ def set_scope(scope: Scope) -> None:
 
 
 class within:  # noqa: N801 - a context manager
-    """A block in a scope that differs from the one around it, which is restored whatever happens.
-
-    Args:
-        changes: fields of :class:`Scope`.
-
-    """
+    """A block in a scope of which some fields differ from the one around it, which is restored whatever happens."""
 
     __slots__ = ("_changes", "before")
 

@@ -6,14 +6,15 @@ a Variable still does; so nothing here refers back to a Variable, and dropping V
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tape.configuration import CHANGES, Configuration, configuration, on_change
-from tape.graph.kinds import LeafPlace, MadePlace, Place
-from tape.graph.scalars import KINDS
+from tape.graph.boxes import Box, Cell
+from tape.graph.kinds import KINDS, LeafPlace, MadePlace, Place
 from tape.graph.scope import LOCAL
 from tape.graph.trie import CONSTANT, State, root
 from tape.locks import holding
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tape.graph.kinds import Kind
 
 __all__ = [
-    "SIGN",
     "Cell",
     "Extra",
     "Handle",
@@ -35,15 +35,12 @@ __all__ = [
     "TracerMetError",
     "end_of",
     "extra_of",
-    "inherit_doubts",
     "itself",
     "made_at",
     "node_of",
     "outside",
     "still_open",
 ]
-
-Cell = list[Any]
 
 
 class LeafNode:
@@ -103,31 +100,25 @@ _EXTRAS = threading.Lock()
 
 
 def extra_of(variable: Handle) -> Extra:
-    """Return the variable's Extra, made on first use (by one thread, should several be first)."""
-    extra = variable._extra
-    if extra is None:
-        extra = holding(_EXTRAS, _made_extra, variable)
-    return extra
+    """Return the variable's Extra, made on first use."""
+    return variable._extra or holding(_EXTRAS, _made_extra, variable)
 
 
 def _made_extra(variable: Handle) -> Extra:
-    extra = variable._extra
-    if extra is None:
-        extra = variable._extra = Extra()
-    return extra
+    if variable._extra is None:  # several threads may be first, and must find the same one
+        variable._extra = Extra()
+    assert variable._extra is not None
+    return variable._extra
 
 
 def node_of(variable: Handle) -> LeafNode:
     """Return the leaf's accumulation node, made on first use."""
     extra = extra_of(variable)
-    if extra.node is None:
-        return holding(_EXTRAS, _made_node, extra, variable)  # type: ignore[no-any-return] # every thread must find the same one
-    return extra.node
+    return extra.node or holding(_EXTRAS, _made_node, extra, variable)
 
 
 def _made_node(extra: Extra, variable: Handle) -> LeafNode:
-    if extra.node is None:
-        extra.node = LeafNode(itself(variable))
+    extra.node = extra.node or LeafNode(itself(variable))
     return extra.node
 
 
@@ -139,27 +130,11 @@ def end_of(segment: Segment, slot: int) -> LeafNode | None:
         return segment.origins.setdefault(slot, LeafNode(None))  # type: ignore[no-any-return]
 
 
-SIGN = 4  # what weighs as much as an entry that no sweep can pass; an end of a sweep that can itself be differentiated is a lesser sign
-
-
-_USES_RELEASED = -1  # no slot: a sign of a segment as a whole
-
-
-def inherit_doubts(segment: Segment, origin: Segment) -> None:
-    """Note at least as many signs before a segment as there are up to one that leads to it."""
-    doubts, looked = origin.doubts
-    doubts += SIGN * (origin.state.hazards + bool(origin.released)) + sum([sign for sign, _ in origin.asked.values()])
-    if doubts > segment.doubts[0]:
-        segment.doubts = doubts, looked
-    if origin.released and _USES_RELEASED not in segment.asked:
-        segment.asked = {**segment.asked, _USES_RELEASED: (SIGN, _USES_RELEASED)}
-
-
 def made_at(place: Place, segment: Segment | None) -> tuple[str, int] | None:
     """Return the user's file and line where an unrecorded value of a segment was made, if they are known."""
     made = place.made
     if made.__class__ is int:
-        return None if segment is None else segment.taken.get(made)
+        return None if segment is None else segment.leaf_lines.get(made)
     return made  # type: ignore[no-any-return]
 
 
@@ -178,7 +153,7 @@ class TracerMetError(Exception):
 
 
 class Segment:
-    """A run of entries: pending, or run (then it keeps what a later sweep needs).
+    """A run of entries: pending, and then run, by :meth:`ran`.
 
     Any thread may run it, but only the thread that made it records in it, as long as it is ``open``.  That thread takes no lock: it sees
     that ``epoch`` is the present one, and in the same breath (nothing in between calls: so no other thread and no signal comes between)
@@ -187,17 +162,16 @@ class Segment:
 
     __slots__ = (
         "__weakref__",
-        "asked",
         "borrowed",
         "cells",
         "configuration",
-        "doubts",
         "entered",
         "epoch",
         "failed",
         "functions",
+        "generation",
         "hooks",
-        "kept",
+        "leaf_lines",
         "leaf_places",
         "leaves",
         "lines",
@@ -212,7 +186,6 @@ class Segment:
         "scalars",
         "serial",
         "state",
-        "taken",
         "trace",
         "ways",
     )
@@ -220,42 +193,36 @@ class Segment:
     serials: ClassVar[itertools.count[int]] = itertools.count()
 
     def __init__(self, mode: int) -> None:
+        # At all times.
         self.epoch: Any = CHANGES.epoch  # before the configuration is read: should it change meanwhile, the epoch tells
         self.configuration: Configuration = configuration()
         self.state: State = root(self.configuration, mode)
-        self.scalars = KINDS[self.configuration[0]]  # the first setting: whether there are 64-bit types
         self.pending = True
-        self.open = True
-        self.cells: dict[int, Cell] = {}
-        self.leaves: list[Any] = []  # cells, or boxes
-        self.entered: dict[int, int] = {}  # id(cell of a leaf) -> slot; self.leaves keeps the cells alive
+        self.lock = threading.RLock()
+        self.serial = next(self.serials)
+        self.generation = 0  # how many segments lie behind each other on a way back from it
+        self.trace: Any = None  # the JAX transformation that its values belong to (tape.recording.staging)
+        self.leaves: list[Any] = []  # cells, or boxes (tape.graph.boxes)
         self.origins: dict[int, Any] = {}  # slot of a differentiable leaf, or of one that was cut -> LeafNode, or (segment, slot)
-        self.leaf_places: list[weakref.ref[LeafPlace]] = []  # of leaves whose values this segment will give
-        self.taken: dict[int, tuple[str, int] | None] = {}  # slot of an unrecorded leaf -> the user's line where it was made
+        self.leaf_lines: dict[int, tuple[str, int] | None] = {}  # slot of an unrecorded leaf -> the user's line where it was made
         self.functions: dict[int, Any] = {}  # first slot of a tape.Function's entry -> its context
         self.hooks: dict[int, dict[int, Callable[..., Any]]] = {}
         self.lines: dict[int, tuple[str, int]] = {}  # first slot of an entry that op hooks saw -> where it was recorded this time
         self.retained: dict[int, list[weakref.ref[Handle]]] = {}
-        self.saved: dict[int, Any] = {}  # slot -> cell, or box (tape.graph.boxes)
-        self.kept: tuple[int, ...] = ()  # the slots in saved: part of the structure, once it has run
-        self.packing: Any = None  # who packs what it keeps (tape.hooking.packing)
-        packing = LOCAL.scope.packing
-        if packing is not None and packing.applies():
-            self.packing = packing
-        self.ways: dict[int, Cell] = {}  # slot -> what newer segments hold that lead to it and do not hold its value (tape.graph.boxes)
         self.released: frozenset[int] = frozenset()  # depths of the entries that a sweep released
+        packing = LOCAL.scope.packing
+        self.packing: Any = packing if packing is not None and packing.applies() else None  # who packs what it keeps (tape.hooking.packing)
+        # As long as it is pending, as is the epoch.
+        self.open = True
+        self.scalars = KINDS[self.configuration[0]]  # the first setting: whether there are 64-bit types
+        self.cells: dict[int, Cell] = {}
+        self.entered: dict[int, int] = {}  # id(cell of a leaf) -> slot; self.leaves keeps the cells alive
+        self.borrowed: list[Cell] = []  # further cells in it, of values that were made again (tape.recording.staging)
+        self.leaf_places: list[weakref.ref[LeafPlace]] = []  # of leaves whose values this segment will give
+        # Once it has run.
+        self.saved: dict[int, Any] = {}  # slot -> cell, or box
+        self.ways: dict[int, Cell] = {}  # slot -> what newer segments hold that lead to it and do not hold its value (tape.graph.boxes)
         self.failed: dict[int, Any] | None = None  # slots without a value, because an entry failed -> why
-        self.serial = next(self.serials)
-        self.asked: dict[
-            int, tuple[int, int]
-        ] = {}  # slots where sweeps ended that were asked for gradients there -> what sign that is, which sweep
-        self.doubts = (
-            0,
-            0,
-        )  # signs before it of a loop that grows, and how many there were when they were looked into (tape.programs.growth)
-        self.trace: Any = None  # the JAX transformation that its values belong to (tape.recording.staging)
-        self.borrowed: list[Cell] = []  # cells of values that were made again in it
-        self.lock = threading.RLock()
         STATS.segments[id(self)] = weakref.ref(self)
 
     def __del__(self, ended: Callable[[Segment], None] = STATS.ended) -> None:  # bound now: when Python ends, the name may be gone first
@@ -267,20 +234,29 @@ class Segment:
         self.leaf_places.append(weakref.ref(place))
         return place
 
-    def settle(self) -> None:
-        """Let go of the leaves that have their values now, so that they do not keep the segment."""
-        global _settled  # noqa: PLW0603 - made once, at first use
-        if _settled is None:
-            _settled = Segment(CONSTANT)
-            _settled.pending = _settled.open = False
+    def ran(self, saved: dict[int, Any], failed: dict[int, Any] | None = None) -> None:
+        """Be no longer pending, and keep these values for sweeps; leaves that have their values now do not keep the segment."""
+        self.saved, self.failed = saved, failed
+        self.pending = self.open = False  # Ctrl-C before this line leaves it to be run again
+        self.cells, self.entered, self.borrowed = {}, {}, []
         for ref in self.leaf_places:
             place = ref()
-            if place is not None and not (self.failed and place.slot in self.failed):
-                place.segment = _settled  # not None: another thread may just be about to ask it for the value
+            if place is not None and not (failed and place.slot in failed):
+                place.segment = _has_run()  # not None: another thread may just be about to ask it for the value
         self.leaf_places = []
 
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The slots whose values are there for sweeps, as they are or in a box: part of the structure, once it has run."""
+        return tuple([slot for slot, kept in self.saved.items() if kept.__class__ is not Box or kept.readable])
 
-_settled: Segment | None = None  # has run; stands for those that leaves no longer wait for
+
+@functools.cache
+def _has_run() -> Segment:
+    """Stand for the segments that leaves no longer wait for."""
+    segment = Segment(CONSTANT)
+    segment.ran({})
+    return segment
 
 
 def still_open(segment: Segment) -> bool:

@@ -1,7 +1,7 @@
 """The trie of tapes: every prefix of a tape recorded before is a state, found again by one dict look-up per entry.
 
-An edge is a new leaf (keyed by its :class:`Kind`), an entry (keyed by op and input slots), a sweep, or a change of the grad mode.  What can be
-known of an entry without running it (shapes, dtypes, flags, place) hangs on its state, and so do programs and sweep plans, so that
+An edge is a new leaf (keyed by its :class:`Kind`), an entry (keyed by op and input slots), a sweep, or a change of the grad mode.  What
+can be known of an entry without running it (shapes, dtypes, flags, place) hangs on its state, and so do programs and sweep plans, so that
 nothing is hashed or planned for a structure met again.
 
 A state met for the first time is not put on the trie: only a number is kept by which it is recognised.  So tapes whose structure never
@@ -17,20 +17,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tape import jaxapi
 from tape.bounded import Bounded
-from tape.graph.eviction import evict
 from tape.graph.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, MadePlace, Place, Role, differentiable
 from tape.locks import holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
+    from types import CodeType, FrameType
 
     from tape.ops.kernel import Kernel
 
-__all__ = ["CONSTANT", "RECORD", "SWEEP", "Line", "State", "root"]
+__all__ = ["CONSTANT", "RECORD", "SWEEP", "State", "Step", "root"]
 
 STATE_LIMIT = 1 << 14  # then what did not run among the last runs goes
 RECENT = 1000
-SEEN_LIMIT = 1 << 16
 
 SEGMENT_LIMIT = 600  # entries; XLA compiles 600 ops with their sweep in 2 s, 1 000 in 5 s
 NUMBER_LIMIT = 400  # leaves that are single numbers; XLA's compiler for the CPU may use up the memory where one short loop reads over 500
@@ -41,50 +40,51 @@ T = TypeVar("T")
 # depend on differentiable values without being recorded.
 CONSTANT, RECORD, SWEEP = 0, 1, 2
 
-_NOWHERE: dict[Any, Any] = {}  # the edges of a state that has none: most states of a structure never met again; nothing is put in here
+_NOWHERE: dict[Any, Any] = {}  # the edges of a state that has none, as most of a structure never met again; nothing is put in here
 _LOCK = threading.Lock()
 
 _PACKAGE = str(Path(__file__).parents[1])
 _INTEROP = str(Path(__file__).parents[2] / "interop")
 
 
-class Line:
-    """One entry of a sweep that was written as a whole: the sweep is one state of the trie, and its lines stand in for states."""
+class Step:
+    """One line of a tape: an entry, or, without a ``kernel``, a leaf or a change of the grad mode.
+
+    ``hazard`` is the number of the input, if any, that has no derivative, so that no sweep goes through the entry.  ``ends`` tells that
+    sweeps end at its slot: it is a leaf, or an entry whose result was made one (:mod:`tape.recording.entering`).
+    """
 
     __slots__ = ("depth", "inputs", "kernel", "slots", "where")
 
     op: Any = None
-    mode = SWEEP
-    places: tuple[Place, ...] = ()  # nothing here is differentiable
+    mode = SWEEP  # of the entries of a sweep that was written as a whole, which is one state: they are no states themselves
+    places: tuple[Place, ...] = ()  # nothing in such a sweep is differentiable
     hazard: int | None = None
     ends = False
 
-    def __init__(self, kernel: Kernel, inputs: tuple[int, ...], slots: tuple[int, ...], where: Any, depth: int) -> None:
-        self.kernel = kernel
+    def __init__(
+        self, kernel: Kernel | None, inputs: tuple[int, ...], slots: tuple[int, ...], where: tuple[str, int] | None, depth: int
+    ) -> None:
+        self.kernel: Any = kernel  # a Kernel
         self.inputs = inputs
         self.slots = slots
         self.where = where
-        self.depth = depth
+        self.depth = depth  # entries so far, this one included
 
 
-class State:
-    """One prefix of a tape.  ``kernel`` is None for leaves, changes of mode, and sweeps (which have ``lines``).
+class State(Step):
+    """One prefix of a tape, and its last line; that of a sweep that was written as a whole has ``lines``.
 
-    ``hazard`` is the number of the input, if any, that has no derivative, so that no sweep goes through the entry; ``hazards`` counts such entries.
-    ``ends`` tells that sweeps end at its slot: it is a leaf, or an entry whose result was made one (:mod:`tape.recording.leaves`).  They end at the
-    slots in ``cut`` as well, which were cut from their past (:mod:`tape.variables.cuts`).
+    Sweeps end at the slots in ``cut`` as at leaves: these were cut from their past (:mod:`tape.variables.cuts`).
     """
 
     __slots__ = (
+        "_cache",
         "cut",
-        "depth",
         "ends",
         "full",
         "hash",
         "hazard",
-        "hazards",
-        "inputs",
-        "kernel",
         "known",
         "lines",
         "mode",
@@ -95,69 +95,55 @@ class State:
         "parent",
         "place",
         "places",
-        "plans",
-        "programs",
         "quick",
         "seen",
-        "slots",
         "table",
         "used",
-        "where",
     )
 
     def __init__(self, parent: State | None, mode: int) -> None:
+        super().__init__(None, (), (), None, 0 if parent is None else parent.depth)
         self.parent = parent
         self.mode = mode
-        self.next = _NOWHERE
+        self.next: dict[Any, Any] = _NOWHERE
         # One list is shared along a chain of states; the first n_slots of it are this state's.
-        self.table: list[Place]
+        self.table: list[Place] = [] if parent is None else parent.table
+        self.n_slots: int = 0 if parent is None else parent.n_slots
+        self.numbers: int = 0 if parent is None else parent.numbers
         self.cut: frozenset[int] = frozenset() if parent is None else parent.cut
-        if parent is None:
-            self.depth, self.n_slots, self.numbers, self.table, self.hazards = 0, 0, 0, [], 0
-            self.hash = id(self)
-        else:
-            self.depth, self.n_slots, self.numbers = parent.depth, parent.n_slots, parent.numbers
-            self.table, self.hazards = parent.table, parent.hazards
+        self.hash = id(self)
         self.ends = False
         self.known = True  # it is on the trie
         self.used = 0  # the last run that ended here
         self.seen = 0  # when it was met before it was put there, if ever: a run's number
         self.full = False
         self.quick = False  # one visible result, and room for more entries
-        self.kernel: Kernel | None = None
-        self.op: Any = None
-        self.lines: tuple[Line, ...] | None = None
-        self.inputs: tuple[int, ...] = ()
-        self.slots: tuple[int, ...] = ()
-        self.places: tuple[Place, ...] = ()
+        self.op = None
+        self.lines: tuple[Step, ...] | None = None
+        self.places = ()
         self.place: Place | None = None
-        self.hazard: int | None = None
-        self.where: tuple[str, int] | None = None
-        self.programs: dict[Hashable, Any] | None = None
-        self.plans: dict[Hashable, Any] | None = None
+        self.hazard = None
+        self._cache: dict[Hashable, Any] = _NOWHERE
 
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what is known of the structure under ``key``, worked out once.  A key begins with what it is of, as in ``("plan", ...)``."""
-        if self.plans is None:
-            self.plans = {}
-        known: T | None = self.plans.get(key)
+        """Return what is known of the structure under ``key``, worked out once.  A key begins as in ``("plan", ...)``."""
+        known: T | None = self._cache.get(key)
         if known is None:
-            known = self.plans[key] = make()
+            known = make()
+            if self._cache is _NOWHERE:
+                self._cache = {}
+            self._cache[key] = known
         return known
 
     def _add_slots(self, kinds: Sequence[Kind], made: tuple[str, int] | int | None = None) -> None:
         n = self.n_slots
-        if made is not None:  # they are unrecorded
-            self.places = tuple([MadePlace(n + i, kind, made) for i, kind in enumerate(kinds)])
-            self.slots = tuple(range(n, n + len(kinds)))
-        elif len(kinds) == 1:  # the usual case, without loops
-            self.places = (Place(n, kinds[0]),)
-            self.slots = (n,)
-        else:
-            self.places = tuple([Place(n + i, kind) for i, kind in enumerate(kinds)])
-            self.slots = tuple(range(n, n + len(kinds)))
+        end = self.n_slots = n + len(kinds)
+        self.slots = (n,) if end == n + 1 else tuple(range(n, end))
+        if made is None:
+            self.places = tuple([Place(i, kind) for i, kind in zip(self.slots, kinds, strict=True)])
+        else:  # they are unrecorded
+            self.places = tuple([MadePlace(i, kind, made) for i, kind in zip(self.slots, kinds, strict=True)])
         holding(_LOCK, self._extend_table, n)  # another thread may be growing the same list
-        self.n_slots = n + len(kinds)
         self.place = self.places[0] if self.kernel is None or self.kernel.single else None
 
     def _extend_table(self, n: int) -> None:
@@ -172,78 +158,61 @@ class State:
         if not kind.aval.shape and not kind.requires_grad and differentiable(kind.aval):
             child.numbers += 1
         child._add_slots((kind,), child.n_slots if kind.unrecorded else None)
-        found: State = enter(self, kind, child)
-        return found
+        return _enter(self, kind, child)
 
     def switched(self, mode: int) -> State:
         """Return the state that follows when the grad mode becomes ``mode``."""
-        found: State | None = self.next.get(mode)
-        if found is None:
-            found = self._changed(mode, State(self, mode))
-        assert found is not None
-        return found
+        return self._changed(mode, mode, self.cut)
 
     def severed(self, slots: frozenset[int]) -> State:
         """Return the state that follows when these slots are cut from their past."""
-        found: State | None = self.next.get(("cut", slots))
-        if found is None:
-            child = State(self, self.mode)
-            child.cut = self.cut | slots
-            found = self._changed(("cut", slots), child)
-        assert found is not None
-        return found
+        return self._changed(("cut", slots), self.mode, self.cut | slots)
 
-    def _changed(self, key: Hashable, child: State) -> State:
-        """Put a state without an entry of its own where this one is."""
+    def _changed(self, key: Hashable, mode: int, cut: frozenset[int]) -> State:
+        known: State | None = self.next.get(key)
+        if known is not None:
+            return known
+        child = State(self, mode)
+        child.cut = cut
         child.known, child.seen, child.hash = self.known, self.seen, hash((self.hash, key))
-        return link(self, key, child)  # type: ignore[no-any-return]
+        return link(self, key, child)
 
-    def entry(self, key: Hashable, op: Any, kernel: Kernel, inputs: tuple[int, ...], *, ends: bool = False) -> State:
+    def entry(self, key: Hashable, op: object, kernel: Kernel, inputs: tuple[int, ...], *, ends: bool = False) -> State:
         """Make the state that follows when ``kernel`` is recorded on the slots ``inputs``; where it ``ends``, its result is a leaf."""
         child = State(self, self.mode)
         child.depth += 1
         child.full = child.depth > SEGMENT_LIMIT or child.numbers > NUMBER_LIMIT
-        child.op = op
-        child.inputs = inputs
-        differentiable_input = False
-        tainted = None
+        child.op, child.inputs, child.ends = op, inputs, ends
         table = self.table
+        kinds = [table[s].kind for s in inputs]
+        flows = any(kind.requires_grad for kind in kinds)
         arguments = getattr(op, "arguments", len(inputs))  # those beyond were computed from them, by a tape.Function
-        for i, s in enumerate(inputs):
-            kind = table[s].kind
-            if kind.requires_grad:
-                differentiable_input = True
-            elif kind.unrecorded and tainted is None and i < arguments:
-                tainted = i
+        tainted = next((i for i, kind in enumerate(kinds[:arguments]) if kind.unrecorded and not kind.requires_grad), None)
         role: Role = PLAIN
         child.where = made = user_line()
         if ends:
             role = DIFFERENTIABLE
         elif (reason := getattr(op, "unrecorded", None)) is not None and self.mode != CONSTANT:
             role = reason
-        elif self.mode == RECORD:
-            if differentiable_input:
-                role = DIFFERENTIABLE
-                kernel = kernel.augmented()
-                child.hazard = tainted
-                child.hazards += tainted is not None
-            elif tainted is not None:
-                place = table[inputs[tainted]]
-                role = place.kind.unrecorded if isinstance(place.kind.unrecorded, str) else UNRECORDED
-                made = place.made
-        elif self.mode == SWEEP and (differentiable_input or tainted is not None):
+        elif self.mode == RECORD and flows:
+            role = DIFFERENTIABLE
+            kernel = kernel.augmented()
+            child.hazard = tainted
+        elif self.mode == RECORD and tainted is not None:
+            place = table[inputs[tainted]]
+            role = place.kind.unrecorded if isinstance(place.kind.unrecorded, str) else UNRECORDED
+            made = place.made
+        elif self.mode == SWEEP and (flows or tainted is not None):
             role = UNRECORDED
-        child.ends = ends
         child.kernel = kernel
         child._add_slots(kernel.kinds(role), None if role in (PLAIN, DIFFERENTIABLE) else made)
         child.quick = child.place is not None and not child.full
         if kernel.transient:
             child.known, child.hash = False, 0
             return child
-        found: State = enter(self, key, child)
-        return found
+        return _enter(self, key, child)
 
-    def swept(self, written: Sequence[tuple[Any, tuple[int, ...], Any]]) -> State:
+    def swept(self, written: Sequence[tuple[Any, tuple[int, ...], tuple[str, int] | None]]) -> State:
         """Make the state that follows when a sweep without ``create_graph`` is written: kernels or ops, input slots, and lines in files.
 
         The results of the first one are numbered from ``n_slots``, and so on.
@@ -256,41 +225,37 @@ class State:
         made = user_line()
         lines = []
         for op, inputs, where in written:
-            kernel = op if hasattr(op, "kinds") else op.kernel_of(tuple([table[s].kind for s in inputs]))
-            role = PLAIN
-            for s in inputs:
-                kind = table[s].kind
-                if kind.requires_grad or kind.unrecorded:
-                    role = UNRECORDED
-                    break
+            kinds = tuple([table[s].kind for s in inputs])
+            kernel = op if hasattr(op, "kinds") else op.kernel_of(kinds)
+            role = UNRECORDED if any(kind.requires_grad or kind.unrecorded for kind in kinds) else PLAIN
             start = n
             for kind in kernel.kinds(role):
                 table.append(Place(n, kind) if role == PLAIN else MadePlace(n, kind, made))
                 n += 1
-            lines.append(Line(kernel, inputs, (start,) if n == start + 1 else tuple(range(start, n)), where, depth))
+            lines.append(Step(kernel, inputs, tuple(range(start, n)), where, depth))
         child.n_slots = n
         child.lines = tuple(lines)
         child.full = depth > SEGMENT_LIMIT or child.numbers > NUMBER_LIMIT
         return child
 
     def path(self) -> list[Any]:
-        """All entries, leaves and changes of mode from the first to this state's, in order: states, and the lines of sweeps."""
-        found: list[Any] = []
+        """All entries, leaves and changes of mode from the first to this state's, in order: states, and the steps of sweeps."""
+        steps: list[Any] = []
         state = self
         while state.parent is not None:
             if state.lines is None:
-                found.append(state)
+                steps.append(state)
             else:
-                found.extend(reversed(state.lines))
+                steps.extend(reversed(state.lines))
             state = state.parent
-        found.reverse()
-        return found
+        steps.reverse()
+        return steps
 
 
 _count = 0
 _limit = STATE_LIMIT
 _ROOTS: dict[Hashable, State] = {}
-_SEEN: list[dict[int, int]] = [{}, {}]  # numbers of states met once, and when: the newer ones, the older ones
+_SEEN: Bounded[int, int] = Bounded("structures met once", 1 << 17)  # the numbers of states, and when each was met
 
 
 class _Clock:
@@ -305,33 +270,29 @@ class _Clock:
 CLOCK = _Clock()
 
 
-def enter(parent: State, key: Hashable, child: State) -> State:
+def _enter(parent: State, key: Hashable, child: State) -> State:
     """Put ``child`` on the trie if it was met before; return what is there, should another thread have been first."""
     child.hash = number = hash((parent.hash, key))
-    newer, older = _SEEN
-    seen = newer.get(number) or older.get(number)
+    seen = _SEEN.get(number)
     if seen and parent.known:
         child.seen = seen
-        return link(parent, key, child)  # type: ignore[no-any-return]
+        return link(parent, key, child)
     child.known = False
-    if len(newer) > SEEN_LIMIT:
-        newer = {}
-        _SEEN[:] = newer, _SEEN[0]
-    newer[number] = CLOCK.now
+    _SEEN[number] = CLOCK.now
     return child
 
 
-def link(parent: State, key: Hashable, child: Any) -> Any:
+def link(parent: State, key: Hashable, child: T) -> T:
     """Make ``child`` (a state, or what leads to one) the one after ``parent`` by ``key``, where that is on the trie itself."""
     global _count  # noqa: PLW0603 - one trie for the process
     if not parent.known:
         return child
     if parent.next is _NOWHERE:
         holding(_LOCK, _open_edges, parent)
-    found = parent.next.setdefault(key, child)
-    if found is child:
+    there: T = parent.next.setdefault(key, child)
+    if there is child:
         _count += 1
-    return found
+    return there
 
 
 def _open_edges(parent: State) -> None:
@@ -339,11 +300,38 @@ def _open_edges(parent: State) -> None:
         parent.next = {}
 
 
+def _target(edge: Any) -> State:
+    """Return the state that an edge leads to: itself, or where a sweep written before ends."""
+    return getattr(edge, "state", edge)  # type: ignore[no-any-return]
+
+
 def _evict() -> None:
+    """Keep the structures that ran among the last runs, with all that leads to them.
+
+    What is dropped still serves the segments that stand on it; it is only not found any more.
+    """
     global _count, _limit  # noqa: PLW0603
-    if _count > _limit:
-        _count = evict(_ROOTS, max(CLOCK.now - RECENT, 1))
-        _limit = max(STATE_LIMIT, 2 * _count)  # a program that needs so many is not to be compiled over and over
+    if _count <= _limit:
+        return
+    states = {id(state): state for state in _ROOTS.values()}
+    waiting = list(states.values())
+    while waiting:
+        further = {id(target): target for edge in list(waiting.pop().next.values()) if id(target := _target(edge)) not in states}
+        states.update(further)
+        waiting += further.values()
+    kept: set[int] = set()
+    for state in states.values():
+        step: State | None = state if state.used >= max(CLOCK.now - RECENT, 1) else None
+        while step is not None and id(step) not in kept:
+            kept.add(id(step))
+            step = step.parent
+    for key in [key for key, state in _ROOTS.items() if id(state) not in kept]:
+        del _ROOTS[key]
+    for state in states.values():
+        if state.next and id(state) in kept:
+            state.next = {key: edge for key, edge in list(state.next.items()) if id(_target(edge)) in kept}
+    _count = len(kept)
+    _limit = max(STATE_LIMIT, 2 * _count)  # a program that needs so many is not to be compiled over and over
 
 
 def root(configuration: Hashable, mode: int) -> State:
@@ -351,18 +339,18 @@ def root(configuration: Hashable, mode: int) -> State:
     if _count > _limit:
         holding(_LOCK, _evict)
     key = (configuration, jaxapi.named_axes(), mode)
-    found = _ROOTS.get(key)
-    if found is None:
-        found = _ROOTS[key] = State(None, mode)
-    return found
+    state = _ROOTS.get(key)
+    if state is None:
+        state = _ROOTS[key] = State(None, mode)
+    return state
 
 
-_FOREIGN: Bounded[Any, bool] = Bounded("code", 4096)  # code object -> whether it is outside this library
+_FOREIGN: Bounded[CodeType, bool] = Bounded("code", 4096)  # code -> whether it is outside this library
 
 
 def user_line() -> tuple[str, int] | None:
     """File and line of the innermost frame outside this library."""
-    frame: Any = sys._getframe(3)  # entry, first_meeting, record; a traceback would cost a hundred times as much
+    frame: FrameType | None = sys._getframe(3)  # entry, following, record; a traceback would cost a hundred times as much
     while frame is not None:
         code = frame.f_code
         foreign = _FOREIGN.get(code)

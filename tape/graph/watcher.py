@@ -1,7 +1,8 @@
 """Watchers: what is told of whatever Python does with Variables.
 
-A scope has one of each kind, and NOBODY where there is none: who traces the callable or the raw JAX function that is running (it may know a
-Variable by another one), whose Python calls it (it may see values), and the forward of a ``tape.Function`` (it refuses what it is not given).
+A scope has one of each kind, and NOBODY where there is none: who traces the callable or the raw JAX function that is running (it may know
+a Variable by another one), whose Python calls it (it may see values), and the forward of a ``tape.Function`` (it refuses what it is not
+given).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tape.graph.segment import Cell, Segment
+    from tape.graph.segment import Cell, Handle, Segment
 
 __all__ = ["NOBODY", "Watcher"]
 
@@ -27,14 +28,14 @@ class Watcher:
     capturing: ClassVar[bool] = False  # ops on Variables are evaluated in the trace of a callable
     releases: ClassVar[bool] = True  # a sweep may release what it swept
 
-    def read(self, variable: Any, *, flows: bool = True) -> Any:  # noqa: ARG002
+    def read(self, variable: Handle, *, flows: bool = True) -> Handle:  # noqa: ARG002
         """Return the Variable as it is known here, now that its value is about to be read; ``flows``: a gradient could flow to it."""
         return variable
 
     def adopt(self, cell: Cell) -> None:
         """Note a cell that is made now, and belongs to the trace."""
 
-    def owns(self, variable: Any) -> bool:  # noqa: ARG002
+    def owns(self, variable: Handle) -> bool:  # noqa: ARG002
         """Tell whether a Variable was made here."""
         return True
 
@@ -42,20 +43,20 @@ class Watcher:
         """While JAX traces one callable: the cells made in it are forgotten with it."""
         return contextlib.nullcontext()
 
-    def write(self, variable: Any) -> bool:  # noqa: ARG002
+    def write(self, variable: Handle) -> bool:  # noqa: ARG002
         """Note that a Variable is about to change; tell whether that is a result of the trace."""
         return False
 
-    def read_grad(self, variable: Any) -> None:
+    def read_grad(self, variable: Handle) -> None:
         """Note that a Variable's ``.grad`` is looked at, be it None or not."""
 
-    def receive(self, variable: Any) -> None:
+    def receive(self, variable: Handle) -> None:
         """Note that a sweep is about to give a gradient to a leaf."""
 
-    def register(self, variable: Any, hooks: dict[int, Any]) -> None:
+    def register(self, variable: Handle, hooks: dict[int, Callable[..., object]]) -> None:
         """Note that a hook is about to be registered, and on what."""
 
-    def watched(self, variable: Any, hooks: dict[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
+    def watched(self, variable: Handle, hooks: dict[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
         """Return the hook to register on ``variable`` in the place of this one."""
         return hook
 
@@ -63,10 +64,10 @@ class Watcher:
 
     rebinds_names = False  # ``x += y`` makes a new Variable of an argument, as in any function
 
-    def take(self, variable: Any) -> None:
+    def take(self, variable: Handle) -> None:
         """Note that a Variable's value leaves the tape as an array."""
 
-    def bring(self, value: Any) -> bool | str:  # noqa: ARG002
+    def bring(self, value: object) -> bool | str:  # noqa: ARG002
         """Return why an array that is brought onto the tape has no derivative there; False where it is a constant."""
         return False
 

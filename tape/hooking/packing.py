@@ -23,7 +23,7 @@ from tape.graph.trie import CONSTANT
 from tape.graph.watcher import NOBODY
 from tape.programs.failures import naming
 from tape.programs.program import look, run_pending
-from tape.programs.retention import leaf_slots, readable
+from tape.programs.retention import leaf_slots
 from tape.recording import record
 
 if TYPE_CHECKING:
@@ -118,7 +118,6 @@ class Packing:
                 inputs.append(cells[slot])
         segment.leaves = inputs
         segment.saved = {slot: boxes.get(slot, cells[slot]) for slot in segment.saved if slot in read or slot in boxes}
-        segment.kept = readable(segment.saved)
         for tree, values in saved:
             tree.leaves = values
 

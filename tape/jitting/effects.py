@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from tape.callables.captures import Captures, held, placeholder
 from tape.errors import TapeRuntimeError
 from tape.graph import boundary
-from tape.graph.scalars import is_scalar
+from tape.graph.kinds import is_scalar
 from tape.graph.segment import Cell, Extra, Handle, LeafNode, itself, outside
 from tape.graph.trie import user_line
 from tape.hooking.handles import take_away

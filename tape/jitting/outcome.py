@@ -17,7 +17,7 @@ from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, Unrecor
 from tape.graph.kinds import Kind, Place, kind_of, why_unrecorded
 from tape.graph.segment import Handle, LeafNode, Segment, itself, made_at, outside
 from tape.graph.trie import RECORD, State
-from tape.graph.walks import backwards
+from tape.graph.wengert import backwards
 from tape.jaxapi import Tracer
 from tape.variables.conversion import as_array
 
@@ -286,7 +286,7 @@ def _dead_end(kind: Kind, error: TapeError, leaves: Sequence[LeafNode]) -> tuple
     kernel: Any = _DeadEnd(kind, error)
     state = state.entry((kernel,), kernel, kernel, tuple(range(count)))
     segment.state = state
-    segment.pending = segment.open = False
     segment.epoch = None
+    segment.ran({})
     assert state.place is not None
     return segment, state.place

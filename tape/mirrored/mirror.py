@@ -14,8 +14,7 @@ import numpy as np
 
 from tape import errors, jaxapi
 from tape.errors import ConcretizationError, LostGradientError, TapeError
-from tape.graph.kinds import differentiable
-from tape.graph.scalars import NUMBERS, SMALL
+from tape.graph.kinds import NUMBERS, SMALL, differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.mirrored.quick import quick_key
@@ -24,7 +23,7 @@ from tape.ops.interning import intern_op
 from tape.ops.kernel import Op
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.record import record_mixed, record_number, record_one, record_two
+from tape.recording.record import record_number, record_one, record_two
 from tape.recording.template import ARRAY, NUMBER, Baked, Fixed, Node, Static, Structured, fill, fix, unfix
 
 if TYPE_CHECKING:
@@ -327,7 +326,7 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
             if inputs == count:
                 if len(known) > _KNOWN_LIMIT:
                     known.clear()
-                known[key] = record_mixed if NUMBER in key else record.record, op
+                known[key] = record.record, op
                 if key == (ARRAY,):
                     of_one = op
                 elif key in {(ARRAY, ARRAY), (ARRAY, NUMBER)}:

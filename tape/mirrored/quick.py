@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from tape.graph.scalars import NUMBERS, SMALL
+from tape.graph.kinds import NUMBERS, SMALL
 from tape.graph.segment import Handle
 from tape.mirrored.roles import SEQUENCE
 from tape.recording import record

@@ -15,9 +15,7 @@ from jax import lax
 from tape import jaxapi
 from tape.errors import GradientDtypeError, GradientShapeError, LeakedTracerError, RuleError
 from tape.graph.kinds import differentiable
-from tape.graph.sweep import accumulate, sweep
-from tape.graph.walks import active, backwards, leading, producers
-from tape.graph.wengert import Constant
+from tape.graph.wengert import Constant, accumulate, active, backwards, leading, producers, sweep
 from tape.ops import residuals
 from tape.ops.linear import Equation, flatten
 from tape.rules import parameters, table

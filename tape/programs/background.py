@@ -3,53 +3,50 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import queue
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tape.configuration import applying, configuration
 from tape.locks import holding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-__all__ = ["Job", "submit"]
+    from jax.stages import Wrapped
+
+__all__ = ["Job", "compiling", "submit"]
 
 
 class Job:
-    """A call that another thread makes."""
+    """A call that one thread makes: the one in the background, or the first that waits for it."""
 
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._call: Callable[[], Any] | None = call
-        self._done = threading.Event()
-        self._taken = threading.Lock()
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call: Callable[[], object] | None = call
+        self._lock = threading.Lock()
         self._error: BaseException | None = None
         self.seconds = 0.0
 
     def run(self) -> None:
-        """Make the call, unless somebody else does."""
-        if not self._taken.acquire(blocking=False):
-            return
+        """Return when the call was made, here if nobody else has begun with it."""
+        holding(self._lock, self._run)
+
+    def _run(self) -> None:
         call, self._call = self._call, None
-        assert call is not None
-        started = time.perf_counter()
-        try:
-            call()
-        except BaseException as e:  # noqa: BLE001 - raised where somebody waits for it
-            self._error = e
-        self.seconds = time.perf_counter() - started
-        self._done.set()
+        if call is not None:
+            started = time.perf_counter()
+            try:
+                call()
+            except BaseException as e:  # noqa: BLE001 - raised where somebody waits for it
+                self._error = e
+            self.seconds = time.perf_counter() - started
 
     def wait(self) -> None:
-        """Return when the call was made; if it has not begun, make it here.
-
-        Raises:
-            BaseException: what the call raised.
-
-        """
+        """Return when the call was made, or raise what it raised."""
         self.run()
-        self._done.wait()
         if self._error is not None:
             raise self._error
 
@@ -59,12 +56,23 @@ _THREAD: list[threading.Thread] = []
 _STARTING = threading.Lock()
 
 
-def submit(call: Callable[[], Any]) -> Job:
+def submit(call: Callable[[], object]) -> Job:
     """Have ``call`` made in the background, after those submitted before."""
     job = Job(call)
     _QUEUE.put(job)
     holding(_STARTING, _start)
     return job
+
+
+def compiling(function: Wrapped, arguments: Sequence[object]) -> Job:
+    """Have a function of ``jax.jit`` compiled, under the present settings, for arguments like these, so that a call finds its program."""
+    settings = configuration()
+
+    def call() -> None:
+        with applying(settings):
+            function.lower(*arguments).compile()
+
+    return submit(call)
 
 
 def _start() -> None:
@@ -82,11 +90,9 @@ def _work() -> None:
 
 def _stop() -> None:
     """Let the interpreter end: a thread inside the compiler must not meet its remains."""
-    while True:
-        try:
+    with contextlib.suppress(queue.Empty):
+        while True:
             _QUEUE.get_nowait()
-        except queue.Empty:
-            break
     _QUEUE.put(None)
     for thread in _THREAD:
         thread.join()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tape.graph.segment import Segment
-    from tape.graph.trie import State
+    from tape.graph.trie import State, Step
 
 __all__ = ["Failure", "StoppedError", "check_slots", "failed_entry", "naming", "salvage"]
 
@@ -28,7 +28,7 @@ class Failure:
 
     __slots__ = ("cause", "certain", "name", "shapes", "where")
 
-    def __init__(self, entry: Any, cause: Exception, *, certain: bool = True) -> None:
+    def __init__(self, entry: Step, cause: Exception, *, certain: bool = True) -> None:
         self.name: str = entry.kernel.name
         self.where: tuple[str, int] | None = entry.where
         self.shapes = ", ".join(f"shape {a.shape}, dtype {a.dtype}" for a in entry.kernel.out_avals[:3])
@@ -50,15 +50,9 @@ class Failure:
 
 
 class StoppedError(Exception):
-    """An entry failed while entries ran one by one; its cause is the error.
+    """An entry failed while entries ran one by one, after so many; its cause is the error, ``values`` are those there are."""
 
-    Args:
-        done: how many entries ran before it.
-        values: the value of each slot, None where there is none (yet, or any more).
-
-    """
-
-    def __init__(self, done: int, values: list[Any]) -> None:
+    def __init__(self, done: int, values: dict[int, Any]) -> None:
         super().__init__()
         self.done = done
         self.values = values
@@ -77,7 +71,7 @@ def naming(state: State, slot: int, what: str) -> Iterator[None]:
         raise
 
 
-def failed_entry(entry: Any, error: Exception) -> BaseException:
+def failed_entry(entry: Step, error: Exception) -> BaseException:
     """Return what to raise for an entry that failed when it ran on its own."""
     return _nobody_to_blame(error, [entry]) or Failure(entry, error).error()
 
@@ -91,52 +85,37 @@ def check_slots(segment: Segment, slots: Sequence[int]) -> None:
                 raise failure.error() from failure.cause
 
 
-def salvage(segment: Segment, entries: Sequence[Any], leaf_slots: Sequence[int], error: Exception) -> None:
+def salvage(segment: Segment, entries: Sequence[Step], leaf_slots: Sequence[int], error: Exception) -> None:
     """Run the entries of a segment whose run failed one by one, and hand out what can be computed; the segment is no longer pending.
 
-    Entries with side effects may have run already, and are not run again.
-
-    Args:
-        segment: the segment (with its lock held, under its configuration).
-        entries: the entries to run, in order.
-        leaf_slots: the slots of its leaves.
-        error: what the run raised; StoppedError where it is known how far it came.
-
-    Raises:
-        KeyboardInterrupt, OutOfMemoryError: no entry is to blame; the segment stays as it was.
-
+    Entries with side effects may have run already, and are not run again.  Where no entry is to blame the segment stays as it was.
     """
-    failed: dict[int, Failure] = {}
-    if isinstance(error, StoppedError):
-        cause = error.__cause__
-        assert isinstance(cause, Exception)
-        values = {slot: value for slot, value in enumerate(error.values) if value is not None}
-        culprit, rest = entries[error.done], entries[error.done + 1 :]
-        interruption = _nobody_to_blame(cause, [culprit])
-        failed.update(dict.fromkeys(culprit.slots, Failure(culprit, cause)))
-    else:
-        cause = error
-        values = dict(zip(leaf_slots, [cell[0] for cell in segment.leaves], strict=True))
-        culprit, rest = None, entries
-        interruption = _nobody_to_blame(cause, entries)
+    stopped = error if isinstance(error, StoppedError) else None
+    cause = error.__cause__ if stopped else error
+    assert isinstance(cause, Exception)
+    values = stopped.values if stopped else dict(zip(leaf_slots, [cell[0] for cell in segment.leaves], strict=True))
+    done = stopped.done if stopped else 0
+    interruption = _nobody_to_blame(cause, entries[done : done + 1] if stopped else entries)
     if interruption is not None:
         raise interruption from cause
-    for entry in rest:
+    failed: dict[int, Failure] = {}
+    for i, entry in enumerate(entries[done:]):
         failure = next((failed[s] for s in entry.inputs if s in failed), None)
-        if failure is None and culprit is None and entry.kernel.jaxpr.effects:
+        if stopped and i == 0:
+            failure = Failure(entry, cause)
+        elif failure is None and not stopped and entry.kernel.jaxpr.effects:
             failure = Failure(entry, cause, certain=False)
         if failure is None:
-            found = _attempt(entry, [values[s] for s in entry.inputs])
-            if isinstance(found, Failure):
-                failure = found
-            else:
-                values.update(zip(entry.slots, found, strict=True))
-        if failure is not None:
-            failed.update(dict.fromkeys(entry.slots, failure))
+            results = _attempt(entry, [values[s] for s in entry.inputs])
+            if not isinstance(results, Failure):
+                values.update(zip(entry.slots, results, strict=True))
+                continue
+            failure = results
+        failed.update(dict.fromkeys(entry.slots, failure))
     _hand_out(segment, values, failed, set(leaf_slots))
 
 
-def _attempt(entry: Any, operands: list[Any]) -> Sequence[Any] | Failure:
+def _attempt(entry: Step, operands: list[Any]) -> Sequence[Any] | Failure:
     """Run one entry; a failure keeps nothing alive but its operands."""
     try:
         return jax.block_until_ready(entry.kernel.executable(*operands))  # type: ignore[no-any-return]
@@ -150,23 +129,15 @@ def _attempt(entry: Any, operands: list[Any]) -> Sequence[Any] | Failure:
 def _hand_out(segment: Segment, values: dict[int, Any], failed: dict[int, Failure], leaf_slots: set[int]) -> None:
     """Keep every value there is: a sweep that fails releases nothing, and another one may follow."""
     cells = segment.cells
+    saved: dict[int, Any] = {}
     for slot, value in values.items():
-        if slot in leaf_slots:
-            continue
-        cell = cells.get(slot)
-        if cell is None:
-            segment.saved[slot] = [value]
-        else:
+        if slot not in leaf_slots:
+            cell = saved[slot] = cells.get(slot) or [None]
             cell[0] = value
-            segment.saved[slot] = cell
-    segment.kept = tuple(segment.saved)
-    segment.failed = failed
-    segment.pending = False
-    segment.cells = {}
-    segment.entered = {}
+    segment.ran(saved, failed)
 
 
-def _nobody_to_blame(error: Exception, entries: Sequence[Any]) -> BaseException | None:
+def _nobody_to_blame(error: Exception, entries: Sequence[Step]) -> BaseException | None:
     """Return what to raise where running the same again may well succeed; None where an entry failed."""
     reason = _reason(error)
     if reason.startswith("KeyboardInterrupt"):  # inside a callback, and XLA makes an error of its own of it

@@ -11,22 +11,22 @@ import jax
 import numpy as np
 
 from tape.bounded import Bounded
-from tape.graph.scalars import is_scalar
+from tape.graph.kinds import NUMBERS, is_scalar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from tape.configuration import Configuration
 
 __all__ = ["on_device"]
 
-# What is on the device: by the settings of JAX (which decide on dtype and device), by type, by value.
-_ARRAYS: dict[Configuration, dict[type, Bounded[Any, jax.Array]]] = {}
+# By the settings of JAX, of which each is one object (they decide on dtype and device), by type and value.
+_ARRAYS: Bounded[Hashable, jax.Array] = Bounded("numbers", 1 << 14)
 
 _put = jax.jit(lambda x: x)
 
 
-def on_device(program: Callable[..., Any], leaves: Sequence[Any], settings: Configuration) -> Callable[..., Any]:
+def on_device(program: Callable[..., Sequence[Any]], leaves: Sequence[Any], settings: Configuration) -> Callable[..., Sequence[Any]]:
     """Return ``program`` for arguments like ``leaves``, with the numbers among them given as arrays.
 
     It is ``program`` itself where there are none, or where an array is bound to a device: that one would be copied there at each call.
@@ -34,26 +34,19 @@ def on_device(program: Callable[..., Any], leaves: Sequence[Any], settings: Conf
     positions = [i for i, x in enumerate(leaves) if is_scalar(x) and not np.iscomplexobj(x)]  # of equal complex ones a zero may be negative
     if not positions or any(isinstance(x, jax.Array) and x.committed for x in leaves):
         return program
-    tables = _ARRAYS.setdefault(settings, {})
+    number, known = id(settings), _ARRAYS.get
 
-    def run(*given: Any) -> Any:
+    def run(*given: object) -> Sequence[Any]:
         arguments = list(given)
         for i in positions:
             value = arguments[i]
-            table = tables.get(value.__class__)
-            found = None if table is None else table.get(value or repr(value))  # 0.0 and -0.0 are equal
-            arguments[i] = _added(tables, value) if found is None else found
+            kind = value.__class__
+            if kind in NUMBERS or is_scalar(value):
+                key = (number, kind, value or repr(value))  # 0.0 and -0.0 are equal
+                array = known(key)
+                if array is None:
+                    array = _ARRAYS[key] = _put(value)
+                arguments[i] = array
         return program(*arguments)
 
     return run
-
-
-def _added(tables: dict[type, Bounded[Any, jax.Array]], value: Any) -> Any:
-    """Put a number on the device; another value is returned as it is."""
-    if not is_scalar(value):
-        return value
-    table = tables.get(value.__class__)
-    if table is None:
-        table = tables.setdefault(value.__class__, Bounded("numbers", 1 << 14))
-    found = table[value or repr(value)] = _put(value)
-    return found

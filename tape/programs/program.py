@@ -17,7 +17,8 @@ from tape.graph.scope import LOCAL, close
 from tape.graph.segment import Handle
 from tape.graph.trie import CLOCK
 from tape.graph.watcher import NOBODY
-from tape.programs import execution, growth, traced
+from tape.programs import traced
+from tape.programs.execution import Program
 from tape.programs.failures import check_slots, salvage
 from tape.programs.interpretation import needed_entries
 from tape.programs.retention import ONLY_SEGMENT, forget, note, residuals, trim_one
@@ -27,33 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tape.graph.kinds import Kind
-    from tape.graph.segment import Segment
+    from tape.graph.segment import Cell, Segment
     from tape.graph.trie import State
-    from tape.programs.retention import Kept
 
-__all__ = ["look", "run_pending"]
-
-
-class Program(execution.Execution):
-    """What a segment computes for one choice of results.
-
-    ``live`` are slots that Variables hold, ``residuals`` further ones that a sweep will read; ``history`` says whether there can be a
-    sweep at all, and ``dead`` are the depths of differentiable entries that none can reach, because their Variables are gone; ``read`` are
-    the slots whose values a sweep reads, leaves among them; ``rooted`` tells whether a Variable that is held requires grad, ``several``
-    whether sweeps may come from more than one.
-    """
-
-    __slots__ = ("dead", "history", "live", "read", "residuals", "rooted", "several")
-
-    def __init__(self, state: State, live: tuple[int, ...], kept: Kept, roots: int) -> None:
-        super().__init__(state, live + kept.residuals)
-        self.live = live
-        self.residuals = kept.residuals
-        self.history = kept.history
-        self.dead = kept.dead
-        self.read = kept.read
-        self.rooted = roots > 0
-        self.several = kept.history and roots > 1
+__all__ = ["computed", "look", "run_pending"]
 
 
 def look(variable: Handle) -> Any:
@@ -64,22 +42,24 @@ def look(variable: Handle) -> Any:
     value = variable._cell[0]
     if value is None:
         segment = boundary.awaited(variable._cell, variable._segment, variable._place)
-        run_pending(segment, "look")
-        value = variable._cell[0]
-        if value is None:
-            check_slots(segment, (variable._place.slot,))
-            assert value is not None, "a cell that its segment does not know"
+        return computed(variable._cell, segment, variable._place.slot, "look")
     return value
+
+
+def computed(cell: Cell, segment: Segment, slot: int, reason: str) -> Any:
+    """Return the value that an empty cell gets by running what is pending, or raise why it gets none."""
+    run_pending(segment, reason)
+    if cell[0] is None:
+        check_slots(segment, (slot,))
+        assert cell[0] is not None, "a cell that its segment does not know"
+    return cell[0]
 
 
 def run_pending(segment: Segment, reason: str) -> None:
     """Run the pending entries of ``segment`` whose results somebody holds; afterwards it is no longer pending.
 
-    An entry that fails, and what depends on it, has no value then: looking at one raises (:mod:`tape.programs.failures`).
-
-    Raises:
-        OutOfMemoryError: memory was used up; like after Ctrl-C, the segment is pending as before and can be run again.
-
+    An entry that fails, and what depends on it, has no value then: looking at one raises (:mod:`tape.programs.failures`).  After Ctrl-C,
+    or where memory was used up, the segment is pending as before and can be run again.
     """
     with segment.lock:
         if not segment.pending:
@@ -92,8 +72,6 @@ def run_pending(segment: Segment, reason: str) -> None:
                 _run(segment, reason)
     close(segment)
     trim_one()
-    if segment.doubts[0] >= growth.LIMIT:
-        growth.look_into(segment)
 
 
 def _run(segment: Segment, reason: str) -> None:
@@ -104,10 +82,7 @@ def _run(segment: Segment, reason: str) -> None:
     if segment.hooks:  # as if held: what is computed again has no hooks
         live = tuple(slot for slot in cells if slot in live or segment.hooks.get(slot))
     packs = segment.packing is not None
-    programs = state.programs
-    program = None if programs is None else programs.get((live, segment.released, packs))
-    if program is None:
-        program = _program(state, live, segment.released, packs)
+    program = state.cached(("program", live, segment.released, packs), lambda: _program(state, live, segment.released, packs))
     results: Sequence[Any] = ()
     if program.keep:
         CLOCK.now += 1
@@ -124,33 +99,26 @@ def _run(segment: Segment, reason: str) -> None:
     failed = not segment.pending
     if not failed:
         _store(segment, program, results)
-    if segment.leaf_places:
-        segment.settle()
-    if packs and program.history and not failed:
-        segment.packing.take(segment, program.live, program.read)
-    if program.several:
+    if packs and program.kept.history and not failed:
+        segment.packing.take(segment, program.live, program.kept.read)
+    if program.kept.history and program.roots > 1:  # sweeps may come from several
         note(segment)
 
 
 def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
     """Hand out what was computed and forget what no sweep will need."""
-    cells, live = segment.cells, program.live
+    cells, live, kept = segment.cells, program.live, program.kept
     for slot, value in zip(live, results, strict=False):
         cells[slot][0] = value
-    if program.history:
-        saved = {slot: [value] for slot, value in zip(program.residuals, results[len(live) :], strict=True)}
+    if kept.history:
+        saved = {slot: [value] for slot, value in zip(kept.residuals, results[len(live) :], strict=True)}
         saved.update((slot, cells[slot]) for slot in live)
-        segment.saved, segment.kept = saved, tuple(saved)
-        if program.dead:
-            segment.released |= program.dead
-    segment.pending = False  # Ctrl-C before this line leaves it to be run again
-    if not program.history:
-        origins = segment.origins
-        forget(segment)
-        if program.rooted:
-            segment.origins = origins  # so that a sweep to a leaf behind it finds that it was released
-    segment.cells = {}
-    segment.entered = {}
+        if kept.dead:
+            segment.released |= kept.dead
+        segment.ran(saved)
+    else:
+        segment.ran({})
+        forget(segment, origins=program.roots > 0)
 
 
 def _program(state: State, live: tuple[int, ...], released: frozenset[int], packs: bool) -> Program:
@@ -159,14 +127,11 @@ def _program(state: State, live: tuple[int, ...], released: frozenset[int], pack
     What is cheap to compute again (elementwise) is not kept: XLA fuses it into the sweep, and each further result of a program would
     cost it a kernel of its own (100 chained sines: 0.15 s to compile with one result, 3.4 s with all of them).
     """
-    if state.programs is None:
-        state.programs = {}
     STATS.programs += 1
     kinds = [state.table[slot].kind for slot in live]
     kept = residuals(state, live, released, packs=packs)
     roots = sum(kind.requires_grad and slot not in state.cut for slot, kind in zip(live, kinds, strict=True))
-    program = state.programs[(live, released, packs)] = Program(state, _ordered(live, kinds), kept, roots)
-    return program
+    return Program(state, _ordered(live, kinds), kept, roots)
 
 
 def _ordered(live: tuple[int, ...], kinds: list[Kind]) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.configuration import applying
 from tape.graph.boxes import UNREAD, Box
-from tape.graph.walks import backwards
+from tape.graph.wengert import backwards
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ __all__ = [
     "forget",
     "leaf_slots",
     "note",
-    "readable",
     "residuals",
     "thin",
     "trim",
@@ -99,7 +98,7 @@ def _passed(state: State, live: tuple[int, ...], released: frozenset[int]) -> tu
 
 def _read_by(passed: list[State]) -> set[int]:
     """Return the slots that the VJPs of some entries read."""
-    return {(*e.inputs, *e.slots)[i] for e in passed for i in e.kernel.residuals()}  # type: ignore[union-attr] # no leaves
+    return {(*e.inputs, *e.slots)[i] for e in passed for i in e.kernel.residuals()}  # no leaves
 
 
 def _live(segment: Segment) -> tuple[int, ...]:
@@ -124,11 +123,11 @@ def entries_of(segment: Segment) -> int:
 STATS.entries_of = entries_of
 
 
-def forget(segment: Segment) -> None:
-    """Drop everything that a segment keeps for sweeps."""
+def forget(segment: Segment, *, origins: bool = False) -> None:
+    """Drop everything that a segment keeps for sweeps; with its ``origins``, a sweep to a leaf behind it finds that it was released."""
     segment.leaves = []
-    origins, cut = segment.origins, segment.state.cut
-    segment.origins = {slot: origins[slot] for slot in cut if slot in origins} if cut else {}  # sweeps end there as before
+    if not origins:
+        segment.origins = {slot: end for slot, end in segment.origins.items() if slot in segment.state.cut}  # sweeps end there as before
     segment.saved = {}
     segment.functions = {}
 
@@ -144,17 +143,11 @@ def thin(segment: Segment, slots: Iterable[int]) -> None:
         for slot in slots:
             if slot in saved and sys.getrefcount(saved[slot]) <= _ALONE:
                 del saved[slot]
-        segment.kept = tuple(saved)
 
 
 def _acts(state: State) -> bool:
     """Tell whether an entry has side effects, so that it must not run again."""
     return state.cached("acts", lambda: any(step.kernel is not None and bool(step.kernel.jaxpr.effects) for step in state.path()))
-
-
-def readable(saved: dict[int, Any]) -> tuple[int, ...]:
-    """Return the slots whose values are kept, as they are or in a box."""
-    return tuple([slot for slot, kept in saved.items() if kept.__class__ is not Box or kept.readable])
 
 
 def note(segment: Segment) -> None:
@@ -184,12 +177,7 @@ _SHARED: deque[weakref.ref[Segment]] = deque()
 
 
 def trim(segment: Segment) -> int:
-    """Let a segment that has run go of what no sweep from the Variables that are held now reads (with its lock held).
-
-    Returns:
-        Through how many entries a sweep could still go.
-
-    """
+    """Let a segment that has run (its lock is held) go of what no sweep from held Variables reads; return how many entries one passes."""
     if segment.pending:
         return int(segment.state.depth)
     state = segment.state
@@ -202,16 +190,12 @@ def trim(segment: Segment) -> int:
         for slot in unreached:  # what these saved may be what holds others
             del segment.functions[slot]
     if not still.entries:
-        origins = segment.origins
-        forget(segment)
-        segment.origins = origins  # so that a sweep to a leaf behind it finds that it was released
+        forget(segment, origins=True)
     elif segment.trace is None and not segment.failed:
         saved = segment.saved
         read = still.slots | state.cut | frozenset(live)
         if not read.issuperset(saved):
-            saved = {slot: kept for slot, kept in saved.items() if slot in read}
-            segment.kept = readable(saved)  # first: after Ctrl-C in between, sweeps compute more than they must
-            segment.saved = saved
+            segment.saved = {slot: kept for slot, kept in saved.items() if slot in read}
         leaves: list[Any] = [cell if slot in read else UNREAD for slot, cell in zip(leaf_slots(state), segment.leaves, strict=True)]
         segment.leaves = leaves
     return len(still.entries)

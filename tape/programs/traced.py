@@ -1,4 +1,4 @@
-"""Running inside of a JAX transformation: the jaxprs of the entries' kernels are put together into one, which JAX takes over as a single call."""
+"""Running inside a JAX transformation: the jaxprs of the entries' kernels are put together into one, which JAX takes as a single call."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from tape import jaxapi
 from tape.configuration import applying
-from tape.graph.scalars import is_scalar
+from tape.graph.kinds import is_scalar
 from tape.graph.segment import Segment
 from tape.graph.trie import CONSTANT
 from tape.ops import building
-from tape.programs.interpretation import needed_entries
+from tape.programs.interpretation import evaluate, needed_entries
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tape.graph.trie import Step
     from tape.ops.kernel import Kernel
 
 __all__ = ["run", "run_again"]
@@ -31,9 +32,7 @@ def run(segment: Segment, keep: tuple[int, ...]) -> Sequence[Any]:
         if jaxapi.makes_jaxpr(segment.trace):
             table = segment.state.table
             return _merged(entries, {s: (v, table[s].kind.aval) for s, v in values.items()}, keep, segment.state.cut)
-        for step in entries:
-            values.update(zip(step.slots, _kernel(step, segment.state.cut).inline(*[values[s] for s in step.inputs]), strict=True))
-        return [values[s] for s in keep]
+        return evaluate(entries, values, keep, lambda step: _kernel(step, segment.state.cut).inline)
 
 
 def run_again(cut: Segment) -> None:
@@ -54,19 +53,19 @@ def run_again(cut: Segment) -> None:
             changed.add(id(cell))
 
 
-def _is_traced(cell: Any) -> bool:
+def _is_traced(cell: object) -> bool:
     return cell.__class__ is list and isinstance(cell[0], jaxapi.Tracer)
 
 
-def _kernel(step: Any, cut: frozenset[int]) -> Kernel:
-    """Return an entry's kernel; recorded under ``no_grad`` or cut from its past, the transformations of JAX may not differentiate it either."""
+def _kernel(step: Step, cut: frozenset[int]) -> Kernel:
+    """Return an entry's kernel; recorded under ``no_grad`` or cut from its past, JAX may not differentiate it either."""
     found: Kernel = step.kernel
     if step.mode == CONSTANT:
         return found.stopped()
     return found if cut.isdisjoint(step.slots) else found.stopped(frozenset([i for i, s in enumerate(step.slots) if s in cut]))
 
 
-def _merged(entries: Sequence[Any], leaves: dict[int, tuple[Any, Any]], keep: Sequence[int], cut: frozenset[int]) -> Sequence[Any]:
+def _merged(entries: Sequence[Step], leaves: dict[int, tuple[Any, Any]], keep: Sequence[int], cut: frozenset[int]) -> Sequence[Any]:
     """Put the jaxprs of entries together into one, and call it on ``leaves``: values, with their shapes and dtypes."""
     joined = building.JaxprBuilder()
     atoms: dict[int, Any] = {}

@@ -3,77 +3,76 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tape import errors, jaxapi
 from tape.configuration import CHANGES
 from tape.errors import TapeError
 from tape.graph import boundary
 from tape.graph.scope import LOCAL, close, watched
-from tape.graph.segment import Handle, Segment, SegmentClosedError, TracerMetError, end_of, inherit_doubts, made_at, node_of, still_open
-from tape.graph.trie import State
+from tape.graph.segment import Handle, Segment, SegmentClosedError, TracerMetError, end_of, made_at, node_of, still_open
 from tape.graph.watcher import NOBODY
-from tape.programs.failures import check_slots
-from tape.programs.program import run_pending
+from tape.ops.kernel import Op
+from tape.programs.growth import count
+from tape.programs.program import computed, run_pending
 
-__all__ = ["CONCRETE", "current", "enter", "first_meeting", "place_in", "run_if_long"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape.graph.trie import State
+
+__all__ = ["CONCRETE", "current", "enter", "following", "goes_on", "made_leaf", "place_in", "run_if_long"]
 
 
 def current() -> Segment:
     """Return this thread's pending segment, a new one where there is none that fits."""
-    local = LOCAL
-    segment = local.segment()
+    segment = LOCAL.segment()
     if segment is not None:
-        if still_open(segment):
-            if segment.state.mode != local.scope.mode:
-                segment.state = segment.state.switched(local.scope.mode)
+        if goes_on(segment):
             return segment
         close(segment)  # where it is pending, it runs when somebody looks at it
-    segment = Segment(local.scope.mode)
-    if not local.scope.eager:
-        local.segment = weakref.ref(segment)
+    segment = Segment(LOCAL.scope.mode)
+    if not LOCAL.scope.eager:
+        LOCAL.segment = weakref.ref(segment)
     return segment
 
 
+def goes_on(segment: Segment) -> bool:
+    """Tell whether this thread may go on recording in its segment, and have that be in the present grad mode."""
+    if not still_open(segment):
+        return False
+    if segment.state.mode != LOCAL.scope.mode:
+        segment.state = segment.state.switched(LOCAL.scope.mode)
+    return True
+
+
 def place_in(segment: Segment, variable: Handle) -> int:
-    """Return the variable's slot in ``segment``, entering it as a leaf where it is not part of it.
-
-    Raises:
-        TracerMetError: the variable's value is a JAX tracer (the caller then evaluates at once).
-        SegmentClosedError: this thread can no longer record in ``segment`` (the caller then begins again).
-
-    """
+    """Return the variable's slot in ``segment``, entering it as a leaf where it is not part of it."""
     if variable._segment is segment:
         return variable._place.slot
-    cell = variable._cell
-    slot = segment.entered.get(id(cell))
-    if slot is not None:
-        return slot
-    return enter(segment, variable)
+    slot = segment.entered.get(id(variable._cell))
+    return enter(segment, variable) if slot is None else slot
 
 
 CONCRETE: set[type] = set()  # types of values met that are no tracers: a look-up is quicker than isinstance
 
 
 def enter(segment: Segment, variable: Handle) -> int:
-    """Enter a Variable of another segment, or of none, as a leaf."""
+    """Enter a Variable of another segment, or of none, as a leaf: unless it is a tracer, or this thread can no longer record there."""
     cell, origin, place = variable._cell, variable._segment, variable._place  # at once: another thread may rebind it
     value = cell[0]
     if value.__class__ not in CONCRETE:
+        ours = segment.pending and LOCAL.segment() is segment
         if value is None:
             waiting = boundary.awaited(cell, origin, place)
-            if waiting.trace is not None and segment.pending and LOCAL.segment() is segment:
+            if ours and waiting.trace is not None:
                 raise TracerMetError
-            run_pending(waiting, "used elsewhere")
-            value = cell[0]
-            if value is None:
-                check_slots(waiting, (place.slot,))
-                assert value is not None, "a cell that its segment does not know"
+            value = computed(cell, waiting, place.slot, "used elsewhere")
         if boundary.is_abstract(value):
             raise errors.ConcretizationError(boundary.no_value(value))
         if not isinstance(value, jaxapi.Tracer):
             CONCRETE.add(value.__class__)
-        elif segment.pending and LOCAL.segment() is segment:
+        elif ours:
             raise TracerMetError
     kind = place.kind
     state = segment.state
@@ -87,15 +86,15 @@ def enter(segment: Segment, variable: Handle) -> int:
         if origin is not None:
             end = end_of(origin, place.slot)
             segment.origins[slot] = (origin, place.slot) if end is None else end
-            if origin.released or origin.asked or origin.state.hazards or origin.doubts[0]:
-                inherit_doubts(segment, origin)
+            if end is None:
+                count(segment, origin, place.slot)
             if end is None and origin.serial > segment.serial:  # recorded at once, or by another thread, while this one was pending
                 segment.serial = next(Segment.serials)
         else:
             extra = variable._extra
             segment.origins[slot] = extra.node if extra is not None and extra.node is not None else node_of(variable)
     elif kind.unrecorded:
-        segment.taken[slot] = made_at(place, origin)
+        segment.leaf_lines[slot] = made_at(place, origin)
     key = id(cell)
     while segment.epoch is not CHANGES.epoch:
         if watched() or not still_open(segment):
@@ -112,19 +111,59 @@ def run_if_long(segment: Segment) -> None:
         run_pending(segment, "length")
 
 
-def first_meeting(segment: Segment, op: Any, key: tuple[Any, ...]) -> State:
-    """Make the trie state of an entry that was never recorded at this point of this tape."""
+def following(segment: Segment, op: Any, slots: Sequence[int]) -> State:
+    """Return the state that follows when an op is recorded on some slots, made where that was not met at this point of this tape."""
     state = segment.state
-    slots = key[1:]
-    if hasattr(op, "kernel_of"):
-        try:
-            kernel = op.kernel_of(tuple([state.table[s].kind for s in slots]))
-        except TapeError:
-            raise
-        except jaxapi.CONCRETE_ERRORS:
-            raise
-        except (TypeError, ValueError, IndexError, NotImplementedError, NameError) as e:
-            raise (errors.wrap(e, op.name, [state.table[s].kind.aval for s in slots]) or e) from e
-    else:
-        kernel = op
-    return state.entry(key, op, kernel, slots)
+    key = (op, *slots)
+    child: State | None = state.next.get(key)
+    if child is not None:
+        return child
+    if not hasattr(op, "kernel_of"):
+        return state.entry(key, op, op, key[1:])
+    kinds = tuple([state.table[s].kind for s in slots])
+    try:
+        kernel = op.kernel_of(kinds)
+    except (TapeError, *jaxapi.CONCRETE_ERRORS):
+        raise
+    except (TypeError, ValueError, IndexError, NotImplementedError, NameError) as e:
+        raise (errors.wrap(e, op.name, [kind.aval for kind in kinds]) or e) from e
+    return state.entry(key, op, kernel, key[1:])
+
+
+_LEAF = Op("leaf", lambda x: x)
+
+
+def made_leaf(variable: Handle, result: Handle | None = None) -> bool:
+    """Make a pending Variable a leaf that requires grad; return False where somebody has to look at it first.
+
+    ``v.detach().requires_grad_()`` makes inputs to differentiate by of results (interpolates of a gradient penalty, inner parameters of a
+    meta-learner), and updates under ``no_grad`` are some.  To look at the value would part the step into two programs.  So the segment
+    gets an entry instead, an identity whose result requires grad whatever it was made of, and at which sweeps end as at any leaf.  That
+    is impossible where it does not stand on the segment in which this thread records: another thread's, or that of a JAX transformation.
+    What refers to the Variable, a gradient and hooks, stays; its value is that of ``result``, another pending one, if there is one.
+    """
+    source = variable if result is None else result
+    segment = source._segment
+    if segment is None or source._cell[0] is not None or LOCAL.segment() is not segment or segment.epoch is not CHANGES.epoch:
+        return False
+    old = source._place
+    key = (_LEAF, old.slot)
+    child: State | None = segment.state.next.get(key)
+    if child is None:
+        child = segment.state.entry(key, _LEAF, _LEAF.kernel_of((old.kind,)), (old.slot,), ends=True)
+    (slot,) = child.slots
+    node = node_of(variable)
+    cell = [None]
+    number = id(cell)
+    with segment.lock:
+        if not segment.open:  # another thread has run it
+            return False
+        place = segment.leaf_place(slot, child.places[0].kind)
+        segment.state = child  # what follows is done in one breath: see Segment
+        segment.cells[slot] = cell
+        segment.entered[number] = slot
+        segment.origins[slot] = node
+        variable._segment, variable._place, variable._cell = None, place, cell
+    if child.full:
+        run_if_long(segment)
+    return True

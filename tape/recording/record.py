@@ -13,17 +13,16 @@ import jax
 from tape.configuration import CHANGES
 from tape.graph import constants
 from tape.graph.constants import constant, handle, leaf, no_array, scalar
-from tape.graph.scalars import SMALL
+from tape.graph.kinds import SMALL
 from tape.graph.scope import LOCAL, watched
 from tape.graph.segment import Cell, Handle, Segment, SegmentClosedError, TracerMetError, node_of, still_open
-from tape.graph.trie import State
-from tape.recording.entering import current, enter, first_meeting, run_if_long
-from tape.recording.immediate import record_at_once
-from tape.recording.staging import record_staged
+from tape.recording.entering import current, enter, following, place_in, run_if_long
+from tape.recording.staging import record_at_once, record_staged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tape.graph.trie import State
     from tape.ops.kernel import Op
 
 __all__ = [
@@ -35,7 +34,6 @@ __all__ = [
     "no_array",
     "node_of",
     "record",
-    "record_mixed",
     "record_number",
     "record_one",
     "record_two",
@@ -54,61 +52,101 @@ def connect(variable_type: type[Handle]) -> None:
     constants.connect(variable_type)
 
 
-def record(op: Any, inputs: Sequence[Handle]) -> Any:
+def record(op: Any, inputs: Sequence[Any]) -> Any:
     """Record one entry and return its result: a Variable, or the tree of Variables that the op returns.
 
-    Args:
-        op: an Op (or what has its ``kernel`` method), or a Kernel where input shapes are known to fit.
-        inputs: Variables.
-
-    Raises:
-        TapeError: shapes or dtypes do not fit (with JAX's own message and the builtin class that JAX raises).
-
+    ``op`` is an Op (or what has its ``kernel_of`` method), or a Kernel where input shapes are known to fit; ``inputs`` are Variables, and
+    numbers, which enter in the same step.
     """
     # The hot path. Everything that is not needed for a structure met before is off it, in functions of its own.
     segment = LOCAL.segment()
     if segment is None or segment.epoch is not CHANGES.epoch:
-        if watched():
-            return LOCAL.scope.observer.record(op, inputs)
-        if LOCAL.scope.eager:
-            return record_at_once(op, inputs)
-        if LOCAL.scope.staged and any(v._segment is not None and v._segment.trace is not None for v in inputs):
-            return record_staged(op, inputs)
+        scope = LOCAL.scope
+        if scope.eager or scope.staged or watched():
+            return _record(op, [v if isinstance(v, Handle) else scalar(v) for v in inputs])
         segment = current()
+    kinds = segment.scalars
+    state: Any = segment.state
     key: list[Any] = [op]
+    numbers: list[Cell] = []
     for v in inputs:
-        if v._segment is segment:
-            key.append(v._place.slot)
-        else:
+        if v.__class__ is _variable_type or isinstance(v, Handle):
+            if v._segment is segment:
+                key.append(v._place.slot)
+                continue
             slot = segment.entered.get(id(v._cell))
             if slot is None:
+                if numbers:
+                    break
                 try:
                     slot = enter(segment, v)
-                except TracerMetError:
-                    return record_staged(op, inputs)
-                except SegmentClosedError:
-                    return record(op, inputs)
+                except (TracerMetError, SegmentClosedError):
+                    break
+                state = segment.state
             key.append(slot)
-    found = tuple(key)
-    child = segment.state.next.get(found)
-    if child is None:
-        child = first_meeting(segment, op, found)
-    place = child.place
-    if place is None:
-        return _record_several(segment, child, op, inputs)
-    made = _new(_variable_type)
-    made._segment = segment
-    made._place = place
-    made._cell = cell = [None]
-    made._extra = None
+        else:
+            key.append(state.n_slots)
+            state = state.next.get(kinds.get(v.__class__))
+            if state is None or (v.__class__ is int and not -SMALL <= v < SMALL):
+                break
+            numbers.append([v])
+    else:
+        child = state.next.get(tuple(key))
+        if child is not None and child.quick:
+            made = _new(_variable_type)
+            made._segment = segment
+            made._place = place = child.place
+            made._cell = cell = [None]
+            made._extra = None
+            if segment.epoch is CHANGES.epoch:
+                segment.cells[place.slot] = cell
+                segment.state = child
+                segment.leaves += numbers  # in the same breath: see Segment
+                return made
+        elif child is not None and not numbers:
+            return _results(segment, child, op, inputs)
+    return _record(op, [v if isinstance(v, Handle) else scalar(v) for v in inputs])
+
+
+def _record(op: Any, inputs: Sequence[Handle]) -> Any:
+    """Record an entry that was not met here before, that has several results, or whose segment is not the pending one."""
+    segment = LOCAL.segment()
+    if segment is None or segment.epoch is not CHANGES.epoch:
+        scope = LOCAL.scope
+        if watched():
+            return scope.observer.record(op, inputs)
+        if scope.eager:
+            return record_at_once(op, inputs)
+        if scope.staged and any(v._segment is not None and v._segment.trace is not None for v in inputs):
+            return record_staged(op, inputs)
+        segment = current()
+    try:
+        child = following(segment, op, [place_in(segment, v) for v in inputs])
+    except TracerMetError:
+        return record_staged(op, inputs)
+    except SegmentClosedError:
+        return _record(op, inputs)
+    return _results(segment, child, op, inputs)
+
+
+def _results(segment: Segment, child: State, op: Any, inputs: Sequence[Handle]) -> Any:
+    """Advance a segment to the state of an entry; return its Variables, in the op's own tree."""
+    kernel = child.kernel
+    made = []
+    cells: dict[int, Cell] = {}
+    for place in child.places[: kernel.visible]:
+        variable = _new(_variable_type)
+        variable._segment, variable._place, variable._extra = segment, place, None
+        variable._cell = cells[place.slot] = [None]
+        made.append(variable)
     while segment.epoch is not CHANGES.epoch:
         if not still_open(segment):
-            return record(op, inputs)
+            return _record(op, inputs)
     segment.state = child
-    segment.cells[place.slot] = cell
+    segment.cells.update(cells)
     if child.full:
         run_if_long(segment)
-    return made
+    return made[0] if kernel.single else jax.tree.unflatten(kernel.tree, made)
 
 
 def record_one(op: Op, a: Handle) -> Any:
@@ -151,20 +189,17 @@ def record_two(op: Op, a: Handle, b: Handle) -> Any:
                 j = enter(segment, b)
             except (TracerMetError, SegmentClosedError):
                 return record(op, (a, b))
-    child: Any = segment.state.next.get((op, i, j))
-    if child is None:
-        child = first_meeting(segment, op, (op, i, j))
-    if not child.quick:
-        return record(op, (a, b))
-    made = _new(_variable_type)
-    made._segment = segment
-    made._place = place = child.place
-    made._cell = cell = [None]
-    made._extra = None
-    if segment.epoch is CHANGES.epoch:
-        segment.state = child
-        segment.cells[place.slot] = cell  # in the same breath: see Segment
-        return made
+    child = segment.state.next.get((op, i, j))
+    if child is not None and child.quick:
+        made = _new(_variable_type)
+        made._segment = segment
+        made._place = place = child.place
+        made._cell = cell = [None]
+        made._extra = None
+        if segment.epoch is CHANGES.epoch:
+            segment.state = child
+            segment.cells[place.slot] = cell  # in the same breath: see Segment
+            return made
     return record(op, (a, b))
 
 
@@ -190,63 +225,3 @@ def record_number(op: Op, a: Handle, number: Any, *, first: bool = False) -> Any
                     segment.leaves.append(entering)  # in the same breath: see Segment
                     return made
     return record(op, (scalar(number), a) if first else (a, scalar(number)))
-
-
-def record_mixed(op: Op, inputs: Sequence[Any]) -> Any:
-    """:func:`record` for inputs of which some are numbers; these enter in the same step."""
-    segment = LOCAL.segment()
-    if segment is not None:
-        kinds = segment.scalars
-        state: Any = segment.state
-        key: list[Any] = [op]
-        entering = []
-        for v in inputs:
-            kind = kinds.get(v.__class__)
-            if kind is not None:
-                key.append(state.n_slots)
-                state = state.next.get(kind)
-                if state is None or (v.__class__ is int and not -SMALL <= v < SMALL):
-                    break
-                entering.append([v])
-            elif not isinstance(v, Handle):  # of a type that was not met before
-                break
-            elif v._segment is segment:
-                key.append(v._place.slot)
-            else:
-                slot = segment.entered.get(id(v._cell))
-                if slot is None:
-                    break
-                key.append(slot)
-        else:
-            child = state.next.get(tuple(key))
-            if child is not None and child.quick:
-                made = _new(_variable_type)
-                made._segment = segment
-                made._place = place = child.place
-                made._cell = cell = [None]
-                made._extra = None
-                if segment.epoch is CHANGES.epoch:
-                    segment.cells[place.slot] = cell
-                    segment.state = child
-                    segment.leaves += entering  # in the same breath: see Segment
-                    return made
-    return record(op, [v if isinstance(v, Handle) else scalar(v) for v in inputs])
-
-
-def _record_several(segment: Segment, child: State, op: Any, inputs: Sequence[Handle]) -> Any:
-    """Record an entry with several outputs: make its Variables, in the op's own tree."""
-    made = []
-    cells: dict[int, Cell] = {}
-    for place in child.places[: child.kernel.visible]:  # type: ignore[union-attr]
-        variable = _new(_variable_type)
-        variable._segment, variable._place, variable._extra = segment, place, None
-        variable._cell = cells[place.slot] = [None]
-        made.append(variable)
-    while segment.epoch is not CHANGES.epoch:
-        if not still_open(segment):
-            return record(op, inputs)
-    segment.state = child
-    segment.cells.update(cells)
-    if child.full:
-        run_if_long(segment)
-    return jax.tree.unflatten(child.kernel.tree, made)  # type: ignore[union-attr]

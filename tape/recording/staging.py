@@ -1,4 +1,4 @@
-"""Staging: ops on the values of a JAX transformation that is running stay pending as well, and enter it together.
+"""Values of JAX transformations: ops on them are pending as well and enter the transformation together, or else run at once.
 
 Evaluated one by one, each op would pass through JAX's own tracing, primitive by primitive.  Pending in a segment of its own (one per
 running transformation), they are recorded on the trie and swept by its plans like any others; when a value is asked for, the jaxprs of
@@ -15,20 +15,66 @@ import jax
 from tape import jaxapi
 from tape.graph import boundary
 from tape.graph.constants import handle
-from tape.graph.scalars import is_scalar
+from tape.graph.kinds import MadePlace, is_scalar
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Cell, Handle, Segment, SegmentClosedError, still_open
-from tape.graph.walks import needed
+from tape.graph.segment import Cell, Handle, Segment, SegmentClosedError, made_at
+from tape.graph.trie import CONSTANT, user_line
 from tape.graph.watcher import NOBODY
+from tape.graph.wengert import needed
+from tape.programs.failures import failed_entry
+from tape.programs.retention import forget
 from tape.recording import entering
-from tape.recording.entering import first_meeting
-from tape.recording.immediate import record_at_once
+from tape.recording.entering import following
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-__all__ = ["current", "place_in", "record_staged", "recording"]
+__all__ = ["current", "place_in", "record_at_once", "record_staged", "recording"]
+
+
+def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
+    """Record one entry as a segment of its own and run it now: eager mode, and inputs that are JAX tracers."""
+    scope = LOCAL.scope
+    segment = Segment(scope.mode)
+    slots = []
+    for v in inputs:
+        inner = scope.trace.read(v)
+        if inner is not v:
+            scope.forward.stand(v._cell, inner._cell)
+        slots.append(entering.place_in(segment, inner))
+    segment.state = child = following(segment, op, slots)
+    operands = [segment.leaves[s][0] for s in slots]  # leaves have the first slots
+    kernel = child.kernel
+    if scope.trace.capturing or any(isinstance(x, jaxapi.Tracer) for x in operands):
+        results = kernel.inline(*operands)
+        if scope.mode == CONSTANT:  # no_grad: nor may the JAX transformation that traces us differentiate it
+            results = [jax.lax.stop_gradient(r) for r in results]
+    else:
+        with jaxapi.ensure_compile_time_eval():
+            try:
+                results = kernel.executable(*operands)
+            except Exception as error:
+                raise failed_entry(child, error) from error
+    made = []
+    saved: dict[int, Cell] = {}
+    differentiable = any(p.kind.requires_grad for p in child.places)
+    for place, value in zip(child.places, results, strict=True):
+        cell = [value]
+        scope.trace.adopt(cell)
+        scope.forward.compute(cell, segment, place.slot)
+        if differentiable:
+            saved[place.slot] = cell
+        elif place.kind.unrecorded:  # so short a structure is met everywhere, and the segment is not held
+            line = made_at(place, segment) if place.made.__class__ is int else user_line()
+            place = MadePlace(place.slot, place.kind, line)  # noqa: PLW2901
+        made.append(handle(segment if place.kind.requires_grad else None, place, cell))
+    segment.ran(saved)
+    if not differentiable:
+        forget(segment)
+    elif segment.packing is not None:
+        segment.packing.take_entry(segment)
+    return made[0] if kernel.single else jax.tree.unflatten(kernel.tree, made[: kernel.visible])
 
 
 def current() -> Segment | None:
@@ -37,19 +83,17 @@ def current() -> Segment | None:
     if scope.eager or scope.trace is not NOBODY or not jaxapi.in_trace():
         return None
     trace = jaxapi.current_trace()
-    waiting = scope.staged
+    waiting = [ref for ref in scope.staged if (s := ref()) is not None and s.pending]
     for ref in reversed(waiting):
-        segment: Segment | None = ref()
-        if segment is not None and segment.trace is trace and segment.pending:
-            if not still_open(segment):
+        segment = ref()
+        if segment is not None and segment.trace is trace:
+            if not entering.goes_on(segment):
                 break  # it runs when somebody looks at it
-            if segment.state.mode != scope.mode:
-                segment.state = segment.state.switched(scope.mode)
             return segment
-    made = Segment(scope.mode)
-    made.trace = trace
-    waiting[:] = [*[ref for ref in waiting if (s := ref()) is not None and s.pending], weakref.ref(made)]
-    return made
+    segment = Segment(scope.mode)
+    segment.trace = trace
+    scope.staged[:] = [*waiting, weakref.ref(segment)]
+    return segment
 
 
 def recording(segment: Segment) -> bool:
@@ -64,61 +108,48 @@ def record_staged(op: Any, inputs: Sequence[Handle]) -> Any:
         if segment is None:
             return record_at_once(op, inputs)
         try:
-            key = (op, *[place_in(segment, v) for v in inputs])
+            slots = [place_in(segment, v) for v in inputs]
             break
         except SegmentClosedError:
             continue
-    child = segment.state.next.get(key)
-    if child is None:
-        child = first_meeting(segment, op, key)
+    child = following(segment, op, slots)
     kernel = child.kernel
-    assert kernel is not None
     if kernel.jaxpr.effects:  # what it does, it does now, whether or not somebody holds the result
         return record_at_once(op, inputs)
     segment.state = child
-    made = []
-    for place in child.places[: kernel.visible]:
-        cell = segment.cells[place.slot] = [None]
-        made.append(handle(segment, place, cell))
+    made = [handle(segment, place, [None]) for place in child.places[: kernel.visible]]
+    segment.cells.update((v._place.slot, v._cell) for v in made)
     return made[0] if kernel.single else jax.tree.unflatten(kernel.tree, made)
 
 
 def place_in(segment: Segment, variable: Handle) -> int:
-    """Return the variable's slot in ``segment``; as :func:`tape.recording.record.place_in`, for a staged segment too."""
-    if segment.trace is None or variable._segment is segment:
-        return entering.place_in(segment, variable)
+    """Return the variable's slot in ``segment``; as :func:`tape.recording.entering.place_in`, for a staged segment too."""
     cell = variable._cell
-    slot = segment.entered.get(id(cell))
-    if slot is None and cell[0] is None:
-        origin = boundary.awaited(cell, variable._segment, variable._place)
-        slot = _made_again(segment, origin, variable._place.slot, cell)
-    return entering.place_in(segment, variable) if slot is None else slot
+    if segment.trace is not None and variable._segment is not segment and cell[0] is None and id(cell) not in segment.entered:
+        _make_again(segment, boundary.awaited(cell, variable._segment, variable._place), variable._place.slot, cell)
+    return entering.place_in(segment, variable)
 
 
-def _made_again(segment: Segment, origin: Segment, slot: int, cell: Cell) -> int | None:
+def _make_again(segment: Segment, origin: Segment, slot: int, cell: Cell) -> None:
     """Record in ``segment`` what made a pending value outside, if it was made of numbers only (``zeros``, ``arange``, masks).
 
-    JAX computes such values inside a transformation too.  None for any other value, which is computed outside, once.
+    JAX computes such values inside a transformation too.  Any other value is computed outside, once.
     """
     if origin.trace is not None:
-        return None
+        return
     path = origin.state.path()
     steps = needed(path, {slot})
     leaves = dict(zip([s.slots[0] for s in path if s.kernel is None and s.slots], origin.leaves, strict=True))
     for step in steps:
         if not is_scalar(leaves[step.slots[0]][0]) if step.kernel is None else step.ends or step.kernel.jaxpr.effects:
-            return None
+            return
     slots: dict[int, int] = {}
     for step in steps:
         if step.kernel is None:
-            scalar = handle(None, origin.state.table[step.slots[0]], leaves[step.slots[0]])
-            slots[step.slots[0]] = entering.place_in(segment, scalar)
-            continue
-        op = step.kernel if step.op is None else step.op
-        key = (op, *[slots[s] for s in step.inputs])
-        child = segment.state.next.get(key)
-        segment.state = child = first_meeting(segment, op, key) if child is None else child
-        slots.update(zip(step.slots, child.slots, strict=True))
+            (leaf,) = step.slots
+            slots[leaf] = entering.place_in(segment, handle(None, origin.state.table[leaf], leaves[leaf]))
+        else:
+            segment.state = child = following(segment, step.kernel if step.op is None else step.op, [slots[s] for s in step.inputs])
+            slots.update(zip(step.slots, child.slots, strict=True))
     segment.borrowed.append(cell)  # so that its id stays its own
     segment.entered[id(cell)] = slots[slot]
-    return slots[slot]

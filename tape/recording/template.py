@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from tape.graph.segment import Handle
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
 
 __all__ = ["ARRAY", "NUMBER", "Baked", "Fixed", "Node", "Static", "Structured", "fill", "fix", "unfix"]
 
@@ -36,7 +39,7 @@ class _Keyed:
 
     __slots__ = ("_hash", "key")
 
-    def __init__(self, key: Any) -> None:
+    def __init__(self, key: Hashable) -> None:
         self.key = key
         self._hash = hash(key)
 
@@ -96,7 +99,7 @@ class Node(_Keyed):
         return f"{getattr(self.type, '__name__', self.type)}{self.items}"
 
 
-def fill(template: Any, arrays: Any) -> Any:
+def fill(template: object, arrays: Iterator[object]) -> Any:
     """Put arrays back in the place of the marks of a template."""
     if template is ARRAY:
         return next(arrays)
@@ -128,11 +131,11 @@ class Fixed:
 jax.tree_util.register_pytree_node(Fixed, lambda x: ((), x), lambda x, _: x)
 
 
-def fix(results: Any) -> Any:
+def fix(results: object) -> object:
     """Mark every result that is no array."""
     return jax.tree.map(lambda x: x if isinstance(x, (jax.Array, np.ndarray)) else Fixed(x), results)
 
 
-def unfix(results: Any) -> Any:
+def unfix(results: object) -> Any:
     """Take the marks off."""
     return jax.tree.map(lambda x: x.value if isinstance(x, Fixed) else x, results, is_leaf=lambda x: isinstance(x, (Fixed, Handle)))

@@ -16,7 +16,7 @@ from tape.errors import TapeValueError, UnconnectedError, check_flag
 from tape.graph import boundary
 from tape.graph.constants import handle
 from tape.graph.scope import LOCAL
-from tape.graph.segment import SIGN, Handle, LeafNode, Segment
+from tape.graph.segment import Handle, LeafNode, Segment
 from tape.graph.trie import RECORD, SWEEP
 from tape.programs.program import run_pending
 from tape.recording import record
@@ -27,7 +27,7 @@ from tape.sweeps.sweep import Sweep, target_of
 from tape.sweeps.written import asked, call_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from tape.graph.segment import Cell
     from tape.sweeps.accumulation import Addition
@@ -107,8 +107,6 @@ def backward(
             if segment is not None and not (waits and awaited(made)):
                 run_pending(segment, "backward")
             assign(made, consumed, mode=mode)
-    if targets is not None:
-        _note_ends(targets, recorded=retain)
     for variable, *_ in made:
         _call_post_hooks(variable)
 
@@ -211,7 +209,6 @@ def gradients(
         written: Written | None = segment.state.next.get(key)
         found = None if written is None else written.again(segment, entering)
         if found is not None:
-            _note_ends([inputs] if isinstance(inputs, Handle) else inputs, recorded=retain)
             return found[0] if isinstance(inputs, Handle) else tuple(found)
         call = call_of(*known, retains=retain)
     roots = variables("gradients", "outputs", outputs)
@@ -246,19 +243,6 @@ def gradients(
         if not retain:
             with sweep.releasing():
                 pass
-    _note_ends(wanted, recorded=retain)
     if tree is not None:
         return jax.tree.unflatten(tree, results)
     return results[0] if isinstance(inputs, Handle) else tuple(results)
-
-
-def _note_ends(targets: Iterable[Any], *, recorded: bool) -> None:
-    """Note which results a sweep has ended at: a loop in which each of them depends on the last one, and no sweep goes on, grows without end."""
-    if LOCAL.scope.trace.capturing:
-        return
-    sign = None
-    for variable in targets:
-        segment = variable._segment
-        if segment is not None and variable._place.kind.requires_grad:
-            sign = sign or (1 if recorded else SIGN, next(Segment.serials))
-            segment.asked = {**segment.asked, variable._place.slot: sign}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tape.graph.walks import leading, producers
+from tape.graph.wengert import leading, producers
 from tape.sweeps.plan import Instruction, Plan
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jax import lax
 
 from tape.configuration import configuration
-from tape.graph.sweep import sweep
 from tape.graph.trie import CONSTANT
-from tape.graph.walks import active, backwards
+from tape.graph.wengert import active, backwards, sweep
 from tape.ops.kernel import Op
 from tape.rules import table
 
@@ -109,17 +108,16 @@ class Plan:
 
 def active_slots(state: State, wanted: frozenset[int] | None, blocked: frozenset[int]) -> frozenset[int]:
     """Return the differentiable slots that depend on a wanted slot (on any leaf, where None) not through a blocked one."""
-    plans = _plans(state)
-    key = ("active", wanted, blocked)
-    found: frozenset[int] | None = plans.get(key)
-    if found is None:
-        carrying = {place.slot for place in state.table[: state.n_slots] if place.kind.requires_grad} - blocked
-        if wanted is not None or blocked:  # else each of them depends on a leaf
-            path, cut = state.path(), state.cut
-            start = wanted if wanted is not None else cut.union(*[step.slots for step in path if step.ends])
-            carrying = active(path, start & carrying, lambda step: () if step.ends else carrying.intersection(step.slots) - cut)
-        found = plans[key] = frozenset(carrying)
-    return found
+    return state.cached(("active", wanted, blocked), lambda: _active(state, wanted, blocked))
+
+
+def _active(state: State, wanted: frozenset[int] | None, blocked: frozenset[int]) -> frozenset[int]:
+    carrying = {place.slot for place in state.table[: state.n_slots] if place.kind.requires_grad} - blocked
+    if wanted is not None or blocked:  # else each of them depends on a leaf
+        path, cut = state.path(), state.cut
+        start = wanted if wanted is not None else cut.union(*[step.slots for step in path if step.ends])
+        carrying = active(path, start & carrying, lambda step: () if step.ends else carrying.intersection(step.slots) - cut)
+    return frozenset(carrying)
 
 
 def behind(state: State, slots: frozenset[int], stop: frozenset[int] = frozenset()) -> tuple[tuple[int, ...], frozenset[int]]:
@@ -127,28 +125,21 @@ def behind(state: State, slots: frozenset[int], stop: frozenset[int] = frozenset
 
     What is behind the slots in ``stop`` is left out.
     """
-    plans = _plans(state)
-    key = ("behind", slots, stop)
-    found: tuple[tuple[int, ...], frozenset[int]] | None = plans.get(key)
-    if found is None:
-        reached = set(slots)
-        ends: list[int] = []
-        passed: set[int] = set()
-        cut = state.cut
-        for step in backwards(state.path(), reached):
-            met = reached.intersection(step.slots) - stop
-            ends.extend(slot for slot in step.slots if slot in met and (step.ends or slot in cut))
-            if not (step.ends or met <= cut):
-                passed.update(place.slot for place in step.places if place.kind.requires_grad and place.slot not in cut)
-                reached.update(s for s in step.inputs if state.table[s].kind.requires_grad)
-        found = plans[key] = (tuple(ends), frozenset(passed))
-    return found
+    return state.cached(("behind", slots, stop), lambda: _behind(state, slots, stop))
 
 
-def _plans(state: State) -> dict[Any, Any]:
-    if state.plans is None:
-        state.plans = {}
-    return state.plans
+def _behind(state: State, slots: frozenset[int], stop: frozenset[int]) -> tuple[tuple[int, ...], frozenset[int]]:
+    reached = set(slots)
+    ends: list[int] = []
+    passed: set[int] = set()
+    cut = state.cut
+    for step in backwards(state.path(), reached):
+        met = reached.intersection(step.slots) - stop
+        ends.extend(slot for slot in step.slots if slot in met and (step.ends or slot in cut))
+        if not (step.ends or met <= cut):
+            passed.update(place.slot for place in step.places if place.kind.requires_grad and place.slot not in cut)
+            reached.update(s for s in step.inputs if state.table[s].kind.requires_grad)
+    return tuple(ends), frozenset(passed)
 
 
 def plan_sweep(
@@ -174,12 +165,8 @@ def plan_sweep(
         observed: whether op hooks see it.
 
     """
-    plans = _plans(state)
-    key = (seeds, wanted, blocked, watched, hooked, kept, observed, table.revision(), configuration())
-    found: Plan | None = plans.get(key)
-    if found is None:
-        found = plans[key] = _make(state, seeds, active_slots(state, wanted, blocked), watched, hooked, kept, observed)
-    return found
+    key = ("plan", seeds, wanted, blocked, watched, hooked, kept, observed, table.revision(), configuration())
+    return state.cached(key, lambda: _make(state, seeds, active_slots(state, wanted, blocked), watched, hooked, kept, observed))
 
 
 def _make(

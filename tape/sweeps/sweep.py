@@ -321,7 +321,7 @@ class Sweep:
             aval = kind.aval
             at = "" if step.where is None else f" ({step.where[0]}:{step.where[1]})"
             msg = (
-                f"{step.kernel.name}{at} uses a value of shape {aval.shape}, dtype {aval.dtype} that has no derivative on the tape: "  # type: ignore[union-attr]
+                f"{step.kernel.name}{at} uses a value of shape {aval.shape}, dtype {aval.dtype} that has no derivative on the tape: "
                 f"{why_unrecorded(kind.unrecorded, made_at(place, segment))}"
             )
             raise UnrecordedGradientError(msg)

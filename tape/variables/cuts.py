@@ -24,7 +24,7 @@ from tape.programs import traced
 from tape.programs.program import look, run_pending
 from tape.programs.retention import forget, trim
 from tape.recording import staging
-from tape.recording.leaves import made_leaf
+from tape.recording.entering import made_leaf
 from tape.sweeps.plan import behind
 
 __all__ = ["hint_at_retaining", "retain_cut", "unchain", "unchain_backward"]
@@ -125,7 +125,6 @@ def _make_leaf(variable: Any) -> None:
         segment.retained.pop(slot, None)
         if segment.saved and slot not in segment.saved:  # computed again it would not be this leaf
             segment.saved[slot] = variable._cell
-            segment.kept = tuple(segment.saved)
         segment.origins[slot] = end
         segment.state = segment.state.severed(frozenset([slot]))
     if not segment.pending:

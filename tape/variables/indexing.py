@@ -85,7 +85,7 @@ def getitem(v: Any, index: Any) -> Any:
             spec, starts = plan(shape, items, windows=True)
             found = _PLANS[tuple(key)] = (basic_op("getitem", _read, spec), starts)
         op, starts = found
-        return record.record_number(op, v, starts[0]) if len(starts) == 1 else record.record_mixed(op, (v, *starts))
+        return record.record_number(op, v, starts[0]) if len(starts) == 1 else record.record(op, (v, *starts))
     return call(gather, "getitem", (v, expand(v, index, strict=True)), {})
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tape import errors
 from tape.errors import TapeTypeError, saying
-from tape.graph.scalars import NUMBERS
+from tape.graph.kinds import NUMBERS
 from tape.graph.segment import Handle
 from tape.mirrored.adapters import array
 from tape.mirrored.mirror import Application, call, mirrored

@@ -22,7 +22,7 @@ from tape.graph.trie import CONSTANT
 from tape.mirrored.mirror import call, variable
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.leaves import made_leaf
+from tape.recording.entering import made_leaf
 from tape.sweeps.seeds import describe
 from tape.variables.indexing import BOUNDS, KNOWN_POSITIVE, basic_op, expand, gather, is_mask, plan
 
@@ -171,7 +171,7 @@ def _assigned(v: Any, index: Any, new: Any) -> Any:
         full = iter(shape)
         if any(isinstance(s, tuple) and s != (0, n, 1) for s, n in ((s, next(full)) for s in spec if s != "new")):
             spec, starts = plan(shape, items, windows=False)
-        return record.record_mixed(basic_op("setitem", _write, spec), (v, new, *starts))
+        return record.record(basic_op("setitem", _write, spec), (v, new, *starts))
     if len(items) == 1 and isinstance(index, (Handle, jax.Array, np.ndarray)) and is_mask(index) and new.size == 1 and new.ndim <= v.ndim:
         mask = variable(index)
         if mask.ndim and mask.shape == shape[: mask.ndim]:

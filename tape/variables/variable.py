@@ -24,8 +24,7 @@ from tape.errors import (
     unknown_keyword,
 )
 from tape.graph import boundary
-from tape.graph.kinds import Place, differentiable, kind_of
-from tape.graph.scalars import WIDER
+from tape.graph.kinds import WIDER, Place, differentiable, kind_of
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Extra, Handle, extra_of
 from tape.graph.watcher import NOBODY
@@ -33,7 +32,7 @@ from tape.hooking.handles import RemovableHandle
 from tape.mirrored.detachment import detach
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.leaves import made_leaf
+from tape.recording.entering import made_leaf
 from tape.recording.record import handle, leaf
 from tape.sweeps import differentiation, emission
 from tape.sweeps.seeds import describe

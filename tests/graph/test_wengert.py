@@ -6,9 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tape.graph.sweep import accumulate, sweep
-from tape.graph.walks import active, backwards, closure, last_uses, leading, needed, producers
-from tape.graph.wengert import Constant
+from tape.graph.wengert import Constant, accumulate, active, backwards, closure, last_uses, leading, needed, producers, sweep
 from tape.ops.linear import flatten
 
 

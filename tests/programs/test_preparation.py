@@ -13,7 +13,7 @@ import tape.numpy as tnp
 import tape.random
 from benchmarks.compiles import watching
 from tape.errors import ExecutionError
-from tape.programs import background, preparation
+from tape.programs import background
 from tests import idle
 
 WIDTHS = iter(range(101, 200))  # a width that no other test uses has kernels that never ran
@@ -128,14 +128,11 @@ def test_two_threads_compile(monkeypatch):
     meeting = threading.Barrier(2, timeout=60)
     names = set()
 
-    def waiting(*_):
-        def compiled():
-            meeting.wait()
-            names.add(threading.current_thread().name)
+    def waiting():
+        meeting.wait()
+        names.add(threading.current_thread().name)
 
-        return compiled
-
-    monkeypatch.setattr(preparation, "_compiling", waiting)
+    monkeypatch.setattr(background, "compiling", lambda *_: background.submit(waiting))
     x, w = uncommitted()
     (tnp.tanh(x) * w).value
     assert names == {threading.current_thread().name, "tape-compile"}

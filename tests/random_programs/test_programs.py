@@ -137,7 +137,7 @@ def all_but_last(*args, original=plan.active_slots):
     return frozenset(sorted(original(*args))[:-1])
 
 
-def first_leaves(self, state, leaves, original=execution.Execution._compile):
+def first_leaves(self, state, leaves, original=execution.Program._compile):
     """A program that remembers the arguments with which it was compiled."""
     original(self, state, leaves)
     job, run = self._compiling
@@ -156,7 +156,7 @@ ENGINES = {
     "segments are swept twice": (sweep.Sweep, "_sweep_segment", twice, r"v", MismatchError),
     "a slot is taken for inactive": (plan, "active_slots", all_but_last, r"v", (MismatchError, LookupError)),
     "a VJP forgets the sum that it adds to": (building.JaxprBuilder, "add", forget_total, r"v", MismatchError),
-    "a compiled program is stale": (execution.Execution, "_compile", first_leaves, r"mode: lazy", MismatchError),
+    "a compiled program is stale": (execution.Program, "_compile", first_leaves, r"mode: lazy", MismatchError),
     "a Variable's value is not kept": (program, "ONLY_SEGMENT", program.ONLY_SEGMENT + 1, r"mode: lazy", Exception),
 }
 

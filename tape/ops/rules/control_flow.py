@@ -15,7 +15,7 @@ from jax import lax
 
 from tape import jaxapi
 from tape.errors import TapeValueError
-from tape.graph.walks import active, closure
+from tape.graph.wengert import active, closure
 from tape.ops.building import rebuilt
 from tape.ops.pullback import depends, pullback, receives
 from tape.ops.residuals import Keep, inside, prune, pruned
