@@ -89,7 +89,7 @@ def _categorized(kind: type, value: Any) -> str:
         return "named tuple"
     home = kind.__module__.split(".")[0]
     if home in {"tape", "interop"}:
-        return "own" if kind.__module__ in {"tape.callables.higher_order", "tape.namespaces.factories", "tape.modes"} else "library"
+        return "own" if kind.__module__ in {"tape.callables.higher_order", "tape.modes"} else "library"
     if kind.__module__ == _POLICY.__module__ != "builtins":  # what checkpoint_policies makes
         return "own"
     if home in {"jax", "jaxlib", "numpy", "builtins", "functools", "itertools", "operator"}:

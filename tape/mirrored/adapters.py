@@ -29,14 +29,15 @@ class UFunc:
 
     __name__: str
 
-    def __init__(self, ufunc: Any, module: str = "tape.numpy") -> None:
+    def __init__(self, ufunc: Any, module: str = "tape.numpy", recorded: Callable[..., Callable[..., Any]] | None = None) -> None:
         functools.update_wrapper(self, ufunc)
         name = ufunc.__name__
         self.__module__ = module
         self.nin, self.nout, self.nargs, self.identity = ufunc.nin, ufunc.nout, ufunc.nargs, ufunc.identity
-        self._call = mirrored(ufunc, name, module=module)
+        self._call = mirrored(ufunc, name, module=module) if recorded is None else recorded()
         for method in ("reduce", "accumulate", "reduceat", "outer", "at"):
-            setattr(self, method, mirrored(getattr(ufunc, method), f"{name}.{method}", module=module))
+            made = mirrored(getattr(ufunc, method), f"{name}.{method}", module=module) if recorded is None else recorded(method)
+            setattr(self, method, made)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Record it."""

@@ -12,21 +12,25 @@ import inspect
 import pkgutil
 import sys
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
 from tape import jaxapi
+from tape.callables.higher_order import calling
 from tape.errors import saying
 from tape.mirrored.absent import missing_function
 from tape.mirrored.adapters import SPECIAL, Indexer, UFunc, initializer_factory, looking, metadata
 from tape.mirrored.mirror import mirrored
 from tape.mirrored.structures import MIRRORED_CLASSES, mirrored_class
-from tape.namespaces.factories import FACTORIES, counterpart
+from tape.namespaces.factories import FACTORIES
 from tape.variables.variable import Variable
 
-__all__ = ["CALLABLES", "Namespace", "UFunc"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["CALLABLES", "Namespace"]
 
 
 def _names(text: str) -> frozenset[str]:
@@ -35,30 +39,14 @@ def _names(text: str) -> frozenset[str]:
 
 # Functions of functions: they need Variables inside the callable, and its captures found.
 CALLABLES: dict[str, frozenset[str]] = {
-    "jax.numpy": frozenset({"apply_along_axis", "apply_over_axes", "fromfunction", "frompyfunc", "piecewise", "vectorize"}),
-    "jax.lax": frozenset(
-        {
-            "associative_scan",
-            "composite",
-            "cond",
-            "custom_linear_solve",
-            "custom_root",
-            "fori_loop",
-            "map",
-            "platform_dependent",
-            "reduce",
-            "reduce_window",
-            "scan",
-            "scatter_apply",
-            "switch",
-            "while_loop",
-        }
+    "jax.numpy": _names("apply_along_axis apply_over_axes fromfunction frompyfunc piecewise vectorize"),
+    "jax.lax": _names(
+        "associative_scan composite cond custom_linear_solve custom_root fori_loop map platform_dependent reduce reduce_window scan "
+        "scatter_apply switch while_loop"
     ),
-    "jax.nn": frozenset(),
-    "jax.random": frozenset(),
-    "jax.scipy.linalg": frozenset({"funm"}),
-    "jax.scipy.optimize": frozenset({"minimize"}),
-    "jax.scipy.sparse.linalg": frozenset({"bicgstab", "cg", "gmres"}),
+    "jax.scipy.linalg": _names("funm"),
+    "jax.scipy.optimize": _names("minimize"),
+    "jax.scipy.sparse.linalg": _names("bicgstab cg gmres"),
 }
 
 # Functions of shapes and dtypes: they return plain Python values and record nothing.
@@ -67,12 +55,12 @@ METADATA: dict[str, frozenset[str]] = {
         "broadcast_shapes can_cast einsum_path get_printoptions iscomplexobj isdtype isrealobj isscalar issubdtype iterable ndim "
         "promote_types result_type shape size"
     ),
-    "jax.nn": frozenset({"get_scaled_dot_general_config"}),
+    "jax.nn": _names("get_scaled_dot_general_config"),
     "jax.lax": _names(
         "axis_size broadcast_shapes conv_dimension_numbers conv_general_permutations conv_general_shape_tuple conv_shape_tuple "
         "conv_transpose_shape_tuple dtype padtype_to_pads reduce_window_shape_tuple"
     ),
-    "jax.random": frozenset({"key_dtype", "key_impl"}),
+    "jax.random": _names("key_dtype key_impl"),
 }
 
 # Functions that read or write something outside, or look at values to make text.
@@ -82,8 +70,8 @@ ON_VALUES: dict[str, frozenset[str]] = {
 
 # Functions without arrays, and types that stand for something: taken over as they are.
 PASSED: dict[str, frozenset[str]] = {
-    "jax.numpy": frozenset({"get_printoptions", "printoptions", "set_printoptions"}),
-    "jax.lax": frozenset({"ConvGeneralDilatedDimensionNumbers", "DotDimensionNumbers", "PrecisionLike", "after_all", "create_token"}),
+    "jax.numpy": _names("get_printoptions printoptions set_printoptions"),
+    "jax.lax": _names("ConvGeneralDilatedDimensionNumbers DotDimensionNumbers PrecisionLike after_all create_token"),
 }
 
 
@@ -93,14 +81,12 @@ class Namespace:
     Args:
         name: the module that this is the namespace of (``tape.numpy``).
         source: the JAX module (``jax.numpy``).
-        own: names that the module defines itself.
 
     """
 
-    def __init__(self, name: str, source: str, own: tuple[str, ...] = ()) -> None:
+    def __init__(self, name: str, source: str) -> None:
         self.name = name
         self.source = source
-        self.own = own
 
     @functools.cached_property
     def module(self) -> types.ModuleType:
@@ -110,12 +96,11 @@ class Namespace:
     @functools.cached_property
     def names(self) -> list[str]:
         """Every public name."""
-        names = {n for n in self._public() if self.category(n) != "hidden"}
-        return sorted(names | set(self.own))
+        return sorted(n for n in {*dir(self.module), *_submodules(self.module)} if not n.startswith("_") and self.category(n) != "hidden")
 
-    def _public(self) -> list[str]:
-        submodules = [f"{m}" for m in _submodules(self.module)]
-        return [n for n in {*dir(self.module), *submodules} if not n.startswith("_")]
+    def face(self) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+        """Return the ``__all__``, ``__getattr__`` and ``__dir__`` of the module."""
+        return self.names, self.get, lambda: self.names
 
     def category(self, name: str) -> str:
         """Say what becomes of a name: mirrored, special, selection, metadata, on values, callables, passed, module or hidden."""
@@ -153,9 +138,9 @@ class Namespace:
         if category == "passed":
             return self._passed(value, name)
         if category == "callables":
-            made = counterpart(value, name, self.name)
             if name not in FACTORIES:
-                return made
+                return calling(value, name, self.name)
+            made = FACTORIES[name](value)
         elif category == "metadata":
             made = metadata(value)
         elif category == "on values":
