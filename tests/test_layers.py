@@ -35,12 +35,10 @@ WAY += ["tape.graph.segment", "tape.graph.trie", "tape.graph.kinds", "tape.graph
 
 # Imports inside functions that would close a circle of modules.
 DOORS = {
-    ("tape.variables.methods", "tape.numpy"): "a Variable names the namespace of its functions, whose arrays are Variables",
     ("tape.rules.registry", "tape.rules.families"): "the table is filled when it is first looked into, so that importing tape stays quick",
 }
 # Packages that import each other's modules, though no module imports itself by way of others.
 PACKAGE_DOORS = {
-    ("tape.variables", "tape.numpy"): "as among the modules",
     ("tape.rules", "tape.ops"): "the rule of an op that holds a jaxpr is the sweep of that jaxpr",
 }
 # Imports for annotations that close a circle of modules.

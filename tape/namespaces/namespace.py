@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from tape import jaxapi
 from tape.callables.higher_order import calling
+from tape.callables.purity import words
 from tape.errors import saying
 from tape.mirrored.absent import missing_function
 from tape.mirrored.adapters import SPECIAL, Indexer, UFunc, initializer_factory, looking, metadata
@@ -33,45 +34,41 @@ if TYPE_CHECKING:
 __all__ = ["CALLABLES", "Namespace"]
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 # Functions of functions: they need Variables inside the callable, and its captures found.
 CALLABLES: dict[str, frozenset[str]] = {
-    "jax.numpy": _names("apply_along_axis apply_over_axes fromfunction frompyfunc piecewise vectorize"),
-    "jax.lax": _names(
+    "jax.numpy": words("apply_along_axis apply_over_axes fromfunction frompyfunc piecewise vectorize"),
+    "jax.lax": words(
         "associative_scan composite cond custom_linear_solve custom_root fori_loop map platform_dependent reduce reduce_window scan "
         "scatter_apply switch while_loop"
     ),
-    "jax.scipy.linalg": _names("funm"),
-    "jax.scipy.optimize": _names("minimize"),
-    "jax.scipy.sparse.linalg": _names("bicgstab cg gmres"),
+    "jax.scipy.linalg": words("funm"),
+    "jax.scipy.optimize": words("minimize"),
+    "jax.scipy.sparse.linalg": words("bicgstab cg gmres"),
 }
 
 # Functions of shapes and dtypes: they return plain Python values and record nothing.
 METADATA: dict[str, frozenset[str]] = {
-    "jax.numpy": _names(
+    "jax.numpy": words(
         "broadcast_shapes can_cast einsum_path get_printoptions iscomplexobj isdtype isrealobj isscalar issubdtype iterable ndim "
         "promote_types result_type shape size"
     ),
-    "jax.nn": _names("get_scaled_dot_general_config"),
-    "jax.lax": _names(
+    "jax.nn": words("get_scaled_dot_general_config"),
+    "jax.lax": words(
         "axis_size broadcast_shapes conv_dimension_numbers conv_general_permutations conv_general_shape_tuple conv_shape_tuple "
         "conv_transpose_shape_tuple dtype padtype_to_pads reduce_window_shape_tuple"
     ),
-    "jax.random": _names("key_dtype key_impl"),
+    "jax.random": words("key_dtype key_impl"),
 }
 
 # Functions that read or write something outside, or look at values to make text.
 ON_VALUES: dict[str, frozenset[str]] = {
-    "jax.numpy": _names("array_repr array_str from_dlpack frombuffer fromfile fromiter fromstring load save savez"),
+    "jax.numpy": words("array_repr array_str from_dlpack frombuffer fromfile fromiter fromstring load save savez"),
 }
 
 # Functions without arrays, and types that stand for something: taken over as they are.
 PASSED: dict[str, frozenset[str]] = {
-    "jax.numpy": _names("get_printoptions printoptions set_printoptions"),
-    "jax.lax": _names("ConvGeneralDilatedDimensionNumbers DotDimensionNumbers PrecisionLike after_all create_token"),
+    "jax.numpy": words("get_printoptions printoptions set_printoptions"),
+    "jax.lax": words("ConvGeneralDilatedDimensionNumbers DotDimensionNumbers PrecisionLike after_all create_token"),
 }
 
 

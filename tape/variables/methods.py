@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import errors
+from tape.callables.purity import words
 from tape.errors import TapeTypeError, saying
+from tape.graph.segment import Handle
 from tape.mirrored import selection
 from tape.mirrored.detachment import refuse_reinterpretation
 from tape.mirrored.mirror import call, mirrored, on_values
@@ -43,84 +45,44 @@ def producer(state: State, slot: int) -> Any:
 
 def _method(name: str) -> Callable[..., Any]:
     """Return the recording counterpart of a method of ``jax.Array``."""
-    original = getattr(jax.Array, name)
 
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(getattr(jax.Array, name))
+    def method(self: Any, *args: object, **kwargs: object) -> Any:
         return getattr(self, name)(*args, **kwargs)
 
-    made = mirrored(method, name, module="tape")
-    made.__qualname__ = f"Variable.{name}"
-    return made
+    return _named(mirrored(method, name, module="tape"), name)
 
 
 def _property(name: str) -> property:
     """Return the recording counterpart of a property of ``jax.Array``."""
     op = Op(name, lambda x: getattr(x, name))
 
-    def get(self: Any) -> Any:
+    def get(self: Handle) -> Any:
         return record.record(op, (self,))
 
-    get.__doc__ = getattr(jax.Array, name).__doc__
-    return property(get)
+    return property(get, doc=getattr(jax.Array, name).__doc__)
 
 
 def _selecting(name: str, select: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method whose result's shape depends on values."""
-    said = saying(select, name)
+    return _named(functools.update_wrapper(saying(select, name), getattr(jax.Array, name)), name)
 
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return said(self, *args, **kwargs)
 
-    original = getattr(jax.Array, name)
-    functools.update_wrapper(method, original)
-    method.__name__ = name
-    method.__qualname__ = f"Variable.{name}"
-    method.__module__ = "tape"
+def _named(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    method.__name__, method.__qualname__, method.__module__ = name, f"Variable.{name}", "tape"
     return method
 
 
-def _compress(self: Any, condition: Any, *args: Any, **kwargs: Any) -> Any:
+def _compress(self: object, condition: object, *args: object, **kwargs: object) -> Any:
     return selection.compress(condition, self, *args, **kwargs)
 
 
 _PROPERTIES = ("T", "mT", "real", "imag")
-_METHODS = (
-    "all",
-    "any",
-    "argmax",
-    "argmin",
-    "argpartition",
-    "argsort",
-    "astype",
-    "clip",
-    "conj",
-    "conjugate",
-    "copy",
-    "cumprod",
-    "cumsum",
-    "diagonal",
-    "dot",
-    "flatten",
-    "max",
-    "mean",
-    "min",
-    "prod",
-    "ptp",
-    "ravel",
-    "reshape",
-    "round",
-    "searchsorted",
-    "sort",
-    "squeeze",
-    "std",
-    "sum",
-    "swapaxes",
-    "take",
-    "trace",
-    "transpose",
-    "var",
+_METHODS = words(
+    "all any argmax argmin argpartition argsort astype clip conj conjugate copy cumprod cumsum diagonal dot flatten max mean min prod ptp "
+    "ravel reshape round searchsorted sort squeeze std sum swapaxes take trace transpose var"
 )
+_view, _byteswap = _method("view"), _method("byteswap")
 
 
 class ArrayMethods(Operators):
@@ -143,8 +105,7 @@ class ArrayMethods(Operators):
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         """Return :mod:`tape.numpy`, an Array API namespace."""
-        from tape import numpy as namespace  # noqa: PLC0415 - imports this module
-
+        namespace = interception.namespace("tape.numpy")
         if api_version is not None and not (isinstance(api_version, str) and api_version <= namespace.__array_api_version__):
             msg = f"__array_namespace__: api_version {api_version!r} is not supported; the newest is {namespace.__array_api_version__!r}"
             raise TapeTypeError(msg)
@@ -163,12 +124,12 @@ class ArrayMethods(Operators):
         if same:
             return call(jnp.asarray, "view", (self,), {})
         refuse_reinterpretation(self, "view")
-        return call(_view, "view", (self, dtype), {})
+        return _view(self, dtype)
 
     def byteswap(self) -> Any:
         """Return the elements with their bytes reversed."""
         refuse_reinterpretation(self, "byteswap")
-        return call(_byteswap, "byteswap", (self,), {})
+        return _byteswap(self)
 
     def to_device(self, device: Any, *, stream: Any = None) -> Any:
         """Return a copy on another device; gradients flow back through it."""
@@ -197,14 +158,6 @@ class ArrayMethods(Operators):
     repeat = _selecting("repeat", selection.repeat)
     compress = _selecting("compress", _compress)
     choose = _selecting("choose", selection.choose)
-
-
-def _view(x: Any, dtype: Any) -> Any:
-    return x.view(dtype)
-
-
-def _byteswap(x: Any) -> Any:
-    return x.byteswap()
 
 
 def _install() -> None:
