@@ -1,7 +1,6 @@
 """Every name that the project takes from JAX outside ``jax.numpy``, ``jax.lax``, ``jax.nn``, ``jax.scipy`` and ``jax.tree``.
 
-All of them are public (``jax.core``, ``jax.extend.core``, ``jax.dtypes``, ``jax.custom_derivatives``, ``jax.custom_batching``, ``jax.interpreters``).  When a JAX release moves or
-renames one, this is the only module to change.
+All of them are public.  When a JAX release moves or renames one, this is the only module to change.
 """
 
 from __future__ import annotations
@@ -102,9 +101,19 @@ def hands_over(code: CodeType) -> bool:
 RAVELS = jax.flatten_util.ravel_pytree.__code__
 
 
-_WHERE: Any = extend if hasattr(extend, "nonempty_axis_env_DO_NOT_USE") else jax.core  # older releases list them there
-_axes_are_named: Callable[[], bool] = getattr(_WHERE, "nonempty_axis_env_DO_NOT_USE", lambda: False)
-_axis_names: Callable[[], list[Any]] = getattr(_WHERE, "unsafe_get_axis_names_DO_NOT_USE", list)
+def _core(name: str) -> Any:
+    """Return a name of ``jax.extend.core``, which older releases have in ``jax.core`` (some of them deprecated there)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return getattr(extend, name, None) or getattr(jax.core, name)
+
+
+DropVar: Any = _core("DropVar")
+_axes_are_named: Callable[[], bool] = _core("nonempty_axis_env_DO_NOT_USE")
+_axis_names: Callable[[], list[Any]] = _core("unsafe_get_axis_names_DO_NOT_USE")
+_trace_state: Any = functools.partial(_core("get_opaque_trace_state"), convention="nnx")
+_taken_trace, _set_trace = _core("take_current_trace"), _core("set_current_trace")
+_OUTSIDE = _trace_state()
 
 
 def named_axes() -> tuple[tuple[Any, int], ...]:
@@ -133,8 +142,8 @@ CONCRETE_ERRORS = (
 
 def primitive(name: str) -> Primitive | None:
     """Return the ``lax`` primitive called ``name`` (without ``_p``), or None where this JAX release has none."""
-    found = getattr(primitives, f"{name}_p", None) or getattr(jax.lax, f"{name}_p", None)  # some are listed in jax.lax only
-    return found if isinstance(found, Primitive) else None
+    known = getattr(primitives, f"{name}_p", None) or getattr(jax.lax, f"{name}_p", None)  # some are listed in jax.lax only
+    return known if isinstance(known, Primitive) else None
 
 
 class Setting:
@@ -205,35 +214,13 @@ def watch(changed: Callable[[bool], None]) -> bool:
     return True
 
 
-def _core(name: str) -> Any:
-    """Return a name of ``jax.extend.core``, which older releases have in ``jax.core`` (some of them deprecated there); None without it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return getattr(extend, name, None) or getattr(jax.core, name, None)
-
-
-DropVar: Any = _core("DropVar")
-_opaque_trace_state = _core("get_opaque_trace_state")
-_taken_trace = _core("take_current_trace")
-_set_trace = _core("set_current_trace")
-
-
-def _trace_state() -> Any:
-    return None if _opaque_trace_state is None else _opaque_trace_state(convention="nnx")
-
-
-_OUTSIDE = _trace_state()
-
-
 def in_trace() -> bool:
-    """Tell whether a JAX transformation is tracing right now (False where this release cannot tell)."""
-    return _opaque_trace_state is not None and bool(_opaque_trace_state(convention="nnx") != _OUTSIDE)
+    """Tell whether a JAX transformation is tracing right now."""
+    return bool(_trace_state() != _OUTSIDE)
 
 
 def current_trace() -> Any:
-    """Return what stands for the JAX transformation that is running; None where this release cannot tell."""
-    if _taken_trace is None or _set_trace is None:
-        return None
+    """Return what stands for the JAX transformation that is running."""
     with _taken_trace() as trace:
         return trace
 
@@ -257,13 +244,12 @@ def makes_jaxpr(trace: Any) -> bool:
 SHARING: dict[str, Any] = {"generic_batching": True} if "generic_batching" in inspect.signature(jax.custom_vjp.defvjp).parameters else {}
 
 
-def _calls() -> dict[Primitive, str]:
-    """Primitives that merely call a jaxpr, with the parameter that holds it."""
-    params = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "call": "call_jaxpr"}
-    return {found: key for name, key in params.items() if (found := primitive(name)) is not None}
-
-
-CALL_JAXPR_PARAMS: dict[Primitive, str] = _calls()
+# Primitives that merely call a jaxpr, with the parameter that holds it.
+CALL_JAXPR_PARAMS: dict[Primitive, str] = {
+    known: key
+    for name, key in {"jit": "jaxpr", "closed_call": "call_jaxpr", "call": "call_jaxpr"}.items()
+    if (known := primitive(name)) is not None
+}
 
 
 def closed(jaxpr: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
@@ -274,15 +260,15 @@ def closed(jaxpr: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
 def bind(primitive: Primitive, params: dict[str, Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
     """Apply ``primitive`` to ``inputs`` under whatever JAX trace is running and return all outputs as a tuple."""
     bound: Any = primitive
-    found = bound.get_bind_params(params)
-    subfunctions, options = found if isinstance(found, tuple) else ((), found)  # older releases answer with both
+    parts = bound.get_bind_params(params)
+    subfunctions, options = parts if isinstance(parts, tuple) else ((), parts)  # older releases answer with both
     outputs = bound.bind(*subfunctions, *inputs, **options)
     return tuple(outputs) if primitive.multiple_results else (outputs,)
 
 
 def _call_form() -> dict[str, Any] | None:
     """Return the parameters of a ``jit`` call of a function of 2 inputs and 3 results, in the context in force (a mesh may be)."""
-    mesh = getattr(jax.sharding, "get_abstract_mesh", lambda: None)()
+    mesh = jax.sharding.get_abstract_mesh()
     if mesh not in _FORMS:
         number = ShapedArray((), np.dtype("float32"))
         (eqn,) = jax.make_jaxpr(jax.jit(lambda a, b: (a + b, a - b, a * b)))(number, number).eqns
@@ -306,8 +292,7 @@ def call(name: str, closed: ClosedJaxpr, inputs: Sequence[Any]) -> tuple[Any, ..
 @functools.cache
 def no_origin() -> Any:
     """Return what JAX notes of the origin of a jaxpr, for one that no function was traced to."""
-    info = jax.make_jaxpr(lambda: ())().jaxpr.debug_info
-    return info.with_unknown_names() if hasattr(info, "with_unknown_names") else info
+    return jax.make_jaxpr(lambda: ())().jaxpr.debug_info.with_unknown_names()
 
 
 def trace(fun: Callable[..., Any], *avals: Any) -> tuple[ClosedJaxpr, Any]:
@@ -364,27 +349,25 @@ def from_host(kept: tuple[Any, Any]) -> Any:
     if home is None:
         return jax.device_put(copy)
     place, space = home
-    brought = jax.device_put(copy, place)
+    array = jax.device_put(copy, place)
     # Where host and device share their memory, older releases take equal shardings for equal places, and leave the mark of the host.
-    return brought if _space(brought) == space else jax.device_put(brought, space)
+    return array if _space(array) == space else jax.device_put(array, space)
 
 
 def restrict(closed: ClosedJaxpr, kept: Sequence[int]) -> ClosedJaxpr:
     """Drop the inputs that are not in ``kept`` (nothing may read them)."""
     jaxpr = closed.jaxpr
-    info = jaxpr.debug_info
-    info = info.with_unknown_names() if hasattr(info, "with_unknown_names") else info
-    smaller = Jaxpr(jaxpr.constvars, [jaxpr.invars[i] for i in kept], jaxpr.outvars, jaxpr.eqns, jaxpr.effects, info)
-    return ClosedJaxpr(smaller, closed.consts)
+    return ClosedJaxpr(_with_inputs(jaxpr, jaxpr.constvars, [jaxpr.invars[i] for i in kept]), closed.consts)
 
 
 def hoist(closed: ClosedJaxpr, kept: Sequence[int]) -> ClosedJaxpr:
     """Make inputs of the constants, which come first, and drop the inputs that are not in ``kept`` (nothing may read them)."""
     jaxpr = closed.jaxpr
-    info = jaxpr.debug_info
-    inputs = [*jaxpr.constvars, *[jaxpr.invars[i] for i in kept]]
-    info = info.with_unknown_names() if hasattr(info, "with_unknown_names") else info
-    return ClosedJaxpr(Jaxpr([], inputs, jaxpr.outvars, jaxpr.eqns, jaxpr.effects, info), [])
+    return ClosedJaxpr(_with_inputs(jaxpr, [], [*jaxpr.constvars, *[jaxpr.invars[i] for i in kept]]), [])
+
+
+def _with_inputs(jaxpr: Jaxpr, constants: Sequence[Var], inputs: Sequence[Var]) -> Jaxpr:
+    return Jaxpr(constants, inputs, jaxpr.outvars, jaxpr.eqns, jaxpr.effects, jaxpr.debug_info.with_unknown_names())
 
 
 def partial(fun: Callable[..., Any], *arrays: Any) -> Any:

@@ -43,14 +43,16 @@ def producer(state: State, slot: int) -> Any:
     return None
 
 
-def _method(name: str) -> Callable[..., Any]:
-    """Return the recording counterpart of a method of ``jax.Array``."""
-
-    @functools.wraps(getattr(jax.Array, name))
+def _calling(name: str) -> Callable[..., Any]:
     def method(self: Any, *args: object, **kwargs: object) -> Any:
         return getattr(self, name)(*args, **kwargs)
 
-    return _named(mirrored(method, name, module="tape"), name)
+    return method
+
+
+def _method(name: str) -> Callable[..., Any]:
+    """Return the recording counterpart of a method of ``jax.Array``."""
+    return _named(mirrored(functools.update_wrapper(_calling(name), getattr(jax.Array, name)), name, module="tape"), name)
 
 
 def _property(name: str) -> property:
@@ -82,7 +84,7 @@ _METHODS = words(
     "all any argmax argmin argpartition argsort astype clip conj conjugate copy cumprod cumsum diagonal dot flatten max mean min prod ptp "
     "ravel reshape round searchsorted sort squeeze std sum swapaxes take trace transpose var"
 )
-_view, _byteswap = _method("view"), _method("byteswap")
+_view, _byteswap = mirrored(_calling("view"), "view"), mirrored(_calling("byteswap"), "byteswap")  # which not every release has
 
 
 class ArrayMethods(Operators):
