@@ -15,7 +15,7 @@ from jax import lax
 
 from tape.errors import LostGradientError, TapeTypeError, TapeValueError
 from tape.graph import boundary
-from tape.graph.kinds import Place, differentiable, kind_of
+from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Extra, Handle, itself
 from tape.graph.trie import CONSTANT
@@ -24,6 +24,7 @@ from tape.programs.program import look
 from tape.recording import record
 from tape.recording.leaves import made_leaf
 from tape.sweeps.seeds import describe
+from tape.variables.cuts import hold
 from tape.variables.indexing import BOUNDS, KNOWN_POSITIVE, Spec, basic_op, expand, is_mask, plan, static_index
 
 if TYPE_CHECKING:
@@ -123,9 +124,7 @@ def store(what: str, v: Handle, result: Handle) -> None:
     if v._segment is not None or not v._place.kind.requires_grad:
         _rebind(v, result)
     elif not made_leaf(v, result):
-        array = look(result)
-        place = Place(-1, kind_of(jax.typeof(array), requires_grad=True))
-        v._segment, v._cell, v._place = None, [array], place  # at once, for the threads that share it
+        hold(v, look(result), requires_grad=True)
 
 
 def _as_value(v: Handle, value: object) -> Any:
