@@ -117,7 +117,7 @@ _OUTSIDE = _trace_state()
 
 
 def named_axes() -> tuple[tuple[Any, int], ...]:
-    """Return the axes that ``vmap`` and ``shard_map`` have named here, and their lengths: what is traced here may contain them as numbers."""
+    """Return the axes that ``vmap`` and ``shard_map`` have named here, and their lengths: a trace may contain them as numbers."""
     return tuple([(name, jax.lax.axis_size(name)) for name in _axis_names()]) if _axes_are_named() else ()
 
 
@@ -200,7 +200,7 @@ def watch(changed: Callable[[bool], None]) -> bool:
         return False
 
     def wrapped(original: Callable[..., Any], everywhere: bool) -> Callable[..., Any]:
-        def setter(setting: Any, *args: Any) -> Any:
+        def setter(setting: object, *args: object) -> object:
             try:
                 return original(setting, *args)
             finally:
@@ -226,7 +226,7 @@ def current_trace() -> Any:
 
 
 @contextlib.contextmanager
-def within(trace: Any) -> Iterator[None]:
+def within(trace: object) -> Iterator[None]:
     """Have what is computed belong to another JAX transformation that is running, around the innermost one."""
     if current_trace() is trace:
         yield
@@ -235,12 +235,12 @@ def within(trace: Any) -> Iterator[None]:
         yield
 
 
-def makes_jaxpr(trace: Any) -> bool:
+def makes_jaxpr(trace: object) -> bool:
     """Tell whether a JAX transformation writes a jaxpr (``jax.jit``, ``lax.scan`` ...): only those take over a call as it is."""
     return type(trace).__name__ == "DynamicJaxprTrace" and _call_form() is not None
 
 
-# With these options of ``custom_vjp.defvjp`` the calls that ``jax.vmap`` makes one may share results; newer releases refuse that without them.
+# With these options of ``custom_vjp.defvjp`` the calls that ``jax.vmap`` makes one may share results; newer releases refuse it without.
 SHARING: dict[str, Any] = {"generic_batching": True} if "generic_batching" in inspect.signature(jax.custom_vjp.defvjp).parameters else {}
 
 
@@ -295,17 +295,19 @@ def no_origin() -> Any:
     return jax.make_jaxpr(lambda: ())().jaxpr.debug_info.with_unknown_names()
 
 
-def trace(fun: Callable[..., Any], *avals: Any) -> tuple[ClosedJaxpr, Any]:
+def trace(fun: Callable[..., Any], *avals: object) -> tuple[ClosedJaxpr, Any]:
     """Trace ``fun`` on abstract inputs; return its jaxpr and the tree of its results' shapes and dtypes."""
 
-    def fresh(*args: Any) -> Any:  # JAX keeps jaxprs by the identity of the function, also where it has captured another trace's values
+    def fresh(
+        *args: object,
+    ) -> object:  # JAX keeps jaxprs by the identity of the function, also where it has captured another trace's values
         return fun(*args)
 
     jaxpr, shapes = jax.make_jaxpr(fresh, return_shape=True)(*avals)
     return jaxpr, shapes
 
 
-def saveable(decision: Any) -> bool:
+def saveable(decision: object) -> bool:
     """Tell whether a checkpoint policy's answer lets a value be kept; one that it would move to the host is kept where it is."""
     if isinstance(decision, bool):
         return decision
@@ -321,7 +323,7 @@ def passed_on(closed: ClosedJaxpr) -> tuple[int, ...] | None:
     return tuple(positions[v] for v in jaxpr.outvars)
 
 
-def described(value: Any) -> Any:
+def described(value: object) -> Any:
     """Return what ``jax.jit`` needs to know of an argument to compile for it, without its value; a Python scalar is returned as it is."""
     if not isinstance(value, jax.Array):
         return value
@@ -330,7 +332,7 @@ def described(value: Any) -> Any:
     return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding, weak_type=aval.weak_type)
 
 
-def to_host(array: Any) -> tuple[Any, Any]:
+def to_host(array: jax.Array) -> tuple[Any, Any]:
     """Copy an array (or tracer) to the host's memory; return the copy, and what :func:`from_host` needs to bring it back."""
     if isinstance(array, Tracer):
         return jax.device_put(array, jax.memory.Space.Host), (jax.memory.Space.Device, _space(array))
@@ -339,7 +341,7 @@ def to_host(array: Any) -> tuple[Any, Any]:
     return jax.device_put(array, jax.memory.Space.Host), (array.sharding, _space(array))
 
 
-def _space(array: Any) -> Any:
+def _space(array: jax.Array) -> object:
     return getattr(jax.typeof(array), "memory_space", None)
 
 
@@ -370,7 +372,7 @@ def _with_inputs(jaxpr: Jaxpr, constants: Sequence[Var], inputs: Sequence[Var]) 
     return Jaxpr(constants, inputs, jaxpr.outvars, jaxpr.eqns, jaxpr.effects, jaxpr.debug_info.with_unknown_names())
 
 
-def partial(fun: Callable[..., Any], *arrays: Any) -> Any:
+def partial(fun: Callable[..., Any], *arrays: object) -> Any:
     """Bind arrays to a function as a pytree, so that they may pass a transformation's boundary with it."""
     make: Any = jax.tree_util.Partial
     return make(fun, *arrays)

@@ -121,7 +121,7 @@ def node_of(variable: Handle) -> LeafNode:
     """Return the leaf's accumulation node, made on first use."""
     extra = extra_of(variable)
     if extra.node is None:
-        return holding(_EXTRAS, _made_node, extra, variable)  # type: ignore[no-any-return] # every thread must find the same one
+        return holding(_EXTRAS, _made_node, extra, variable)  # every thread must find the same one
     return extra.node
 
 

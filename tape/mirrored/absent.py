@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -83,7 +82,7 @@ _RENAMED = {  # functions of PyTorch, and of NumPy where JAX has them no more or
 }
 
 
-def missing(variable: Any, name: str) -> AttributeError:
+def missing(variable: object, name: str) -> AttributeError:
     """Return the error for an attribute that a Variable does not have."""
     msg = f"'{type(variable).__name__}' object has no attribute {name!r}"
     repair = None if name.startswith("_") else _repair(name)
@@ -99,10 +98,10 @@ def missing_function(module: str, name: str) -> AttributeError:
     return _error(f"module {module!r} has no attribute {name!r}", repair, name, sys.modules.get(module))
 
 
-def _error(msg: str, repair: str | None, name: str, where: Any) -> AttributeError:
-    made = TapeAttributeError(msg if repair is None else f"{msg}; use {repair}")
-    made.name, made.obj = name, where
-    return made
+def _error(msg: str, repair: str | None, name: str, where: object) -> AttributeError:
+    error = TapeAttributeError(msg if repair is None else f"{msg}; use {repair}")
+    error.name, error.obj = name, where
+    return error
 
 
 def _repair(name: str) -> str | None:

@@ -22,6 +22,8 @@ from tape.recording import record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from jax.typing import DTypeLike
+
 __all__ = ["SPECIAL", "Indexer", "UFunc", "initializer_factory", "looking", "metadata"]
 
 
@@ -30,7 +32,7 @@ def _is_variable(x: object) -> bool:
 
 
 class UFunc:
-    """The recording counterpart of a ``jax.numpy.ufunc``: a function with ``reduce``, ``accumulate``, ``reduceat``, ``at`` and ``outer``."""
+    """A ``jax.numpy.ufunc`` that records: a function with ``reduce``, ``accumulate``, ``reduceat``, ``at`` and ``outer``."""
 
     __name__: str
 
@@ -63,10 +65,10 @@ class Indexer:
         self._original = original
         self._name = name
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return call(self._index, self._name, (key,), {})
 
-    def _index(self, key: Any) -> Any:
+    def _index(self, key: object) -> object:
         return self._original[key]
 
 
@@ -76,7 +78,7 @@ def like(original: Callable[..., Any]) -> Callable[..., Any]:
     parameter = next(iter(inspect.signature(original).parameters))
 
     @functools.wraps(original)
-    def _made_like(*args: Any, **kwargs: Any) -> Any:
+    def _made_like(*args: object, **kwargs: object) -> object:
         first = args[0] if args else kwargs.pop(parameter, None)
         if isinstance(first, (Handle, jax.Array, np.ndarray)):
             aval: Any = first._place.kind.aval if isinstance(first, Handle) else first
@@ -92,7 +94,7 @@ def array(original: Callable[..., Any]) -> Callable[..., Any]:
     recording = mirrored(original, name)
 
     @functools.wraps(original)
-    def _made(*args: object, **kwargs: object) -> Any:
+    def _made(*args: object, **kwargs: object) -> object:
         leaves = jax.tree.leaves((args, kwargs), is_leaf=_is_variable)
         if any(isinstance(x, (Handle, jaxapi.Tracer)) for x in leaves):
             return recording(*args, **kwargs)
@@ -109,7 +111,7 @@ def metadata(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that answers from shapes and dtypes alone."""
 
     @functools.wraps(original)
-    def _answer(*args: object, **kwargs: object) -> Any:
+    def _answer(*args: object, **kwargs: object) -> object:
         if any(isinstance(x, Handle) for x in jax.tree.leaves((args, kwargs), is_leaf=_is_variable)):
             return describe(original, original.__name__, args, kwargs)
         return original(*args, **kwargs)
@@ -131,7 +133,7 @@ def bitcast(original: Callable[..., Any]) -> Callable[..., Any]:
     recording = mirrored(original, module="tape.lax")
 
     @functools.wraps(original)
-    def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
+    def bitcast_convert_type(operand: object, new_dtype: DTypeLike) -> object:
         if isinstance(operand, Handle) and jnp.dtype(new_dtype) != operand._place.kind.aval.dtype:
             refuse_reinterpretation(operand, "bitcast_convert_type")
         return recording(operand, new_dtype)
@@ -144,7 +146,7 @@ def initializer_factory(original: Callable[..., Any]) -> Callable[..., Any]:
     known: Bounded[Any, Callable[..., Any]] = Bounded("initializers", 512)
 
     @functools.wraps(original)
-    def factory(*args: object, **kwargs: object) -> Any:
+    def factory(*args: object, **kwargs: object) -> object:
         args, kwargs = jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, (args, kwargs), is_leaf=_is_variable)
 
         def make() -> Callable[..., Any]:

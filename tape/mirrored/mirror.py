@@ -60,7 +60,7 @@ class Application:
         self.fixed = False  # whether some results are no arrays
         self.closed: bool | None = None  # whether its derivative needs the value of an array; None where nobody asked yet
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: object) -> object:
         it = iter(arrays)
         args = [fill(t, it) for t in self.positional]
         kwargs = {k: fill(t, it) for k, t in self.keyword}
@@ -143,7 +143,7 @@ def call(
     kwargs: dict[str, Any],
     learn: Callable[[Op, int], None] | None = None,
 ) -> Any:
-    """Record ``fun(*args, **kwargs)`` as one entry, whose inputs are the Variables, arrays and scalars in its arguments and in containers there.
+    """Record ``fun(*args, **kwargs)`` as one entry; Variables, arrays and scalars, in containers too, are its inputs.
 
     ``learn`` is told the op and the number of its inputs when the same template will give the same op again.
 
@@ -250,7 +250,10 @@ def on_values(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs:
     requiring = None
     for leaf in jax.tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, Handle)):
         if isinstance(leaf, jaxapi.Tracer) or (isinstance(leaf, Handle) and isinstance(look(leaf), jaxapi.Tracer)):
-            msg = f"{name}: needs the value of an argument, which is not known inside a JAX transformation; give static sizes, or call it outside"
+            msg = (
+                f"{name}: needs the value of an argument, which is not known inside a JAX transformation; "
+                "give static sizes, or call it outside"
+            )
             raise ConcretizationError(msg) from error
         if isinstance(leaf, Handle) and (leaf._place.kind.requires_grad or leaf._place.kind.unrecorded) and LOCAL.scope.mode:
             requiring = leaf._place.kind
@@ -265,13 +268,14 @@ def on_values(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs:
         what = "a Variable that requires grad" if requiring.requires_grad else "a gradient that was taken without recording"
         msg = (
             f"{name}: the result depends on the values of {what} (shape {requiring.aval.shape}, dtype {requiring.aval.dtype}) "
-            "in a way that is not traced, so no gradient could flow; pass it detached (.detach()), or give the static size that the function offers"
+            "in a way that is not traced, so no gradient could flow; pass it detached (.detach()), or give the static size that the "
+            "function offers"
         )
         raise LostGradientError(msg) from error
     return jax.tree.map(lambda x: record.constant(x) if isinstance(x, _ARRAYS) else x, results)
 
 
-def _value(leaf: object) -> Any:
+def _value(leaf: object) -> object:
     if not isinstance(leaf, Handle):
         return leaf
     value = look(leaf)
@@ -287,7 +291,7 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
     of_two: Op | None = None
     scales = False  # whether a Python number as the second argument is an input of that op
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> object:
         try:
             if not kwargs:
                 if of_one is not None and len(args) == 1 and isinstance(args[0], Handle):
@@ -308,7 +312,7 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
             return call(fun, called, args, kwargs)
         return first_call(key, len(variables), args, kwargs)
 
-    def first_call(key: tuple[object, ...] | None, count: int, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
+    def first_call(key: tuple[object, ...] | None, count: int, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         nonlocal roles, scales
         if roles is None:
             roles = roles_of(fun, called)

@@ -24,7 +24,7 @@ _PLAIN = frozenset({bool, int, float, str, type(None)})
 
 
 def quick_key(roles: Roles, args: tuple[object, ...], kwargs: dict[str, object], variables: list[Any]) -> tuple[object, ...] | None:
-    """Return a cheap key of a call and append its inputs (Variables, numbers) to ``variables``; None where the call needs the full split."""
+    """Return a cheap key of a call and append its inputs to ``variables``; None where the call needs the full split."""
     key: list[object] = []
     for i, a in enumerate(args):
         if isinstance(a, Handle):

@@ -61,7 +61,7 @@ def _by_position(fun: Callable[..., Any], data: tuple[str, ...], deciding: str) 
     signature = inspect.signature(fun)
     static = [n for n in ("size", "total_repeat_length") if n in signature.parameters]
 
-    def select(*args: object, **kwargs: Any) -> Any:
+    def select(*args: object, **kwargs: Any) -> object:
         bound = signature.bind(*args, **kwargs)
         given = bound.arguments
         if any(given.get(n) is not None for n in static) or not _is_array(given[deciding]) or not _known(given[deciding]):
@@ -84,7 +84,7 @@ def _by_value(fun: Callable[..., Any], data: tuple[str, ...]) -> Callable[..., A
     name = fun.__name__
     signature = inspect.signature(fun)
 
-    def select(*args: object, **kwargs: Any) -> Any:
+    def select(*args: object, **kwargs: Any) -> object:
         bound = signature.bind(*args, **kwargs)
         given = bound.arguments
         sources = [given[n] for n in data]
@@ -118,7 +118,7 @@ def _unique(fun: Callable[..., Any], parameter: str) -> Callable[..., Any]:
     name = fun.__name__
     signature = inspect.signature(fun)
 
-    def select(*args: object, **kwargs: Any) -> Any:
+    def select(*args: object, **kwargs: Any) -> object:
         given = signature.bind(*args, **kwargs).arguments
         source = given[parameter]
         if given.get("size") is not None:
@@ -141,7 +141,7 @@ def _unique(fun: Callable[..., Any], parameter: str) -> Callable[..., Any]:
     return select
 
 
-def _trim_zeros(filt: object, trim: str = "fb", axis: int | Sequence[int] | None = None) -> Any:
+def _trim_zeros(filt: object, trim: str = "fb", axis: int | Sequence[int] | None = None) -> object:
     if not _is_array(filt) or not _known(filt):
         return call(jnp.trim_zeros, "trim_zeros", (filt, trim, axis), {})
     source = _as_source(filt)
@@ -156,7 +156,7 @@ def _trim_zeros(filt: object, trim: str = "fb", axis: int | Sequence[int] | None
     return source[tuple(index)]
 
 
-def _bincount(x: object, weights: object = None, minlength: int = 0, *, length: int | None = None, **options: object) -> Any:
+def _bincount(x: object, weights: object = None, minlength: int = 0, *, length: int | None = None, **options: object) -> object:
     if length is None and _known(x):
         values = np.asarray(_value(x))
         length = max(int(minlength), int(values.max()) + 1 if values.size else 0)
@@ -165,19 +165,22 @@ def _bincount(x: object, weights: object = None, minlength: int = 0, *, length: 
     return call(jnp.bincount, "bincount", (x, weights), {"length": length, **options})
 
 
-def choose(a: object, choices: Sequence[object], out: None = None, mode: str = "raise") -> Any:
+def choose(a: object, choices: Sequence[object], out: None = None, mode: str = "raise") -> object:
     """Choose from arrays by position; ``mode="raise"`` looks at the positions."""
     if mode == "raise" and out is None and _known(a):
         values = np.asarray(_value(a))
         count = len(choices)
         if values.size and not (values.min() >= 0 and values.max() < count):
-            msg = f"choose: an entry of a is outside 0 to {count - 1} (found {values.min()} to {values.max()}); use mode='wrap' or mode='clip'"
+            msg = (
+                f"choose: an entry of a is outside 0 to {count - 1} (found {values.min()} to {values.max()}); "
+                "use mode='wrap' or mode='clip'"
+            )
             raise TapeValueError(msg)
         mode = "clip"
     return call(jnp.choose, "choose", (a, choices, out, mode), {})
 
 
-def _roots(p: object, *, strip_zeros: bool = True) -> Any:
+def _roots(p: object, *, strip_zeros: bool = True) -> object:
     if strip_zeros and _known(p):
         coefficients = _as_source(p)
         positions = np.nonzero(np.asarray(look(coefficients)))[0]
@@ -186,7 +189,7 @@ def _roots(p: object, *, strip_zeros: bool = True) -> Any:
     return call(jnp.roots, "roots", (p,), {"strip_zeros": strip_zeros})
 
 
-def _where(*args: object, **kwargs: object) -> Any:
+def _where(*args: object, **kwargs: object) -> object:
     if len(args) == 1 and kwargs.get("size") is None and not ({"x", "y"} & set(kwargs)):
         return on_values(jnp.where, "where", args, kwargs)
     return _WHERE(*args, **kwargs)
@@ -195,7 +198,7 @@ def _where(*args: object, **kwargs: object) -> Any:
 def _looking(fun: Callable[..., Any]) -> Callable[..., Any]:
     """Look at the values, unless ``size`` is given."""
 
-    def select(*args: object, **kwargs: Any) -> Any:
+    def select(*args: object, **kwargs: Any) -> object:
         return on_values(fun, fun.__name__, args, kwargs) if kwargs.get("size") is None else call(fun, fun.__name__, args, kwargs)
 
     return select

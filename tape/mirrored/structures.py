@@ -40,7 +40,7 @@ def _is_tree(source: type) -> bool:
     return hasattr(source, "_fields") or hasattr(source, "tree_flatten")
 
 
-def _opened(source: type, made: Any) -> Any:
+def _opened(source: type, made: object) -> object:
     return made if _is_tree(source) else vars(made)
 
 
@@ -52,7 +52,7 @@ def _restored(source: type, inner: Any) -> Any:
     return made
 
 
-def _wrapped(result: Any) -> Any:
+def _wrapped(result: object) -> object:
     kind = _MADE.get(type(result))
     if kind is None:
         return result
@@ -63,22 +63,22 @@ def _wrapped(result: Any) -> Any:
 
 def _constructor(source: type) -> Callable[..., None]:
     @functools.wraps(source)
-    def construct(*args: Any, **kwargs: Any) -> Any:
+    def construct(*args: object, **kwargs: object) -> object:
         return _opened(source, source(*args, **kwargs))
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes one
+    def __init__(self: Any, *args: object, **kwargs: object) -> None:  # noqa: N807 - it becomes one
         self.inner = call(construct, source.__name__, args, kwargs)
 
     return __init__
 
 
-def _method(source: type, name: str, original: Any) -> Callable[..., Any]:
+def _method(source: type, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(self: Any, *args: object, **kwargs: object) -> object:
         return original(_restored(source, self), *args, **kwargs)
 
     @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: object, **kwargs: object) -> object:
         return _wrapped(call(run, f"{source.__name__}.{name}", (self, *args), kwargs))
 
     return method
@@ -88,11 +88,11 @@ def _class_method(source: type, name: str) -> Any:
     original = getattr(source, name)
 
     @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> object:
         return original(*args, **kwargs)
 
     @functools.wraps(original.__func__)
-    def method(_: type, *args: Any, **kwargs: Any) -> Any:
+    def method(_: type, *args: Any, **kwargs: Any) -> object:
         return _wrapped(call(run, f"{source.__name__}.{name}", args, kwargs))
 
     return classmethod(method)

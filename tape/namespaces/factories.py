@@ -1,4 +1,4 @@
-"""JAX functions of functions that return functions (``vectorize``, ``composite``, ``frompyfunc``): what they return is made anew at every trace."""
+"""JAX functions of functions that return functions (``vectorize``, ``composite``, ``frompyfunc``), which are made anew at every trace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tape.callables.higher_order import invoke
 from tape.mirrored.adapters import UFunc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["FACTORIES"]
 
@@ -20,11 +20,11 @@ __all__ = ["FACTORIES"]
 def _recorded(make: Callable[..., Any], name: str, fun: Callable[..., Any], method: str | None = None) -> Callable[..., Any]:
     """Return what a JAX function makes of a function, or a method of that, recorded at every call."""
 
-    def apply(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def apply(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         made = make(fun)
         return (made if method is None else getattr(made, method))(*args, **kwargs)
 
-    def function(*args: Any, **kwargs: Any) -> Any:
+    def function(*args: object, **kwargs: object) -> object:
         return invoke(apply, name if method is None else f"{name}.{method}", (fun, args, kwargs), {})
 
     return function
@@ -36,7 +36,9 @@ def _function(make: Callable[..., Any], fun: Callable[..., Any]) -> Callable[...
 
 def _vectorize(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def vectorized(pyfunc: Callable[..., Any], *, excluded: Any = frozenset(), signature: str | None = None) -> Callable[..., Any]:
+    def vectorized(
+        pyfunc: Callable[..., Any], *, excluded: Iterable[int | str] = frozenset(), signature: str | None = None
+    ) -> Callable[..., Any]:
         original(lambda *arrays: arrays, excluded=excluded, signature=signature)  # it checks its options
         return _function(functools.partial(original, excluded=excluded, signature=signature), pyfunc)
 
@@ -47,10 +49,10 @@ def _composite(original: Callable[..., Any]) -> Callable[..., Any]:
     def make(name: str, version: int, fun: Callable[..., Any]) -> Callable[..., Any]:
         """Give a composite op what its decomposition captures: JAX has it close over nothing that is traced."""
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             jaxpr, shapes = jaxapi.trace(functools.partial(fun, **kwargs), *args)
 
-            def decomposition(consts: Any, *args: Any, **_: Any) -> Any:
+            def decomposition(consts: Sequence[jax.Array], *args: object, **_: object) -> object:
                 return jax.tree.unflatten(jax.tree.structure(shapes), jaxapi.eval_jaxpr(jaxpr.jaxpr, consts, *jax.tree.leaves(args)))
 
             return original(decomposition, name, version)(jaxpr.consts, *args, **kwargs)
@@ -67,7 +69,7 @@ def _composite(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _frompyfunc(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def from_function(func: Callable[..., Any], /, nin: int, nout: int, *, identity: Any = None) -> UFunc:
+    def from_function(func: Callable[..., Any], /, nin: int, nout: int, *, identity: object = None) -> UFunc:
         make = functools.partial(original, nin=nin, nout=nout, identity=identity)
         plain = make(func)
         return UFunc(plain, recorded=functools.partial(_recorded, make, plain.__name__, func))

@@ -128,7 +128,7 @@ class Namespace:
         setattr(sys.modules[self.name], name, made)
         return made
 
-    def _make(self, name: str, category: str) -> Any:
+    def _make(self, name: str, category: str) -> object:
         if category == "module":
             return importlib.import_module(f"{self.name}.{name}")
         value = getattr(self.module, name)
@@ -155,7 +155,7 @@ class Namespace:
         made.__name__ = made.__qualname__ = name
         return made
 
-    def _passed(self, value: Any, name: str) -> Any:
+    def _passed(self, value: Any, name: str) -> object:
         if value is jax.Array:
             return Variable
         if value is jnp.ufunc:

@@ -1,7 +1,7 @@
 """Forward-mode products: the transpose of the transpose.
 
-A sweep is linear in its seed u, so sweeping <sweep(u), t> back to u gives J t (Townsend, "A new trick for calculating Jacobian vector products",
-2017); XLA drops what is computed twice.
+A sweep is linear in its seed u, so sweeping <sweep(u), t> back to u gives J t (Townsend, "A new trick for calculating Jacobian vector
+products", 2017); XLA drops what is computed twice.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     return (*result, call.result(call.aux)) if has_aux else result
 
 
-def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+def linearize(fun: Callable[..., Any], *primals: object) -> tuple[Any, Callable[..., Any]]:
     """Return ``fun(*primals)`` and the linear function that pushes tangents forward.
 
     Example:
@@ -118,7 +118,7 @@ def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...
     call = Call("linearize", fun, primals, {}, range(len(primals)), has_aux=False)
     linear = Linear(call)
 
-    def push(*tangents: Any) -> Any:
+    def push(*tangents: object) -> object:
         leaves, tree = flatten(tuple(tangents))
         if tree != call.tree:
             msg = f"linearize: the tangents have the structure {tree}, but the primals have {call.tree}"

@@ -32,7 +32,7 @@ __all__ = ["Call", "check_callable", "check_recorded", "flatten", "positions", "
 _ALIAS = Op("alias", lambda x: x)
 
 
-def flatten(tree: Any) -> tuple[list[Any], Any]:
+def flatten(tree: object) -> tuple[list[Any], Any]:
     """Flatten a pytree; Variables are leaves."""
     return jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, Handle))
 
@@ -105,8 +105,8 @@ class Call:
             if self._allow_int:
                 return record.leaf(array)
             msg = (
-                f"{self.name}: an argument to differentiate has shape {array.shape}, dtype {array.dtype}; gradients need a floating or complex "
-                "dtype: convert it, or leave it out of argnums"
+                f"{self.name}: an argument to differentiate has shape {array.shape}, dtype {array.dtype}; gradients need a floating or "
+                "complex dtype: convert it, or leave it out of argnums"
             )
             raise TapeTypeError(msg)
         return record.leaf(array, requires_grad=True)
@@ -130,7 +130,7 @@ class Call:
             stack.extend(segment.origins[s] for s in behind(segment.state, frozenset([slot]), stop)[0] if s in segment.origins)
         return False
 
-    def result(self, tree: Any) -> Any:
+    def result(self, tree: object) -> object:
         """Return a tree of Variables as the caller wants it: arrays for a plain call, Variables otherwise."""
         if self.plain:
             return _map(_plain, tree)
@@ -139,7 +139,7 @@ class Call:
             return _map(lambda x: end(x) if isinstance(x, Handle) and x._place.kind.requires_grad else x, tree)
         return tree
 
-    def gradient(self, tree: Any) -> Any:
+    def gradient(self, tree: object) -> object:
         """Return a tree of gradients as the caller wants it: they depend on nothing outside that the inputs do not depend on."""
         if not self.plain and not self.nested and not self._unrecorded:
             return _map(lambda x: _severed(x) if isinstance(x, Handle) and x._place.kind.unrecorded else x, tree)
@@ -150,15 +150,15 @@ class Call:
         if self.plain:
             self.outputs = [_unrecorded(v) if v._place.kind.requires_grad else v for v in self.outputs]
 
-    def output(self) -> Any:
+    def output(self) -> object:
         """Return the function's output as the caller wants it."""
         return self.result(jax.tree.unflatten(self.output_tree, self.outputs))
 
-    def with_aux(self, result: Any) -> Any:
+    def with_aux(self, result: object) -> object:
         """Return a result, with what else the function returned where the caller wants that."""
         return (result, self.result(self.aux)) if self.has_aux else result
 
-    def chosen(self, leaves: Sequence[object], argnums: int | Sequence[int]) -> Any:
+    def chosen(self, leaves: Sequence[object], argnums: int | Sequence[int]) -> object:
         """Return one value per input in the tree of the chosen arguments: of the only one, if ``argnums`` is an int."""
         tree = jax.tree.unflatten(self.tree, leaves)
         return tree[0] if isinstance(argnums, int) else tree
@@ -169,7 +169,7 @@ def variable(name: str, value: object) -> Any:
     return value if isinstance(value, Handle) else record.constant(as_array(name, value))
 
 
-def _map(change: Callable[[Any], Any], tree: Any) -> Any:
+def _map(change: Callable[[Any], Any], tree: object) -> Any:
     return jax.tree.map(change, tree, is_leaf=lambda x: isinstance(x, Handle))
 
 
@@ -196,11 +196,11 @@ def check_recorded(name: str, variable: Handle) -> None:
         raise UnrecordedGradientError(msg)
 
 
-def _constant(value: object) -> Any:
+def _constant(value: object) -> object:
     return record.constant(value) if isinstance(value, (jax.Array, np.ndarray)) else value
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     if not isinstance(value, Handle):
         return value
     held = look(value)

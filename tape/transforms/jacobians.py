@@ -102,7 +102,7 @@ def _jacobian(
     check_callable(name, fun)
 
     @functools.wraps(fun)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: object, **kwargs: object) -> object:
         call = Call(name, fun, args, kwargs, positions(name, argnums, len(args)), has_aux=has_aux, allow_int=allow_int)
         _check_kinds(name, call, holomorphic=holomorphic, allow_int=allow_int)
         pieces = [call.chosen(row, argnums) for row in rows(call)]

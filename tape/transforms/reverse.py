@@ -52,7 +52,7 @@ def value_and_grad(
     check_callable("value_and_grad", fun)
 
     @functools.wraps(fun)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: object, **kwargs: object) -> object:
         chosen = positions("value_and_grad", argnums, len(args))
         call = Call("grad", fun, args, kwargs, chosen, has_aux=has_aux, allow_int=allow_int)
         _check_scalar(call, holomorphic=holomorphic)
@@ -77,14 +77,14 @@ def grad(
     both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
 
     @functools.wraps(fun)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: object, **kwargs: object) -> object:
         value, gradient = both(*args, **kwargs)
         return (gradient, value[1]) if has_aux else gradient
 
     return wrapped
 
 
-def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+def vjp(fun: Callable[..., Any], *primals: object, has_aux: bool = False) -> Any:
     """Return ``fun(*primals)`` and the function that pulls a cotangent of it back to the primals.
 
     Args:
@@ -106,7 +106,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     check_callable("vjp", fun)
     call = Call("vjp", fun, primals, {}, range(len(primals)), has_aux=has_aux, allow_int=True)
 
-    def vjp_fun(cotangent: Any) -> Any:
+    def vjp_fun(cotangent: object) -> object:
         seeds, tree = flatten(cotangent)
         if tree != call.output_tree:
             msg = f"vjp: the cotangent has the structure {tree}, but the output has {call.output_tree}"

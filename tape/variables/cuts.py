@@ -80,8 +80,8 @@ def hint_at_retaining(variable: Handle, segment: Segment) -> None:
     if any(slot in step.slots and step.depth in segment.released for step in segment.state.path() if step.kernel is not None):
         aval = variable._place.kind.aval
         msg = (
-            f"grad: a sweep has gone through this Variable (shape {aval.shape}, dtype {aval.dtype}), which is no leaf, and left no gradient there; "
-            "call y.retain_grad() before backward(), or ask for it by tape.gradients(loss, y)"
+            f"grad: a sweep has gone through this Variable (shape {aval.shape}, dtype {aval.dtype}), which is no leaf, and left no "
+            "gradient there; call y.retain_grad() before backward(), or ask for it by tape.gradients(loss, y)"
         )
         warn(msg, user_line())
 
@@ -173,7 +173,7 @@ def _refuse_captured(function: str, variable: Handle) -> None:
     if not LOCAL.scope.trace.owns(variable):
         aval = variable._place.kind.aval
         msg = (  # the calls that follow would not do so
-            f"{function}: a Variable that was computed outside of the function that is traced (shape {aval.shape}, dtype {aval.dtype}) cannot "
-            f"be cut from its past inside; call {function}() outside, or use .detach() inside"
+            f"{function}: a Variable that was computed outside of the function that is traced (shape {aval.shape}, dtype {aval.dtype}) "
+            f"cannot be cut from its past inside; call {function}() outside, or use .detach() inside"
         )
         raise TapeRuntimeError(msg)

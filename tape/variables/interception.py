@@ -17,6 +17,7 @@ from tape.variables import updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
 __all__ = ["array_function", "array_ufunc", "namespace"]
 
@@ -36,12 +37,12 @@ _AT = {
 _LISTS = {"block", "einsum"}  # take lists that are no arrays
 
 
-def namespace(name: str) -> Any:
+def namespace(name: str) -> ModuleType:
     """Return a mirrored namespace, which stands above Variables: by its name, as NumPy's functions name their counterparts."""
     return importlib.import_module(name)
 
 
-def array_ufunc(_self: Handle, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+def array_ufunc(_self: Handle, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> object:
     """Record a NumPy ufunc, or one of its methods, on Variables.
 
     Raises:
@@ -50,9 +51,13 @@ def array_ufunc(_self: Handle, ufunc: np.ufunc, method: str, *inputs: Any, **opt
     """
     name = ufunc.__name__
     if method == "at":
-        return _at(name, *inputs)
+        _at(name, *inputs)
+        return None
     if any(x is not None for x in options.pop("out", None) or ()):
-        msg = f"np.{name}: a result with Variables among the operands cannot be written into out=; take the result instead (x = np.{name}(...))"
+        msg = (
+            f"np.{name}: a result with Variables among the operands cannot be written into out=; "
+            f"take the result instead (x = np.{name}(...))"
+        )
         raise TapeTypeError(msg)
     fun = getattr(namespace("tape.numpy"), name, None) or getattr(namespace("tape.scipy.special"), name, None)
     if method != "__call__":
@@ -82,14 +87,14 @@ def _at(name: str, target: object, index: object, *values: object) -> None:
     updates.store(what, target, getattr(updates.At(target)[index], _AT[name])(*values))
 
 
-def _as_given(value: object, takes: int) -> Any:
+def _as_given(value: object, takes: int) -> object:
     """Make arrays of lists where NumPy takes them for arrays, and JAX does not."""
     if not takes or not isinstance(value, (list, tuple)):
         return value
     return type(value)([_as_given(x, takes=True) for x in value]) if takes == SEQUENCE else array(value)
 
 
-def array_function(_self: Handle, func: Callable[..., Any], _types: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def array_function(_self: Handle, func: Callable[..., Any], _types: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     """Record a NumPy function on Variables; one without a counterpart may look at values, where no gradient is lost."""
     module = (func.__module__ or "").replace("numpy", "tape.numpy", 1)
     known = module in {"tape.numpy", "tape.numpy.linalg", "tape.numpy.fft"}
@@ -104,6 +109,9 @@ def array_function(_self: Handle, func: Callable[..., Any], _types: object, args
             kwargs = {k: _as_given(x, roles.names.get(k, 0)) for k, x in kwargs.items()}
         return fun(*args, **kwargs)
     if func.__name__ in _WRITERS:
-        msg = f"np.{func.__name__}: would write the values of a Variable into a NumPy array, or into a Variable; use {_WRITERS[func.__name__]}"
+        msg = (
+            f"np.{func.__name__}: would write the values of a Variable into a NumPy array, or into a Variable; "
+            f"use {_WRITERS[func.__name__]}"
+        )
         raise TapeTypeError(msg)
     return on_values(func, f"np.{func.__name__}", args, kwargs)

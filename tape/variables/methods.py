@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from tape.graph.segment import Handle
 from tape.mirrored import selection
 from tape.mirrored.detachment import refuse_reinterpretation
 from tape.mirrored.mirror import call, mirrored, on_values
-from tape.ops.kernel import Op
+from tape.ops.kernel import Kernel, Op
 from tape.programs.program import look
 from tape.recording import record
 from tape.variables import indexing, interception, updates
@@ -24,13 +24,14 @@ from tape.variables.operators import Operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     from tape.graph.trie import State
 
 __all__ = ["ArrayMethods", "producer"]
 
 
-def producer(state: State, slot: int) -> Any:
+def producer(state: State, slot: int) -> Op | Kernel | None:
     """Return the op whose entry made ``slot``."""
     step: State | None = state
     while step is not None:
@@ -44,7 +45,7 @@ def producer(state: State, slot: int) -> Any:
 
 
 def _calling(name: str) -> Callable[..., Any]:
-    def method(self: Any, *args: object, **kwargs: object) -> Any:
+    def method(self: Any, *args: object, **kwargs: object) -> object:
         return getattr(self, name)(*args, **kwargs)
 
     return method
@@ -59,7 +60,7 @@ def _property(name: str) -> property:
     """Return the recording counterpart of a property of ``jax.Array``."""
     op = Op(name, lambda x: getattr(x, name))
 
-    def get(self: Handle) -> Any:
+    def get(self: Handle) -> object:
         return record.record(op, (self,))
 
     return property(get, doc=getattr(jax.Array, name).__doc__)
@@ -75,7 +76,7 @@ def _named(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     return method
 
 
-def _compress(self: object, condition: object, *args: object, **kwargs: object) -> Any:
+def _compress(self: object, condition: object, *args: object, **kwargs: object) -> object:
     return selection.compress(condition, self, *args, **kwargs)
 
 
@@ -105,7 +106,7 @@ class ArrayMethods(Operators):
     def __contains__(self, value: Any) -> bool:
         return bool((self == value).any())
 
-    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
         """Return :mod:`tape.numpy`, an Array API namespace."""
         namespace = interception.namespace("tape.numpy")
         if api_version is not None and not (isinstance(api_version, str) and api_version <= namespace.__array_api_version__):
@@ -113,11 +114,14 @@ class ArrayMethods(Operators):
             raise TapeTypeError(msg)
         return namespace
 
-    def view(self, dtype: Any = None, *shape: Any) -> Any:
+    def view(self, dtype: Any = None, *shape: int) -> Any:
         """Return the same bits read as another dtype; a Variable that requires grad is refused, because its gradient would be lost."""
         if shape or isinstance(dtype, (int, tuple, list)):  # PyTorch's view
             given = ", ".join(map(str, (dtype, *shape)))
-            msg = f"view: reads the bits of a Variable (shape {self._place.kind.aval.shape}) as another dtype, got {given}; use x.reshape({given})"
+            msg = (
+                f"view: reads the bits of a Variable (shape {self._place.kind.aval.shape}) as another dtype, got {given}; "
+                f"use x.reshape({given})"
+            )
             raise TapeTypeError(msg)
         try:
             same = dtype is None or jnp.dtype(dtype) == self._place.kind.aval.dtype
@@ -133,25 +137,25 @@ class ArrayMethods(Operators):
         refuse_reinterpretation(self, "byteswap")
         return _byteswap(self)
 
-    def to_device(self, device: Any, *, stream: Any = None) -> Any:
+    def to_device(self, device: object, *, stream: object = None) -> Any:
         """Return a copy on another device; gradients flow back through it."""
         if stream is not None:
             msg = f"to_device: JAX has no streams, got stream={stream!r}; leave it out"
             raise TapeTypeError(msg)
         return call(jax.device_put, "to_device", (self, device), {})
 
-    def devices(self) -> Any:
+    def devices(self) -> set[jax.Device]:
         """Return the devices that hold the value."""
-        return look(self).devices()
+        return look(self).devices()  # type: ignore[no-any-return]
 
-    def tobytes(self, order: Any = "C") -> bytes:
+    def tobytes(self, order: Literal["K", "A", "C", "F"] | None = "C") -> bytes:
         """Return the value's bytes."""
         try:
             return np.asarray(look(self)).tobytes(order)
         except (TypeError, ValueError) as e:
             raise (errors.wrap(e, "tobytes") or e) from e
 
-    def nonzero(self, *, fill_value: Any = None, size: int | None = None) -> Any:
+    def nonzero(self, *, fill_value: object = None, size: int | None = None) -> Any:
         """Return the indices of the elements that are not zero, looking at the values unless ``size`` is given."""
         if size is None:
             return on_values(jnp.nonzero, "nonzero", (self,), {})

@@ -60,7 +60,7 @@ def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Handle, objec
     op = Op(called, Application(fun, (ARRAY, ARRAY), ()))
     listed, constant = saying(array(jnp.asarray), called), saying(record.constant, called)
 
-    def forward(self: Handle, other: object) -> Any:
+    def forward(self: Handle, other: object) -> object:
         if other.__class__ is self.__class__ or isinstance(other, Handle):
             return record_two(op, self, other)
         if type(other) in NUMBERS or isinstance(other, np.generic):
@@ -71,7 +71,7 @@ def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Handle, objec
             return record.record(op, (self, listed(other)))
         return _no_operand(self, other, called)
 
-    def reflected(self: Handle, other: object) -> Any:
+    def reflected(self: Handle, other: object) -> object:
         if type(other) in NUMBERS or isinstance(other, np.generic):
             return record_number(op, self, other, first=True)
         if isinstance(other, _OPERANDS):
@@ -82,7 +82,7 @@ def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Handle, objec
     return forward, reflected
 
 
-def _no_operand(variable: Handle, other: object, called: str) -> Any:
+def _no_operand(variable: Handle, other: object, called: str) -> object:
     """Refuse an operand that is none, rather than leave it to Python; what may know Variables itself is asked."""
     if called in {"equal", "not_equal"} or not isinstance(other, _NO_OPERANDS):
         return NotImplemented
@@ -95,7 +95,7 @@ def _no_operand(variable: Handle, other: object, called: str) -> Any:
 def _unary(fun: Callable[..., Any]) -> Callable[[Handle], Any]:
     op = Op(fun.__name__, Application(fun, (ARRAY,), ()))
 
-    def apply(self: Handle) -> Any:
+    def apply(self: Handle) -> object:
         return record_one(op, self)
 
     apply.__doc__ = f"Record ``jax.numpy.{fun.__name__}``."
@@ -119,7 +119,7 @@ class Operators(Handle):
         return call(_rounded, "round", (self, ndigits), {})
 
 
-def _rounded(x: Any, ndigits: int | None) -> Any:
+def _rounded(x: Any, ndigits: int | None) -> object:
     return round(x, ndigits)
 
 

@@ -63,7 +63,7 @@ _METHODS = words(  # they keep the Variable itself, or tell a running trace of i
 
 
 def _handed_type(variable_type: type[Handle]) -> type[Handle]:
-    """Make the type of what functions of ``jax.tree`` hand out for a Variable: not registered, JAX leaves it whole; in all else it is the Variable."""
+    """Make the type of what ``jax.tree`` hands out for a Variable: JAX leaves it whole; in all else it is that Variable."""
     members: dict[str, Any] = {"__slots__": ("_original",), "__module__": variable_type.__module__}
     members |= {name: _forwarded(name, variable_type) for name in (*_SLOTS, "value", "grad")}
     members |= {name: _method(name) for name in _METHODS}
@@ -71,7 +71,7 @@ def _handed_type(variable_type: type[Handle]) -> type[Handle]:
 
 
 def _forwarded(name: str, variable_type: type[Handle]) -> property:
-    def get(handed: Any) -> Any:
+    def get(handed: Any) -> object:
         return getattr(handed._original, name)
 
     def put(handed: Any, value: object) -> None:
@@ -81,7 +81,7 @@ def _forwarded(name: str, variable_type: type[Handle]) -> property:
 
 
 def _method(name: str) -> Callable[..., Any]:
-    def method(handed: Any, *args: object, **options: object) -> Any:
+    def method(handed: Any, *args: object, **options: object) -> object:
         result = getattr(handed._original, name)(*args, **options)
         return handed if result is handed._original else result
 
@@ -138,7 +138,7 @@ def _caller(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def _unflatten(static: Any, children: Any) -> Any:
+def _unflatten(static: Any, children: tuple[Any]) -> Any:
     """Rebuild a Variable in or behind a JAX transformation, or behind a function of ``jax.tree``.
 
     What JAX hands to a function that it traces keeps its flag, so that raw JAX functions refuse it.  What comes out of a transformation,

@@ -53,7 +53,7 @@ def augmented(symbol: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any
     Under ``no_grad`` it changes ``x``, for all who hold it; otherwise ``x = x + y`` it is, which a leaf that requires grad refuses.
     """
 
-    def apply(x: Handle, y: object) -> Any:
+    def apply(x: Handle, y: object) -> object:
         if (x._segment is not None and LOCAL.scope.mode != CONSTANT) or _stays_as_it_is(x):
             return operator(x, y)
         x = itself(x)
@@ -80,11 +80,11 @@ def _stays_as_it_is(x: Handle) -> bool:
 
 
 def check_writable(x: Handle, what: str, write: str, make: str, further: str = "") -> None:
-    """Refuse ``what``, for a leaf that requires grad while recording is on; ``write`` is how it is written under ``no_grad``, ``make`` a new one."""
+    """Refuse ``what`` for a leaf that requires grad while recording is on; ``write`` does it under ``no_grad``, ``make`` makes another."""
     if x._segment is None and x._place.kind.requires_grad and (LOCAL.scope.mode != CONSTANT or LOCAL.scope.caller.rebinds_names):
         msg = (
-            f"{what}: x is a leaf that requires grad ({describe(x)}), which changes only where nothing is recorded; write `with tape.no_grad(): "
-            f"{write}` to update it, `{make}` for a new Variable{further}"
+            f"{what}: x is a leaf that requires grad ({describe(x)}), which changes only where nothing is recorded; write `with "
+            f"tape.no_grad(): {write}` to update it, `{make}` for a new Variable{further}"
         )
         raise TapeValueError(msg)
 
@@ -108,7 +108,7 @@ def _fitting(x: Handle, what: str, result: Any) -> Any:
 _CATEGORIES = (np.bool_, np.integer, np.floating, np.complexfloating)
 
 
-def _category(aval: Any) -> int:
+def _category(aval: jax.core.ShapedArray) -> int:
     """Order booleans, integers, real and complex numbers."""
     return next((i for i, category in enumerate(_CATEGORIES) if jnp.issubdtype(aval.dtype, category)), -1)
 
@@ -134,10 +134,16 @@ def _as_value(v: Handle, value: object) -> Any:
     new = variable(value)
     kind = new._place.kind
     if kind.requires_grad and not differentiable(aval):
-        msg = f"x[i] = y: y requires grad, and x of dtype {aval.dtype} carries no gradient; convert x with .astype('float32'), or pass y.detach()"
+        msg = (
+            f"x[i] = y: y requires grad, and x of dtype {aval.dtype} carries no gradient; "
+            "convert x with .astype('float32'), or pass y.detach()"
+        )
         raise LostGradientError(msg)
     if differentiable(aval) and jnp.iscomplexobj(kind.aval) and not jnp.issubdtype(aval.dtype, jnp.complexfloating):
-        msg = f"x[i] = y: y of dtype {kind.aval.dtype} does not fit into x of dtype {aval.dtype}; use y.real, or convert x with .astype('complex64')"
+        msg = (
+            f"x[i] = y: y of dtype {kind.aval.dtype} does not fit into x of dtype {aval.dtype}; "
+            "use y.real, or convert x with .astype('complex64')"
+        )
         raise TapeTypeError(msg)
     return new
 
@@ -227,13 +233,13 @@ class At:
 def _update(method: str, what: str) -> Callable[..., Any]:
     """Return a method that records the one of ``jax.Array.at[index]``."""
 
-    def fun(x: Any, index: Any, *values: Any, **options: Any) -> jax.Array:
+    def fun(x: jax.Array, index: Any, *values: object, **options: object) -> jax.Array:
         return getattr(x.at[index], method)(*values, **options)  # type: ignore[no-any-return]
 
-    def update(self: AtIndex, values: Any, **options: Any) -> Any:
+    def update(self: AtIndex, values: object, **options: object) -> object:
         return call(fun, f"at_{method}", (self._variable, expand(self._variable, self._index, strict=False), values), options)
 
-    def read(self: AtIndex, **options: Any) -> Any:
+    def read(self: AtIndex, **options: object) -> object:
         return call(fun, f"at_{method}", (self._variable, expand(self._variable, self._index, strict=False)), options)
 
     made = read if method == "get" else update
@@ -263,7 +269,7 @@ class AtIndex:
     min = _update("min", "a copy with the smaller of the elements and ``values``")
     max = _update("max", "a copy with the larger of the elements and ``values``")
 
-    def apply(self, function: Callable[[Any], Any], **options: Any) -> Any:
+    def apply(self, function: Callable[[Any], Any], **options: object) -> Any:
         """Return a copy with ``function`` (of Variables) applied to the elements."""
         if not callable(function):
             msg = f"x.at[i].apply: expected a function, got {type(function).__name__}"

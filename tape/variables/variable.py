@@ -43,6 +43,8 @@ from tape.variables.conversion import Convertible, as_array
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tape.ops.kernel import Kernel, Op
+
 __all__ = ["Variable", "constant"]
 
 
@@ -96,8 +98,8 @@ class Variable(Convertible):
         check_flag("Variable", "requires_grad", requires_grad)
         if requires_grad and not able:
             msg = (
-                f"Variable: requires_grad=True needs a floating or complex dtype, got shape {array.shape}, dtype {array.dtype}; convert the value, "
-                "for instance with .astype('float32')"
+                f"Variable: requires_grad=True needs a floating or complex dtype, got shape {array.shape}, dtype {array.dtype}; convert "
+                "the value, for instance with .astype('float32')"
             )
             raise TapeTypeError(msg)
         _check_name(name)
@@ -127,7 +129,7 @@ class Variable(Convertible):
         return self._segment is None or not self._place.kind.requires_grad
 
     @property
-    def op(self) -> Any:
+    def op(self) -> Op | Kernel | None:
         """The op that produced it, None for a leaf."""
         if self.is_leaf or self._segment is None:
             return None
@@ -149,7 +151,7 @@ class Variable(Convertible):
     # -- the value --------------------------------------------------------------------------------------------------
 
     @property
-    def value(self) -> Any:
+    def value(self) -> jax.Array:
         """The ``jax.Array``; looking at it runs what is pending.
 
         Assigning replaces the value of a leaf by one of the same shape and dtype; entries recorded before keep the old one.
