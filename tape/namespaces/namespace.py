@@ -124,9 +124,9 @@ class Namespace:
         category = self.category(name)
         if category == "hidden":
             raise missing_function(self.name, name)
-        made = self._make(name, category)
-        setattr(sys.modules[self.name], name, made)
-        return made
+        counterpart = self._make(name, category)
+        setattr(sys.modules[self.name], name, counterpart)
+        return counterpart
 
     def _make(self, name: str, category: str) -> object:
         if category == "module":
@@ -137,23 +137,23 @@ class Namespace:
         if category == "callables":
             if name not in FACTORIES:
                 return calling(value, name, self.name)
-            made = FACTORIES[name](value)
+            counterpart = FACTORIES[name](value)
         elif category == "metadata":
-            made = metadata(value)
+            counterpart = metadata(value)
         elif category == "on values":
-            made = looking(value)
+            counterpart = looking(value)
         elif category == "special":
-            made = SPECIAL[self.source][name](value)
+            counterpart = SPECIAL[self.source][name](value)
         elif isinstance(value, jnp.ufunc):
             return UFunc(value, self.name)
         elif self.source == "jax.nn.initializers" and "key" not in inspect.signature(value).parameters:
-            made = initializer_factory(value)
+            counterpart = initializer_factory(value)
         else:
             return mirrored(value, name, module=self.name)
-        made = saying(made, name)
-        made.__module__ = self.name
-        made.__name__ = made.__qualname__ = name
-        return made
+        counterpart = saying(counterpart, name)
+        counterpart.__module__ = self.name
+        counterpart.__name__ = counterpart.__qualname__ = name
+        return counterpart
 
     def _passed(self, value: Any, name: str) -> object:
         if value is jax.Array:

@@ -21,6 +21,7 @@ from tape.programs.program import look
 from tape.recording import record
 from tape.sweeps.plan import behind
 from tape.sweeps.sweep import target_of
+from tape.variables import conversion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -201,10 +202,7 @@ def _constant(value: object) -> object:
 
 
 def _plain(value: object) -> object:
-    if not isinstance(value, Handle):
-        return value
-    held = look(value)
-    return held if isinstance(held, jax.Array) else jnp.asarray(held)
+    return conversion.as_array(look(value)) if isinstance(value, Handle) else value
 
 
 def as_array(name: str, value: Any) -> jax.Array:

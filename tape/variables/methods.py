@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import errors
 from tape.callables.purity import words
 from tape.errors import TapeTypeError, saying
 from tape.graph.segment import Handle
@@ -123,11 +122,7 @@ class ArrayMethods(Operators):
                 f"use x.reshape({given})"
             )
             raise TapeTypeError(msg)
-        try:
-            same = dtype is None or jnp.dtype(dtype) == self._place.kind.aval.dtype
-        except TypeError as e:
-            raise (errors.wrap(e, "view") or e) from e
-        if same:
+        if dtype is None or saying(jnp.dtype, "view")(dtype) == self._place.kind.aval.dtype:
             return call(jnp.asarray, "view", (self,), {})
         refuse_reinterpretation(self, "view")
         return _view(self, dtype)
@@ -150,10 +145,7 @@ class ArrayMethods(Operators):
 
     def tobytes(self, order: Literal["K", "A", "C", "F"] | None = "C") -> bytes:
         """Return the value's bytes."""
-        try:
-            return np.asarray(look(self)).tobytes(order)
-        except (TypeError, ValueError) as e:
-            raise (errors.wrap(e, "tobytes") or e) from e
+        return saying(np.asarray(look(self)).tobytes, "tobytes")(order)  # type: ignore[no-any-return]
 
     def nonzero(self, *, fill_value: object = None, size: int | None = None) -> Any:
         """Return the indices of the elements that are not zero, looking at the values unless ``size`` is given."""

@@ -154,14 +154,14 @@ def _unflatten(static: Any, children: tuple[Any]) -> Any:
             value = jnp.asarray(value)
         if not isinstance(value, jax.Array):
             return value
-        made = record.leaf(value, unrecorded=boundary.CUT if static.cut and differentiable(value) else LOCAL.scope.caller.bring(value))
+        variable = record.leaf(value, unrecorded=boundary.CUT if static.cut and differentiable(value) else LOCAL.scope.caller.bring(value))
         name = static.name
     else:
         flows, _, name = static
-        made = _passed(value, flows=flows)
+        variable = _passed(value, flows=flows)
     if name is not None:
-        made.name = name
-    return made
+        variable.name = name
+    return variable
 
 
 def _fetches() -> bool:

@@ -94,8 +94,8 @@ def _fitting(x: Handle, what: str, result: Any) -> Any:
     old, new = x._place.kind.aval, result._place.kind.aval
     if new.shape == old.shape and new.dtype == old.dtype:
         return result
-    made = what.replace("=", "")
-    repair = f"write `x = tape.Variable({made})` for a new parameter" if x._place.kind.requires_grad else f"write `x = {made}`"
+    expression = what.replace("=", "")
+    repair = f"write `x = tape.Variable({expression})` for a new parameter" if x._place.kind.requires_grad else f"write `x = {expression}`"
     if new.shape != old.shape:
         msg = f"{what}: the result has shape {new.shape}, and x of shape {old.shape} keeps its own; {repair}"
         raise TapeValueError(msg)
