@@ -80,7 +80,7 @@ def _by_position(fun: Callable[..., Any], data: tuple[str, ...], deciding: str) 
 
 
 def _by_value(fun: Callable[..., Any], data: tuple[str, ...]) -> Callable[..., Any]:
-    """Find the first result of ``fun`` among ``data`` and gather it from there."""
+    """Gather the values that ``fun`` finds (its first result) from where they come first among ``data``."""
     name = fun.__name__
     signature = inspect.signature(fun)
 
@@ -94,10 +94,22 @@ def _by_value(fun: Callable[..., Any], data: tuple[str, ...]) -> Callable[..., A
             return on_values(fun, name, args, kwargs)
         given.update({n: _value(given[n]) for n in data})
         results = on_values(fun, name, bound.args, bound.kwargs)
-        first = results[0] if isinstance(results, tuple) else results
-        values = np.concatenate([np.asarray(given[n]).ravel() for n in data]).astype(first.dtype)
-        gathered = _gathered(name, _first_positions(values, np.asarray(look(first))), [variable(s) for s in sources])
-        return (gathered, *results[1:]) if isinstance(results, tuple) else gathered
+        axis = given.get("axis")
+        if len(data) == 1:
+            options: dict[str, Any] = (
+                {k: given[k] for k in ("axis", "equal_nan") if k in given} if name == "unique" else {"equal_nan": False}
+            )
+            positions = jnp.unique(given[data[0]], return_index=True, **options)[1]
+        else:
+            first: Any = results if isinstance(results, Handle) else results[0]
+            positions = _first_positions(np.concatenate([np.ravel(given[n]) for n in data]).astype(first.dtype), np.asarray(look(first)))
+        if axis is None:
+            values = _gathered(name, positions, [variable(s) for s in sources])
+        else:
+            values = call(_take, name, (record.leaf(positions), sources[0], axis), {})
+        if isinstance(results, Handle):
+            return values
+        return type(results)(values, *results[1:]) if hasattr(results, "_fields") else (values, *results[1:])
 
     return select
 
@@ -111,34 +123,6 @@ def _requires_grad(values: Iterable[object]) -> bool:
     return bool(LOCAL.scope.mode) and any(
         isinstance(v, Handle) and (v._place.kind.requires_grad or v._place.kind.unrecorded) for v in values
     )
-
-
-def _unique(fun: Callable[..., Any], parameter: str) -> Callable[..., Any]:
-    """Gather the unique values at the indices of their first occurrence."""
-    name = fun.__name__
-    signature = inspect.signature(fun)
-
-    def select(*args: object, **kwargs: Any) -> object:
-        given = signature.bind(*args, **kwargs).arguments
-        source = given[parameter]
-        if given.get("size") is not None:
-            return call(fun, name, args, kwargs)
-        if not _requires_grad([source]) or not _known(source):
-            return on_values(fun, name, args, kwargs)
-        given[parameter] = look(source)
-        results = on_values(fun, name, (), given) if name == "unique" else on_values(fun, name, tuple(given.values()), {})
-        axis = given.get("axis")
-        same: dict[str, Any] = {k: given[k] for k in ("axis", "equal_nan") if k in given} if name == "unique" else {"equal_nan": False}
-        index = np.asarray(jnp.unique(look(source), return_index=True, **same)[1])
-        if axis is None:
-            values = _gathered(name, index, [source])
-        else:
-            values = call(_take, name, (record.leaf(jnp.asarray(index)), source, axis), {})
-        if isinstance(results, Handle):
-            return values
-        return type(results)(values, *results[1:]) if hasattr(results, "_fields") else (values, *results[1:])
-
-    return select
 
 
 def _trim_zeros(filt: object, trim: str = "fb", axis: int | Sequence[int] | None = None) -> object:
@@ -226,10 +210,10 @@ SELECTIONS: dict[str, Callable[..., Any]] = {
     "setxor1d": _by_value(jnp.setxor1d, ("ar1", "ar2")),
     "trim_zeros": _trim_zeros,
     "union1d": _by_value(jnp.union1d, ("ar1", "ar2")),
-    "unique": _unique(jnp.unique, "ar"),
-    "unique_all": _unique(jnp.unique_all, "x"),
-    "unique_counts": _unique(jnp.unique_counts, "x"),
-    "unique_inverse": _unique(jnp.unique_inverse, "x"),
-    "unique_values": _unique(jnp.unique_values, "x"),
+    "unique": _by_value(jnp.unique, ("ar",)),
+    "unique_all": _by_value(jnp.unique_all, ("x",)),
+    "unique_counts": _by_value(jnp.unique_counts, ("x",)),
+    "unique_inverse": _by_value(jnp.unique_inverse, ("x",)),
+    "unique_values": _by_value(jnp.unique_values, ("x",)),
     "where": _where,
 }
