@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tape import errors
 from tape.errors import TapeTypeError, saying
 from tape.graph.scalars import NUMBERS
 from tape.graph.segment import Handle
@@ -58,7 +59,7 @@ def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Handle, objec
     """Return an operator and its reflected form."""
     called = fun.__name__
     op = Op(called, Application(fun, (ARRAY, ARRAY), ()))
-    listed, constant = saying(array(jnp.asarray), called), saying(record.constant, called)
+    listed = saying(array(jnp.asarray), called)
 
     def forward(self: Handle, other: object) -> object:
         if other.__class__ is self.__class__ or isinstance(other, Handle):
@@ -66,7 +67,7 @@ def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Handle, objec
         if type(other) in NUMBERS or isinstance(other, np.generic):
             return record_number(op, self, other)
         if isinstance(other, _OPERANDS):
-            return record.record(op, (self, constant(other)))
+            return record.record(op, (self, _constant(other, called)))
         if name in _COMPARISONS and isinstance(other, (list, tuple)):
             return record.record(op, (self, listed(other)))
         return _no_operand(self, other, called)
@@ -75,7 +76,7 @@ def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Handle, objec
         if type(other) in NUMBERS or isinstance(other, np.generic):
             return record_number(op, self, other, first=True)
         if isinstance(other, _OPERANDS):
-            return record.record(op, (constant(other), self))
+            return record.record(op, (_constant(other, called), self))
         return NotImplemented if name in _SEQUENCES else _no_operand(self, other, called)
 
     forward.__doc__ = reflected.__doc__ = f"Record ``jax.numpy.{called}``."
@@ -90,6 +91,13 @@ def _no_operand(variable: Handle, other: object, called: str) -> object:
     repair = "make an array of it: tape.numpy.asarray(operand)" if listed else "pass a Variable, an array or a number"
     msg = f"{called}: an operand beside a Variable ({describe(variable)}) is of type {type(other).__name__}; {repair}"
     raise TapeTypeError(msg)
+
+
+def _constant(value: object, called: str) -> Handle:
+    try:
+        return record.constant(value)  # type: ignore[no-any-return]
+    except (TypeError, ValueError, OverflowError) as e:
+        raise (errors.wrap(e, called) or e) from e
 
 
 def _unary(fun: Callable[..., Any]) -> Callable[[Handle], Any]:
