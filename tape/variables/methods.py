@@ -145,7 +145,7 @@ class ArrayMethods(Operators):
 
     def tobytes(self, order: Literal["K", "A", "C", "F"] | None = "C") -> bytes:
         """Return the value's bytes."""
-        return saying(np.asarray(look(self)).tobytes, "tobytes")(order)  # type: ignore[no-any-return]
+        return saying(lambda: np.asarray(look(self)).tobytes(order), "tobytes")()  # type: ignore[no-any-return]
 
     def nonzero(self, *, fill_value: object = None, size: int | None = None) -> Any:
         """Return the indices of the elements that are not zero, looking at the values unless ``size`` is given."""
