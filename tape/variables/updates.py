@@ -236,15 +236,11 @@ def _update(method: str, what: str) -> Callable[..., Any]:
     def fun(x: jax.Array, index: Any, *values: object, **options: object) -> jax.Array:
         return getattr(x.at[index], method)(*values, **options)  # type: ignore[no-any-return]
 
-    def update(self: AtIndex, values: object, **options: object) -> object:
-        return call(fun, f"at_{method}", (self._variable, expand(self._variable, self._index, strict=False), values), options)
+    def update(self: AtIndex, *values: object, **options: object) -> Any:
+        return call(fun, f"at_{method}", (self._variable, expand(self._variable, self._index, strict=False), *values), options)
 
-    def read(self: AtIndex, **options: object) -> object:
-        return call(fun, f"at_{method}", (self._variable, expand(self._variable, self._index, strict=False)), options)
-
-    made = read if method == "get" else update
-    made.__name__, made.__qualname__, made.__doc__ = method, f"AtIndex.{method}", f"Return {what}."
-    return made
+    update.__name__, update.__qualname__, update.__doc__ = method, f"AtIndex.{method}", f"Return {what}."
+    return update
 
 
 class AtIndex:
