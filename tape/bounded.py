@@ -18,13 +18,8 @@ V = TypeVar("V")
 class Bounded(dict[K, V]):
     """A dict of at most ``limit`` items: one more, and the oldest eighth goes.
 
-    Looking something up is that of a dict, in speed too.  What is put in again is the newest.  Threads may use it at the same time: each step
-    is one of a dict, and what another thread took away in between is not missed.
-
-    Args:
-        name: what is kept, for :func:`tape.stats`.
-        limit: how many items.
-
+    Looking something up is that of a dict, in speed too.  What is put in again is the newest.  Threads may use it at the same time: each
+    step is one of a dict, and what another thread took away in between is not missed.  :func:`tape.stats` names it by its ``name``.
     """
 
     __slots__ = ("__weakref__", "limit")

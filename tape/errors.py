@@ -177,7 +177,7 @@ def warn(message: str, where: tuple[str, int] | None) -> None:
 
 
 def check_flag(function: str, argument: str, given: object) -> None:
-    """Raise TapeTypeError where an argument that is True or False is something else, which could be meant otherwise than Python takes it."""
+    """Raise TapeTypeError where an argument is neither True nor False, and could be meant otherwise than Python takes it."""
     if not isinstance(given, (bool, np.bool_)):
         msg = f"{function}: {argument} must be True or False, got {type(given).__name__}"
         raise TapeTypeError(msg)
@@ -244,7 +244,7 @@ def saying(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return ``fun``, raising what JAX or Python says of its arguments as an error of this library."""
 
     @functools.wraps(fun)
-    def _said(*args: Any, **kwargs: Any) -> Any:
+    def _said(*args: object, **kwargs: object) -> object:
         try:
             return fun(*args, **kwargs)
         except TapeError:

@@ -1,7 +1,6 @@
 """Every name that the project takes from JAX outside ``jax.numpy``, ``jax.lax``, ``jax.nn``, ``jax.scipy`` and ``jax.tree``.
 
-All of them are public (``jax.core``, ``jax.extend.core``, ``jax.dtypes``, ``jax.custom_derivatives``, ``jax.custom_batching``, ``jax.interpreters``).  When a JAX release moves or
-renames one, this is the only module to change.
+All of them are public.  When a JAX release moves or renames one, this is the only module to change.
 """
 
 from __future__ import annotations
@@ -102,13 +101,23 @@ def hands_over(code: CodeType) -> bool:
 RAVELS = jax.flatten_util.ravel_pytree.__code__
 
 
-_WHERE: Any = extend if hasattr(extend, "nonempty_axis_env_DO_NOT_USE") else jax.core  # older releases list them there
-_axes_are_named: Callable[[], bool] = getattr(_WHERE, "nonempty_axis_env_DO_NOT_USE", lambda: False)
-_axis_names: Callable[[], list[Any]] = getattr(_WHERE, "unsafe_get_axis_names_DO_NOT_USE", list)
+def _core(name: str) -> Any:
+    """Return a name of ``jax.extend.core``, which older releases have in ``jax.core`` (some of them deprecated there)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return getattr(extend, name, None) or getattr(jax.core, name)
+
+
+DropVar: Any = _core("DropVar")
+_axes_are_named: Callable[[], bool] = _core("nonempty_axis_env_DO_NOT_USE")
+_axis_names: Callable[[], list[Any]] = _core("unsafe_get_axis_names_DO_NOT_USE")
+_trace_state: Any = functools.partial(_core("get_opaque_trace_state"), convention="nnx")
+_taken_trace, _set_trace = _core("take_current_trace"), _core("set_current_trace")
+_OUTSIDE = _trace_state()
 
 
 def named_axes() -> tuple[tuple[Any, int], ...]:
-    """Return the axes that ``vmap`` and ``shard_map`` have named here, and their lengths: what is traced here may contain them as numbers."""
+    """Return the axes that ``vmap`` and ``shard_map`` have named here, and their lengths: a trace may contain them as numbers."""
     return tuple([(name, jax.lax.axis_size(name)) for name in _axis_names()]) if _axes_are_named() else ()
 
 
@@ -133,8 +142,8 @@ CONCRETE_ERRORS = (
 
 def primitive(name: str) -> Primitive | None:
     """Return the ``lax`` primitive called ``name`` (without ``_p``), or None where this JAX release has none."""
-    found = getattr(primitives, f"{name}_p", None) or getattr(jax.lax, f"{name}_p", None)  # some are listed in jax.lax only
-    return found if isinstance(found, Primitive) else None
+    known = getattr(primitives, f"{name}_p", None) or getattr(jax.lax, f"{name}_p", None)  # some are listed in jax.lax only
+    return known if isinstance(known, Primitive) else None
 
 
 class Setting:
@@ -145,12 +154,11 @@ class Setting:
         manager = getattr(jax, name.removeprefix("jax_"), None)
         self.set_to: Callable[[Any], Any] = manager  # type: ignore[assignment]  # those without one are left out below
         self.known = callable(manager) and hasattr(jax.config, name)
-        self._quick = manager if hasattr(manager, "value") else None  # twice as quick as by way of jax.config
 
     @property
     def value(self) -> Any:
         """What is in force in this thread."""
-        return getattr(jax.config, self.name) if self._quick is None else self._quick.value
+        return getattr(jax.config, self.name)
 
 
 # What changes the meaning of an op, where it runs, or what is checked while it runs.
@@ -175,7 +183,7 @@ SETTINGS: tuple[Setting, ...] = tuple(
     ]
     if (setting := Setting(name)).known
 )
-X64: Any = SETTINGS[0] if SETTINGS[0]._quick is None else SETTINGS[0]._quick
+X64: Any = jax.enable_x64  # which every backward pass asks, three times as quick as jax.config
 
 
 def watch(changed: Callable[[bool], None]) -> bool:
@@ -191,7 +199,7 @@ def watch(changed: Callable[[bool], None]) -> bool:
         return False
 
     def wrapped(original: Callable[..., Any], everywhere: bool) -> Callable[..., Any]:
-        def setter(setting: Any, *args: Any) -> Any:
+        def setter(setting: object, *args: object) -> object:
             try:
                 return original(setting, *args)
             finally:
@@ -205,41 +213,19 @@ def watch(changed: Callable[[bool], None]) -> bool:
     return True
 
 
-def _core(name: str) -> Any:
-    """Return a name of ``jax.extend.core``, which older releases have in ``jax.core`` (some of them deprecated there); None without it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return getattr(extend, name, None) or getattr(jax.core, name, None)
-
-
-DropVar: Any = _core("DropVar")
-_opaque_trace_state = _core("get_opaque_trace_state")
-_taken_trace = _core("take_current_trace")
-_set_trace = _core("set_current_trace")
-
-
-def _trace_state() -> Any:
-    return None if _opaque_trace_state is None else _opaque_trace_state(convention="nnx")
-
-
-_OUTSIDE = _trace_state()
-
-
 def in_trace() -> bool:
-    """Tell whether a JAX transformation is tracing right now (False where this release cannot tell)."""
-    return _opaque_trace_state is not None and bool(_opaque_trace_state(convention="nnx") != _OUTSIDE)
+    """Tell whether a JAX transformation is tracing right now."""
+    return bool(_trace_state() != _OUTSIDE)
 
 
 def current_trace() -> Any:
-    """Return what stands for the JAX transformation that is running; None where this release cannot tell."""
-    if _taken_trace is None or _set_trace is None:
-        return None
+    """Return what stands for the JAX transformation that is running."""
     with _taken_trace() as trace:
         return trace
 
 
 @contextlib.contextmanager
-def within(trace: Any) -> Iterator[None]:
+def within(trace: object) -> Iterator[None]:
     """Have what is computed belong to another JAX transformation that is running, around the innermost one."""
     if current_trace() is trace:
         yield
@@ -248,22 +234,21 @@ def within(trace: Any) -> Iterator[None]:
         yield
 
 
-def makes_jaxpr(trace: Any) -> bool:
+def makes_jaxpr(trace: object) -> bool:
     """Tell whether a JAX transformation writes a jaxpr (``jax.jit``, ``lax.scan`` ...): only those take over a call as it is."""
     return type(trace).__name__ == "DynamicJaxprTrace" and _call_form() is not None
 
 
-# With these options of ``custom_vjp.defvjp`` the calls that ``jax.vmap`` makes one may share results; newer releases refuse that without them.
+# With these options of ``custom_vjp.defvjp`` the calls that ``jax.vmap`` makes one may share results; newer releases refuse it without.
 SHARING: dict[str, Any] = {"generic_batching": True} if "generic_batching" in inspect.signature(jax.custom_vjp.defvjp).parameters else {}
 
 
-def _calls() -> dict[Primitive, str]:
-    """Primitives that merely call a jaxpr, with the parameter that holds it."""
-    params = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "call": "call_jaxpr"}
-    return {found: key for name, key in params.items() if (found := primitive(name)) is not None}
-
-
-CALL_JAXPR_PARAMS: dict[Primitive, str] = _calls()
+# Primitives that merely call a jaxpr, with the parameter that holds it.
+CALL_JAXPR_PARAMS: dict[Primitive, str] = {
+    known: key
+    for name, key in {"jit": "jaxpr", "closed_call": "call_jaxpr", "call": "call_jaxpr"}.items()
+    if (known := primitive(name)) is not None
+}
 
 
 def closed(jaxpr: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
@@ -274,15 +259,15 @@ def closed(jaxpr: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
 def bind(primitive: Primitive, params: dict[str, Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
     """Apply ``primitive`` to ``inputs`` under whatever JAX trace is running and return all outputs as a tuple."""
     bound: Any = primitive
-    found = bound.get_bind_params(params)
-    subfunctions, options = found if isinstance(found, tuple) else ((), found)  # older releases answer with both
+    parts = bound.get_bind_params(params)
+    subfunctions, options = parts if isinstance(parts, tuple) else ((), parts)  # older releases answer with both
     outputs = bound.bind(*subfunctions, *inputs, **options)
     return tuple(outputs) if primitive.multiple_results else (outputs,)
 
 
 def _call_form() -> dict[str, Any] | None:
     """Return the parameters of a ``jit`` call of a function of 2 inputs and 3 results, in the context in force (a mesh may be)."""
-    mesh = getattr(jax.sharding, "get_abstract_mesh", lambda: None)()
+    mesh = jax.sharding.get_abstract_mesh()
     if mesh not in _FORMS:
         number = ShapedArray((), np.dtype("float32"))
         (eqn,) = jax.make_jaxpr(jax.jit(lambda a, b: (a + b, a - b, a * b)))(number, number).eqns
@@ -306,21 +291,22 @@ def call(name: str, closed: ClosedJaxpr, inputs: Sequence[Any]) -> tuple[Any, ..
 @functools.cache
 def no_origin() -> Any:
     """Return what JAX notes of the origin of a jaxpr, for one that no function was traced to."""
-    info = jax.make_jaxpr(lambda: ())().jaxpr.debug_info
-    return info.with_unknown_names() if hasattr(info, "with_unknown_names") else info
+    return jax.make_jaxpr(lambda: ())().jaxpr.debug_info.with_unknown_names()
 
 
-def trace(fun: Callable[..., Any], *avals: Any) -> tuple[ClosedJaxpr, Any]:
+def trace(fun: Callable[..., Any], *avals: object) -> tuple[ClosedJaxpr, Any]:
     """Trace ``fun`` on abstract inputs; return its jaxpr and the tree of its results' shapes and dtypes."""
 
-    def fresh(*args: Any) -> Any:  # JAX keeps jaxprs by the identity of the function, also where it has captured another trace's values
+    def fresh(
+        *args: object,
+    ) -> object:  # JAX keeps jaxprs by the identity of the function, also where it has captured another trace's values
         return fun(*args)
 
     jaxpr, shapes = jax.make_jaxpr(fresh, return_shape=True)(*avals)
     return jaxpr, shapes
 
 
-def saveable(decision: Any) -> bool:
+def saveable(decision: object) -> bool:
     """Tell whether a checkpoint policy's answer lets a value be kept; one that it would move to the host is kept where it is."""
     if isinstance(decision, bool):
         return decision
@@ -336,7 +322,7 @@ def passed_on(closed: ClosedJaxpr) -> tuple[int, ...] | None:
     return tuple(positions[v] for v in jaxpr.outvars)
 
 
-def described(value: Any) -> Any:
+def described(value: object) -> Any:
     """Return what ``jax.jit`` needs to know of an argument to compile for it, without its value; a Python scalar is returned as it is."""
     if not isinstance(value, jax.Array):
         return value
@@ -345,7 +331,7 @@ def described(value: Any) -> Any:
     return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding, weak_type=aval.weak_type)
 
 
-def to_host(array: Any) -> tuple[Any, Any]:
+def to_host(array: jax.Array) -> tuple[Any, Any]:
     """Copy an array (or tracer) to the host's memory; return the copy, and what :func:`from_host` needs to bring it back."""
     if isinstance(array, Tracer):
         return jax.device_put(array, jax.memory.Space.Host), (jax.memory.Space.Device, _space(array))
@@ -354,7 +340,7 @@ def to_host(array: Any) -> tuple[Any, Any]:
     return jax.device_put(array, jax.memory.Space.Host), (array.sharding, _space(array))
 
 
-def _space(array: Any) -> Any:
+def _space(array: jax.Array) -> object:
     return getattr(jax.typeof(array), "memory_space", None)
 
 
@@ -364,30 +350,28 @@ def from_host(kept: tuple[Any, Any]) -> Any:
     if home is None:
         return jax.device_put(copy)
     place, space = home
-    brought = jax.device_put(copy, place)
+    array = jax.device_put(copy, place)
     # Where host and device share their memory, older releases take equal shardings for equal places, and leave the mark of the host.
-    return brought if _space(brought) == space else jax.device_put(brought, space)
+    return array if _space(array) == space else jax.device_put(array, space)
 
 
 def restrict(closed: ClosedJaxpr, kept: Sequence[int]) -> ClosedJaxpr:
     """Drop the inputs that are not in ``kept`` (nothing may read them)."""
     jaxpr = closed.jaxpr
-    info = jaxpr.debug_info
-    info = info.with_unknown_names() if hasattr(info, "with_unknown_names") else info
-    smaller = Jaxpr(jaxpr.constvars, [jaxpr.invars[i] for i in kept], jaxpr.outvars, jaxpr.eqns, jaxpr.effects, info)
-    return ClosedJaxpr(smaller, closed.consts)
+    return ClosedJaxpr(_with_inputs(jaxpr, jaxpr.constvars, [jaxpr.invars[i] for i in kept]), closed.consts)
 
 
 def hoist(closed: ClosedJaxpr, kept: Sequence[int]) -> ClosedJaxpr:
     """Make inputs of the constants, which come first, and drop the inputs that are not in ``kept`` (nothing may read them)."""
     jaxpr = closed.jaxpr
-    info = jaxpr.debug_info
-    inputs = [*jaxpr.constvars, *[jaxpr.invars[i] for i in kept]]
-    info = info.with_unknown_names() if hasattr(info, "with_unknown_names") else info
-    return ClosedJaxpr(Jaxpr([], inputs, jaxpr.outvars, jaxpr.eqns, jaxpr.effects, info), [])
+    return ClosedJaxpr(_with_inputs(jaxpr, [], [*jaxpr.constvars, *[jaxpr.invars[i] for i in kept]]), [])
 
 
-def partial(fun: Callable[..., Any], *arrays: Any) -> Any:
+def _with_inputs(jaxpr: Jaxpr, constants: Sequence[Var], inputs: Sequence[Var]) -> Jaxpr:
+    return Jaxpr(constants, inputs, jaxpr.outvars, jaxpr.eqns, jaxpr.effects, jaxpr.debug_info.with_unknown_names())
+
+
+def partial(fun: Callable[..., Any], *arrays: object) -> Any:
     """Bind arrays to a function as a pytree, so that they may pass a transformation's boundary with it."""
     make: Any = jax.tree_util.Partial
     return make(fun, *arrays)

@@ -1,12 +1,12 @@
 """Locks that are let go of whatever line is interrupted.
 
-Where a ``with`` statement spans lines, Python comes by its first one again when it leaves, before it lets go of the lock.  What raises there (a
-debugger that stops the program, a test that interrupts every line) leaves the lock held, and the next to ask for it waits for ever.
+Where a ``with`` statement spans lines, Python comes by its first one again when it leaves, before it lets go of the lock.  What raises
+there (a debugger that stops the program, a test that interrupts every line) leaves the lock held, and the next to ask for it waits for ever.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import threading
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["holding"]
 
+T = TypeVar("T")
 
-def holding(lock: threading.Lock, call: Callable[..., Any], *args: Any) -> Any:
+
+def holding(lock: threading.Lock, call: Callable[..., T], *args: object) -> T:
     """Return ``call(*args)``, made with ``lock`` held."""
     with lock: return call(*args)  # fmt: skip  # noqa: E701 - see above: it is left on the line on which it is entered

@@ -10,14 +10,14 @@ import functools
 import inspect
 import threading
 import types
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from tape.errors import TapeRuntimeError, TapeTypeError
 from tape.graph.scope import LOCAL, close, set_scope
 from tape.graph.trie import CONSTANT, RECORD
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
     from types import TracebackType
 
 __all__ = ["Mode", "eager", "enable_grad", "no_grad", "set_grad_enabled"]
@@ -52,14 +52,17 @@ class Mode:
         if cls.__base__ is Mode:  # the kinds of mode do not depend on each other
             cls._entered = _Entered()
 
-    def __new__(cls, *args: Any, **_: Any) -> Any:
+    def __new__(cls, *args: Any, **_: object) -> Self:
         """Refuse the function of a decorator without parentheses."""
         if args and inspect.isroutine(args[0]):
-            msg = f"{cls.__name__}: got the function {args[0].__name__} as an argument; write @tape.{cls.__name__}(), with parentheses, to decorate it"
+            msg = (
+                f"{cls.__name__}: got the function {args[0].__name__} as an argument; "
+                f"write @tape.{cls.__name__}(), with parentheses, to decorate it"
+            )
             raise TapeTypeError(msg)
         return super().__new__(cls)
 
-    def _present(self) -> Any:
+    def _present(self) -> object:
         """Return the mode that is to be restored."""
         return getattr(LOCAL.scope, self._field)
 
@@ -88,8 +91,9 @@ class Mode:
         if at is None:
             name = type(self).__name__
             msg = (
-                f"{name}: left in a thread that did not enter it (modes belong to their thread), or twice; let the thread that enters it leave "
-                f"it, and decorate generators and async functions with @tape.{name}(...) instead of suspending them inside the with statement"
+                f"{name}: left in a thread that did not enter it (modes belong to their thread), or twice; let the thread that enters it "
+                f"leave it, and decorate generators and async functions with @tape.{name}(...) instead of suspending them inside the "
+                "with statement"
             )
             raise TapeRuntimeError(msg)
         entry = entries.pop(at)
@@ -108,7 +112,9 @@ class Mode:
         if not callable(function):
             msg = f"{type(self).__name__}: a mode decorates a function, got {type(function).__name__}"
             raise TapeTypeError(msg)
-        body = function if inspect.isroutine(function) or isinstance(function, functools.partial) else function.__call__  # type: ignore[operator]
+        body: Any = function
+        if not (inspect.isroutine(function) or isinstance(function, functools.partial)):
+            body = body.__call__
         if inspect.isasyncgenfunction(body):
             wrap: Any = _around_async_generator
         elif inspect.iscoroutinefunction(body):
@@ -121,7 +127,7 @@ class Mode:
 
 
 def _around_call(mode: Mode, function: Callable[..., Any]) -> Callable[..., Any]:
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: object, **kwargs: object) -> object:
         with mode:
             return function(*args, **kwargs)
 
@@ -139,7 +145,7 @@ class _Suspension:
         self._inside: Any = None
         self._started = False
 
-    def run(self, step: Callable[..., Any], *args: Any) -> Any:
+    def run(self, step: Callable[..., Any], *args: object) -> Any:
         """Return ``step(*args)``, which runs the code until it suspends again."""
         mode = self._mode
         entries = mode._entered.entries
@@ -184,21 +190,21 @@ class _Suspension:
 
 
 def _around_generator(mode: Mode, function: Callable[..., Any]) -> Callable[..., Any]:
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: object, **kwargs: object) -> Generator[Any, Any, Any]:
         return (yield from _Suspension(mode).drive(function(*args, **kwargs)))
 
     return wrapped
 
 
 def _around_coroutine(mode: Mode, function: Callable[..., Any]) -> Callable[..., Any]:
-    async def wrapped(*args: Any, **kwargs: Any) -> Any:
+    async def wrapped(*args: object, **kwargs: object) -> object:
         return await _Suspension(mode).awaiting(function(*args, **kwargs))
 
     return wrapped
 
 
 def _around_async_generator(mode: Mode, function: Callable[..., Any]) -> Callable[..., Any]:
-    async def wrapped(*args: Any, **kwargs: Any) -> Any:
+    async def wrapped(*args: object, **kwargs: object) -> AsyncGenerator[Any, Any]:
         inner = function(*args, **kwargs)
         suspension = _Suspension(mode)
         step, given = inner.asend, None
@@ -257,8 +263,8 @@ class set_grad_enabled(Mode):  # noqa: N801 - a context manager, named as in PyT
 class no_grad(set_grad_enabled):  # noqa: N801
     """Results are constants: nothing is kept for sweeps, ``requires_grad`` is False.
 
-    Here ``x += y`` and its kin (and ``x[i] = y``) change ``x`` for all who hold it, a leaf that requires grad too: that is how parameters are
-    updated.  Shape and dtype stay, and so do gradient and hooks; what was recorded before keeps the old value.
+    Here ``x += y`` and its kin (and ``x[i] = y``) change ``x`` for all who hold it, a leaf that requires grad too: that is how parameters
+    are updated.  Shape and dtype stay, and so do gradient and hooks; what was recorded before keeps the old value.
 
     ``@tape.no_grad()`` holds inside generators and async functions too, and their callers have their own mode while those are suspended.
     A ``with`` statement belongs to its thread: what else runs in it while the body awaits or yields runs in its mode.

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 __all__ = ["STATS", "Stats", "stats"]
 
 
+_COUNTS = ("recorded", "executed", "interpreted", "flushes", "programs", "hits", "compiles", "compile_seconds", "traces", "reasons")
+
+
 class Stats:
     """Counts since import or the last :meth:`reset`.
 
@@ -97,20 +100,8 @@ class Stats:
         self.compile_seconds += seconds
 
     def __repr__(self) -> str:
-        rows = {
-            "recorded": self.recorded,
-            "executed": self.executed,
-            "interpreted": self.interpreted,
-            "flushes": dict(self.flushes),
-            "programs": self.programs,
-            "hits": self.hits,
-            "compiles": self.compiles,
-            "compile_seconds": round(self.compile_seconds, 3),
-            "traces": self.traces,
-            "reasons": dict(self.reasons),
-            "live_entries": self.live_entries,
-            "live_bytes": self.live_bytes,
-        }
+        rows = {name: getattr(self, name) for name in (*_COUNTS, "live_entries", "live_bytes")}
+        rows |= {"flushes": dict(self.flushes), "reasons": dict(self.reasons), "compile_seconds": round(self.compile_seconds, 3)}
         return "\n".join(f"{name:>16}  {value}" for name, value in rows.items())
 
 

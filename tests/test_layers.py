@@ -34,13 +34,9 @@ WAY += ["tape.graph.segment", "tape.graph.trie", "tape.graph.kinds", "tape.graph
 # What follows are the doors that lead up, each with its reason: the lists are to become shorter.  An entry that is not needed fails.
 
 # Imports inside functions that would close a circle of modules.
-DOORS = {
-    ("tape.variables.methods", "tape.numpy"): "a Variable names the namespace of its functions, whose arrays are Variables",
-}
+DOORS: dict = {}
 # Packages that import each other's modules, though no module imports itself by way of others.
-PACKAGE_DOORS = {
-    ("tape.variables", "tape.numpy"): "as among the modules",
-}
+PACKAGE_DOORS: dict = {}
 # Imports for annotations that close a circle of modules.
 TYPES = {
     ("tape.graph.watcher", "tape.graph.segment"): "a watcher is told of segments, in which its scope lies",

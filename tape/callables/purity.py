@@ -181,7 +181,7 @@ def _categorized(kind: type, value: object) -> str:
         return "named_tuple"
     home = kind.__module__.split(".")[0]
     if home in {"tape", "interop"}:
-        return "own" if kind.__module__ in {"tape.callables.higher_order", "tape.namespaces.factories", "tape.modes"} else "library"
+        return "own" if kind.__module__ in {"tape.callables.higher_order", "tape.modes"} else "library"
     if kind.__module__ == _POLICY.__module__ != "builtins":  # what checkpoint_policies makes
         return "own"
     if home in {"jax", "jaxlib", "numpy", "builtins", "functools", "itertools", "operator"}:

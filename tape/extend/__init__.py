@@ -1,8 +1,8 @@
 """For authors of optimizers and of bridges to other libraries: what they need of the tape beyond what its users do.
 
 What is here stays as it is from one release to the next; everything else below :mod:`tape` whose name is not public may change.
-An optimizer reads ``.grad`` and values (:func:`array`), computes new ones under :func:`updating` (with :func:`interop.lift` of its library's
-update, so that backward pass and update are one program), and hands them over (:class:`Assignment`).
+An optimizer reads ``.grad`` and values (:func:`array`), computes new ones under :func:`updating` (with :func:`interop.lift` of its
+library's update, so that backward pass and update are one program), and hands them over (:class:`Assignment`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Assignment", "array", "awaiting", "describe", "identity", "is_variable", "updating"]
 
 
-def is_variable(x: Any) -> bool:
+def is_variable(x: object) -> bool:
     """Tell whether something is a Variable: what ``jax.tree`` functions need as ``is_leaf``.
 
     Example:
@@ -66,7 +66,7 @@ def array(variable: Variable) -> jax.Array:
         Array(6., dtype=float32, weak_type=True)
 
     """
-    return as_array(look(variable))  # type: ignore[no-any-return]
+    return as_array(look(variable))
 
 
 def awaiting(variables: Sequence[Variable], owner: object) -> None:
@@ -91,7 +91,7 @@ def awaiting(variables: Sequence[Variable], owner: object) -> None:
 
 @contextlib.contextmanager
 def updating() -> Iterator[None]:
-    """Compute an update: what is recorded within is constant, and has run when the block ends, as one program with the pending backward pass.
+    """Compute an update: what is recorded within is constant, and has run at the end, as one program with the pending backward pass.
 
     Raises:
         ExecutionError: something could not be computed.

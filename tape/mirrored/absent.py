@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -83,7 +82,7 @@ _RENAMED = {  # functions of PyTorch, and of NumPy where JAX has them no more or
 }
 
 
-def missing(variable: Any, name: str) -> AttributeError:
+def missing(variable: object, name: str) -> AttributeError:
     """Return the error for an attribute that a Variable does not have."""
     msg = f"'{type(variable).__name__}' object has no attribute {name!r}"
     repair = None if name.startswith("_") else _repair(name)
@@ -94,15 +93,15 @@ def missing_function(module: str, name: str) -> AttributeError:
     """Return the error for a name that a mirrored namespace does not have."""
     repair = None
     if not name.startswith("_"):
-        found = _RENAMED.get(name) or (_FUNCTIONS[name].partition("(")[0] if name in _FUNCTIONS else None) or _elsewhere(name)
-        repair = None if found is None or f"tape.{found}" == f"{module}.{name}" else f"tape.{found}"
+        function = _RENAMED.get(name) or (_FUNCTIONS[name].partition("(")[0] if name in _FUNCTIONS else None) or _elsewhere(name)
+        repair = None if function is None or f"tape.{function}" == f"{module}.{name}" else f"tape.{function}"
     return _error(f"module {module!r} has no attribute {name!r}", repair, name, sys.modules.get(module))
 
 
-def _error(msg: str, repair: str | None, name: str, where: Any) -> AttributeError:
-    made = TapeAttributeError(msg if repair is None else f"{msg}; use {repair}")
-    made.name, made.obj = name, where
-    return made
+def _error(msg: str, repair: str | None, name: str, where: object) -> AttributeError:
+    error = TapeAttributeError(msg if repair is None else f"{msg}; use {repair}")
+    error.name, error.obj = name, where
+    return error
 
 
 def _repair(name: str) -> str | None:
@@ -112,14 +111,14 @@ def _repair(name: str) -> str | None:
         return f"tape.{_FUNCTIONS[name]}"
     if name.endswith("_") and (name[:-1] in dir(jnp) or name[:-1] in {"add", "sub", "mul", "div"}):
         return "an augmented assignment (variable += ... under tape.no_grad() for a leaf that requires grad), or variable.value = ..."
-    found = _elsewhere(name)
-    return None if found is None else f"tape.{found}(variable)"
+    function = _elsewhere(name)
+    return None if function is None else f"tape.{function}(variable)"
 
 
 def _elsewhere(name: str) -> str | None:
     """Return the function of a namespace that has this name."""
     for where, namespace in _NAMESPACES.items():
-        found = getattr(namespace, name, None)
-        if callable(found) and not isinstance(found, type):
+        function = getattr(namespace, name, None)
+        if callable(function) and not isinstance(function, type):
             return f"{where}.{name}"
     return None

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.bounded import Bounded
 from tape.graph.segment import Handle
 from tape.mirrored.detachment import refuse_reinterpretation, stop_gradient
 from tape.mirrored.mirror import call, describe, mirrored, on_values
@@ -21,24 +22,31 @@ from tape.recording import record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from jax.typing import DTypeLike
+
 __all__ = ["SPECIAL", "Indexer", "UFunc", "initializer_factory", "looking", "metadata"]
 
 
+def _is_variable(x: object) -> bool:
+    return isinstance(x, Handle)
+
+
 class UFunc:
-    """The recording counterpart of a ``jax.numpy.ufunc``: a function with ``reduce``, ``accumulate``, ``reduceat``, ``at`` and ``outer``."""
+    """A ``jax.numpy.ufunc`` that records: a function with ``reduce``, ``accumulate``, ``reduceat``, ``at`` and ``outer``."""
 
     __name__: str
 
-    def __init__(self, ufunc: Any, module: str = "tape.numpy") -> None:
+    def __init__(self, ufunc: Any, module: str = "tape.numpy", recorded: Callable[..., Callable[..., Any]] | None = None) -> None:
         functools.update_wrapper(self, ufunc)
         name = ufunc.__name__
         self.__module__ = module
         self.nin, self.nout, self.nargs, self.identity = ufunc.nin, ufunc.nout, ufunc.nargs, ufunc.identity
-        self._call = mirrored(ufunc, name, module=module)
+        self._call = mirrored(ufunc, name, module=module) if recorded is None else recorded()
         for method in ("reduce", "accumulate", "reduceat", "outer", "at"):
-            setattr(self, method, mirrored(getattr(ufunc, method), f"{name}.{method}", module=module))
+            made = mirrored(getattr(ufunc, method), f"{name}.{method}", module=module) if recorded is None else recorded(method)
+            setattr(self, method, made)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Record it."""
         return self._call(*args, **kwargs)
 
@@ -57,17 +65,11 @@ class Indexer:
         self._original = original
         self._name = name
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return call(self._index, self._name, (key,), {})
 
-    def _index(self, key: Any) -> Any:
+    def _index(self, key: object) -> object:
         return self._original[key]
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return hash(self._name)
 
 
 def like(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,12 +78,11 @@ def like(original: Callable[..., Any]) -> Callable[..., Any]:
     parameter = next(iter(inspect.signature(original).parameters))
 
     @functools.wraps(original)
-    def _made_like(*args: Any, **kwargs: Any) -> Any:
+    def _made_like(*args: object, **kwargs: object) -> object:
         first = args[0] if args else kwargs.pop(parameter, None)
         if isinstance(first, (Handle, jax.Array, np.ndarray)):
-            aval = first._place.kind.aval if isinstance(first, Handle) else first
-            struct: Any = jax.ShapeDtypeStruct
-            first = struct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+            aval: Any = first._place.kind.aval if isinstance(first, Handle) else first
+            first = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
         return call(original, name, (first, *args[1:]), kwargs)
 
     return _made_like
@@ -93,8 +94,8 @@ def array(original: Callable[..., Any]) -> Callable[..., Any]:
     recording = mirrored(original, name)
 
     @functools.wraps(original)
-    def _made(*args: Any, **kwargs: Any) -> Any:
-        leaves = jax.tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
+    def _made(*args: object, **kwargs: object) -> object:
+        leaves = jax.tree.leaves((args, kwargs), is_leaf=_is_variable)
         if any(isinstance(x, (Handle, jaxapi.Tracer)) for x in leaves):
             return recording(*args, **kwargs)
         with jaxapi.ensure_compile_time_eval():
@@ -110,9 +111,8 @@ def metadata(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that answers from shapes and dtypes alone."""
 
     @functools.wraps(original)
-    def _answer(*args: Any, **kwargs: Any) -> Any:
-        leaves = jax.tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
-        if any(isinstance(x, Handle) for x in leaves):
+    def _answer(*args: object, **kwargs: object) -> object:
+        if any(isinstance(x, Handle) for x in jax.tree.leaves((args, kwargs), is_leaf=_is_variable)):
             return describe(original, original.__name__, args, kwargs)
         return original(*args, **kwargs)
 
@@ -121,32 +121,19 @@ def metadata(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def looking(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that looks at its arguments and runs at every call."""
-
-    @functools.wraps(original)
-    def _look(*args: Any, **kwargs: Any) -> Any:
-        return on_values(original, original.__name__, args, kwargs)
-
-    return _look
+    return functools.wraps(original)(lambda *args, **kwargs: on_values(original, original.__name__, args, kwargs))
 
 
-def selecting(original: Callable[..., Any]) -> Callable[..., Any]:
-    return functools.wraps(original)(functools.partial(_run, SELECTIONS[original.__name__]))
-
-
-def _run(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return fun(*args, **kwargs)
-
-
-def stopping(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``tape.lax.stop_gradient``, which is ``tape.stop_gradient``."""
-    return functools.wraps(original)(functools.partial(_run, stop_gradient))
+def other(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what makes, of any function, another one."""
+    return lambda original: functools.wraps(original)(functools.partial(function))
 
 
 def bitcast(original: Callable[..., Any]) -> Callable[..., Any]:
     recording = mirrored(original, module="tape.lax")
 
     @functools.wraps(original)
-    def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
+    def bitcast_convert_type(operand: object, new_dtype: DTypeLike) -> object:
         if isinstance(operand, Handle) and jnp.dtype(new_dtype) != operand._place.kind.aval.dtype:
             refuse_reinterpretation(operand, "bitcast_convert_type")
         return recording(operand, new_dtype)
@@ -156,30 +143,29 @@ def bitcast(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def initializer_factory(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that returns recording initializers, the same one for the same arguments."""
+    known: Bounded[Any, Callable[..., Any]] = Bounded("initializers", 512)
 
     @functools.wraps(original)
-    def factory(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = jax.tree.map(
-            lambda x: look(x) if isinstance(x, Handle) else x, (args, kwargs), is_leaf=lambda x: isinstance(x, Handle)
-        )
-        try:
-            return made(args, tuple(sorted(kwargs.items())))
-        except TypeError:
+    def factory(*args: object, **kwargs: object) -> object:
+        args, kwargs = jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, (args, kwargs), is_leaf=_is_variable)
+
+        def make() -> Callable[..., Any]:
             return mirrored(original(*args, **kwargs), original.__name__, module="tape.nn.initializers")
 
-    @functools.lru_cache(maxsize=512)
-    def made(args: tuple[Any, ...], kwargs: tuple[Any, ...]) -> Callable[..., Any]:
-        return mirrored(original(*args, **dict(kwargs)), original.__name__, module="tape.nn.initializers")
+        try:
+            return known.cached((args, tuple(sorted(kwargs.items()))), make)
+        except TypeError:
+            return make()
 
     return factory
 
 
 SPECIAL: dict[str, dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
     "jax.numpy": {
-        **dict.fromkeys(SELECTIONS, selecting),
+        **{name: other(selection) for name, selection in SELECTIONS.items()},
         **dict.fromkeys(("zeros_like", "ones_like", "empty_like", "full_like"), like),
         "array": array,
         "asarray": array,
     },
-    "jax.lax": {"stop_gradient": stopping, "bitcast_convert_type": bitcast, "full_like": like},
+    "jax.lax": {"stop_gradient": other(stop_gradient), "bitcast_convert_type": bitcast, "full_like": like},
 }

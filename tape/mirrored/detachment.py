@@ -21,7 +21,7 @@ __all__ = ["detach", "refuse_reinterpretation", "stop_gradient"]
 _IDENTITY = Op("detach", lambda x: x)
 
 
-def detach(variable: Any) -> Any:
+def detach(variable: Handle) -> Any:
     """Return a constant of the same value, without running what is pending."""
     kind = variable._place.kind
     if variable._cell[0] is None:
@@ -52,12 +52,12 @@ def stop_gradient(x: Any) -> Any:
     return jax.tree.map(lambda v: detach(v if isinstance(v, Handle) else record.constant(v)), x, is_leaf=lambda v: isinstance(v, Handle))
 
 
-def refuse_reinterpretation(variable: Any, what: str) -> None:
+def refuse_reinterpretation(variable: object, what: str) -> None:
     """Raise where reading the bits of a Variable as another type would lose its gradient."""
     if isinstance(variable, Handle) and variable._place.kind.requires_grad and LOCAL.scope.mode == RECORD:
         aval = variable._place.kind.aval
         msg = (
-            f"{what}: reads the bits of a Variable that requires grad (shape {aval.shape}, dtype {aval.dtype}), through which no gradient flows; "
-            "pass it detached (.detach()), or convert the values with .astype(dtype)"
+            f"{what}: reads the bits of a Variable that requires grad (shape {aval.shape}, dtype {aval.dtype}), through which no "
+            "gradient flows; pass it detached (.detach()), or convert the values with .astype(dtype)"
         )
         raise LostGradientError(msg)

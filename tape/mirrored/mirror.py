@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from tape import errors, jaxapi
+from tape.bounded import Bounded
 from tape.errors import ConcretizationError, LostGradientError, TapeError
 from tape.graph.kinds import NUMBERS, SMALL, differentiable
 from tape.graph.scope import LOCAL
@@ -27,18 +28,17 @@ from tape.recording.record import record_number, record_one, record_two
 from tape.recording.template import ARRAY, NUMBER, Baked, Fixed, Node, Static, Structured, fill, fix, unfix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable, Iterable
 
 __all__ = ["call", "describe", "mirrored", "on_values", "variable"]
 
 _SCALARS = (bool, int, float, complex)
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
-_PLAIN = frozenset({bool, int, float, str, type(None)})
 _BAKED_BYTES = 1 << 14
 _KNOWN_LIMIT = 1024
 
 
-def variable(value: Any) -> Any:
+def variable(value: object) -> Any:
     """Return a Variable as it is, and a constant of anything else that JAX takes for an array."""
     if isinstance(value, Handle):
         return value
@@ -59,7 +59,7 @@ class Application:
         self.fixed = False  # whether some results are no arrays
         self.closed: bool | None = None  # whether its derivative needs the value of an array; None where nobody asked yet
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: object) -> object:
         it = iter(arrays)
         args = [fill(t, it) for t in self.positional]
         kwargs = {k: fill(t, it) for k, t in self.keyword}
@@ -80,13 +80,13 @@ class _Splitter:
     """Splits the arguments of one call into Variables and a template."""
 
     def __init__(self, *, scalars: bool, bake: str | None) -> None:
-        self.variables: list[Any] = []
+        self.variables: list[Handle] = []
         self.scalars = scalars  # Python scalars are arrays where the function takes one
         self.bake = bake  # put the values of no ("None"), integer ("integers") or all ("all") arrays without gradient into the template
         self.baked_bytes = 0
         self.met_scalars = False
 
-    def split(self, value: Any, takes_array: int) -> Any:
+    def split(self, value: object, takes_array: int) -> Any:
         """Return the template of ``value`` and append the arrays in it."""
         if isinstance(value, Handle):
             return self._array(value)
@@ -103,22 +103,24 @@ class _Splitter:
         if isinstance(value, _ARRAYS):
             return self._array(record.constant(value))
         if isinstance(value, (tuple, list)):
-            items = SEQUENCE if takes_array == SEQUENCE else False
-            return Node(type(value), None, tuple([self.split(v, takes_array=items) for v in value]))
+            return self._node(type(value), value, SEQUENCE if takes_array == SEQUENCE else False)
         if isinstance(value, dict):
-            return Node(dict, tuple(value), tuple([self.split(v, takes_array=False) for v in value.values()]))
+            return self._node(dict, value.values(), names=tuple(value))
         if isinstance(value, slice):
-            return Node(slice, None, tuple([self.split(v, takes_array=False) for v in (value.start, value.stop, value.step)]))
+            return self._node(slice, (value.start, value.stop, value.step))
         if isinstance(value, Structured):
             leaves, tree = jax.tree.flatten(value.inner, is_leaf=lambda x: isinstance(x, Handle))
-            return Node(tree, None, tuple([self.split(v, takes_array=False) for v in leaves]))
+            return self._node(tree, leaves)
         if not isinstance(value, type) and hasattr(value, "__jax_array__"):
             return self._array(record.constant(value.__jax_array__()))
         if isinstance(value, _SCALARS):
             return Static(value)
         return value
 
-    def _array(self, value: Any) -> Any:
+    def _node(self, kind: object, items: Iterable[object], takes_array: int = False, names: tuple[Any, ...] | None = None) -> Node:
+        return Node(kind, names, tuple([self.split(v, takes_array) for v in items]))
+
+    def _array(self, value: Handle) -> Any:
         kind = value._place.kind
         if self.bake and not (kind.requires_grad or kind.unrecorded) and (self.bake == "all" or np.dtype(kind.aval.dtype).kind in "iub"):
             array = look(value)
@@ -130,24 +132,19 @@ class _Splitter:
         return ARRAY
 
 
-_NEEDS_VALUES: set[Any] = set()  # templates whose function has to see its scalars or arrays
+_NEEDS_VALUES: Bounded[Hashable, bool] = Bounded("templates that need values", _KNOWN_LIMIT)  # the function sees its scalars or arrays
 
 
 def call(
     fun: Callable[..., Any],
     name: str,
-    args: tuple[Any, ...],
+    args: tuple[object, ...],
     kwargs: dict[str, Any],
     learn: Callable[[Op, int], None] | None = None,
 ) -> Any:
-    """Record ``fun(*args, **kwargs)`` as one entry.
+    """Record ``fun(*args, **kwargs)`` as one entry; Variables, arrays and scalars, in containers too, are its inputs.
 
-    Args:
-        fun: the JAX function.
-        name: what the op is called.
-        args: its arguments; Variables, arrays and scalars among them, also inside lists, tuples, dicts and slices, are the op's inputs.
-        kwargs: its keyword arguments.
-        learn: told the op and the number of its inputs when the same template will give the same op again.
+    ``learn`` is told the op and the number of its inputs when the same template will give the same op again.
 
     Raises:
         TapeError: the arguments do not fit (JAX's message, and the builtin class that JAX raises).
@@ -172,9 +169,7 @@ def call(
         except jaxapi.CONCRETE_ERRORS as e:
             error = e
             if key is not None:
-                if len(_NEEDS_VALUES) > _KNOWN_LIMIT:
-                    _NEEDS_VALUES.clear()
-                _NEEDS_VALUES.add(key)
+                _NEEDS_VALUES[key] = True
             continue
         except TapeError as e:
             if not (scalars and met_scalars) and "concrete" not in str(e):
@@ -203,12 +198,12 @@ def _split(
     fun: Callable[..., Any],
     name: str,
     roles: Roles,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
     *,
     scalars: bool,
     bake: str | None,
-) -> tuple[_Splitter, Op, Any]:
+) -> tuple[_Splitter, Op, Hashable]:
     """Split a call; return the splitter (with the inputs), the op, and the op's key (None where it is not kept)."""
     splitter = _Splitter(scalars=scalars, bake=bake)
     try:
@@ -223,13 +218,13 @@ def _split(
     try:
         hash(key)
     except TypeError:
-        key = None  # type: ignore[assignment]
-    if key is None or splitter.baked_bytes > _BAKED_BYTES:
+        return splitter, Op(name, application, keyword), None
+    if splitter.baked_bytes > _BAKED_BYTES:
         return splitter, Op(name, application, keyword), None
     return splitter, intern_op(key, lambda: Op(name, application, keyword)), key
 
 
-def describe(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def describe(fun: Callable[..., Any], name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
     """Return what ``fun`` says of its arguments' shapes and dtypes, without recording or looking at values."""
     for scalars in (True, False):
         splitter, op, _ = _split(fun, name, roles_of(fun, name), args, kwargs, scalars=scalars, bake=None)
@@ -254,7 +249,10 @@ def on_values(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs:
     requiring = None
     for leaf in jax.tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, Handle)):
         if isinstance(leaf, jaxapi.Tracer) or (isinstance(leaf, Handle) and isinstance(look(leaf), jaxapi.Tracer)):
-            msg = f"{name}: needs the value of an argument, which is not known inside a JAX transformation; give static sizes, or call it outside"
+            msg = (
+                f"{name}: needs the value of an argument, which is not known inside a JAX transformation; "
+                "give static sizes, or call it outside"
+            )
             raise ConcretizationError(msg) from error
         if isinstance(leaf, Handle) and (leaf._place.kind.requires_grad or leaf._place.kind.unrecorded) and LOCAL.scope.mode:
             requiring = leaf._place.kind
@@ -269,13 +267,14 @@ def on_values(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs:
         what = "a Variable that requires grad" if requiring.requires_grad else "a gradient that was taken without recording"
         msg = (
             f"{name}: the result depends on the values of {what} (shape {requiring.aval.shape}, dtype {requiring.aval.dtype}) "
-            "in a way that is not traced, so no gradient could flow; pass it detached (.detach()), or give the static size that the function offers"
+            "in a way that is not traced, so no gradient could flow; pass it detached (.detach()), or give the static size that the "
+            "function offers"
         )
         raise LostGradientError(msg) from error
     return jax.tree.map(lambda x: record.constant(x) if isinstance(x, _ARRAYS) else x, results)
 
 
-def _value(leaf: Any) -> Any:
+def _value(leaf: object) -> object:
     if not isinstance(leaf, Handle):
         return leaf
     value = look(leaf)
@@ -285,13 +284,13 @@ def _value(leaf: Any) -> Any:
 def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = "tape.numpy") -> Callable[..., Any]:
     """Return the recording counterpart of a JAX function, with its name, signature and docstring."""
     called = name or fun.__name__
-    known: dict[Any, tuple[Callable[[Op, Any], Any], Op]] = {}
+    known: Bounded[tuple[object, ...], tuple[Callable[[Op, Any], Any], Op]] = Bounded("calls", _KNOWN_LIMIT)
     roles: Roles | None = None
     of_one: Op | None = None  # the op of a call with one Variable and nothing else, and with two: the quickest ways
     of_two: Op | None = None
     scales = False  # whether a Python number as the second argument is an input of that op
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> object:
         try:
             if not kwargs:
                 if of_one is not None and len(args) == 1 and isinstance(args[0], Handle):
@@ -305,14 +304,14 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
             variables: list[Any] = []
             key = None if roles is None else quick_key(roles, args, kwargs, variables)
             if key is not None:
-                found = known.get(key)
-                if found is not None:
-                    return found[0](found[1], variables)
+                recording = known.get(key)
+                if recording is not None:
+                    return recording[0](recording[1], variables)
         except jaxapi.CONCRETE_ERRORS:  # an op that is known for arrays of another kind has to see this one's values
             return call(fun, called, args, kwargs)
         return first_call(key, len(variables), args, kwargs)
 
-    def first_call(key: Any, count: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def first_call(key: tuple[object, ...] | None, count: int, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         nonlocal roles, scales
         if roles is None:
             roles = roles_of(fun, called)
@@ -324,8 +323,6 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
         def learn(op: Op, inputs: int) -> None:
             nonlocal of_one, of_two
             if inputs == count:
-                if len(known) > _KNOWN_LIMIT:
-                    known.clear()
                 known[key] = record.record, op
                 if key == (ARRAY,):
                     of_one = op

@@ -14,6 +14,8 @@ from tape.recording import record
 from tape.recording.template import ARRAY, NUMBER
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tape.mirrored.roles import Roles
 
 __all__ = ["quick_key"]
@@ -21,9 +23,9 @@ __all__ = ["quick_key"]
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 
 
-def quick_key(roles: Roles, args: tuple[Any, ...], kwargs: dict[str, Any], variables: list[Any]) -> Any:
-    """Return a cheap key of a call and append its inputs (Variables, numbers) to ``variables``; None where the call needs the full split."""
-    key: list[Any] = []
+def quick_key(roles: Roles, args: tuple[object, ...], kwargs: dict[str, object], variables: list[Any]) -> tuple[object, ...] | None:
+    """Return a cheap key of a call and append its inputs to ``variables``; None where the call needs the full split."""
+    key: list[object] = []
     for i, a in enumerate(args):
         if isinstance(a, Handle):
             variables.append(a)
@@ -40,7 +42,7 @@ def quick_key(roles: Roles, args: tuple[Any, ...], kwargs: dict[str, Any], varia
     return tuple(key)
 
 
-def _quick(key: list[Any], a: Any, variables: list[Any], takes_array: int) -> bool:
+def _quick(key: list[object], a: Any, variables: list[Any], takes_array: int) -> bool:
     """Append what is needed of one argument that is no Variable."""
     kind = type(a)
     if kind in _PLAIN:
@@ -72,7 +74,7 @@ def _quick(key: list[Any], a: Any, variables: list[Any], takes_array: int) -> bo
     return False
 
 
-def _quick_items(key: list[Any], items: Any, variables: list[Any], take_arrays: bool) -> bool:
+def _quick_items(key: list[object], items: Sequence[Any], variables: list[Any], take_arrays: bool) -> bool:
     """Append a sequence of Variables, numbers, axes, names, or further sequences."""
     key.append(type(items))
     key.append(len(items))

@@ -18,32 +18,40 @@ from tape.programs.program import look
 from tape.recording import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["SELECTIONS", "choose", "compress", "repeat"]
 
 
-def _gather(positions: Any, *data: Any) -> Any:
+def _gather(positions: jax.Array, *data: jax.Array) -> jax.Array:
     flat = [x.ravel() for x in data]
     return (flat[0] if len(flat) == 1 else jnp.concatenate([flat[0], *[x.astype(flat[0].dtype) for x in flat[1:]]]))[positions]
 
 
-def _take(positions: Any, data: Any, axis: int) -> Any:
+def _take(positions: jax.Array, data: jax.Array, axis: int) -> jax.Array:
     return jnp.take(data, positions, axis)
 
 
-def _gathered(name: str, positions: Any, data: list[Any]) -> Any:
+def _gathered(name: str, positions: object, data: list[Any]) -> Any:
     where = record.leaf(jnp.asarray(np.asarray(positions).astype(np.int32)))
     return call(_gather, name, (where, *data), {})
 
 
-def _known(*values: Any) -> bool:
+def _known(*values: object) -> bool:
     """Say whether none of the values is a tracer."""
     leaves = jax.tree.leaves(values, is_leaf=lambda x: isinstance(x, Handle))
-    return not any(isinstance(look(x) if isinstance(x, Handle) else x, jaxapi.Tracer) for x in leaves)
+    return not any(isinstance(_value(x), jaxapi.Tracer) for x in leaves)
 
 
-def _is_array(value: Any) -> bool:
+def _value(x: Any) -> Any:
+    return look(x) if isinstance(x, Handle) else x
+
+
+def _as_source(x: object) -> Any:
+    return variable(np.asarray(x) if isinstance(x, (list, tuple)) else x)
+
+
+def _is_array(value: object) -> bool:
     return isinstance(value, (Handle, jax.Array, np.ndarray, list, tuple))
 
 
@@ -53,7 +61,7 @@ def _by_position(fun: Callable[..., Any], data: tuple[str, ...], deciding: str) 
     signature = inspect.signature(fun)
     static = [n for n in ("size", "total_repeat_length") if n in signature.parameters]
 
-    def select(*args: Any, **kwargs: Any) -> Any:
+    def select(*args: object, **kwargs: Any) -> object:
         bound = signature.bind(*args, **kwargs)
         given = bound.arguments
         if any(given.get(n) is not None for n in static) or not _is_array(given[deciding]) or not _known(given[deciding]):
@@ -61,75 +69,44 @@ def _by_position(fun: Callable[..., Any], data: tuple[str, ...], deciding: str) 
         sources = []
         offset = 0
         for n in data:
-            source = variable(np.asarray(given[n]) if isinstance(given[n], (list, tuple)) else given[n])
+            source = _as_source(given[n])
             sources.append(source)
             given[n] = np.arange(offset, offset + source.size).reshape(source.shape)
             offset += source.size
-        decide = given[deciding]
-        given[deciding] = np.asarray(look(decide) if isinstance(decide, Handle) else decide)
+        given[deciding] = np.asarray(_value(given[deciding]))
         return _gathered(name, on_values(fun, name, bound.args, bound.kwargs).value, sources)
 
     return select
 
 
 def _by_value(fun: Callable[..., Any], data: tuple[str, ...]) -> Callable[..., Any]:
-    """Find the first result of ``fun`` among ``data`` and gather it from there."""
+    """Gather the values that ``fun`` finds (its first result) from where they come first among ``data``."""
     name = fun.__name__
     signature = inspect.signature(fun)
 
-    def select(*args: Any, **kwargs: Any) -> Any:
+    def select(*args: object, **kwargs: Any) -> object:
         bound = signature.bind(*args, **kwargs)
         given = bound.arguments
         sources = [given[n] for n in data]
-        if given.get("size") is not None or not _requires_grad(sources) or not _known(sources):
-            return call(fun, name, args, kwargs) if given.get("size") is not None else on_values(fun, name, args, kwargs)
-        for n in data:
-            given[n] = _detached(given[n])
-        results = on_values(fun, name, bound.args, bound.kwargs)
-        first = results[0] if isinstance(results, tuple) else results
-        values = np.concatenate([np.asarray(given[n]).ravel() for n in data]).astype(first.dtype)
-        gathered = _gathered(name, _first_positions(values, np.asarray(look(first))), [variable(s) for s in sources])
-        return (gathered, *results[1:]) if isinstance(results, tuple) else gathered
-
-    return select
-
-
-def _first_positions(values: Any, wanted: Any) -> Any:
-    order = np.argsort(values, kind="stable")
-    return order[np.searchsorted(values[order], wanted)] if values.size else np.zeros(0, np.int32)
-
-
-def _requires_grad(values: Any) -> bool:
-    return bool(LOCAL.scope.mode) and any(
-        isinstance(v, Handle) and (v._place.kind.requires_grad or v._place.kind.unrecorded) for v in values
-    )
-
-
-def _detached(value: Any) -> Any:
-    return look(value) if isinstance(value, Handle) else value
-
-
-def _unique(fun: Callable[..., Any], parameter: str) -> Callable[..., Any]:
-    """Gather the unique values at the indices of their first occurrence."""
-    name = fun.__name__
-    signature = inspect.signature(fun)
-
-    def select(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
-        source = given[parameter]
         if given.get("size") is not None:
             return call(fun, name, args, kwargs)
-        if not _requires_grad([source]) or not _known(source):
+        if not _requires_grad(sources) or not _known(sources):
             return on_values(fun, name, args, kwargs)
-        given[parameter] = look(source)
-        results = on_values(fun, name, (), given) if name == "unique" else on_values(fun, name, tuple(given.values()), {})
+        given.update({n: _value(given[n]) for n in data})
+        results = on_values(fun, name, bound.args, bound.kwargs)
         axis = given.get("axis")
-        same: dict[str, Any] = {k: given[k] for k in ("axis", "equal_nan") if k in given} if name == "unique" else {"equal_nan": False}
-        index = np.asarray(jnp.unique(look(source), return_index=True, **same)[1])
-        if axis is None:
-            values = _gathered(name, index, [source])
+        if len(data) == 1:
+            options: dict[str, Any] = (
+                {k: given[k] for k in ("axis", "equal_nan") if k in given} if name == "unique" else {"equal_nan": False}
+            )
+            positions = jnp.unique(given[data[0]], return_index=True, **options)[1]
         else:
-            values = call(_take, name, (record.leaf(jnp.asarray(index)), source, axis), {})
+            first: Any = results if isinstance(results, Handle) else results[0]
+            positions = _first_positions(np.concatenate([np.ravel(given[n]) for n in data]).astype(first.dtype), np.asarray(look(first)))
+        if axis is None:
+            values = _gathered(name, positions, [variable(s) for s in sources])
+        else:
+            values = call(_take, name, (record.leaf(positions), sources[0], axis), {})
         if isinstance(results, Handle):
             return values
         return type(results)(values, *results[1:]) if hasattr(results, "_fields") else (values, *results[1:])
@@ -137,58 +114,66 @@ def _unique(fun: Callable[..., Any], parameter: str) -> Callable[..., Any]:
     return select
 
 
-def _trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
+def _first_positions(values: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    order = np.argsort(values, kind="stable")
+    return order[np.searchsorted(values[order], wanted)] if values.size else np.zeros(0, np.int32)
+
+
+def _requires_grad(values: Iterable[object]) -> bool:
+    return bool(LOCAL.scope.mode) and any(
+        isinstance(v, Handle) and (v._place.kind.requires_grad or v._place.kind.unrecorded) for v in values
+    )
+
+
+def _trim_zeros(filt: object, trim: str = "fb", axis: int | Sequence[int] | None = None) -> object:
     if not _is_array(filt) or not _known(filt):
         return call(jnp.trim_zeros, "trim_zeros", (filt, trim, axis), {})
-    source = variable(np.asarray(filt) if isinstance(filt, (list, tuple)) else filt)
-    found = np.nonzero(np.asarray(look(source)))
+    source = _as_source(filt)
+    front, back = "f" in trim.lower(), "b" in trim.lower()
     axes = range(source.ndim) if axis is None else {a % source.ndim for a in np.atleast_1d(axis).tolist()}
-    index = []
-    for a, n in enumerate(source.shape):
-        low, high = (int(found[a].min()), int(found[a].max()) + 1) if found[a].size else (n if "f" in trim.lower() else 0, n)
-        if not found[a].size and "f" not in trim.lower():
-            high = 0
-        index.append(slice(low if "f" in trim.lower() else 0, high if "b" in trim.lower() else n) if a in axes else slice(None))
+    index = [slice(None)] * source.ndim
+    for a, (n, positions) in enumerate(zip(source.shape, np.nonzero(np.asarray(look(source))), strict=True)):
+        empty = (n, n) if front else (0, 0)
+        low, high = (int(positions.min()), int(positions.max()) + 1) if positions.size else empty
+        if a in axes:
+            index[a] = slice(low if front else 0, high if back else n)
     return source[tuple(index)]
 
 
-def _bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None, **options: Any) -> Any:
+def _bincount(x: object, weights: object = None, minlength: int = 0, *, length: int | None = None, **options: object) -> object:
     if length is None and _known(x):
-        values = np.asarray(look(x) if isinstance(x, Handle) else x)
+        values = np.asarray(_value(x))
         length = max(int(minlength), int(values.max()) + 1 if values.size else 0)
     elif length is not None:
         options["minlength"] = minlength
     return call(jnp.bincount, "bincount", (x, weights), {"length": length, **options})
 
 
-def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
-    """Choose from arrays by position; ``mode="raise"`` looks at the positions.
-
-    Raises:
-        TapeValueError: a position is out of range.
-
-    """
+def choose(a: object, choices: Sequence[object], out: None = None, mode: str = "raise") -> object:
+    """Choose from arrays by position; ``mode="raise"`` looks at the positions."""
     if mode == "raise" and out is None and _known(a):
-        values = np.asarray(look(a) if isinstance(a, Handle) else a)
+        values = np.asarray(_value(a))
         count = len(choices)
         if values.size and not (values.min() >= 0 and values.max() < count):
-            msg = f"choose: an entry of a is outside 0 to {count - 1} (found {values.min()} to {values.max()}); use mode='wrap' or mode='clip'"
+            msg = (
+                f"choose: an entry of a is outside 0 to {count - 1} (found {values.min()} to {values.max()}); "
+                "use mode='wrap' or mode='clip'"
+            )
             raise TapeValueError(msg)
         mode = "clip"
     return call(jnp.choose, "choose", (a, choices, out, mode), {})
 
 
-def _roots(p: Any, *, strip_zeros: bool = True) -> Any:
-    if not strip_zeros or not _known(p):
-        return call(jnp.roots, "roots", (p,), {"strip_zeros": strip_zeros})
-    coefficients = variable(np.asarray(p) if isinstance(p, (list, tuple)) else p)
-    found = np.nonzero(np.asarray(look(coefficients)))[0]
-    if coefficients.ndim != 1 or not found.size:
-        return call(jnp.roots, "roots", (p,), {"strip_zeros": strip_zeros})
-    return call(jnp.roots, "roots", (coefficients[int(found[0]) :],), {"strip_zeros": False})
+def _roots(p: object, *, strip_zeros: bool = True) -> object:
+    if strip_zeros and _known(p):
+        coefficients = _as_source(p)
+        positions = np.nonzero(np.asarray(look(coefficients)))[0]
+        if coefficients.ndim == 1 and positions.size:
+            return call(jnp.roots, "roots", (coefficients[int(positions[0]) :],), {"strip_zeros": False})
+    return call(jnp.roots, "roots", (p,), {"strip_zeros": strip_zeros})
 
 
-def _where(*args: Any, **kwargs: Any) -> Any:
+def _where(*args: object, **kwargs: object) -> object:
     if len(args) == 1 and kwargs.get("size") is None and not ({"x", "y"} & set(kwargs)):
         return on_values(jnp.where, "where", args, kwargs)
     return _WHERE(*args, **kwargs)
@@ -197,7 +182,7 @@ def _where(*args: Any, **kwargs: Any) -> Any:
 def _looking(fun: Callable[..., Any]) -> Callable[..., Any]:
     """Look at the values, unless ``size`` is given."""
 
-    def select(*args: Any, **kwargs: Any) -> Any:
+    def select(*args: object, **kwargs: Any) -> object:
         return on_values(fun, fun.__name__, args, kwargs) if kwargs.get("size") is None else call(fun, fun.__name__, args, kwargs)
 
     return select
@@ -225,10 +210,10 @@ SELECTIONS: dict[str, Callable[..., Any]] = {
     "setxor1d": _by_value(jnp.setxor1d, ("ar1", "ar2")),
     "trim_zeros": _trim_zeros,
     "union1d": _by_value(jnp.union1d, ("ar1", "ar2")),
-    "unique": _unique(jnp.unique, "ar"),
-    "unique_all": _unique(jnp.unique_all, "x"),
-    "unique_counts": _unique(jnp.unique_counts, "x"),
-    "unique_inverse": _unique(jnp.unique_inverse, "x"),
-    "unique_values": _unique(jnp.unique_values, "x"),
+    "unique": _by_value(jnp.unique, ("ar",)),
+    "unique_all": _by_value(jnp.unique_all, ("x",)),
+    "unique_counts": _by_value(jnp.unique_counts, ("x",)),
+    "unique_inverse": _by_value(jnp.unique_inverse, ("x",)),
+    "unique_values": _by_value(jnp.unique_values, ("x",)),
     "where": _where,
 }

@@ -40,62 +40,48 @@ def _is_tree(source: type) -> bool:
     return hasattr(source, "_fields") or hasattr(source, "tree_flatten")
 
 
-def _opened(source: type, made: Any) -> Any:
-    return made if _is_tree(source) else vars(made)
-
-
 def _restored(source: type, inner: Any) -> Any:
     if _is_tree(source):
         return inner
-    made: Any = object.__new__(source)
-    made.__dict__.update(inner)
-    return made
-
-
-def _wrapped(result: Any) -> Any:
-    kind = _MADE.get(type(result))
-    if kind is None:
-        return result
-    mirror: Any = object.__new__(kind)
-    mirror.inner = result
-    return mirror
+    restored: Any = object.__new__(source)
+    restored.__dict__.update(inner)
+    return restored
 
 
 def _constructor(source: type) -> Callable[..., None]:
     @functools.wraps(source)
-    def construct(*args: Any, **kwargs: Any) -> Any:
-        return _opened(source, source(*args, **kwargs))
+    def construct(*args: object, **kwargs: object) -> object:
+        instance = source(*args, **kwargs)
+        return instance if _is_tree(source) else vars(instance)
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes one
+    def __init__(self: Any, *args: object, **kwargs: object) -> None:  # noqa: N807 - it becomes one
         self.inner = call(construct, source.__name__, args, kwargs)
 
     return __init__
 
 
-def _method(source: type, name: str, original: Any) -> Callable[..., Any]:
+def _on_inner(source: type, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(self: object, *args: object, **kwargs: object) -> object:
         return original(_restored(source, self), *args, **kwargs)
 
+    return run
+
+
+def _recorded(source: type, original: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that records ``run``, whose result may be an object of a mirrored class."""
+
     @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _wrapped(call(run, f"{source.__name__}.{name}", (self, *args), kwargs))
+    def method(*args: object, **kwargs: object) -> object:
+        result = call(run, f"{source.__name__}.{original.__name__}", args, kwargs)
+        kind = _MADE.get(type(result))
+        if kind is None:
+            return result
+        mirror: Any = object.__new__(kind)
+        mirror.inner = result
+        return mirror
 
     return method
-
-
-def _class_method(source: type, name: str) -> Any:
-    original = getattr(source, name)
-
-    @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return original(*args, **kwargs)
-
-    @functools.wraps(original.__func__)
-    def method(_: type, *args: Any, **kwargs: Any) -> Any:
-        return _wrapped(call(run, f"{source.__name__}.{name}", args, kwargs))
-
-    return classmethod(method)
 
 
 def mirrored_class(source: type, module: str) -> type:
@@ -113,10 +99,11 @@ def mirrored_class(source: type, module: str) -> type:
         if (name.startswith("_") and name not in special) or name in {"tree_flatten", "tree_unflatten"}:
             continue
         if isinstance(value, classmethod):
-            body[name] = _class_method(source, name)
+            maker = getattr(source, name)
+            body[name] = staticmethod(_recorded(source, maker, maker))
         elif callable(value):
-            body[name] = _method(source, name, value)
+            body[name] = _recorded(source, value, _on_inner(source, value))
     if "__len__" in vars(source):
         body["__len__"] = lambda self: len(_restored(source, self.inner))
-    made = _MADE[source] = type(source.__name__, (_Mirrored,), body)
-    return made
+    mirror = _MADE[source] = type(source.__name__, (_Mirrored,), body)
+    return mirror

@@ -1,4 +1,4 @@
-"""JAX functions of functions that return functions: ``vectorize``, ``composite``, ``frompyfunc``."""
+"""JAX functions of functions that return functions (``vectorize``, ``composite``, ``frompyfunc``), which are made anew at every trace."""
 
 from __future__ import annotations
 
@@ -8,114 +8,73 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tape import jaxapi
-from tape.callables.higher_order import calling, invoke
+from tape.callables.higher_order import invoke
 from tape.mirrored.adapters import UFunc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["FACTORIES", "counterpart"]
-
-
-class _Made:
-    """A JAX function of functions that returns a function: its recording counterpart is applied at every call."""
-
-    def __init__(
-        self, make: Callable[..., Any], name: str, fun: Callable[..., Any], options: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> None:
-        self._make = make
-        self._name = name
-        self._fun = fun
-        self._options = options
-        self._keywords = keywords
-
-    def call(self, method: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Record one call of the function made, or of one of its methods."""
-
-        def apply(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            made = self._make(fun, *self._options, **self._keywords)
-            return (made if method is None else getattr(made, method))(*args, **kwargs)
-
-        return invoke(apply, self._name if method is None else f"{self._name}.{method}", (self._fun, args, kwargs), {})
+__all__ = ["FACTORIES"]
 
 
-def vectorize(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``tape.numpy.vectorize``."""
+def _recorded(make: Callable[..., Any], name: str, fun: Callable[..., Any], method: str | None = None) -> Callable[..., Any]:
+    """Return what a JAX function makes of a function, or a method of that, recorded at every call."""
 
+    def apply(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        made = make(fun)
+        return (made if method is None else getattr(made, method))(*args, **kwargs)
+
+    def function(*args: object, **kwargs: object) -> object:
+        return invoke(apply, name if method is None else f"{name}.{method}", (fun, args, kwargs), {})
+
+    return function
+
+
+def _function(make: Callable[..., Any], fun: Callable[..., Any]) -> Callable[..., Any]:
+    return functools.wraps(fun)(_recorded(make, getattr(fun, "__name__", type(fun).__name__), fun))
+
+
+def _vectorize(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def vectorized(pyfunc: Any, *, excluded: Any = frozenset(), signature: str | None = None) -> Any:
-        return _function(original, pyfunc, (), {"excluded": excluded, "signature": signature})
+    def vectorized(
+        pyfunc: Callable[..., Any], *, excluded: Iterable[int | str] = frozenset(), signature: str | None = None
+    ) -> Callable[..., Any]:
+        original(lambda *arrays: arrays, excluded=excluded, signature=signature)  # it checks its options
+        return _function(functools.partial(original, excluded=excluded, signature=signature), pyfunc)
 
     return vectorized
 
 
-def composite(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``tape.lax.composite``."""
+def _composite(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make(name: str, version: int, fun: Callable[..., Any]) -> Callable[..., Any]:
+        """Give a composite op what its decomposition captures: JAX has it close over nothing that is traced."""
+
+        def call(*args: object, **kwargs: object) -> object:
+            jaxpr, shapes = jaxapi.trace(functools.partial(fun, **kwargs), *args)
+
+            def decomposition(consts: Sequence[jax.Array], *args: object, **_: object) -> object:
+                return jax.tree.unflatten(jax.tree.structure(shapes), jaxapi.eval_jaxpr(jaxpr.jaxpr, consts, *jax.tree.leaves(args)))
+
+            return original(decomposition, name, version)(jaxpr.consts, *args, **kwargs)
+
+        return call
 
     @functools.wraps(original)
-    def composed(decomposition: Any, name: str, version: int = 0) -> Any:
-        return _function(functools.partial(_compose, original), decomposition, (name, version), {})
+    def composed(decomposition: Callable[..., Any], name: str, version: int = 0) -> Callable[..., Any]:
+        original(lambda *arrays: arrays, name, version)  # it checks its options
+        return _function(functools.partial(make, name, version), decomposition)
 
     return composed
 
 
-def _compose(original: Callable[..., Any], fun: Callable[..., Any], name: str, version: int) -> Callable[..., Any]:
-    """Return a composite op that is given what its decomposition captures: JAX has it close over nothing that is traced."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        jaxpr, shapes = jaxapi.trace(functools.partial(fun, **kwargs), *args)
-
-        def decomposition(consts: Any, *args: Any, **_: Any) -> Any:
-            results = jaxapi.eval_jaxpr(jaxpr.jaxpr, consts, *jax.tree.leaves(args))
-            return jax.tree.unflatten(jax.tree.structure(shapes), results)
-
-        return original(decomposition, name, version)(jaxpr.consts, *args, **kwargs)
-
-    return call
-
-
-def _function(original: Callable[..., Any], fun: Any, options: tuple[Any, ...], keywords: dict[str, Any]) -> Callable[..., Any]:
-    name = getattr(fun, "__name__", type(fun).__name__)
-    original(lambda *arrays: arrays, *options, **keywords)  # it checks its options
-    made = _Made(original, name, fun, options, keywords)
-
-    def function(*args: Any, **kwargs: Any) -> Any:
-        return made.call(None, args, kwargs)
-
-    for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
-        if hasattr(fun, attribute):
-            setattr(function, attribute, getattr(fun, attribute))
-    return function
-
-
-def frompyfunc(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``tape.numpy.frompyfunc``."""
-
+def _frompyfunc(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def from_function(func: Any, /, nin: int, nout: int, *, identity: Any = None) -> Any:
-        plain = original(func, nin, nout, identity=identity)
-        made = UFunc(plain)
-        recorded = _Made(original, plain.__name__, func, (nin, nout), {"identity": identity})
-        made._call = lambda *args, **kwargs: recorded.call(None, args, kwargs)
-        for method in ("reduce", "accumulate", "reduceat", "outer", "at"):
-            setattr(made, method, functools.partial(_method, recorded, method))
-        return made
+    def from_function(func: Callable[..., Any], /, nin: int, nout: int, *, identity: object = None) -> UFunc:
+        make = functools.partial(original, nin=nin, nout=nout, identity=identity)
+        plain = make(func)
+        return UFunc(plain, recorded=functools.partial(_recorded, make, plain.__name__, func))
 
     return from_function
 
 
-def _method(made: _Made, name: str, *args: Any, **kwargs: Any) -> Any:
-    return made.call(name, args, kwargs)
-
-
-FACTORIES: dict[str, Callable[..., Any]] = {"vectorize": vectorize, "composite": composite, "frompyfunc": frompyfunc}
-
-
-def counterpart(fun: Callable[..., Any], name: str, module: str) -> Callable[..., Any]:
-    """Return what a namespace offers in the place of a JAX function that takes callables."""
-    factory = FACTORIES.get(name)
-    if factory is None:
-        return calling(fun, name, module)
-    made = factory(fun)
-    made.__module__ = module
-    return made  # type: ignore[no-any-return]
+FACTORIES: dict[str, Callable[..., Any]] = {"vectorize": _vectorize, "composite": _composite, "frompyfunc": _frompyfunc}

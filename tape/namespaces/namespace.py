@@ -12,78 +12,63 @@ import inspect
 import pkgutil
 import sys
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
 from tape import jaxapi
+from tape.callables.higher_order import calling
+from tape.callables.purity import words
 from tape.errors import saying
 from tape.mirrored.absent import missing_function
 from tape.mirrored.adapters import SPECIAL, Indexer, UFunc, initializer_factory, looking, metadata
 from tape.mirrored.mirror import mirrored
 from tape.mirrored.structures import MIRRORED_CLASSES, mirrored_class
-from tape.namespaces.factories import FACTORIES, counterpart
+from tape.namespaces.factories import FACTORIES
 from tape.variables.variable import Variable
 
-__all__ = ["CALLABLES", "Namespace", "UFunc"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+__all__ = ["CALLABLES", "Namespace"]
 
 
 # Functions of functions: they need Variables inside the callable, and its captures found.
 CALLABLES: dict[str, frozenset[str]] = {
-    "jax.numpy": frozenset({"apply_along_axis", "apply_over_axes", "fromfunction", "frompyfunc", "piecewise", "vectorize"}),
-    "jax.lax": frozenset(
-        {
-            "associative_scan",
-            "composite",
-            "cond",
-            "custom_linear_solve",
-            "custom_root",
-            "fori_loop",
-            "map",
-            "platform_dependent",
-            "reduce",
-            "reduce_window",
-            "scan",
-            "scatter_apply",
-            "switch",
-            "while_loop",
-        }
+    "jax.numpy": words("apply_along_axis apply_over_axes fromfunction frompyfunc piecewise vectorize"),
+    "jax.lax": words(
+        "associative_scan composite cond custom_linear_solve custom_root fori_loop map platform_dependent reduce reduce_window scan "
+        "scatter_apply switch while_loop"
     ),
-    "jax.nn": frozenset(),
-    "jax.random": frozenset(),
-    "jax.scipy.linalg": frozenset({"funm"}),
-    "jax.scipy.optimize": frozenset({"minimize"}),
-    "jax.scipy.sparse.linalg": frozenset({"bicgstab", "cg", "gmres"}),
+    "jax.scipy.linalg": words("funm"),
+    "jax.scipy.optimize": words("minimize"),
+    "jax.scipy.sparse.linalg": words("bicgstab cg gmres"),
 }
 
 # Functions of shapes and dtypes: they return plain Python values and record nothing.
 METADATA: dict[str, frozenset[str]] = {
-    "jax.numpy": _names(
+    "jax.numpy": words(
         "broadcast_shapes can_cast einsum_path get_printoptions iscomplexobj isdtype isrealobj isscalar issubdtype iterable ndim "
         "promote_types result_type shape size"
     ),
-    "jax.nn": frozenset({"get_scaled_dot_general_config"}),
-    "jax.lax": _names(
+    "jax.nn": words("get_scaled_dot_general_config"),
+    "jax.lax": words(
         "axis_size broadcast_shapes conv_dimension_numbers conv_general_permutations conv_general_shape_tuple conv_shape_tuple "
         "conv_transpose_shape_tuple dtype padtype_to_pads reduce_window_shape_tuple"
     ),
-    "jax.random": frozenset({"key_dtype", "key_impl"}),
+    "jax.random": words("key_dtype key_impl"),
 }
 
 # Functions that read or write something outside, or look at values to make text.
 ON_VALUES: dict[str, frozenset[str]] = {
-    "jax.numpy": _names("array_repr array_str from_dlpack frombuffer fromfile fromiter fromstring load save savez"),
+    "jax.numpy": words("array_repr array_str from_dlpack frombuffer fromfile fromiter fromstring load save savez"),
 }
 
 # Functions without arrays, and types that stand for something: taken over as they are.
 PASSED: dict[str, frozenset[str]] = {
-    "jax.numpy": frozenset({"get_printoptions", "printoptions", "set_printoptions"}),
-    "jax.lax": frozenset({"ConvGeneralDilatedDimensionNumbers", "DotDimensionNumbers", "PrecisionLike", "after_all", "create_token"}),
+    "jax.numpy": words("get_printoptions printoptions set_printoptions"),
+    "jax.lax": words("ConvGeneralDilatedDimensionNumbers DotDimensionNumbers PrecisionLike after_all create_token"),
 }
 
 
@@ -93,14 +78,12 @@ class Namespace:
     Args:
         name: the module that this is the namespace of (``tape.numpy``).
         source: the JAX module (``jax.numpy``).
-        own: names that the module defines itself.
 
     """
 
-    def __init__(self, name: str, source: str, own: tuple[str, ...] = ()) -> None:
+    def __init__(self, name: str, source: str) -> None:
         self.name = name
         self.source = source
-        self.own = own
 
     @functools.cached_property
     def module(self) -> types.ModuleType:
@@ -110,12 +93,11 @@ class Namespace:
     @functools.cached_property
     def names(self) -> list[str]:
         """Every public name."""
-        names = {n for n in self._public() if self.category(n) != "hidden"}
-        return sorted(names | set(self.own))
+        return sorted(n for n in {*dir(self.module), *_submodules(self.module)} if not n.startswith("_") and self.category(n) != "hidden")
 
-    def _public(self) -> list[str]:
-        submodules = [f"{m}" for m in _submodules(self.module)]
-        return [n for n in {*dir(self.module), *submodules} if not n.startswith("_")]
+    def face(self) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+        """Return the ``__all__``, ``__getattr__`` and ``__dir__`` of the module."""
+        return self.names, self.get, lambda: self.names
 
     def category(self, name: str) -> str:
         """Say what becomes of a name: mirrored, special, selection, metadata, on values, callables, passed, module or hidden."""
@@ -142,38 +124,38 @@ class Namespace:
         category = self.category(name)
         if category == "hidden":
             raise missing_function(self.name, name)
-        made = self._make(name, category)
-        setattr(sys.modules[self.name], name, made)
-        return made
+        counterpart = self._make(name, category)
+        setattr(sys.modules[self.name], name, counterpart)
+        return counterpart
 
-    def _make(self, name: str, category: str) -> Any:
+    def _make(self, name: str, category: str) -> object:
         if category == "module":
             return importlib.import_module(f"{self.name}.{name}")
         value = getattr(self.module, name)
         if category == "passed":
             return self._passed(value, name)
         if category == "callables":
-            made = counterpart(value, name, self.name)
             if name not in FACTORIES:
-                return made
+                return calling(value, name, self.name)
+            counterpart = FACTORIES[name](value)
         elif category == "metadata":
-            made = metadata(value)
+            counterpart = metadata(value)
         elif category == "on values":
-            made = looking(value)
+            counterpart = looking(value)
         elif category == "special":
-            made = SPECIAL[self.source][name](value)
+            counterpart = SPECIAL[self.source][name](value)
         elif isinstance(value, jnp.ufunc):
             return UFunc(value, self.name)
         elif self.source == "jax.nn.initializers" and "key" not in inspect.signature(value).parameters:
-            made = initializer_factory(value)
+            counterpart = initializer_factory(value)
         else:
             return mirrored(value, name, module=self.name)
-        made = saying(made, name)
-        made.__module__ = self.name
-        made.__name__ = made.__qualname__ = name
-        return made
+        counterpart = saying(counterpart, name)
+        counterpart.__module__ = self.name
+        counterpart.__name__ = counterpart.__qualname__ = name
+        return counterpart
 
-    def _passed(self, value: Any, name: str) -> Any:
+    def _passed(self, value: Any, name: str) -> object:
         if value is jax.Array:
             return Variable
         if value is jnp.ufunc:

@@ -1,7 +1,7 @@
 """Forward-mode products: the transpose of the transpose.
 
-A sweep is linear in its seed u, so sweeping <sweep(u), t> back to u gives J t (Townsend, "A new trick for calculating Jacobian vector products",
-2017); XLA drops what is computed twice.
+A sweep is linear in its seed u, so sweeping <sweep(u), t> back to u gives J t (Townsend, "A new trick for calculating Jacobian vector
+products", 2017); XLA drops what is computed twice.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import jax.numpy as jnp
 from tape.errors import TapeTypeError, TapeValueError
 from tape.graph.scope import within
 from tape.graph.segment import Handle
-from tape.ops.kernel import Op
 from tape.recording import record
 from tape.sweeps.sweep import Sweep, target_of
-from tape.transforms.inputs import Call, as_array, check_callable, check_recorded, flatten
+from tape.transforms.inputs import Call, check_callable, check_recorded, flatten, variable
 from tape.transforms.reverse import pull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from tape.variables.variable import Variable
 
 __all__ = ["Linear", "jvp", "linearize", "swept", "zeros"]
 
@@ -38,44 +39,42 @@ class Linear:
             if isinstance(gradient, Handle):
                 check_recorded(call.name, gradient)
 
-    def push(self, tangents: Sequence[Any], batch: int | None = None) -> list[Any]:
+    def push(self, tangents: Sequence[object], batch: int | None = None) -> list[Variable]:
         """Push tangents (one per input leaf; with ``batch``, stacked along a first axis) forward to the outputs."""
         roots = [
             (g, _like(t, v, batch)) for g, t, v in zip(self.pulled, tangents, self.call.inputs, strict=True) if g._place.kind.requires_grad
         ]
-        able = [s for s in self.seeds if s._place.kind.requires_grad]
+        able = [s for s in self.seeds if roots and s._place.kind.requires_grad]
         nested = self.call.nested or any(isinstance(t, Handle) and t._place.kind.requires_grad for t in tangents)
-        found = dict(zip(map(id, able), swept(roots, able, batch, create_graph=nested), strict=True)) if roots and able else {}
-        return [found[id(s)] if id(s) in found else zeros(v, batch) for s, v in zip(self.seeds, self.call.outputs, strict=True)]
+        pushed = dict(zip(map(id, able), swept(roots, able, batch, create_graph=nested) if able else (), strict=True))
+        return [pushed[id(s)] if id(s) in pushed else zeros(v, batch) for s, v in zip(self.seeds, self.call.outputs, strict=True)]
 
 
-def swept(roots: Sequence[tuple[Any, Any]], inputs: Sequence[Any], batch: int | None, *, create_graph: bool) -> list[Any]:
+def swept(roots: Sequence[tuple[Variable, Any]], inputs: Sequence[Variable], batch: int | None, *, create_graph: bool) -> list[Variable]:
     """Gradients for (root, seed) pairs; with ``batch``, the seeds and gradients are stacked along a first axis."""
     sweep = Sweep(map(target_of, inputs), (), create_graph, batch)
     sweep.run([r for r, _ in roots], [s for _, s in roots])
-    found = [sweep.gradients.get(target_of(v)) for v in inputs]
-    return [zeros(v, batch) if g is None else g for g, v in zip(found, inputs, strict=True)]
+    gradients = [(sweep.gradients.get(target_of(v)), v) for v in inputs]
+    return [zeros(v, batch) if g is None else g for g, v in gradients]
 
 
-def zeros(like: Any, batch: int | None) -> Any:
+def zeros(like: Variable, batch: int | None) -> Variable:
     """Return zeros of a Variable's shape and dtype, stacked along a first axis where there is a batch."""
-    return record.leaf(jnp.zeros((() if batch is None else (batch,)) + like.shape, like.dtype))
+    return record.leaf(jnp.zeros((() if batch is None else (batch,)) + like.shape, like.dtype))  # type: ignore[no-any-return]
 
 
-def _like(tangent: Any, variable: Any, batch: int | None) -> Any:
+def _like(tangent: object, primal: Variable, batch: int | None) -> Any:
     """Return a tangent as a Variable of the primal's shape and dtype."""
-    made = tangent if isinstance(tangent, Handle) else record.constant(as_array("jvp", tangent))
-    shape = variable.shape if batch is None else (batch, *variable.shape)
-    aval = made._place.kind.aval
+    like = variable("jvp", tangent)
+    shape = primal.shape if batch is None else (batch, *primal.shape)
+    aval = like._place.kind.aval
     if aval.shape != shape:
         msg = f"jvp: a tangent has shape {aval.shape}, but its primal has shape {shape}"
         raise TapeValueError(msg)
-    if aval.dtype != variable.dtype:
-        if not aval.weak_type and not isinstance(tangent, (int, float, complex)):
-            msg = f"jvp: a tangent has dtype {aval.dtype}, but its primal has dtype {variable.dtype}; cast it"
-            raise TapeTypeError(msg)
-        made = record.record(Op("cast", lambda x: x.astype(variable.dtype)), (made,))
-    return made
+    if aval.dtype != primal.dtype and not aval.weak_type and not isinstance(tangent, (int, float, complex)):
+        msg = f"jvp: a tangent has dtype {aval.dtype}, but its primal has dtype {primal.dtype}; cast it"
+        raise TapeTypeError(msg)
+    return like if aval.dtype == primal.dtype else like.astype(primal.dtype)
 
 
 def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
@@ -92,24 +91,20 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
 
     """
     check_callable("jvp", fun)
-    _check_pairs("jvp", primals, tangents)
+    if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
+        msg = f"jvp: primals and tangents must be tuples or lists, got {type(primals).__name__} and {type(tangents).__name__}"
+        raise TapeTypeError(msg)
+    (_, tree), (leaves, other) = flatten(tuple(primals)), flatten(tuple(tangents))
+    if tree != other:
+        msg = f"jvp: primals and tangents must have one structure, got {tree} and {other}"
+        raise TapeTypeError(msg)
     call = Call("jvp", fun, primals, {}, range(len(primals)), has_aux=has_aux)
-    pushed = jax.tree.unflatten(call.output_tree, Linear(call).push(flatten(tuple(tangents))[0]))
+    pushed = jax.tree.unflatten(call.output_tree, Linear(call).push(leaves))
     result = call.output(), call.result(pushed)
     return (*result, call.result(call.aux)) if has_aux else result
 
 
-def _check_pairs(name: str, primals: Any, tangents: Any) -> None:
-    if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
-        msg = f"{name}: primals and tangents must be tuples or lists, got {type(primals).__name__} and {type(tangents).__name__}"
-        raise TapeTypeError(msg)
-    one, other = flatten(tuple(primals))[1], flatten(tuple(tangents))[1]
-    if one != other:
-        msg = f"{name}: primals and tangents must have one structure, got {one} and {other}"
-        raise TapeTypeError(msg)
-
-
-def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+def linearize(fun: Callable[..., Any], *primals: object) -> tuple[Any, Callable[..., Any]]:
     """Return ``fun(*primals)`` and the linear function that pushes tangents forward.
 
     Example:
@@ -123,7 +118,7 @@ def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...
     call = Call("linearize", fun, primals, {}, range(len(primals)), has_aux=False)
     linear = Linear(call)
 
-    def push(*tangents: Any) -> Any:
+    def push(*tangents: object) -> object:
         leaves, tree = flatten(tuple(tangents))
         if tree != call.tree:
             msg = f"linearize: the tangents have the structure {tree}, but the primals have {call.tree}"

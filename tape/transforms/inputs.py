@@ -21,16 +21,19 @@ from tape.programs.program import look
 from tape.recording import record
 from tape.sweeps.plan import behind
 from tape.sweeps.sweep import target_of
+from tape.variables import conversion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Call", "as_array", "check_callable", "check_recorded", "flatten", "positions"]
+    from tape.variables.variable import Variable
+
+__all__ = ["Call", "check_callable", "check_recorded", "flatten", "positions", "variable"]
 
 _ALIAS = Op("alias", lambda x: x)
 
 
-def flatten(tree: Any) -> tuple[list[Any], Any]:
+def flatten(tree: object) -> tuple[list[Any], Any]:
     """Flatten a pytree; Variables are leaves."""
     return jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, Handle))
 
@@ -49,22 +52,17 @@ def positions(name: str, argnums: int | Sequence[int], count: int) -> tuple[int,
 
 
 class Call:
-    """One call of a user's function with some of its arguments made differentiable.
+    """One call of a user's function, with the leaves of its chosen arguments made differentiable ``inputs``.
 
-    Attributes:
-        inputs: one differentiable Variable per leaf of the chosen arguments.
-        tree: the tree of the chosen arguments.
-        output: what the function returned.
-        plain: whether results go back as arrays: no argument was a Variable, and the output depends on no other Variable.
-
+    It is ``plain``, so that results go back as arrays, where no argument was a Variable, and the output depends on no other Variable.
     """
 
     def __init__(
         self,
         name: str,
         fun: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
+        args: Sequence[object],
+        kwargs: dict[str, object],
         chosen: Sequence[int],
         *,
         has_aux: bool,
@@ -72,34 +70,29 @@ class Call:
     ) -> None:
         self.name = name
         self._allow_int = allow_int
-        self.inputs: list[Any] = []
         self._variables = any(isinstance(x, Handle) for x in flatten((args, kwargs))[0])
         self._outer = False
         self._unrecorded = False
         leaves, self.tree = flatten(tuple(args[i] for i in chosen))
         with enable_grad():
-            self.inputs = [self._input(x) for x in leaves]
-            filled = list(args)
-            for i, value in zip(chosen, jax.tree.unflatten(self.tree, self.inputs), strict=True):
-                filled[i] = value
-            rest = set(chosen)
-            filled = [a if i in rest else jax.tree.map(_constant, a, is_leaf=lambda x: isinstance(x, Handle)) for i, a in enumerate(filled)]
-            options = {k: jax.tree.map(_constant, v, is_leaf=lambda x: isinstance(x, Handle)) for k, v in kwargs.items()}
-            result = fun(*filled, **options)
-        self.aux: Any = None
+            self.inputs: list[Variable] = [self._input(x) for x in leaves]
+            given = dict(zip(chosen, jax.tree.unflatten(self.tree, self.inputs), strict=True))
+            filled = [given[i] if i in given else _map(_constant, a) for i, a in enumerate(args)]
+            result = fun(*filled, **{k: _map(_constant, v) for k, v in kwargs.items()})
+        self.has_aux, self.aux = has_aux, None
         if has_aux:
             if not (isinstance(result, (tuple, list)) and len(result) == 2):
                 msg = f"{name}: with has_aux=True the function must return (output, aux), got {type(result).__name__}"
                 raise TapeTypeError(msg)
             result, self.aux = result
         outputs, self.output_tree = flatten(result)
-        self.outputs: list[Any] = [x if isinstance(x, Handle) else record.constant(as_array(name, x)) for x in outputs]
+        self.outputs: list[Variable] = [variable(name, x) for x in outputs]
         for v in self.outputs:
             check_recorded(name, v)
         self.nested = self._outer or self._depends_on_others()
         self.plain = not self._variables and not self.nested
 
-    def _input(self, value: Any) -> Any:
+    def _input(self, value: object) -> Any:
         if isinstance(value, Handle):
             if value._place.kind.requires_grad:
                 self._outer = True
@@ -113,8 +106,8 @@ class Call:
             if self._allow_int:
                 return record.leaf(array)
             msg = (
-                f"{self.name}: an argument to differentiate has shape {array.shape}, dtype {array.dtype}; gradients need a floating or complex "
-                "dtype: convert it, or leave it out of argnums"
+                f"{self.name}: an argument to differentiate has shape {array.shape}, dtype {array.dtype}; gradients need a floating or "
+                "complex dtype: convert it, or leave it out of argnums"
             )
             raise TapeTypeError(msg)
         return record.leaf(array, requires_grad=True)
@@ -138,21 +131,19 @@ class Call:
             stack.extend(segment.origins[s] for s in behind(segment.state, frozenset([slot]), stop)[0] if s in segment.origins)
         return False
 
-    def result(self, tree: Any) -> Any:
+    def result(self, tree: object) -> object:
         """Return a tree of Variables as the caller wants it: arrays for a plain call, Variables otherwise."""
         if self.plain:
-            return jax.tree.map(_plain, tree, is_leaf=lambda x: isinstance(x, Handle))
+            return _map(_plain, tree)
         if not self.nested:
             end = _unrecorded if self._unrecorded else _severed
-            return jax.tree.map(lambda x: end(x) if isinstance(x, Handle) and x._place.kind.requires_grad else x, tree, is_leaf=_is_handle)
+            return _map(lambda x: end(x) if isinstance(x, Handle) and x._place.kind.requires_grad else x, tree)
         return tree
 
-    def gradient(self, tree: Any) -> Any:
+    def gradient(self, tree: object) -> object:
         """Return a tree of gradients as the caller wants it: they depend on nothing outside that the inputs do not depend on."""
         if not self.plain and not self.nested and not self._unrecorded:
-            return jax.tree.map(
-                lambda x: _severed(x) if isinstance(x, Handle) and x._place.kind.unrecorded else x, tree, is_leaf=_is_handle
-            )
+            return _map(lambda x: _severed(x) if isinstance(x, Handle) and x._place.kind.unrecorded else x, tree)
         return self.result(tree)
 
     def settle(self) -> None:
@@ -160,24 +151,42 @@ class Call:
         if self.plain:
             self.outputs = [_unrecorded(v) if v._place.kind.requires_grad else v for v in self.outputs]
 
-    def output(self) -> Any:
+    def output(self) -> object:
         """Return the function's output as the caller wants it."""
         return self.result(jax.tree.unflatten(self.output_tree, self.outputs))
 
+    def with_aux(self, result: object) -> object:
+        """Return a result, with what else the function returned where the caller wants that."""
+        return (result, self.result(self.aux)) if self.has_aux else result
 
-def _severed(variable: Any) -> Any:
+    def chosen(self, leaves: Sequence[object], argnums: int | Sequence[int]) -> object:
+        """Return one value per input in the tree of the chosen arguments: of the only one, if ``argnums`` is an int."""
+        tree = jax.tree.unflatten(self.tree, leaves)
+        return tree[0] if isinstance(argnums, int) else tree
+
+
+def variable(name: str, value: object) -> Any:
+    """Return what the function ``name`` was given, or returned, as a Variable."""
+    return value if isinstance(value, Handle) else record.constant(as_array(name, value))
+
+
+def _map(change: Callable[[Any], Any], tree: object) -> Any:
+    return jax.tree.map(change, tree, is_leaf=lambda x: isinstance(x, Handle))
+
+
+def _severed(variable: Handle) -> Any:
     """Return the same value as a constant of the tape; a running JAX transformation differentiates it on."""
     if boundary.is_traced(variable):
         return record.handle(None, Place(-1, kind_of(variable._place.kind.aval)), [look(variable)])
     return detach(variable)
 
 
-def _unrecorded(variable: Any) -> Any:
+def _unrecorded(variable: Handle) -> Any:
     """Return the same value, through which no sweep goes, and which remembers it."""
     return in_mode(SWEEP, record.record, _ALIAS, (variable,))
 
 
-def check_recorded(name: str, variable: Any) -> None:
+def check_recorded(name: str, variable: Handle) -> None:
     """Refuse to take a value for a constant that was computed from differentiable ones without recording."""
     kind = variable._place.kind
     if kind.unrecorded:
@@ -188,22 +197,15 @@ def check_recorded(name: str, variable: Any) -> None:
         raise UnrecordedGradientError(msg)
 
 
-def _is_handle(x: Any) -> bool:
-    return isinstance(x, Handle)
-
-
-def _constant(value: Any) -> Any:
+def _constant(value: object) -> object:
     return record.constant(value) if isinstance(value, (jax.Array, np.ndarray)) else value
 
 
-def _plain(value: Any) -> Any:
-    if not isinstance(value, Handle):
-        return value
-    found = look(value)
-    return found if isinstance(found, jax.Array) else jnp.asarray(found)
+def _plain(value: object) -> object:
+    return conversion.as_array(look(value)) if isinstance(value, Handle) else value
 
 
-def as_array(name: str, value: Any) -> Any:
+def as_array(name: str, value: Any) -> jax.Array:
     """Return an argument, or a result, of a function that is to be differentiated as an array."""
     if isinstance(value, jax.Array):
         return value
@@ -214,7 +216,7 @@ def as_array(name: str, value: Any) -> Any:
         raise TapeTypeError(msg) from e
 
 
-def check_callable(name: str, fun: Any) -> None:
+def check_callable(name: str, fun: object) -> None:
     """Check that what a transform is given is a function."""
     if not callable(fun):
         msg = f"{name}: expected a function, got {type(fun).__name__}"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
-from tape.bounded import Bounded
 from tape.errors import TapeTypeError
-from tape.ops.kernel import Op
+from tape.mirrored.mirror import mirrored
 from tape.recording import record
 from tape.transforms.forward import Linear, jvp, swept, zeros
 from tape.transforms.inputs import Call, check_callable, positions
@@ -19,36 +19,29 @@ from tape.transforms.reverse import grad
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tape.variables.variable import Variable
+
 __all__ = ["hessian", "hvp", "jacfwd", "jacobian", "jacrev"]
 
 
-def _basis(variables: Sequence[Any]) -> list[Any]:
+def _parts(variables: Sequence[Variable]) -> list[tuple[int, Variable]]:
+    """Return several Variables, each with where it begins among the elements of all."""
+    return list(zip(itertools.accumulate([v.size for v in variables], initial=0), variables, strict=False))
+
+
+def _basis(variables: Sequence[Variable]) -> list[Variable]:
     """One standard basis over several Variables: for each, an array of shape (total size, *its shape)."""
     total = sum(v.size for v in variables)
-    seeds = []
-    start = 0
-    for v in variables:
-        eye = jnp.eye(total, v.size, -start, dtype=v.dtype)
-        seeds.append(record.leaf(eye.reshape(total, *v.shape)))
-        start += v.size
-    return seeds
+    return [record.leaf(jnp.eye(total, v.size, -start, dtype=v.dtype).reshape(total, *v.shape)) for start, v in _parts(variables)]
 
 
-_PIECES: Bounded[Any, Op] = Bounded("pieces", 1024)
-
-
-def _piece(rows: Any, start: int, size: int, shape: tuple[int, ...], *, last: bool) -> Any:
+def _cut(x: jax.Array, start: int, size: int, shape: tuple[int, ...], last: bool) -> jax.Array:
     """Cut the rows that belong to one Variable out of a batched result and give them its shape (at the end, if ``last``)."""
-    key = (start, size, shape, last)
-    op = _PIECES.get(key)
-    if op is None:
+    x = x[start : start + size]
+    return jnp.moveaxis(x, 0, -1).reshape(x.shape[1:] + shape) if last else x.reshape(shape + x.shape[1:])
 
-        def cut(x: Any) -> Any:
-            x = x[start : start + size]
-            return jnp.moveaxis(x, 0, -1).reshape(x.shape[1:] + shape) if last else x.reshape(shape + x.shape[1:])
 
-        op = _PIECES[key] = Op("piece", cut)
-    return record.record(op, (rows,))
+_piece = mirrored(_cut, "piece")
 
 
 def jacrev(
@@ -67,27 +60,14 @@ def jacrev(
                [0., 4.]], dtype=float32)
 
     """
-    check_callable("jacrev", fun)
 
-    @functools.wraps(fun)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        chosen = positions("jacrev", argnums, len(args))
-        call = Call("jacrev", fun, args, kwargs, chosen, has_aux=has_aux, allow_int=allow_int)
-        _check_kinds("jacrev", call, holomorphic=holomorphic, allow_int=allow_int)
-        outputs = call.outputs
-        total = sum(v.size for v in outputs)
-        roots = [(r, s) for r, s in zip(outputs, _basis(outputs), strict=True) if r._place.kind.requires_grad]
-        rows = swept(roots, call.inputs, total, create_graph=call.nested) if roots else [zeros(v, total) for v in call.inputs]
-        pieces = []
-        start = 0
-        for out in outputs:
-            tree = jax.tree.unflatten(call.tree, [_piece(r, start, out.size, out.shape, last=False) for r in rows])
-            pieces.append(tree[0] if isinstance(argnums, int) else tree)
-            start += out.size
-        result = call.gradient(jax.tree.unflatten(call.output_tree, pieces))
-        return (result, call.result(call.aux)) if has_aux else result
+    def rows(call: Call) -> list[list[Variable]]:
+        total = sum(v.size for v in call.outputs)
+        roots = [(r, s) for r, s in zip(call.outputs, _basis(call.outputs), strict=True) if r._place.kind.requires_grad]
+        batched = swept(roots, call.inputs, total, create_graph=call.nested) if roots else [zeros(v, total) for v in call.inputs]
+        return [[_piece(b, start, out.size, out.shape, last=False) for b in batched] for start, out in _parts(call.outputs)]
 
-    return wrapped
+    return _jacobian("jacrev", fun, rows, argnums, has_aux, holomorphic, allow_int)
 
 
 def jacfwd(
@@ -101,26 +81,32 @@ def jacfwd(
         Array([1., 1.], dtype=float32)
 
     """
-    check_callable("jacfwd", fun)
+
+    def rows(call: Call) -> list[list[Variable]]:
+        columns = Linear(call).push(_basis(call.inputs), sum(v.size for v in call.inputs))
+        return [[_piece(column, start, v.size, v.shape, last=True) for start, v in _parts(call.inputs)] for column in columns]
+
+    return _jacobian("jacfwd", fun, rows, argnums, has_aux, holomorphic)
+
+
+def _jacobian(
+    name: str,
+    fun: Callable[..., Any],
+    rows: Callable[[Call], list[list[Variable]]],
+    argnums: int | Sequence[int],
+    has_aux: bool,
+    holomorphic: bool,
+    allow_int: bool = False,
+) -> Callable[..., Any]:
+    """Return the function that puts a Jacobian together of ``rows``: for each output, the derivatives by each input."""
+    check_callable(name, fun)
 
     @functools.wraps(fun)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        chosen = positions("jacfwd", argnums, len(args))
-        call = Call("jacfwd", fun, args, kwargs, chosen, has_aux=has_aux)
-        _check_kinds("jacfwd", call, holomorphic=holomorphic, allow_int=False)
-        total = sum(v.size for v in call.inputs)
-        columns = Linear(call).push(_basis(call.inputs), total)
-        pieces = []
-        for column in columns:
-            found = []
-            start = 0
-            for v in call.inputs:
-                found.append(_piece(column, start, v.size, v.shape, last=True))
-                start += v.size
-            tree = jax.tree.unflatten(call.tree, found)
-            pieces.append(tree[0] if isinstance(argnums, int) else tree)
-        result = call.gradient(jax.tree.unflatten(call.output_tree, pieces))
-        return (result, call.result(call.aux)) if has_aux else result
+    def wrapped(*args: object, **kwargs: object) -> object:
+        call = Call(name, fun, args, kwargs, positions(name, argnums, len(args)), has_aux=has_aux, allow_int=allow_int)
+        _check_kinds(name, call, holomorphic=holomorphic, allow_int=allow_int)
+        pieces = [call.chosen(row, argnums) for row in rows(call)]
+        return call.with_aux(call.gradient(jax.tree.unflatten(call.output_tree, pieces)))
 
     return wrapped
 

@@ -41,7 +41,8 @@ def vmap(
         spmd_axis_name: as for ``jax.vmap``.
 
     Returns:
-        A function of the same arguments.  Arrays come back for arrays, unless Variables that ``fun`` captures require grad; Variables otherwise.
+        A function of the same arguments.  Arrays come back for arrays, unless Variables that ``fun`` captures require grad; otherwise
+        Variables.
 
     Raises:
         TapeTypeError: ``fun`` cannot be called, or ``in_axes`` is no int, tuple or list.
@@ -64,11 +65,11 @@ def vmap(
     saying(jax.vmap, "vmap")(fun, in_axes, out_axes, **options)  # it checks its options
     name = f"vmap({getattr(fun, '__name__', type(fun).__name__)})"
 
-    def apply(body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def apply(body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         return jax.vmap(body, in_axes, out_axes, **options)(*args, **kwargs)
 
     @functools.wraps(fun)
-    def mapped(*args: Any, **kwargs: Any) -> Any:
+    def mapped(*args: object, **kwargs: object) -> object:
         result = invoke(apply, name, (fun, args, kwargs), {})
         given = any(isinstance(x, Handle) for x in flatten((args, kwargs))[0])
         if given or any(x._place.kind.requires_grad for x in flatten(result)[0]):

@@ -19,6 +19,8 @@ from tape.transforms.inputs import Call, check_callable, flatten, positions
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tape.variables.variable import Variable
+
 __all__ = ["grad", "pull", "value_and_grad", "vjp"]
 
 
@@ -50,16 +52,13 @@ def value_and_grad(
     check_callable("value_and_grad", fun)
 
     @functools.wraps(fun)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: object, **kwargs: object) -> object:
         chosen = positions("value_and_grad", argnums, len(args))
         call = Call("grad", fun, args, kwargs, chosen, has_aux=has_aux, allow_int=allow_int)
         _check_scalar(call, holomorphic=holomorphic)
-        found = pull(call, call.outputs, [None], create_graph=call.nested)
+        gradients = pull(call, call.outputs, [None], create_graph=call.nested)
         call.settle()
-        tree = jax.tree.unflatten(call.tree, found)
-        gradient = call.gradient(tree[0] if isinstance(argnums, int) else tree)
-        value = call.output()
-        return ((value, call.result(call.aux)) if has_aux else value), gradient
+        return call.with_aux(call.output()), call.gradient(call.chosen(gradients, argnums))
 
     return wrapped
 
@@ -78,14 +77,14 @@ def grad(
     both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
 
     @functools.wraps(fun)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: object, **kwargs: object) -> object:
         value, gradient = both(*args, **kwargs)
         return (gradient, value[1]) if has_aux else gradient
 
     return wrapped
 
 
-def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+def vjp(fun: Callable[..., Any], *primals: object, has_aux: bool = False) -> Any:
     """Return ``fun(*primals)`` and the function that pulls a cotangent of it back to the primals.
 
     Args:
@@ -107,39 +106,38 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     check_callable("vjp", fun)
     call = Call("vjp", fun, primals, {}, range(len(primals)), has_aux=has_aux, allow_int=True)
 
-    def vjp_fun(cotangent: Any) -> Any:
+    def vjp_fun(cotangent: object) -> object:
         seeds, tree = flatten(cotangent)
         if tree != call.output_tree:
             msg = f"vjp: the cotangent has the structure {tree}, but the output has {call.output_tree}"
             raise TapeTypeError(msg)
         nested = call.nested or any(isinstance(s, Handle) and s._place.kind.requires_grad for s in seeds)
-        found = pull(call, call.outputs, seeds, create_graph=nested)
-        tree = jax.tree.unflatten(call.tree, found)
+        gradients = jax.tree.unflatten(call.tree, pull(call, call.outputs, seeds, create_graph=nested))
         plain = call.plain and not any(isinstance(s, Handle) for s in seeds)
-        return call.result(tree) if plain or not nested else tree
+        return call.result(gradients) if plain or not nested else gradients
 
-    out = call.output()
-    return (out, vjp_fun, call.result(call.aux)) if has_aux else (out, vjp_fun)
+    result = call.output(), vjp_fun
+    return (*result, call.result(call.aux)) if has_aux else result
 
 
-def pull(call: Call, roots: Sequence[Any], seeds: Sequence[Any], *, create_graph: bool) -> list[Any]:
+def pull(call: Call, roots: Sequence[Variable], seeds: Sequence[object], *, create_graph: bool) -> list[Any]:
     """Gradients of ``roots`` with respect to a call's inputs; zeros where they are not connected."""
     chosen = [(r, s) for r, s in zip(roots, seeds, strict=True) if r._place.kind.requires_grad]
     able = [v for v in call.inputs if v._place.kind.requires_grad]
     if chosen and able:
-        options: dict[str, Any] = {"unconnected": "zero", "retain_graph": True, "create_graph": create_graph}
-        found = iter(gradients([r for r, _ in chosen], able, [s for _, s in chosen], **options))
+        roots, seeds = [r for r, _ in chosen], [s for _, s in chosen]
+        each = iter(gradients(roots, able, seeds, unconnected="zero", retain_graph=True, create_graph=create_graph))
     else:
-        found = iter([record.leaf(jnp.zeros(v.shape, v.dtype)) for v in able])
-    return [next(found) if v._place.kind.requires_grad else np.zeros(v.shape, jaxapi.float0) for v in call.inputs]
+        each = iter([record.leaf(jnp.zeros(v.shape, v.dtype)) for v in able])
+    return [next(each) if v._place.kind.requires_grad else np.zeros(v.shape, jaxapi.float0) for v in call.inputs]
 
 
 def _check_scalar(call: Call, *, holomorphic: bool) -> None:
     """Check that the call's output is one number of the right kind."""
-    root: Any = call.outputs[0] if len(call.outputs) == 1 else None
+    root = call.outputs[0] if len(call.outputs) == 1 else None
     if root is None or root.shape != ():
-        found = ", ".join(str(v.shape) for v in call.outputs) or "nothing"
-        msg = f"grad: the function must return one number (shape ()), got {found}; reduce it, or use tape.jacrev or tape.vjp"
+        shapes = ", ".join(str(v.shape) for v in call.outputs) or "nothing"
+        msg = f"grad: the function must return one number (shape ()), got {shapes}; reduce it, or use tape.jacrev or tape.vjp"
         raise TapeTypeError(msg)
     is_complex = jnp.issubdtype(root.dtype, jnp.complexfloating)
     if is_complex and not holomorphic:
@@ -150,7 +148,4 @@ def _check_scalar(call: Call, *, holomorphic: bool) -> None:
         raise TapeTypeError(msg)
     if not jnp.issubdtype(root.dtype, jnp.inexact):
         msg = f"grad: the function returned dtype {root.dtype}; gradients need a floating output"
-        raise TapeTypeError(msg)
-    if not holomorphic and any(jnp.issubdtype(v.dtype, jnp.complexfloating) for v in call.inputs) and is_complex:
-        msg = "grad: complex inputs need holomorphic=True or a real output"
         raise TapeTypeError(msg)

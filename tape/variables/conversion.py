@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,13 @@ from tape.variables import methods
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from jax.typing import DTypeLike
+
+    from tape.graph.segment import Handle
+
 __all__ = ["Convertible", "as_array", "concrete"]
+
+T = TypeVar("T")
 
 
 class Convertible(methods.ArrayMethods):
@@ -73,14 +79,14 @@ class Convertible(methods.ArrayMethods):
         """Whether the dtype gives way to others, as a Python scalar's does."""
         return bool(self._place.kind.aval.weak_type)
 
-    def item(self, *args: Any) -> Any:
+    def item(self, *args: object) -> Any:
         """Return the one element as a Python scalar (or the element at an index)."""
         return _said("item", self, concrete(self, "item").item, *args)
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return a NumPy array of its own with the value; a gradient does not follow."""
         LOCAL.scope.caller.take(self)
-        return _said("numpy", self, np.array, concrete(self, "numpy"))  # type: ignore[no-any-return]
+        return _said("numpy", self, np.array, concrete(self, "numpy"))
 
     def tolist(self) -> Any:
         """Return the value as nested lists of Python scalars."""
@@ -104,25 +110,25 @@ class Convertible(methods.ArrayMethods):
         return as_array(look(self)).sharding
 
     def __bool__(self) -> bool:
-        return _said("bool", self, bool, concrete(self, "bool"))  # type: ignore[no-any-return]
+        return _said("bool", self, bool, concrete(self, "bool"))
 
     def __float__(self) -> float:
-        return _convert(float, self)  # type: ignore[no-any-return]
+        return _convert(float, self)
 
     def __int__(self) -> int:
-        return _convert(int, self)  # type: ignore[no-any-return]
+        return _convert(int, self)
 
     def __complex__(self) -> complex:
-        return _convert(complex, self)  # type: ignore[no-any-return]
+        return _convert(complex, self)
 
     def __index__(self) -> int:
-        return _said("index", self, concrete(self, "index").__index__)  # type: ignore[no-any-return]
+        return _said("index", self, concrete(self, "index").__index__)
 
     def __format__(self, spec: str) -> str:
         value = look(self)
         if isinstance(value, jax.core.Tracer):
             return repr(self)
-        return _said("format", self, format, as_array(value), spec)  # type: ignore[no-any-return]
+        return _said("format", self, format, as_array(value), spec)
 
     def __repr__(self) -> str:
         try:
@@ -150,7 +156,7 @@ class Convertible(methods.ArrayMethods):
             raise TapeTypeError(msg)
         return iter([self[i] for i in range(self.shape[0])])
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if self._place.kind.requires_grad and not jaxapi.fetches(sys._getframe(1).f_code):
             msg = (
                 f"np.asarray of a Variable that requires grad ({describe(self)}) would lose its gradient; use .value or "
@@ -158,8 +164,8 @@ class Convertible(methods.ArrayMethods):
             )
             raise LostGradientError(msg)
         LOCAL.scope.caller.take(self)
-        made = np.asarray if copy is False else np.array
-        return _said("np.asarray", self, functools.partial(made, dtype=dtype), concrete(self, "asarray"))  # type: ignore[no-any-return]
+        made: Callable[..., np.ndarray[Any, Any]] = np.asarray if copy is False else np.array
+        return _said("np.asarray", self, functools.partial(made, dtype=dtype), concrete(self, "asarray"))
 
     @property
     def __jax_array__(self) -> Callable[[], Any]:
@@ -179,7 +185,7 @@ class Convertible(methods.ArrayMethods):
             raise TapeRuntimeError(self._raw_jax() or f"a Variable ({describe(self)}) {_NO_ARRAY}")
         return self._refuse_or_look
 
-    def _refuse_or_look(self) -> Any:
+    def _refuse_or_look(self) -> jax.Array:
         lost = self._raw_jax()
         if lost is not None:
             raise LostGradientError(lost)
@@ -193,7 +199,8 @@ class Convertible(methods.ArrayMethods):
             leaf = "; a function of jax.tree handed it out, and hands out arrays under tape.no_grad()" if self._original is not None else ""
             return (
                 f"a Variable that requires grad ({describe(self)}) met a raw JAX function, which would lose its gradient; use "
-                f"the function's counterpart in tape.numpy, tape.lax or tape.nn, wrap yours with interop.lift, or pass .detach() or .value{leaf}"
+                f"the function's counterpart in tape.numpy, tape.lax or tape.nn, wrap yours with interop.lift, or pass .detach() or "
+                f".value{leaf}"
             )
         if kind.unrecorded == boundary.CUT and boundary.is_traced(self):
             return f"a Variable ({describe(self)}) met a raw JAX function, which would lose its gradient: {boundary.CUT}"
@@ -203,7 +210,7 @@ class Convertible(methods.ArrayMethods):
         return np.asarray(self).__dlpack__(**options) if self._place.kind.requires_grad else as_array(look(self)).__dlpack__(**options)
 
     def __dlpack_device__(self) -> Any:
-        return as_array(look(self)).__dlpack_device__()
+        return as_array(look(self)).__dlpack_device__()  # type: ignore[attr-defined]
 
 
 _NO_ARRAY = (
@@ -212,7 +219,7 @@ _NO_ARRAY = (
 )
 
 
-def as_array(value: Any) -> Any:
+def as_array(value: object) -> jax.Array:
     """Return an array also for a scalar constant, whose cell holds the Python value.
 
     Raises:
@@ -226,7 +233,7 @@ def as_array(value: Any) -> Any:
     return jnp.asarray(value)
 
 
-def concrete(variable: Any, what: str) -> Any:
+def concrete(variable: Handle, what: str) -> jax.Array:
     """Return the array of a Variable for a conversion to Python or NumPy."""
     value = look(variable)
     if isinstance(value, jax.core.Tracer) and (variable._place.kind.requires_grad or variable._place.kind.unrecorded):
@@ -240,7 +247,7 @@ def concrete(variable: Any, what: str) -> Any:
     return as_array(value)
 
 
-def _said(what: str, variable: Any, convert: Callable[..., Any], *args: Any) -> Any:
+def _said(what: str, variable: Handle, convert: Callable[..., T], *args: object) -> T:
     """Return ``convert(*args)``; where it fails, say so as an error of this library."""
     try:
         return convert(*args)
@@ -248,13 +255,13 @@ def _said(what: str, variable: Any, convert: Callable[..., Any], *args: Any) -> 
         raise (wrap(e, f"{what} of a Variable ({describe(variable)})") or e) from e
 
 
-def _convert(kind: type, variable: Any) -> Any:
+def _convert(kind: Callable[[Any], T], variable: Handle) -> T:
     try:
         return kind(concrete(variable, kind.__name__))
     except TapeError:
         raise
     except TypeError as e:
-        repair = "reduce it, or index one element" if variable.size != 1 else "take .real, or convert it first"
+        repair = "reduce it, or index one element" if variable._place.kind.aval.size != 1 else "take .real, or convert it first"
         msg = f"{kind.__name__}: needs a Variable of size 1 and a dtype that fits, got {describe(variable)}; {repair}"
         raise TapeTypeError(msg) from e
     except (ValueError, OverflowError) as e:  # int(nan), int(inf)

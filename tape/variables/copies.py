@@ -21,29 +21,17 @@ __all__ = ["deep_copy", "reduced"]
 
 
 def deep_copy(variable: Any, memo: dict[int, Any]) -> Any:
-    """Return what ``copy.deepcopy`` does.
-
-    Raises:
-        TapeValueError: the Variable is no leaf.
-
-    """
+    """Return what ``copy.deepcopy`` does."""
     _refuse_past(variable, "deepcopy", "copy.deepcopy(x.detach())")
-    made = _leaf(look(variable), outside(variable._place, variable._segment), variable.name)
-    memo[id(variable)] = made
+    copy = memo[id(variable)] = _leaf(look(variable), outside(variable._place, variable._segment), variable.name)
     gradient = _own_gradient(variable)
     if gradient is not None:
-        made.grad = deep_copy(gradient, memo)
-    return made
+        copy.grad = deep_copy(gradient, memo)
+    return copy
 
 
 def reduced(variable: Any) -> tuple[Any, ...]:
-    """Return what ``pickle`` asks for.
-
-    Raises:
-        TapeValueError: the Variable is no leaf.
-        ConcretizationError: its value is not known inside a JAX transformation.
-
-    """
+    """Return what ``pickle`` asks for."""
     _refuse_past(variable, "pickle", "pickle.dumps(x.detach())")
     value, implementation = concrete(variable, "pickle"), None
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
@@ -52,27 +40,29 @@ def reduced(variable: Any) -> tuple[Any, ...]:
     return (_restored, (value, implementation, kind.requires_grad, kind.unrecorded, variable.name, _own_gradient(variable)))
 
 
-def _restored(value: Any, implementation: str | None, requires_grad: bool, unrecorded: bool | str, name: str | None, gradient: Any) -> Any:
+def _restored(
+    value: jax.Array, implementation: str | None, requires_grad: bool, unrecorded: bool | str, name: str | None, gradient: Handle | None
+) -> Any:
     if implementation is not None:
         value = jax.random.wrap_key_data(value, impl=implementation)
-    made = _leaf(value, Place(-1, kind_of(jax.typeof(value), requires_grad=requires_grad, unrecorded=unrecorded)), name)
+    leaf = _leaf(value, Place(-1, kind_of(jax.typeof(value), requires_grad=requires_grad, unrecorded=unrecorded)), name)
     if gradient is not None:
-        made.grad = gradient
-    return made
+        leaf.grad = gradient
+    return leaf
 
 
-def _leaf(value: Any, place: Place, name: str | None) -> Any:
-    made = handle(None, place, [value])
-    boundary.made(made)
+def _leaf(value: jax.Array, place: Place, name: str | None) -> Any:
+    leaf = handle(None, place, [value])
+    boundary.made(leaf)
     if name is not None:
-        extra_of(made).name = name
+        extra_of(leaf).name = name
     if jaxapi.in_trace():
-        extra_of(made).inside = True
-    return made
+        extra_of(leaf).inside = True
+    return leaf
 
 
-def _refuse_past(variable: Handle, what: str, repair: str) -> None:
-    if not variable.is_leaf:  # type: ignore[attr-defined]
+def _refuse_past(variable: Any, what: str, repair: str) -> None:
+    if not variable.is_leaf:
         msg = f"{what}: a Variable that an op produced ({describe(variable)}) has a past, which a copy would lose; write {repair}"
         raise TapeValueError(msg)
 

@@ -8,7 +8,6 @@ segment that no sweep can enter any more lets go of what it kept.
 from __future__ import annotations
 
 import heapq
-from typing import Any
 
 import jax
 
@@ -27,10 +26,10 @@ from tape.recording import staging
 from tape.recording.entering import made_leaf
 from tape.sweeps.plan import behind
 
-__all__ = ["hint_at_retaining", "retain_cut", "unchain", "unchain_backward"]
+__all__ = ["hint_at_retaining", "hold", "retain_cut", "unchain", "unchain_backward"]
 
 
-def unchain(variable: Any) -> None:
+def unchain(variable: Handle) -> None:
     """Make a leaf of ``variable``: sweeps that come to it, by whatever was computed from it, end there."""
     if not variable._place.kind.requires_grad:
         if variable._place.kind.unrecorded:  # that it has no past is what the user says here
@@ -43,10 +42,10 @@ def unchain(variable: Any) -> None:
     _refuse_captured("unchain", variable)
     _settle(variable._segment)
     LOCAL.scope.trace.write(variable)
-    _make_leaf(variable)
+    _make_leaf(variable, variable._segment)
 
 
-def unchain_backward(variable: Any) -> None:
+def unchain_backward(variable: Handle) -> None:
     """Cut ``variable`` from its past as :func:`unchain` does, and all results of all entries that led to it from theirs."""
     if variable._segment is None or not variable._place.kind.requires_grad:
         unchain(variable)
@@ -58,12 +57,12 @@ def unchain_backward(variable: Any) -> None:
     before = _past(origin, slot)
     for segment, cut in before[::-1]:
         _sever(segment, cut - {slot} if segment is origin else cut)
-    _make_leaf(variable)
+    _make_leaf(variable, origin)
 
 
-def retain_cut(variable: Any) -> bool:
+def retain_cut(variable: Handle, segment: Segment) -> bool:
     """Have sweeps that end at ``variable``, whose past was cut off, leave their gradient there; return False where it was not."""
-    end = end_of(variable._segment, variable._place.slot)
+    end = end_of(segment, variable._place.slot)
     if end is None:
         return False
     if end.ref() is None:
@@ -71,9 +70,9 @@ def retain_cut(variable: Any) -> bool:
     return True
 
 
-def hint_at_retaining(variable: Any) -> None:
+def hint_at_retaining(variable: Handle, segment: Segment) -> None:
     """Warn who reads the gradient of a result that has none, should a sweep have gone through it."""
-    segment, slot = variable._segment, variable._place.slot
+    slot = variable._place.slot
     if not variable._place.kind.requires_grad or not segment.released or end_of(segment, slot) is not None:
         return
     if any(ref() is variable for ref in segment.retained.get(slot, ())):
@@ -81,8 +80,8 @@ def hint_at_retaining(variable: Any) -> None:
     if any(slot in step.slots and step.depth in segment.released for step in segment.state.path() if step.kernel is not None):
         aval = variable._place.kind.aval
         msg = (
-            f"grad: a sweep has gone through this Variable (shape {aval.shape}, dtype {aval.dtype}), which is no leaf, and left no gradient there; "
-            "call y.retain_grad() before backward(), or ask for it by tape.gradients(loss, y)"
+            f"grad: a sweep has gone through this Variable (shape {aval.shape}, dtype {aval.dtype}), which is no leaf, and left no "
+            "gradient there; call y.retain_grad() before backward(), or ask for it by tape.gradients(loss, y)"
         )
         warn(msg, user_line())
 
@@ -91,12 +90,12 @@ def _past(segment: Segment, slot: int) -> list[tuple[Segment, frozenset[int]]]:
     """Return the segments that lead to a slot, newest first, with the results in them that are to be cut."""
     waiting: dict[Segment, set[int]] = {segment: {slot}}
     heap = [(-segment.serial, segment)]
-    found = []
+    before = []
     while heap:
         _, segment = heapq.heappop(heap)
         _settle(segment)
         ends, cut = behind(segment.state, frozenset(waiting.pop(segment)))
-        found.append((segment, cut))
+        before.append((segment, cut))
         for end in ends:
             origin = segment.origins.get(end)
             if isinstance(origin, tuple) and origin[1] not in origin[0].state.cut:
@@ -104,7 +103,7 @@ def _past(segment: Segment, slot: int) -> list[tuple[Segment, frozenset[int]]]:
                     waiting[origin[0]] = set()
                     heapq.heappush(heap, (-origin[0].serial, origin[0]))
                 waiting[origin[0]].add(origin[1])
-    return found
+    return before
 
 
 def _settle(segment: Segment) -> None:
@@ -113,9 +112,9 @@ def _settle(segment: Segment) -> None:
         run_pending(segment, "cut elsewhere")
 
 
-def _make_leaf(variable: Any) -> None:
+def _make_leaf(variable: Handle, segment: Segment) -> None:
     """Cut one Variable that requires grad from its past and rebind the handle to a leaf of its value."""
-    segment, slot = variable._segment, variable._place.slot
+    slot = variable._place.slot
     pending = variable._cell[0] is None and LOCAL.segment() is segment
     end = node_of(variable)
     with segment.lock:
@@ -130,16 +129,19 @@ def _make_leaf(variable: Any) -> None:
     if not segment.pending:
         traced.run_again(segment)
     if not (pending and made_leaf(variable)):  # it has run, belongs to a JAX transformation, or another thread has just run it
-        value = _stopped(look(variable))
-        place = Place(-1, kind_of(variable._place.kind.aval, requires_grad=True))
-        variable._segment, variable._cell, variable._place = None, [value], place
+        value = look(variable)
+        if isinstance(value, jaxapi.Tracer):  # which a JAX transformation would differentiate on
+            value = jax.lax.stop_gradient(value)
+        hold(variable, value, requires_grad=True)
         boundary.made(variable)
     _release(segment)
 
 
-def _stopped(value: Any) -> Any:
-    """Keep a running JAX transformation from differentiating what is cut off."""
-    return jax.lax.stop_gradient(value) if isinstance(value, jaxapi.Tracer) else value
+def hold(variable: Handle, array: jax.Array, *, requires_grad: bool) -> None:
+    """Have the handle be a leaf that holds ``array``."""
+    aval = jax.typeof(array) if isinstance(array, jax.Array) else variable._place.kind.aval  # there may be no more than a shape
+    place = Place(-1, kind_of(aval, requires_grad=requires_grad))
+    variable._segment, variable._cell, variable._place = None, [array], place  # at once, for the threads that share it
 
 
 def _sever(segment: Segment, cut: frozenset[int]) -> None:
@@ -167,11 +169,10 @@ def _release(segment: Segment) -> None:
 
 
 def _refuse_captured(function: str, variable: Handle) -> None:
-    """Refuse to cut, while a function is traced, what was computed outside of it: the calls that follow would not do so."""
     if not LOCAL.scope.trace.owns(variable):
         aval = variable._place.kind.aval
-        msg = (
-            f"{function}: a Variable that was computed outside of the function that is traced (shape {aval.shape}, dtype {aval.dtype}) cannot "
-            f"be cut from its past inside; call {function}() outside, or use .detach() inside"
+        msg = (  # the calls that follow would not do so
+            f"{function}: a Variable that was computed outside of the function that is traced (shape {aval.shape}, dtype {aval.dtype}) "
+            f"cannot be cut from its past inside; call {function}() outside, or use .detach() inside"
         )
         raise TapeRuntimeError(msg)

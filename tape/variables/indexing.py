@@ -7,7 +7,9 @@ gather.
 
 from __future__ import annotations
 
+import functools
 import inspect
+import itertools
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -26,33 +28,32 @@ from tape.programs.program import look
 from tape.recording import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-__all__ = ["BOUNDS", "KNOWN_POSITIVE", "basic_op", "expand", "gather", "getitem", "is_mask", "plan"]
+__all__ = ["BOUNDS", "KNOWN_POSITIVE", "basic_op", "expand", "gather", "getitem", "is_mask", "plan", "static_index"]
 
+Position = np.int32 | np.int64
+Spec = tuple[Any, ...]  # per axis: "new" (of length one), "at" (one position), the length of a window, or (start, stop, step)
 _LIMIT = 1 << 14
-_STARTS: Bounded[int, Any] = Bounded("positions", _LIMIT)
-_PLANS: Bounded[Any, tuple[Op, tuple[Any, ...]]] = Bounded("indices", _LIMIT)
-_OPS: dict[Any, Op] = {}
+_STARTS: Bounded[int, Position] = Bounded("positions", _LIMIT)
+_PLANS: Bounded[tuple[object, ...], tuple[Op, tuple[Position, ...]]] = Bounded("indices", _LIMIT)
+_OPS: Bounded[tuple[str, Spec], Op] = Bounded("indexing ops", _LIMIT)
 KNOWN_POSITIVE = {"allow_negative_indices": False} if "allow_negative_indices" in inspect.signature(lax.dynamic_slice).parameters else {}
 
 
-def _start(position: int) -> Any:
+def _start(position: int) -> Position:
     """Return a position as a NumPy scalar: an input of the op."""
-    found = _STARTS.get(position)
-    if found is None:
-        found = _STARTS[position] = np.int32(position) if position < 2**31 else np.int64(position)
-    return found
+    return _STARTS.cached(position, lambda: np.int32(position) if position < 2**31 else np.int64(position))
 
 
-def _take_first(x: Any, i: Any) -> Any:
+def _take_first(x: jax.Array, i: jax.Array) -> Any:
     return lax.dynamic_index_in_dim(x, i, 0, keepdims=False, **KNOWN_POSITIVE)
 
 
 _FIRST = Op("getitem", _take_first)
 
 
-def getitem(v: Any, index: Any) -> Any:
+def getitem(v: Handle, index: object) -> Any:
     """Record ``v[index]``.
 
     Raises:
@@ -63,9 +64,8 @@ def getitem(v: Any, index: Any) -> Any:
     if type(index) is int and shape:
         n = shape[0]
         if -n <= index < n:
-            if index < 0:
-                index += n
-            return record.record_number(_FIRST, v, _STARTS.get(index) or _start(index))
+            position = index if index >= 0 else index + n
+            return record.record_number(_FIRST, v, _STARTS.get(position) or _start(position))
     items = index if type(index) is tuple else (index,)
     key: list[Any] = [shape]
     for item in items:
@@ -80,11 +80,11 @@ def getitem(v: Any, index: Any) -> Any:
         else:
             break
     else:
-        found = _PLANS.get(tuple(key))
-        if found is None:
+        known = _PLANS.get(tuple(key))
+        if known is None:
             spec, starts = plan(shape, items, windows=True)
-            found = _PLANS[tuple(key)] = (basic_op("getitem", _read, spec), starts)
-        op, starts = found
+            known = _PLANS[tuple(key)] = (basic_op("getitem", _read, spec), starts)
+        op, starts = known
         return record.record_number(op, v, starts[0]) if len(starts) == 1 else record.record(op, (v, *starts))
     return call(gather, "getitem", (v, expand(v, index, strict=True)), {})
 
@@ -92,28 +92,18 @@ def getitem(v: Any, index: Any) -> Any:
 BOUNDS = (int, type(None))
 
 
-def gather(x: Any, index: Any) -> Any:
+def gather(x: jax.Array, index: Any) -> jax.Array:
     """Return ``x[index]``."""
     return x[index]
 
 
-def basic_op(name: str, run: Callable[..., Any], spec: tuple[Any, ...]) -> Op:
+def basic_op(name: str, run: Callable[..., jax.Array], spec: Spec) -> Op:
     """Return the op that applies ``run`` with a specification of :func:`plan`."""
-    found = _OPS.get((name, spec))
-    if found is None:
-
-        def fun(*arrays: Any) -> Any:
-            return run(spec, *arrays)
-
-        found = _OPS[name, spec] = Op(name, fun, spec)
-    return found
+    return _OPS.cached((name, spec), lambda: Op(name, functools.partial(run, spec), spec))
 
 
-def plan(shape: tuple[int, ...], items: tuple[Any, ...], *, windows: bool) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Turn integers and slices into a specification per axis and the positions that are inputs.
-
-    A specification is "new" (an axis of length one), "at" (one position), a length (of a window), or (start, stop, step) of a slice.
-    """
+def plan(shape: tuple[int, ...], items: tuple[Any, ...], *, windows: bool) -> tuple[Spec, tuple[Position, ...]]:
+    """Turn integers and slices into a specification and the positions that are inputs."""
     spec: list[Any] = []
     starts = []
     axis = 0
@@ -125,15 +115,8 @@ def plan(shape: tuple[int, ...], items: tuple[Any, ...], *, windows: bool) -> tu
         if isinstance(item, slice):
             start, stop, step = _bounds(item, n)
             length = len(range(start, stop, step))
-            if (
-                windows
-                and step == 1
-                and 0 < length < n
-                and item.start is not None
-                and item.stop is not None
-                and item.start >= 0
-                and item.stop >= 0
-            ):
+            given = item.start is not None and item.stop is not None and item.start >= 0 and item.stop >= 0
+            if windows and given and step == 1 and 0 < length < n:
                 spec.append(length)
                 starts.append(_start(start))
             else:
@@ -165,16 +148,16 @@ def _position(index: int, n: int, axis: int) -> int:
     return index + n if index < 0 else index
 
 
-def _axes(item: Any) -> int:
+def _axes(item: object) -> int:
     """Return how many axes an index uses up."""
     if item is None or item is Ellipsis or isinstance(item, (bool, np.bool_)):
         return 0
     if isinstance(item, (Handle, jax.Array, np.ndarray)) and is_mask(item):
-        return len(item.shape)  # type: ignore[union-attr]
+        return len((item._place.kind.aval if isinstance(item, Handle) else item).shape)
     return 1
 
 
-def is_mask(item: Any) -> bool:
+def is_mask(item: Handle | jax.Array | np.ndarray[Any, Any]) -> bool:
     """Say whether an array is boolean."""
     aval = item._place.kind.aval if isinstance(item, Handle) else item
     return bool(aval.dtype == np.bool_)
@@ -194,32 +177,28 @@ def _without_ellipsis(items: tuple[Any, ...], shape: tuple[int, ...]) -> list[An
     return [*items[:at], *[slice(None)] * (len(shape) - used), *items[at + 1 :]]
 
 
-def _read(spec: tuple[Any, ...], x: Any, *starts: Any) -> Any:
-    axes = [s for s in spec if s != "new"]
-    sizes = [s if isinstance(s, int) else 1 if s == "at" else n for s, n in zip(axes, x.shape, strict=True)]
+def _read(spec: Spec, x: jax.Array, *starts: jax.Array) -> jax.Array:
     if starts:
-        it = iter(starts)
-        zero = np.int32(0)
-        x = lax.dynamic_slice(x, [zero if isinstance(s, tuple) else next(it) for s in axes], sizes, **KNOWN_POSITIVE)
-    lows, highs, strides, flipped = [], [], [], []
-    for axis, (s, n) in enumerate(zip(axes, sizes, strict=True)):
-        low, high, stride = s if isinstance(s, tuple) else (0, n, 1)
-        if stride < 0:
-            count = len(range(low, high, stride))
-            low, high, stride = (low + (count - 1) * stride, low + 1, -stride) if count else (0, 0, 1)
-            flipped.append(axis)
-        lows.append(low)
-        highs.append(high)
-        strides.append(stride)
-    if any((low, high, stride) != (0, n, 1) for low, high, stride, n in zip(lows, highs, strides, x.shape, strict=True)):
-        x = lax.slice(x, lows, highs, strides)
-    if flipped:
-        x = lax.rev(x, flipped)
-    x = lax.squeeze(x, [i for i, s in enumerate(axes) if s == "at"])
-    return lax.expand_dims(x, [i for i, s in enumerate([s for s in spec if s != "at"]) if s == "new"])
+        axes = [s for s in spec if s != "new"]
+        positions = iter(starts)
+        sizes = [1 if s == "at" else s if isinstance(s, int) else n for s, n in zip(axes, x.shape, strict=True)]
+        x = lax.dynamic_slice(x, [np.int32(0) if isinstance(s, tuple) else next(positions) for s in axes], sizes, **KNOWN_POSITIVE)
+    return x[static_index(spec, itertools.repeat(0))]
 
 
-def expand(v: Any, index: Any, *, strict: bool) -> Any:
+def static_index(spec: Spec, positions: Iterator[Any]) -> tuple[Any, ...]:
+    """Return the index that a specification stands for, of windows that are cut out already."""
+    index: list[Any] = []
+    for s in spec:
+        if isinstance(s, tuple):
+            start, stop, step = s
+            index.append(slice(start, None if step < 0 and stop < 0 else stop, step))
+        else:
+            index.append(None if s == "new" else next(positions) if s == "at" else slice(None))
+    return tuple(index)
+
+
+def expand(v: Handle, index: object, *, strict: bool) -> Any:
     """Return an index of Variables, slices and new axes that JAX understands: masks as integers, positions as inputs."""
     shape = v._place.kind.aval.shape
     items = tuple(map(_as_item, index)) if type(index) is tuple else (_as_item(index),)
@@ -241,7 +220,7 @@ def expand(v: Any, index: Any, *, strict: bool) -> Any:
     return tuple(done) if len(done) != 1 else done[0]
 
 
-def _as_item(item: Any) -> Any:
+def _as_item(item: object) -> Any:
     if isinstance(item, (list, range)):
         items = list(item)
         if any(isinstance(x, (Handle, jax.Array)) for x in jax.tree.leaves(items, is_leaf=lambda x: isinstance(x, Handle))):

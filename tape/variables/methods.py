@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import errors
+from tape.callables.purity import words
 from tape.errors import TapeTypeError, saying
+from tape.graph.segment import Handle
 from tape.mirrored import selection
 from tape.mirrored.detachment import refuse_reinterpretation
 from tape.mirrored.mirror import call, mirrored, on_values
-from tape.ops.kernel import Op
+from tape.ops.kernel import Kernel, Op
 from tape.programs.program import look
 from tape.recording import record
 from tape.variables import indexing, interception, updates
@@ -22,18 +23,20 @@ from tape.variables.operators import Operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     from tape.graph.trie import State
 
 __all__ = ["ArrayMethods", "producer"]
 
 
-def producer(state: State, slot: int) -> Any:
+def producer(state: State, slot: int) -> Op | Kernel | None:
     """Return the op whose entry made ``slot``."""
     step: State | None = state
     while step is not None:
         if slot in step.slots:
-            return step.op if step.kernel is not None else None
+            made_by: Op | Kernel | None = step.op
+            return made_by if step.kernel is not None else None
         for line in step.lines or ():
             if slot in line.slots:
                 return line.kernel
@@ -41,86 +44,48 @@ def producer(state: State, slot: int) -> Any:
     return None
 
 
-def _method(name: str) -> Callable[..., Any]:
-    """Return the recording counterpart of a method of ``jax.Array``."""
-    original = getattr(jax.Array, name)
-
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _calling(name: str) -> Callable[..., Any]:
+    def method(self: Any, *args: object, **kwargs: object) -> object:
         return getattr(self, name)(*args, **kwargs)
 
-    made = mirrored(method, name, module="tape")
-    made.__qualname__ = f"Variable.{name}"
-    return made
+    return method
+
+
+def _method(name: str) -> Callable[..., Any]:
+    """Return the recording counterpart of a method of ``jax.Array``."""
+    return _named(mirrored(functools.update_wrapper(_calling(name), getattr(jax.Array, name)), name, module="tape"), name)
 
 
 def _property(name: str) -> property:
     """Return the recording counterpart of a property of ``jax.Array``."""
     op = Op(name, lambda x: getattr(x, name))
 
-    def get(self: Any) -> Any:
+    def get(self: Handle) -> object:
         return record.record(op, (self,))
 
-    get.__doc__ = getattr(jax.Array, name).__doc__
-    return property(get)
+    return property(get, doc=getattr(jax.Array, name).__doc__)
 
 
 def _selecting(name: str, select: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method whose result's shape depends on values."""
-    said = saying(select, name)
+    return _named(functools.update_wrapper(saying(select, name), getattr(jax.Array, name)), name)
 
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return said(self, *args, **kwargs)
 
-    original = getattr(jax.Array, name)
-    functools.update_wrapper(method, original)
-    method.__name__ = name
-    method.__qualname__ = f"Variable.{name}"
-    method.__module__ = "tape"
+def _named(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    method.__name__, method.__qualname__, method.__module__ = name, f"Variable.{name}", "tape"
     return method
 
 
-def _compress(self: Any, condition: Any, *args: Any, **kwargs: Any) -> Any:
+def _compress(self: object, condition: object, *args: object, **kwargs: object) -> object:
     return selection.compress(condition, self, *args, **kwargs)
 
 
 _PROPERTIES = ("T", "mT", "real", "imag")
-_METHODS = (
-    "all",
-    "any",
-    "argmax",
-    "argmin",
-    "argpartition",
-    "argsort",
-    "astype",
-    "clip",
-    "conj",
-    "conjugate",
-    "copy",
-    "cumprod",
-    "cumsum",
-    "diagonal",
-    "dot",
-    "flatten",
-    "max",
-    "mean",
-    "min",
-    "prod",
-    "ptp",
-    "ravel",
-    "reshape",
-    "round",
-    "searchsorted",
-    "sort",
-    "squeeze",
-    "std",
-    "sum",
-    "swapaxes",
-    "take",
-    "trace",
-    "transpose",
-    "var",
+_METHODS = words(
+    "all any argmax argmin argpartition argsort astype clip conj conjugate copy cumprod cumsum diagonal dot flatten max mean min prod ptp "
+    "ravel reshape round searchsorted sort squeeze std sum swapaxes take trace transpose var"
 )
+_view, _byteswap = mirrored(_calling("view"), "view"), mirrored(_calling("byteswap"), "byteswap")  # which not every release has
 
 
 class ArrayMethods(Operators):
@@ -141,54 +106,49 @@ class ArrayMethods(Operators):
     def __contains__(self, value: Any) -> bool:
         return bool((self == value).any())
 
-    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
         """Return :mod:`tape.numpy`, an Array API namespace."""
-        from tape import numpy as namespace  # noqa: PLC0415 - imports this module
-
+        namespace = interception.namespace("tape.numpy")
         if api_version is not None and not (isinstance(api_version, str) and api_version <= namespace.__array_api_version__):
             msg = f"__array_namespace__: api_version {api_version!r} is not supported; the newest is {namespace.__array_api_version__!r}"
             raise TapeTypeError(msg)
         return namespace
 
-    def view(self, dtype: Any = None, *shape: Any) -> Any:
+    def view(self, dtype: Any = None, *shape: int) -> Any:
         """Return the same bits read as another dtype; a Variable that requires grad is refused, because its gradient would be lost."""
         if shape or isinstance(dtype, (int, tuple, list)):  # PyTorch's view
             given = ", ".join(map(str, (dtype, *shape)))
-            msg = f"view: reads the bits of a Variable (shape {self._place.kind.aval.shape}) as another dtype, got {given}; use x.reshape({given})"
+            msg = (
+                f"view: reads the bits of a Variable (shape {self._place.kind.aval.shape}) as another dtype, got {given}; "
+                f"use x.reshape({given})"
+            )
             raise TapeTypeError(msg)
-        try:
-            same = dtype is None or jnp.dtype(dtype) == self._place.kind.aval.dtype
-        except TypeError as e:
-            raise (errors.wrap(e, "view") or e) from e
-        if same:
+        if dtype is None or saying(jnp.dtype, "view")(dtype) == self._place.kind.aval.dtype:
             return call(jnp.asarray, "view", (self,), {})
         refuse_reinterpretation(self, "view")
-        return call(_view, "view", (self, dtype), {})
+        return _view(self, dtype)
 
     def byteswap(self) -> Any:
         """Return the elements with their bytes reversed."""
         refuse_reinterpretation(self, "byteswap")
-        return call(_byteswap, "byteswap", (self,), {})
+        return _byteswap(self)
 
-    def to_device(self, device: Any, *, stream: Any = None) -> Any:
+    def to_device(self, device: object, *, stream: object = None) -> Any:
         """Return a copy on another device; gradients flow back through it."""
         if stream is not None:
             msg = f"to_device: JAX has no streams, got stream={stream!r}; leave it out"
             raise TapeTypeError(msg)
         return call(jax.device_put, "to_device", (self, device), {})
 
-    def devices(self) -> Any:
+    def devices(self) -> set[jax.Device]:
         """Return the devices that hold the value."""
-        return look(self).devices()
+        return look(self).devices()  # type: ignore[no-any-return]
 
-    def tobytes(self, order: Any = "C") -> bytes:
+    def tobytes(self, order: Literal["K", "A", "C", "F"] | None = "C") -> bytes:
         """Return the value's bytes."""
-        try:
-            return np.asarray(look(self)).tobytes(order)
-        except (TypeError, ValueError) as e:
-            raise (errors.wrap(e, "tobytes") or e) from e
+        return saying(lambda: np.asarray(look(self)).tobytes(order), "tobytes")()  # type: ignore[no-any-return]
 
-    def nonzero(self, *, fill_value: Any = None, size: int | None = None) -> Any:
+    def nonzero(self, *, fill_value: object = None, size: int | None = None) -> Any:
         """Return the indices of the elements that are not zero, looking at the values unless ``size`` is given."""
         if size is None:
             return on_values(jnp.nonzero, "nonzero", (self,), {})
@@ -197,14 +157,6 @@ class ArrayMethods(Operators):
     repeat = _selecting("repeat", selection.repeat)
     compress = _selecting("compress", _compress)
     choose = _selecting("choose", selection.choose)
-
-
-def _view(x: Any, dtype: Any) -> Any:
-    return x.view(dtype)
-
-
-def _byteswap(x: Any) -> Any:
-    return x.byteswap()
 
 
 def _install() -> None:

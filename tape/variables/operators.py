@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Operators"]
 
-_BINARY: dict[str, Callable[..., Any]] = {
-    "add": jnp.add,
-    "sub": jnp.subtract,
-    "mul": jnp.multiply,
-    "truediv": jnp.true_divide,
-    "floordiv": jnp.floor_divide,
-    "mod": jnp.remainder,
-    "divmod": jnp.divmod,
-    "matmul": jnp.matmul,
-    "and": jnp.bitwise_and,
-    "or": jnp.bitwise_or,
-    "xor": jnp.bitwise_xor,
-    "lshift": jnp.left_shift,
-    "rshift": jnp.right_shift,
+_BINARY: dict[str, tuple[Callable[..., Any], str]] = {  # with the symbol, where there is an augmented assignment
+    "add": (jnp.add, "+"),
+    "sub": (jnp.subtract, "-"),
+    "mul": (jnp.multiply, "*"),
+    "truediv": (jnp.true_divide, "/"),
+    "floordiv": (jnp.floor_divide, "//"),
+    "mod": (jnp.remainder, "%"),
+    "divmod": (jnp.divmod, ""),
+    "matmul": (jnp.matmul, "@"),
+    "and": (jnp.bitwise_and, "&"),
+    "or": (jnp.bitwise_or, "|"),
+    "xor": (jnp.bitwise_xor, "^"),
+    "lshift": (jnp.left_shift, "<<"),
+    "rshift": (jnp.right_shift, ">>"),
 }
 _COMPARISONS: dict[str, Callable[..., Any]] = {
     "eq": jnp.equal,
@@ -49,35 +49,19 @@ _COMPARISONS: dict[str, Callable[..., Any]] = {
     "gt": jnp.greater,
     "ge": jnp.greater_equal,
 }
-_AUGMENTED = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "truediv": "/",
-    "floordiv": "//",
-    "mod": "%",
-    "pow": "**",
-    "matmul": "@",
-    "and": "&",
-    "or": "|",
-    "xor": "^",
-    "lshift": "<<",
-    "rshift": ">>",
-}
 _UNARY: dict[str, Callable[..., Any]] = {"neg": jnp.negative, "pos": jnp.positive, "abs": jnp.abs, "invert": jnp.bitwise_not}
 _OPERANDS = (Handle, jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 _NO_OPERANDS = (list, tuple, dict, set, frozenset, str, bytes, type(None))
 _SEQUENCES = frozenset({"add", "mul", "mod"})  # operators that lists, tuples and text have themselves: += extends a list
-_as_array = array(jnp.asarray)
 
 
-def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Handle, object], Any], Callable[[Handle, object], Any]]:
     """Return an operator and its reflected form."""
     called = fun.__name__
     op = Op(called, Application(fun, (ARRAY, ARRAY), ()))
-    said = saying(_as_array, called)
+    listed = saying(array(jnp.asarray), called)
 
-    def forward(self: Any, other: Any) -> Any:
+    def forward(self: Handle, other: object) -> object:
         if other.__class__ is self.__class__ or isinstance(other, Handle):
             return record_two(op, self, other)
         if type(other) in NUMBERS or isinstance(other, np.generic):
@@ -85,23 +69,21 @@ def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Any, Any], An
         if isinstance(other, _OPERANDS):
             return record.record(op, (self, _constant(other, called)))
         if name in _COMPARISONS and isinstance(other, (list, tuple)):
-            return record.record(op, (self, said(other)))
+            return record.record(op, (self, listed(other)))
         return _no_operand(self, other, called)
 
-    def reflected(self: Any, other: Any) -> Any:
+    def reflected(self: Handle, other: object) -> object:
         if type(other) in NUMBERS or isinstance(other, np.generic):
             return record_number(op, self, other, first=True)
         if isinstance(other, _OPERANDS):
             return record.record(op, (_constant(other, called), self))
         return NotImplemented if name in _SEQUENCES else _no_operand(self, other, called)
 
-    forward.__name__ = forward.__qualname__ = f"__{name}__"
-    reflected.__name__ = reflected.__qualname__ = f"__r{name}__"
     forward.__doc__ = reflected.__doc__ = f"Record ``jax.numpy.{called}``."
     return forward, reflected
 
 
-def _no_operand(variable: Any, other: Any, called: str) -> Any:
+def _no_operand(variable: Handle, other: object, called: str) -> object:
     """Refuse an operand that is none, rather than leave it to Python; what may know Variables itself is asked."""
     if called in {"equal", "not_equal"} or not isinstance(other, _NO_OPERANDS):
         return NotImplemented
@@ -111,20 +93,19 @@ def _no_operand(variable: Any, other: Any, called: str) -> Any:
     raise TapeTypeError(msg)
 
 
-def _constant(value: Any, called: str) -> Any:
+def _constant(value: object, called: str) -> Handle:
     try:
-        return record.constant(value)
+        return record.constant(value)  # type: ignore[no-any-return]
     except (TypeError, ValueError, OverflowError) as e:
         raise (errors.wrap(e, called) or e) from e
 
 
-def _unary(name: str, fun: Callable[..., Any]) -> Callable[[Any], Any]:
+def _unary(fun: Callable[..., Any]) -> Callable[[Handle], Any]:
     op = Op(fun.__name__, Application(fun, (ARRAY,), ()))
 
-    def apply(self: Any) -> Any:
+    def apply(self: Handle) -> object:
         return record_one(op, self)
 
-    apply.__name__ = apply.__qualname__ = f"__{name}__"
     apply.__doc__ = f"Record ``jax.numpy.{fun.__name__}``."
     return apply
 
@@ -134,19 +115,19 @@ class Operators(Handle):
 
     __slots__ = ()
 
-    def __pow__(self, exponent: Any, modulo: Any = None) -> Any:
+    def __pow__(self, exponent: object, modulo: object = None) -> Any:
         if modulo is not None or not isinstance(exponent, _OPERANDS):
             return _no_operand(self, exponent, "power") if modulo is None else NotImplemented
         return _power(self, exponent)
 
-    def __rpow__(self, base: Any) -> Any:
+    def __rpow__(self, base: object) -> Any:
         return _power(base, self) if isinstance(base, _OPERANDS) else _no_operand(self, base, "power")
 
     def __round__(self, ndigits: int | None = None) -> Any:
         return call(_rounded, "round", (self, ndigits), {})
 
 
-def _rounded(x: Any, ndigits: int | None) -> Any:
+def _rounded(x: Any, ndigits: int | None) -> object:
     return round(x, ndigits)
 
 
@@ -154,18 +135,16 @@ _power = mirrored(jnp.power, "power")
 
 
 def _install() -> None:
-    for name, fun in _BINARY.items():
-        forward, reflected = _binary(name, fun)
-        setattr(Operators, f"__{name}__", forward)
-        setattr(Operators, f"__r{name}__", reflected)
-    for name, fun in _COMPARISONS.items():
-        setattr(Operators, f"__{name}__", _binary(name, fun)[0])
-    for name, symbol in _AUGMENTED.items():
-        made = updates.augmented(symbol, getattr(Operators, f"__{name}__"))
-        made.__name__ = made.__qualname__ = f"__i{name}__"
-        setattr(Operators, f"__i{name}__", made)
-    for name, fun in _UNARY.items():
-        setattr(Operators, f"__{name}__", _unary(name, fun))
+    methods: dict[str, Callable[..., Any]] = {name: _unary(fun) for name, fun in _UNARY.items()}
+    methods |= {name: _binary(name, fun)[0] for name, fun in _COMPARISONS.items()}
+    methods["ipow"] = updates.augmented("**", Operators.__pow__)
+    for name, (fun, symbol) in _BINARY.items():
+        methods[name], methods[f"r{name}"] = _binary(name, fun)
+        if symbol:
+            methods[f"i{name}"] = updates.augmented(symbol, methods[name])
+    for name, method in methods.items():
+        method.__name__ = method.__qualname__ = f"__{name}__"
+        setattr(Operators, f"__{name}__", method)
 
 
 _install()

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.callables.purity import words
 from tape.errors import LostGradientError
 from tape.graph import boundary
 from tape.graph.kinds import GivenPlace, Place, differentiable, kind_of
@@ -20,16 +21,16 @@ from tape.programs.program import look
 from tape.recording import record
 from tape.recording.record import handle
 from tape.sweeps.seeds import describe
-from tape.variables import handed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
 __all__ = ["register"]
 
 _OPAQUE = jax.core.ShapedArray((), np.dtype(bool))
 _OURS = {"jax", "tape", "interop"}
-_classes: dict[str, type[Handle]] = {}
+_handed: type[Handle]
 
 
 class _Told:
@@ -50,13 +51,46 @@ class _Told:
 
 def register(variable_type: type[Handle]) -> None:
     """Tell JAX how Variables are taken apart and put together."""
-    _classes["handed"] = handed.handed_type(variable_type)
+    global _handed  # noqa: PLW0603 - set once, at import
+    _handed = _handed_type(variable_type)
     jax.tree_util.register_pytree_node(variable_type, _flatten, _unflatten)
 
 
-def _flatten(variable: Any) -> tuple[tuple[Any, ...], Any]:
+_SLOTS = ("_cell", "_segment", "_place", "_extra")
+_METHODS = words(  # they keep the Variable itself, or tell a running trace of it
+    "zero_grad retain_grad register_hook register_post_accumulate_grad_hook requires_grad_ unchain unchain_backward __setitem__"
+)
+
+
+def _handed_type(variable_type: type[Handle]) -> type[Handle]:
+    """Make the type of what ``jax.tree`` hands out for a Variable: JAX leaves it whole; in all else it is that Variable."""
+    members: dict[str, Any] = {"__slots__": ("_original",), "__module__": variable_type.__module__}
+    members |= {name: _forwarded(name, variable_type) for name in (*_SLOTS, "value", "grad")}
+    members |= {name: _method(name) for name in _METHODS}
+    return type(variable_type.__name__, (variable_type,), members)
+
+
+def _forwarded(name: str, variable_type: type[Handle]) -> property:
+    def get(handed: Any) -> object:
+        return getattr(handed._original, name)
+
+    def put(handed: Any, value: object) -> None:
+        setattr(handed._original, name, value)
+
+    return property(get, put, doc=getattr(variable_type, name).__doc__)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def method(handed: Any, *args: object, **options: object) -> object:
+        result = getattr(handed._original, name)(*args, **options)
+        return handed if result is handed._original else result
+
+    return method
+
+
+def _flatten(variable: Handle) -> tuple[tuple[Any, ...], Any]:
     kind = variable._place.kind
-    cut = kind.unrecorded == boundary.CUT
+    cut, name = kind.unrecorded == boundary.CUT, None if variable._extra is None else variable._extra.name
     flows = kind.requires_grad or (cut and boundary.is_traced(variable))  # another transformation does not heal what one has cut
     asking = sys._getframe(1)
     caller = _caller(asking) if asking.f_code.co_filename in jaxapi.TREE_FILES else None
@@ -65,12 +99,14 @@ def _flatten(variable: Any) -> tuple[tuple[Any, ...], Any]:
     if not _is_users(caller):
         LOCAL.scope.caller.take(variable)
         # JAX keeps what it traced: a result that was computed without recording would stay a constant.
-        return (look(variable),), (flows, flows and LOCAL.scope.mode == RECORD, variable.name)
-    told = _Told(cut=cut, name=variable.name)
+        return (look(variable),), (flows, flows and LOCAL.scope.mode == RECORD, name)
+    told = _Told(cut=cut, name=name)
     if LOCAL.scope.mode == RECORD and flows and _ravels(asking):
         raise LostGradientError(_RAVELLED.format(describe(variable)))
     if LOCAL.scope.mode == RECORD and flows:  # what is computed of an array would have no derivative
-        return (handed.hand_out(_classes["handed"], variable),), told
+        stand_in: Any = object.__new__(_handed)
+        stand_in._original = variable
+        return (stand_in,), told
     LOCAL.scope.caller.take(variable)
     return (look(variable),), told
 
@@ -102,7 +138,7 @@ def _caller(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def _unflatten(static: Any, children: Any) -> Any:
+def _unflatten(static: Any, children: tuple[Any]) -> Any:
     """Rebuild a Variable in or behind a JAX transformation, or behind a function of ``jax.tree``.
 
     What JAX hands to a function that it traces keeps its flag, so that raw JAX functions refuse it.  What comes out of a transformation,
@@ -118,14 +154,14 @@ def _unflatten(static: Any, children: Any) -> Any:
             value = jnp.asarray(value)
         if not isinstance(value, jax.Array):
             return value
-        made = record.leaf(value, unrecorded=boundary.CUT if static.cut and differentiable(value) else LOCAL.scope.caller.bring(value))
+        variable = record.leaf(value, unrecorded=boundary.CUT if static.cut and differentiable(value) else LOCAL.scope.caller.bring(value))
         name = static.name
     else:
         flows, _, name = static
-        made = _passed(value, flows=flows)
+        variable = _passed(value, flows=flows)
     if name is not None:
-        made.name = name
-    return made
+        variable.name = name
+    return variable
 
 
 def _fetches() -> bool:

@@ -15,7 +15,7 @@ from jax import lax
 
 from tape.errors import LostGradientError, TapeTypeError, TapeValueError
 from tape.graph import boundary
-from tape.graph.kinds import Place, differentiable, kind_of
+from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Extra, Handle, itself
 from tape.graph.trie import CONSTANT
@@ -24,7 +24,8 @@ from tape.programs.program import look
 from tape.recording import record
 from tape.recording.entering import made_leaf
 from tape.sweeps.seeds import describe
-from tape.variables.indexing import BOUNDS, KNOWN_POSITIVE, basic_op, expand, gather, is_mask, plan
+from tape.variables.cuts import hold
+from tape.variables.indexing import BOUNDS, KNOWN_POSITIVE, Spec, basic_op, expand, is_mask, plan, static_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["At", "AtIndex", "augmented", "check_writable", "setitem", "store"]
 
 
-def setitem(v: Any, index: Any, value: Any) -> None:
+def setitem(v: Handle, index: object, value: object) -> None:
     """Change ``v`` to ``v.at[index].set(value)``; entries recorded before keep the old value.
 
     Raises:
@@ -52,7 +53,7 @@ def augmented(symbol: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any
     Under ``no_grad`` it changes ``x``, for all who hold it; otherwise ``x = x + y`` it is, which a leaf that requires grad refuses.
     """
 
-    def apply(x: Any, y: Any) -> Any:
+    def apply(x: Handle, y: object) -> object:
         if (x._segment is not None and LOCAL.scope.mode != CONSTANT) or _stays_as_it_is(x):
             return operator(x, y)
         x = itself(x)
@@ -71,47 +72,30 @@ def augmented(symbol: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any
     return apply
 
 
-def _stays_as_it_is(x: Any) -> bool:
-    """Tell whether ``x += y`` makes a new Variable whatever the mode is: ``x`` is a result with a past, or was given to a function."""
+def _stays_as_it_is(x: Handle) -> bool:
+    """Tell whether ``x += y`` makes a new Variable in any mode: ``x`` has a past, was given to a function, or may be its caller's."""
     if x._place.kind.requires_grad and (x._segment is not None or (x._place.given and LOCAL.scope.mode != CONSTANT)):
         return True
-    return _in_function()
-
-
-def _in_function() -> bool:
-    """Tell whether the Python of a ``tape.Function`` runs, whose arguments are the Variables of whoever calls it."""
     return LOCAL.scope.caller.rebinds_names
 
 
-def check_writable(x: Any, what: str, write: str, make: str, further: str = "") -> None:
-    """Refuse to change a leaf that requires grad while recording is on: sweeps would not know of it.
-
-    Args:
-        x: the Variable.
-        what: the assignment.
-        write: how to write it under ``no_grad``.
-        make: how to make another Variable.
-        further: what else to do.
-
-    Raises:
-        TapeValueError: it is one.
-
-    """
-    if x._segment is None and x._place.kind.requires_grad and (LOCAL.scope.mode != CONSTANT or _in_function()):
+def check_writable(x: Handle, what: str, write: str, make: str, further: str = "") -> None:
+    """Refuse ``what`` for a leaf that requires grad while recording is on; ``write`` does it under ``no_grad``, ``make`` makes another."""
+    if x._segment is None and x._place.kind.requires_grad and (LOCAL.scope.mode != CONSTANT or LOCAL.scope.caller.rebinds_names):
         msg = (
-            f"{what}: x is a leaf that requires grad ({describe(x)}), which changes only where nothing is recorded; write `with tape.no_grad(): "
-            f"{write}` to update it, `{make}` for a new Variable{further}"
+            f"{what}: x is a leaf that requires grad ({describe(x)}), which changes only where nothing is recorded; write `with "
+            f"tape.no_grad(): {write}` to update it, `{make}` for a new Variable{further}"
         )
         raise TapeValueError(msg)
 
 
-def _fitting(x: Any, what: str, result: Any) -> Any:
+def _fitting(x: Handle, what: str, result: Any) -> Any:
     """Return the result of an augmented assignment in the dtype of ``x``, whose shape it must have."""
     old, new = x._place.kind.aval, result._place.kind.aval
     if new.shape == old.shape and new.dtype == old.dtype:
         return result
-    made = what.replace("=", "")
-    repair = f"write `x = tape.Variable({made})` for a new parameter" if x._place.kind.requires_grad else f"write `x = {made}`"
+    expression = what.replace("=", "")
+    repair = f"write `x = tape.Variable({expression})` for a new parameter" if x._place.kind.requires_grad else f"write `x = {expression}`"
     if new.shape != old.shape:
         msg = f"{what}: the result has shape {new.shape}, and x of shape {old.shape} keeps its own; {repair}"
         raise TapeValueError(msg)
@@ -124,12 +108,12 @@ def _fitting(x: Any, what: str, result: Any) -> Any:
 _CATEGORIES = (np.bool_, np.integer, np.floating, np.complexfloating)
 
 
-def _category(aval: Any) -> int:
+def _category(aval: jax.core.ShapedArray) -> int:
     """Order booleans, integers, real and complex numbers."""
     return next((i for i, category in enumerate(_CATEGORIES) if jnp.issubdtype(aval.dtype, category)), -1)
 
 
-def store(what: str, v: Any, result: Any) -> None:
+def store(what: str, v: Handle, result: Handle) -> None:
     """Have ``v`` be ``result``: a leaf that requires grad gets its value, pending perhaps, and any other Variable its place on the tape.
 
     Raises:
@@ -140,50 +124,59 @@ def store(what: str, v: Any, result: Any) -> None:
     if v._segment is not None or not v._place.kind.requires_grad:
         _rebind(v, result)
     elif not made_leaf(v, result):
-        array = look(result)
-        place = Place(-1, kind_of(jax.typeof(array), requires_grad=True))
-        v._segment, v._cell, v._place = None, [array], place  # at once, for the threads that share it
+        hold(v, look(result), requires_grad=True)
 
 
-def _as_value(v: Any, value: Any) -> Any:
+def _as_value(v: Handle, value: object) -> Any:
     aval = v._place.kind.aval
     if isinstance(value, (list, tuple)):
         value = call(jnp.asarray, "asarray", (value,), {})
     new = variable(value)
     kind = new._place.kind
     if kind.requires_grad and not differentiable(aval):
-        msg = f"x[i] = y: y requires grad, and x of dtype {aval.dtype} carries no gradient; convert x with .astype('float32'), or pass y.detach()"
+        msg = (
+            f"x[i] = y: y requires grad, and x of dtype {aval.dtype} carries no gradient; "
+            "convert x with .astype('float32'), or pass y.detach()"
+        )
         raise LostGradientError(msg)
     if differentiable(aval) and jnp.iscomplexobj(kind.aval) and not jnp.issubdtype(aval.dtype, jnp.complexfloating):
-        msg = f"x[i] = y: y of dtype {kind.aval.dtype} does not fit into x of dtype {aval.dtype}; use y.real, or convert x with .astype('complex64')"
+        msg = (
+            f"x[i] = y: y of dtype {kind.aval.dtype} does not fit into x of dtype {aval.dtype}; "
+            "use y.real, or convert x with .astype('complex64')"
+        )
         raise TapeTypeError(msg)
     return new
 
 
-def _assigned(v: Any, index: Any, new: Any) -> Any:
-    shape = v._place.kind.aval.shape
+def _assigned(v: Handle, index: object, new: Handle) -> Any:
+    shape, aval = v._place.kind.aval.shape, new._place.kind.aval
     items = index if type(index) is tuple else (index,)
     if all(
         type(i) is int or i is None or i is Ellipsis or (type(i) is slice and {type(i.start), type(i.stop), type(i.step)} <= set(BOUNDS))
         for i in items
     ):
         spec, starts = plan(shape, items, windows=True)
-        full = iter(shape)
-        if any(isinstance(s, tuple) and s != (0, n, 1) for s, n in ((s, next(full)) for s in spec if s != "new")):
+        if any(isinstance(s, tuple) and s != (0, n, 1) for s, n in zip([s for s in spec if s != "new"], shape, strict=True)):
             spec, starts = plan(shape, items, windows=False)
         return record.record(basic_op("setitem", _write, spec), (v, new, *starts))
-    if len(items) == 1 and isinstance(index, (Handle, jax.Array, np.ndarray)) and is_mask(index) and new.size == 1 and new.ndim <= v.ndim:
+    if (
+        len(items) == 1
+        and isinstance(index, (Handle, jax.Array, np.ndarray))
+        and is_mask(index)
+        and aval.size == 1
+        and aval.ndim <= len(shape)
+    ):
         mask = variable(index)
         if mask.ndim and mask.shape == shape[: mask.ndim]:
             return call(_where, "setitem", (v, mask, new), {})
     return call(_scatter, "setitem", (v, new, expand(v, index, strict=True)), {})
 
 
-def _where(x: Any, mask: Any, y: Any) -> Any:
+def _where(x: jax.Array, mask: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), y.astype(x.dtype).reshape(()), x)
 
 
-def _fitted(x: Any, y: Any, shape: tuple[int, ...]) -> Any:
+def _fitted(x: jax.Array, y: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Broadcast ``y`` as NumPy's assignment does: leading axes of length one are dropped."""
     extra = max(0, y.ndim - len(shape))
     if all(n == 1 for n in y.shape[:extra]):
@@ -191,34 +184,23 @@ def _fitted(x: Any, y: Any, shape: tuple[int, ...]) -> Any:
     return jnp.broadcast_to((y if y.dtype == x.dtype else y.astype(x.dtype)), shape)
 
 
-def _scatter(x: Any, y: Any, index: Any) -> Any:
-    shape = jax.eval_shape(gather, x, index).shape if not isinstance(index, tuple) else jax.eval_shape(lambda x: x[index], x).shape
-    return x.at[index].set(_fitted(x, y, shape))
+def _scatter(x: jax.Array, y: jax.Array, index: Any) -> jax.Array:
+    return x.at[index].set(_fitted(x, y, jax.eval_shape(lambda x: x[index], x).shape))
 
 
-def _write(spec: tuple[Any, ...], x: Any, y: Any, *starts: Any) -> Any:
+def _write(spec: Spec, x: jax.Array, y: jax.Array, *starts: jax.Array) -> jax.Array:
+    positions = iter(starts)
     axes = [s for s in spec if s != "new"]
-    it = iter(starts)
-    if all(not isinstance(s, tuple) or s == (0, n, 1) for s, n in zip(axes, x.shape, strict=True)):
-        sizes = [s if isinstance(s, int) else 1 if s == "at" else n for s, n in zip(axes, x.shape, strict=True)]
-        rest = iter(sizes)
-        shape = [1 if s == "new" else n for s, n in ((s, 1 if s == "new" else next(rest)) for s in spec) if s != "at"]
-        y = _fitted(x, y, tuple(shape)).reshape(sizes)
-        return lax.dynamic_update_slice(x, y, [np.int32(0) if isinstance(s, tuple) else next(it) for s in axes], **KNOWN_POSITIVE)
-    index: list[Any] = []
-    for s in spec:
-        if s == "new":
-            index.append(None)
-        elif s == "at":
-            index.append(next(it))
-        else:
-            start, stop, step = s
-            index.append(slice(start, None if step < 0 and stop < 0 else stop, step))
-    at = tuple(index)
-    return x.at[at].set(_fitted(x, y, jax.eval_shape(lambda x: x[at], x).shape))
+    if any(isinstance(s, tuple) and s != (0, n, 1) for s, n in zip(axes, x.shape, strict=True)):
+        return _scatter(x, y, static_index(spec, positions))
+    sizes = [1 if s == "at" else s if isinstance(s, int) else n for s, n in zip(axes, x.shape, strict=True)]
+    lengths = iter(sizes)
+    shape = [n for s, n in [(s, 1 if s == "new" else next(lengths)) for s in spec] if s != "at"]
+    y = _fitted(x, y, tuple(shape)).reshape(sizes)
+    return lax.dynamic_update_slice(x, y, [np.int32(0) if isinstance(s, tuple) else next(positions) for s in axes], **KNOWN_POSITIVE)
 
 
-def _rebind(v: Any, result: Any) -> None:
+def _rebind(v: Handle, result: Handle) -> None:
     """Make ``v`` the Variable that ``result`` is; gradient and hooks of the old one stay behind."""
     LOCAL.scope.trace.write(v)
     if v._segment is not None:
@@ -238,14 +220,27 @@ class At:
 
     __slots__ = ("_variable",)
 
-    def __init__(self, v: Any) -> None:
+    def __init__(self, v: Handle) -> None:
         self._variable = v
 
-    def __getitem__(self, index: Any) -> AtIndex:
+    def __getitem__(self, index: object) -> AtIndex:
         return AtIndex(self._variable, index)
 
     def __repr__(self) -> str:
         return f"At({self._variable!r})"
+
+
+def _update(method: str, what: str) -> Callable[..., Any]:
+    """Return a method that records the one of ``jax.Array.at[index]``."""
+
+    def fun(x: jax.Array, index: Any, *values: object, **options: object) -> jax.Array:
+        return getattr(x.at[index], method)(*values, **options)  # type: ignore[no-any-return]
+
+    def update(self: AtIndex, *values: object, **options: object) -> Any:
+        return call(fun, f"at_{method}", (self._variable, expand(self._variable, self._index, strict=False), *values), options)
+
+    update.__name__, update.__qualname__, update.__doc__ = method, f"AtIndex.{method}", f"Return {what}."
+    return update
 
 
 class AtIndex:
@@ -253,68 +248,26 @@ class AtIndex:
 
     __slots__ = ("_index", "_variable")
 
-    def __init__(self, v: Any, index: Any) -> None:
+    def __init__(self, v: Handle, index: object) -> None:
         self._variable = v
         self._index = index
 
     def __repr__(self) -> str:
         return f"AtIndex({self._variable!r}, {self._index!r})"
 
-    def _record(self, method: str, values: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        fun, name = _UPDATES[method]
-        return call(fun, name, (self._variable, expand(self._variable, self._index, strict=False), *values), options)
+    get = _update("get", "the elements (options as in ``jax.Array.at``)")
+    set = _update("set", "a copy with the elements replaced")
+    add = _update("add", "a copy with ``values`` added to the elements")
+    subtract = _update("subtract", "a copy with ``values`` subtracted from the elements")
+    multiply = mul = _update("multiply", "a copy with the elements multiplied by ``values``")
+    divide = _update("divide", "a copy with the elements divided by ``values``")
+    power = _update("power", "a copy with the elements raised to ``values``")
+    min = _update("min", "a copy with the smaller of the elements and ``values``")
+    max = _update("max", "a copy with the larger of the elements and ``values``")
 
-    def get(self, **options: Any) -> Any:
-        """Return the elements (options as in ``jax.Array.at``)."""
-        return self._record("get", (), options)
-
-    def set(self, values: Any, **options: Any) -> Any:
-        """Return a copy with the elements replaced."""
-        return self._record("set", (values,), options)
-
-    def apply(self, function: Any, **options: Any) -> Any:
+    def apply(self, function: Callable[[Any], Any], **options: object) -> Any:
         """Return a copy with ``function`` (of Variables) applied to the elements."""
         if not callable(function):
             msg = f"x.at[i].apply: expected a function, got {type(function).__name__}"
             raise TapeTypeError(msg)
         return self.set(function(self.get()), **options)
-
-    def add(self, values: Any, **options: Any) -> Any:
-        """Return a copy with ``values`` added to the elements."""
-        return self._record("add", (values,), options)
-
-    def subtract(self, values: Any, **options: Any) -> Any:
-        """Return a copy with ``values`` subtracted from the elements."""
-        return self._record("subtract", (values,), options)
-
-    def multiply(self, values: Any, **options: Any) -> Any:
-        """Return a copy with the elements multiplied by ``values``."""
-        return self._record("multiply", (values,), options)
-
-    mul = multiply
-
-    def divide(self, values: Any, **options: Any) -> Any:
-        """Return a copy with the elements divided by ``values``."""
-        return self._record("divide", (values,), options)
-
-    def power(self, values: Any, **options: Any) -> Any:
-        """Return a copy with the elements raised to ``values``."""
-        return self._record("power", (values,), options)
-
-    def min(self, values: Any, **options: Any) -> Any:
-        """Return a copy with the smaller of the elements and ``values``."""
-        return self._record("min", (values,), options)
-
-    def max(self, values: Any, **options: Any) -> Any:
-        """Return a copy with the larger of the elements and ``values``."""
-        return self._record("max", (values,), options)
-
-
-def _update(method: str) -> tuple[Any, str]:
-    def update(x: Any, index: Any, *values: Any, **options: Any) -> Any:
-        return getattr(x.at[index], method)(*values, **options)
-
-    return update, f"at_{method}"
-
-
-_UPDATES = {m: _update(m) for m in ("get", "set", "add", "subtract", "multiply", "divide", "power", "min", "max")}

@@ -26,7 +26,7 @@ from tape.errors import (
 from tape.graph import boundary
 from tape.graph.kinds import WIDER, Place, differentiable, kind_of
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Extra, Handle, extra_of
+from tape.graph.segment import Handle, end_of, extra_of, node_of
 from tape.graph.watcher import NOBODY
 from tape.hooking.handles import RemovableHandle
 from tape.mirrored.detachment import detach
@@ -36,19 +36,21 @@ from tape.recording.entering import made_leaf
 from tape.recording.record import handle, leaf
 from tape.sweeps import differentiation, emission
 from tape.sweeps.seeds import describe
-from tape.variables import copies, cuts, hooks, methods, pytrees
+from tape.variables import copies, cuts, methods, pytrees
 from tape.variables.conversion import Convertible, as_array
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from tape.ops.kernel import Kernel, Op
 
 __all__ = ["Variable", "constant"]
 
 
-def _to_array(value: Any, where: str) -> Any:
+def _to_array(value: object, where: str) -> jax.Array:
     """Return a JAX array (or tracer) of anything that a Variable can hold; NumPy arrays are copied."""
     if isinstance(value, Handle):
-        return look(value)
+        return look(value)  # type: ignore[no-any-return]
     if isinstance(value, jax.Array):
         return value
     try:
@@ -87,14 +89,17 @@ class Variable(Convertible):
 
     __array_priority__ = 1000
 
-    def __init__(self, value: Any, *, requires_grad: bool | None = None, name: str | None = None) -> None:
+    def __init__(self, value: object, *, requires_grad: bool | None = None, name: str | None = None) -> None:
         array = _to_array(value, "Variable")
         able = differentiable(array)
         if requires_grad is None:
             requires_grad = able
         check_flag("Variable", "requires_grad", requires_grad)
         if requires_grad and not able:
-            msg = f"Variable: requires_grad=True needs a floating or complex dtype, got shape {array.shape}, dtype {array.dtype}; convert the value, for instance with .astype('float32')"
+            msg = (
+                f"Variable: requires_grad=True needs a floating or complex dtype, got shape {array.shape}, dtype {array.dtype}; convert "
+                "the value, for instance with .astype('float32')"
+            )
             raise TapeTypeError(msg)
         _check_name(name)
         self._cell = [array]
@@ -105,7 +110,7 @@ class Variable(Convertible):
         if name is not None:
             self.name = name
         if jaxapi.in_trace():
-            self._own_extra().inside = True
+            extra_of(self).inside = True
 
     @property
     def requires_grad(self) -> bool:
@@ -123,7 +128,7 @@ class Variable(Convertible):
         return self._segment is None or not self._place.kind.requires_grad
 
     @property
-    def op(self) -> Any:
+    def op(self) -> Op | Kernel | None:
         """The op that produced it, None for a leaf."""
         if self.is_leaf or self._segment is None:
             return None
@@ -137,7 +142,7 @@ class Variable(Convertible):
     @name.setter
     def name(self, name: str | None) -> None:
         _check_name(name)
-        self._own_extra().name = name
+        extra_of(self).name = name
 
     def __hash__(self) -> int:
         return id(self)
@@ -145,7 +150,7 @@ class Variable(Convertible):
     # -- the value --------------------------------------------------------------------------------------------------
 
     @property
-    def value(self) -> Any:
+    def value(self) -> jax.Array:
         """The ``jax.Array``; looking at it runs what is pending.
 
         Assigning replaces the value of a leaf by one of the same shape and dtype; entries recorded before keep the old one.
@@ -155,7 +160,7 @@ class Variable(Convertible):
         return as_array(look(self))
 
     @value.setter
-    def value(self, value: Any) -> None:
+    def value(self, value: object) -> None:
         if not self.is_leaf:
             msg = f"value: cannot assign to a Variable that an op produced ({describe(self)}); detach() it first, or assign to the leaf"
             raise TapeValueError(msg)
@@ -164,11 +169,11 @@ class Variable(Convertible):
             msg = f"value: cannot assign shape {array.shape} to a Variable of shape {self.shape}; make a new tape.Variable"
             raise TapeValueError(msg)
         if array.dtype != self.dtype:
-            msg = f"value: cannot assign dtype {array.dtype} to a Variable of dtype {self.dtype}; cast it with .astype({str(self.dtype)!r})"
+            repair = f"cast it with .astype({str(self.dtype)!r})"
+            msg = f"value: cannot assign dtype {array.dtype} to a Variable of dtype {self.dtype}; {repair}"
             raise TapeTypeError(msg)
         boundary.check_no_leak("value", self, array)
-        place = Place(-1, kind_of(jax.typeof(array), requires_grad=self._place.kind.requires_grad))
-        self._segment, self._cell, self._place = None, [array], place  # at once, for the threads that share it
+        cuts.hold(self, array, requires_grad=self._place.kind.requires_grad)
 
     # -- gradients --------------------------------------------------------------------------------------------------
 
@@ -176,38 +181,39 @@ class Variable(Convertible):
     def grad(self) -> Any:
         """The gradient that sweeps have gathered (a Variable), or None.
 
-        They leave it with leaves that require grad, and what has called :meth:`retain_grad`; reading that of another Variable through which a
-        sweep has gone gives a :class:`tape.errors.TapeWarning`.
+        They leave it with leaves that require grad, and what has called :meth:`retain_grad`; reading that of another Variable through which
+        a sweep has gone gives a :class:`tape.errors.TapeWarning`.
 
         Assigning None clears it; an array or Variable of the same shape and dtype replaces it, and is the seed of a non-leaf root.
         """
         if LOCAL.scope.trace is not NOBODY:
             LOCAL.scope.trace.read_grad(self)
-        found = None if self._extra is None else self._extra.grad
-        if found is None and self._segment is not None:
-            cuts.hint_at_retaining(self)
-        return found
+        gradient = None if self._extra is None else self._extra.grad
+        if gradient is None and self._segment is not None:
+            cuts.hint_at_retaining(self, self._segment)
+        return gradient
 
     @grad.setter
-    def grad(self, gradient: Any) -> None:
+    def grad(self, gradient: object) -> None:
         if gradient is None:
             self.zero_grad()
             return
         if not self.requires_grad:
             msg = f"grad: a Variable that does not require grad ({describe(self)}) takes no gradient; make it with requires_grad=True"
             raise TapeValueError(msg)
-        made = emission.share(gradient) if isinstance(gradient, Handle) else leaf(_to_array(gradient, "grad"))
-        if made.shape != self.shape:
-            msg = f"grad: cannot assign a gradient of shape {made.shape} to a Variable of shape {self.shape}"
+        new = emission.share(gradient) if isinstance(gradient, Handle) else leaf(_to_array(gradient, "grad"))
+        if new.shape != self.shape:
+            msg = f"grad: cannot assign a gradient of shape {new.shape} to a Variable of shape {self.shape}"
             raise GradientShapeError(msg)
-        if made.dtype != self.dtype:
-            msg = f"grad: cannot assign a gradient of dtype {made.dtype} to a Variable of dtype {self.dtype}; cast it with .astype({str(self.dtype)!r})"
+        if new.dtype != self.dtype:
+            repair = f"cast it with .astype({str(self.dtype)!r})"
+            msg = f"grad: cannot assign a gradient of dtype {new.dtype} to a Variable of dtype {self.dtype}; {repair}"
             raise GradientDtypeError(msg)
-        boundary.check_no_leak("grad", self, made)
-        extra = self._own_extra()
-        extra.grad, extra.assigned = made, True
+        boundary.check_no_leak("grad", self, new)
+        extra = extra_of(self)
+        extra.grad, extra.assigned = new, True
 
-    def zero_grad(self, **options: Any) -> None:
+    def zero_grad(self, **options: object) -> None:
         """Forget the gathered gradient (set it to None); takes no options (PyTorch's ``set_to_none`` is refused by name)."""
         if options:
             raise unknown_keyword("zero_grad", *options)
@@ -217,22 +223,16 @@ class Variable(Convertible):
 
     def backward(
         self,
-        grad: Any = None,
+        grad: object = None,
         *,
-        inputs: Any = None,
-        ignore: Any = (),
+        inputs: Variable | Sequence[Variable] | None = None,
+        ignore: Variable | Sequence[Variable] = (),
         retain_graph: bool | None = None,
         create_graph: bool = False,
     ) -> None:
         """Sweep back from this Variable; see :func:`tape.backward`."""
-        differentiation.backward(
-            self,
-            None if grad is None else [grad],
-            inputs=inputs,
-            ignore=ignore,
-            retain_graph=retain_graph,
-            create_graph=create_graph,
-        )
+        seeds = None if grad is None else [grad]
+        differentiation.backward(self, seeds, inputs=inputs, ignore=ignore, retain_graph=retain_graph, create_graph=create_graph)
 
     def requires_grad_(self, requires_grad: bool = True) -> Variable:
         """Set the flag of a leaf and return self."""
@@ -247,8 +247,7 @@ class Variable(Convertible):
             raise TapeValueError(msg)
         LOCAL.scope.trace.write(self)
         if not (requires_grad and made_leaf(self)):
-            self._cell, self._segment = [look(self)], None
-            self._place = Place(-1, kind_of(self._place.kind.aval, requires_grad=requires_grad))
+            cuts.hold(self, look(self), requires_grad=requires_grad)
             boundary.made(self)
         return self
 
@@ -257,7 +256,7 @@ class Variable(Convertible):
         if not self.requires_grad:
             msg = f"retain_grad: a Variable that does not require grad ({describe(self)}) gets no gradient"
             raise TapeValueError(msg)
-        if self._segment is None or cuts.retain_cut(self):
+        if self._segment is None or cuts.retain_cut(self, self._segment):
             return
         refs = self._segment.retained.setdefault(self._place.slot, [])
         if all(ref() is not self for ref in refs):
@@ -311,21 +310,31 @@ class Variable(Convertible):
         """
         cuts.unchain_backward(self)
 
-    def register_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
+    def register_hook(self, hook: Callable[[Variable], Any]) -> RemovableHandle:
         """Call ``hook(gradient)`` with this Variable's total gradient in every sweep; it may return a replacement.
 
         Returns:
             A handle whose ``remove()`` takes the hook away.
 
         """
-        return hooks.register_hook(self, hook)
+        _check_hook("register_hook", hook)
+        if not self.requires_grad:
+            msg = f"register_hook: a Variable that does not require grad ({describe(self)}) gets no gradient"
+            raise TapeValueError(msg)
+        segment, slot = self._segment, self._place.slot
+        end = node_of(self) if segment is None else end_of(segment, slot)
+        hooks = segment.hooks.setdefault(slot, {}) if end is None and segment is not None else end.hooks  # type: ignore[union-attr]
+        return RemovableHandle(hooks, LOCAL.scope.trace.watched(self, hooks, hook))
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Variable], Any]) -> RemovableHandle:
         """Call ``hook(variable)`` after a sweep has set this leaf's ``.grad``; returns a handle with ``remove()``."""
-        return hooks.register_post_hook(self, hook)
-
-    def _own_extra(self) -> Extra:
-        return extra_of(self)
+        _check_hook("register_post_accumulate_grad_hook", hook)
+        if not (self.requires_grad and self.is_leaf):
+            msg = f"register_post_accumulate_grad_hook: only a leaf that requires grad gathers .grad ({describe(self)})"
+            raise TapeValueError(msg)
+        hooks = extra_of(self).post_hooks
+        LOCAL.scope.trace.register(self, hooks)
+        return RemovableHandle(hooks, hook)
 
     # -- copies -----------------------------------------------------------------------------------------------------
 
@@ -340,13 +349,19 @@ class Variable(Convertible):
         return copies.reduced(self)
 
 
-def _check_name(name: Any) -> None:
+def _check_name(name: object) -> None:
     if name is not None and not isinstance(name, str):
         msg = f"Variable: name must be a string, got {type(name).__name__}"
         raise TapeTypeError(msg)
 
 
-def constant(value: Any) -> Variable:
+def _check_hook(function: str, hook: object) -> None:
+    if not callable(hook):
+        msg = f"{function}: the hook must be callable, got {type(hook).__name__}"
+        raise TapeTypeError(msg)
+
+
+def constant(value: object) -> Variable:
     """Return a Variable that does not require grad.
 
     Args:
