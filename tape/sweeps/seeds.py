@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.bounded import Bounded
+from tape.configuration import sixty_four_bits
 from tape.errors import (
     SeedDtypeError,
     SeedError,
@@ -26,14 +28,18 @@ from tape.ops.kernel import Op
 from tape.recording import record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["describe", "need_sixty_four_bits", "require_grad", "seeds_of", "variables", "variables_of_tree"]
+__all__ = ["describe", "require_grad", "seeds_of", "variables", "variables_of_tree", "wide"]
 
 
-def need_sixty_four_bits(roots: Sequence[Any]) -> bool:
-    """Tell whether cotangents of the roots have dtypes that JAX's configuration does not allow now, as it did when they were recorded."""
-    return not X64.value and any(root._place.kind.aval.dtype in _WIDE for root in roots)
+@contextlib.contextmanager
+def wide(roots: Sequence[Any]) -> Iterator[contextlib.ExitStack]:
+    """Allow for the dtypes of the roots, should JAX's configuration do so no more; what else a sweep sets is entered, and left with the body."""
+    with contextlib.ExitStack() as settings:
+        if not X64.value and any(root._place.kind.aval.dtype in _WIDE for root in roots):
+            settings.enter_context(sixty_four_bits())
+        yield settings
 
 
 _WIDE = frozenset({np.dtype(np.float64), np.dtype(np.complex128)})

@@ -22,7 +22,7 @@ from tape.programs.program import run_pending
 from tape.programs.retention import thin
 from tape.sweeps import emission
 from tape.sweeps.pieces import pieces_of
-from tape.sweeps.seeds import describe, need_sixty_four_bits, require_grad, seeds_of, variables, variables_of_tree
+from tape.sweeps.seeds import describe, require_grad, seeds_of, variables, variables_of_tree, wide
 from tape.sweeps.sweep import Sweep, resolved, target_of
 
 if TYPE_CHECKING:
@@ -68,13 +68,12 @@ def stream_gradients(outputs: Any, grad_outputs: Any = None, *, inputs: Any = No
 
     """
     roots = variables("stream_gradients", "outputs", outputs)
-    wide = need_sixty_four_bits(roots)
-    with sixty_four_bits() if wide else contextlib.nullcontext():
+    with wide(roots):
         seeds, _ = seeds_of("stream_gradients", roots, grad_outputs)
         wanted = None if inputs is None else variables_of_tree("stream_gradients", "inputs", inputs)[0]
         for v in wanted or ():
             require_grad("stream_gradients", "inputs", v)
-        stream = _Stream(roots, [None if s is None else emission.share(s) for s in seeds], wanted, wide)
+        stream = _Stream(roots, [None if s is None else emission.share(s) for s in seeds], wanted, X64.value)
     return stream.gradients()
 
 

@@ -201,11 +201,6 @@ class Sweep:
             with contextlib.suppress(SegmentClosedError):  # another thread swept it meanwhile
                 return plan, emission.held(plan, segment, segment.state)
 
-    def ends_in(self, segment: Segment) -> list[tuple[int, Any]]:
-        """Return the slots of ``segment`` at which it ended, with the gradients there (None: of a part of the tape before it)."""
-        plan = self.only_plan(segment)
-        return [] if plan is None else [(slot, self.gradients.get(segment.origins.get(slot))) for slot, _ in plan.outputs]
-
     def only_plan(self, segment: Segment) -> Plan | None:
         """Return the plan, if nothing but ``segment`` was swept."""
         return self._swept[0][1] if len(self._swept) == 1 and self._swept[0][0] is segment else None
