@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tape.sweeps.sweep import Target
 
-__all__ = ["Addition", "additions", "anew", "assign", "awaited"]
+__all__ = ["Addition", "additions", "assign", "awaited", "summed"]
 
 _ASSIGNING = threading.Lock()
 
@@ -31,11 +31,8 @@ _ASSIGNING = threading.Lock()
 Addition = tuple[Any, Any, Any, Any]
 
 
-def additions(gradients: dict[Target, Any], targets: Sequence[Any] | None, consumed: Sequence[Any] = ()) -> list[Addition]:
-    """Record, for each Variable that receives a gradient, the sum with the one that it has.
-
-    Without ``targets``, all leaves do and those that retain theirs; what is ``consumed`` was a seed, and is not added to.
-    """
+def additions(gradients: dict[Target, Any], targets: Sequence[Any] | None) -> list[Addition]:
+    """Return what is added to whom: to ``targets``, or without them to all leaves and those that retain their gradient."""
     if targets is not None:
         receivers = [(target, gradients.get(target_of(target))) for target in {id(t): t for t in targets}.values()]
     else:
@@ -45,18 +42,23 @@ def additions(gradients: dict[Target, Any], targets: Sequence[Any] | None, consu
             segment, slot = target
             alive = [v for ref in segment.retained.get(slot, ()) if (v := ref()) is not None]
             receivers.extend((v, gradient) for v in alive if targets is None or all(v is not t for t in targets))
-    return [_addition(v, gradient, consumed) for v, gradient in receivers if v is not None and gradient is not None]
+    return [(v, gradient, None, gradient) for v, gradient in receivers if v is not None and gradient is not None]
 
 
-def _addition(variable: Any, gradient: Any, consumed: Sequence[Any]) -> Addition:
-    grad = extra_of(variable).grad
-    first = grad is None or any(variable is root for root in consumed)
-    return variable, gradient, grad, gradient if first else emission.add(grad, gradient)
+def summed(added: Sequence[Addition], consumed: Sequence[Any] = (), mode: int = SWEEP) -> Sequence[Addition]:
+    """Record sums for Variables that have another ``.grad`` than their addition says; what is ``consumed`` was a seed, and is not added to."""
+    if all(extra_of(variable).grad is grad for variable, _, grad, _ in added):
+        return added
+    return in_mode(mode, _anew, added, consumed)  # type: ignore[no-any-return]
 
 
-def anew(added: Sequence[Addition], consumed: Sequence[Any] = ()) -> list[Addition]:
-    """Record sums again for Variables that have another ``.grad`` than their addition says."""
-    return [a if a[0]._extra.grad is a[2] else _addition(a[0], a[1], consumed) for a in added]
+def _anew(added: Sequence[Addition], consumed: Sequence[Any]) -> list[Addition]:
+    sums = []
+    for variable, gradient, _, _ in added:
+        grad = extra_of(variable).grad
+        first = grad is None or any(variable is root for root in consumed)
+        sums.append((variable, gradient, grad, gradient if first else emission.add(grad, gradient)))
+    return sums
 
 
 def awaited(added: Sequence[Addition]) -> bool:
@@ -73,7 +75,7 @@ def assign(added: Sequence[Addition], consumed: Sequence[Any] = (), *, mode: int
         with _ASSIGNING: assigned = _assigned(added, consumed)  # fmt: skip  # noqa: E701 - see tape.locks
         if assigned:
             return
-        added = in_mode(mode, anew, added, consumed)
+        added = summed(added, consumed, mode)
         segment = LOCAL.segment()
         if segment is not None:
             run_pending(segment, "backward")

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 from tape.errors import TapeValueError, UnconnectedError, check_flag
 from tape.graph import boundary
 from tape.graph.constants import handle
-from tape.graph.scope import LOCAL, in_mode
+from tape.graph.scope import LOCAL
 from tape.graph.segment import SIGN, Handle, LeafNode, Segment
 from tape.graph.trie import RECORD, SWEEP
 from tape.programs.program import run_pending
 from tape.recording import record
 from tape.sweeps import emission
-from tape.sweeps.accumulation import additions, anew, assign, awaited
+from tape.sweeps.accumulation import additions, assign, awaited, summed
 from tape.sweeps.seeds import describe, require_grad, seeds_of, variables, variables_of_tree, wide
 from tape.sweeps.sweep import Sweep, target_of
 from tape.sweeps.written import asked, call_of
@@ -96,7 +96,7 @@ def backward(
             call.remember(sweep)
         with contextlib.nullcontext() if retain else sweep.releasing():
             mode = RECORD if create_graph else SWEEP
-            added = in_mode(mode, additions, sweep.gradients, targets, consumed)
+            added = summed(additions(sweep.gradients, targets), consumed, mode)
             for variable, _, _, total in added:
                 boundary.check_no_leak("backward", variable, total)
             segment = LOCAL.segment()
@@ -116,7 +116,7 @@ def _accumulated_again(segment: Segment, key: tuple[object, ...], entering: Sequ
         return False
     origins, present, released = segment.origins, segment.cells, segment.released
     cells: dict[int, Cell] = {}
-    added: list[Addition] = []
+    fresh: list[Addition] = []
     reached: set[LeafNode] = set()
     sums = hooked = False
     for slot, place in written.results:
@@ -127,7 +127,7 @@ def _accumulated_again(segment: Segment, key: tuple[object, ...], entering: Sequ
         variable: Any = end.ref()
         if variable is not None:
             gradient = handle(segment, place, present.get(place.slot) or cells.setdefault(place.slot, [None]))
-            added.append((variable, gradient, None, gradient))
+            fresh.append((variable, gradient, None, gradient))
             extra = variable._extra
             if extra.grad is not None:
                 sums = True
@@ -136,8 +136,7 @@ def _accumulated_again(segment: Segment, key: tuple[object, ...], entering: Sequ
     if not written.enter(segment, entering, cells):
         return False
     try:
-        if sums:
-            added = in_mode(SWEEP, anew, added)
+        added = summed(fresh) if sums else fresh
         if released or not awaited(added):
             run_pending(segment, "backward")
         assign(added)

@@ -51,20 +51,19 @@ class FunctionOp:
 class Instruction(NamedTuple):
     """One step of a sweep.
 
-    ``operands`` and ``results`` number the values of the sweep: forward slots first, then cotangents in the order of their making.
-    ``hook`` is a slot whose hooks see (and may replace) the one operand; ``function`` is an entry whose VJP is Python.  Op hooks see (and may
-    replace) the cotangents of the entry ``before``, or what the VJP of the entry ``after`` gave, which follows these cotangents there.
+    ``operands`` and ``results`` number the values of the sweep: forward slots first, then cotangents in the order of their making.  Instead of an
+    ``op`` to record there may be Python that it ``calls``: the ``"hooks"`` of a ``slot`` on the one operand; the backward of an ``entry`` that is a
+    ``"function"``; op hooks ``"before"`` its VJP, on its cotangents, or ``"after"`` it, on these and what it gave.
     """
 
     op: Any
     operands: tuple[int | None, ...]
     results: tuple[int | None, ...]
-    hook: int | None = None
-    function: State | None = None
+    where: tuple[str, int] | None = None
+    calls: str | None = None
+    slot: int | None = None
+    entry: State | None = None
     wanted: tuple[bool, ...] = ()
-    where: Any = None
-    before: State | None = None
-    after: State | None = None
 
     @property
     def inputs(self) -> list[int]:
@@ -83,6 +82,7 @@ class Plan:
     __slots__ = (
         "entries",
         "externals",
+        "given",
         "hazard",
         "instructions",
         "n_forward",
@@ -96,7 +96,8 @@ class Plan:
 
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
-        self.seeds: tuple[int, ...] = ()  # the root slots, in the order of the values n_slots ..
+        self.seeds: tuple[int, ...] = ()  # the root slots
+        self.given: tuple[int, ...] = ()  # the values of their cotangents
         self.outputs: tuple[tuple[int, int], ...] = ()  # (slot, value): final cotangents of leaves and watched slots
         self.externals: tuple[int, ...] = ()  # forward slots that instructions read
         self.entries: frozenset[int] = frozenset()  # depths of the entries swept
@@ -105,7 +106,16 @@ class Plan:
         self.pending = True  # made for a segment that has not run
         self.n_forward = 0  # values numbered below it are no cotangents
         self.size = 0
-        self.pieces: dict[Any, Any] = {}  # by where it is cut (tape.sweeps.pieces)
+        self.pieces: dict[Any, Any] = {}  # by where it is cut (tape.sweeps.streaming)
+
+    def part(self, instructions: list[Instruction], given: Iterable[int], outputs: Iterable[int]) -> Plan:
+        """Return the plan of some of the instructions, which read ``given`` values; they and the outputs go by their numbers here."""
+        part = Plan()
+        part.instructions, part.n_forward, part.pending = instructions, self.n_forward, False
+        part.straight = all(step.calls is None for step in instructions)
+        part.given = part.seeds = tuple(given)
+        part.outputs = tuple([(value, value) for value in outputs])
+        return part
 
 
 def active_slots(state: State, wanted: frozenset[int] | None, blocked: frozenset[int]) -> frozenset[int]:
@@ -196,10 +206,12 @@ def _make(
     n_slots = state.n_slots
     sweep(planner.path, {slot: n_slots + i for i, slot in enumerate(seeds) if slot in active}, active, planner)
     plan = planner.plan
+    plan.straight = all(i.calls is None for i in plan.instructions)
     externals = {o for i in plan.instructions for o in i.operands if o is not None and o < n_slots}
     if kept is not None:
         externals = _recompute(plan, state, externals, set(kept))
     plan.seeds = seeds
+    plan.given = tuple(range(n_slots, n_slots + len(seeds)))
     plan.pending = kept is None
     plan.n_forward = n_slots
     plan.outputs = tuple(planner.outputs)
@@ -243,8 +255,7 @@ class _Planner:
                 continue
             if slot in self._hooked:
                 (cotangents[i],) = replaced = self._numbers(1)
-                self._emit(Instruction(None, (total,), replaced, hook=slot))
-                self.plan.straight = False
+                self._emit(Instruction(None, (total,), replaced, calls="hooks", slot=slot))
                 total = replaced[0]
             if step.ends or slot in self._final:
                 self.outputs.append((slot, total))
@@ -268,15 +279,13 @@ class _Planner:
         if self._observed:
             shown, hidden = cotangents[: kernel.visible], cotangents[kernel.visible :]
             seen = tuple([None if ct is None else self._numbers(1)[0] for ct in shown])
-            self._emit(Instruction(None, tuple(shown), seen, before=step))
-            self.plan.straight = False
+            self._emit(Instruction(None, tuple(shown), seen, calls="before", entry=step))
             cotangents = [*seen, *hidden]
         results: Sequence[int]
         if isinstance(step.op, FunctionOp):
             targets = tuple([i for i, flag in enumerate(wanted) if flag])
             results = self._numbers(len(targets))
-            self._emit(Instruction(None, tuple(cotangents), results, function=step, wanted=wanted, where=step.where))
-            self.plan.straight = False
+            self._emit(Instruction(None, tuple(cotangents), results, step.where, "function", entry=step, wanted=wanted))
         else:
             vjp, operands = vjp_call(kernel, inputs, step.slots, cotangents, wanted, totals if self._fused else None)
             targets = vjp.targets
@@ -284,20 +293,20 @@ class _Planner:
                 results = operands
             else:
                 results = self._numbers(len(targets))
-                self._emit(Instruction(vjp.kernel, tuple(operands), results, None, None, (), step.where))
+                self._emit(Instruction(vjp.kernel, tuple(operands), results, step.where))
         if self._observed:
             terms = dict(zip(targets, results, strict=True))
             results = self._numbers(len(targets))
             numbers = dict(zip(targets, results, strict=True))
             positions = range(len(inputs))
             read = (*seen, *map(terms.get, positions))
-            self._emit(Instruction(None, read, tuple(map(numbers.get, positions)), after=step))
+            self._emit(Instruction(None, read, tuple(map(numbers.get, positions)), calls="after", entry=step))
         return zip([inputs[i] for i in targets], results, strict=True)
 
     def add(self, step: State | None, total: int, term: int) -> int:
         """Write an addition."""
         results = self._numbers(1)
-        self._emit(Instruction(ADD, (total, term), results, where=step and step.where))
+        self._emit(Instruction(ADD, (total, term), results, where=None if step is None else step.where))
         return results[0]
 
 

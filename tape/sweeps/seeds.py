@@ -28,18 +28,17 @@ from tape.ops.kernel import Op
 from tape.recording import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["describe", "require_grad", "seeds_of", "variables", "variables_of_tree", "wide"]
 
 
-@contextlib.contextmanager
-def wide(roots: Sequence[Any]) -> Iterator[contextlib.ExitStack]:
-    """Allow for the dtypes of the roots, should JAX's configuration do so no more; what else a sweep sets is entered, and left with the body."""
-    with contextlib.ExitStack() as settings:
-        if not X64.value and any(root._place.kind.aval.dtype in _WIDE for root in roots):
-            settings.enter_context(sixty_four_bits())
-        yield settings
+def wide(roots: Sequence[Any]) -> contextlib.ExitStack:
+    """Return what allows for the dtypes of the roots, should JAX's configuration do so no more; a sweep enters there what else it sets."""
+    settings = contextlib.ExitStack()
+    if not X64.value and any(root._place.kind.aval.dtype in _WIDE for root in roots):
+        settings.enter_context(sixty_four_bits())
+    return settings
 
 
 _WIDE = frozenset({np.dtype(np.float64), np.dtype(np.complex128)})

@@ -1,13 +1,13 @@
 """Streams: gradients handed out one by one, each as soon as nothing that is still to be swept adds to it.
 
-A stream sweeps like :mod:`tape.sweeps.sweep`, with plans cut into pieces (:mod:`tape.sweeps.pieces`).  A piece is recorded in a segment of its own, apart
-from what the user records meanwhile, and has been dispatched when its gradients are handed out.
+A stream sweeps like :mod:`tape.sweeps.sweep`, with plans cut into pieces where gradients become final.  A piece is recorded in a segment of its own,
+apart from what the user records meanwhile, and has been dispatched when its gradients are handed out.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.configuration import sixty_four_bits
 from tape.errors import UnconnectedError
@@ -15,21 +15,20 @@ from tape.graph import boundary
 from tape.graph.scope import LOCAL, parked
 from tape.graph.segment import LeafNode, SegmentClosedError
 from tape.graph.trie import SWEEP
+from tape.graph.walks import leading, producers
 from tape.hooking.gathering import gathering
 from tape.jaxapi import X64
 from tape.programs.failures import check_slots
 from tape.programs.program import run_pending
 from tape.programs.retention import thin
 from tape.sweeps import emission
-from tape.sweeps.pieces import pieces_of
 from tape.sweeps.seeds import describe, require_grad, seeds_of, variables, variables_of_tree, wide
 from tape.sweeps.sweep import Sweep, resolved, target_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from tape.graph.segment import Segment
-    from tape.sweeps.pieces import Piece
     from tape.sweeps.plan import Plan
     from tape.sweeps.sweep import Target
 
@@ -131,9 +130,8 @@ class _Stream:
                 yield from self._pieces(segment, *begun, targets)
             elif targets:
                 with self._step():
-                    found = [f for target in targets for f in self._final(target, ())]
-                    _run(gradient for _, gradient in found)
-                yield found
+                    final = self._final(targets, {})
+                yield final
         with self._step(last=True):
             pass
 
@@ -141,57 +139,60 @@ class _Stream:
         self, segment: Segment, plan: Plan, values: dict[int, Any], targets: Sequence[Target]
     ) -> Iterator[list[tuple[Target, Any]]]:
         """Sweep one segment, with the given plan on the given values."""
-        ends: dict[Target, list[tuple[int, int]]] = {}
+        ends: dict[Target, list[int]] = {}
         for slot, value in plan.outputs:
-            ends.setdefault(resolved(segment.origins.get(slot, (segment, slot))), []).append((slot, value))
+            ends.setdefault(resolved(segment.origins.get(slot, (segment, slot))), []).append(value)
         wanted = [target for target in targets if target in ends]
-        groups = tuple([tuple([slot for slot, _ in ends[target]]) for target in wanted])
-        pieces = pieces_of(plan, groups)
+        pieces = pieces_of(plan, tuple([tuple(ends[target]) for target in wanted]))
         for piece in pieces:
             with self._step():
-                self._write(piece, segment, values)
+                read = piece.plan.given
+                given = emission.opened([values.get(value) for value in read], read, segment.state)
+                while True:
+                    with contextlib.suppress(SegmentClosedError):  # nothing was written
+                        values.update(emission.emit(piece.plan, segment, segment.state, given, observer=self._sweep.observer))
+                        break
+                del given
                 final = [wanted[i] for i in piece.finals]
                 if piece is pieces[0]:
                     final += [target for target in targets if target not in wanted]  # a Python backward left them out
-                found = [f for target in final for f in self._final(target, [values.get(v) for _, v in ends.pop(target, ())])]
+                terms = {target: [values.get(value) for value in ends.pop(target, ())] for target in final}
                 if piece is pieces[-1]:
-                    for target, terms in ends.items():
-                        self._pass_on(segment, target, [values.get(v) for _, v in terms])
-                for value in piece.used:
-                    values.pop(value, None)
-                _run(gradient for _, gradient in found)
-                thin(segment, piece.used)
-            if found:
-                yield found
+                    for target, others in ends.items():
+                        if isinstance(target, LeafNode) or target[0] is not segment:
+                            self._pass_on(target, [values.get(value) for value in others])
+                used = [value for value in values if value not in piece.later]
+                for value in used:
+                    del values[value]
+                handed_out = self._final(final, terms)
+                thin(segment, used)
+            if handed_out:
+                yield handed_out
 
-    def _write(self, piece: Piece, segment: Segment, values: dict[int, Any]) -> None:
-        """Write a piece, which reads from ``values`` and adds to them."""
-        while piece.plan.instructions:
-            given = emission.opened([values.get(v) for v in piece.inputs], piece.inputs, segment.state)
-            with contextlib.suppress(SegmentClosedError):  # nothing was written
-                values.update(emission.emit(piece.plan, segment, segment.state, given, observer=self._sweep.observer))
-                break
-
-    def _pass_on(self, segment: Segment, target: Target, terms: Sequence[Any]) -> None:
+    def _pass_on(self, target: Target, terms: Sequence[Any]) -> None:
         """Hand cotangents to what is swept later."""
-        if isinstance(target, LeafNode) or target[0] is not segment:
-            for term in terms:
-                if term is not None:
-                    self._sweep.arrive(target, emission.share(term))
-
-    def _final(self, target: Target, terms: Sequence[Any]) -> list[tuple[Target, Any]]:
-        """Return what is handed out for a target to which some last terms are added, now that its hooks have seen it."""
-        gradient = self._sweep.gradients.pop(target, None)
         for term in terms:
-            gradient = emission.add(gradient, term)
-        if gradient is None:
-            if self._receivers is not None:
+            if term is not None:
+                self._sweep.arrive(target, emission.share(term))
+
+    def _final(self, targets: Sequence[Target], terms: dict[Target, list[Any]]) -> list[tuple[Target, Any]]:
+        """Return what is handed out for targets to which some last terms are added, now that hooks have seen it; it is being computed."""
+        final = []
+        for target in targets:
+            gradient = self._sweep.gradients.pop(target, None)
+            for term in terms.pop(target, ()):
+                gradient = emission.add(gradient, term)
+            if gradient is not None:
+                gradient = emission.share(gradient)  # what is still to be swept may read the same value
+                final.append((target, emission.run_hooks(target.hooks, gradient) if isinstance(target, LeafNode) else gradient))
+            elif self._receivers is not None:
                 raise UnconnectedError(_unconnected(self._receivers[target][0]))
-            return []
-        gradient = emission.share(gradient)  # what is still to be swept may read the same value
-        if isinstance(target, LeafNode):
-            gradient = emission.run_hooks(target.hooks, gradient)
-        return [(target, gradient)]
+        for _, gradient in final:
+            if gradient._cell[0] is None:
+                segment = boundary.awaited(gradient._cell, gradient._segment, gradient._place)
+                run_pending(segment, "stream")
+                check_slots(segment, (gradient._place.slot,))
+        return final
 
     @contextlib.contextmanager
     def _step(self, *, last: bool = False) -> Iterator[None]:
@@ -199,19 +200,53 @@ class _Stream:
             yield
 
 
+class Piece(NamedTuple):
+    """A part of a plan, with the numbers of the groups of values that are final then, and the values that later pieces read."""
+
+    plan: Plan
+    finals: tuple[int, ...]
+    later: frozenset[int]
+
+
+def pieces_of(plan: Plan, groups: tuple[tuple[int, ...], ...]) -> Sequence[Piece]:
+    """Cut a plan (for a segment that has run) wherever the values of one or more groups of its outputs are final, as early as can be."""
+    pieces: Sequence[Piece] | None = plan.pieces.get(groups)
+    if pieces is None:
+        pieces = plan.pieces[groups] = _cut(plan, groups)
+    return pieces
+
+
+def _cut(plan: Plan, groups: Sequence[Sequence[int]]) -> list[Piece]:
+    again = [step for step in plan.instructions if any(value < plan.n_forward for value in step.slots)]  # forward entries, once more
+    steps = plan.instructions[len(again) :]
+    made = {value: i + 1 for i, step in enumerate(steps) for value in step.slots}
+    ends = [max(made.get(value, 0) for value in group) for group in groups]
+    cuts = sorted({*ends, len(steps)})
+    makers = producers(again)
+    known: set[int] = set()
+    parts = []
+    for start, end in zip([0, *cuts[:-1]], cuts, strict=True):
+        part = steps[start:end]
+        before, _ = leading({value for step in part for value in step.inputs}, makers, known)  # those that the pieces so far did not need
+        known.update(value for step in before for value in step.slots)
+        parts.append([*before, *part])
+    pieces: list[Piece] = []
+    later: set[int] = {value for _, value in plan.outputs}.difference(*groups)  # they are passed on at the end
+    for part, end in zip(parts[::-1], cuts[::-1], strict=True):
+        finals = tuple([i for i, e in enumerate(ends) if e == end])
+        results = {value for step in part for value in step.slots}
+        read = {value for step in part for value in step.inputs} - results
+        wanted = later.union(*[groups[i] for i in finals])
+        piece = plan.part(part, sorted(read), sorted(results & wanted))
+        pieces.append(Piece(piece, finals, frozenset(later) if pieces else frozenset()))
+        later = wanted - results | read
+    return pieces[::-1]
+
+
 def _apart(steps: Iterator[Any]) -> Any:
     """Take the next step in a segment of its own: what the user has pending stays so."""
     with parked(mode=SWEEP, unseen=True):
         return next(steps, None)
-
-
-def _run(gradients: Iterable[Any]) -> None:
-    """Have gradients computed; nobody waits for them."""
-    for gradient in gradients:
-        if gradient._cell[0] is None:
-            segment = boundary.awaited(gradient._cell, gradient._segment, gradient._place)
-            run_pending(segment, "stream")
-            check_slots(segment, (gradient._place.slot,))
 
 
 def _unconnected(variable: Any) -> str:

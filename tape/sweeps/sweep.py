@@ -106,13 +106,18 @@ class Sweep:
 
     def _run_segments(self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack) -> None:
         self.arrive_at(roots, seeds)
+        for segment, cotangents in self._segments(settings):
+            self._sweep_segment(segment, cotangents)
+
+    def _segments(self, settings: contextlib.ExitStack) -> Iterator[tuple[Segment, dict[int, Any]]]:
+        """Yield the segments that something arrived at, newest first, with that."""
         if self._targets is not None or self._ignored:
             self._find_paths(self._cotangents)
         while self._heap:
             _, segment = heapq.heappop(self._heap)
             if segment.configuration[0] and not X64.value:  # cotangents have the dtypes of their primals
                 settings.enter_context(sixty_four_bits())
-            self._sweep_segment(segment, self._cotangents.pop(segment))
+            yield segment, self._cotangents.pop(segment)
 
     def arrive_at(self, roots: Sequence[Any], seeds: Sequence[Any]) -> None:
         """Begin with a seed for each root; None is ones."""
@@ -127,46 +132,26 @@ class Sweep:
             leaves) to which none of the later ones contributes any more.
 
         """
-        last: dict[Target, Segment | None] = {}
-        order: list[Segment | None] = [None]
-        slots: dict[Segment, set[int]] = {}
-        heap: list[tuple[int, Segment]] = []
-
-        def arrive(target: Target, segment: Segment | None) -> None:
-            target = resolved(target)
-            if isinstance(target, LeafNode):
-                if self._targets is None or target in self._targets:
-                    last[target] = segment
-                return
-            if target[0] not in slots:
-                slots[target[0]] = set()
-                heapq.heappush(heap, (-target[0].serial, target[0]))
-            slots[target[0]].add(target[1])
-
         for root in roots:
             if root._segment is not None and root._segment.pending:
                 run_pending(root._segment, "stream")
-            arrive(target_of(root), None)
-        if self._targets is not None:
-            self._find_paths(slots)
+            self.arrive(target_of(root), None)
+        order: list[Segment | None] = [None]
+        last = dict.fromkeys(self.gradients, order[0])
         with contextlib.ExitStack() as settings:
-            while heap:
-                _, segment = heapq.heappop(heap)
-                if segment.configuration[0] and not X64.value:
-                    settings.enter_context(sixty_four_bits())
+            for segment, slots in self._segments(settings):
                 order.append(segment)
-                ahead = tuple(sorted(slots[segment]))
+                ahead = tuple(sorted(slots))
                 plan, sources = self._sources(segment, ahead)
                 self._foreseen[segment] = (ahead, plan, sources)
-                for slot, _ in plan.outputs:
-                    origin = segment.origins.get(slot)
-                    if origin is not None:
-                        arrive(origin, segment)
-                    elif self._targets is not None and (segment, slot) in self._targets:
-                        last[(segment, slot)] = segment
+                self.gradients = {}
+                self._pass_on(segment, segment.state, [(slot, None) for slot, _ in plan.outputs])
+                last.update(dict.fromkeys(self.gradients, segment))
+        self.gradients = {}
         final: dict[Segment | None, list[Target]] = {segment: [] for segment in order}
         for target, at in last.items():
-            final[at].append(target)
+            if isinstance(target, LeafNode) or (self._targets is not None and target in self._targets):
+                final[at].append(target)
         return list(final.items())
 
     def _run_leaf_hooks(self) -> None:
@@ -209,7 +194,7 @@ class Sweep:
     def hooked(self) -> bool:
         """Whether it called hooks on Variables (those of leaves excepted), or swept a step that does."""
         steps = [step for _, plan in self._swept for step in plan.instructions]
-        return any(step.hook is not None or getattr(step.op, "hooked", False) for step in steps)
+        return any(step.calls == "hooks" or getattr(step.op, "hooked", False) for step in steps)
 
     @contextlib.contextmanager
     def releasing(self) -> Iterator[None]:
@@ -255,8 +240,12 @@ class Sweep:
             except SegmentClosedError:  # nothing was written
                 continue
         self._swept.append((segment, plan))
+        self._pass_on(segment, state, outputs.items())
+
+    def _pass_on(self, segment: Segment, state: State, outputs: Iterable[tuple[int, Any]]) -> None:
+        """Hand on the cotangents at which the sweep of a segment ended."""
         leaves = emission.leaf_indices(state)
-        for slot, gradient in outputs.items():
+        for slot, gradient in outputs:
             origin = segment.origins.get(slot)
             if origin is not None:
                 self.arrive(origin, gradient)
