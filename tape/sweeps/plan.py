@@ -19,7 +19,7 @@ from tape.ops.kernel import Op
 from tape.rules import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from tape.graph.kinds import Kind
     from tape.graph.trie import State
@@ -90,7 +90,6 @@ class Plan:
         "pending",
         "pieces",
         "seeds",
-        "size",
         "straight",
     )
 
@@ -105,7 +104,6 @@ class Plan:
         self.straight = True  # no Python in between: can be replayed in one step
         self.pending = True  # made for a segment that has not run
         self.n_forward = 0  # values numbered below it are no cotangents
-        self.size = 0
         self.pieces: dict[Any, Any] = {}  # by where it is cut (tape.sweeps.streaming)
 
     def part(self, instructions: list[Instruction], given: Iterable[int], outputs: Iterable[int]) -> Plan:
@@ -120,17 +118,16 @@ class Plan:
 
 def active_slots(state: State, wanted: frozenset[int] | None, blocked: frozenset[int]) -> frozenset[int]:
     """Return the differentiable slots that depend on a wanted slot (on any leaf, where None) not through a blocked one."""
-    plans = _plans(state)
-    key = ("active", wanted, blocked)
-    found: frozenset[int] | None = plans.get(key)
-    if found is None:
+
+    def work_out() -> frozenset[int]:
         carrying = {place.slot for place in state.table[: state.n_slots] if place.kind.requires_grad} - blocked
         if wanted is not None or blocked:  # else each of them depends on a leaf
             path, cut = state.path(), state.cut
             start = wanted if wanted is not None else cut.union(*[step.slots for step in path if step.ends])
             carrying = active(path, start & carrying, lambda step: () if step.ends else carrying.intersection(step.slots) - cut)
-        found = plans[key] = frozenset(carrying)
-    return found
+        return frozenset(carrying)
+
+    return state.cached(("active", wanted, blocked), work_out)
 
 
 def behind(state: State, slots: frozenset[int], stop: frozenset[int] = frozenset()) -> tuple[tuple[int, ...], frozenset[int]]:
@@ -138,10 +135,8 @@ def behind(state: State, slots: frozenset[int], stop: frozenset[int] = frozenset
 
     What is behind the slots in ``stop`` is left out.
     """
-    plans = _plans(state)
-    key = ("behind", slots, stop)
-    found: tuple[tuple[int, ...], frozenset[int]] | None = plans.get(key)
-    if found is None:
+
+    def work_out() -> tuple[tuple[int, ...], frozenset[int]]:
         reached = set(slots)
         ends: list[int] = []
         passed: set[int] = set()
@@ -152,14 +147,9 @@ def behind(state: State, slots: frozenset[int], stop: frozenset[int] = frozenset
             if not (step.ends or met <= cut):
                 passed.update(place.slot for place in step.places if place.kind.requires_grad and place.slot not in cut)
                 reached.update(s for s in step.inputs if state.table[s].kind.requires_grad)
-        found = plans[key] = (tuple(ends), frozenset(passed))
-    return found
+        return tuple(ends), frozenset(passed)
 
-
-def _plans(state: State) -> dict[Any, Any]:
-    if state.plans is None:
-        state.plans = {}
-    return state.plans
+    return state.cached(("behind", slots, stop), work_out)
 
 
 def plan_sweep(
@@ -185,52 +175,30 @@ def plan_sweep(
         observed: whether op hooks see it.
 
     """
-    plans = _plans(state)
-    key = (seeds, wanted, blocked, watched, hooked, kept, observed, registry.revision(), configuration())
-    found: Plan | None = plans.get(key)
-    if found is None:
-        found = plans[key] = _make(state, seeds, active_slots(state, wanted, blocked), watched, hooked, kept, observed)
-    return found
 
+    def work_out() -> Plan:
+        planner = _Planner(state, seeds, watched, hooked, observed)
+        n_slots = state.n_slots
+        active = active_slots(state, wanted, blocked)
+        sweep(planner.path, {slot: n_slots + i for i, slot in enumerate(seeds) if slot in active}, active, planner)
+        return planner.plan(kept)
 
-def _make(
-    state: State,
-    seeds: tuple[int, ...],
-    active: Collection[int],
-    watched: frozenset[int],
-    hooked: frozenset[int],
-    kept: tuple[int, ...] | None,
-    observed: bool,
-) -> Plan:
-    planner = _Planner(state, seeds, watched, hooked, observed)
-    n_slots = state.n_slots
-    sweep(planner.path, {slot: n_slots + i for i, slot in enumerate(seeds) if slot in active}, active, planner)
-    plan = planner.plan
-    plan.straight = all(i.calls is None for i in plan.instructions)
-    externals = {o for i in plan.instructions for o in i.operands if o is not None and o < n_slots}
-    if kept is not None:
-        externals = _recompute(plan, state, externals, set(kept))
-    plan.seeds = seeds
-    plan.given = tuple(range(n_slots, n_slots + len(seeds)))
-    plan.pending = kept is None
-    plan.n_forward = n_slots
-    plan.outputs = tuple(planner.outputs)
-    plan.externals = tuple(sorted(externals))
-    plan.entries = frozenset(planner.entries)
-    plan.size = planner.count
-    return plan
+    key = ("plan", seeds, wanted, blocked, watched, hooked, kept, observed, registry.revision(), configuration())
+    return state.cached(key, work_out)
 
 
 class _Planner:
     """Emitter of a sweep that writes a plan; a cotangent is the number of a value in it."""
 
     def __init__(self, state: State, seeds: tuple[int, ...], watched: frozenset[int], hooked: frozenset[int], observed: bool) -> None:
-        self.plan = Plan()
         self.path = state.path()
-        self.count = state.n_slots + len(seeds)
-        self.outputs: list[tuple[int, int]] = []
-        self.entries: set[int] = set()
-        self._emit = self.plan.instructions.append
+        self._plan = Plan()
+        self._state = state
+        self._seeds = seeds
+        self._count = state.n_slots + len(seeds)
+        self._outputs: list[tuple[int, int]] = []
+        self._entries: set[int] = set()
+        self._emit = self._plan.instructions.append
         self._cut = state.cut
         self._final = watched | state.cut
         self._hooked = hooked
@@ -239,10 +207,29 @@ class _Planner:
         # A Function's backward may leave out a cotangent, so that a sum to add to may be missing when the plan is written.  Op hooks see terms.
         self._fused = not observed and not any(isinstance(step.op, FunctionOp) for step in self.path)
 
+    def plan(self, kept: tuple[int, ...] | None) -> Plan:
+        """Return the plan, which puts first what is computed again of what was not ``kept``."""
+        plan, n_slots = self._plan, self._state.n_slots
+        externals = {o for step in plan.instructions for o in step.operands if o is not None and o < n_slots}
+        if kept is not None:
+            externals = _recompute(plan, self._state, externals, set(kept))
+        plan.seeds = self._seeds
+        plan.given = tuple(range(n_slots, n_slots + len(self._seeds)))
+        plan.pending = kept is None
+        plan.n_forward = n_slots
+        plan.outputs = tuple(self._outputs)
+        plan.externals = tuple(sorted(externals))
+        plan.entries = frozenset(self._entries)
+        return plan
+
+    def _call(self, calls: str, operands: tuple[int | None, ...], results: tuple[int | None, ...], **about: Any) -> None:
+        self._plan.straight = False
+        self._emit(Instruction(None, operands, results, None, calls, **about))
+
     def _numbers(self, n: int) -> tuple[int, ...]:
         """Number the next values."""
-        first = self.count
-        self.count += n
+        first = self._count
+        self._count += n
         return (first,) if n == 1 else tuple(range(first, first + n))
 
     def arrive(self, step: State, cotangents: list[int | None]) -> list[int | None] | None:
@@ -255,10 +242,10 @@ class _Planner:
                 continue
             if slot in self._hooked:
                 (cotangents[i],) = replaced = self._numbers(1)
-                self._emit(Instruction(None, (total,), replaced, calls="hooks", slot=slot))
+                self._call("hooks", (total,), replaced, slot=slot)
                 total = replaced[0]
             if step.ends or slot in self._final:
-                self.outputs.append((slot, total))
+                self._outputs.append((slot, total))
         if step.ends:
             return None
         if not self._cut.isdisjoint(step.slots):
@@ -271,21 +258,21 @@ class _Planner:
         self, step: State, cotangents: list[int | None], wanted: tuple[bool, ...], totals: dict[Any, int]
     ) -> Iterable[tuple[Any, int]]:
         """Write the VJP of an entry, between what op hooks see of it."""
-        self.entries.add(step.depth)
-        if step.hazard is not None and self.plan.hazard is None:
-            self.plan.hazard = step
+        self._entries.add(step.depth)
+        if step.hazard is not None and self._plan.hazard is None:
+            self._plan.hazard = step
         kernel, inputs = step.kernel, step.inputs
         assert kernel is not None
         if self._observed:
             shown, hidden = cotangents[: kernel.visible], cotangents[kernel.visible :]
             seen = tuple([None if ct is None else self._numbers(1)[0] for ct in shown])
-            self._emit(Instruction(None, tuple(shown), seen, calls="before", entry=step))
+            self._call("before", tuple(shown), seen, entry=step)
             cotangents = [*seen, *hidden]
         results: Sequence[int]
         if isinstance(step.op, FunctionOp):
             targets = tuple([i for i, flag in enumerate(wanted) if flag])
             results = self._numbers(len(targets))
-            self._emit(Instruction(None, tuple(cotangents), results, step.where, "function", entry=step, wanted=wanted))
+            self._call("function", tuple(cotangents), results, entry=step, wanted=wanted)
         else:
             vjp, operands = vjp_call(kernel, inputs, step.slots, cotangents, wanted, totals if self._fused else None)
             targets = vjp.targets
@@ -300,7 +287,7 @@ class _Planner:
             numbers = dict(zip(targets, results, strict=True))
             positions = range(len(inputs))
             read = (*seen, *map(terms.get, positions))
-            self._emit(Instruction(None, read, tuple(map(numbers.get, positions)), calls="after", entry=step))
+            self._call("after", read, tuple(map(numbers.get, positions)), entry=step)
         return zip([inputs[i] for i in targets], results, strict=True)
 
     def add(self, step: State | None, total: int, term: int) -> int:

@@ -100,14 +100,13 @@ class Sweep:
 
     def _run(self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack, leaf_hooks: bool) -> None:
         with gathering({}, last=leaf_hooks):
-            self._run_segments(roots, seeds, settings)
+            self.arrive_at(roots, seeds)
+            for segment, cotangents in self._segments(settings):
+                self._sweep_segment(segment, cotangents)
             if leaf_hooks:
-                self._run_leaf_hooks()
-
-    def _run_segments(self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack) -> None:
-        self.arrive_at(roots, seeds)
-        for segment, cotangents in self._segments(settings):
-            self._sweep_segment(segment, cotangents)
+                for target, gradient in self.gradients.items():
+                    if isinstance(target, LeafNode) and target.hooks:
+                        self.gradients[target] = emission.run_hooks(target.hooks, gradient)
 
     def _segments(self, settings: contextlib.ExitStack) -> Iterator[tuple[Segment, dict[int, Any]]]:
         """Yield the segments that something arrived at, newest first, with that."""
@@ -153,11 +152,6 @@ class Sweep:
             if isinstance(target, LeafNode) or (self._targets is not None and target in self._targets):
                 final[at].append(target)
         return list(final.items())
-
-    def _run_leaf_hooks(self) -> None:
-        for target, gradient in self.gradients.items():
-            if isinstance(target, LeafNode) and target.hooks:
-                self.gradients[target] = emission.run_hooks(target.hooks, gradient)
 
     def _seed(self, seed: Any) -> Any:
         """Return a seed as this sweep uses it: without ``create_graph`` its own derivative is not recorded."""
@@ -233,9 +227,16 @@ class Sweep:
         waiting[slot] = emission.add(waiting.get(slot), cotangent)
 
     def _sweep_segment(self, segment: Segment, cotangents: dict[int, Any]) -> None:
+        slots = tuple(sorted(cotangents))
         while True:
+            if segment.pending:
+                if segment.packing is not None:
+                    run_pending(segment, "saved values")  # forward and reverse as one program would keep nothing in between
+                elif not staging.recording(segment):
+                    run_pending(segment, "swept elsewhere")
+            plan, state = self.plan(segment, slots), segment.state
             try:
-                state, plan, outputs = self._write(segment, cotangents)
+                outputs = emission.emit(plan, segment, state, [cotangents[s] for s in slots], self._batch, self.observer)
                 break
             except SegmentClosedError:  # nothing was written
                 continue
@@ -252,42 +253,21 @@ class Sweep:
             elif slot not in leaves and slot not in state.cut:  # what was cut and has no origin, nobody asks for
                 self.gradients[(segment, slot)] = gradient
 
-    def _write(self, segment: Segment, cotangents: dict[int, Any]) -> tuple[State, Plan, dict[int, Any]]:
-        """Plan the sweep of ``segment`` and write it; return its structure, the plan, and the cotangents that leave it."""
-        if segment.pending:
-            if segment.packing is not None:
-                run_pending(segment, "saved values")  # forward and reverse as one program would keep nothing in between
-            elif not staging.recording(segment):
-                run_pending(segment, "swept elsewhere")
-        slots = tuple(sorted(cotangents))
-        plan = self.plan(segment, slots)
-        state = segment.state
-        return state, plan, emission.emit(plan, segment, state, [cotangents[s] for s in slots], self._batch, self.observer)
-
     def plan(self, segment: Segment, slots: tuple[int, ...]) -> Plan:
         """Return the plan to sweep ``segment`` where ``slots`` (ascending) have cotangents, unless it cannot be swept."""
         wanted = self._wanted.get(segment, frozenset()) if self._wanted else None
-        watched = {slot for slot in segment.retained if segment.retained[slot]}
-        if self._targets is not None:
-            watched.update(t[1] for t in self._targets if not isinstance(t, LeafNode) and t[0] is segment)
-        plan = plan_sweep(
-            segment.state,
-            slots,
-            wanted,
-            self._blocked(segment),
-            frozenset(watched),
-            frozenset(s for s, h in segment.hooks.items() if h),
-            None if segment.pending else segment.kept,
-            self.observer is not None,
-        )
+        watched = {slot for slot in segment.retained if segment.retained[slot]} | _slots_in(segment, self._targets or ())
+        hooked = frozenset([slot for slot, hooks in segment.hooks.items() if hooks])
+        kept = None if segment.pending else segment.kept
+        observed = self.observer is not None
+        plan = plan_sweep(segment.state, slots, wanted, self._blocked(segment), frozenset(watched), hooked, kept, observed)
         self._check(segment, plan)
         return plan
 
     def _blocked(self, segment: Segment) -> frozenset[int]:
-        blocked = {t[1] for t in self._ignored if not isinstance(t, LeafNode) and t[0] is segment}
-        if self._ignored:
-            blocked.update(slot for slot, origin in segment.origins.items() if origin in self._ignored)
-        return frozenset(blocked)
+        if not self._ignored:
+            return frozenset()
+        return frozenset([slot for slot, origin in segment.origins.items() if origin in self._ignored]) | _slots_in(segment, self._ignored)
 
     def _check(self, segment: Segment, plan: Plan) -> None:
         """Refuse to sweep what failed or was released, and what would take an unrecorded gradient for a constant."""
@@ -316,19 +296,13 @@ class Sweep:
         stack = list(begin)
         while stack:
             segment = stack.pop()
-            if segment.serial in reachable:
-                continue
-            reachable[segment.serial] = segment
-            stack.extend({o[0] for o in segment.origins.values() if not isinstance(o, LeafNode)})
-        inside: dict[Segment, set[int]] = {}
-        for target in self._targets or ():
-            if not isinstance(target, LeafNode):
-                inside.setdefault(target[0], set()).add(target[1])
+            if segment.serial not in reachable:
+                reachable[segment.serial] = segment
+                stack.extend({o[0] for o in segment.origins.values() if not isinstance(o, LeafNode)})
         for serial in sorted(reachable):
             segment = reachable[serial]
-            wanted = {slot for slot, origin in segment.origins.items() if self._leads(origin)}
-            wanted |= inside.get(segment, set())
-            self._wanted[segment] = frozenset(wanted)
+            leading = [slot for slot, origin in segment.origins.items() if self._leads(origin)]
+            self._wanted[segment] = _slots_in(segment, self._targets or ()).union(leading)
             self._needed[segment] = active_slots(segment.state, self._wanted[segment], self._blocked(segment))
 
     def _leads(self, origin: Target) -> bool:
@@ -338,3 +312,7 @@ class Sweep:
         if isinstance(origin, LeafNode):
             return self._targets is None or origin in self._targets
         return origin[1] in self._needed.get(origin[0], ()) or (self._targets is not None and origin in self._targets)
+
+
+def _slots_in(segment: Segment, targets: Iterable[Target]) -> frozenset[int]:
+    return frozenset([target[1] for target in targets if not isinstance(target, LeafNode) and target[0] is segment])
