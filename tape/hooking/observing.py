@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -107,26 +106,15 @@ class OpHook:
         """See what the op adds to the gradients of its inputs (None: nothing); return others, or None to leave them."""
 
     def __enter__(self) -> Any:
-        entered = hooks(self)
-        entered.__enter__()
-        _ENTERED.stack.append((self, entered))
+        mode = hooks(self)
+        mode.alone = self
+        mode.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        stack = _ENTERED.stack
-        at = next((i for i in reversed(range(len(stack))) if stack[i][0] is self), None)
-        entered = hooks(self) if at is None else stack.pop(at)[1]  # one that was never entered says so
-        entered.__exit__(kind, error, trace)
-
-
-class _Entered(threading.local):
-    """The hooks that this thread entered by themselves, and the modes that they stand for."""
-
-    def __init__(self) -> None:
-        self.stack: list[tuple[OpHook, Mode]] = []
-
-
-_ENTERED = _Entered()
+        modes = (entry.mode for entry in reversed(hooks._entered.entries))
+        mode = next((m for m in modes if isinstance(m, hooks) and m.alone is self), hooks(self))  # one that was never entered says so
+        mode.__exit__(kind, error, trace)
 
 
 class hooks(Mode):  # noqa: N801 - a context manager, named as the other modes
@@ -155,6 +143,7 @@ class hooks(Mode):  # noqa: N801 - a context manager, named as the other modes
     """
 
     _field = "observer"
+    alone: OpHook | None = None  # the hook that was entered itself
 
     def __init__(self, *op_hooks: OpHook, ops: Any = None) -> None:
         for hook in op_hooks:
@@ -181,21 +170,6 @@ def _names(ops: Any) -> frozenset[str]:
     return frozenset(names)
 
 
-class _Itself:
-    """A key for a hook that cannot be one: equal to itself only."""
-
-    __slots__ = ("hook",)
-
-    def __init__(self, hook: OpHook) -> None:
-        self.hook = hook
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and other.hook is self.hook
-
-    def __hash__(self) -> int:
-        return id(self.hook)
-
-
 class Observer:
     """The op hooks that are active in one thread.
 
@@ -211,18 +185,18 @@ class Observer:
 
     def __init__(self, pairs: tuple[tuple[OpHook, frozenset[str] | None], ...]) -> None:
         self.pairs = pairs
-        self.key = tuple((hook if isinstance(hook, Hashable) else _Itself(hook), names) for hook, names in pairs)
+        # Methods are equal if they are of the same object: so they stand for hooks that can be no key.
+        self.key = tuple((hook if isinstance(hook, Hashable) else hook.__enter__, names) for hook, names in pairs)
         self.sweeps = any(_overrides(hook, "backward_preprocess") or _overrides(hook, "backward_postprocess") for hook, _ in pairs)
         self.traceable = all(hook.traceable for hook, _ in pairs)
         self._by_name: dict[str, list[OpHook]] = {}
 
     def of(self, name: str) -> list[OpHook]:
         """Return the hooks that see ops of this name, each once."""
-        found = self._by_name.get(name)
-        if found is None:
-            wanted = {id(hook): hook for hook, names in self.pairs if names is None or name in names}
-            found = self._by_name[name] = list(wanted.values())
-        return found
+        known = self._by_name.get(name)
+        if known is None:
+            known = self._by_name[name] = list({id(hook): hook for hook, names in self.pairs if names is None or name in names}.values())
+        return known
 
     def record(self, op: Any, inputs: Sequence[Handle]) -> Any:
         """Record one entry as :func:`tape.recording.record.record` does, and have the hooks see it."""
@@ -268,11 +242,7 @@ class Observer:
     def after(self, entry: State, segment: Segment, values: Sequence[Any]) -> Sequence[Any]:
         """Have the hooks see what the VJP of an entry gave to its inputs; return what to go on with.
 
-        Args:
-            entry: the entry.
-            segment: where it stands.
-            values: the cotangents of its outputs, then the gradients.
-
+        The values are the cotangents of its outputs, then the gradients.
         """
         count = len(values) - len(entry.inputs)
         cotangents, gradients = values[:count], values[count:]
@@ -306,8 +276,8 @@ def _seen(entry: State, segment: Segment) -> SeenOp | None:
 
 
 def _overrides(hook: OpHook, method: str) -> bool:
-    found = getattr(hook, method)
-    return getattr(found, "__func__", found) is not getattr(OpHook, method)
+    own = getattr(hook, method)
+    return getattr(own, "__func__", own) is not getattr(OpHook, method)
 
 
 @contextlib.contextmanager

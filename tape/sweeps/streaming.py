@@ -16,7 +16,7 @@ from tape.graph.scope import LOCAL, parked
 from tape.graph.segment import LeafNode, SegmentClosedError
 from tape.graph.trie import SWEEP
 from tape.graph.walks import leading, producers
-from tape.hooking.gathering import gathering
+from tape.hooking.handles import gathering
 from tape.jaxapi import X64
 from tape.programs.failures import check_slots
 from tape.programs.program import run_pending

@@ -16,7 +16,7 @@ from tape.graph.kinds import why_unrecorded
 from tape.graph.scope import LOCAL, in_mode
 from tape.graph.segment import LeafNode, Segment, SegmentClosedError, end_of, made_at
 from tape.graph.trie import RECORD, SWEEP, State
-from tape.hooking.gathering import gathering
+from tape.hooking.handles import gathering
 from tape.jaxapi import X64
 from tape.ops.kernel import Op
 from tape.programs.failures import check_slots
