@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
@@ -11,8 +10,7 @@ import jax.numpy as jnp
 from tape.errors import NonFiniteError
 from tape.hooking.observing import OpHook, SeenOp, hooks
 from tape.jaxapi import debug_callback
-from tape.op_hooks.tables import Table
-from tape.op_hooks.values import described, has_values, values_of
+from tape.op_hooks.showing import Nesting, Table, described, has_values, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,13 +46,6 @@ class Anomaly(NamedTuple):
         return f"{self.op.name}{where} gave {self.what} in output {self.position} ({self.value}), {'from' if self.born else 'not from'} clean inputs"
 
 
-class _Given(threading.local):
-    """What the ops that a thread is in were given, innermost last."""
-
-    def __init__(self) -> None:
-        self.stack: list[tuple[str, list[Any]]] = []
-
-
 class NaNWatcher(Table, OpHook):
     """Watches what ops and their VJPs make, and names each op, with the user's line, that makes a NaN.
 
@@ -81,7 +72,7 @@ class NaNWatcher(Table, OpHook):
     def __init__(self, *, inf: bool = False, raises: bool = False) -> None:
         self.inf = inf
         self.raises = raises
-        self._given = _Given()
+        self._given = Nesting()
         self.reset()
 
     def reset(self) -> None:
@@ -94,14 +85,12 @@ class NaNWatcher(Table, OpHook):
 
     def backward_preprocess(self, op: SeenOp, output_grads: tuple[Any, ...]) -> None:
         """Keep what the VJP is given, to tell what is born in it."""
-        self._given.stack.append((str(op), list(output_grads)))
+        self._given.stack.append([str(op), *output_grads])
 
     def backward_postprocess(self, op: SeenOp, input_grads: tuple[Any, ...]) -> None:
         """Look at what the VJP gave."""
-        stack = self._given.stack
-        while stack and stack[-1][0] != str(op):  # of a VJP that failed
-            stack.pop()
-        self._check(op, stack.pop()[1] if stack else (), input_grads, backward=True)
+        given = self._given.leave(str(op)) or [None]
+        self._check(op, given[1:], input_grads, backward=True)
 
     def _check(self, op: SeenOp, given: Sequence[Any], made: Sequence[Any], *, backward: bool) -> None:
         counted = [(i, value) for i, value in enumerate(values_of(made)) if value is not None and jnp.issubdtype(value.dtype, jnp.inexact)]

@@ -69,16 +69,8 @@ class GradientClipper(OpHook):
 
     def backward_postprocess(self, op: SeenOp, input_grads: tuple[Any, ...]) -> Sequence[Any]:  # noqa: ARG002 - as the base class
         """Clip what the op adds to the gradients of its inputs."""
-        present = [i for i, g in enumerate(input_grads) if g is not None]
-        found = list(input_grads)
-        if self.norm is None:
-            for i in present:
-                found[i] = record.record(_by_value(float(self.value or 0)), (found[i],))
-        elif present:
-            clipped = record.record(_by_norm(float(self.norm)), [found[i] for i in present])
-            for i, g in zip(present, clipped, strict=True):
-                found[i] = g
-        return found
+        clipped = iter(self._clipped([g for g in input_grads if g is not None]))
+        return [None if g is None else next(clipped) for g in input_grads]
 
     def on(self, *variables: Any) -> tuple[RemovableHandle, ...]:
         """Clip the total gradient of each of these Variables, in every sweep.
@@ -94,12 +86,12 @@ class GradientClipper(OpHook):
             if not isinstance(v, Handle):
                 msg = f"GradientClipper.on: expected Variables, got {type(v).__name__}"
                 raise TapeTypeError(msg)
-        return tuple([v.register_hook(self._clip) for v in variables])
+        return tuple([v.register_hook(lambda gradient: self._clipped([gradient])[0]) for v in variables])
 
-    def _clip(self, gradient: Any) -> Any:
+    def _clipped(self, gradients: Sequence[Any]) -> Sequence[Any]:
         if self.norm is None:
-            return record.record(_by_value(float(self.value or 0)), (gradient,))
-        return record.record(_by_norm(float(self.norm)), (gradient,))[0]
+            return [record.record(_by_value(float(self.value or 0)), (g,)) for g in gradients]
+        return record.record(_by_norm(float(self.norm)), gradients) if gradients else ()
 
 
 def _by_value(bound: float) -> Op:

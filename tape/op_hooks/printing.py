@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tape.hooking.observing import OpHook, SeenOp
 from tape.jaxapi import debug_callback
-from tape.op_hooks.values import described, has_values, norm, values_of
+from tape.op_hooks.showing import described, has_values, norm, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,15 +62,11 @@ class Printer(OpHook):
             for i, n in zip(known, norms, strict=True):
                 written[i] += f" |{float(n):.4g}|"
             where = "" if op.where is None else f"  {Path(op.where[0]).name}:{op.where[1]}"
-            print(shortened(f"{side:<8}  {op.name:<16}  {'  '.join(written)}", 100 - len(where)) + where, file=self.file or sys.stdout)
+            line, width = f"{side:<8}  {op.name:<16}  {'  '.join(written)}", 100 - len(where)
+            print((line if len(line) <= width else line[: width - 3] + "...") + where, file=self.file or sys.stdout)
 
         norms = [found[i] for i in known]
         if has_values(norms):
             show(*norms)
         else:
             debug_callback(show, *norms)
-
-
-def shortened(text: str, width: int) -> str:
-    """Return ``text`` in at most ``width`` columns."""
-    return text if len(text) <= width else text[: width - 3] + "..."
