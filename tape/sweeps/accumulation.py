@@ -20,8 +20,6 @@ from tape.sweeps.sweep import target_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape.sweeps.sweep import Target
-
 __all__ = ["Addition", "additions", "assign", "awaited", "summed"]
 
 _ASSIGNING = threading.Lock()
@@ -31,7 +29,7 @@ _ASSIGNING = threading.Lock()
 Addition = tuple[Any, Any, Any, Any]
 
 
-def additions(gradients: dict[Target, Any], targets: Sequence[Any] | None) -> list[Addition]:
+def additions(gradients: dict[Any, Any], targets: Sequence[Any] | None) -> list[Addition]:
     """Return what is added to whom: to ``targets``, or without them to all leaves and those that retain their gradient."""
     if targets is not None:
         receivers = [(target, gradients.get(target_of(target))) for target in {id(t): t for t in targets}.values()]

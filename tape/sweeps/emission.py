@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from tape.bounded import Bounded
 from tape.graph.kinds import Place
 from tape.graph.scope import LOCAL, within
-from tape.graph.segment import Extra, LeafNode, Segment, SegmentClosedError, TracerMetError
+from tape.graph.segment import Extra, Handle, LeafNode, Segment, SegmentClosedError, TracerMetError
 from tape.graph.trie import NUMBER_LIMIT, SEGMENT_LIMIT, SWEEP, State, link
 from tape.hooking.replacement import calling, replacement
 from tape.ops.kernel import Op
@@ -42,11 +42,8 @@ def add(a: Any, b: Any, write: Callable[[Any, Sequence[Any]], Any] = record.reco
 
 def share(variable: Any) -> Any:
     """A handle of its own for the same value, so that no two owners hold one handle; a leaf's gradient still goes to the leaf."""
-    made = handle(variable._segment, variable._place, variable._cell)
-    if variable._segment is None and variable._place.kind.requires_grad:
-        made._extra = Extra()
-        made._extra.node = record.node_of(variable)
-    return made
+    own = handle(variable._segment, variable._place, variable._cell)
+    return _at_leaf(own, record.node_of(variable)) if variable._segment is None and variable._place.kind.requires_grad else own
 
 
 def zeros_like(aval: Any) -> Any:
@@ -69,26 +66,22 @@ def _filled(aval: Any, value: int) -> Op:
 
 def forward_handle(segment: Segment, state: State, slot: int, leaf_index: dict[int, int]) -> Any:
     """Return a Variable for a forward slot of ``segment``, pending or run (with its lock held)."""
-    place = state.table[slot]
-    if segment.pending:
-        if slot in leaf_index:
-            return handle(segment, place, segment.leaves[leaf_index[slot]])
-        cell = segment.cells.get(slot)
-        if cell is None:  # known to the segment, so that it gets its value should a traced cotangent make us look at it
-            cell = segment.cells[slot] = [None]
-        return handle(segment, place, cell)
-    if slot in leaf_index:
-        cell = segment.leaves[leaf_index[slot]]
-        origin = segment.origins.get(slot)
-        if isinstance(origin, LeafNode):
-            made = handle(None, place, cell)
-            made._extra = Extra()
-            made._extra.node = origin
-            return made
-        if origin is not None:
-            return handle(origin[0], Place(origin[1], place.kind), cell)
-        return handle(None, place, cell)
-    return handle(segment, place, segment.saved[slot])
+    place, leaf = state.table[slot], leaf_index.get(slot)
+    if segment.pending:  # the cell is known to the segment, so that it gets its value should a traced cotangent make us look at it
+        return handle(segment, place, segment.cells.setdefault(slot, [None]) if leaf is None else segment.leaves[leaf])
+    if leaf is None:
+        return handle(segment, place, segment.saved[slot])
+    origin, cell = segment.origins.get(slot), segment.leaves[leaf]
+    if isinstance(origin, tuple):
+        return handle(origin[0], Place(origin[1], place.kind), cell)
+    return handle(None, place, cell) if origin is None else _at_leaf(handle(None, place, cell), origin)
+
+
+def _at_leaf(variable: Handle, node: LeafNode) -> Handle:
+    """Have the gradients of a Variable go to a leaf."""
+    variable._extra = Extra()
+    variable._extra.node = node
+    return variable
 
 
 def leaf_indices(state: State) -> dict[int, int]:
@@ -99,19 +92,10 @@ def leaf_indices(state: State) -> dict[int, int]:
 def emit(
     plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch: int | None = None, observer: Observer | None = None
 ) -> dict[int, Any]:
-    """Write ``plan`` for ``segment`` onto this thread's tape; return the cotangents of its output slots.
+    """Write ``plan`` for ``segment`` of structure ``state`` onto this thread's tape; return the cotangents of its output slots.
 
-    Args:
-        plan: what to write.
-        segment: the segment that is swept.
-        state: its structure.
-        seeds: the values ``plan.given``; None where a Python backward before a piece left out a cotangent.
-        batch: the length of the cotangents' further first axis, if they have one.
-        observer: the op hooks that see the sweep, if the plan is made for them.
-
-    Raises:
-        SegmentClosedError: another thread has run ``segment`` or this thread's pending one; nothing was written.
-
+    The seeds are the values ``plan.given``, None where a Python backward before a piece left one out.  With ``batch``, cotangents have a further
+    first axis of that length.  SegmentClosedError: another thread has run ``segment`` or this thread's pending one; nothing was written.
     """
     if not plan.instructions:
         values = dict(zip(plan.given, seeds, strict=True))
@@ -189,9 +173,7 @@ def _written(plan: Plan, start: State, slots: dict[int | None, int]) -> Written:
 def held(plan: Plan, segment: Segment, state: State) -> list[Any]:
     """Variables for the forward values that a plan reads; what was packed is not unpacked yet.
 
-    Raises:
-        SegmentClosedError: another sweep has run, released or thinned out the segment since the plan was made, which no longer fits.
-
+    SegmentClosedError: another sweep has run, released or thinned out the segment since the plan was made, which no longer fits.
     """
     leaf_index = leaf_indices(state)
     with segment.lock:

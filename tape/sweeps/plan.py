@@ -6,6 +6,7 @@ values and cotangents, and an addition where cotangents meet.  It depends on the
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax import lax
@@ -76,44 +77,27 @@ class Instruction(NamedTuple):
         return [value for value in self.results if value is not None]
 
 
+@dataclass(slots=True, eq=False)
 class Plan:
     """The instructions of a sweep, what they read and what they give."""
 
-    __slots__ = (
-        "entries",
-        "externals",
-        "given",
-        "hazard",
-        "instructions",
-        "n_forward",
-        "outputs",
-        "pending",
-        "pieces",
-        "seeds",
-        "straight",
-    )
-
-    def __init__(self) -> None:
-        self.instructions: list[Instruction] = []
-        self.seeds: tuple[int, ...] = ()  # the root slots
-        self.given: tuple[int, ...] = ()  # the values of their cotangents
-        self.outputs: tuple[tuple[int, int], ...] = ()  # (slot, value): final cotangents of leaves and watched slots
-        self.externals: tuple[int, ...] = ()  # forward slots that instructions read
-        self.entries: frozenset[int] = frozenset()  # depths of the entries swept
-        self.hazard: State | None = None  # an entry that takes an unrecorded gradient for a constant
-        self.straight = True  # no Python in between: can be replayed in one step
-        self.pending = True  # made for a segment that has not run
-        self.n_forward = 0  # values numbered below it are no cotangents
-        self.pieces: dict[Any, Any] = {}  # by where it is cut (tape.sweeps.streaming)
+    instructions: list[Instruction]
+    seeds: tuple[int, ...]  # the root slots
+    given: tuple[int, ...]  # the values of their cotangents
+    outputs: tuple[tuple[int, int], ...]  # (slot, value): final cotangents of leaves and watched slots
+    n_forward: int  # values numbered below it are no cotangents
+    straight: bool  # no Python in between: can be replayed in one step
+    externals: tuple[int, ...] = ()  # forward slots that instructions read
+    entries: frozenset[int] = frozenset()  # depths of the entries swept
+    hazard: State | None = None  # an entry that takes an unrecorded gradient for a constant
+    pending: bool = False  # made for a segment that has not run
+    pieces: dict[object, Any] = field(default_factory=dict)  # by where it is cut (tape.sweeps.streaming)
 
     def part(self, instructions: list[Instruction], given: Iterable[int], outputs: Iterable[int]) -> Plan:
         """Return the plan of some of the instructions, which read ``given`` values; they and the outputs go by their numbers here."""
-        part = Plan()
-        part.instructions, part.n_forward, part.pending = instructions, self.n_forward, False
-        part.straight = all(step.calls is None for step in instructions)
-        part.given = part.seeds = tuple(given)
-        part.outputs = tuple([(value, value) for value in outputs])
-        return part
+        straight = all(step.calls is None for step in instructions)
+        values = tuple(given)
+        return Plan(instructions, values, values, tuple([(value, value) for value in outputs]), self.n_forward, straight)
 
 
 def active_slots(state: State, wanted: frozenset[int] | None, blocked: frozenset[int]) -> frozenset[int]:
@@ -192,13 +176,15 @@ class _Planner:
 
     def __init__(self, state: State, seeds: tuple[int, ...], watched: frozenset[int], hooked: frozenset[int], observed: bool) -> None:
         self.path = state.path()
-        self._plan = Plan()
+        self._steps: list[Instruction] = []
+        self._straight = True
+        self._hazard: State | None = None
         self._state = state
         self._seeds = seeds
         self._count = state.n_slots + len(seeds)
         self._outputs: list[tuple[int, int]] = []
         self._entries: set[int] = set()
-        self._emit = self._plan.instructions.append
+        self._emit = self._steps.append
         self._cut = state.cut
         self._final = watched | state.cut
         self._hooked = hooked
@@ -209,21 +195,26 @@ class _Planner:
 
     def plan(self, kept: tuple[int, ...] | None) -> Plan:
         """Return the plan, which puts first what is computed again of what was not ``kept``."""
-        plan, n_slots = self._plan, self._state.n_slots
-        externals = {o for step in plan.instructions for o in step.operands if o is not None and o < n_slots}
+        n_slots = self._state.n_slots
+        externals = {o for step in self._steps for o in step.operands if o is not None and o < n_slots}
+        again: list[Instruction] = []
         if kept is not None:
-            externals = _recompute(plan, self._state, externals, set(kept))
-        plan.seeds = self._seeds
-        plan.given = tuple(range(n_slots, n_slots + len(self._seeds)))
-        plan.pending = kept is None
-        plan.n_forward = n_slots
-        plan.outputs = tuple(self._outputs)
-        plan.externals = tuple(sorted(externals))
-        plan.entries = frozenset(self._entries)
-        return plan
+            again, externals = _recompute(self._state, externals, set(kept))
+        return Plan(
+            again + self._steps,
+            self._seeds,
+            tuple(range(n_slots, n_slots + len(self._seeds))),
+            tuple(self._outputs),
+            n_slots,
+            self._straight,
+            tuple(sorted(externals)),
+            frozenset(self._entries),
+            self._hazard,
+            kept is None,
+        )
 
     def _call(self, calls: str, operands: tuple[int | None, ...], results: tuple[int | None, ...], **about: Any) -> None:
-        self._plan.straight = False
+        self._straight = False
         self._emit(Instruction(None, operands, results, None, calls, **about))
 
     def _numbers(self, n: int) -> tuple[int, ...]:
@@ -259,8 +250,8 @@ class _Planner:
     ) -> Iterable[tuple[Any, int]]:
         """Write the VJP of an entry, between what op hooks see of it."""
         self._entries.add(step.depth)
-        if step.hazard is not None and self._plan.hazard is None:
-            self._plan.hazard = step
+        if step.hazard is not None and self._hazard is None:
+            self._hazard = step
         kernel, inputs = step.kernel, step.inputs
         assert kernel is not None
         if self._observed:
@@ -297,8 +288,8 @@ class _Planner:
         return results[0]
 
 
-def _recompute(plan: Plan, state: State, wanted: set[int], kept: set[int]) -> set[int]:
-    """Put the forward entries whose values were not kept before the sweep; return the slots that are still read from outside."""
+def _recompute(state: State, wanted: set[int], kept: set[int]) -> tuple[list[Instruction], set[int]]:
+    """Return the forward entries whose values were not kept, for they come before the sweep, and the slots that are still read from outside."""
     outside: set[int] = set()
     again: list[Instruction] = []
     for step in backwards(state.path(), wanted):
@@ -317,5 +308,4 @@ def _recompute(plan: Plan, state: State, wanted: set[int], kept: set[int]) -> se
                 if state.cut.issuperset(p.slot for p in step.places if p.kind.requires_grad):
                     kernel = kernel.stopped()
             again.append(Instruction(kernel, step.inputs, results, where=step.where))
-    plan.instructions[:0] = again[::-1]
-    return outside
+    return again[::-1], outside

@@ -110,6 +110,7 @@ class _Stream:
     def _variables(self, target: Target) -> list[Any]:
         if self._receivers is not None:
             return self._receivers[target]
+        assert isinstance(target, LeafNode)
         variable = target.ref()
         if variable is None:
             return []

@@ -14,7 +14,7 @@ from tape.configuration import sixty_four_bits
 from tape.errors import ReleasedTapeError, UnrecordedGradientError
 from tape.graph.kinds import why_unrecorded
 from tape.graph.scope import LOCAL, in_mode
-from tape.graph.segment import LeafNode, Segment, SegmentClosedError, end_of, made_at
+from tape.graph.segment import Handle, LeafNode, Segment, SegmentClosedError, end_of, made_at
 from tape.graph.trie import RECORD, SWEEP, State
 from tape.hooking.handles import gathering
 from tape.jaxapi import X64
@@ -35,10 +35,10 @@ __all__ = ["Sweep"]
 
 _SEED = Op("seed", lambda x: x)
 
-Target = Any  # a LeafNode, or (segment, slot)
+Target = LeafNode | tuple[Segment, int]
 
 
-def target_of(variable: Any) -> Target:
+def target_of(variable: Handle) -> Target:
     """Return what identifies a Variable in the graph: its node for a leaf, its segment and slot otherwise."""
     trace = LOCAL.scope.trace
     if trace.capturing and trace.releases:
@@ -70,7 +70,7 @@ class Sweep:
     """
 
     def __init__(self, targets: Iterable[Target] | None, ignored: Iterable[Target], create_graph: bool, batch: int | None = None) -> None:
-        self.gradients: dict[Target, Any] = {}
+        self.gradients: dict[Any, Any] = {}  # by targets
         self._create_graph = create_graph
         self.observer: Observer | None = LOCAL.scope.observer if LOCAL.scope.observer is not None and LOCAL.scope.observer.sweeps else None
         self._batch = batch
@@ -86,14 +86,9 @@ class Sweep:
     def run(
         self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack | None = None, *, leaf_hooks: bool = True
     ) -> None:
-        """Sweep back.
+        """Sweep back from Variables with a seed for each (None: ones); what JAX settings that needs are entered into ``settings``, for the caller.
 
-        Args:
-            roots: Variables.
-            seeds: a Variable for each of them, or None for ones.
-            settings: what JAX settings the sweep needs are entered into, until the caller leaves it.
-            leaf_hooks: whether to call the hooks of leaves; a sweep that is a part of another one does not.
-
+        A sweep that is a part of another one calls no hooks of leaves.
         """
         with contextlib.ExitStack() as stack:
             in_mode(RECORD if self._create_graph else SWEEP, self._run, roots, seeds, settings or stack, leaf_hooks)
@@ -126,10 +121,8 @@ class Sweep:
     def foresee(self, roots: Sequence[Any]) -> list[tuple[Segment | None, list[Target]]]:
         """Check a whole sweep without writing it, and take what it will read; segments that are pending run.
 
-        Returns:
-            The segments in the order in which the sweep comes to them (first None: the roots themselves), each with the targets (or
-            leaves) to which none of the later ones contributes any more.
-
+        Return the segments in the order in which the sweep comes to them (first None: the roots themselves), each with the targets (or leaves)
+        to which none of the later ones contributes any more.
         """
         for root in roots:
             if root._segment is not None and root._segment.pending:
@@ -256,11 +249,13 @@ class Sweep:
     def plan(self, segment: Segment, slots: tuple[int, ...]) -> Plan:
         """Return the plan to sweep ``segment`` where ``slots`` (ascending) have cotangents, unless it cannot be swept."""
         wanted = self._wanted.get(segment, frozenset()) if self._wanted else None
-        watched = {slot for slot in segment.retained if segment.retained[slot]} | _slots_in(segment, self._targets or ())
+        watched = frozenset([slot for slot, refs in segment.retained.items() if refs])
+        if self._targets is not None:
+            watched |= _slots_in(segment, self._targets)
         hooked = frozenset([slot for slot, hooks in segment.hooks.items() if hooks])
         kept = None if segment.pending else segment.kept
         observed = self.observer is not None
-        plan = plan_sweep(segment.state, slots, wanted, self._blocked(segment), frozenset(watched), hooked, kept, observed)
+        plan = plan_sweep(segment.state, slots, wanted, self._blocked(segment), watched, hooked, kept, observed)
         self._check(segment, plan)
         return plan
 

@@ -6,6 +6,7 @@ do: all roots are pending, inputs and seeds are on the pending segment or about 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.configuration import CHANGES
@@ -27,22 +28,22 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Written", "asked", "call_of"]
 
 
+@dataclass(slots=True, eq=False)
 class Written:
-    """Where the trie stands after a sweep: that ``state``, and which entries are ``released`` then (None: none more than before).
+    """Where the trie stands after a sweep.
 
-    ``results`` are the slots at which the sweep ended (where somebody asks for them), with the places of the cotangents there, and ``order`` is
-    that in which seeds that were no part of the segment entered it.
+    Attributes:
+        state: that structure.
+        results: slots at which the sweep ended (where somebody asks for them), and the places of the cotangents there.
+        order: that in which seeds that were no part of the segment entered it.
+        released: which entries are released then; None: none more than before.
+
     """
 
-    __slots__ = ("order", "released", "results", "state")
-
-    def __init__(
-        self, state: State, results: Sequence[tuple[int, Place]], order: Sequence[int] = (), released: frozenset[int] | None = None
-    ) -> None:
-        self.state = state
-        self.results = tuple(results)
-        self.order = order
-        self.released = released
+    state: State
+    results: Sequence[tuple[int, Place]]
+    order: Sequence[int] = ()
+    released: frozenset[int] | None = None
 
     def again(self, segment: Segment, entering: Sequence[Handle] = ()) -> list[Any] | None:
         """Write it on a segment that stands where it began, with the seeds that enter; return the results, None where :meth:`enter` fails."""
