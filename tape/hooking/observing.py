@@ -23,7 +23,7 @@ from tape.recording import record
 from tape.recording.template import ARRAY, fill
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
     from tape.graph.segment import Segment
@@ -45,7 +45,7 @@ class SeenOp:
 
     __slots__ = ("_params", "name", "where")
 
-    def __init__(self, name: str, params: Any, where: tuple[str, int] | None) -> None:
+    def __init__(self, name: str, params: Iterable[tuple[str, object]] | None, where: tuple[str, int] | None) -> None:
         self.name = name
         self._params = params
         self.where = where
@@ -145,7 +145,7 @@ class hooks(Mode):  # noqa: N801 - a context manager, named as the other modes
     _field = "observer"
     alone: OpHook | None = None  # the hook that was entered itself
 
-    def __init__(self, *op_hooks: OpHook, ops: Any = None) -> None:
+    def __init__(self, *op_hooks: OpHook, ops: object = None) -> None:
         for hook in op_hooks:
             if not isinstance(hook, OpHook):
                 kind = f"the class {hook.__name__}; pass an object of it" if isinstance(hook, type) else type(hook).__name__
@@ -159,7 +159,7 @@ class hooks(Mode):  # noqa: N801 - a context manager, named as the other modes
         self._leave(Observer((*outer, *self._pairs)))
 
 
-def _names(ops: Any) -> frozenset[str]:
+def _names(ops: object) -> frozenset[str]:
     names = []
     for x in list(ops) if isinstance(ops, (tuple, list, set, frozenset)) else [ops]:
         name = x if isinstance(x, str) else getattr(x, "name", None) or getattr(x, "__name__", None)
@@ -216,7 +216,9 @@ class Observer:
             return True
         return False
 
-    def around(self, name: str, params: Any, inputs: tuple[Any, ...], function: Callable[..., Any], *args: Any) -> Any:
+    def around(
+        self, name: str, params: Iterable[tuple[str, object]] | None, inputs: tuple[Any, ...], function: Callable[..., Any], *args: object
+    ) -> Any:
         """Return ``function(*args)``, which records one entry; the hooks see it as the op ``name``."""
         op = SeenOp(name, params, user_line())
         hooks = self.of(name)
@@ -263,7 +265,7 @@ class Observer:
         return present
 
 
-def _is_function(op: Any) -> bool:
+def _is_function(op: object) -> bool:
     """Tell whether an op is that of a ``tape.Function``, which tells its hooks itself of what it is given."""
     return hasattr(op, "arguments")
 
@@ -291,7 +293,7 @@ def _running(hook: OpHook, method: str, op: SeenOp) -> Iterator[None]:
             raise
 
 
-def _observe(hook: OpHook, method: str, op: SeenOp, *seen: Any) -> None:
+def _observe(hook: OpHook, method: str, op: SeenOp, *seen: object) -> None:
     with _running(hook, method, op):
         given = getattr(hook, method)(op, *seen)
         if given is not None:

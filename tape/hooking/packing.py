@@ -51,7 +51,7 @@ class Packing:
         """Tell whether what is recorded now belongs to the context: it is in the JAX transformation in which that was entered."""
         return jaxapi.current_trace() is self._trace
 
-    def packed(self, value: Any) -> Packed:
+    def packed(self, value: jax.Array) -> Packed:
         """Pack a value; one that the same hooks have packed before is not packed again while that is kept."""
         key = (id(value), *self.hooks)
         known = _KNOWN.get(key)
@@ -126,12 +126,12 @@ class Packing:
         self.take(segment, state.slots, sorted({forward[i] for i in state.kernel.residuals()}))
 
 
-def _identity(function: Any) -> tuple[int, int]:
+def _identity(function: object) -> tuple[int, int]:
     """Tell functions apart, while they are there; each access to a method makes a new object of the same."""
     return (id(getattr(function, "__self__", None)), id(getattr(function, "__func__", function)))
 
 
-def packable(value: Any) -> bool:
+def packable(value: object) -> bool:
     """Tell whether a value is an array that a hook can do something with: neither a number of Python nor a typed PRNG key."""
     return isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.extended)
 
@@ -141,7 +141,7 @@ class Packed:
 
     __slots__ = ("__weakref__", "_aval", "_concrete", "_content", "_packing", "_source")
 
-    def __init__(self, packing: Packing, value: Any) -> None:
+    def __init__(self, packing: Packing, value: jax.Array) -> None:
         self._packing = packing
         self._aval = jax.typeof(value)
         self._concrete = not isinstance(value, jaxapi.Tracer)
@@ -180,7 +180,7 @@ class Packed:
 _KNOWN: weakref.WeakValueDictionary[tuple[int, ...], Packed] = weakref.WeakValueDictionary()
 
 
-def _array(value: Any) -> Any:
+def _array(value: object) -> object:
     """Return the array that unpack made; one of NumPy is copied, for its owner may change it."""
     if isinstance(value, Handle):
         return look(value)
@@ -265,7 +265,7 @@ class saved_value_hooks(_Context):  # noqa: N801 - a context manager, as those o
 
     """
 
-    def __new__(cls, pack: Any, unpack: Any) -> Any:  # noqa: ARG004 - they are for __init__
+    def __new__(cls, pack: object, unpack: object) -> Any:  # noqa: ARG004 - they are for __init__
         """Take functions as arguments, which other modes refuse."""
         return object.__new__(cls)
 
@@ -296,5 +296,5 @@ class save_on_host(_Context):  # noqa: N801
         super().__init__(_to_host, jaxapi.from_host)
 
 
-def _to_host(value: Any) -> Any:
+def _to_host(value: Handle) -> Any:
     return jaxapi.to_host(look(value))

@@ -24,7 +24,7 @@ def calling(who: str) -> within:
     return within(caller=Caller(_LOOKED, who))
 
 
-def replacement(who: str, gradient: Handle, given: Any) -> Handle:
+def replacement(who: str, gradient: Handle, given: object) -> Handle:
     """Return the Variable that a hook returned in the place of a gradient, if it has its shape and dtype."""
     new_gradient = given if isinstance(given, Handle) else record.constant(given)
     old, new = gradient._place.kind.aval, new_gradient._place.kind.aval

@@ -15,6 +15,8 @@ from tape.op_hooks.showing import Nesting, Table, described, has_values, values_
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import jax
+
 __all__ = ["Anomaly", "NaNWatcher", "detect_anomaly"]
 
 
@@ -103,15 +105,15 @@ class NaNWatcher(Table, OpHook):
         elif any(map(bool, flags)):
             report(self._dirty(given), *flags)
 
-    def _flags(self, value: Any) -> tuple[Any, Any]:
+    def _flags(self, value: jax.Array) -> tuple[Any, Any]:
         """Tell whether an array holds NaN, and infinities that count."""
         return jnp.isnan(value).any(), jnp.isinf(value).any() if self.inf else jnp.zeros((), bool)
 
-    def _dirty(self, given: Sequence[Any]) -> Any:
+    def _dirty(self, given: Sequence[Any]) -> jax.Array:
         values = [v for v in values_of(given) if v is not None and jnp.issubdtype(v.dtype, jnp.inexact)]
         return jnp.any(jnp.stack([flag for v in values for flag in self._flags(v)])) if values else jnp.zeros((), bool)
 
-    def _report(self, op: SeenOp, backward: bool, places: Sequence[tuple[int, str]], dirty: Any, *flags: Any) -> None:
+    def _report(self, op: SeenOp, backward: bool, places: Sequence[tuple[int, str]], dirty: jax.Array, *flags: jax.Array) -> None:
         for (position, value), nan, inf in zip(places, flags[::2], flags[1::2], strict=True):
             if bool(nan) or bool(inf):
                 anomaly = Anomaly(op, backward, position, not bool(dirty), "NaN" if bool(nan) else "inf", value)

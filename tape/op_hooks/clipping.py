@@ -16,6 +16,8 @@ from tape.recording import record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import jax
+
     from tape.hooking.handles import RemovableHandle
 
 __all__ = ["GradientClipper"]
@@ -95,7 +97,7 @@ class GradientClipper(OpHook):
 
 
 def _by_value(bound: float) -> Op:
-    def clip(g: Any) -> Any:
+    def clip(g: jax.Array) -> jax.Array:
         if not jnp.iscomplexobj(g):
             return jnp.clip(g, -bound, bound)
         squared = jnp.real(g * jnp.conj(g))
@@ -105,7 +107,7 @@ def _by_value(bound: float) -> Op:
 
 
 def _by_norm(bound: float) -> Op:
-    def clip(*gradients: Any) -> tuple[Any, ...]:
+    def clip(*gradients: jax.Array) -> tuple[jax.Array, ...]:
         # In float32 at least, and without the root of zero, whose derivative is infinite.
         wide = [jnp.abs(g).astype(jnp.promote_types(jnp.abs(g).dtype, jnp.float32)) for g in gradients]
         squared = sum((jnp.sum(w * w) for w in wide), jnp.zeros((), jnp.float32))

@@ -56,7 +56,7 @@ def wait(variables: Sequence[Any]) -> bool:
     return True
 
 
-def norm(value: Any) -> Any:
+def norm(value: jax.Array) -> jax.Array | None:
     """Return the Euclidean norm of an array, or None where it is not made of numbers."""
     if not (jnp.issubdtype(value.dtype, jnp.number) or value.dtype == bool):
         return None

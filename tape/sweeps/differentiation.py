@@ -36,11 +36,11 @@ __all__ = ["backward", "gradients"]
 
 
 def backward(
-    outputs: Any,
-    grad_outputs: Any = None,
+    outputs: object,
+    grad_outputs: object = None,
     *,
-    inputs: Any = None,
-    ignore: Any = (),
+    inputs: object = None,
+    ignore: object = (),
     retain_graph: bool | None = None,
     create_graph: bool = False,
 ) -> None:
@@ -166,9 +166,9 @@ def _retains(function: str, retain_graph: bool | None, create_graph: bool) -> bo
 
 
 def gradients(
-    outputs: Any,
+    outputs: object,
     inputs: Any,
-    grad_outputs: Any = None,
+    grad_outputs: object = None,
     *,
     unconnected: str = "raise",
     retain_graph: bool | None = None,
@@ -225,7 +225,7 @@ def gradients(
         rooted = [(r, s) for r, s in zip(roots, seeds, strict=True) if r._place.kind.requires_grad]
         sweep = Sweep([target for target in targets if target is not None], (), create_graph)
         sweep.run([r for r, _ in rooted], [s for _, s in rooted], settings)
-        results = []
+        results: list[Any] = []
         for i, (v, target) in enumerate(zip(wanted, targets, strict=True)):
             gradient = sweep.gradients.get(target)
             if gradient is not None:

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 __all__ = ["add", "emit", "forward_handle", "held", "opened", "rows", "run_hooks", "zeros_like"]
 
 
-def add(a: Any, b: Any, write: Callable[[Any, Sequence[Any]], Any] = record.record) -> Any:
+def add(a: Handle | None, b: Handle | None, write: Callable[[Any, Sequence[Any]], Any] = record.record) -> Any:
     """Record the sum of two cotangents; None is zero."""
     if a is None:
         return b
     return a if b is None else write(ADD, (a, b))
 
 
-def share(variable: Any) -> Any:
+def share(variable: Handle) -> Any:
     """A handle of its own for the same value, so that no two owners hold one handle; a leaf's gradient still goes to the leaf."""
     own = handle(variable._segment, variable._place, variable._cell)
     return _at_leaf(own, record.node_of(variable)) if variable._segment is None and variable._place.kind.requires_grad else own
@@ -284,7 +284,7 @@ def _call_function(step: Instruction, segment: Segment, cotangents: list[Any], b
     return [gradients[i] if i < given else None for i, wanted in enumerate(step.wanted) if wanted]
 
 
-def run_hooks(hooks: dict[int, Callable[..., Any]], gradient: Any) -> Any:
+def run_hooks(hooks: dict[int, Callable[..., Any]], gradient: Handle | None) -> Any:
     """Call hooks in the order registered; each may replace the gradient by one of the same shape and dtype."""
     if gradient is None:
         return None

@@ -44,14 +44,14 @@ def wide(roots: Sequence[Any]) -> contextlib.ExitStack:
 _WIDE = frozenset({np.dtype(np.float64), np.dtype(np.complex128)})
 
 
-def describe(variable: Any) -> str:
+def describe(variable: Handle) -> str:
     """Name, shape and dtype of a Variable, for messages."""
     aval = variable._place.kind.aval
     name = f"{variable._extra.name!r}, " if variable._extra is not None and variable._extra.name else ""
     return f"{name}shape {aval.shape}, dtype {aval.dtype}"
 
 
-def variables_of_tree(function: str, argument: str, given: Any) -> tuple[list[Any], Any]:
+def variables_of_tree(function: str, argument: str, given: object) -> tuple[list[Any], Any]:
     """Return the Variables of an argument that takes one, a sequence or a pytree of them, and the tree (None: one, or a flat sequence)."""
     if isinstance(given, Handle) or _is_flat(given):
         return variables(function, argument, given), None
@@ -63,7 +63,7 @@ def variables_of_tree(function: str, argument: str, given: Any) -> tuple[list[An
     return [itself(v) for _, v in paths], tree
 
 
-def _is_flat(given: Any) -> bool:
+def _is_flat(given: object) -> bool:
     """Tell whether an argument is a sequence of single things, or what is no pytree at all."""
     if given.__class__ is list or given.__class__ is tuple:
         return all(isinstance(v, Handle) or jax.tree_util.all_leaves([v]) or v is None for v in given)
@@ -86,7 +86,7 @@ def variables(function: str, argument: str, given: Any) -> list[Any]:
     return [itself(v) for v in listed]
 
 
-def require_grad(function: str, argument: str, variable: Any) -> None:
+def require_grad(function: str, argument: str, variable: Handle) -> None:
     """Refuse a root or an input that no gradient can be computed of."""
     kind = variable._place.kind
     if kind.requires_grad:
@@ -139,7 +139,7 @@ def seeds_of(function: str, roots: list[Any], given: Any, *, required: bool = Tr
     return seeds, consumed
 
 
-def _seed(function: str, i: int, root: Any, seed: Any) -> Any:
+def _seed(function: str, i: int, root: Handle, seed: Any) -> Any:
     aval = root._place.kind.aval
     if seed is None:
         if aval.size != 1:
@@ -177,5 +177,5 @@ def _seed(function: str, i: int, root: Any, seed: Any) -> Any:
 _CASTS: Bounded[Any, Op] = Bounded("casts", 1024)
 
 
-def _cast(shape: tuple[int, ...], dtype: Any) -> Any:
+def _cast(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Op:
     return _CASTS.cached((shape, dtype), lambda: Op("seed", lambda x: jnp.reshape(x, shape).astype(dtype)))

@@ -7,7 +7,7 @@ apart from what the user records meanwhile, and has been dispatched when its gra
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tape.configuration import sixty_four_bits
 from tape.errors import UnconnectedError
@@ -28,14 +28,16 @@ from tape.sweeps.sweep import Sweep, resolved, target_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tape.graph.segment import Segment
+    from tape.graph.segment import Handle, Segment
     from tape.sweeps.plan import Plan
     from tape.sweeps.sweep import Target
 
 __all__ = ["stream_gradients"]
 
+T = TypeVar("T")
 
-def stream_gradients(outputs: Any, grad_outputs: Any = None, *, inputs: Any = None) -> Iterator[tuple[Any, Any]]:
+
+def stream_gradients(outputs: object, grad_outputs: object = None, *, inputs: object = None) -> Iterator[tuple[Any, Any]]:
     """Iterate over the leaves and their gradients, each as soon as its gradient is final; no ``.grad`` is touched.
 
     What was used last comes first.  When a leaf comes, everything that uses it has been swept and its gradient is being computed, while
@@ -244,13 +246,13 @@ def _cut(plan: Plan, groups: Sequence[Sequence[int]]) -> list[Piece]:
     return pieces[::-1]
 
 
-def _apart(steps: Iterator[Any]) -> Any:
+def _apart(steps: Iterator[T]) -> T | None:
     """Take the next step in a segment of its own: what the user has pending stays so."""
     with parked(mode=SWEEP, unseen=True):
         return next(steps, None)
 
 
-def _unconnected(variable: Any) -> str:
+def _unconnected(variable: Handle) -> str:
     return (
         f"stream_gradients: an input ({describe(variable)}) is not connected to any of the outputs by differentiable operations; use it in the "
         "computation, or leave it out"

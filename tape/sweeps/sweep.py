@@ -146,7 +146,7 @@ class Sweep:
                 final[at].append(target)
         return list(final.items())
 
-    def _seed(self, seed: Any) -> Any:
+    def _seed(self, seed: Handle) -> Any:
         """Return a seed as this sweep uses it: without ``create_graph`` its own derivative is not recorded."""
         if seed._place.kind.requires_grad and not self._create_graph:
             return record.record(_SEED, (seed,))
@@ -203,7 +203,7 @@ class Sweep:
             with segment.lock:
                 trim(segment)
 
-    def arrive(self, target: Target, cotangent: Any) -> None:
+    def arrive(self, target: Target, cotangent: Handle | None) -> None:
         """Add a cotangent to a leaf's gradient, or to what a segment is to be swept with."""
         target = resolved(target)
         if target in self._ignored:
