@@ -1,4 +1,4 @@
-"""Handles of registered hooks: of those on one Variable, and of those over several, which are called when all of them have their gradient."""
+"""Handles of registered hooks: on one Variable, and over several, which are called when all of them have their gradient."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def take_away(hooks: dict[int, Callable[..., Any]], number: int) -> None:
 
 
 class _Group:
-    """A hook over several Variables.  What a sweep has gathered for it is in the scope: gradients by position, and None once it was called."""
+    """A hook over several Variables.  What a sweep gathers for it is in the scope: gradients by position, and None once it was called."""
 
     __slots__ = ("count", "hook", "removed", "waits")
 
@@ -81,8 +81,8 @@ class _Group:
         if result is not None:
             name = getattr(self.hook, "__name__", self.hook)
             msg = (
-                f"hook {name!r} over several Variables returned {type(result).__name__}, but it cannot replace gradients; return None, and use "
-                "register_hook on a Variable whose gradient is to be replaced"
+                f"hook {name!r} over several Variables returned {type(result).__name__}, but it cannot replace gradients; return None, and "
+                "use register_hook on a Variable whose gradient is to be replaced"
             )
             raise TapeTypeError(msg)
 
@@ -119,9 +119,9 @@ def register_multi_grad_hook(variables: Sequence[Any], hook: Callable[[Any], Non
 
     Args:
         variables: Variables that require grad, leaves or not.
-        hook: for ``"all"``, it is called with the list of their gradients, None for those that get none in this sweep, when all that get one
-            have it: at once where that is all of them, else at the end of the sweep.  For ``"any"``, it is called with the first gradient.
-            It sees what hooks registered before on each Variable left, and returns None.
+        hook: for ``"all"``, it is called with the list of their gradients, None for those that get none in this sweep, when all that get
+            one have it: at once where that is all of them, else at the end of the sweep.  For ``"any"``, it is called with the first
+            gradient. It sees what hooks registered before on each Variable left, and returns None.
         mode: ``"all"`` or ``"any"``.
 
     Returns:
@@ -157,8 +157,8 @@ def register_multi_grad_hook(variables: Sequence[Any], hook: Callable[[Any], Non
         kind = v._place.kind
         if not kind.requires_grad:
             msg = (
-                f"register_multi_grad_hook: variables[{i}] does not require grad (shape {kind.aval.shape}, dtype {kind.aval.dtype}), so it gets no "
-                "gradient; leave it out"
+                f"register_multi_grad_hook: variables[{i}] does not require grad (shape {kind.aval.shape}, dtype {kind.aval.dtype}), "
+                "so it gets no gradient; leave it out"
             )
             raise TapeValueError(msg)
     group = _Group(hook, len(listed), waits=mode == "all")

@@ -1,7 +1,7 @@
 """Op hooks: objects that see every op, when it is recorded and when it is swept.
 
-The hooks that are active in a thread are its :class:`Observer`.  Recording asks it first (:func:`tape.recording.record.record`), and sweeps are planned
-with a step before and one after each entry's VJP, where the hooks stand (:mod:`tape.sweeps.plan`, :mod:`tape.sweeps.emission`).
+The hooks that are active in a thread are its :class:`Observer`.  Recording asks it first (:func:`tape.recording.record.record`), and sweeps
+are planned with a step before and one after each entry's VJP, where the hooks stand (:mod:`tape.sweeps.plan`, :mod:`tape.sweeps.emission`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class SeenOp:
     Attributes:
         name: what the op is called: ``"tanh"``, or the name of the ``tape.Function`` or of the function that was lifted or compiled.
         params: its static parameters by name.
-        where: file and line of the user's code that recorded it; None where there is none.  For an entry that was recorded while no hook was
-            active, it is the line that was first to record the same ops up to this one.
+        where: file and line of the user's code that recorded it; None where there is none.  For an entry that was recorded while no hook
+            was active, it is the line that was first to record the same ops up to this one.
 
     """
 
@@ -65,9 +65,10 @@ class SeenOp:
 class OpHook:
     """Base class of hooks that see every op: override what is of interest, and enter it by ``with``, or several by :func:`tape.hooks`.
 
-    Each method is called once for each entry of the tape, ``forward_`` ones when it is recorded, ``backward_`` ones in every sweep that reaches
-    it.  What sweeps and hooks record themselves is not seen when it is recorded.  Functions that take functions (``scan``, ``checkpoint``) are
-    one op; a :class:`tape.Function` is one around those of its forward.  In a function that ``jax.jit`` traces, hooks run when it is traced.
+    Each method is called once for each entry of the tape, ``forward_`` ones when it is recorded, ``backward_`` ones in every sweep that
+    reaches it.  What sweeps and hooks record themselves is not seen when it is recorded.  Functions that take functions (``scan``,
+    ``checkpoint``) are one op; a :class:`tape.Function` is one around those of its forward.  In a function that ``jax.jit`` traces, hooks
+    run when it is traced.
 
     Attributes:
         traceable: whether the hook does its work on values that are known only when a compiled program runs.  If so, a function made by
@@ -122,8 +123,9 @@ class hooks(Mode):  # noqa: N801 - a context manager, named as the other modes
 
     Args:
         op_hooks: the hooks, called in this order, after those that are active already.  One that is active already is not called twice.
-        ops: the ops to see: a name (``op.name`` of a hook, ``variable.op.name``), a function of ``tape``'s namespaces, a :class:`tape.Function`, or
-            several of them; None for all.  An op with other static parameters is another object, so it is the name that counts.
+        ops: the ops to see: a name (``op.name`` of a hook, ``variable.op.name``), a function of ``tape``'s namespaces, a
+            :class:`tape.Function`, or several of them; None for all.  An op with other static parameters is another object, so it is the
+            name that counts.
 
     Raises:
         TapeTypeError: something is no :class:`tape.OpHook`, or no op.

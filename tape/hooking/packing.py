@@ -1,7 +1,7 @@
 """Packing: what becomes of the values that a segment keeps for sweeps, in contexts that leave that to the user's functions or to the host.
 
 A segment of such a context runs like any other.  Then each value that a sweep would read is handed to ``pack``, and what comes back takes
-its place: a :class:`Packed` where a cell was, which a sweep opens.  Slots, kinds and origins stay, so the value keeps its place in the graph.
+its place: a :class:`Packed` where a cell was, which a sweep opens.  Slots, kinds and origins stay, so it keeps its place in the graph.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class Packing:
         """Call one of the hooks, apart from what is being recorded; return a Variable's value, run, and anything else as it is."""
         trace = NOBODY if concrete or not LOCAL.scope.trace.capturing else LOCAL.scope.trace
         with parked(mode=CONSTANT, unseen=True, staged=[], packing=None, trace=trace), self._place(concrete):
-            made = function(given)
+            result = function(given)
             _run(_recording())  # nothing that pack returned waits for the value that it was given
-            return made
+            return result
 
     def _place(self, concrete: bool) -> contextlib.AbstractContextManager[None]:
         """Where hooks run: outside of any JAX transformation for concrete values, otherwise in that of the values."""
@@ -76,7 +76,7 @@ class Packing:
     def take(self, segment: Segment, live: Iterable[int], read: Sequence[int]) -> None:
         """Put what ``pack`` returns in the place of the values that a segment keeps (with its lock held): of all of them, or of none.
 
-        The segment has run; Variables hold the ``live`` slots, and a sweep reads values of those that are ``read``, leaves among them, ascending.
+        The segment has run; Variables hold the ``live`` slots, and a sweep reads values of those in ``read`` (ascending, leaves too).
         """
         state = segment.state
         path = state.path()
@@ -228,8 +228,9 @@ class saved_value_hooks(_Context):  # noqa: N801 - a context manager, as those o
     the inputs of these entries, arrays and results from outside of the context, that it reads.  This does not depend on what else Variables
     hold.  Leaves that require grad (parameters) are left out, for their Variables hold them anyway, and so are Python numbers, typed PRNG
     keys and what is computed again because that is cheaper.  Values may be of any dtype (masks and indices are).  The values inside loops,
-    checkpoints and lifted functions that are kept for the sweep are among them, and so are the Variables and JAX arrays that a ``tape.Function`` saves
-    (with ``ctx.save_for_backward``; Variables in attributes of ``ctx`` too), which are unpacked whenever its backward reads ``ctx.saved``.
+    checkpoints and lifted functions that are kept for the sweep are among them, and so are the Variables and JAX arrays that a
+    ``tape.Function`` saves (with ``ctx.save_for_backward``; Variables in attributes of ``ctx`` too), which are unpacked whenever its
+    backward reads ``ctx.saved``.
 
     When: what the context recorded runs when it ends (at the latest: somebody may look earlier), and then ``pack`` is called, in the order
     of the tape and once for a value however many entries read it; ``unpack`` is called in every sweep that reads the value.  Forward and

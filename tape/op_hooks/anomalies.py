@@ -43,16 +43,17 @@ class Anomaly(NamedTuple):
     def __str__(self) -> str:
         where = "" if self.op.where is None else f", recorded at {self.op.where[0]}:{self.op.where[1]},"
         if self.backward:
-            made = f"the backward of {self.op.name}{where} gave {self.what} for the gradient of input {self.position} ({self.value})"
-            return f"{made}, {'from gradients without' if self.born else 'and was given a gradient with'} any"
-        return f"{self.op.name}{where} gave {self.what} in output {self.position} ({self.value}), {'from' if self.born else 'not from'} clean inputs"
+            said = f"the backward of {self.op.name}{where} gave {self.what} for the gradient of input {self.position} ({self.value})"
+            return f"{said}, {'from gradients without' if self.born else 'and was given a gradient with'} any"
+        inputs = f"{'from' if self.born else 'not from'} clean inputs"
+        return f"{self.op.name}{where} gave {self.what} in output {self.position} ({self.value}), {inputs}"
 
 
 class NaNWatcher(Table, OpHook):
     """Watches what ops and their VJPs make, and names each op, with the user's line, that makes a NaN.
 
-    Every op is looked at, and so runs at once.  A function of ``tape.jit`` runs uncompiled.  In one that ``jax.jit`` traces, what is found is
-    reported when the program runs; an error there comes as JAX's, with the message in it.
+    Every op is looked at, and so runs at once.  A function of ``tape.jit`` runs uncompiled.  In one that ``jax.jit`` traces, what is found
+    is reported when the program runs; an error there comes as JAX's, with the message in it.
 
     Args:
         inf: whether infinities count too.
@@ -118,7 +119,8 @@ class NaNWatcher(Table, OpHook):
             if bool(nan) or bool(inf):
                 anomaly = Anomaly(op, backward, position, not bool(dirty), "NaN" if bool(nan) else "inf", value)
                 if self.raises:
-                    msg = f"{anomaly}; keep what leads there in the domain of the op (a clip, a where around its input), or look at its inputs"
+                    repair = "keep what leads there in the domain of the op (a clip, a where around its input), or look at its inputs"
+                    msg = f"{anomaly}; {repair}"
                     raise NonFiniteError(msg)
                 self.found.append(anomaly)
                 return
@@ -138,8 +140,8 @@ def _where(op: SeenOp) -> str:
 class detect_anomaly(hooks):  # noqa: N801 - a context manager, named as the other modes
     """Raise as soon as an op, or its VJP in a sweep, makes a NaN; a context manager and decorator, like the other modes.
 
-    The error names the op, whether it was recorded or swept, and the user's line that recorded it.  A sweep that raises leaves every ``.grad`` as
-    it was.  Every op is looked at, so that everything is slower; what ``jax.jit`` compiles raises when it runs.
+    The error names the op, whether it was recorded or swept, and the user's line that recorded it.  A sweep that raises leaves every
+    ``.grad`` as it was.  Every op is looked at, so that everything is slower; what ``jax.jit`` compiles raises when it runs.
 
     Args:
         inf: whether infinities are errors too.

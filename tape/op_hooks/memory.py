@@ -61,7 +61,7 @@ class MemoryCounter(Table, OpHook):
         rows = [MemoryRow(op, *counts) for op, counts in self._counts.items()]
         return sorted(rows, key=lambda row: -(row.output_bytes + row.cotangent_bytes))
 
-    def forward_postprocess(self, op: SeenOp, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:  # noqa: ARG002 - as the base class
+    def forward_postprocess(self, op: SeenOp, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:  # noqa: ARG002 - as the base
         """Count the outputs."""
         self._count(op, outputs, 0)
 

@@ -1,4 +1,4 @@
-"""What hooks show: values that are there or traced ones, what ops are called, and tables for the terminal (100 columns at most) and for notebooks."""
+"""What hooks show: values, traced or there, what ops are called, and tables for the terminal (100 columns at most) and for notebooks."""
 
 from __future__ import annotations
 

@@ -36,8 +36,9 @@ class Timer(Table, OpHook):
     """Times each op, forward and backward: everything before an op is waited for, and so is the op itself.
 
     Each op runs on its own, so that the sum is more than a step takes without the timer; the shares are what counts.  Compilation is in the
-    totals, and neither in the medians nor in the shares.  The time of a ``tape.Function`` does not hold that of the ops in its forward.  A function
-    made by ``tape.jit`` runs uncompiled; in one that ``jax.jit`` traces nothing can be timed, and ``traced`` counts what was left out.
+    totals, and neither in the medians nor in the shares.  The time of a ``tape.Function`` does not hold that of the ops in its forward.  A
+    function made by ``tape.jit`` runs uncompiled; in one that ``jax.jit`` traces nothing can be timed, and ``traced`` counts what was left
+    out.
 
     Args:
         by: ``"op"`` for a row per op, ``"line"`` for one per op and line of the user's code.
@@ -77,7 +78,7 @@ class Timer(Table, OpHook):
         """Wait for the inputs and begin."""
         self._begin(op, inputs)
 
-    def forward_postprocess(self, op: SeenOp, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:  # noqa: ARG002 - as the base class
+    def forward_postprocess(self, op: SeenOp, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:  # noqa: ARG002 - as the base
         """Wait for the outputs and end."""
         self._end(op, outputs, 0)
 

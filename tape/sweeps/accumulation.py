@@ -44,7 +44,7 @@ def additions(gradients: dict[Any, Any], targets: Sequence[Any] | None) -> list[
 
 
 def summed(added: Sequence[Addition], consumed: Sequence[Any] = (), mode: int = SWEEP) -> Sequence[Addition]:
-    """Record sums for Variables that have another ``.grad`` than their addition says; what is ``consumed`` was a seed, and is not added to."""
+    """Record sums for Variables that have another ``.grad`` than their addition says; what was ``consumed`` as a seed is not added to."""
     if all(extra_of(variable).grad is grad for variable, _, grad, _ in added):
         return added
     return in_mode(mode, _anew, added, consumed)  # type: ignore[no-any-return]
@@ -68,7 +68,7 @@ def awaited(added: Sequence[Addition]) -> bool:
 
 
 def assign(added: Sequence[Addition], consumed: Sequence[Any] = (), *, mode: int = SWEEP) -> None:
-    """Set every ``.grad`` to its sum (which has run), or change nothing where one could not be computed; ``mode`` is that of sums made again."""
+    """Set every ``.grad`` to its sum (which has run), or none where one could not be computed; ``mode`` is that of sums made again."""
     while True:
         with _ASSIGNING: assigned = _assigned(added, consumed)  # fmt: skip  # noqa: E701 - see tape.locks
         if assigned:

@@ -251,7 +251,7 @@ def gradients(
 
 
 def _note_ends(targets: Iterable[Any], *, recorded: bool) -> None:
-    """Note which results a sweep has ended at: a loop in which each of them depends on the last one, and no sweep goes on, grows without end."""
+    """Note at which results a sweep has ended: a loop in which each depends on the last one, and no sweep goes on, grows without end."""
     if LOCAL.scope.trace.capturing:
         return
     sign = None

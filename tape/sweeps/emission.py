@@ -94,8 +94,9 @@ def emit(
 ) -> dict[int, Any]:
     """Write ``plan`` for ``segment`` of structure ``state`` onto this thread's tape; return the cotangents of its output slots.
 
-    The seeds are the values ``plan.given``, None where a Python backward before a piece left one out.  With ``batch``, cotangents have a further
-    first axis of that length.  SegmentClosedError: another thread has run ``segment`` or this thread's pending one; nothing was written.
+    The seeds are the values ``plan.given``, None where a Python backward before a piece left one out.  With ``batch``, cotangents have a
+    further first axis of that length.  SegmentClosedError: another thread has run ``segment`` or this thread's pending one; nothing was
+    written.
     """
     if not plan.instructions:
         values = dict(zip(plan.given, seeds, strict=True))
@@ -137,7 +138,7 @@ def emit(
 def _entered(
     plan: Plan, segment: Segment, state: State, sources: Sequence[Any] | None, seeds: Sequence[Any]
 ) -> tuple[Segment, list[int] | None]:
-    """Enter what a plan reads in the segment to write it on: that of this thread, or of the JAX transformation that some of it belongs to."""
+    """Enter what a plan reads in the segment to write it on: this thread's, or that of the JAX transformation it belongs to."""
     for current in (record.current, staging.current) if segment.trace is None else (staging.current,):
         target = current()
         if target is not None:

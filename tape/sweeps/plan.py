@@ -52,9 +52,9 @@ class FunctionOp:
 class Instruction(NamedTuple):
     """One step of a sweep.
 
-    ``operands`` and ``results`` number the values of the sweep: forward slots first, then cotangents in the order of their making.  Instead of an
-    ``op`` to record there may be Python that it ``calls``: the ``"hooks"`` of a ``slot`` on the one operand; the backward of an ``entry`` that is a
-    ``"function"``; op hooks ``"before"`` its VJP, on its cotangents, or ``"after"`` it, on these and what it gave.
+    ``operands`` and ``results`` number the values of the sweep: forward slots first, then cotangents in the order of their making.  Instead
+    of an ``op`` to record there may be Python that it ``calls``: the ``"hooks"`` of a ``slot`` on the one operand; the backward of an
+    ``entry`` that is a ``"function"``; op hooks ``"before"`` its VJP, on its cotangents, or ``"after"`` it, on these and what it gave.
     """
 
     op: Any
@@ -148,16 +148,9 @@ def plan_sweep(
 ) -> Plan:
     """Return the plan of a sweep over a structure.
 
-    Args:
-        state: the structure.
-        seeds: slots that have a cotangent, ascending.
-        wanted: slots whose cotangents are asked for, or lead to others; None for all differentiable leaves.
-        blocked: slots through which nothing is propagated.
-        watched: slots whose total cotangent is reported besides the leaves'.
-        hooked: slots that have hooks.
-        kept: None while the segment is pending; the slots whose values there are once it has run. The others are computed again.
-        observed: whether op hooks see it.
-
+    It goes from the slots in ``seeds`` (ascending) to the ``wanted`` ones and such as lead to others (None: to all differentiable leaves),
+    not through those ``blocked``; totals of those ``watched`` are reported besides the leaves'.  ``kept`` is None while the segment is
+    pending, and then says which values are there: the others are computed again.
     """
 
     def work_out() -> Plan:
@@ -190,7 +183,7 @@ class _Planner:
         self._hooked = hooked
         self._shown = hooked | self._final
         self._observed = observed
-        # A Function's backward may leave out a cotangent, so that a sum to add to may be missing when the plan is written.  Op hooks see terms.
+        # A Function's backward may leave out a cotangent, so that a sum to add to may be missing.  Op hooks see terms.
         self._fused = not observed and not any(isinstance(step.op, FunctionOp) for step in self.path)
 
     def plan(self, kept: tuple[int, ...] | None) -> Plan:
@@ -289,7 +282,7 @@ class _Planner:
 
 
 def _recompute(state: State, wanted: set[int], kept: set[int]) -> tuple[list[Instruction], set[int]]:
-    """Return the forward entries whose values were not kept, for they come before the sweep, and the slots that are still read from outside."""
+    """Return what to compute again before the sweep, for it was not kept, and the slots that are still read from outside."""
     outside: set[int] = set()
     again: list[Instruction] = []
     for step in backwards(state.path(), wanted):

@@ -58,7 +58,8 @@ def variables_of_tree(function: str, argument: str, given: object) -> tuple[list
     paths, tree = jax.tree_util.tree_flatten_with_path(given, is_leaf=lambda x: isinstance(x, Handle))
     for path, v in paths:
         if not isinstance(v, Handle):
-            msg = f"{function}: {argument}{jax.tree_util.keystr(path)} must be a tape.Variable, or a pytree or sequence of them, got {type(v).__name__}"
+            place = f"{argument}{jax.tree_util.keystr(path)}"
+            msg = f"{function}: {place} must be a tape.Variable, or a pytree or sequence of them, got {type(v).__name__}"
             raise TapeTypeError(msg)
     return [itself(v) for _, v in paths], tree
 
@@ -103,8 +104,8 @@ def require_grad(function: str, argument: str, variable: Handle) -> None:
         raise UnconnectedError(msg)
     msg = (
         f"{function}: a root ({describe(variable)}) does not require grad: it depends on no Variable that does, or it was computed under "
-        "no_grad(), detached, came out of a JAX transformation (so does what ctx keeps of a forward inside one, a checkpoint or a loop), or is of "
-        "integer or boolean dtype; compute it from a tape.Variable with requires_grad=True"
+        "no_grad(), detached, came out of a JAX transformation (so does what ctx keeps of a forward inside one, a checkpoint or a loop), "
+        "or is of integer or boolean dtype; compute it from a tape.Variable with requires_grad=True"
     )
     raise TapeValueError(msg)
 
@@ -161,7 +162,8 @@ def _seed(function: str, i: int, root: Handle, seed: Any) -> Any:
             raise type(e)(msg) from e
     given = seed._place.kind.aval
     if given.shape != aval.shape and not (scalar and aval.size == 1):
-        msg = f"{function}: the seed of root {i} has shape {given.shape}, but the root has shape {aval.shape}; pass a seed of the root's shape"
+        shapes = f"has shape {given.shape}, but the root has shape {aval.shape}"
+        msg = f"{function}: the seed of root {i} {shapes}; pass a seed of the root's shape"
         raise SeedError(msg)
     if jnp.issubdtype(given.dtype, jnp.complexfloating) and not jnp.issubdtype(aval.dtype, jnp.complexfloating):
         msg = f"{function}: the seed of root {i} has dtype {given.dtype}, but the root is real ({aval.dtype}); pass its real part"

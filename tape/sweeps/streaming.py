@@ -1,7 +1,7 @@
 """Streams: gradients handed out one by one, each as soon as nothing that is still to be swept adds to it.
 
-A stream sweeps like :mod:`tape.sweeps.sweep`, with plans cut into pieces where gradients become final.  A piece is recorded in a segment of its own,
-apart from what the user records meanwhile, and has been dispatched when its gradients are handed out.
+A stream sweeps like :mod:`tape.sweeps.sweep`, with plans cut into pieces where gradients become final.  A piece is recorded in a segment of
+its own, apart from what the user records meanwhile, and has been dispatched when its gradients are handed out.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def stream_gradients(outputs: object, grad_outputs: object = None, *, inputs: ob
     What was used last comes first.  When a leaf comes, everything that uses it has been swept and its gradient is being computed, while
     nothing that only others need has begun: so its value may be replaced, or its gradient sent away, while the sweep goes on.  The
     arguments are checked, and what is pending is run, at the call.  At its end the iterator releases what was swept, as :func:`backward`
-    does.  One that is dropped or closed before, or that raised, releases nothing: a later sweep gives the same gradients, and computes again
-    what this one had no more use for and let go.
+    does.  One that is dropped or closed before, or that raised, releases nothing: a later sweep gives the same gradients, and computes
+    again what this one had no more use for and let go.
 
     Args:
         outputs: the roots: a Variable or a sequence of them, of any shapes.
@@ -55,7 +55,8 @@ def stream_gradients(outputs: object, grad_outputs: object = None, *, inputs: ob
         An iterator of pairs: the Variable itself, and its gradient, a Variable of the same shape and dtype.
 
     Raises:
-        UnconnectedError: no differentiable path leads to one of ``inputs``; while iterating, where a ``tape.Function`` left out its gradient.
+        UnconnectedError: no differentiable path leads to one of ``inputs``; while iterating, where a ``tape.Function`` left out
+            its gradient.
         SeedError, SeedDtypeError, TapeValueError, ReleasedTapeError, UnrecordedGradientError: as for :func:`backward`.
 
     Example:
@@ -101,9 +102,9 @@ class _Stream:
     def gradients(self) -> Iterator[tuple[Any, Any]]:
         """Return the iterator that the user sees."""
         steps = self._steps()
-        while (found := _apart(steps)) is not None:
-            ready = [(variable, emission.share(gradient)) for target, gradient in reversed(found) for variable in self._variables(target)]
-            found.clear()
+        while (final := _apart(steps)) is not None:
+            ready = [(variable, emission.share(gradient)) for target, gradient in reversed(final) for variable in self._variables(target)]
+            final.clear()
             while ready:
                 yield ready.pop()  # not bound to a name here: a gradient that the user drops is free
         with self._sweep.releasing():
@@ -222,8 +223,8 @@ def pieces_of(plan: Plan, groups: tuple[tuple[int, ...], ...]) -> Sequence[Piece
 def _cut(plan: Plan, groups: Sequence[Sequence[int]]) -> list[Piece]:
     again = [step for step in plan.instructions if any(value < plan.n_forward for value in step.slots)]  # forward entries, once more
     steps = plan.instructions[len(again) :]
-    made = {value: i + 1 for i, step in enumerate(steps) for value in step.slots}
-    ends = [max(made.get(value, 0) for value in group) for group in groups]
+    known_after = {value: i + 1 for i, step in enumerate(steps) for value in step.slots}
+    ends = [max(known_after.get(value, 0) for value in group) for group in groups]
     cuts = sorted({*ends, len(steps)})
     makers = producers(again)
     known: set[int] = set()
@@ -254,6 +255,6 @@ def _apart(steps: Iterator[T]) -> T | None:
 
 def _unconnected(variable: Handle) -> str:
     return (
-        f"stream_gradients: an input ({describe(variable)}) is not connected to any of the outputs by differentiable operations; use it in the "
-        "computation, or leave it out"
+        f"stream_gradients: an input ({describe(variable)}) is not connected to any of the outputs by differentiable operations; use it in "
+        "the computation, or leave it out"
     )

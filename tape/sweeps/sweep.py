@@ -1,7 +1,7 @@
 """The reverse sweep: from any number of roots back to the leaves, last recorded first, each entry once.
 
-The sweep goes segment by segment, newest first (a heap, no recursion), plans each structure once (:mod:`tape.sweeps.plan`) and writes it onto
-the tape (:mod:`tape.sweeps.emission`).  Everything is checked, and every gradient known, before any ``.grad`` changes.
+The sweep goes segment by segment, newest first (a heap, no recursion), plans each structure once (:mod:`tape.sweeps.plan`) and writes it
+onto the tape (:mod:`tape.sweeps.emission`).  Everything is checked, and every gradient known, before any ``.grad`` changes.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Sweep:
     def run(
         self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack | None = None, *, leaf_hooks: bool = True
     ) -> None:
-        """Sweep back from Variables with a seed for each (None: ones); what JAX settings that needs are entered into ``settings``, for the caller.
+        """Sweep back from Variables with a seed for each (None: ones); the JAX settings that this needs are entered into ``settings``.
 
         A sweep that is a part of another one calls no hooks of leaves.
         """
@@ -121,8 +121,8 @@ class Sweep:
     def foresee(self, roots: Sequence[Any]) -> list[tuple[Segment | None, list[Target]]]:
         """Check a whole sweep without writing it, and take what it will read; segments that are pending run.
 
-        Return the segments in the order in which the sweep comes to them (first None: the roots themselves), each with the targets (or leaves)
-        to which none of the later ones contributes any more.
+        Return the segments in the order in which the sweep comes to them (first None: the roots themselves), each with the targets (or
+        leaves) to which none of the later ones contributes any more.
         """
         for root in roots:
             if root._segment is not None and root._segment.pending:
@@ -153,7 +153,7 @@ class Sweep:
         return emission.share(seed)
 
     def begin(self, segment: Segment) -> tuple[Plan, dict[int, Any]] | None:
-        """Return the plan of a segment that was foreseen, and the values that it reads by their numbers; None where no cotangent came to it."""
+        """Return the plan of a segment that was foreseen, and the values that it reads, by number; None where no cotangent came to it."""
         cotangents = self._cotangents.pop(segment, None)
         ahead, plan, sources = self._foreseen.pop(segment)
         if cotangents is None:
@@ -279,10 +279,9 @@ class Sweep:
             kind = place.kind
             aval = kind.aval
             at = "" if step.where is None else f" ({step.where[0]}:{step.where[1]})"
-            msg = (
-                f"{step.kernel.name}{at} uses a value of shape {aval.shape}, dtype {aval.dtype} that has no derivative on the tape: "  # type: ignore[union-attr]
-                f"{why_unrecorded(kind.unrecorded, made_at(place, segment))}"
-            )
+            name = step.kernel.name  # type: ignore[union-attr]
+            why = why_unrecorded(kind.unrecorded, made_at(place, segment))
+            msg = f"{name}{at} uses a value of shape {aval.shape}, dtype {aval.dtype} that has no derivative on the tape: {why}"
             raise UnrecordedGradientError(msg)
 
     def _find_paths(self, begin: Iterable[Segment]) -> None:

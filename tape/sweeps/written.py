@@ -1,7 +1,8 @@
 """Written sweeps: what was asked at a point of the trie before is written again as one step of it.
 
-:mod:`tape.sweeps.emission` keeps plans so.  Whole calls of ``backward()`` and ``gradients()`` are kept where nothing but the tape decides what they
-do: all roots are pending, inputs and seeds are on the pending segment or about to enter it, and there are no hooks and no ``tape.Function``.
+:mod:`tape.sweeps.emission` keeps plans so.  Whole calls of ``backward()`` and ``gradients()`` are kept where nothing but the tape decides
+what they do: all roots are pending, inputs and seeds are on the pending segment or about to enter it, and there are no hooks and no
+``tape.Function``.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Written:
     released: frozenset[int] | None = None
 
     def again(self, segment: Segment, entering: Sequence[Handle] = ()) -> list[Any] | None:
-        """Write it on a segment that stands where it began, with the seeds that enter; return the results, None where :meth:`enter` fails."""
+        """Write it on a segment that stands where it began; return the results, None where :meth:`enter` fails."""
         present = segment.cells
         cells: dict[int, Cell] = {}
         results = []
@@ -79,7 +80,7 @@ _SEQUENCES = frozenset({tuple, list})
 
 
 class Call(NamedTuple):
-    """One call of ``backward()`` or ``gradients()`` that waits to be remembered: what :func:`asked` says of it, and where its segment stood."""
+    """One call that waits to be remembered: what :func:`asked` says of it, and where its segment stood."""
 
     segment: Segment
     key: tuple[Any, ...]
@@ -112,7 +113,7 @@ class Call(NamedTuple):
 def asked(
     outputs: Any, inputs: Any, seeds: Any, *, create_graph: bool = False, retains: bool = False
 ) -> tuple[Segment, tuple[Any, ...], list[Handle]] | None:
-    """Return what a call is known by, given its arguments (``inputs`` None: all leaves); None where more than the tape decides what it does.
+    """Return what a call is known by (``inputs`` None: all leaves); None where more than the tape decides what it does.
 
     Returns:
         The pending segment, the key where that stands, and the constant seeds that enter it as leaves with the call.
