@@ -26,12 +26,13 @@ from tape.ops.linear import equations_in
 from tape.programs.program import look
 from tape.recording import record
 from tape.rules import table
-from tape.sweeps.hidden import hides, refuses
 from tape.sweeps.sweep import Sweep, target_of
 from tape.transforms.inputs import check_recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tape.graph.segment import Segment
 
 __all__ = ["lower"]
 
@@ -100,7 +101,7 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
         if not (traced and ((LOCAL.scope.observer is not None and LOCAL.scope.observer.sweeps) or _meets(table.changed(), run, arguments))):
             try:
                 inputs, outputs = run(arguments)
-                if not (traced and refuses(outputs)):
+                if not (traced and _refuses(outputs)):
                     results = [_array(v) for v in outputs]
             except (
                 NotImplementedError,
@@ -109,7 +110,7 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
             ):  # under jax.grad, the sweep's forward runs on values
                 if not traced:
                     raise
-        if results is None or (traced and hides(inputs, outputs)):
+        if results is None or (traced and _hides(inputs, outputs)):
             results = _swept(run, results, arguments)
         return jax.tree.unflatten(trees[0], results)
 
@@ -125,6 +126,42 @@ def _meets(primitives: frozenset[jaxapi.Primitive], run: Callable[..., Any], arg
     except Exception:  # noqa: BLE001 - it is the user's function; the run that counts says it again
         return True
     return any(eqn.primitive in primitives for eqn in equations_in(jaxpr.jaxpr))
+
+
+_SCATTER_MUL = jaxapi.primitive("scatter_mul")
+
+
+def _hides(inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
+    """Tell whether a sweep from outputs to inputs (leaves) may meet a hook: on a Variable, or inside of a step of ``tape.jit``."""
+    if any(v._extra is not None and v._extra.node is not None and v._extra.node.hooks for v in inputs):
+        return True
+    return any(
+        any(segment.hooks.values()) or any(getattr(step.kernel, "hooked", False) for step in segment.state.path())
+        for segment in _behind(outputs)
+    )
+
+
+def _refuses(outputs: Sequence[Any]) -> bool:
+    """Tell whether JAX has no derivative of what leads to outputs, though the tape has: of a product at places that may repeat."""
+    return any(
+        eqn.primitive is _SCATTER_MUL and not eqn.params["unique_indices"]
+        for segment in _behind(outputs)
+        for step in segment.state.path()
+        if step.kernel is not None
+        for eqn in equations_in(step.kernel.jaxpr.jaxpr)
+    )
+
+
+def _behind(outputs: Sequence[Any]) -> Iterator[Segment]:
+    """Return the segments that lead to outputs."""
+    stack: list[Segment] = [v._segment for v in outputs if v._segment is not None]
+    seen: set[int] = set()
+    while stack:
+        segment = stack.pop()
+        if id(segment) not in seen:
+            seen.add(id(segment))
+            yield segment
+            stack.extend(origin[0] for origin in segment.origins.values() if isinstance(origin, tuple))
 
 
 _CLOSED_OVER = (

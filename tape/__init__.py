@@ -9,9 +9,9 @@ from tape import errors, op_hooks, rules
 from tape.callables.checkpoint import checkpoint, checkpoint_name, checkpoint_policies
 from tape.callables.schedules import checkpoint_scan, checkpoint_sequential
 from tape.functions.function import Function, once_differentiable
-from tape.hooking.gathering import register_multi_grad_hook
+from tape.hooking.handles import register_multi_grad_hook
 from tape.hooking.observing import OpHook, hooks
-from tape.hooking.saved_values import save_on_host, saved_value_hooks
+from tape.hooking.packing import save_on_host, saved_value_hooks
 from tape.jitting.jitted import jit
 from tape.mirrored.absent import missing_function
 from tape.mirrored.detachment import stop_gradient

@@ -20,7 +20,6 @@ WAY = [
     "tape.sweeps.differentiation",
     "tape.sweeps.streaming",
     "tape.sweeps.sweep",
-    "tape.sweeps.pieces",
     "tape.sweeps.emission",
     "tape.recording.record",
     "tape.recording.staging",

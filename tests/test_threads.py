@@ -258,7 +258,7 @@ def test_a_segment_that_stays_open_when_another_thread_runs_it_is_noticed(monkey
 def test_an_assignment_without_its_lock_is_noticed(monkeypatch):
     from tape.sweeps import differentiation
 
-    def hasty(made, consumed, *, mode=None):
+    def hasty(made, consumed=(), *, mode=None):
         segment = LOCAL.segment()
         assert segment is None or not segment.pending
         for variable, _, _, total in made:

@@ -34,7 +34,7 @@ class Scope(NamedTuple):
     trace: Watcher = NOBODY  # who traces the callable of the tape (tape.callables.captures) or raw JAX function (boundary) that is running
     packing: Any = None  # the hooks for saved values (tape.hooking.packing)
     observer: Any = None  # the op hooks that are active (tape.hooking.observing)
-    gathered: dict[Any, Any] | None = None  # what the running sweep has for hooks over several Variables (tape.hooking.gathering)
+    gathered: dict[Any, Any] | None = None  # what the running sweep has for hooks over several Variables (tape.hooking.handles)
 
     def but(self, **changes: Any) -> Scope:
         """Return the same scope with some fields changed: ``_replace``, in half the time."""

@@ -1,14 +1,20 @@
-"""Handles of registered hooks."""
+"""Handles of registered hooks: on one Variable, and over several, which are called when all of them have their gradient."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tape.errors import TapeTypeError, TapeValueError
+from tape.graph.scope import LOCAL, within
+from tape.graph.segment import Handle
 
-__all__ = ["CHANGES", "RemovableHandle", "take_away"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = ["CHANGES", "HandleGroup", "RemovableHandle", "gathering", "register_multi_grad_hook", "take_away"]
 
 _numbers = itertools.count()
 
@@ -45,3 +51,115 @@ def take_away(hooks: dict[int, Callable[..., Any]], number: int) -> None:
     """Take the hook of this number away, if it is there."""
     hooks.pop(number, None)
     CHANGES.count = next(_numbers)
+
+
+class _Group:
+    """A hook over several Variables.  What a sweep gathers for it is in the scope: gradients by position, and None once it was called."""
+
+    __slots__ = ("count", "hook", "removed", "waits")
+
+    def __init__(self, hook: Callable[[Any], object], count: int, *, waits: bool) -> None:
+        self.hook = hook
+        self.count = count
+        self.waits = waits  # for all of them
+        self.removed = False
+
+    def see(self, position: int, gradient: Handle) -> None:
+        """Take note of the gradient of one Variable."""
+        gathered = LOCAL.scope.gathered
+        assert gathered is not None, "hooks run in sweeps"
+        gradients = gathered.setdefault(self, {})
+        if gradients is not None and position not in gradients:
+            gradients[position] = gradient
+            if not self.waits or len(gradients) == self.count:
+                self.call(gathered, gradients)
+
+    def call(self, gathered: dict[_Group, dict[int, Handle] | None], gradients: dict[int, Handle]) -> None:
+        """Call the hook, once in a sweep."""
+        gathered[self] = None
+        result = self.hook([gradients.get(i) for i in range(self.count)] if self.waits else next(iter(gradients.values())))
+        if result is not None:
+            name = getattr(self.hook, "__name__", self.hook)
+            msg = (
+                f"hook {name!r} over several Variables returned {type(result).__name__}, but it cannot replace gradients; return None, and "
+                "use register_hook on a Variable whose gradient is to be replaced"
+            )
+            raise TapeTypeError(msg)
+
+
+class HandleGroup:
+    """What registering a hook over several Variables returns; ``remove()`` takes it away, also during a sweep."""
+
+    __slots__ = ("_group", "_handles")
+
+    def __init__(self, group: _Group, handles: Sequence[RemovableHandle]) -> None:
+        self._group = group
+        self._handles = handles
+
+    def remove(self) -> None:
+        """Take the hook away."""
+        self._group.removed = True
+        for handle in self._handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def gathering(gathered: dict[_Group, dict[int, Handle] | None], *, last: bool) -> Iterator[None]:
+    """While a sweep, or a step of it, runs: add to what it ``gathered``; after the ``last``, hooks do not wait for what will not come."""
+    with within(gathered=gathered):
+        yield
+        if last:
+            for group, gradients in list(gathered.items()):
+                if gradients is not None and not group.removed:
+                    group.call(gathered, gradients)
+
+
+def register_multi_grad_hook(variables: Sequence[Any], hook: Callable[[Any], None], *, mode: str = "all") -> HandleGroup:
+    """Call ``hook`` once in every sweep that reaches some of several Variables.
+
+    Args:
+        variables: Variables that require grad, leaves or not.
+        hook: for ``"all"``, it is called with the list of their gradients, None for those that get none in this sweep, when all that get
+            one have it: at once where that is all of them, else at the end of the sweep.  For ``"any"``, it is called with the first
+            gradient. It sees what hooks registered before on each Variable left, and returns None.
+        mode: ``"all"`` or ``"any"``.
+
+    Returns:
+        A handle whose ``remove()`` takes the hook away.
+
+    Raises:
+        TapeTypeError: ``hook`` is no function, or something is no Variable; in the sweep, where the hook returned something.
+        TapeValueError: there is no Variable, one does not require grad, or ``mode`` is another.
+
+    Example:
+        >>> import tape
+        >>> w, b = tape.Variable(2.0), tape.Variable(1.0)
+        >>> handle = tape.register_multi_grad_hook([w, b], lambda grads: print([float(g) for g in grads]))
+        >>> (w * 3 + b).backward()
+        [3.0, 1.0]
+        >>> handle.remove()
+
+    """
+    if not callable(hook):
+        msg = f"register_multi_grad_hook: the hook must be callable, got {type(hook).__name__}"
+        raise TapeTypeError(msg)
+    if mode not in ("all", "any"):
+        msg = f"register_multi_grad_hook: mode must be 'all' or 'any', got {mode!r}"
+        raise TapeValueError(msg)
+    listed: list[Any] = list(variables) if not isinstance(variables, Handle) and hasattr(variables, "__iter__") else [variables]
+    if not listed:
+        msg = "register_multi_grad_hook: got no Variables; pass those whose gradients the hook is to see"
+        raise TapeValueError(msg)
+    for i, v in enumerate(listed):
+        if not isinstance(v, Handle):
+            msg = f"register_multi_grad_hook: variables[{i}] must be a tape.Variable, got {type(v).__name__}"
+            raise TapeTypeError(msg)
+        kind = v._place.kind
+        if not kind.requires_grad:
+            msg = (
+                f"register_multi_grad_hook: variables[{i}] does not require grad (shape {kind.aval.shape}, dtype {kind.aval.dtype}), "
+                "so it gets no gradient; leave it out"
+            )
+            raise TapeValueError(msg)
+    group = _Group(hook, len(listed), waits=mode == "all")
+    return HandleGroup(group, [v.register_hook(functools.partial(group.see, i)) for i, v in enumerate(listed)])

@@ -1,14 +1,13 @@
 """Op hooks: objects that see every op, when it is recorded and when it is swept.
 
-The hooks that are active in a thread are its :class:`Observer`.  Recording asks it first (:func:`tape.recording.record.record`), and sweeps are planned
-with a step before and one after each entry's VJP, where the hooks stand (:mod:`tape.sweeps.plan`, :mod:`tape.sweeps.emission`).
+The hooks that are active in a thread are its :class:`Observer`.  Recording asks it first (:func:`tape.recording.record.record`), and sweeps
+are planned with a step before and one after each entry's VJP, where the hooks stand (:mod:`tape.sweeps.plan`, :mod:`tape.sweeps.emission`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,7 +23,7 @@ from tape.recording import record
 from tape.recording.template import ARRAY, fill
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
     from tape.graph.segment import Segment
@@ -39,14 +38,14 @@ class SeenOp:
     Attributes:
         name: what the op is called: ``"tanh"``, or the name of the ``tape.Function`` or of the function that was lifted or compiled.
         params: its static parameters by name.
-        where: file and line of the user's code that recorded it; None where there is none.  For an entry that was recorded while no hook was
-            active, it is the line that was first to record the same ops up to this one.
+        where: file and line of the user's code that recorded it; None where there is none.  For an entry that was recorded while no hook
+            was active, it is the line that was first to record the same ops up to this one.
 
     """
 
     __slots__ = ("_params", "name", "where")
 
-    def __init__(self, name: str, params: Any, where: tuple[str, int] | None) -> None:
+    def __init__(self, name: str, params: Iterable[tuple[str, object]] | None, where: tuple[str, int] | None) -> None:
         self.name = name
         self._params = params
         self.where = where
@@ -66,9 +65,10 @@ class SeenOp:
 class OpHook:
     """Base class of hooks that see every op: override what is of interest, and enter it by ``with``, or several by :func:`tape.hooks`.
 
-    Each method is called once for each entry of the tape, ``forward_`` ones when it is recorded, ``backward_`` ones in every sweep that reaches
-    it.  What sweeps and hooks record themselves is not seen when it is recorded.  Functions that take functions (``scan``, ``checkpoint``) are
-    one op; a :class:`tape.Function` is one around those of its forward.  In a function that ``jax.jit`` traces, hooks run when it is traced.
+    Each method is called once for each entry of the tape, ``forward_`` ones when it is recorded, ``backward_`` ones in every sweep that
+    reaches it.  What sweeps and hooks record themselves is not seen when it is recorded.  Functions that take functions (``scan``,
+    ``checkpoint``) are one op; a :class:`tape.Function` is one around those of its forward.  In a function that ``jax.jit`` traces, hooks
+    run when it is traced.
 
     Attributes:
         traceable: whether the hook does its work on values that are known only when a compiled program runs.  If so, a function made by
@@ -107,26 +107,15 @@ class OpHook:
         """See what the op adds to the gradients of its inputs (None: nothing); return others, or None to leave them."""
 
     def __enter__(self) -> Any:
-        entered = hooks(self)
-        entered.__enter__()
-        _ENTERED.stack.append((self, entered))
+        mode = hooks(self)
+        mode.alone = self
+        mode.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        stack = _ENTERED.stack
-        at = next((i for i in reversed(range(len(stack))) if stack[i][0] is self), None)
-        entered = hooks(self) if at is None else stack.pop(at)[1]  # one that was never entered says so
-        entered.__exit__(kind, error, trace)
-
-
-class _Entered(threading.local):
-    """The hooks that this thread entered by themselves, and the modes that they stand for."""
-
-    def __init__(self) -> None:
-        self.stack: list[tuple[OpHook, Mode]] = []
-
-
-_ENTERED = _Entered()
+        modes = (entry.mode for entry in reversed(hooks._entered.entries))
+        mode = next((m for m in modes if isinstance(m, hooks) and m.alone is self), hooks(self))  # one that was never entered says so
+        mode.__exit__(kind, error, trace)
 
 
 class hooks(Mode):  # noqa: N801 - a context manager, named as the other modes
@@ -134,8 +123,9 @@ class hooks(Mode):  # noqa: N801 - a context manager, named as the other modes
 
     Args:
         op_hooks: the hooks, called in this order, after those that are active already.  One that is active already is not called twice.
-        ops: the ops to see: a name (``op.name`` of a hook, ``variable.op.name``), a function of ``tape``'s namespaces, a :class:`tape.Function`, or
-            several of them; None for all.  An op with other static parameters is another object, so it is the name that counts.
+        ops: the ops to see: a name (``op.name`` of a hook, ``variable.op.name``), a function of ``tape``'s namespaces, a
+            :class:`tape.Function`, or several of them; None for all.  An op with other static parameters is another object, so it is the
+            name that counts.
 
     Raises:
         TapeTypeError: something is no :class:`tape.OpHook`, or no op.
@@ -155,8 +145,9 @@ class hooks(Mode):  # noqa: N801 - a context manager, named as the other modes
     """
 
     _field = "observer"
+    alone: OpHook | None = None  # the hook that was entered itself
 
-    def __init__(self, *op_hooks: OpHook, ops: Any = None) -> None:
+    def __init__(self, *op_hooks: OpHook, ops: object = None) -> None:
         for hook in op_hooks:
             if not isinstance(hook, OpHook):
                 kind = f"the class {hook.__name__}; pass an object of it" if isinstance(hook, type) else type(hook).__name__
@@ -170,7 +161,7 @@ class hooks(Mode):  # noqa: N801 - a context manager, named as the other modes
         self._leave(Observer((*outer, *self._pairs)))
 
 
-def _names(ops: Any) -> frozenset[str]:
+def _names(ops: object) -> frozenset[str]:
     names = []
     for x in list(ops) if isinstance(ops, (tuple, list, set, frozenset)) else [ops]:
         name = x if isinstance(x, str) else getattr(x, "name", None) or getattr(x, "__name__", None)
@@ -179,21 +170,6 @@ def _names(ops: Any) -> frozenset[str]:
             raise TapeTypeError(msg)
         names.append(name)
     return frozenset(names)
-
-
-class _Itself:
-    """A key for a hook that cannot be one: equal to itself only."""
-
-    __slots__ = ("hook",)
-
-    def __init__(self, hook: OpHook) -> None:
-        self.hook = hook
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and other.hook is self.hook
-
-    def __hash__(self) -> int:
-        return id(self.hook)
 
 
 class Observer:
@@ -211,18 +187,18 @@ class Observer:
 
     def __init__(self, pairs: tuple[tuple[OpHook, frozenset[str] | None], ...]) -> None:
         self.pairs = pairs
-        self.key = tuple((hook if isinstance(hook, Hashable) else _Itself(hook), names) for hook, names in pairs)
+        # Methods are equal if they are of the same object: so they stand for hooks that can be no key.
+        self.key = tuple((hook if isinstance(hook, Hashable) else hook.__enter__, names) for hook, names in pairs)
         self.sweeps = any(_overrides(hook, "backward_preprocess") or _overrides(hook, "backward_postprocess") for hook, _ in pairs)
         self.traceable = all(hook.traceable for hook, _ in pairs)
         self._by_name: dict[str, list[OpHook]] = {}
 
     def of(self, name: str) -> list[OpHook]:
         """Return the hooks that see ops of this name, each once."""
-        found = self._by_name.get(name)
-        if found is None:
-            wanted = {id(hook): hook for hook, names in self.pairs if names is None or name in names}
-            found = self._by_name[name] = list(wanted.values())
-        return found
+        known = self._by_name.get(name)
+        if known is None:
+            known = self._by_name[name] = list({id(hook): hook for hook, names in self.pairs if names is None or name in names}.values())
+        return known
 
     def record(self, op: Any, inputs: Sequence[Handle]) -> Any:
         """Record one entry as :func:`tape.recording.record.record` does, and have the hooks see it."""
@@ -242,7 +218,9 @@ class Observer:
             return True
         return False
 
-    def around(self, name: str, params: Any, inputs: tuple[Any, ...], function: Callable[..., Any], *args: Any) -> Any:
+    def around(
+        self, name: str, params: Iterable[tuple[str, object]] | None, inputs: tuple[Any, ...], function: Callable[..., Any], *args: object
+    ) -> Any:
         """Return ``function(*args)``, which records one entry; the hooks see it as the op ``name``."""
         op = SeenOp(name, params, user_line())
         hooks = self.of(name)
@@ -268,11 +246,7 @@ class Observer:
     def after(self, entry: State, segment: Segment, values: Sequence[Any]) -> Sequence[Any]:
         """Have the hooks see what the VJP of an entry gave to its inputs; return what to go on with.
 
-        Args:
-            entry: the entry.
-            segment: where it stands.
-            values: the cotangents of its outputs, then the gradients.
-
+        The values are the cotangents of its outputs, then the gradients.
         """
         count = len(values) - len(entry.inputs)
         cotangents, gradients = values[:count], values[count:]
@@ -293,7 +267,7 @@ class Observer:
         return present
 
 
-def _is_function(op: Any) -> bool:
+def _is_function(op: object) -> bool:
     """Tell whether an op is that of a ``tape.Function``, which tells its hooks itself of what it is given."""
     return hasattr(op, "arguments")
 
@@ -306,8 +280,8 @@ def _seen(entry: State, segment: Segment) -> SeenOp | None:
 
 
 def _overrides(hook: OpHook, method: str) -> bool:
-    found = getattr(hook, method)
-    return getattr(found, "__func__", found) is not getattr(OpHook, method)
+    own = getattr(hook, method)
+    return getattr(own, "__func__", own) is not getattr(OpHook, method)
 
 
 @contextlib.contextmanager
@@ -321,7 +295,7 @@ def _running(hook: OpHook, method: str, op: SeenOp) -> Iterator[None]:
             raise
 
 
-def _observe(hook: OpHook, method: str, op: SeenOp, *seen: Any) -> None:
+def _observe(hook: OpHook, method: str, op: SeenOp, *seen: object) -> None:
     with _running(hook, method, op):
         given = getattr(hook, method)(op, *seen)
         if given is not None:

@@ -1,7 +1,7 @@
-"""Packing: what becomes of the values that a segment keeps for sweeps, where :func:`tape.saved_value_hooks` leaves that to its user.
+"""Packing: what becomes of the values that a segment keeps for sweeps, in contexts that leave that to the user's functions or to the host.
 
 A segment of such a context runs like any other.  Then each value that a sweep would read is handed to ``pack``, and what comes back takes
-its place: a :class:`Packed` where a cell was, which a sweep opens.  Slots, kinds and origins stay, so the value keeps its place in the graph.
+its place: a :class:`Packed` where a cell was, which a sweep opens.  Slots, kinds and origins stay, so it keeps its place in the graph.
 """
 
 from __future__ import annotations
@@ -17,31 +17,27 @@ import numpy as np
 from tape import jaxapi
 from tape.errors import TapeTypeError, TapeValueError
 from tape.graph.boxes import Box
-from tape.graph.scope import LOCAL, parked
+from tape.graph.scope import LOCAL, no_segment, parked, set_scope
 from tape.graph.segment import Cell, Handle, LeafNode, Segment
 from tape.graph.trie import CONSTANT
 from tape.graph.watcher import NOBODY
+from tape.modes import Mode
 from tape.programs.failures import naming
 from tape.programs.program import look, run_pending
 from tape.programs.retention import leaf_slots
 from tape.recording import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from types import TracebackType
 
     from tape.graph.trie import State
 
-__all__ = ["Packed", "Packing", "packable", "recording", "run_segments"]
+__all__ = ["Packed", "Packing", "packable", "save_on_host", "saved_value_hooks"]
 
 
 class Packing:
-    """The hooks of one context, as its segments know them.
-
-    Args:
-        pack: makes of a constant Variable what is to be kept.
-        unpack: makes an array or a Variable of that again.
-
-    """
+    """The hooks of one context, as its segments know them."""
 
     __slots__ = ("_trace", "hooks", "pack", "unpack")
 
@@ -55,42 +51,32 @@ class Packing:
         """Tell whether what is recorded now belongs to the context: it is in the JAX transformation in which that was entered."""
         return jaxapi.current_trace() is self._trace
 
-    def packed(self, value: Any) -> Packed:
+    def packed(self, value: jax.Array) -> Packed:
         """Pack a value; one that the same hooks have packed before is not packed again while that is kept."""
         key = (id(value), *self.hooks)
-        found = _KNOWN.get(key)
-        if found is None or not found.holds(self, value):
-            found = _KNOWN[key] = Packed(self, value)
-        return found
+        known = _KNOWN.get(key)
+        if known is None or not known.holds(value):
+            known = _KNOWN[key] = Packed(self, value)
+        return known
 
-    def call(self, concrete: bool, function: Callable[[Any], Any], given: Any) -> Any:
+    def call(self, concrete: bool, function: Callable[[Any], Any], given: object) -> Any:
         """Call one of the hooks, apart from what is being recorded; return a Variable's value, run, and anything else as it is."""
         trace = NOBODY if concrete or not LOCAL.scope.trace.capturing else LOCAL.scope.trace
         with parked(mode=CONSTANT, unseen=True, staged=[], packing=None, trace=trace), self._place(concrete):
-            made = function(given)
-            run_segments(recording())  # nothing that pack returned waits for the value that it was given
-            return made
+            result = function(given)
+            _run(_recording())  # nothing that pack returned waits for the value that it was given
+            return result
 
-    @contextlib.contextmanager
-    def _place(self, concrete: bool) -> Iterator[None]:
+    def _place(self, concrete: bool) -> contextlib.AbstractContextManager[None]:
         """Where hooks run: outside of any JAX transformation for concrete values, otherwise in that of the values."""
         if not concrete:
-            with jaxapi.within(self._trace):
-                yield
-        elif jaxapi.in_trace():
-            with jaxapi.ensure_compile_time_eval():
-                yield
-        else:
-            yield
+            return jaxapi.within(self._trace)
+        return jaxapi.ensure_compile_time_eval() if jaxapi.in_trace() else contextlib.nullcontext()
 
     def take(self, segment: Segment, live: Iterable[int], read: Sequence[int]) -> None:
         """Put what ``pack`` returns in the place of the values that a segment keeps (with its lock held): of all of them, or of none.
 
-        Args:
-            segment: it has run, and keeps values as any segment does.
-            live: slots that Variables hold.
-            read: slots whose values a sweep reads, leaves among them, ascending.
-
+        The segment has run; Variables hold the ``live`` slots, and a sweep reads values of those in ``read`` (ascending, leaves too).
         """
         state = segment.state
         path = state.path()
@@ -103,7 +89,7 @@ class Packing:
             if slot not in own and packable(value):
                 with naming(state, slot, "pack, which was given a value of"):
                     kept[slot] = self.packed(value)
-        saved = [found for slot, context in segment.functions.items() for found in self._saved(context, state, slot)]
+        saved = [tree for slot, context in segment.functions.items() for tree in self._saved(context, state, slot)]
         boxes = {slot: Box(content) for slot, content in kept.items()}
         for slot in live:
             if state.table[slot].kind.requires_grad:
@@ -139,12 +125,12 @@ class Packing:
         self.take(segment, state.slots, sorted({forward[i] for i in state.kernel.residuals()}))
 
 
-def _identity(function: Any) -> tuple[int, int]:
+def _identity(function: object) -> tuple[int, int]:
     """Tell functions apart, while they are there; each access to a method makes a new object of the same."""
     return (id(getattr(function, "__self__", None)), id(getattr(function, "__func__", function)))
 
 
-def packable(value: Any) -> bool:
+def packable(value: object) -> bool:
     """Tell whether a value is an array that a hook can do something with: neither a number of Python nor a typed PRNG key."""
     return isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.extended)
 
@@ -154,38 +140,32 @@ class Packed:
 
     __slots__ = ("__weakref__", "_aval", "_concrete", "_content", "_packing", "_source")
 
-    def __init__(self, packing: Packing, value: Any) -> None:
+    def __init__(self, packing: Packing, value: jax.Array) -> None:
         self._packing = packing
         self._aval = jax.typeof(value)
         self._concrete = not isinstance(value, jaxapi.Tracer)
         self._source = weakref.ref(value)
         self._content = packing.call(self._concrete, packing.pack, record.leaf(value))
 
-    def holds(self, packing: Packing, value: Any) -> bool:
-        """Tell whether it is what these hooks made of this value."""
-        return self._packing.hooks == packing.hooks and self._source() is value
+    def holds(self, value: jax.Array) -> bool:
+        """Tell whether it was made of this value, and not of one that had its id before."""
+        return self._source() is value
 
     def opened(self) -> Cell:
-        """Return a cell with the value again.
-
-        Raises:
-            TapeTypeError: ``unpack`` returned no array, or one of another dtype.
-            TapeValueError: it returned one of another shape.
-
-        """
-        found = self._packing.call(self._concrete, lambda content: _array(self._packing.unpack(content)), self._content)
+        """Return a cell with the value again."""
+        value = self._packing.call(self._concrete, lambda content: _array(self._packing.unpack(content)), self._content)
         aval = self._aval
         what = f"of a saved value of shape {aval.shape}, dtype {aval.dtype}"
-        if not isinstance(found, jax.Array):
-            msg = f"saved_value_hooks: unpack made {type(found).__name__} {what}; return a Variable or an array of that shape and dtype"
+        if not isinstance(value, jax.Array):
+            msg = f"saved_value_hooks: unpack made {type(value).__name__} {what}; return a Variable or an array of that shape and dtype"
             raise TapeTypeError(msg)
-        if found.shape != aval.shape:
-            msg = f"saved_value_hooks: unpack made shape {found.shape} {what}; have pack keep the shape, and .reshape(shape) in unpack"
+        if value.shape != aval.shape:
+            msg = f"saved_value_hooks: unpack made shape {value.shape} {what}; have pack keep the shape, and .reshape(shape) in unpack"
             raise TapeValueError(msg)
-        if found.dtype != aval.dtype:
-            msg = f"saved_value_hooks: unpack made dtype {found.dtype} {what}; have pack keep the dtype, and .astype(dtype) in unpack"
+        if value.dtype != aval.dtype:
+            msg = f"saved_value_hooks: unpack made dtype {value.dtype} {what}; have pack keep the dtype, and .astype(dtype) in unpack"
             raise TapeTypeError(msg)
-        cell = [found]
+        cell = [value]
         LOCAL.scope.trace.adopt(cell)
         return cell
 
@@ -199,19 +179,122 @@ class Packed:
 _KNOWN: weakref.WeakValueDictionary[tuple[int, ...], Packed] = weakref.WeakValueDictionary()
 
 
-def _array(value: Any) -> Any:
+def _array(value: object) -> object:
     """Return the array that unpack made; one of NumPy is copied, for its owner may change it."""
     if isinstance(value, Handle):
         return look(value)
     return jnp.array(value) if isinstance(value, (np.ndarray, np.generic)) else value
 
 
-def recording() -> list[Segment]:
+def _recording() -> list[Segment]:
     """Return the segments in which this thread records now."""
     return [segment for ref in (LOCAL.segment, *LOCAL.scope.staged) if (segment := ref()) is not None]
 
 
-def run_segments(segments: Iterable[Segment]) -> None:
-    """Run what is pending in some segments."""
+def _run(segments: Iterable[Segment]) -> None:
     for segment in segments:
         run_pending(segment, "saved values")
+
+
+class _Context(Mode):
+    """A context with hooks for saved values."""
+
+    _field = "packing"
+
+    def __init__(self, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._pack = pack
+        self._unpack = unpack
+
+    def _enter(self) -> None:
+        self._leave(Packing(self._pack, self._unpack))
+
+    def _leave(self, old: Packing | None) -> None:
+        LOCAL.segment = no_segment  # what is pending there runs when somebody looks at it
+        set_scope(LOCAL.scope.but(packing=old, staged=[]))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        segments = _recording()
+        super().__exit__(kind, error, trace)
+        if kind is None:
+            _run(segments)
+
+
+class saved_value_hooks(_Context):  # noqa: N801 - a context manager, as those of tape.modes
+    """Have ``pack`` make what is kept of each value that a sweep will read, and ``unpack`` make the value again when one reads it.
+
+    Which values: those of entries recorded inside the context, as far as a sweep from a Variable that is held at its end reads them, and
+    the inputs of these entries, arrays and results from outside of the context, that it reads.  This does not depend on what else Variables
+    hold.  Leaves that require grad (parameters) are left out, for their Variables hold them anyway, and so are Python numbers, typed PRNG
+    keys and what is computed again because that is cheaper.  Values may be of any dtype (masks and indices are).  The values inside loops,
+    checkpoints and lifted functions that are kept for the sweep are among them, and so are the Variables and JAX arrays that a
+    ``tape.Function`` saves (with ``ctx.save_for_backward``; Variables in attributes of ``ctx`` too), which are unpacked whenever its
+    backward reads ``ctx.saved``.
+
+    When: what the context recorded runs when it ends (at the latest: somebody may look earlier), and then ``pack`` is called, in the order
+    of the tape and once for a value however many entries read it; ``unpack`` is called in every sweep that reads the value.  Forward and
+    reverse are programs of their own, which costs what XLA would have fused across them.  A sweep unpacks what one context has kept
+    together: for least memory, enter one for each layer.  Contexts nest, and the innermost applies.  Where ``pack`` raises, the values of
+    that context stay as they are, and can be swept; where ``unpack`` raises, no ``.grad`` changes.
+
+    In JAX transformations: inside a function under ``tape.jit``, ``jax.jit`` and others (and a function given to ``tape.lax.scan`` or
+    ``tape.checkpoint``) a context sees traced values, so that what the hooks compute becomes part of the program; one that is entered
+    around such a function does not apply inside it.
+
+    Args:
+        pack: called with a constant Variable; may return anything.
+        unpack: called with what ``pack`` returned; returns a Variable or array of the value's shape and dtype.
+
+    Raises:
+        TapeTypeError: ``pack`` or ``unpack`` cannot be called; or, in a sweep, ``unpack`` returned no array or another dtype.
+        TapeValueError: in a sweep, ``unpack`` returned another shape.
+
+    Example:
+        >>> import tape, tape.numpy as tnp
+        >>> w = tape.Variable([[1.0, 2.0], [3.0, 4.0]])
+        >>> kept = 0
+        >>> def count(value):
+        ...     global kept
+        ...     kept += value.nbytes
+        ...     return value
+        >>> with tape.saved_value_hooks(count, lambda value: value):
+        ...     y = tnp.tanh(w @ tnp.ones((2, 3))).sum()
+        >>> kept  # the product, from which the sweep makes the tangent again
+        24
+        >>> y.backward()
+
+    """
+
+    def __new__(cls, pack: object, unpack: object) -> Any:  # noqa: ARG004 - they are for __init__
+        """Take functions as arguments, which other modes refuse."""
+        return object.__new__(cls)
+
+    def __init__(self, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
+        for name, function in (("pack", pack), ("unpack", unpack)):
+            if not callable(function):
+                msg = f"saved_value_hooks: {name} must be callable, got {type(function).__name__}"
+                raise TapeTypeError(msg)
+        super().__init__(pack, unpack)
+
+
+class save_on_host(_Context):  # noqa: N801
+    """Keep what a sweep will read in the memory of the host, and bring it back when one does.
+
+    It is :class:`saved_value_hooks` with hooks that copy; which values, when and at what cost is said there.
+
+    Example:
+        >>> import tape, tape.numpy as tnp
+        >>> w, x = tape.Variable([[1.0, 2.0], [3.0, 4.0]]), tnp.ones((2, 3))
+        >>> for _ in range(3):
+        ...     with tape.save_on_host():
+        ...         x = tnp.tanh(w @ x)
+        >>> x.sum().backward()
+
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_to_host, jaxapi.from_host)
+
+
+def _to_host(value: Handle) -> Any:
+    return jaxapi.to_host(look(value))

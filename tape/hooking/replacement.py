@@ -24,47 +24,31 @@ def calling(who: str) -> within:
     return within(caller=Caller(_LOOKED, who))
 
 
-def replacement(who: str, gradient: Any, given: Any) -> Any:
-    """Return the Variable that a hook returned in the place of a gradient.
-
-    Raises:
-        GradientShapeError, GradientDtypeError: it has another shape or dtype.
-
-    """
-    made = given if isinstance(given, Handle) else record.constant(given)
-    old, new = gradient._place.kind.aval, made._place.kind.aval
+def replacement(who: str, gradient: Handle, given: object) -> Handle:
+    """Return the Variable that a hook returned in the place of a gradient, if it has its shape and dtype."""
+    new_gradient = given if isinstance(given, Handle) else record.constant(given)
+    old, new = gradient._place.kind.aval, new_gradient._place.kind.aval
     if new.shape != old.shape:
         msg = f"{who} returned a gradient of shape {new.shape} for one of shape {old.shape}; return the same shape, or None to leave it"
         raise GradientShapeError(msg)
     if new.dtype != old.dtype:
         msg = f"{who} returned a gradient of dtype {new.dtype} for one of dtype {old.dtype}; cast it, or return None to leave it"
         raise GradientDtypeError(msg)
-    return made
+    return new_gradient
 
 
-def replacements(what: str, present: tuple[Any, ...], given: Any) -> tuple[Any, ...]:
-    """Return the gradients with those in their place that an op hook returned.
-
-    Args:
-        what: what returned them.
-        present: the gradients, None where there is none.
-        given: what it returned.
-
-    Raises:
-        GradientShapeError, GradientDtypeError: one has another shape or dtype, or it is no sequence.
-        RuleError: their number differs, or there is none in a place.
-
-    """
+def replacements(what: str, present: tuple[Any, ...], given: object) -> tuple[Any, ...]:
+    """Return the gradients that are present (None: there is none) with those in their place that an op hook has given."""
     if not isinstance(given, (tuple, list)):
         msg = f"{what} returned {type(given).__name__}; return a tuple of {len(present)} gradients, or None to leave them"
         raise GradientDtypeError(msg)
     if len(given) != len(present):
         msg = f"{what} returned {len(given)} gradients for {len(present)}; return one for each, None for those to leave"
         raise RuleError(msg)
-    found = []
+    replaced = []
     for i, (old, new) in enumerate(zip(present, given, strict=True)):
         if new is not None and old is None:
             msg = f"{what} returned a gradient in position {i}, where there is none to replace; return None there"
             raise RuleError(msg)
-        found.append(old if new is None else replacement(f"{what}, position {i},", old, new))
-    return tuple(found)
+        replaced.append(old if new is None else replacement(f"{what}, position {i},", old, new))
+    return tuple(replaced)

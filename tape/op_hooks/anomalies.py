@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
@@ -11,11 +10,12 @@ import jax.numpy as jnp
 from tape.errors import NonFiniteError
 from tape.hooking.observing import OpHook, SeenOp, hooks
 from tape.jaxapi import debug_callback
-from tape.op_hooks.tables import Table
-from tape.op_hooks.values import described, has_values, values_of
+from tape.op_hooks.showing import Nesting, Table, described, has_values, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import jax
 
 __all__ = ["Anomaly", "NaNWatcher", "detect_anomaly"]
 
@@ -43,23 +43,17 @@ class Anomaly(NamedTuple):
     def __str__(self) -> str:
         where = "" if self.op.where is None else f", recorded at {self.op.where[0]}:{self.op.where[1]},"
         if self.backward:
-            made = f"the backward of {self.op.name}{where} gave {self.what} for the gradient of input {self.position} ({self.value})"
-            return f"{made}, {'from gradients without' if self.born else 'and was given a gradient with'} any"
-        return f"{self.op.name}{where} gave {self.what} in output {self.position} ({self.value}), {'from' if self.born else 'not from'} clean inputs"
-
-
-class _Given(threading.local):
-    """What the ops that a thread is in were given, innermost last."""
-
-    def __init__(self) -> None:
-        self.stack: list[tuple[str, list[Any]]] = []
+            said = f"the backward of {self.op.name}{where} gave {self.what} for the gradient of input {self.position} ({self.value})"
+            return f"{said}, {'from gradients without' if self.born else 'and was given a gradient with'} any"
+        inputs = f"{'from' if self.born else 'not from'} clean inputs"
+        return f"{self.op.name}{where} gave {self.what} in output {self.position} ({self.value}), {inputs}"
 
 
 class NaNWatcher(Table, OpHook):
     """Watches what ops and their VJPs make, and names each op, with the user's line, that makes a NaN.
 
-    Every op is looked at, and so runs at once.  A function of ``tape.jit`` runs uncompiled.  In one that ``jax.jit`` traces, what is found is
-    reported when the program runs; an error there comes as JAX's, with the message in it.
+    Every op is looked at, and so runs at once.  A function of ``tape.jit`` runs uncompiled.  In one that ``jax.jit`` traces, what is found
+    is reported when the program runs; an error there comes as JAX's, with the message in it.
 
     Args:
         inf: whether infinities count too.
@@ -81,7 +75,7 @@ class NaNWatcher(Table, OpHook):
     def __init__(self, *, inf: bool = False, raises: bool = False) -> None:
         self.inf = inf
         self.raises = raises
-        self._given = _Given()
+        self._given = Nesting()
         self.reset()
 
     def reset(self) -> None:
@@ -94,14 +88,12 @@ class NaNWatcher(Table, OpHook):
 
     def backward_preprocess(self, op: SeenOp, output_grads: tuple[Any, ...]) -> None:
         """Keep what the VJP is given, to tell what is born in it."""
-        self._given.stack.append((str(op), list(output_grads)))
+        self._given.stack.append([str(op), *output_grads])
 
     def backward_postprocess(self, op: SeenOp, input_grads: tuple[Any, ...]) -> None:
         """Look at what the VJP gave."""
-        stack = self._given.stack
-        while stack and stack[-1][0] != str(op):  # of a VJP that failed
-            stack.pop()
-        self._check(op, stack.pop()[1] if stack else (), input_grads, backward=True)
+        given = self._given.leave(str(op)) or [None]
+        self._check(op, given[1:], input_grads, backward=True)
 
     def _check(self, op: SeenOp, given: Sequence[Any], made: Sequence[Any], *, backward: bool) -> None:
         counted = [(i, value) for i, value in enumerate(values_of(made)) if value is not None and jnp.issubdtype(value.dtype, jnp.inexact)]
@@ -114,20 +106,21 @@ class NaNWatcher(Table, OpHook):
         elif any(map(bool, flags)):
             report(self._dirty(given), *flags)
 
-    def _flags(self, value: Any) -> tuple[Any, Any]:
+    def _flags(self, value: jax.Array) -> tuple[Any, Any]:
         """Tell whether an array holds NaN, and infinities that count."""
         return jnp.isnan(value).any(), jnp.isinf(value).any() if self.inf else jnp.zeros((), bool)
 
-    def _dirty(self, given: Sequence[Any]) -> Any:
+    def _dirty(self, given: Sequence[Any]) -> jax.Array:
         values = [v for v in values_of(given) if v is not None and jnp.issubdtype(v.dtype, jnp.inexact)]
         return jnp.any(jnp.stack([flag for v in values for flag in self._flags(v)])) if values else jnp.zeros((), bool)
 
-    def _report(self, op: SeenOp, backward: bool, places: Sequence[tuple[int, str]], dirty: Any, *flags: Any) -> None:
+    def _report(self, op: SeenOp, backward: bool, places: Sequence[tuple[int, str]], dirty: jax.Array, *flags: jax.Array) -> None:
         for (position, value), nan, inf in zip(places, flags[::2], flags[1::2], strict=True):
             if bool(nan) or bool(inf):
                 anomaly = Anomaly(op, backward, position, not bool(dirty), "NaN" if bool(nan) else "inf", value)
                 if self.raises:
-                    msg = f"{anomaly}; keep what leads there in the domain of the op (a clip, a where around its input), or look at its inputs"
+                    repair = "keep what leads there in the domain of the op (a clip, a where around its input), or look at its inputs"
+                    msg = f"{anomaly}; {repair}"
                     raise NonFiniteError(msg)
                 self.found.append(anomaly)
                 return
@@ -147,8 +140,8 @@ def _where(op: SeenOp) -> str:
 class detect_anomaly(hooks):  # noqa: N801 - a context manager, named as the other modes
     """Raise as soon as an op, or its VJP in a sweep, makes a NaN; a context manager and decorator, like the other modes.
 
-    The error names the op, whether it was recorded or swept, and the user's line that recorded it.  A sweep that raises leaves every ``.grad`` as
-    it was.  Every op is looked at, so that everything is slower; what ``jax.jit`` compiles raises when it runs.
+    The error names the op, whether it was recorded or swept, and the user's line that recorded it.  A sweep that raises leaves every
+    ``.grad`` as it was.  Every op is looked at, so that everything is slower; what ``jax.jit`` compiles raises when it runs.
 
     Args:
         inf: whether infinities are errors too.

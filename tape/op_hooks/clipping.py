@@ -16,6 +16,8 @@ from tape.recording import record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import jax
+
     from tape.hooking.handles import RemovableHandle
 
 __all__ = ["GradientClipper"]
@@ -24,8 +26,8 @@ __all__ = ["GradientClipper"]
 class GradientClipper(OpHook):
     """Clips gradients on their way: after each op, or with :meth:`on` those of some Variables; give one of the bounds.
 
-    As an op hook it clips what each op adds to the gradients of its inputs; ``norm`` bounds the norm over all inputs of the op together.  It is
-    compiled with functions of ``tape.jit``, and equal clippers share a trace; with ``create_graph`` the clipping is differentiated.
+    As an op hook it clips what each op adds to the gradients of its inputs; ``norm`` bounds the norm over all inputs of the op together.
+    It is compiled with functions of ``tape.jit``, and equal clippers share a trace; with ``create_graph`` the clipping is differentiated.
 
     Args:
         value: each element becomes at most so large (its modulus, where it is complex).
@@ -69,16 +71,8 @@ class GradientClipper(OpHook):
 
     def backward_postprocess(self, op: SeenOp, input_grads: tuple[Any, ...]) -> Sequence[Any]:  # noqa: ARG002 - as the base class
         """Clip what the op adds to the gradients of its inputs."""
-        present = [i for i, g in enumerate(input_grads) if g is not None]
-        found = list(input_grads)
-        if self.norm is None:
-            for i in present:
-                found[i] = record.record(_by_value(float(self.value or 0)), (found[i],))
-        elif present:
-            clipped = record.record(_by_norm(float(self.norm)), [found[i] for i in present])
-            for i, g in zip(present, clipped, strict=True):
-                found[i] = g
-        return found
+        clipped = iter(self._clipped([g for g in input_grads if g is not None]))
+        return [None if g is None else next(clipped) for g in input_grads]
 
     def on(self, *variables: Any) -> tuple[RemovableHandle, ...]:
         """Clip the total gradient of each of these Variables, in every sweep.
@@ -94,16 +88,16 @@ class GradientClipper(OpHook):
             if not isinstance(v, Handle):
                 msg = f"GradientClipper.on: expected Variables, got {type(v).__name__}"
                 raise TapeTypeError(msg)
-        return tuple([v.register_hook(self._clip) for v in variables])
+        return tuple([v.register_hook(lambda gradient: self._clipped([gradient])[0]) for v in variables])
 
-    def _clip(self, gradient: Any) -> Any:
+    def _clipped(self, gradients: Sequence[Any]) -> Sequence[Any]:
         if self.norm is None:
-            return record.record(_by_value(float(self.value or 0)), (gradient,))
-        return record.record(_by_norm(float(self.norm)), (gradient,))[0]
+            return [record.record(_by_value(float(self.value or 0)), (g,)) for g in gradients]
+        return record.record(_by_norm(float(self.norm)), gradients) if gradients else ()
 
 
 def _by_value(bound: float) -> Op:
-    def clip(g: Any) -> Any:
+    def clip(g: jax.Array) -> jax.Array:
         if not jnp.iscomplexobj(g):
             return jnp.clip(g, -bound, bound)
         squared = jnp.real(g * jnp.conj(g))
@@ -113,7 +107,7 @@ def _by_value(bound: float) -> Op:
 
 
 def _by_norm(bound: float) -> Op:
-    def clip(*gradients: Any) -> tuple[Any, ...]:
+    def clip(*gradients: jax.Array) -> tuple[jax.Array, ...]:
         # In float32 at least, and without the root of zero, whose derivative is infinite.
         wide = [jnp.abs(g).astype(jnp.promote_types(jnp.abs(g).dtype, jnp.float32)) for g in gradients]
         squared = sum((jnp.sum(w * w) for w in wide), jnp.zeros((), jnp.float32))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tape.errors import TapeValueError
 from tape.hooking.observing import OpHook, SeenOp
-from tape.op_hooks.tables import Table, label, size
+from tape.op_hooks.showing import Table, label, of_ops_or_lines, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,10 +49,7 @@ class MemoryCounter(Table, OpHook):
     """
 
     def __init__(self, *, by: str = "op") -> None:
-        if by not in ("op", "line"):
-            msg = f"MemoryCounter: by must be 'op' or 'line', got {by!r}"
-            raise TapeValueError(msg)
-        self.by = by
+        self.by = of_ops_or_lines("MemoryCounter", by)
         self.reset()
 
     def reset(self) -> None:
@@ -65,7 +61,7 @@ class MemoryCounter(Table, OpHook):
         rows = [MemoryRow(op, *counts) for op, counts in self._counts.items()]
         return sorted(rows, key=lambda row: -(row.output_bytes + row.cotangent_bytes))
 
-    def forward_postprocess(self, op: SeenOp, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:  # noqa: ARG002 - as the base class
+    def forward_postprocess(self, op: SeenOp, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:  # noqa: ARG002 - as the base
         """Count the outputs."""
         self._count(op, outputs, 0)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tape.hooking.observing import OpHook, SeenOp
 from tape.jaxapi import debug_callback
-from tape.op_hooks.values import described, has_values, norm, values_of
+from tape.op_hooks.showing import described, has_values, norm, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +19,8 @@ __all__ = ["Printer"]
 class Printer(OpHook):
     """Prints each op with the shapes and norms of its outputs, and in sweeps of what it adds to the gradients of its inputs.
 
-    Norms are looked at, so every op runs at once.  In a compiled function (of ``tape.jit`` or ``jax.jit``) lines come when it runs, not always
-    in the order of its ops.
+    Norms are looked at, so every op runs at once.  In a compiled function (of ``tape.jit`` or ``jax.jit``) lines come when it runs, not
+    always in the order of its ops.
 
     Args:
         norms: whether to print norms; nothing is looked at without, and compiled functions print when they are traced.
@@ -44,7 +44,7 @@ class Printer(OpHook):
         self.norms = norms
         self.file = file
 
-    def forward_postprocess(self, op: SeenOp, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:  # noqa: ARG002 - as the base class
+    def forward_postprocess(self, op: SeenOp, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:  # noqa: ARG002 - as the base
         """Print the outputs."""
         self._show("forward", op, outputs)
 
@@ -54,23 +54,19 @@ class Printer(OpHook):
 
     def _show(self, side: str, op: SeenOp, made: Sequence[Any]) -> None:
         names = [described(v) for v in made]
-        found = [None if value is None else norm(value) for value in values_of(made)] if self.norms else [None] * len(names)
-        known = [i for i, n in enumerate(found) if n is not None]
+        each = [None if value is None else norm(value) for value in values_of(made)] if self.norms else [None] * len(names)
+        known = [i for i, n in enumerate(each) if n is not None]
 
         def show(*norms: Any) -> None:
             written = list(names)
             for i, n in zip(known, norms, strict=True):
                 written[i] += f" |{float(n):.4g}|"
             where = "" if op.where is None else f"  {Path(op.where[0]).name}:{op.where[1]}"
-            print(shortened(f"{side:<8}  {op.name:<16}  {'  '.join(written)}", 100 - len(where)) + where, file=self.file or sys.stdout)
+            line, width = f"{side:<8}  {op.name:<16}  {'  '.join(written)}", 100 - len(where)
+            print((line if len(line) <= width else line[: width - 3] + "...") + where, file=self.file or sys.stdout)
 
-        norms = [found[i] for i in known]
+        norms = [each[i] for i in known]
         if has_values(norms):
             show(*norms)
         else:
             debug_callback(show, *norms)
-
-
-def shortened(text: str, width: int) -> str:
-    """Return ``text`` in at most ``width`` columns."""
-    return text if len(text) <= width else text[: width - 3] + "..."

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tape.errors import TapeValueError
 from tape.hooking.observing import OpHook, SeenOp
-from tape.op_hooks.tables import Table, label
-from tape.op_hooks.values import wait
+from tape.op_hooks.showing import Nesting, Table, label, of_ops_or_lines, wait
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,19 +32,13 @@ class TimerRow(NamedTuple):
         return self.forward_calls * self.forward_median + self.backward_calls * self.backward_median
 
 
-class _Running(threading.local):
-    """The ops that a thread is in: name, when it began, and the time of those inside it."""
-
-    def __init__(self) -> None:
-        self.stack: list[list[Any]] = []
-
-
 class Timer(Table, OpHook):
     """Times each op, forward and backward: everything before an op is waited for, and so is the op itself.
 
     Each op runs on its own, so that the sum is more than a step takes without the timer; the shares are what counts.  Compilation is in the
-    totals, and neither in the medians nor in the shares.  The time of a ``tape.Function`` does not hold that of the ops in its forward.  A function
-    made by ``tape.jit`` runs uncompiled; in one that ``jax.jit`` traces nothing can be timed, and ``traced`` counts what was left out.
+    totals, and neither in the medians nor in the shares.  The time of a ``tape.Function`` does not hold that of the ops in its forward.  A
+    function made by ``tape.jit`` runs uncompiled; in one that ``jax.jit`` traces nothing can be timed, and ``traced`` counts what was left
+    out.
 
     Args:
         by: ``"op"`` for a row per op, ``"line"`` for one per op and line of the user's code.
@@ -69,11 +60,8 @@ class Timer(Table, OpHook):
     """
 
     def __init__(self, *, by: str = "op") -> None:
-        if by not in ("op", "line"):
-            msg = f"Timer: by must be 'op' or 'line', got {by!r}"
-            raise TapeValueError(msg)
-        self.by = by
-        self._running = _Running()
+        self.by = of_ops_or_lines("Timer", by)
+        self._running = Nesting()
         self.reset()
 
     def reset(self) -> None:
@@ -90,7 +78,7 @@ class Timer(Table, OpHook):
         """Wait for the inputs and begin."""
         self._begin(op, inputs)
 
-    def forward_postprocess(self, op: SeenOp, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:  # noqa: ARG002 - as the base class
+    def forward_postprocess(self, op: SeenOp, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:  # noqa: ARG002 - as the base
         """Wait for the outputs and end."""
         self._end(op, outputs, 0)
 
@@ -104,23 +92,21 @@ class Timer(Table, OpHook):
 
     def _begin(self, op: SeenOp, before: Sequence[Any]) -> None:
         started = time.perf_counter() if wait(before) else None
-        self._running.stack.append([label(op, self.by), started, 0.0])
+        self._running.stack.append([label(op, self.by), started, 0.0])  # the time of those inside it
 
     def _end(self, op: SeenOp, after: Sequence[Any], side: int) -> None:
         there = wait(after)
         now = time.perf_counter()
         name = label(op, self.by)
-        stack = self._running.stack
-        while stack and stack[-1][0] != name:  # an op that failed began and did not end
-            stack.pop()
-        if not stack:
+        noted = self._running.leave(name)
+        if noted is None:
             return
-        _, started, inside = stack.pop()
+        _, started, inside = noted
         if started is None or not there:
             self.traced += 1
             return
-        if stack:
-            stack[-1][2] += now - started
+        if self._running.stack:
+            self._running.stack[-1][2] += now - started
         self._times.setdefault(name, ([], []))[side].append(now - started - inside)
 
     def _table(self) -> tuple[str, list[str], list[list[str]]]:

@@ -20,7 +20,7 @@ from tape.sweeps.sweep import target_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Addition", "additions", "anew", "assign", "awaited"]
+__all__ = ["Addition", "additions", "assign", "awaited", "summed"]
 
 _ASSIGNING = threading.Lock()
 
@@ -29,19 +29,8 @@ _ASSIGNING = threading.Lock()
 Addition = tuple[Any, Any, Any, Any]
 
 
-def additions(
-    gradients: dict[Any, Any], targets: Sequence[Any] | None, consumed: Sequence[Any] = (), *, mode: int = SWEEP
-) -> list[Addition]:
-    """Record, for each Variable that receives a gradient, the sum with the one that it has.
-
-    Args:
-        gradients: those of the sweep, by target.
-        targets: the Variables that receive one; None for all leaves and those that retain theirs.
-        consumed: roots whose assigned ``.grad`` was their seed, and is not added to.
-        mode: the grad mode in which sums are recorded.
-
-    """
-    receivers: list[tuple[Any, Any]]
+def additions(gradients: dict[Any, Any], targets: Sequence[Any] | None) -> list[Addition]:
+    """Return what is added to whom: to ``targets``, or without them to all leaves and those that retain their gradient."""
     if targets is not None:
         receivers = [(target, gradients.get(target_of(target))) for target in {id(t): t for t in targets}.values()]
     else:
@@ -51,54 +40,48 @@ def additions(
             segment, slot = target
             alive = [v for ref in segment.retained.get(slot, ()) if (v := ref()) is not None]
             receivers.extend((v, gradient) for v in alive if targets is None or all(v is not t for t in targets))
-    return [_addition(v, gradient, consumed, mode) for v, gradient in receivers if v is not None and gradient is not None]
+    return [(v, gradient, None, gradient) for v, gradient in receivers if v is not None and gradient is not None]
 
 
-def _addition(variable: Any, gradient: Any, consumed: Sequence[Any], mode: int) -> Addition:
-    grad = extra_of(variable).grad
-    if grad is None or any(variable is root for root in consumed):
-        return variable, gradient, grad, gradient
-    return variable, gradient, grad, in_mode(mode, emission.add, grad, gradient)
+def summed(added: Sequence[Addition], consumed: Sequence[Any] = (), mode: int = SWEEP) -> Sequence[Addition]:
+    """Record sums for Variables that have another ``.grad`` than their addition says; what was ``consumed`` as a seed is not added to."""
+    if all(extra_of(variable).grad is grad for variable, _, grad, _ in added):
+        return added
+    return in_mode(mode, _anew, added, consumed)  # type: ignore[no-any-return]
 
 
-def anew(made: Sequence[Addition], consumed: Sequence[Any] = (), mode: int = SWEEP) -> list[Addition]:
-    """Record sums again for Variables that have another ``.grad`` than their addition says."""
-    return [a if a[0]._extra.grad is a[2] else _addition(a[0], a[1], consumed, mode) for a in made]
+def _anew(added: Sequence[Addition], consumed: Sequence[Any]) -> list[Addition]:
+    sums = []
+    for variable, gradient, _, _ in added:
+        grad = extra_of(variable).grad
+        first = grad is None or any(variable is root for root in consumed)
+        sums.append((variable, gradient, grad, gradient if first else emission.add(grad, gradient)))
+    return sums
 
 
-def awaited(made: Sequence[Addition]) -> bool:
+def awaited(added: Sequence[Addition]) -> bool:
     """Tell whether one optimizer updates all these Variables: its step will run the sweep too, so that both are one program."""
-    updater = made[0][0]._extra.updater if made else None
+    updater = added[0][0]._extra.updater if added else None
     if updater is None:
         return False
-    return all(grad is None and variable._extra.updater is updater for variable, _, grad, _ in made)
+    return all(grad is None and variable._extra.updater is updater for variable, _, grad, _ in added)
 
 
-def assign(made: Sequence[Addition], consumed: Sequence[Any], *, mode: int = SWEEP) -> None:
-    """Set every ``.grad`` to its sum (which has run), once none has failed.
-
-    Args:
-        made: what :func:`additions` returned.
-        consumed: roots whose assigned ``.grad`` was their seed.
-        mode: the grad mode in which sums are recorded.
-
-    Raises:
-        TapeError: a gradient could not be computed.  Nothing is changed then.
-
-    """
+def assign(added: Sequence[Addition], consumed: Sequence[Any] = (), *, mode: int = SWEEP) -> None:
+    """Set every ``.grad`` to its sum (which has run), or none where one could not be computed; ``mode`` is that of sums made again."""
     while True:
-        with _ASSIGNING: assigned = _assigned(made, consumed)  # fmt: skip  # noqa: E701 - see tape.locks
+        with _ASSIGNING: assigned = _assigned(added, consumed)  # fmt: skip  # noqa: E701 - see tape.locks
         if assigned:
             return
-        made = anew(made, consumed, mode)
+        added = summed(added, consumed, mode)
         segment = LOCAL.segment()
         if segment is not None:
             run_pending(segment, "backward")
 
 
-def _assigned(made: Sequence[Addition], consumed: Sequence[Any]) -> bool:
+def _assigned(added: Sequence[Addition], consumed: Sequence[Any]) -> bool:
     given = [(root._extra, root._extra.grad) for root in consumed] if consumed else []  # what the user assigned
-    for variable, _, grad, total in made:
+    for variable, _, grad, total in added:
         extra = variable._extra
         if extra.grad is not grad:
             return False
@@ -109,10 +92,10 @@ def _assigned(made: Sequence[Addition], consumed: Sequence[Any]) -> bool:
     try:
         for extra, _ in given:
             extra.grad, extra.assigned = None, False
-        for variable, _, _, total in made:
+        for variable, _, _, total in added:
             variable._extra.grad = total
     except BaseException:  # Ctrl-C
-        for variable, _, grad, _ in made:
+        for variable, _, grad, _ in added:
             variable._extra.grad = grad
         for extra, grad in given:
             extra.grad, extra.assigned = grad, True

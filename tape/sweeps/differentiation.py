@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from tape.configuration import sixty_four_bits
 from tape.errors import TapeValueError, UnconnectedError, check_flag
 from tape.graph import boundary
 from tape.graph.constants import handle
@@ -21,8 +20,8 @@ from tape.graph.trie import RECORD, SWEEP
 from tape.programs.program import run_pending
 from tape.recording import record
 from tape.sweeps import emission
-from tape.sweeps.accumulation import additions, anew, assign, awaited
-from tape.sweeps.seeds import describe, need_sixty_four_bits, require_grad, seeds_of, variables, variables_of_tree
+from tape.sweeps.accumulation import additions, assign, awaited, summed
+from tape.sweeps.seeds import describe, require_grad, seeds_of, variables, variables_of_tree, wide
 from tape.sweeps.sweep import Sweep, target_of
 from tape.sweeps.written import asked, call_of
 
@@ -37,11 +36,11 @@ __all__ = ["backward", "gradients"]
 
 
 def backward(
-    outputs: Any,
-    grad_outputs: Any = None,
+    outputs: object,
+    grad_outputs: object = None,
     *,
-    inputs: Any = None,
-    ignore: Any = (),
+    inputs: object = None,
+    ignore: object = (),
     retain_graph: bool | None = None,
     create_graph: bool = False,
 ) -> None:
@@ -71,18 +70,16 @@ def backward(
         array([2., 4.], dtype=float32)
 
     """
-    call = None
+    known = call = None
     if inputs is None and ignore.__class__ is tuple and not ignore and not create_graph and (retain_graph is None or retain_graph is False):
         known = asked(outputs, None, grad_outputs)
-        if known is not None:
-            if _accumulated_again(*known):
-                return
-            call = call_of(*known, retains=False)
-    _check_flags("backward", retain_graph, create_graph)
+    if known is not None:
+        if _accumulated_again(*known):
+            return
+        call = call_of(*known)
+    retain = _retains("backward", retain_graph, create_graph)
     roots = variables("backward", "outputs", outputs)
-    with contextlib.ExitStack() as settings:
-        if need_sixty_four_bits(roots):
-            settings.enter_context(sixty_four_bits())
+    with wide(roots) as settings:
         seeds, consumed = seeds_of("backward", roots, grad_outputs)
         targets = None if inputs is None else variables_of_tree("backward", "inputs", inputs)[0]
         ignored = variables_of_tree("backward", "ignore", ignore)[0]
@@ -96,56 +93,58 @@ def backward(
         sweep.run(roots, seeds, settings)
         waits = call is not None and not call.segment.released
         if call is not None:
-            call.remember(sweep, sweep.ends_in(call.segment))
-        retain = create_graph if retain_graph is None else retain_graph
+            call.remember(sweep)
         with contextlib.nullcontext() if retain else sweep.releasing():
             mode = RECORD if create_graph else SWEEP
-            made = additions(sweep.gradients, targets, consumed, mode=mode)
-            for variable, _, _, total in made:
+            added = summed(additions(sweep.gradients, targets), consumed, mode)
+            for variable, _, _, total in added:
                 boundary.check_no_leak("backward", variable, total)
             segment = LOCAL.segment()
-            if segment is not None and not (waits and awaited(made)):
+            if segment is not None and not (waits and awaited(added)):
                 run_pending(segment, "backward")
-            assign(made, consumed, mode=mode)
-    for variable, *_ in made:
+            assign(added, consumed, mode=mode)
+    for variable, *_ in added:
         _call_post_hooks(variable)
 
 
-def _accumulated_again(segment: Segment, key: Any, entering: Sequence[Handle]) -> bool:
+def _accumulated_again(segment: Segment, key: tuple[object, ...], entering: Sequence[Handle]) -> bool:
     """Do what a call of backward() did before at this point of the tape, if it was made; tell whether it was."""
     written: Written | None = segment.state.next.get(key)
     if written is None:
         return False
     origins, present, released = segment.origins, segment.cells, segment.released
     cells: dict[int, Cell] = {}
-    made: list[Addition] = []
+    fresh: list[Addition] = []
     reached: set[LeafNode] = set()
-    sums = False
+    sums = hooked = False
     for slot, place in written.results:
         end = origins.get(slot)  # none for a slot that was cut, unless somebody asked for its gradient
         if end.__class__ is not LeafNode or end.hooks or end in reached:  # in the end, a leaf that entered with two values
             return False
         reached.add(end)
-        variable = end.ref()
+        variable: Any = end.ref()
         if variable is not None:
             gradient = handle(segment, place, present.get(place.slot) or cells.setdefault(place.slot, [None]))
-            made.append((variable, gradient, None, gradient))
-            sums = sums or variable._extra.grad is not None  # type: ignore[union-attr] # it has its node
+            fresh.append((variable, gradient, None, gradient))
+            extra = variable._extra
+            if extra.grad is not None:
+                sums = True
+            if extra.post_hooks:
+                hooked = True
     if not written.enter(segment, entering, cells):
         return False
     try:
-        if sums:
-            made = anew(made)
-        if released or not awaited(made):
+        added = summed(fresh) if sums else fresh
+        if released or not awaited(added):
             run_pending(segment, "backward")
-        assign(made, ())
+        assign(added)
     except BaseException:
         if segment.leaves:  # nothing was released yet
             segment.released = released
         raise
-    for addition in made:
-        if addition[0]._extra.post_hooks:
-            _call_post_hooks(addition[0])
+    if hooked:
+        for variable, *_ in added:
+            _call_post_hooks(variable)
     return True
 
 
@@ -156,16 +155,18 @@ def _call_post_hooks(variable: Any) -> None:
             hooks[key](variable)
 
 
-def _check_flags(function: str, retain_graph: Any, create_graph: Any) -> None:
+def _retains(function: str, retain_graph: bool | None, create_graph: bool) -> bool:
+    """Check the flags; tell whether what is swept is kept."""
     if retain_graph is not None:
         check_flag(function, "retain_graph", retain_graph)
     check_flag(function, "create_graph", create_graph)
+    return create_graph if retain_graph is None else retain_graph
 
 
 def gradients(
-    outputs: Any,
+    outputs: object,
     inputs: Any,
-    grad_outputs: Any = None,
+    grad_outputs: object = None,
     *,
     unconnected: str = "raise",
     retain_graph: bool | None = None,
@@ -200,46 +201,43 @@ def gradients(
     if not isinstance(unconnected, str) or unconnected not in ("raise", "zero", "none"):
         msg = f"gradients: unconnected must be 'raise', 'zero' or 'none', got {unconnected!r}"
         raise TapeValueError(msg)
-    _check_flags("gradients", retain_graph, create_graph)
-    retain = create_graph if retain_graph is None else retain_graph
+    retain = _retains("gradients", retain_graph, create_graph)
     call = None
     known = None if inputs is None else asked(outputs, inputs, grad_outputs, create_graph=create_graph, retains=retain)
     if known is not None:
         segment, key, entering = known
         written: Written | None = segment.state.next.get(key)
-        found = None if written is None else written.again(segment, entering)
-        if found is not None:
-            return found[0] if isinstance(inputs, Handle) else tuple(found)
-        call = call_of(*known, retains=retain)
+        again = None if written is None else written.again(segment, entering)
+        if again is not None:
+            return again[0] if isinstance(inputs, Handle) else tuple(again)
+        call = call_of(*known)
     roots = variables("gradients", "outputs", outputs)
     wanted, tree = variables_of_tree("gradients", "inputs", inputs)
-    with contextlib.ExitStack() as settings:
-        if need_sixty_four_bits(roots):
-            settings.enter_context(sixty_four_bits())
+    with wide(roots) as settings:
         seeds, _ = seeds_of("gradients", roots, grad_outputs, required=unconnected == "raise")
-        able = [v for v in wanted if v._place.kind.requires_grad]
         if unconnected == "raise":
             for v in wanted:
                 require_grad("gradients", "inputs", v)
+        targets = [target_of(v) if v._place.kind.requires_grad else None for v in wanted]
         rooted = [(r, s) for r, s in zip(roots, seeds, strict=True) if r._place.kind.requires_grad]
-        sweep = Sweep(map(target_of, able), (), create_graph)
+        sweep = Sweep([target for target in targets if target is not None], (), create_graph)
         sweep.run([r for r, _ in rooted], [s for _, s in rooted], settings)
-        results = []
-        for i, v in enumerate(wanted):
-            gradient = sweep.gradients.get(target_of(v)) if v._place.kind.requires_grad else None
-            if gradient is None:
-                if unconnected == "raise":
-                    msg = (
-                        f"gradients: inputs[{i}] ({describe(v)}) is not connected to any of the outputs by differentiable operations; "
-                        'use it in the computation, or pass unconnected="zero" or unconnected="none"'
-                    )
-                    raise UnconnectedError(msg)
-                gradient = record.leaf(jnp.zeros(v._place.kind.aval.shape, v._place.kind.aval.dtype)) if unconnected == "zero" else None
+        results: list[Any] = []
+        for i, (v, target) in enumerate(zip(wanted, targets, strict=True)):
+            gradient = sweep.gradients.get(target)
+            if gradient is not None:
+                results.append(emission.share(gradient))
+            elif unconnected == "raise":
+                msg = (
+                    f"gradients: inputs[{i}] ({describe(v)}) is not connected to any of the outputs by differentiable operations; "
+                    'use it in the computation, or pass unconnected="zero" or unconnected="none"'
+                )
+                raise UnconnectedError(msg)
             else:
-                gradient = emission.share(gradient)
-            results.append(gradient)
+                aval = v._place.kind.aval
+                results.append(record.leaf(jnp.zeros(aval.shape, aval.dtype)) if unconnected == "zero" else None)
         if call is not None:
-            call.remember(sweep, [(-1, gradient) for gradient in results])
+            call.remember(sweep, results, retains=retain)
         if not retain:
             with sweep.releasing():
                 pass

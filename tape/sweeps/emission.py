@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from tape.bounded import Bounded
 from tape.graph.kinds import Place
 from tape.graph.scope import LOCAL, within
-from tape.graph.segment import Extra, LeafNode, Segment, SegmentClosedError, TracerMetError
+from tape.graph.segment import Extra, Handle, LeafNode, Segment, SegmentClosedError, TracerMetError
 from tape.graph.trie import NUMBER_LIMIT, SEGMENT_LIMIT, SWEEP, State, link
 from tape.hooking.replacement import calling, replacement
 from tape.ops.kernel import Op
@@ -33,20 +33,17 @@ if TYPE_CHECKING:
 __all__ = ["add", "emit", "forward_handle", "held", "opened", "rows", "run_hooks", "zeros_like"]
 
 
-def add(a: Any, b: Any, write: Callable[[Any, Sequence[Any]], Any] = record.record) -> Any:
+def add(a: Handle | None, b: Handle | None, write: Callable[[Any, Sequence[Any]], Any] = record.record) -> Any:
     """Record the sum of two cotangents; None is zero."""
     if a is None:
         return b
     return a if b is None else write(ADD, (a, b))
 
 
-def share(variable: Any) -> Any:
+def share(variable: Handle) -> Any:
     """A handle of its own for the same value, so that no two owners hold one handle; a leaf's gradient still goes to the leaf."""
-    made = handle(variable._segment, variable._place, variable._cell)
-    if variable._segment is None and variable._place.kind.requires_grad:
-        made._extra = Extra()
-        made._extra.node = record.node_of(variable)
-    return made
+    own = handle(variable._segment, variable._place, variable._cell)
+    return _at_leaf(own, record.node_of(variable)) if variable._segment is None and variable._place.kind.requires_grad else own
 
 
 def zeros_like(aval: Any) -> Any:
@@ -69,26 +66,22 @@ def _filled(aval: Any, value: int) -> Op:
 
 def forward_handle(segment: Segment, state: State, slot: int, leaf_index: dict[int, int]) -> Any:
     """Return a Variable for a forward slot of ``segment``, pending or run (with its lock held)."""
-    place = state.table[slot]
-    if segment.pending:
-        if slot in leaf_index:
-            return handle(segment, place, segment.leaves[leaf_index[slot]])
-        cell = segment.cells.get(slot)
-        if cell is None:  # known to the segment, so that it gets its value should a traced cotangent make us look at it
-            cell = segment.cells[slot] = [None]
-        return handle(segment, place, cell)
-    if slot in leaf_index:
-        cell = segment.leaves[leaf_index[slot]]
-        origin = segment.origins.get(slot)
-        if isinstance(origin, LeafNode):
-            made = handle(None, place, cell)
-            made._extra = Extra()
-            made._extra.node = origin
-            return made
-        if origin is not None:
-            return handle(origin[0], Place(origin[1], place.kind), cell)
-        return handle(None, place, cell)
-    return handle(segment, place, segment.saved[slot])
+    place, leaf = state.table[slot], leaf_index.get(slot)
+    if segment.pending:  # the cell is known to the segment, so that it gets its value should a traced cotangent make us look at it
+        return handle(segment, place, segment.cells.setdefault(slot, [None]) if leaf is None else segment.leaves[leaf])
+    if leaf is None:
+        return handle(segment, place, segment.saved[slot])
+    origin, cell = segment.origins.get(slot), segment.leaves[leaf]
+    if isinstance(origin, tuple):
+        return handle(origin[0], Place(origin[1], place.kind), cell)
+    return handle(None, place, cell) if origin is None else _at_leaf(handle(None, place, cell), origin)
+
+
+def _at_leaf(variable: Handle, node: LeafNode) -> Handle:
+    """Have the gradients of a Variable go to a leaf."""
+    variable._extra = Extra()
+    variable._extra.node = node
+    return variable
 
 
 def leaf_indices(state: State) -> dict[int, int]:
@@ -99,75 +92,68 @@ def leaf_indices(state: State) -> dict[int, int]:
 def emit(
     plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], batch: int | None = None, observer: Observer | None = None
 ) -> dict[int, Any]:
-    """Write ``plan`` for ``segment`` onto this thread's tape; return the cotangents of its output slots.
+    """Write ``plan`` for ``segment`` of structure ``state`` onto this thread's tape; return the cotangents of its output slots.
 
-    Args:
-        plan: what to write.
-        segment: the segment that is swept.
-        state: its structure.
-        seeds: one value (Variable) per item of ``plan.seeds``; None where a Python backward before a piece left out a cotangent.
-        batch: the length of the cotangents' further first axis, if they have one.
-        observer: the op hooks that see the sweep, if the plan is made for them.
-
-    Raises:
-        SegmentClosedError: another thread has run ``segment`` or this thread's pending one; nothing was written.
-
+    The seeds are the values ``plan.given``, None where a Python backward before a piece left one out.  With ``batch``, cotangents have a
+    further first axis of that length.  SegmentClosedError: another thread has run ``segment`` or this thread's pending one; nothing was
+    written.
     """
     if not plan.instructions:
-        return {slot: share(seeds[value - state.n_slots]) for slot, value in plan.outputs}
+        values = dict(zip(plan.given, seeds, strict=True))
+        return {slot: share(values[value]) for slot, value in plan.outputs}
     pending = LOCAL.segment()
     if pending is not None and pending is not segment:
         if segment.packing is not None:
             run_pending(pending, "saved values")  # it gives back what was unpacked for it, before more is
         elif pending.state.depth + len(plan.instructions) > 2 * SEGMENT_LIMIT or pending.state.numbers + state.numbers > NUMBER_LIMIT:
             run_pending(pending, "length")  # so that every segment of a long tape is swept from the same empty state
-    sources = None if plan.pending else opened(held(plan, segment, state), plan.externals, state)
+    sources = None if plan.pending else _sources(plan, segment, state)
+    target, slots = segment, None
     if plan.straight and not LOCAL.scope.eager and all(seed is not None for seed in seeds):
-        target = record.current() if segment.trace is None else staging.current()
-        slots = None if target is None else _places(plan, segment, state, seeds, sources, target)
-        if slots is None and segment.trace is None:
-            target = staging.current()
-            slots = None if target is None else _places(plan, segment, state, seeds, sources, target)
-        if target is not None and slots is not None:
-            start = target.state
-            key = (plan, batch, *slots)
-            written: Written | None = start.next.get(key)
-            if written is None and batch is None and start.mode == SWEEP:
-                written = link(
-                    start, key, _written(plan, start, dict(zip(_numbers(plan, segment is target, state.n_slots), slots, strict=True)))
-                )
-            if written is not None:
-                results = written.again(target)
-                if results is None:
-                    raise SegmentClosedError
-                return {slot: result for (slot, _), result in zip(written.results, results, strict=True)}
-            outputs = _write(plan, segment, state, seeds, sources, batch, target)
-            ours = all(v._segment is target for v in outputs.values())
-            if target.pending and staging.recording(target) and ours and target.state.known:
-                link(start, key, Written(target.state, [(slot, v._place) for slot, v in outputs.items()]))
-            return outputs
-    return _write(plan, segment, state, seeds, sources, batch, segment, observer)
+        target, slots = _entered(plan, segment, state, sources, seeds)
+    if slots is not None:
+        start = target.state
+        key = (plan, batch, *slots)
+        written: Written | None = start.next.get(key)
+        if written is None and batch is None and start.mode == SWEEP:
+            numbers = plan.given if target is segment else (*plan.externals, *plan.given)
+            written = link(start, key, _written(plan, start, dict(zip(numbers, slots, strict=True))))
+        if written is not None:
+            results = written.again(target)
+            if results is None:
+                raise SegmentClosedError
+            return {slot: result for (slot, _), result in zip(written.results, results, strict=True)}
+    if sources is None:
+        sources = _sources(plan, segment, state)
+    values = dict(zip((*plan.externals, *plan.given), (*sources, *seeds), strict=True))
+    _write(plan, values, segment, target, batch, observer)
+    # Each output gets a handle of its own: two leaves may share one cotangent.
+    outputs = {slot: share(cotangent) for slot, value in plan.outputs if (cotangent := values.get(value)) is not None}
+    again = slots is not None and target.pending and target.state.known and staging.recording(target)
+    if again and all(v._segment is target for v in outputs.values()):
+        link(start, key, Written(target.state, [(slot, v._place) for slot, v in outputs.items()]))
+    return outputs
 
 
-def _places(
-    plan: Plan, segment: Segment, state: State, seeds: Sequence[Any], sources: Sequence[Any] | None, target: Segment
-) -> list[int] | None:
-    """Enter in ``target`` what a plan reads from outside of it; None where that belongs to a JAX transformation and ``target`` does not."""
-    try:
-        # The forward slots of the pending segment are part of the plan; those of one that has run enter as leaves.
-        if segment is target:
-            sources = ()
-        elif sources is None:
-            sources = opened(held(plan, segment, state), plan.externals, state)
-        return [staging.place_in(target, v) for v in (*sources, *seeds)]
-    except TracerMetError:
-        return None
+def _entered(
+    plan: Plan, segment: Segment, state: State, sources: Sequence[Any] | None, seeds: Sequence[Any]
+) -> tuple[Segment, list[int] | None]:
+    """Enter what a plan reads in the segment to write it on: this thread's, or that of the JAX transformation it belongs to."""
+    for current in (record.current, staging.current) if segment.trace is None else (staging.current,):
+        target = current()
+        if target is not None:
+            # The forward slots of the pending segment are part of the plan; those of one that has run enter as leaves.
+            read = seeds if target is segment else (*(_sources(plan, segment, state) if sources is None else sources), *seeds)
+            try:
+                return target, [staging.place_in(target, v) for v in read]
+            except TracerMetError:
+                continue
+    return segment, None
 
 
-def _numbers(plan: Plan, inside: bool, n_slots: int) -> Sequence[int]:
-    """Which values of a plan come from outside of it, in the order in which :func:`emit` enters them."""
-    seeds = range(n_slots, n_slots + len(plan.seeds))
-    return seeds if inside else (*plan.externals, *seeds)
+def _sources(plan: Plan, segment: Segment, state: State) -> Sequence[Any]:
+    """Return Variables for the forward values that a plan reads."""
+    return opened(held(plan, segment, state), plan.externals, state)
 
 
 def _written(plan: Plan, start: State, slots: dict[int | None, int]) -> Written:
@@ -188,9 +174,7 @@ def _written(plan: Plan, start: State, slots: dict[int | None, int]) -> Written:
 def held(plan: Plan, segment: Segment, state: State) -> list[Any]:
     """Variables for the forward values that a plan reads; what was packed is not unpacked yet.
 
-    Raises:
-        SegmentClosedError: another sweep has run, released or thinned out the segment since the plan was made, which no longer fits.
-
+    SegmentClosedError: another sweep has run, released or thinned out the segment since the plan was made, which no longer fits.
     """
     leaf_index = leaf_indices(state)
     with segment.lock:
@@ -212,53 +196,45 @@ def opened(sources: Sequence[Any], slots: Iterable[int], state: State) -> Sequen
 
 
 def _write(
-    plan: Plan,
-    segment: Segment,
-    state: State,
-    seeds: Sequence[Any],
-    sources: Sequence[Any] | None,
-    batch: int | None,
-    target: Segment,
-    observer: Observer | None = None,
-) -> dict[int, Any]:
-    """Record the instructions of ``plan`` one by one, in the JAX transformation that ``target`` belongs to, if it does to one."""
-    write = record.record if target.trace is None else staging.record_staged
+    plan: Plan, values: dict[int, Any], segment: Segment, target: Segment, batch: int | None = None, observer: Observer | None = None
+) -> None:
+    """Record the instructions of ``plan`` one by one, in the JAX transformation that ``target`` belongs to, if it does to one.
+
+    They read from ``values`` and add to them; cotangents that are used up go at once.
+    """
+    record_one = record.record if target.trace is None else staging.record_staged
+    steps, n_forward, kept = plan.instructions, plan.n_forward, {value for _, value in plan.outputs}
+    last = {operand: i for i, step in enumerate(steps) for operand in step.operands if operand is not None}
     with within(writing=True):
-        values: list[Any] = [None] * plan.size
-        if sources is None:
-            sources = opened(held(plan, segment, state), plan.externals, state)
-        for slot, source in zip(plan.externals, sources, strict=True):
-            values[slot] = source
-        values[state.n_slots : state.n_slots + len(seeds)] = seeds
-        last = {operand: i for i, step in enumerate(plan.instructions) for operand in step.operands if operand is not None}
-        kept = {value for _, value in plan.outputs}
-        for i, step in enumerate(plan.instructions):
-            operands = [None if o is None else values[o] for o in step.operands]
-            if step.hook is not None:
-                hooks = segment.hooks[step.hook]
-                with naming(state, step.hook, "a hook on a result of"):
-                    results: Sequence[Any] = rows(batch, operands, lambda cts, hooks=hooks: (run_hooks(hooks, cts[0]),))  # type: ignore[misc]
-            elif step.function is not None:
-                with naming(state, step.function.slots[0], "the backward of"):
-                    results = _call_function(step, segment, operands, batch)
-            elif step.before is not None:
-                assert observer is not None
-                results = rows(batch, operands, lambda cts, entry=step.before: observer.before(entry, segment, cts))  # type: ignore[misc]
-            elif step.after is not None:
-                assert observer is not None
-                results = rows(batch, operands, lambda values, entry=step.after: observer.after(entry, segment, values))  # type: ignore[misc]
+        for i, step in enumerate(steps):
+            operands = [None if o is None else values.get(o) for o in step.operands]
+            if step.calls is not None:
+                results = _call_python(step, segment, operands, batch, observer)
             elif step.op is ADD:
-                results = (add(operands[0], operands[1], write),)
+                results = (add(operands[0], operands[1], record_one),)
             else:
-                results = _call_kernel(step, operands, plan.n_forward, batch, write)
-            for number, value in zip(step.results, results, strict=True):
-                if number is not None:
-                    values[number] = value
-            for o in step.operands:  # cotangents that are used up need no cell
-                if o is not None and last[o] == i and o >= state.n_slots and o not in kept:
-                    values[o] = None
-        # Each output gets a handle of its own: two leaves may share one cotangent.
-        return {slot: share(values[value]) for slot, value in plan.outputs if values[value] is not None}
+                results = _call_kernel(step, operands, n_forward, batch, record_one)
+            values.update((number, value) for number, value in zip(step.results, results, strict=True) if number is not None)
+            for o in step.operands:
+                if o is not None and last[o] == i and o >= n_forward and o not in kept:
+                    values.pop(o, None)
+
+
+def _call_python(step: Instruction, segment: Segment, operands: list[Any], batch: int | None, observer: Observer | None) -> Sequence[Any]:
+    """Call what stands there in the sweep: hooks, the backward of a ``tape.Function``, op hooks."""
+    if step.calls == "hooks":
+        assert step.slot is not None
+        hooks = segment.hooks[step.slot]
+        with naming(segment.state, step.slot, "a hook on a result of"):
+            return rows(batch, operands, lambda cts: (run_hooks(hooks, cts[0]),))
+    entry = step.entry
+    assert entry is not None
+    if step.calls == "function":
+        with naming(segment.state, entry.slots[0], "the backward of"):
+            return _call_function(step, segment, operands, batch)
+    assert observer is not None
+    see = observer.before if step.calls == "before" else observer.after
+    return rows(batch, operands, lambda cts: see(entry, segment, cts))
 
 
 def _call_kernel(
@@ -300,9 +276,8 @@ def _row(i: int) -> Op:
 
 def _call_function(step: Instruction, segment: Segment, cotangents: list[Any], batch: int | None) -> Sequence[Any]:
     """Call the backward of a ``tape.Function``, for all rows of batched cotangents at once if it can be traced."""
-    entry = step.function
-    assert entry is not None
-    context = segment.functions[entry.places[0].slot]
+    assert step.entry is not None
+    context = segment.functions[step.entry.places[0].slot]
     if all(ct is None for ct in cotangents):
         return (None,) * len(step.results)
     gradients = context._sweep(segment, cotangents) if batch is None else context._sweep_rows(segment, cotangents, batch)
@@ -310,7 +285,7 @@ def _call_function(step: Instruction, segment: Segment, cotangents: list[Any], b
     return [gradients[i] if i < given else None for i, wanted in enumerate(step.wanted) if wanted]
 
 
-def run_hooks(hooks: dict[int, Callable[..., Any]], gradient: Any) -> Any:
+def run_hooks(hooks: dict[int, Callable[..., Any]], gradient: Handle | None) -> Any:
     """Call hooks in the order registered; each may replace the gradient by one of the same shape and dtype."""
     if gradient is None:
         return None

@@ -6,6 +6,7 @@ values and cotangents, and an addition where cotangents meet.  It depends on the
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax import lax
@@ -17,7 +18,7 @@ from tape.ops.kernel import Op
 from tape.rules import table
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from tape.graph.kinds import Kind
     from tape.graph.trie import State
@@ -49,20 +50,19 @@ class FunctionOp:
 class Instruction(NamedTuple):
     """One step of a sweep.
 
-    ``operands`` and ``results`` number the values of the sweep: forward slots first, then cotangents in the order of their making.
-    ``hook`` is a slot whose hooks see (and may replace) the one operand; ``function`` is an entry whose VJP is Python.  Op hooks see (and may
-    replace) the cotangents of the entry ``before``, or what the VJP of the entry ``after`` gave, which follows these cotangents there.
+    ``operands`` and ``results`` number the values of the sweep: forward slots first, then cotangents in the order of their making.  Instead
+    of an ``op`` to record there may be Python that it ``calls``: the ``"hooks"`` of a ``slot`` on the one operand; the backward of an
+    ``entry`` that is a ``"function"``; op hooks ``"before"`` its VJP, on its cotangents, or ``"after"`` it, on these and what it gave.
     """
 
     op: Any
     operands: tuple[int | None, ...]
     results: tuple[int | None, ...]
-    hook: int | None = None
-    function: State | None = None
+    where: tuple[str, int] | None = None
+    calls: str | None = None
+    slot: int | None = None
+    entry: State | None = None
     wanted: tuple[bool, ...] = ()
-    where: Any = None
-    before: State | None = None
-    after: State | None = None
 
     @property
     def inputs(self) -> list[int]:
@@ -75,49 +75,41 @@ class Instruction(NamedTuple):
         return [value for value in self.results if value is not None]
 
 
+@dataclass(slots=True, eq=False)
 class Plan:
     """The instructions of a sweep, what they read and what they give."""
 
-    __slots__ = (
-        "entries",
-        "externals",
-        "hazard",
-        "instructions",
-        "n_forward",
-        "outputs",
-        "pending",
-        "pieces",
-        "seeds",
-        "size",
-        "straight",
-    )
+    instructions: list[Instruction]
+    seeds: tuple[int, ...]  # the root slots
+    given: tuple[int, ...]  # the values of their cotangents
+    outputs: tuple[tuple[int, int], ...]  # (slot, value): final cotangents of leaves and watched slots
+    n_forward: int  # values numbered below it are no cotangents
+    straight: bool  # no Python in between: can be replayed in one step
+    externals: tuple[int, ...] = ()  # forward slots that instructions read
+    entries: frozenset[int] = frozenset()  # depths of the entries swept
+    hazard: State | None = None  # an entry that takes an unrecorded gradient for a constant
+    pending: bool = False  # made for a segment that has not run
+    pieces: dict[object, Any] = field(default_factory=dict)  # by where it is cut (tape.sweeps.streaming)
 
-    def __init__(self) -> None:
-        self.instructions: list[Instruction] = []
-        self.seeds: tuple[int, ...] = ()  # the root slots, in the order of the values n_slots ..
-        self.outputs: tuple[tuple[int, int], ...] = ()  # (slot, value): final cotangents of leaves and watched slots
-        self.externals: tuple[int, ...] = ()  # forward slots that instructions read
-        self.entries: frozenset[int] = frozenset()  # depths of the entries swept
-        self.hazard: State | None = None  # an entry that takes an unrecorded gradient for a constant
-        self.straight = True  # no Python in between: can be replayed in one step
-        self.pending = True  # made for a segment that has not run
-        self.n_forward = 0  # values numbered below it are no cotangents
-        self.size = 0
-        self.pieces: dict[Any, Any] = {}  # by where it is cut (tape.sweeps.pieces)
+    def part(self, instructions: list[Instruction], given: Iterable[int], outputs: Iterable[int]) -> Plan:
+        """Return the plan of some of the instructions, which read ``given`` values; they and the outputs go by their numbers here."""
+        straight = all(step.calls is None for step in instructions)
+        values = tuple(given)
+        return Plan(instructions, values, values, tuple([(value, value) for value in outputs]), self.n_forward, straight)
 
 
 def active_slots(state: State, wanted: frozenset[int] | None, blocked: frozenset[int]) -> frozenset[int]:
     """Return the differentiable slots that depend on a wanted slot (on any leaf, where None) not through a blocked one."""
-    return state.cached(("active", wanted, blocked), lambda: _active(state, wanted, blocked))
 
+    def work_out() -> frozenset[int]:
+        carrying = {place.slot for place in state.table[: state.n_slots] if place.kind.requires_grad} - blocked
+        if wanted is not None or blocked:  # else each of them depends on a leaf
+            path, cut = state.path(), state.cut
+            start = wanted if wanted is not None else cut.union(*[step.slots for step in path if step.ends])
+            carrying = active(path, start & carrying, lambda step: () if step.ends else carrying.intersection(step.slots) - cut)
+        return frozenset(carrying)
 
-def _active(state: State, wanted: frozenset[int] | None, blocked: frozenset[int]) -> frozenset[int]:
-    carrying = {place.slot for place in state.table[: state.n_slots] if place.kind.requires_grad} - blocked
-    if wanted is not None or blocked:  # else each of them depends on a leaf
-        path, cut = state.path(), state.cut
-        start = wanted if wanted is not None else cut.union(*[step.slots for step in path if step.ends])
-        carrying = active(path, start & carrying, lambda step: () if step.ends else carrying.intersection(step.slots) - cut)
-    return frozenset(carrying)
+    return state.cached(("active", wanted, blocked), work_out)
 
 
 def behind(state: State, slots: frozenset[int], stop: frozenset[int] = frozenset()) -> tuple[tuple[int, ...], frozenset[int]]:
@@ -125,21 +117,21 @@ def behind(state: State, slots: frozenset[int], stop: frozenset[int] = frozenset
 
     What is behind the slots in ``stop`` is left out.
     """
-    return state.cached(("behind", slots, stop), lambda: _behind(state, slots, stop))
 
+    def work_out() -> tuple[tuple[int, ...], frozenset[int]]:
+        reached = set(slots)
+        ends: list[int] = []
+        passed: set[int] = set()
+        cut = state.cut
+        for step in backwards(state.path(), reached):
+            met = reached.intersection(step.slots) - stop
+            ends.extend(slot for slot in step.slots if slot in met and (step.ends or slot in cut))
+            if not (step.ends or met <= cut):
+                passed.update(place.slot for place in step.places if place.kind.requires_grad and place.slot not in cut)
+                reached.update(s for s in step.inputs if state.table[s].kind.requires_grad)
+        return tuple(ends), frozenset(passed)
 
-def _behind(state: State, slots: frozenset[int], stop: frozenset[int]) -> tuple[tuple[int, ...], frozenset[int]]:
-    reached = set(slots)
-    ends: list[int] = []
-    passed: set[int] = set()
-    cut = state.cut
-    for step in backwards(state.path(), reached):
-        met = reached.intersection(step.slots) - stop
-        ends.extend(slot for slot in step.slots if slot in met and (step.ends or slot in cut))
-        if not (step.ends or met <= cut):
-            passed.update(place.slot for place in step.places if place.kind.requires_grad and place.slot not in cut)
-            reached.update(s for s in step.inputs if state.table[s].kind.requires_grad)
-    return tuple(ends), frozenset(passed)
+    return state.cached(("behind", slots, stop), work_out)
 
 
 def plan_sweep(
@@ -154,69 +146,72 @@ def plan_sweep(
 ) -> Plan:
     """Return the plan of a sweep over a structure.
 
-    Args:
-        state: the structure.
-        seeds: slots that have a cotangent, ascending.
-        wanted: slots whose cotangents are asked for, or lead to others; None for all differentiable leaves.
-        blocked: slots through which nothing is propagated.
-        watched: slots whose total cotangent is reported besides the leaves'.
-        hooked: slots that have hooks.
-        kept: None while the segment is pending; the slots whose values there are once it has run. The others are computed again.
-        observed: whether op hooks see it.
-
+    It goes from the slots in ``seeds`` (ascending) to the ``wanted`` ones and such as lead to others (None: to all differentiable leaves),
+    not through those ``blocked``; totals of those ``watched`` are reported besides the leaves'.  ``kept`` is None while the segment is
+    pending, and then says which values are there: the others are computed again.
     """
+
+    def work_out() -> Plan:
+        planner = _Planner(state, seeds, watched, hooked, observed)
+        n_slots = state.n_slots
+        active = active_slots(state, wanted, blocked)
+        sweep(planner.path, {slot: n_slots + i for i, slot in enumerate(seeds) if slot in active}, active, planner)
+        return planner.plan(kept)
+
     key = ("plan", seeds, wanted, blocked, watched, hooked, kept, observed, table.revision(), configuration())
-    return state.cached(key, lambda: _make(state, seeds, active_slots(state, wanted, blocked), watched, hooked, kept, observed))
-
-
-def _make(
-    state: State,
-    seeds: tuple[int, ...],
-    active: Collection[int],
-    watched: frozenset[int],
-    hooked: frozenset[int],
-    kept: tuple[int, ...] | None,
-    observed: bool,
-) -> Plan:
-    planner = _Planner(state, seeds, watched, hooked, observed)
-    n_slots = state.n_slots
-    sweep(planner.path, {slot: n_slots + i for i, slot in enumerate(seeds) if slot in active}, active, planner)
-    plan = planner.plan
-    externals = {o for i in plan.instructions for o in i.operands if o is not None and o < n_slots}
-    if kept is not None:
-        externals = _recompute(plan, state, externals, set(kept))
-    plan.seeds = seeds
-    plan.pending = kept is None
-    plan.n_forward = n_slots
-    plan.outputs = tuple(planner.outputs)
-    plan.externals = tuple(sorted(externals))
-    plan.entries = frozenset(planner.entries)
-    plan.size = planner.count
-    return plan
+    return state.cached(key, work_out)
 
 
 class _Planner:
     """Emitter of a sweep that writes a plan; a cotangent is the number of a value in it."""
 
     def __init__(self, state: State, seeds: tuple[int, ...], watched: frozenset[int], hooked: frozenset[int], observed: bool) -> None:
-        self.plan = Plan()
         self.path = state.path()
-        self.count = state.n_slots + len(seeds)
-        self.outputs: list[tuple[int, int]] = []
-        self.entries: set[int] = set()
-        self._emit = self.plan.instructions.append
+        self._steps: list[Instruction] = []
+        self._straight = True
+        self._hazard: State | None = None
+        self._state = state
+        self._seeds = seeds
+        self._count = state.n_slots + len(seeds)
+        self._outputs: list[tuple[int, int]] = []
+        self._entries: set[int] = set()
+        self._emit = self._steps.append
         self._cut = state.cut
         self._final = watched | state.cut
         self._hooked = hooked
         self._shown = hooked | self._final
         self._observed = observed
-        # A Function's backward may leave out a cotangent, so that a sum to add to may be missing when the plan is written.  Op hooks see terms.
+        # A Function's backward may leave out a cotangent, so that a sum to add to may be missing.  Op hooks see terms.
         self._fused = not observed and not any(isinstance(step.op, FunctionOp) for step in self.path)
+
+    def plan(self, kept: tuple[int, ...] | None) -> Plan:
+        """Return the plan, which puts first what is computed again of what was not ``kept``."""
+        n_slots = self._state.n_slots
+        externals = {o for step in self._steps for o in step.operands if o is not None and o < n_slots}
+        again: list[Instruction] = []
+        if kept is not None:
+            again, externals = _recompute(self._state, externals, set(kept))
+        return Plan(
+            again + self._steps,
+            self._seeds,
+            tuple(range(n_slots, n_slots + len(self._seeds))),
+            tuple(self._outputs),
+            n_slots,
+            self._straight,
+            tuple(sorted(externals)),
+            frozenset(self._entries),
+            self._hazard,
+            kept is None,
+        )
+
+    def _call(self, calls: str, operands: tuple[int | None, ...], results: tuple[int | None, ...], **about: Any) -> None:
+        self._straight = False
+        self._emit(Instruction(None, operands, results, None, calls, **about))
 
     def _numbers(self, n: int) -> tuple[int, ...]:
         """Number the next values."""
-        first = self.count
-        self.count += n
+        first = self._count
+        self._count += n
         return (first,) if n == 1 else tuple(range(first, first + n))
 
     def arrive(self, step: State, cotangents: list[int | None]) -> list[int | None] | None:
@@ -229,11 +224,10 @@ class _Planner:
                 continue
             if slot in self._hooked:
                 (cotangents[i],) = replaced = self._numbers(1)
-                self._emit(Instruction(None, (total,), replaced, hook=slot))
-                self.plan.straight = False
+                self._call("hooks", (total,), replaced, slot=slot)
                 total = replaced[0]
             if step.ends or slot in self._final:
-                self.outputs.append((slot, total))
+                self._outputs.append((slot, total))
         if step.ends:
             return None
         if not self._cut.isdisjoint(step.slots):
@@ -246,23 +240,21 @@ class _Planner:
         self, step: State, cotangents: list[int | None], wanted: tuple[bool, ...], totals: dict[Any, int]
     ) -> Iterable[tuple[Any, int]]:
         """Write the VJP of an entry, between what op hooks see of it."""
-        self.entries.add(step.depth)
-        if step.hazard is not None and self.plan.hazard is None:
-            self.plan.hazard = step
+        self._entries.add(step.depth)
+        if step.hazard is not None and self._hazard is None:
+            self._hazard = step
         kernel, inputs = step.kernel, step.inputs
         assert kernel is not None
         if self._observed:
             shown, hidden = cotangents[: kernel.visible], cotangents[kernel.visible :]
             seen = tuple([None if ct is None else self._numbers(1)[0] for ct in shown])
-            self._emit(Instruction(None, tuple(shown), seen, before=step))
-            self.plan.straight = False
+            self._call("before", tuple(shown), seen, entry=step)
             cotangents = [*seen, *hidden]
         results: Sequence[int]
         if isinstance(step.op, FunctionOp):
             targets = tuple([i for i, flag in enumerate(wanted) if flag])
             results = self._numbers(len(targets))
-            self._emit(Instruction(None, tuple(cotangents), results, function=step, wanted=wanted, where=step.where))
-            self.plan.straight = False
+            self._call("function", tuple(cotangents), results, entry=step, wanted=wanted)
         else:
             vjp, operands = kernel.vjp_call(inputs, step.slots, cotangents, wanted, totals if self._fused else None)
             targets = vjp.targets
@@ -270,25 +262,25 @@ class _Planner:
                 results = operands
             else:
                 results = self._numbers(len(targets))
-                self._emit(Instruction(vjp.kernel, tuple(operands), results, None, None, (), step.where))
+                self._emit(Instruction(vjp.kernel, tuple(operands), results, step.where))
         if self._observed:
             terms = dict(zip(targets, results, strict=True))
             results = self._numbers(len(targets))
             numbers = dict(zip(targets, results, strict=True))
             positions = range(len(inputs))
             read = (*seen, *map(terms.get, positions))
-            self._emit(Instruction(None, read, tuple(map(numbers.get, positions)), after=step))
+            self._call("after", read, tuple(map(numbers.get, positions)), entry=step)
         return zip([inputs[i] for i in targets], results, strict=True)
 
     def add(self, step: State | None, total: int, term: int) -> int:
         """Write an addition."""
         results = self._numbers(1)
-        self._emit(Instruction(ADD, (total, term), results, where=step and step.where))
+        self._emit(Instruction(ADD, (total, term), results, where=None if step is None else step.where))
         return results[0]
 
 
-def _recompute(plan: Plan, state: State, wanted: set[int], kept: set[int]) -> set[int]:
-    """Put the forward entries whose values were not kept before the sweep; return the slots that are still read from outside."""
+def _recompute(state: State, wanted: set[int], kept: set[int]) -> tuple[list[Instruction], set[int]]:
+    """Return what to compute again before the sweep, for it was not kept, and the slots that are still read from outside."""
     outside: set[int] = set()
     again: list[Instruction] = []
     for step in backwards(state.path(), wanted):
@@ -307,5 +299,4 @@ def _recompute(plan: Plan, state: State, wanted: set[int], kept: set[int]) -> se
                 if state.cut.issuperset(p.slot for p in step.places if p.kind.requires_grad):
                     kernel = kernel.stopped()
             again.append(Instruction(kernel, step.inputs, results, where=step.where))
-    plan.instructions[:0] = again[::-1]
-    return outside
+    return again[::-1], outside

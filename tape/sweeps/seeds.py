@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.bounded import Bounded
+from tape.configuration import sixty_four_bits
 from tape.errors import (
     SeedDtypeError,
     SeedError,
@@ -28,37 +30,41 @@ from tape.recording import record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["describe", "need_sixty_four_bits", "require_grad", "seeds_of", "variables", "variables_of_tree"]
+__all__ = ["describe", "require_grad", "seeds_of", "variables", "variables_of_tree", "wide"]
 
 
-def need_sixty_four_bits(roots: Sequence[Any]) -> bool:
-    """Tell whether cotangents of the roots have dtypes that JAX's configuration does not allow now, as it did when they were recorded."""
-    return not X64.value and any(root._place.kind.aval.dtype in _WIDE for root in roots)
+def wide(roots: Sequence[Any]) -> contextlib.ExitStack:
+    """Return what allows for the dtypes of the roots, should JAX's configuration do so no more; a sweep enters there what else it sets."""
+    settings = contextlib.ExitStack()
+    if not X64.value and any(root._place.kind.aval.dtype in _WIDE for root in roots):
+        settings.enter_context(sixty_four_bits())
+    return settings
 
 
 _WIDE = frozenset({np.dtype(np.float64), np.dtype(np.complex128)})
 
 
-def describe(variable: Any) -> str:
+def describe(variable: Handle) -> str:
     """Name, shape and dtype of a Variable, for messages."""
     aval = variable._place.kind.aval
     name = f"{variable._extra.name!r}, " if variable._extra is not None and variable._extra.name else ""
     return f"{name}shape {aval.shape}, dtype {aval.dtype}"
 
 
-def variables_of_tree(function: str, argument: str, given: Any) -> tuple[list[Any], Any]:
+def variables_of_tree(function: str, argument: str, given: object) -> tuple[list[Any], Any]:
     """Return the Variables of an argument that takes one, a sequence or a pytree of them, and the tree (None: one, or a flat sequence)."""
     if isinstance(given, Handle) or _is_flat(given):
         return variables(function, argument, given), None
     paths, tree = jax.tree_util.tree_flatten_with_path(given, is_leaf=lambda x: isinstance(x, Handle))
     for path, v in paths:
         if not isinstance(v, Handle):
-            msg = f"{function}: {argument}{jax.tree_util.keystr(path)} must be a tape.Variable, or a pytree or sequence of them, got {type(v).__name__}"
+            place = f"{argument}{jax.tree_util.keystr(path)}"
+            msg = f"{function}: {place} must be a tape.Variable, or a pytree or sequence of them, got {type(v).__name__}"
             raise TapeTypeError(msg)
     return [itself(v) for _, v in paths], tree
 
 
-def _is_flat(given: Any) -> bool:
+def _is_flat(given: object) -> bool:
     """Tell whether an argument is a sequence of single things, or what is no pytree at all."""
     if given.__class__ is list or given.__class__ is tuple:
         return all(isinstance(v, Handle) or jax.tree_util.all_leaves([v]) or v is None for v in given)
@@ -81,7 +87,7 @@ def variables(function: str, argument: str, given: Any) -> list[Any]:
     return [itself(v) for v in listed]
 
 
-def require_grad(function: str, argument: str, variable: Any) -> None:
+def require_grad(function: str, argument: str, variable: Handle) -> None:
     """Refuse a root or an input that no gradient can be computed of."""
     kind = variable._place.kind
     if kind.requires_grad:
@@ -98,8 +104,8 @@ def require_grad(function: str, argument: str, variable: Any) -> None:
         raise UnconnectedError(msg)
     msg = (
         f"{function}: a root ({describe(variable)}) does not require grad: it depends on no Variable that does, or it was computed under "
-        "no_grad(), detached, came out of a JAX transformation (so does what ctx keeps of a forward inside one, a checkpoint or a loop), or is of "
-        "integer or boolean dtype; compute it from a tape.Variable with requires_grad=True"
+        "no_grad(), detached, came out of a JAX transformation (so does what ctx keeps of a forward inside one, a checkpoint or a loop), "
+        "or is of integer or boolean dtype; compute it from a tape.Variable with requires_grad=True"
     )
     raise TapeValueError(msg)
 
@@ -134,7 +140,7 @@ def seeds_of(function: str, roots: list[Any], given: Any, *, required: bool = Tr
     return seeds, consumed
 
 
-def _seed(function: str, i: int, root: Any, seed: Any) -> Any:
+def _seed(function: str, i: int, root: Handle, seed: Any) -> Any:
     aval = root._place.kind.aval
     if seed is None:
         if aval.size != 1:
@@ -156,7 +162,8 @@ def _seed(function: str, i: int, root: Any, seed: Any) -> Any:
             raise type(e)(msg) from e
     given = seed._place.kind.aval
     if given.shape != aval.shape and not (scalar and aval.size == 1):
-        msg = f"{function}: the seed of root {i} has shape {given.shape}, but the root has shape {aval.shape}; pass a seed of the root's shape"
+        shapes = f"has shape {given.shape}, but the root has shape {aval.shape}"
+        msg = f"{function}: the seed of root {i} {shapes}; pass a seed of the root's shape"
         raise SeedError(msg)
     if jnp.issubdtype(given.dtype, jnp.complexfloating) and not jnp.issubdtype(aval.dtype, jnp.complexfloating):
         msg = f"{function}: the seed of root {i} has dtype {given.dtype}, but the root is real ({aval.dtype}); pass its real part"
@@ -172,5 +179,5 @@ def _seed(function: str, i: int, root: Any, seed: Any) -> Any:
 _CASTS: Bounded[Any, Op] = Bounded("casts", 1024)
 
 
-def _cast(shape: tuple[int, ...], dtype: Any) -> Any:
+def _cast(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Op:
     return _CASTS.cached((shape, dtype), lambda: Op("seed", lambda x: jnp.reshape(x, shape).astype(dtype)))

@@ -1,7 +1,7 @@
 """The reverse sweep: from any number of roots back to the leaves, last recorded first, each entry once.
 
-The sweep goes segment by segment, newest first (a heap, no recursion), plans each structure once (:mod:`tape.sweeps.plan`) and writes it onto
-the tape (:mod:`tape.sweeps.emission`).  Everything is checked, and every gradient known, before any ``.grad`` changes.
+The sweep goes segment by segment, newest first (a heap, no recursion), plans each structure once (:mod:`tape.sweeps.plan`) and writes it
+onto the tape (:mod:`tape.sweeps.emission`).  Everything is checked, and every gradient known, before any ``.grad`` changes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from tape.configuration import sixty_four_bits
 from tape.errors import ReleasedTapeError, UnrecordedGradientError
 from tape.graph.kinds import why_unrecorded
 from tape.graph.scope import LOCAL, in_mode
-from tape.graph.segment import LeafNode, Segment, SegmentClosedError, end_of, made_at
+from tape.graph.segment import Handle, LeafNode, Segment, SegmentClosedError, end_of, made_at
 from tape.graph.trie import RECORD, SWEEP, State
-from tape.hooking.gathering import gathering
+from tape.hooking.handles import gathering
 from tape.jaxapi import X64
 from tape.ops.kernel import Op
 from tape.programs.failures import check_slots
@@ -35,10 +35,10 @@ __all__ = ["Sweep"]
 
 _SEED = Op("seed", lambda x: x)
 
-Target = Any  # a LeafNode, or (segment, slot)
+Target = LeafNode | tuple[Segment, int]
 
 
-def target_of(variable: Any) -> Target:
+def target_of(variable: Handle) -> Target:
     """Return what identifies a Variable in the graph: its node for a leaf, its segment and slot otherwise."""
     trace = LOCAL.scope.trace
     if trace.capturing and trace.releases:
@@ -70,7 +70,7 @@ class Sweep:
     """
 
     def __init__(self, targets: Iterable[Target] | None, ignored: Iterable[Target], create_graph: bool, batch: int | None = None) -> None:
-        self.gradients: dict[Target, Any] = {}
+        self.gradients: dict[Any, Any] = {}  # by targets
         self._create_graph = create_graph
         self.observer: Observer | None = LOCAL.scope.observer if LOCAL.scope.observer is not None and LOCAL.scope.observer.sweeps else None
         self._batch = batch
@@ -86,33 +86,32 @@ class Sweep:
     def run(
         self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack | None = None, *, leaf_hooks: bool = True
     ) -> None:
-        """Sweep back.
+        """Sweep back from Variables with a seed for each (None: ones); the JAX settings that this needs are entered into ``settings``.
 
-        Args:
-            roots: Variables.
-            seeds: a Variable for each of them, or None for ones.
-            settings: what JAX settings the sweep needs are entered into, until the caller leaves it.
-            leaf_hooks: whether to call the hooks of leaves; a sweep that is a part of another one does not.
-
+        A sweep that is a part of another one calls no hooks of leaves.
         """
         with contextlib.ExitStack() as stack:
             in_mode(RECORD if self._create_graph else SWEEP, self._run, roots, seeds, settings or stack, leaf_hooks)
 
     def _run(self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack, leaf_hooks: bool) -> None:
         with gathering({}, last=leaf_hooks):
-            self._run_segments(roots, seeds, settings)
+            self.arrive_at(roots, seeds)
+            for segment, cotangents in self._segments(settings):
+                self._sweep_segment(segment, cotangents)
             if leaf_hooks:
-                self._run_leaf_hooks()
+                for target, gradient in self.gradients.items():
+                    if isinstance(target, LeafNode) and target.hooks:
+                        self.gradients[target] = emission.run_hooks(target.hooks, gradient)
 
-    def _run_segments(self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack) -> None:
-        self.arrive_at(roots, seeds)
+    def _segments(self, settings: contextlib.ExitStack) -> Iterator[tuple[Segment, dict[int, Any]]]:
+        """Yield the segments that something arrived at, newest first, with that."""
         if self._targets is not None or self._ignored:
             self._find_paths(self._cotangents)
         while self._heap:
             _, segment = heapq.heappop(self._heap)
             if segment.configuration[0] and not X64.value:  # cotangents have the dtypes of their primals
                 settings.enter_context(sixty_four_bits())
-            self._sweep_segment(segment, self._cotangents.pop(segment))
+            yield segment, self._cotangents.pop(segment)
 
     def arrive_at(self, roots: Sequence[Any], seeds: Sequence[Any]) -> None:
         """Begin with a seed for each root; None is ones."""
@@ -122,66 +121,39 @@ class Sweep:
     def foresee(self, roots: Sequence[Any]) -> list[tuple[Segment | None, list[Target]]]:
         """Check a whole sweep without writing it, and take what it will read; segments that are pending run.
 
-        Returns:
-            The segments in the order in which the sweep comes to them (first None: the roots themselves), each with the targets (or
-            leaves) to which none of the later ones contributes any more.
-
+        Return the segments in the order in which the sweep comes to them (first None: the roots themselves), each with the targets (or
+        leaves) to which none of the later ones contributes any more.
         """
-        last: dict[Target, Segment | None] = {}
-        order: list[Segment | None] = [None]
-        slots: dict[Segment, set[int]] = {}
-        heap: list[tuple[int, Segment]] = []
-
-        def arrive(target: Target, segment: Segment | None) -> None:
-            target = resolved(target)
-            if isinstance(target, LeafNode):
-                if self._targets is None or target in self._targets:
-                    last[target] = segment
-                return
-            if target[0] not in slots:
-                slots[target[0]] = set()
-                heapq.heappush(heap, (-target[0].serial, target[0]))
-            slots[target[0]].add(target[1])
-
         for root in roots:
             if root._segment is not None and root._segment.pending:
                 run_pending(root._segment, "stream")
-            arrive(target_of(root), None)
-        if self._targets is not None:
-            self._find_paths(slots)
+            self.arrive(target_of(root), None)
+        order: list[Segment | None] = [None]
+        last = dict.fromkeys(self.gradients, order[0])
         with contextlib.ExitStack() as settings:
-            while heap:
-                _, segment = heapq.heappop(heap)
-                if segment.configuration[0] and not X64.value:
-                    settings.enter_context(sixty_four_bits())
+            for segment, slots in self._segments(settings):
                 order.append(segment)
-                ahead = tuple(sorted(slots[segment]))
+                ahead = tuple(sorted(slots))
                 plan, sources = self._sources(segment, ahead)
                 self._foreseen[segment] = (ahead, plan, sources)
-                for slot, _ in plan.outputs:
-                    origin = segment.origins.get(slot)
-                    if origin is not None:
-                        arrive(origin, segment)
-                    elif self._targets is not None and (segment, slot) in self._targets:
-                        last[(segment, slot)] = segment
+                self.gradients = {}
+                self._pass_on(segment, segment.state, [(slot, None) for slot, _ in plan.outputs])
+                last.update(dict.fromkeys(self.gradients, segment))
+        self.gradients = {}
         final: dict[Segment | None, list[Target]] = {segment: [] for segment in order}
         for target, at in last.items():
-            final[at].append(target)
+            if isinstance(target, LeafNode) or (self._targets is not None and target in self._targets):
+                final[at].append(target)
         return list(final.items())
 
-    def _run_leaf_hooks(self) -> None:
-        for target, gradient in self.gradients.items():
-            if isinstance(target, LeafNode) and target.hooks:
-                self.gradients[target] = emission.run_hooks(target.hooks, gradient)
-
-    def _seed(self, seed: Any) -> Any:
+    def _seed(self, seed: Handle) -> Any:
         """Return a seed as this sweep uses it: without ``create_graph`` its own derivative is not recorded."""
         if seed._place.kind.requires_grad and not self._create_graph:
             return record.record(_SEED, (seed,))
         return emission.share(seed)
 
     def begin(self, segment: Segment) -> tuple[Plan, dict[int, Any]] | None:
-        """Return the plan of a segment that was foreseen, and the values that it reads by their numbers; None where no cotangent came to it."""
+        """Return the plan of a segment that was foreseen, and the values that it reads, by number; None where no cotangent came to it."""
         cotangents = self._cotangents.pop(segment, None)
         ahead, plan, sources = self._foreseen.pop(segment)
         if cotangents is None:
@@ -201,11 +173,6 @@ class Sweep:
             with contextlib.suppress(SegmentClosedError):  # another thread swept it meanwhile
                 return plan, emission.held(plan, segment, segment.state)
 
-    def ends_in(self, segment: Segment) -> list[tuple[int, Any]]:
-        """Return the slots of ``segment`` at which it ended, with the gradients there (None: of a part of the tape before it)."""
-        plan = self.only_plan(segment)
-        return [] if plan is None else [(slot, self.gradients.get(segment.origins.get(slot))) for slot, _ in plan.outputs]
-
     def only_plan(self, segment: Segment) -> Plan | None:
         """Return the plan, if nothing but ``segment`` was swept."""
         return self._swept[0][1] if len(self._swept) == 1 and self._swept[0][0] is segment else None
@@ -214,7 +181,7 @@ class Sweep:
     def hooked(self) -> bool:
         """Whether it called hooks on Variables (those of leaves excepted), or swept a step that does."""
         steps = [step for _, plan in self._swept for step in plan.instructions]
-        return any(step.hook is not None or getattr(step.op, "hooked", False) for step in steps)
+        return any(step.calls == "hooks" or getattr(step.op, "hooked", False) for step in steps)
 
     @contextlib.contextmanager
     def releasing(self) -> Iterator[None]:
@@ -236,7 +203,7 @@ class Sweep:
             with segment.lock:
                 trim(segment)
 
-    def arrive(self, target: Target, cotangent: Any) -> None:
+    def arrive(self, target: Target, cotangent: Handle | None) -> None:
         """Add a cotangent to a leaf's gradient, or to what a segment is to be swept with."""
         target = resolved(target)
         if target in self._ignored:
@@ -253,57 +220,49 @@ class Sweep:
         waiting[slot] = emission.add(waiting.get(slot), cotangent)
 
     def _sweep_segment(self, segment: Segment, cotangents: dict[int, Any]) -> None:
+        slots = tuple(sorted(cotangents))
         while True:
+            if segment.pending:
+                if segment.packing is not None:
+                    run_pending(segment, "saved values")  # forward and reverse as one program would keep nothing in between
+                elif not staging.recording(segment):
+                    run_pending(segment, "swept elsewhere")
+            plan, state = self.plan(segment, slots), segment.state
             try:
-                state, plan, outputs = self._write(segment, cotangents)
+                outputs = emission.emit(plan, segment, state, [cotangents[s] for s in slots], self._batch, self.observer)
                 break
             except SegmentClosedError:  # nothing was written
                 continue
         self._swept.append((segment, plan))
+        self._pass_on(segment, state, outputs.items())
+
+    def _pass_on(self, segment: Segment, state: State, outputs: Iterable[tuple[int, Any]]) -> None:
+        """Hand on the cotangents at which the sweep of a segment ended."""
         leaves = emission.leaf_indices(state)
-        for slot, gradient in outputs.items():
+        for slot, gradient in outputs:
             origin = segment.origins.get(slot)
             if origin is not None:
                 self.arrive(origin, gradient)
             elif slot not in leaves and slot not in state.cut:  # what was cut and has no origin, nobody asks for
                 self.gradients[(segment, slot)] = gradient
 
-    def _write(self, segment: Segment, cotangents: dict[int, Any]) -> tuple[State, Plan, dict[int, Any]]:
-        """Plan the sweep of ``segment`` and write it; return its structure, the plan, and the cotangents that leave it."""
-        if segment.pending:
-            if segment.packing is not None:
-                run_pending(segment, "saved values")  # forward and reverse as one program would keep nothing in between
-            elif not staging.recording(segment):
-                run_pending(segment, "swept elsewhere")
-        slots = tuple(sorted(cotangents))
-        plan = self.plan(segment, slots)
-        state = segment.state
-        return state, plan, emission.emit(plan, segment, state, [cotangents[s] for s in slots], self._batch, self.observer)
-
     def plan(self, segment: Segment, slots: tuple[int, ...]) -> Plan:
         """Return the plan to sweep ``segment`` where ``slots`` (ascending) have cotangents, unless it cannot be swept."""
         wanted = self._wanted.get(segment, frozenset()) if self._wanted else None
-        watched = {slot for slot in segment.retained if segment.retained[slot]}
+        watched = frozenset([slot for slot, refs in segment.retained.items() if refs])
         if self._targets is not None:
-            watched.update(t[1] for t in self._targets if not isinstance(t, LeafNode) and t[0] is segment)
-        plan = plan_sweep(
-            segment.state,
-            slots,
-            wanted,
-            self._blocked(segment),
-            frozenset(watched),
-            frozenset(s for s, h in segment.hooks.items() if h),
-            None if segment.pending else segment.kept,
-            self.observer is not None,
-        )
+            watched |= _slots_in(segment, self._targets)
+        hooked = frozenset([slot for slot, hooks in segment.hooks.items() if hooks])
+        kept = None if segment.pending else segment.kept
+        observed = self.observer is not None
+        plan = plan_sweep(segment.state, slots, wanted, self._blocked(segment), watched, hooked, kept, observed)
         self._check(segment, plan)
         return plan
 
     def _blocked(self, segment: Segment) -> frozenset[int]:
-        blocked = {t[1] for t in self._ignored if not isinstance(t, LeafNode) and t[0] is segment}
-        if self._ignored:
-            blocked.update(slot for slot, origin in segment.origins.items() if origin in self._ignored)
-        return frozenset(blocked)
+        if not self._ignored:
+            return frozenset()
+        return frozenset([slot for slot, origin in segment.origins.items() if origin in self._ignored]) | _slots_in(segment, self._ignored)
 
     def _check(self, segment: Segment, plan: Plan) -> None:
         """Refuse to sweep what failed or was released, and what would take an unrecorded gradient for a constant."""
@@ -320,10 +279,9 @@ class Sweep:
             kind = place.kind
             aval = kind.aval
             at = "" if step.where is None else f" ({step.where[0]}:{step.where[1]})"
-            msg = (
-                f"{step.kernel.name}{at} uses a value of shape {aval.shape}, dtype {aval.dtype} that has no derivative on the tape: "
-                f"{why_unrecorded(kind.unrecorded, made_at(place, segment))}"
-            )
+            name = step.kernel.name
+            why = why_unrecorded(kind.unrecorded, made_at(place, segment))
+            msg = f"{name}{at} uses a value of shape {aval.shape}, dtype {aval.dtype} that has no derivative on the tape: {why}"
             raise UnrecordedGradientError(msg)
 
     def _find_paths(self, begin: Iterable[Segment]) -> None:
@@ -332,19 +290,13 @@ class Sweep:
         stack = list(begin)
         while stack:
             segment = stack.pop()
-            if segment.serial in reachable:
-                continue
-            reachable[segment.serial] = segment
-            stack.extend({o[0] for o in segment.origins.values() if not isinstance(o, LeafNode)})
-        inside: dict[Segment, set[int]] = {}
-        for target in self._targets or ():
-            if not isinstance(target, LeafNode):
-                inside.setdefault(target[0], set()).add(target[1])
+            if segment.serial not in reachable:
+                reachable[segment.serial] = segment
+                stack.extend({o[0] for o in segment.origins.values() if not isinstance(o, LeafNode)})
         for serial in sorted(reachable):
             segment = reachable[serial]
-            wanted = {slot for slot, origin in segment.origins.items() if self._leads(origin)}
-            wanted |= inside.get(segment, set())
-            self._wanted[segment] = frozenset(wanted)
+            leading = [slot for slot, origin in segment.origins.items() if self._leads(origin)]
+            self._wanted[segment] = _slots_in(segment, self._targets or ()).union(leading)
             self._needed[segment] = active_slots(segment.state, self._wanted[segment], self._blocked(segment))
 
     def _leads(self, origin: Target) -> bool:
@@ -354,3 +306,7 @@ class Sweep:
         if isinstance(origin, LeafNode):
             return self._targets is None or origin in self._targets
         return origin[1] in self._needed.get(origin[0], ()) or (self._targets is not None and origin in self._targets)
+
+
+def _slots_in(segment: Segment, targets: Iterable[Target]) -> frozenset[int]:
+    return frozenset([target[1] for target in targets if not isinstance(target, LeafNode) and target[0] is segment])

@@ -1,11 +1,13 @@
 """Written sweeps: what was asked at a point of the trie before is written again as one step of it.
 
-:mod:`tape.sweeps.emission` keeps plans so.  Whole calls of ``backward()`` and ``gradients()`` are kept where nothing but the tape decides what they
-do: all roots are pending, inputs and seeds are on the pending segment or about to enter it, and there are no hooks and no ``tape.Function``.
+:mod:`tape.sweeps.emission` keeps plans so.  Whole calls of ``backward()`` and ``gradients()`` are kept where nothing but the tape decides
+what they do: all roots are pending, inputs and seeds are on the pending segment or about to enter it, and there are no hooks and no
+``tape.Function``.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.configuration import CHANGES
@@ -17,7 +19,7 @@ from tape.recording.record import handle
 from tape.rules import table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tape.graph.kinds import Place
     from tape.graph.segment import Cell, Segment
@@ -27,32 +29,25 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Written", "asked", "call_of"]
 
 
+@dataclass(slots=True, eq=False)
 class Written:
     """Where the trie stands after a sweep.
 
-    Args:
+    Attributes:
         state: that structure.
         results: slots at which the sweep ended (where somebody asks for them), and the places of the cotangents there.
-        order: in which order the seeds that were no part of the segment entered it.
+        order: that in which seeds that were no part of the segment entered it.
         released: which entries are released then; None: none more than before.
 
     """
 
-    __slots__ = ("order", "released", "results", "state")
-
-    def __init__(
-        self, state: State, results: Sequence[tuple[int, Place]], order: Sequence[int] = (), released: frozenset[int] | None = None
-    ) -> None:
-        self.state = state
-        self.results = tuple(results)
-        self.order = order
-        self.released = released
+    state: State
+    results: Sequence[tuple[int, Place]]
+    order: Sequence[int] = ()
+    released: frozenset[int] | None = None
 
     def again(self, segment: Segment, entering: Sequence[Handle] = ()) -> list[Any] | None:
-        """Write it on a segment that stands where it began, with the seeds that enter; return the results.
-
-        None: another thread has run the segment, and nothing was written.
-        """
+        """Write it on a segment that stands where it began; return the results, None where :meth:`enter` fails."""
         present = segment.cells
         cells: dict[int, Cell] = {}
         results = []
@@ -85,33 +80,16 @@ _SEQUENCES = frozenset({tuple, list})
 
 
 class Call(NamedTuple):
-    """One call of ``backward()`` or ``gradients()`` that waits to be remembered.
-
-    Attributes:
-        segment: the pending segment.
-        key: what the call is known by where that stood.
-        entering: the constant seeds that enter it as leaves with the call.
-        retains: whether nothing is released.
-        start: where it stood.
-        leaves: how many leaves it had there.
-
-    """
+    """One call that waits to be remembered: what :func:`asked` says of it, and where its segment stood."""
 
     segment: Segment
     key: tuple[Any, ...]
     entering: list[Handle]
-    retains: bool
     start: State
     leaves: int
 
-    def remember(self, sweep: Sweep, results: Sequence[tuple[int, Any]]) -> None:
-        """Keep what the call wrote, if it can be written again.
-
-        Args:
-            sweep: it has run, and released nothing yet.
-            results: the slots at which it ended, with their cotangents (None: there is none).
-
-        """
+    def remember(self, sweep: Sweep, results: Iterable[Any] | None = None, *, retains: bool = False) -> None:
+        """Keep what the call wrote, if it can be written again; without ``results``, these are the gradients where it ended."""
         segment = self.segment
         plan = sweep.only_plan(segment)
         if plan is None or not plan.straight or not segment.open or LOCAL.segment() is not segment or not segment.state.known:
@@ -121,17 +99,21 @@ class Call(NamedTuple):
         first = self.start.n_slots
         if set(entered) != set(numbers) or [segment.entered.get(e) for e in entered] != list(range(first, first + len(entered))):
             return
-        if any(gradient is None or gradient._segment is not segment for _, gradient in results):
-            return
-        order = [numbers[e] for e in entered]
-        released = None if self.retains else segment.released | plan.entries
-        link(self.start, self.key, Written(segment.state, [(slot, g._place) for slot, g in results], order, released))
+        ends: list[tuple[int, Any]]
+        if results is None:
+            ends = [(slot, sweep.gradients.get(segment.origins.get(slot))) for slot, _ in plan.outputs]
+        else:
+            ends = [(-1, gradient) for gradient in results]
+        if all(g is not None and g._segment is segment for _, g in ends):
+            released = None if retains else segment.released | plan.entries
+            written = Written(segment.state, [(slot, g._place) for slot, g in ends], [numbers[e] for e in entered], released)
+            link(self.start, self.key, written)
 
 
 def asked(
     outputs: Any, inputs: Any, seeds: Any, *, create_graph: bool = False, retains: bool = False
 ) -> tuple[Segment, tuple[Any, ...], list[Handle]] | None:
-    """Return what a call is known by, given its arguments (``inputs`` None: all leaves); None where more than the tape decides what it does.
+    """Return what a call is known by (``inputs`` None: all leaves); None where more than the tape decides what it does.
 
     Returns:
         The pending segment, the key where that stands, and the constant seeds that enter it as leaves with the call.
@@ -140,35 +122,36 @@ def asked(
     segment = LOCAL.segment()
     if segment is None or segment.epoch is not CHANGES.epoch or segment.hooks or segment.retained or segment.packing is not None:
         return None
-    if LOCAL.scope.trace.capturing or segment.trace is not None or (inputs is not None and not _ends_in_leaves(segment)):
+    if segment.trace is not None or LOCAL.scope.trace.capturing or (inputs is not None and not _ends_in_leaves(segment)):
         return None
     roots = outputs if outputs.__class__ in _SEQUENCES else (outputs,)
-    given = () if seeds is None else seeds if seeds.__class__ in _SEQUENCES else (seeds,)
-    if seeds is not None and len(given) != len(roots):
-        return None
-    key: list[Any] = [len(roots), create_graph, retains, segment.released, table.revision()]
+    key: list[Any] = [create_graph, retains, segment.released, table.revision()]
     for root in roots:
         if not isinstance(root, Handle) or root._segment is not segment or not root._place.kind.requires_grad:
             return None
         if root._extra is not None and root._extra.assigned:
             return None
         key.append(root._place.slot)
-    entered = segment.entered
     entering: list[Handle] = []
-    for seed in given:
-        if seed is None:
-            key.append(None)
-        elif not isinstance(seed, Handle):
+    if seeds is not None:
+        given = seeds if seeds.__class__ in _SEQUENCES else (seeds,)
+        if len(given) != len(roots):
             return None
-        elif seed._segment is segment:
-            key.append(seed._place.slot)
-        elif id(seed._cell) in entered:
-            key.append(entered[id(seed._cell)])
-        elif seed._place.kind.requires_grad or seed._cell[0].__class__ not in CONCRETE or any(seed._cell is s._cell for s in entering):
-            return None
-        else:
-            key.append(seed._place.kind)
-            entering.append(seed)
+        key.append("seeds")
+        for seed in given:
+            if seed is None:
+                key.append(None)
+                continue
+            if not isinstance(seed, Handle):
+                return None
+            slot = seed._place.slot if seed._segment is segment else segment.entered.get(id(seed._cell))
+            if slot is not None:
+                key.append(slot)
+            elif seed._place.kind.requires_grad or seed._cell[0].__class__ not in CONCRETE or any(seed._cell is s._cell for s in entering):
+                return None
+            else:
+                key.append(seed._place.kind)
+                entering.append(seed)
     if inputs is not None:
         wanted = _slots(segment, (inputs,) if isinstance(inputs, Handle) else inputs)
         if wanted is None:
@@ -177,9 +160,9 @@ def asked(
     return segment, tuple(key), entering
 
 
-def call_of(segment: Segment, key: tuple[Any, ...], entering: list[Handle], *, retains: bool) -> Call | None:
+def call_of(segment: Segment, key: tuple[Any, ...], entering: list[Handle]) -> Call | None:
     """Return a call that is not known yet (see :func:`asked`), to be remembered; None where it can not be."""
-    return Call(segment, key, entering, retains, segment.state, len(segment.leaves)) if _ends_in_leaves(segment) else None
+    return Call(segment, key, entering, segment.state, len(segment.leaves)) if _ends_in_leaves(segment) else None
 
 
 def _ends_in_leaves(segment: Segment) -> bool:
@@ -196,12 +179,12 @@ def _slots(segment: Segment, wanted: Any) -> tuple[int, ...] | None:
     for v in wanted:
         if not isinstance(v, Handle):
             return None
-        if v._segment is segment:
-            slots.append(v._place.slot)
-            continue
-        slot = segment.entered.get(id(v._cell))
-        origin = None if slot is None else segment.origins.get(slot)
-        if slot is None or origin.__class__ is not LeafNode or v._extra is None or v._extra.node is not origin:
+        slot = v._place.slot if v._segment is segment else segment.entered.get(id(v._cell))
+        if slot is None:
             return None
+        if v._segment is not segment:
+            origin = segment.origins.get(slot)
+            if origin.__class__ is not LeafNode or v._extra is None or v._extra.node is not origin:
+                return None
         slots.append(slot)
     return tuple(slots)

@@ -81,8 +81,8 @@ def keep_last(a, b, *_):
     return a if b is None else b
 
 
-def first_only(gradients, targets, consumed, original=accumulation.additions):
-    return original(gradients, targets, consumed)[:1]
+def first_only(gradients, targets, original=accumulation.additions):
+    return original(gradients, targets)[:1]
 
 
 def sweeps(**wanted):

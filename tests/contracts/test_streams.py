@@ -32,7 +32,7 @@ from tape.errors import (
 )
 from tape.graph.scope import LOCAL
 from tape.programs.program import run_pending
-from tape.sweeps import emission, pieces, streaming, sweep
+from tape.sweeps import emission, streaming, sweep
 from tests.agreement import close
 from tests.contracts.counting import BackwardError, counted, failing
 
@@ -242,13 +242,13 @@ def test_contract_18_a_stream_given_up_anywhere_leaves_nothing_behind(program, t
 # -- what the properties notice ------------------------------------------------------------------------------------------
 
 
-def all_at_the_end(plan, groups, original=pieces.pieces_of):
+def all_at_the_end(plan, groups, original=streaming.pieces_of):
     """One piece: what is final comes with everything else."""
-    whole = original(plan, (tuple(slot for slot, _ in plan.outputs),))[-1]
+    whole = original(plan, ())[-1]
     return (whole._replace(finals=tuple(range(len(groups)))),)
 
 
-def too_early(plan, groups, original=pieces.pieces_of):
+def too_early(plan, groups, original=streaming.pieces_of):
     """Leaves come with the first piece."""
     found = list(original(plan, groups))
     found[0] = found[0]._replace(finals=tuple(range(len(groups))))
@@ -272,7 +272,7 @@ def nothing_is_added(a, b, *_):
     return a if b is None else b
 
 
-def keeps_going(self, segment, target, terms):
+def keeps_going(self, target, terms):
     """Nothing is handed to older segments."""
 
 

@@ -13,7 +13,7 @@ import tape
 import tape.numpy as tnp
 from tape.errors import TapeRuntimeError, TapeTypeError, TapeValueError
 from tape.graph import scope
-from tape.hooking import gathering
+from tape.hooking import handles
 from tape.sweeps import sweep
 
 
@@ -337,23 +337,23 @@ def test_refusals_say_what_and_change_nothing(case):
 # -- the tests' power -----------------------------------------------------------------------------------------------------------
 
 
-def twice(self, gradient, original=gathering._Member.__call__):
-    original(self, gradient)
-    scope.LOCAL.scope.gathered.pop(self.group, None)
+def twice(self, position, gradient, original=handles._Group.see):
+    original(self, position, gradient)
+    scope.LOCAL.scope.gathered.pop(self, None)
 
 
 BUGS = {
-    "once per Variable": (gathering._Member, "__call__", twice, test_a_hook_over_several_variables_is_called_once_with_all_gradients),
+    "once per Variable": (handles._Group, "see", twice, test_a_hook_over_several_variables_is_called_once_with_all_gradients),
     "only where all have a gradient": (
         sweep,
         "gathering",
-        lambda gathered, last, original=gathering.gathering: original(gathered, last=False),
+        lambda gathered, last, original=handles.gathering: original(gathered, last=False),
         test_a_hook_over_several_variables_is_called_once_with_all_gradients,
     ),
     "one gathering for all sweeps": (
         sweep,
         "gathering",
-        lambda gathered, last, one={}, original=gathering.gathering: original(one, last=last),
+        lambda gathered, last, one={}, original=handles.gathering: original(one, last=last),
         test_a_hook_for_any_of_several_variables_is_called_with_the_first,
     ),
 }

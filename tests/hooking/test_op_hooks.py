@@ -21,7 +21,7 @@ from tape import modes
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeRuntimeError, TapeTypeError
 from tape.graph import scope, segment
 from tape.hooking import observing
-from tape.op_hooks.values import values_of
+from tape.op_hooks.showing import values_of
 from tape.sweeps import plan, sweep
 from tests.random_programs.execution import check
 from tests.random_programs.program_strategy import make_program
