@@ -8,25 +8,27 @@ uses the user's derivatives.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 
 from tape.errors import TapeTypeError
+from tape.functions.arguments import ONE, laid_out, plain
+from tape.functions.backward import Backward, record_entry, swept_once
+from tape.functions.checks import check_arity, check_call, check_class, check_defined, outputs_of
 from tape.functions.context import Context
 from tape.functions.custom_derivatives import as_jax_function
-from tape.functions.definitions import check_arity, check_call, check_class, check_defined
-from tape.functions.entries import entry_op, record_entry
 from tape.functions.reads import Reads
-from tape.functions.returned import outputs_of
-from tape.functions.tracking import Arguments
 from tape.graph import boundary
 from tape.graph.scope import LOCAL, in_mode, in_scope, watched
+from tape.graph.segment import Handle
 from tape.graph.trie import RECORD, SWEEP
 from tape.mirrored.detachment import detach
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tape.sweeps.plan import FunctionOp
 
 __all__ = ["Context", "Function", "once_differentiable"]
 
@@ -85,7 +87,7 @@ class Function:
 
     """
 
-    _entry_ops: dict[Any, Any]
+    _entry_ops: ClassVar[dict[tuple[str, int, int], FunctionOp]]
     _is_checked = False
     jvp: Any = None
     vmap: Any = None
@@ -119,81 +121,78 @@ class Function:
         """
         if not cls._is_checked:
             check_class(cls, Function)
-        arguments = Arguments(args, kwargs)
-        kinds = [v._place.kind for v in arguments.inputs]
+            cls._is_checked = True
+        layout, inputs = (
+            (plain(len(args)), list(args)) if not kwargs and all(isinstance(x, Handle) for x in args) else laid_out(args, kwargs)
+        )
+        kinds = [v._place.kind for v in inputs]
         needs = tuple([k.requires_grad for k in kinds]) if LOCAL.scope.mode == RECORD else (False,) * len(kinds)
-        ctx = Context(cls, needs, tuple([k.aval for k in kinds]), arguments.parts)
-        if True not in needs:
-            return cls._call(ctx, arguments)
-        check_defined(cls, Function, "backward")
-        if watched():
-            return LOCAL.scope.observer.around(cls.__name__, None, tuple(arguments.inputs), cls._call, ctx, arguments)
-        return cls._call(ctx, arguments)
+        ctx = Context(cls, layout, tuple([k.aval for k in kinds]), needs)
+        if True in needs:
+            check_defined(cls, Function, "backward")
+            if watched():
+                return LOCAL.scope.observer.around(cls.__name__, None, tuple(inputs), cls._call, ctx, inputs)
+        return cls._call(ctx, inputs)
 
     @classmethod
-    def _call(cls, ctx: Context, arguments: Arguments) -> Any:
+    def _call(cls, ctx: Context, inputs: list[Handle]) -> Any:
         """Run the forward, and record its outputs where gradients are wanted."""
         scope = LOCAL.scope
         mode = scope.mode
         reads = Reads() if mode == RECORD else None
         inside = scope.calling(mode if reads is None else SWEEP, ctx._caller, scope.forward if reads is None else reads)
-        outputs, tree = in_scope(inside, cls._outputs, ctx, arguments, reads)
-        made = outputs
-        inputs = arguments.inputs
-        if scope.trace.capturing or any(boundary.is_traced(v) for v in inputs):
-            made = in_mode(mode, as_jax_function, cls, arguments, ctx, outputs, tree)  # op hooks have seen the forward
+        outputs, tree = in_scope(inside, cls._outputs, ctx, inputs, reads)
+        values = outputs
+        if scope.trace.capturing or any(map(boundary.is_traced, inputs)):
+            values = in_mode(mode, as_jax_function, ctx, inputs, tree)  # op hooks have seen the forward
         if True in ctx.needs_input_grad:
-            made = _recorded(cls, ctx, inputs, outputs, made)
-        return made[0] if tree is None else jax.tree.unflatten(tree, made)
+            values = _recorded(cls, ctx, inputs, outputs, values)
+        return values[0] if tree is ONE else jax.tree.unflatten(tree, values)
 
     @classmethod
-    def _outputs(cls, ctx: Context, arguments: Arguments, reads: Reads | None) -> tuple[list[Any], Any]:
-        """Run the forward; return its outputs as Variables, and their tree (None for one Variable)."""
+    def _outputs(cls, ctx: Context, inputs: list[Handle], reads: Reads | None) -> tuple[list[Handle], Any]:
+        """Run the forward; return its outputs as Variables, and their tree."""
+        args, kwargs = ctx._layout.filled(inputs)
         try:
-            result = cls.forward(ctx, *arguments.args, **arguments.kwargs)
-            outputs, tree = outputs_of(cls, result)
-            if reads is not None:
-                reads.check(cls, arguments.inputs, outputs, {id(v._cell) for v in ctx._constants} if ctx._constants else ())
+            outputs, tree = outputs_of(cls, cls.forward(ctx, *args, **kwargs))
         except TypeError as error:
-            check_call(cls, error, arguments.args, arguments.kwargs)
+            check_call(cls, error, args, kwargs)
             raise
+        ctx._give(outputs)
+        if reads is not None:
+            reads.check(cls.__name__, inputs, outputs if len(ctx._places) == len(outputs) else [outputs[i] for i in ctx._places])
         return outputs, tree
 
 
-def _recorded(cls: type[Function], ctx: Context, inputs: list[Any], outputs: list[Any], values: list[Any]) -> list[Any]:
+def _recorded(cls: type[Function], ctx: Context, inputs: list[Handle], outputs: list[Handle], values: list[Handle]) -> list[Handle]:
     """Record the entry that carries the backward; return its results, in the places of the outputs that have gradients."""
-    ctx._outputs = tuple([v._place.kind.aval for v in outputs])
-    places = range(len(outputs))
-    if ctx._constants:
-        marked = {id(v._cell) for v in ctx._constants}
-        places = [i for i in places if id(outputs[i]._cell) not in marked]  # type: ignore[assignment]
-        ctx._places = tuple(places)
-        values = [v if i in ctx._places else detach(v) for i, v in enumerate(values)]
+    places = ctx._places
+    if len(places) < len(values):
+        values = [v if i in places else detach(v) for i, v in enumerate(values)]
         if not places:
             return values
-    op = entry_op(cls, cls.__name__, len(inputs), len(inputs), len(places))
-    if op.fresh:
+    if (cls.__name__, len(inputs), len(places)) not in cls._entry_ops:
         check_arity(cls, "backward", len(outputs), "one gradient per output of forward")
         if cls.jvp is not None:
             check_arity(cls, "jvp", len(inputs), "one tangent per array argument")
-        op.fresh = False
-    found = record_entry(op, [*inputs, *(values if len(places) == len(values) else [values[i] for i in places])])
-    segment = found[0]._segment or next((v._segment for v in found if v._segment is not None), None)
+    results = record_entry(cls, cls.__name__, inputs, values if len(places) == len(values) else [values[i] for i in places])
+    first = results[0]
+    segment = first._segment or next((v._segment for v in results if v._segment is not None), None)
     if segment is None:  # integers only
         return values
     given = [id(v._cell) for v in inputs]
-    results = {}
-    made = list(values)
-    for i, v in zip(places, found, strict=True):
-        made[i] = v
+    saved = {}
+    recorded = list(values)
+    for i, v in zip(places, results, strict=True):
+        recorded[i] = v
         cell = id(outputs[i]._cell)
         if cell not in given:
-            results[cell] = v
-    ctx._freeze(segment, results)
-    segment.functions[found[0]._place.slot] = ctx
+            saved[cell] = v
+    ctx._freeze(segment, saved)
+    backward = segment.functions[first._place.slot] = Backward(ctx)
     if segment.packing is not None and not segment.pending:
-        segment.packing.take_context(segment, ctx, found[0]._place.slot)
-    return made
+        segment.packing.take_context(segment, backward, first._place.slot)
+    return recorded
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -239,6 +238,6 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(backward)
     def once(ctx: Any, *gradients: Any) -> Any:
-        return ctx._once(backward, gradients)
+        return swept_once(ctx, backward, gradients)
 
     return once
