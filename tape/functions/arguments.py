@@ -43,7 +43,7 @@ class Layout:
         self._parts = parts
 
     def filled(self, values: Sequence[object], *, others: bool = True) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return the arguments, positional and by name, with ``values`` in the places of arrays; ``others=False``: and None in other ones."""
+        """Return the arguments, positional and by name, with ``values`` in the places of arrays (``others=False``: None in other ones)."""
         if self._keys.__class__ is range:
             return values, {}
         it = iter(values)
@@ -92,7 +92,7 @@ def plain(count: int) -> Layout:
 
 
 def laid_out(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Layout, list[Handle]]:
-    """Return the layout of arguments, and the arrays in it as Variables: positional ones in order, then those of keywords in the order of the call."""
+    """Return the layout of arguments, and the arrays in it as Variables, in the order of the call."""
     inputs: list[Handle] = []
     parts: list[tuple[Any, list[Any]]] = []
     for value in (*args, *kwargs.values()):

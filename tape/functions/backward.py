@@ -1,7 +1,8 @@
-"""Backwards: the entry of a ``tape.Function`` on the tape, an identity on what Python computed, and how sweeps call the Python that is its VJP.
+"""Backwards: the entry of a ``tape.Function``, an identity on what Python computed, and how sweeps call the Python that is its VJP.
 
-In the batched sweep of a Jacobian that Python is traced for one row, as callables of control flow are, under ``jax.vmap``, with what the context
-holds among the inputs; the traced program is recorded as one entry.  A backward that looks at values cannot be traced, and is called for each row.
+In the batched sweep of a Jacobian that Python is traced for one row, as callables of control flow are, under ``jax.vmap``, with what the
+context holds among the inputs; the traced program is recorded as one entry.  A backward that looks at values cannot be traced, and is
+called for each row.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Backward:
         return _swept(self._context, segment, functools.partial(self._pull, segment), cotangents, batch)
 
     def _pull(self, segment: Segment, cotangents: Values) -> Values:
-        """Where nothing but the seeds is differentiated by: have the result depend on the cotangents as the transpose of the user's jvp says."""
+        """Call it; where a sweep is differentiated by its seeds only, the result depends on them as the user's jvp, transposed, says."""
         context = self._context
         function = context._function
         assert context._call is not None, "a sweep calls"
@@ -95,7 +96,7 @@ class Backward:
 
 
 class _Pushed:
-    """What a segment keeps for an entry that stands for the sweep of another one, linear in its cotangents: its own backward is the user's jvp."""
+    """What a segment keeps for an entry that is the sweep of another one, linear in its cotangents: its backward is the user's jvp."""
 
     __slots__ = ("_context", "_present", "_returned", "_segment")
 
@@ -175,7 +176,7 @@ def _constant(variable: Handle) -> Handle:
 
 
 def _swept(context: Context, segment: Segment, sweep: Sweep, cotangents: Values, batch: int | None) -> Values:
-    """Return ``sweep(cotangents)``, which calls the user's Python for a sweep of ``segment``; of batched ones, what it makes of each row."""
+    """Return ``sweep(cotangents)``, which calls the user's Python, for a sweep of ``segment``; of batched ones, that of each row."""
     before, scope = context._call, LOCAL.scope
     context._call = Call(segment, scope.linear, {} if before is None else before.opened)
     inside = scope.but(caller=context._caller, linear=False)
@@ -214,7 +215,7 @@ class _MarkedError(Exception):
 
 
 def _traced_rows(context: Context, sweep: Sweep, held: Sequence[Handle], cotangents: Values) -> Values | None:
-    """Return what ``sweep``, which is expected to read the Variables ``held``, makes of each row, stacked; None where it cannot be traced."""
+    """Return what ``sweep``, which may read the Variables ``held``, makes of each row, stacked; None where it cannot be traced."""
     present = [ct for ct in cotangents if ct is not None]
     flows: list[bool] = []
 

@@ -47,7 +47,10 @@ _VALUES = (Handle, jax.Array, np.ndarray, np.generic, *_NUMBERS)
 def check_class(function: type, base: type) -> None:
     """Check that a class defines a forward, and that its methods are static."""
     if function is base:
-        msg = "Function.apply: tape.Function itself has no forward; make a subclass with static methods forward and backward, and call its apply"
+        msg = (
+            "Function.apply: tape.Function itself has no forward; make a subclass with static methods forward and backward, and call its "
+            "apply"
+        )
         raise TapeTypeError(msg)
     for name in _METHODS:
         method = inspect.getattr_static(function, name)
@@ -86,7 +89,8 @@ def check_mapping(function: Definition, args: Sequence[object], kwargs: dict[str
     misfit = _misfit(function.vmap, args, kwargs)
     if misfit is not None:
         msg = (
-            f"{function.__name__}.vmap is called with info, in_dims and the arguments of forward ({len(args) + len(kwargs)} values), but is "
+            f"{function.__name__}.vmap is called with info, in_dims and the arguments of forward ({len(args) + len(kwargs)} values), but "
+            "is "
             f"defined as vmap{misfit}"
         )
         raise TapeTypeError(msg)
@@ -148,7 +152,8 @@ def checked_tangents(function: Definition, returned: object, avals: tuple[jax.co
     tangents = returned if isinstance(returned, (tuple, list)) else (returned,)
     if len(tangents) != len(avals):
         msg = (
-            f"{function.__name__}.jvp returned {len(tangents)} tangents for {len(avals)} outputs; return one per output, None where the output "
+            f"{function.__name__}.jvp returned {len(tangents)} tangents for {len(avals)} outputs; return one per output, None where the "
+            "output "
             "does not change"
         )
         raise RuleError(msg)
@@ -165,11 +170,17 @@ def _checked(name: str, what: str, owner: Callable[[int], str], i: int, value: o
         return None
     if not isinstance(value, Handle):
         if not isinstance(value, _VALUES):
-            msg = f"{name} returned {type(value).__name__} as the {what} of {owner(i).format(f'shape {aval.shape}')}; return a Variable, an array or None"
+            msg = (
+                f"{name} returned {type(value).__name__} as the {what} of {owner(i).format(f'shape {aval.shape}')}; return a Variable, an "
+                "array or None"
+            )
             raise GradientDtypeError(msg)
         if isinstance(value, _NUMBERS) and not isinstance(value, np.generic):
             if isinstance(value, complex) and not jnp.issubdtype(aval.dtype, jnp.complexfloating):
-                msg = f"{name} returned the complex number {value} as the {what} of {owner(i).format(f'dtype {aval.dtype}')}; return its real part"
+                msg = (
+                    f"{name} returned the complex number {value} as the {what} of {owner(i).format(f'dtype {aval.dtype}')}; return its "
+                    "real part"
+                )
                 raise GradientDtypeError(msg)
             value = jnp.asarray(value, aval.dtype)
         value = record.constant(value)

@@ -103,8 +103,8 @@ class Context:
         """Keep values for the backward, where :attr:`saved` returns them.
 
         Args:
-            values: Variables, arrays (NumPy's are copied), anything else, and pytrees of them.  Inputs and outputs can be differentiated in the
-                backward; what the forward computed on the way is not recorded, and is a constant there.
+            values: Variables, arrays (NumPy's are copied), anything else, and pytrees of them.  Inputs and outputs can be differentiated in
+                the backward; what the forward computed on the way is not recorded, and is a constant there.
 
         """
         self._kept["saved"] = Tree(values)
@@ -145,7 +145,10 @@ class Context:
     def __getattr__(self, name: str) -> Any:
         tree = None if name in _SLOTS else self._kept.get(name)
         if tree is None:
-            msg = f"the context of {self._function.__name__} has no attribute {name!r}; set it in forward, or use ctx.save_for_backward and ctx.saved"
+            msg = (
+                f"the context of {self._function.__name__} has no attribute {name!r}; set it in forward, or use ctx.save_for_backward and "
+                "ctx.saved"
+            )
             raise TapeAttributeError(msg)
         return self._restored(tree, f"ctx.{name}")
 
@@ -158,8 +161,10 @@ class Context:
                     continue
                 name = self._function.__name__
                 reason = (
-                    f"{what}{tree.path(i)} of {name} was computed in {name}.forward, which does not record, so a second derivative through it "
-                    "would be lost; save the inputs and compute it again in backward, or return it from forward as a further output and save that"
+                    f"{what}{tree.path(i)} of {name} was computed in {name}.forward, which does not record, so a second derivative through "
+                    "it "
+                    "would be lost; save the inputs and compute it again in backward, or return it from forward as a further output and "
+                    "save that"
                 )
                 leaves[i] = detach(x) if call.linear else unrecorded(x, reason)
         return tree.value(leaves)
@@ -215,7 +220,7 @@ _SLOTS = frozenset(Context.__slots__)
 
 
 class _Cut(Op):
-    """An identity whose result has no derivative; ``unrecorded`` says why, for the kind of what is recorded, and to JAX where that differentiates."""
+    """An identity whose result has no derivative; ``unrecorded`` says why, on the tape and to JAX."""
 
     __slots__ = ("unrecorded",)
 

@@ -1,8 +1,8 @@
 """How a ``tape.Function`` appears to JAX: as a function with the user's derivatives.
 
-Without a ``jvp`` it is a ``jax.custom_vjp``.  With one it is a ``jax.custom_jvp`` whose tangent map is transposed by the user's backward, so
-that both directions are the user's.  Under ``jax.vmap`` its own ``vmap``, if it has one, computes the outputs of a whole batch, in the place of a
-mapped forward.
+Without a ``jvp`` it is a ``jax.custom_vjp``.  With one it is a ``jax.custom_jvp`` whose tangent map is transposed by the user's backward,
+so that both directions are the user's.  Under ``jax.vmap`` its own ``vmap``, if it has one, computes the outputs of a whole batch, in the
+place of a mapped forward.
 """
 
 from __future__ import annotations
@@ -246,7 +246,10 @@ def _mapped(call: _Call, size: int, flags: Sequence[bool], *batch: jax.Array) ->
     name = f"{function.__name__}.vmap"
     if not isinstance(returned, tuple) or len(returned) != len(("outputs", "out_dims")):
         what = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else type(returned).__name__
-        msg = f"{name} must return (outputs, out_dims), got {what}; return the outputs, and for each the axis of the batch (None: it has none)"
+        msg = (
+            f"{name} must return (outputs, out_dims), got {what}; return the outputs, and for each the axis of the batch (None: it has "
+            "none)"
+        )
         raise RuleError(msg)
     outputs, tree = outputs_of(function, returned[0], "vmap")
     if tree != call.tree:
@@ -258,7 +261,10 @@ def _mapped(call: _Call, size: int, flags: Sequence[bool], *batch: jax.Array) ->
     except ValueError:
         dims = []
     if len(dims) != len(outputs):
-        msg = f"{name} returned out_dims {returned[1]!r} for {len(outputs)} outputs; return one axis per output, or one for all (None: no axis)"
+        msg = (
+            f"{name} returned out_dims {returned[1]!r} for {len(outputs)} outputs; return one axis per output, or one for all (None: no "
+            "axis)"
+        )
         raise RuleError(msg)
     arrays = []
     for i, (v, dim, aval) in enumerate(zip(outputs, dims, call.outputs, strict=True)):

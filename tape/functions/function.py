@@ -38,31 +38,34 @@ class Function:
 
     Subclasses define static methods over Variables; calls go through :meth:`apply`:
 
-    - ``forward(ctx, *args, **kwargs)`` returns the outputs: a Variable or array, or a pytree of them.  It does not record.  Arrays among the
-      arguments, in pytrees too, arrive as Variables, everything else as it is.  ``ctx`` (:class:`Context`) keeps what the backward needs:
-      ``ctx.save_for_backward(...)`` and ``ctx.saved``, free attributes, ``ctx.needs_input_grad``, ``ctx.set_materialize_grads(True)``,
-      ``ctx.mark_non_differentiable(...)``.
+    - ``forward(ctx, *args, **kwargs)`` returns the outputs: a Variable or array, or a pytree of them.  It does not record.  Arrays among
+      the arguments, in pytrees too, arrive as Variables, everything else as it is.  ``ctx`` (:class:`Context`) keeps what the backward
+      needs: ``ctx.save_for_backward(...)`` and ``ctx.saved``, free attributes, ``ctx.needs_input_grad``,
+      ``ctx.set_materialize_grads(True)``, ``ctx.mark_non_differentiable(...)``.
     - ``backward(ctx, *gradients)`` gets one gradient per output, None where there is none (zeros, after ``set_materialize_grads``), and
-      returns one per array argument, None where none flows: positional arguments in order, then keyword ones in the order of the call.  It is
-      called once in every sweep.  In the batched sweep of a Jacobian it is traced for all rows, as under ``jax.vmap``; where that fails, since it
-      looks at values or calls NumPy, it is called for each row.  What it records can be differentiated again; what it cannot record (values that
-      the forward computed on the way, raw JAX) raises when it is.
-    - ``jvp(ctx, *tangents)``, optional, gets one tangent per array argument (None: zero) and returns one per output.  ``tape.jvp``, ``jacfwd``,
-      ``linearize``, ``hvp``, ``jax.jvp`` and ``jax.linearize`` use it; without it the tape's transforms differentiate the backward by its gradients.
+      returns one per array argument, None where none flows: positional arguments in order, then keyword ones in the order of the call.  It
+      is called once in every sweep.  In the batched sweep of a Jacobian it is traced for all rows, as under ``jax.vmap``; where that fails,
+      since it looks at values or calls NumPy, it is called for each row.  What it records can be differentiated again; what it cannot
+      record (values that the forward computed on the way, raw JAX) raises when it is.
+    - ``jvp(ctx, *tangents)``, optional, gets one tangent per array argument (None: zero) and returns one per output.  ``tape.jvp``,
+      ``jacfwd``, ``linearize``, ``hvp``, ``jax.jvp`` and ``jax.linearize`` use it; without it the tape's transforms differentiate the
+      backward by its gradients.
     - ``vmap(info, in_dims, *args, **kwargs)``, optional, computes the outputs of a whole batch under ``jax.vmap``, in the place of a mapped
-      forward (whose derivatives stay those of the function: backward and ``jvp`` are mapped as they are).  It is called with the arguments of
-      forward, some arrays of which have a further first axis of length ``info.batch_size``: ``in_dims`` has, for each positional argument, 0 in the
-      place of such an array and None in that of others (``info.keyword_dims``, by name, for keyword ones).  It returns ``(outputs, out_dims)``: the
-      structure that forward returns, and for each output the axis of the batch, None where it has none.
+      forward (whose derivatives stay those of the function: backward and ``jvp`` are mapped as they are).  It is called with the arguments
+      of forward, some arrays of which have a further first axis of length ``info.batch_size``: ``in_dims`` has, for each positional
+      argument, 0 in the place of such an array and None in that of others (``info.keyword_dims``, by name, for keyword ones).  It returns
+      ``(outputs, out_dims)``: the structure that forward returns, and for each output the axis of the batch, None where it has none.
 
     Under ``jax.vmap`` without a ``vmap``, the forward is mapped as it is.
 
     Raises:
-        TapeTypeError: at the first call: a method is missing, is not static or takes another number of arguments than it will be given; at any
-            call: the forward returned something else than arrays.  Nothing was recorded then.
-        RuleError: in a sweep, which changes nothing then: the backward returned the wrong number of gradients; or a ``vmap`` returned no batch;
+        TapeTypeError: at the first call: a method is missing, is not static or takes another number of arguments than it will be given; at
+            any call: the forward returned something else than arrays.  Nothing was recorded then.
+        RuleError: in a sweep, which changes nothing then: the backward returned the wrong number of gradients; or a ``vmap`` returned no
+            batch;
         GradientShapeError, GradientDtypeError: or one of the wrong shape, dtype or type.
-        LostGradientError: at a call, while gradients are recorded: an output was computed of a Variable with a gradient that is no argument.
+        LostGradientError: at a call, while gradients are recorded: an output was computed of a Variable with a gradient that is no
+            argument.
         UnrecordedGradientError: a second derivative would be lost.
 
     Example:

@@ -42,7 +42,7 @@ class Kept:
         self.node = record.node_of(variable) if variable._segment is None and place.kind.requires_grad else None
 
     def packed(self, packing: Packing) -> Kept:
-        """Return what is kept once its value is packed; a leaf that requires grad is left alone, for its Variable holds the value anyway."""
+        """Return what is kept once its value is packed; a leaf that requires grad is left alone: its Variable holds the value anyway."""
         value = self.cell[0] if self.cell.__class__ is list else None
         if self.node is not None or self.leaf or not packable(value):
             return self

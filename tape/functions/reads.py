@@ -1,9 +1,9 @@
 """What the forward of a ``tape.Function`` reads without being given it: a Variable from around it would lose its gradient.
 
 A forward records what it computes as values without a derivative, and only its arguments have gradients.  So what its outputs were computed
-of is followed back along the tape: to the arguments, to constants (what was detached, computed under ``no_grad``, or read by ``.value``), to ops
-that have no gradient (``sign``, ``floor``), and to Variables that it made itself.  Anything else that has a gradient is refused.  What was found for
-a structure is found again on the trie.
+of is followed back along the tape: to the arguments, to constants (what was detached, computed under ``no_grad``, or read by ``.value``),
+to ops that have no gradient (``sign``, ``floor``), and to Variables that it made itself.  Anything else that has a gradient is refused.
+What was found for a structure is found again on the trie.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Reads(Watcher):
             self._origins[id(cell)] = (cell, origin, place)
 
     def check(self, name: str, inputs: Sequence[Handle], outputs: Sequence[Handle]) -> None:
-        """Check that what the forward of the ``tape.Function`` called ``name`` returned has no other gradients than those of its array arguments.
+        """Check that what a forward (of the ``tape.Function`` called ``name``) returned has no other gradients than those of its inputs.
 
         Raises:
             LostGradientError: it was computed of another Variable that has one.
@@ -153,7 +153,7 @@ def _sources(state: State, start: int, wanted: tuple[int, ...], *, exact: bool) 
 
 
 def _flowing(step: State, reached: set[int], smooth: list[int]) -> list[int]:
-    """Return which of the slots ``smooth`` that an entry reads get a cotangent from its results in ``reached``; all where its rules refuse to say."""
+    """Return which of the slots ``smooth`` get a cotangent from an entry's results in ``reached``; all where its rules refuse to say."""
     kernel = step.kernel
     assert kernel is not None
     present = tuple([slot in reached and differentiable(aval) for slot, aval in zip(step.slots, kernel.out_avals, strict=True)])
@@ -173,7 +173,8 @@ def _message(name: str, kind: Kind, source: object, where: tuple[str, int] | Non
     at = "" if where is None else f" at {where[0]}:{where[1]}"
     what = "that requires grad" if kind.requires_grad else "whose own derivative was not recorded"
     return (
-        f"{name}.forward reads a Variable{called} {what} (shape {kind.aval.shape}, dtype {kind.aval.dtype}){at} and is not given it, so its "
+        f"{name}.forward reads a Variable{called} {what} (shape {kind.aval.shape}, dtype {kind.aval.dtype}){at} and is not given it, so "
+        "its "
         f"gradient would be lost; pass it to {name}.apply as an argument and return its gradient from {name}.backward, or read "
         "variable.detach() in its place"
     )
