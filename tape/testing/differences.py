@@ -33,7 +33,7 @@ class Estimate:
         return not abs(self.value - other) <= 10 * self.error + slack
 
 
-def derivatives(middle: Any, right: np.ndarray, left: np.ndarray, noise: Any) -> tuple[Estimate, Estimate, Estimate]:
+def derivatives(middle: np.ndarray | float, right: np.ndarray, left: np.ndarray, noise: Any) -> tuple[Estimate, Estimate, Estimate]:
     """Estimate derivatives from values at steps :data:`STEPS` to the right and to the left.
 
     Args:
@@ -68,7 +68,7 @@ def derivatives(middle: Any, right: np.ndarray, left: np.ndarray, noise: Any) ->
         )
 
 
-def curvature(middle: Any, right: np.ndarray, left: np.ndarray, noise: Any) -> Estimate:
+def curvature(middle: np.ndarray | float, right: np.ndarray, left: np.ndarray, noise: Any) -> Estimate:
     """Estimate the second derivative from values at :data:`STEPS` to the right and to the left; arguments as for :func:`derivatives`.
 
     Example:

@@ -20,8 +20,9 @@ from tape import jaxapi
 from tape.testing.precise import RULE_PRIMITIVES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
+    from tape.jaxapi import Jaxpr
     from tape.testing.precise import Precise
 
 __all__ = ["Program", "quickly", "signature"]
@@ -77,7 +78,7 @@ class Program:
         self._made: dict[Hashable, Any] = {}  # by the arguments' shapes; what the background compiles, as a future
         self._mapped: Program | None = None
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         """Run in double precision."""
         with jax.enable_x64(True):
             shapes = self._shapes(args)
@@ -100,7 +101,7 @@ class Program:
         found = jax.tree.map(np.asarray, self._mapped(batch))
         return [jax.tree.map(lambda a, i=i: a[i], found) for i in range(len(batch[0]))]
 
-    def prepare(self, *args: Any) -> None:
+    def prepare(self, *args: object) -> None:
         """Compile in the background for arguments of these shapes."""
         with jax.enable_x64(True):
             shapes = self._shapes(args)
@@ -108,7 +109,7 @@ class Program:
             self._made[shapes] = self._found(key) or _BACKGROUND.submit(self._compile, key, self._lower(args))
 
     @staticmethod
-    def _shapes(args: Any) -> Hashable:
+    def _shapes(args: object) -> Hashable:
         leaves, tree = jax.tree.flatten(args)
         return tree, tuple(_aval(x) for x in leaves)
 
@@ -130,7 +131,7 @@ class Program:
                 _KEPT.move_to_end(key)
             return found
 
-    def _lower(self, args: Any) -> Any:
+    def _lower(self, args: Sequence[object]) -> Any:
         return jax.jit(self._with_consts).lower([part.consts for part in self._parts], *args)
 
     def _compile(self, key: Hashable, lowered: Any) -> Any:
@@ -141,7 +142,7 @@ class Program:
                 _KEPT.popitem(last=False)
         return made
 
-    def _with_consts(self, consts: Any, *args: Any) -> Any:
+    def _with_consts(self, consts: Sequence[Any], *args: object) -> object:
         """Call the function with the constants of its parts as arguments, so that other constants need no other program."""
         own = [part.consts for part in self._parts]
         try:
@@ -153,16 +154,16 @@ class Program:
                 part.consts = given
 
 
-def signature(jaxpr: Any) -> tuple[Hashable, ...]:
+def signature(jaxpr: Jaxpr) -> tuple[Hashable, ...]:
     """Return what a jaxpr computes, as a key: equal keys mean equal results (rules of derivatives are left out)."""
     numbers: dict[Any, int] = {}
 
-    def atom(a: Any) -> Hashable:
+    def atom(a: object) -> Hashable:
         if isinstance(a, jaxapi.Literal):
             return _value(a.val), a.aval
         return numbers[a]
 
-    def bound(variables: Any) -> tuple[Hashable, ...]:
+    def bound(variables: Sequence[Any]) -> tuple[Hashable, ...]:
         for v in variables:
             numbers[v] = len(numbers)
         return tuple(v.aval for v in variables)
@@ -179,7 +180,7 @@ def signature(jaxpr: Any) -> tuple[Hashable, ...]:
 class _Itself:
     """An object that is equal to nothing but itself."""
 
-    def __init__(self, thing: Any) -> None:
+    def __init__(self, thing: object) -> None:
         self._thing = thing
 
     def __eq__(self, other: object) -> bool:
@@ -189,7 +190,7 @@ class _Itself:
         return id(self._thing)
 
 
-def _value(x: Any) -> Hashable:
+def _value(x: object) -> Hashable:
     """Return a parameter or literal as a key."""
     if isinstance(x, jaxapi.Jaxpr):
         return signature(x)
