@@ -39,8 +39,8 @@ class Rounded(Precise):
         self.further, self.most, self._bits = like.further, like.most, bits
 
     def _apply(self, eqn: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
-        found = super()._apply(eqn, inputs)
-        return found if inner(eqn) is not None else [self._rounded(x) for x in found]
+        results = super()._apply(eqn, inputs)
+        return results if inner(eqn) is not None else [self._rounded(x) for x in results]
 
     def _rounded(self, x: jax.Array) -> jax.Array:
         if not jnp.issubdtype(getattr(x, "dtype", np.bool_), jnp.inexact):

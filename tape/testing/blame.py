@@ -80,11 +80,11 @@ def birth(evidence: Evidence, pair: int | None) -> str:
     try:
         with jax.enable_x64(True):
             values = quickly(collector.collect)(list(point))
-        found = _compared(evidence, collector.equations, values)
+        compared = _compared(evidence, collector.equations, values)
     except Exception:  # noqa: BLE001 - a courtesy, as above
         return ""
     masked = any(eqn.primitive.name == "select_n" for eqn in collector.equations)
-    for eqn, inputs, both in zip(collector.equations, values, found, strict=True):
+    for eqn, inputs, both in zip(collector.equations, values, compared, strict=True):
         for x, (r, _) in zip(_inexact(inputs), zip(*both, strict=True), strict=True):
             lost = ~np.isfinite(np.asarray(r))
             if lost.any() and np.all(np.isfinite(np.asarray(x))):
@@ -130,16 +130,16 @@ def _pair(eqn: JaxprEqn, inputs: list[Any], able: list[int], outs: list[int], *,
         filled = list(inputs)
         for i, x in zip(able, xs, strict=True):
             filled[i] = x
-        found = jaxapi.bind(eqn.primitive, eqn.params, filled)
-        return [found[j] for j in outs]
+        results = jaxapi.bind(eqn.primitive, eqn.params, filled)
+        return [results[j] for j in outs]
 
     xs = [inputs[i] for i in able]
     closed, shapes = jaxapi.trace(call, *xs)
 
     def rule(*a: jax.Array) -> Any:
         if on_tape and eqn.primitive.name not in RULE_PRIMITIVES:
-            found = pullback(closed, a[: len(able)], a[len(able) :])
-            return tuple(jnp.zeros_like(x) if g is None else g for g, x in zip(found, a, strict=False))
+            gradients = pullback(closed, a[: len(able)], a[len(able) :])
+            return tuple(jnp.zeros_like(x) if g is None else g for g, x in zip(gradients, a, strict=False))
         _, back = jax.vjp(call, *a[: len(able)])
         return tuple(back(list(a[len(able) :])))
 

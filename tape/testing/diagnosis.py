@@ -71,5 +71,5 @@ def _sum_missing(evidence: Evidence, finding: Finding) -> str:
                 return f"divided by the size {ct.shape[axis]} of axis {axis}: an average instead of the sum"
     if evidence.untraced or not tried or len(tried) > 16:
         return ""
-    found = evidence.one_by_one(tried)["r"][k]
-    return next((text for text, part in zip(texts, found, strict=True) if close(g, part)), "")
+    gradients = evidence.one_by_one(tried)["r"][k]
+    return next((text for text, part in zip(texts, gradients, strict=True) if close(g, part)), "")

@@ -82,13 +82,13 @@ class Program:
         """Run in double precision."""
         with jax.enable_x64(True):
             shapes = self._shapes(args)
-            made = self._made.get(shapes)
-            if made is None:
+            program = self._made.get(shapes)
+            if program is None:
                 key = self._key(shapes)
-                made = self._made[shapes] = self._found(key) or self._compile(key, self._lower(args))
-            elif isinstance(made, concurrent.futures.Future):
-                made = self._made[shapes] = made.result()
-            executable, opaque = made
+                program = self._made[shapes] = self._found(key) or self._compile(key, self._lower(args))
+            elif isinstance(program, concurrent.futures.Future):
+                program = self._made[shapes] = program.result()
+            executable, opaque = program
             for part, was in zip(self._parts, opaque, strict=True):
                 part.opaque = part.opaque or was
             return executable([part.consts for part in self._parts], *args)
@@ -98,8 +98,8 @@ class Program:
         batch = [np.stack(column) for column in zip(*points, strict=True)]
         if self._mapped is None:
             self._mapped = Program((self._kind, "each"), lambda xs: jax.lax.map(lambda x: self._fun(*x), xs), self._parts)
-        found = jax.tree.map(np.asarray, self._mapped(batch))
-        return [jax.tree.map(lambda a, i=i: a[i], found) for i in range(len(batch[0]))]
+        columns = jax.tree.map(np.asarray, self._mapped(batch))
+        return [jax.tree.map(lambda a, i=i: a[i], columns) for i in range(len(batch[0]))]
 
     def prepare(self, *args: object) -> None:
         """Compile in the background for arguments of these shapes."""
@@ -126,21 +126,21 @@ class Program:
     @staticmethod
     def _found(key: Hashable) -> Any:
         with _LOCK:
-            found = _KEPT.get(key)
-            if found is not None:
+            kept = _KEPT.get(key)
+            if kept is not None:
                 _KEPT.move_to_end(key)
-            return found
+            return kept
 
     def _lower(self, args: Sequence[object]) -> Any:
         return jax.jit(self._with_consts).lower([part.consts for part in self._parts], *args)
 
     def _compile(self, key: Hashable, lowered: Any) -> Any:
-        made = lowered.compile(_quick_options(jax.default_backend())), [part.opaque for part in self._parts]
+        compiled = lowered.compile(_quick_options(jax.default_backend())), [part.opaque for part in self._parts]
         with _LOCK:
-            _KEPT[key] = made
+            _KEPT[key] = compiled
             while len(_KEPT) > MOST:
                 _KEPT.popitem(last=False)
-        return made
+        return compiled
 
     def _with_consts(self, consts: Sequence[Any], *args: object) -> object:
         """Call the function with the constants of its parts as arguments, so that other constants need no other program."""

@@ -258,9 +258,9 @@ def is_of_jax(eqn: JaxprEqn) -> bool:
             return False
     name = str(info.func_name)
     for module in (jax.nn, jnp, jax.scipy.special, jax.numpy.linalg, jax.lax):
-        found = getattr(module, name, None)
-        while found is not None:
-            if isinstance(found, (jax.custom_jvp, jax.custom_vjp)):
+        candidate = getattr(module, name, None)
+        while candidate is not None:
+            if isinstance(candidate, (jax.custom_jvp, jax.custom_vjp)):
                 return True
-            found = getattr(found, "__wrapped__", None)
+            candidate = getattr(candidate, "__wrapped__", None)
     return name.startswith("_")  # nobody outside wraps JAX's private functions

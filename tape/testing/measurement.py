@@ -94,8 +94,8 @@ class Measurement:
         zeros = [jnp.zeros_like(a) for a in xs]
 
         def along(e: jax.Array) -> Any:
-            found = push(*[e.reshape(x.shape) if i == k else z for i, z in enumerate(zeros)])
-            return sum(jnp.sum(c * t) for c, t in zip(cts, found, strict=True))
+            tangents = push(*[e.reshape(x.shape) if i == k else z for i, z in enumerate(zeros)])
+            return sum(jnp.sum(c * t) for c, t in zip(cts, tangents, strict=True))
 
         basis = jnp.eye(x.size, dtype=x.dtype)
         g = jax.lax.map(along, basis).reshape(x.shape)
@@ -139,7 +139,7 @@ class Measurement:
 
     def slopes(self, tasks: Sequence[tuple[list[Any], list[Any], list[Any]]]) -> list[Any]:
         """Estimate derivatives of ``<ct, f>`` for tasks (point, direction, cotangent), as :func:`bracket` does."""
-        found = []
+        estimated = []
         for task in tasks:
             terms, size = (np.asarray(a) for a in self._slopes(*task, _STEPS))  # (step, term), ()
             estimates = bracket(terms, 4 * self.eps * float(size))
@@ -148,8 +148,8 @@ class Measurement:
                 exact = self.exact.estimate(*task, self.eps)
                 if exact.error < min(1e-2 * both.error, 1e-4 * abs(exact.value)):
                     estimates = exact, exact, exact, estimates[-1]
-            found.append(estimates)
-        return found
+            estimated.append(estimates)
+        return estimated
 
     def prepare(self, point: list[Any], cotangent: list[Any]) -> None:
         """Have the program of :meth:`slopes` compiled in the background for arguments of these shapes."""

@@ -50,7 +50,7 @@ def differentiate(evidence: Evidence) -> list[Gradients] | Finding:
     program, that is the first forward pass, with the second in between); the pullback is then called again, for the cotangent with all
     signs turned (the gradient is returned with its signs turned back).
     """
-    found: list[Gradients] = []
+    calls: list[Gradients] = []
     xs, cts = (
         [evidence.probes.native(given[i], like) for i in (0, 1)]
         for given, like in ((evidence.probes.points, evidence.subject.leaves), (evidence.probes.cotangents, evidence.subject.outputs))
@@ -60,7 +60,7 @@ def differentiate(evidence: Evidence) -> list[Gradients] | Finding:
     kept: Any = None
     for turn, (point, _) in enumerate(TURNS[:JIT]):
         if turn == TURNED and evidence.large:
-            found.append(found[BETWEEN])
+            calls.append(calls[BETWEEN])
             continue
         try:
             if turn == BETWEEN and evidence.large:
@@ -73,10 +73,10 @@ def differentiate(evidence: Evidence) -> list[Gradients] | Finding:
             gs = back(turned if turn == TURNED else cts[point])
         except Exception as e:  # noqa: BLE001 - a rule is the user's: it may raise anything
             return evidence.raises(e)
-        if not found and not all(np.all(np.isfinite(wide_array(y))) for y in ys):
+        if not calls and not all(np.all(np.isfinite(wide_array(y))) for y in ys):
             return infinite()
-        found.append([-wide_array(g) if turn == TURNED else wide_array(g) for g in gs])
-    return found
+        calls.append([-wide_array(g) if turn == TURNED else wide_array(g) for g in gs])
+    return calls
 
 
 def check_finite(evidence: Evidence) -> Iterator[Finding]:
@@ -163,11 +163,11 @@ def alone(evidence: Evidence) -> Iterator[Item]:
     for arguments, outputs, b, text in tasks:
         cts = evidence.probes.native(evidence.probes.cotangents[evidence.probes.pairs[b].cotangent], subject.outputs)
         try:
-            found = subject.pull_alone(xs, cts, arguments, outputs)
+            gradients = subject.pull_alone(xs, cts, arguments, outputs)
         except Exception as e:  # noqa: BLE001 - as above
             yield evidence.raises(e)
             return
-        for k, g in zip(arguments, map(wide_array, found), strict=True):
+        for k, g in zip(arguments, map(wide_array, gradients), strict=True):
             if not _near(evidence, g, k, b, 0):
                 yield _wrong(evidence, "native", f"wrong for {text}, though right for all together", g, k, b, text)
                 return

@@ -54,8 +54,8 @@ def inner(eqn: JaxprEqn) -> Any:
     """Return the jaxpr that an equation merely calls (a derivative rule beside it is not looked at); None for any other equation."""
     name = eqn.primitive.name
     key = RULE_PRIMITIVES.get(name) or _CALLS.get(name)
-    found = None if key is None else eqn.params.get(key)
-    return None if found is None else jaxapi.closed(found)
+    closed = None if key is None else eqn.params.get(key)
+    return None if closed is None else jaxapi.closed(closed)
 
 
 def equations(jaxpr: Jaxpr) -> Iterator[Any]:
@@ -142,10 +142,10 @@ class Precise:
         if special is not None:
             params = parameters.assumed(eqn.primitive, eqn.params)
             if stops_when_near(eqn):
-                found: Sequence[Any] = _while(self._evaluate, params, inputs, most=self.most)
-                return _while(self._evaluate, params, [*inputs[: -len(found)], *found], self.further) if self.further else found
-            found = special(self._evaluate, params, inputs)
-            return special(self._evaluate, params, [*inputs[: -len(found)], *found]) if self.twice and repeats(eqn) else found
+                results: Sequence[Any] = _while(self._evaluate, params, inputs, most=self.most)
+                return _while(self._evaluate, params, [*inputs[: -len(results)], *results], self.further) if self.further else results
+            results = special(self._evaluate, params, inputs)
+            return special(self._evaluate, params, [*inputs[: -len(results)], *results]) if self.twice and repeats(eqn) else results
         if not any(word in name for word in _OPAQUE):
             try:
                 return [_widened(x) for x in jaxapi.bind(eqn.primitive, self._params(eqn), inputs)]
@@ -157,14 +157,14 @@ class Precise:
 
     def _params(self, eqn: JaxprEqn) -> dict[str, Any]:
         """Return parameters that name a dtype, or hold a jaxpr over one, in their wide form."""
-        found = {}
+        changed = {}
         for key, value in eqn.params.items():
             if isinstance(value, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr)):
-                made = self._retraced(jaxapi.closed(value))
-                found[key] = made if isinstance(value, jaxapi.ClosedJaxpr) else made.jaxpr
+                retraced = self._retraced(jaxapi.closed(value))
+                changed[key] = retraced if isinstance(value, jaxapi.ClosedJaxpr) else retraced.jaxpr
             else:
-                found[key] = wide(value) if _is_float_dtype(value) else value
-        return found
+                changed[key] = wide(value) if _is_float_dtype(value) else value
+        return changed
 
     def _retraced(self, closed: ClosedJaxpr) -> Any:
         avals = [jax.ShapeDtypeStruct(v.aval.shape, wide(v.aval.dtype)) for v in closed.jaxpr.invars]
@@ -198,8 +198,8 @@ def _scan(evaluate: Callable[..., Any], params: dict[str, Any], inputs: list[Any
     consts, carry, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
 
     def body(state: Sequence[jax.Array], x: Sequence[jax.Array]) -> Any:
-        found = evaluate(params["jaxpr"], [*consts, *state, *x])
-        return tuple(found[:n_carry]), tuple(found[n_carry:])
+        results = evaluate(params["jaxpr"], [*consts, *state, *x])
+        return tuple(results[:n_carry]), tuple(results[n_carry:])
 
     carry = [jnp.asarray(c) for c in carry]
     state, ys = jax.lax.scan(body, tuple(carry), tuple(xs), length=params["length"], reverse=params["reverse"])
@@ -225,15 +225,15 @@ def _while(
             jnp.where(jnp.reshape(p, p.shape + (1,) * (jnp.ndim(new) - p.ndim)), new, old) for new, old in zip(body(s), s, strict=True)
         )
 
-    found: Sequence[Any]
+    last: Sequence[Any]
     turn = batched if jaxapi.closed(params["cond_jaxpr"]).out_avals[0].ndim else body
     if turns is not None:
-        found = jax.lax.fori_loop(0, turns, lambda _, s: body(s), state)
+        last = jax.lax.fori_loop(0, turns, lambda _, s: body(s), state)
     elif most:
-        _, found = jax.lax.while_loop(lambda c: (c[0] < most) & jnp.any(going(c[1])), lambda c: (c[0] + 1, turn(c[1])), (0, state))
+        _, last = jax.lax.while_loop(lambda c: (c[0] < most) & jnp.any(going(c[1])), lambda c: (c[0] + 1, turn(c[1])), (0, state))
     else:
-        found = jax.lax.while_loop(lambda s: jnp.any(going(s)), turn, state)
-    return found
+        last = jax.lax.while_loop(lambda s: jnp.any(going(s)), turn, state)
+    return last
 
 
 def _linear_solve(evaluate: Callable[..., Any], params: dict[str, Any], inputs: list[Any]) -> Sequence[Any]:
@@ -251,10 +251,10 @@ def _linear_solve(evaluate: Callable[..., Any], params: dict[str, Any], inputs: 
     solve, back, matvec = part("solve"), part("transpose_solve"), part("matvec")
     assert solve is not None
     assert matvec is not None
-    found: Sequence[Any] = jax.lax.custom_linear_solve(
+    solution: Sequence[Any] = jax.lax.custom_linear_solve(
         matvec, inputs[start:], lambda _, xs: solve(xs), None if back is None else lambda _, xs: back(xs)
     )
-    return found
+    return solution
 
 
 _SPECIAL: dict[str, Any] = {

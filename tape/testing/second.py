@@ -43,7 +43,7 @@ def check_second(evidence: Evidence, votes: Sequence[Mapping[str, str]], *, sett
     ways: tuple[Any, ...] = (
         (_by_differences,) if evidence.by_differences else (_traced, _by_differences) if evidence.explore else (_traced,)
     )
-    found = twice = None
+    compared = twice = None
     try:
         if evidence.explore and not evidence.untraced:
             twice = _twice(evidence)
@@ -55,24 +55,24 @@ def check_second(evidence: Evidence, votes: Sequence[Mapping[str, str]], *, sett
             gradients.eps = evidence.measurement.eps
             if gradients.alone and "numeric" not in evidence.against:
                 return
-            found = gradients.compare(points, us)
+            compared = gradients.compare(points, us)
             break
         except Exception as e:  # noqa: BLE001 - some loops have no reverse mode
             error = line(e)
-    if found is None:
+    if compared is None:
         yield Note(f"no second derivative: it raises {error}")  # nobody will take that for a gradient
         return
     if any(v.get("jax") == "odd one out" for v in votes):
-        yield from _ask_values(evidence, gradients, found, chosen, points, us)
+        yield from _ask_values(evidence, gradients, compared, chosen, points, us)
         return
     at_kink = any(v.get("jax") == "kink" for v in votes)
-    for k in range(len(found["r"])):
-        verdict = _judged(evidence, gradients, found, k, chosen, points, us, twice, at_kink=at_kink)
+    for k in range(len(compared["r"])):
+        verdict = _judged(evidence, gradients, compared, k, chosen, points, us, twice, at_kink=at_kink)
         if verdict is not None:
             yield verdict
             settled |= verdict.verdict in {"fail", "inaccurate"}
     if not settled and not evidence.by_differences and evidence.asks_values:
-        yield from _ask_curvature(evidence, found, chosen, us, len(votes))
+        yield from _ask_curvature(evidence, compared, chosen, us, len(votes))
 
 
 def _share(evidence: Evidence) -> float:
@@ -108,9 +108,9 @@ def _traced(evidence: Evidence, twice: Precise | None) -> Measurement:
         return Measurement(bare, 0, None, bare_twice, kind=kind, parts=[evidence.value])
     first = measurement.rule
     parts = [evidence.value, first, *([] if believed is None else [believed])]
-    made = Measurement(lambda *a: first(*a)[m:], 0, twice, bare_twice, kind=f"{kind}, {len(parts)}", parts=parts)
-    made.believed = made.rule if measurement.alone else None
-    return made
+    second = Measurement(lambda *a: first(*a)[m:], 0, twice, bare_twice, kind=f"{kind}, {len(parts)}", parts=parts)
+    second.believed = second.rule if measurement.alone else None
+    return second
 
 
 def _by_differences(evidence: Evidence, twice: Precise | None) -> Untraced:
@@ -124,7 +124,7 @@ def _by_differences(evidence: Evidence, twice: Precise | None) -> Untraced:
 
 
 def _ask_values(
-    evidence: Evidence, gradients: Measurement | Untraced, found: dict[str, Any], chosen: list[int], points: list[Any], us: list[Any]
+    evidence: Evidence, gradients: Measurement | Untraced, compared: dict[str, Any], chosen: list[int], points: list[Any], us: list[Any]
 ) -> Iterator[Finding]:
     """Compare with differences of the first derivative alone: JAX's derivative of the bare function is the odd one out."""
     directions = [
@@ -134,8 +134,8 @@ def _ask_values(
     wrong = []
     for j, (b, v, (both, high, low, _)) in enumerate(zip(chosen, directions, gradients.slopes(tasks), strict=True)):
         with np.errstate(invalid="ignore"):
-            g = sum(float(np.sum(a[2 * j] * d).real) for a, d in zip(found["g"], v, strict=True))
-            slack = _share(evidence) * sum(float(np.abs(a[2 * j] * d).sum()) for a, d in zip(found["g"], v, strict=True))
+            g = sum(float(np.sum(a[2 * j] * d).real) for a, d in zip(compared["g"], v, strict=True))
+            slack = _share(evidence) * sum(float(np.abs(a[2 * j] * d).sum()) for a, d in zip(compared["g"], v, strict=True))
         if decide(both, high, low, float("nan"), g, slack) in {"wrong", "outside"}:
             wrong.append((b, both.value, g))
     if any(evidence.probes.pairs[b].point != 0 for b, _, _ in wrong):
@@ -144,14 +144,14 @@ def _ask_values(
         yield fail(None, "second", "the first derivative is right, the second is not", **details)
 
 
-def _ask_curvature(evidence: Evidence, found: dict[str, Any], chosen: list[int], us: list[Any], arguments: int) -> Iterator[Item]:
+def _ask_curvature(evidence: Evidence, compared: dict[str, Any], chosen: list[int], us: list[Any], arguments: int) -> Iterator[Item]:
     """Ask the function's values: after the first derivative's share, what remains of them along a direction goes with the second's."""
     for j, b in enumerate(chosen):
         pair = evidence.probes.pairs[b]
         if any(np.iscomplexobj(a) for a in us[2 * j]):
             return
         along = _curved(evidence, b, us[2 * j])
-        got, slack = _second_along(evidence, found, j, us[2 * j])
+        got, slack = _second_along(evidence, compared, j, us[2 * j])
         if not np.isfinite(got) or not np.isfinite(along.error):
             continue
         wrong = along.apart(got, slack)
@@ -170,17 +170,17 @@ def _curved(evidence: Evidence, b: int, v: list[Any]) -> Estimate:
     return evidence.measurement.curvature(x, v, ct)  # type: ignore[no-any-return]
 
 
-def _second_along(evidence: Evidence, found: dict[str, Any], j: int, v: list[Any], of: str = "g") -> tuple[float, float]:
+def _second_along(evidence: Evidence, compared: dict[str, Any], j: int, v: list[Any], of: str = "g") -> tuple[float, float]:
     """The second derivative along a direction that rule (``"g"``) or reference (``"r"``) has, and how far off rounding may have it."""
     with np.errstate(invalid="ignore"):
-        products = [g[2 * j] * a for g, a in zip(found[of], v, strict=False)]
-        moved = [(r[2 * j] - r[2 * j + 1]) * a for r, a in zip(found["r"], v, strict=False)]
+        products = [g[2 * j] * a for g, a in zip(compared[of], v, strict=False)]
+        moved = [(r[2 * j] - r[2 * j + 1]) * a for r, a in zip(compared["r"], v, strict=False)]
         got = sum(float(p.sum()) for p in products)
         slack = sum(_share(evidence) * float(np.abs(p).sum()) + 20 * float(np.abs(m).sum()) for p, m in zip(products, moved, strict=True))
     return got, slack
 
 
-def _values_agree(evidence: Evidence, found: dict[str, Any], j: int, b: int, v: list[Any]) -> bool:
+def _values_agree(evidence: Evidence, compared: dict[str, Any], j: int, b: int, v: list[Any]) -> bool:
     """Tell whether the function's values have the rule's second derivative along a direction, and not the reference's.
 
     A branch for one point alone, as at a removable singularity, has no derivatives unless its rule says so.
@@ -188,14 +188,14 @@ def _values_agree(evidence: Evidence, found: dict[str, Any], j: int, b: int, v: 
     if evidence.by_differences or not evidence.asks_values or any(np.iscomplexobj(a) for a in v):
         return False
     along = _curved(evidence, b, v)
-    right, wrong = (not along.apart(*_second_along(evidence, found, j, v, of)) for of in ("g", "r"))
+    right, wrong = (not along.apart(*_second_along(evidence, compared, j, v, of)) for of in ("g", "r"))
     return right and not wrong and bool(along.error < CLEAR * abs(along.value))
 
 
 def _judged(
     evidence: Evidence,
     gradients: Measurement | Untraced,
-    found: dict[str, Any],
+    compared: dict[str, Any],
     k: int,
     chosen: list[int],
     points: list[Any],
@@ -207,7 +207,7 @@ def _judged(
     n = len(evidence.traced)
     wrong: dict[int, np.ndarray] = {}
     for j, b in enumerate(chosen):
-        r, twin, g = found["r"][k][2 * j], found["r"][k][2 * j + 1], found["g"][k][2 * j]
+        r, twin, g = compared["r"][k][2 * j], compared["r"][k][2 * j + 1], compared["g"][k][2 * j]
         with np.errstate(invalid="ignore"):
             size = sum(float(np.abs(np.nan_to_num(q[2 * b] * u)).sum()) for q, u in zip(evidence.measured["r"], us[2 * j], strict=True))
             scale: Any = scale_of(points[2 * j][k]) if k < n else 1.0
@@ -223,9 +223,9 @@ def _judged(
     if not generic and at_kink:
         return None  # where the first derivative is one of several, there is no second one
     j = (generic or list(wrong))[0]
-    if not generic and k < n and _values_agree(evidence, found, j, chosen[j], us[2 * j]):
+    if not generic and k < n and _values_agree(evidence, compared, j, chosen[j], us[2 * j]):
         return None
-    rs, gs = ([a[2 * j] for a in found[key]] for key in ("r", "g"))
+    rs, gs = ([a[2 * j] for a in compared[key]] for key in ("r", "g"))
     with np.errstate(invalid="ignore"):
         ratio = np.where(wrong[j], np.nan_to_num(np.abs(gs[k] - rs[k]), nan=np.inf, posinf=np.inf), 0)
     answer = ask(evidence, gradients, points[2 * j], us[2 * j], k, rs, gs, ratio, {k: wrong[j]}, _share(evidence))

@@ -200,11 +200,11 @@ def arrays(
 
 
 def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    found = (shape,) if isinstance(shape, int) else tuple(shape)
-    if not all(isinstance(n, int) and n >= 0 for n in found):
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not all(isinstance(n, int) and n >= 0 for n in sizes):
         msg = f"arrays: the shape {shape!r} must be a tuple of sizes, or a strategy for such tuples"
         raise TapeValueError(msg)
-    return found
+    return sizes
 
 
 def _filled(

@@ -169,8 +169,8 @@ class Subject:
             filled = list(xs)
             for k, x in zip(arguments, chosen, strict=True):
                 filled[k] = x
-            found = self._inexact(*filled)
-            return [found[o] for o in outputs]
+            results = self._inexact(*filled)
+            return [results[o] for o in outputs]
 
         _, back = (tape_vjp if self.kind == "tape" else jax.vjp)(part, *[xs[k] for k in arguments])
         return list(back([cts[o] for o in outputs]))

@@ -181,18 +181,18 @@ def _batchings(evidence: Evidence) -> list[_Batching]:
     def single(label: str, chosen: Sequence[bool], size: int = SIZE) -> _Batching:
         return _Batching(label, tuple((0,) if over else () for over in chosen), (size,))
 
-    found = [single("all arguments and cotangents", [True] * (n + m))]
+    batchings = [single("all arguments and cotangents", [True] * (n + m))]
     if evidence.large:
-        return found
-    found += [
+        return batchings
+    batchings += [
         single("a batch of one", [True] * (n + m), 1),
         single("the cotangents alone", [False] * n + [True] * m),
         single("the arguments alone", [True] * n + [False] * m),
     ]
     if n > 1:
-        found += [single(f"{evidence.subject.names[k]} alone", [i == k for i in range(n + m)]) for k in range(min(n, 3))]
+        batchings += [single(f"{evidence.subject.names[k]} alone", [i == k for i in range(n + m)]) for k in range(min(n, 3))]
     return [
-        *found,
+        *batchings,
         _Batching("all arguments and cotangents, twice", ((0, 1),) * (n + m), (2, 2)),
         _Batching("the arguments, and then over the cotangents", ((0,),) * n + ((1,),) * m, (2, 2)),
     ]
