@@ -89,9 +89,8 @@ def imprecise(evidence: Evidence, argument: int, b: int, got: np.ndarray) -> boo
         with np.errstate(invalid="ignore"):
             if np.all(np.abs(got - expected[2 * b]) <= evidence.fine**2 * np.abs(expected[0]).max(initial=0)):
                 return True
-    pair = evidence.probes.pairs[b]
-    inputs = [*evidence.probes.points[pair.point], *evidence.probes.cotangents[pair.cotangent]]
-    return inexact(evidence, evidence.rule, inputs, len(evidence.shapes) + argument, expected[2 * b], got)
+    x, ct = evidence.at(b)
+    return inexact(evidence, evidence.rule, [*x, *ct], len(evidence.shapes) + argument, expected[2 * b], got)
 
 
 def coarse(argument: int, kind: str, **details: Any) -> Finding:

@@ -54,8 +54,7 @@ def _sum_missing(evidence: Evidence, finding: Finding) -> str:
     r, g = finding.expected, finding.got
     if finding.kind != "first" or k is None or b is None or r is None or g is None or np.allclose(g, 0):
         return ""
-    pair = evidence.probes.pairs[b]
-    x, cts = evidence.probes.points[pair.point], evidence.probes.cotangents[pair.cotangent]
+    x, cts = evidence.at(b)
     tried, texts = [], []
     for o, ct in enumerate(cts):
         for axis in range(ct.ndim):

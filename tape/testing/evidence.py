@@ -126,12 +126,21 @@ class Evidence:
         ruled = isinstance(self.subject.fun, (jax.custom_jvp, jax.custom_vjp)) or (self.explore and not self.untraced)
         return (fail if ruled else doubt)(None, "raises", f"the derivative raises {line(error)}")
 
+    def at(self, b: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Return the point and the cotangent of a pair."""
+        pair = self.probes.pairs[b]
+        return self.probes.points[pair.point], self.probes.cotangents[pair.cotangent]
+
+    def native(self, b: int) -> tuple[list[jax.Array], list[jax.Array]]:
+        """Return the point and the cotangent of a pair in the function's own dtypes."""
+        x, ct = self.at(b)
+        return self.probes.native(x, self.subject.leaves), self.probes.native(ct, self.subject.outputs)
+
     def details(self, argument: int, b: int) -> dict[str, Any]:
         """Return what a finding says of a pair."""
-        pair = self.probes.pairs[b]
-        at = self.probes.points[pair.point][argument]
+        at = self.at(b)[0][argument]
         return {
-            "why": pair.why,
+            "why": self.probes.pairs[b].why,
             "expected": self.measured["r"][argument][2 * b],
             "got": self.measured["g"][argument][2 * b],
             "at": at,
@@ -156,6 +165,6 @@ class Evidence:
 
     def floor(self, b: int, x: np.ndarray) -> np.ndarray:
         """Return what rounding of the function's values alone can make of a gradient that is zero."""
-        cts = self.probes.cotangents[self.probes.pairs[b].cotangent]
+        _, cts = self.at(b)
         size = sum(float(np.abs(y[2 * b] * c).sum()) for y, c in zip(self.measured["y"], cts, strict=True))
         return np.asarray(1e3 * np.finfo(float).eps * size / scale_of(x))

@@ -109,8 +109,7 @@ def _plain(evidence: Evidence, s: Suspect) -> bool:
 
 def _asked(evidence: Evidence, s: Suspect, suspects: Sequence[Suspect], *, both: bool = False) -> str:
     """Have differences decide between rule and reference; ``suspects`` has the other arguments' disagreements for the same pair."""
-    pair = evidence.probes.pairs[s.pair]
-    x, ct = evidence.probes.points[pair.point], evidence.probes.cotangents[pair.cotangent]
+    x, ct = evidence.at(s.pair)
     r, g = ([a[2 * s.pair] for a in evidence.measured[key]] for key in ("r", "g"))
     bad = {o.argument: o.bad for o in (s, *suspects) if o.pair == s.pair}
     return ask(evidence, evidence.measurement, x, ct, s.argument, r, g, s.ratio, bad, evidence.rtol, both=both)
@@ -192,7 +191,7 @@ def ask_values(evidence: Evidence) -> Iterator[Item]:
     of = []
     for b in [b for b in (evidence.nearby, 0) if b in evidence.seen]:
         pair = evidence.probes.pairs[b]
-        x, ct = evidence.probes.points[pair.point], evidence.probes.cotangents[pair.cotangent]
+        x, ct = evidence.at(b)
         alone: list[int | None] = [*range(min(len(x), 3))] if pair.point == 0 and len(x) > 1 else [None]
         for k in alone:
             tasks.append((x, evidence.probes.direction(pair.point, k), ct))

@@ -87,8 +87,7 @@ def check_finite(evidence: Evidence) -> Iterator[Finding]:
         ys, back = jax.vjp(lambda *a: [own(*a)[i] for i in evidence.subject.positions], *xs)
         return ys, back(cts)
 
-    xs = evidence.probes.native(evidence.probes.points[0], evidence.subject.leaves)
-    cts = evidence.probes.native(evidence.probes.cotangents[0], evidence.subject.outputs)
+    xs, cts = evidence.native(0)
     ys, gs = Program(("native", *evidence.subject.positions), pull, [own])(xs, cts)
     if not all(np.all(np.isfinite(wide_array(y))) for y in ys):
         yield infinite()
@@ -107,9 +106,8 @@ def _compiled(evidence: Evidence, b: int) -> Gradients:
 
 
 def _as_program(evidence: Evidence, b: int) -> Callable[[], Gradients]:
-    own, pair = Precise(evidence.native_rule, keep=_all), evidence.probes.pairs[b]
-    xs = evidence.probes.native(evidence.probes.points[pair.point], evidence.subject.leaves)
-    cts = evidence.probes.native(evidence.probes.cotangents[pair.cotangent], evidence.subject.outputs)
+    own = Precise(evidence.native_rule, keep=_all)
+    xs, cts = evidence.native(b)
     program = Program("native", own, [own])
     return lambda: [wide_array(g) for g in program(*xs, *cts)[len(cts) :]]
 
@@ -157,11 +155,11 @@ def alone(evidence: Evidence) -> Iterator[Item]:
     if n > 1:
         tasks += [((k,), range(m), 0, f"argument {subject.names[k]} alone") for k in range(min(n, MOST))]
     for b in sorted(evidence.sparse) if m > 1 else ():
-        used = [o for o, ct in enumerate(evidence.probes.cotangents[evidence.probes.pairs[b].cotangent]) if ct.any()]
+        used = [o for o, ct in enumerate(evidence.at(b)[1]) if ct.any()]
         if "output " in evidence.probes.pairs[b].why and len(used) == 1 and b in evidence.seen:
             tasks.append((tuple(range(n)), used, b, evidence.probes.pairs[b].why))
     for arguments, outputs, b, text in tasks:
-        cts = evidence.probes.native(evidence.probes.cotangents[evidence.probes.pairs[b].cotangent], subject.outputs)
+        _, cts = evidence.native(b)
         try:
             gradients = subject.pull_alone(xs, cts, arguments, outputs)
         except Exception as e:  # noqa: BLE001 - as above
@@ -175,8 +173,7 @@ def alone(evidence: Evidence) -> Iterator[Item]:
 
 def repeat(evidence: Evidence, eager: list[Gradients]) -> Iterator[Item]:
     """Call the same again and again, op by op and as a program: a rule may be wrong now and then."""
-    xs = evidence.probes.native(evidence.probes.points[0], evidence.subject.leaves)
-    cts = evidence.probes.native(evidence.probes.cotangents[0], evidence.subject.outputs)
+    xs, cts = evidence.native(0)
     runs: list[tuple[Callable[[], list[Any]], Gradients, int]] = []
     if evidence.untraced or user_rules(evidence.value_jaxpr) or evidence.subject.kind == "tape" or evidence.subject.own_vjp is not None:
         count = _calls(evidence)
@@ -244,7 +241,7 @@ def _near(evidence: Evidence, g: np.ndarray, k: int, b: int, point: int, *, said
             ~off | (convention & ((np.abs(g - promoted) <= np.sqrt(evidence.eps) * (np.abs(promoted) + size)) | _alike(g, promoted)))
         ):
             return True
-        bare = _bare(evidence, point, b, k)
+        bare = _bare(evidence, b, k)
         if bare is None:
             return True
         gap = np.nan_to_num(np.abs(bare - r), nan=np.inf, posinf=np.inf)
@@ -260,7 +257,7 @@ def _typical(x: np.ndarray) -> float:
     return float(np.sqrt(np.mean(finite**2))) if x.size else 0.0
 
 
-def _bare(evidence: Evidence, point: int, b: int, k: int) -> np.ndarray | None:
+def _bare(evidence: Evidence, b: int, k: int) -> np.ndarray | None:
     """JAX's derivative of the bare function in the function's own dtypes: what rounding does to a derivative that is right."""
     if evidence.untraced:
         return None
@@ -269,8 +266,7 @@ def _bare(evidence: Evidence, point: int, b: int, k: int) -> np.ndarray | None:
     try:
         closed, _ = jaxapi.trace(evidence.subject.primal, *evidence.subject.leaves)
         own = Precise(closed, keep=_none)
-        xs = evidence.probes.native(evidence.probes.points[point], evidence.subject.leaves)
-        cts = evidence.probes.native(evidence.probes.cotangents[evidence.probes.pairs[b].cotangent], evidence.subject.outputs)
+        xs, cts = evidence.native(b)
         _, back = jax.vjp(own.__call__, *xs)
         return wide_array(back(cts)[k])
     except Exception:  # noqa: BLE001 - then JAX cannot be asked

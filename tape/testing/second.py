@@ -36,10 +36,9 @@ def check_second(evidence: Evidence, votes: Sequence[Mapping[str, str]], *, sett
     points: list[Any] = []
     us: list[Any] = []
     for b in chosen:
-        pair = evidence.probes.pairs[b]
-        x, ct = evidence.probes.points[pair.point], evidence.probes.cotangents[pair.cotangent]
+        x, ct = evidence.at(b)
         points += [[*x, *ct], [*[a * (1 + NUDGE) for a in x], *ct]]
-        us += [evidence.probes.direction(pair.point)] * 2
+        us += [evidence.probes.direction(evidence.probes.pairs[b].point)] * 2
     ways: tuple[Any, ...] = (
         (_by_differences,) if evidence.by_differences else (_traced, _by_differences) if evidence.explore else (_traced,)
     )
@@ -165,8 +164,7 @@ def _ask_curvature(evidence: Evidence, compared: dict[str, Any], chosen: list[in
 
 def _curved(evidence: Evidence, b: int, v: list[Any]) -> Estimate:
     """The second derivative along a direction that the function's values have."""
-    pair = evidence.probes.pairs[b]
-    x, ct = evidence.probes.points[pair.point], evidence.probes.cotangents[pair.cotangent]
+    x, ct = evidence.at(b)
     return evidence.measurement.curvature(x, v, ct)  # type: ignore[no-any-return]
 
 

@@ -65,7 +65,7 @@ def _check_adjoint(evidence: Evidence, push: Precise) -> Iterator[Finding]:
     if b not in evidence.seen:
         return
     pair = evidence.probes.pairs[b]
-    x, v, cts = evidence.probes.points[pair.point], evidence.probes.direction(pair.point), evidence.probes.cotangents[pair.cotangent]
+    (x, cts), v = evidence.at(b), evidence.probes.direction(pair.point)
     tangents = Program("adjoint", push, [push])(*x, *v)
     products = [np.sum(np.asarray(t) * c).real for t, c in zip(tangents, cts, strict=True)]
     with np.errstate(invalid="ignore"):
