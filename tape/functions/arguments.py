@@ -28,19 +28,13 @@ def is_variable(x: object) -> TypeGuard[Handle]:
 
 
 class Layout:
-    """How arrays lie in the arguments of a call, without the arrays: what JAX keeps of us may hold no tracer.
-
-    Args:
-        keys: the number or name of each argument.
-        parts: the tree of each, and its leaves with a mark in the place of arrays; what holds no array is one leaf.
-
-    """
+    """How arrays lie in the arguments of a call, without the arrays: what JAX keeps of us may hold no tracer."""
 
     __slots__ = ("_keys", "_parts")
 
     def __init__(self, keys: Sequence[int | str], parts: list[tuple[Any, list[Any]]]) -> None:
-        self._keys = keys
-        self._parts = parts
+        self._keys = keys  # the number or name of each argument
+        self._parts = parts  # the tree of each, and its leaves with a mark in the place of arrays; what holds no array is one leaf
 
     def filled(self, values: Sequence[object], *, others: bool = True) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return the arguments, positional and by name, with ``values`` in the places of arrays (``others=False``: None in other ones)."""
@@ -80,7 +74,7 @@ def _nothing(_: object) -> None:
     return None
 
 
-def paths(tree: Any, count: int) -> list[str]:
+def paths(tree: jax.tree_util.PyTreeDef, count: int) -> list[str]:
     """Return where each of the ``count`` leaves of a tree is, as the user would write it."""
     return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(tree, range(count)))[0]]
 

@@ -7,8 +7,7 @@ called for each row.
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -70,9 +69,9 @@ class Backward:
 
     def _sweep(self, segment: Segment, cotangents: Values, batch: int | None = None) -> Values:
         """Call the user's backward; return one gradient (or None) per array argument."""
-        return _swept(self._context, segment, functools.partial(self._pull, segment), cotangents, batch)
+        return _swept(self._context, segment, self._pull, cotangents, batch)
 
-    def _pull(self, segment: Segment, cotangents: Values) -> Values:
+    def _pull(self, cotangents: Values) -> Values:
         """Call it; where a sweep is differentiated by its seeds only, the result depends on them as the user's jvp, transposed, says."""
         context = self._context
         function = context._function
@@ -89,7 +88,9 @@ class Backward:
             results = record_entry(function, f"{function.__name__}.backward", seeds, values)
             target = results[0]._segment
             assert target is not None
-            target.functions[results[0]._place.slot] = _Pushed(context, None if target is segment else segment, present, returned)
+            target.functions[results[0]._place.slot] = _Pushed(
+                context, None if target is context._call.segment else context._call.segment, present, returned
+            )
             for i, g in zip(returned, results, strict=True):
                 gradients[i] = g
         return gradients
@@ -123,9 +124,11 @@ class _Pushed:
 
 def pull(context: Context, cotangents: Values) -> list[Handle | None]:
     """Call the user's backward with what it asked for."""
-    cts: list[Handle | None] = [None] * len(context._outputs)
-    for i, ct in zip(context._places, cotangents, strict=True):
-        cts[i] = ct
+    cts = list(cotangents)
+    if len(cts) < len(context._outputs):
+        cts = [None] * len(context._outputs)
+        for i, ct in zip(context._places, cotangents, strict=True):
+            cts[i] = ct
     if context._materialize:
         cts = [emission.zeros_like(aval) if ct is None else ct for ct, aval in zip(cts, context._outputs, strict=True)]
     return checked_gradients(context._function, context._function.backward(context, *cts), context._avals, context._layout)
@@ -140,7 +143,7 @@ def push(context: Context, tangents: Values) -> list[Handle | None]:
     return [pushed[i] for i in context._places]
 
 
-def swept_once(context: Context, backward: Callable[..., object], gradients: Sequence[object]) -> Any:
+def swept_once(context: Context, backward: Callable[..., object], gradients: Sequence[object]) -> object:
     """Call a backward that is not to be differentiated."""
     mode = LOCAL.scope.mode
     with within(mode=SWEEP if mode == RECORD else mode):

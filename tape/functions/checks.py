@@ -141,10 +141,8 @@ def checked_gradients(
     def owner(i: int) -> str:
         return f"argument {i}, which has {{}} and is {layout.names(function.forward)[i]!r} of forward"
 
-    return [
-        _checked(f"{function.__name__}.backward", "gradient", owner, *item)
-        for item in zip(range(len(avals)), gradients, avals, strict=True)
-    ]
+    name = f"{function.__name__}.backward"
+    return [_checked(name, "gradient", owner, i, x, aval) for i, (x, aval) in enumerate(zip(gradients, avals, strict=True))]
 
 
 def checked_tangents(function: Definition, returned: object, avals: tuple[jax.core.ShapedArray, ...]) -> list[Handle | None]:
@@ -161,7 +159,8 @@ def checked_tangents(function: Definition, returned: object, avals: tuple[jax.co
     def owner(i: int) -> str:
         return f"output {i}, which has {{}}"
 
-    return [_checked(f"{function.__name__}.jvp", "tangent", owner, *item) for item in zip(range(len(avals)), tangents, avals, strict=True)]
+    name = f"{function.__name__}.jvp"
+    return [_checked(name, "tangent", owner, i, x, aval) for i, (x, aval) in enumerate(zip(tangents, avals, strict=True))]
 
 
 def _checked(name: str, what: str, owner: Callable[[int], str], i: int, value: object, aval: jax.core.ShapedArray) -> Handle | None:

@@ -154,7 +154,11 @@ class Context:
 
     def _restored(self, tree: Tree, what: str) -> Any:
         call = self._call
-        leaves = [self._variable(x) if x.__class__ is Kept else self._cell(x)[0] if x.__class__ is Packed else x for x in tree.leaves]
+        segment = None if call is None else call.segment
+        leaves = [
+            x.variable(segment, self._cell(x.cell)) if x.__class__ is Kept else self._cell(x)[0] if x.__class__ is Packed else x
+            for x in tree.leaves
+        ]
         if LOCAL.scope.mode == RECORD and call is not None:
             for i, x in enumerate(leaves):
                 if not (isinstance(x, Handle) and x._place.kind.unrecorded):
@@ -169,13 +173,11 @@ class Context:
                 leaves[i] = detach(x) if call.linear else unrecorded(x, reason)
         return tree.value(leaves)
 
-    def _variable(self, kept: Kept) -> Handle:
-        return kept.variable(None if self._call is None else self._call.segment, self._cell(kept.cell))
-
     def _cell(self, kept: Cell | Packed) -> Cell:
         """Return a cell as it was kept; what hooks packed in its place is unpacked once while a sweep calls."""
-        if not isinstance(kept, Packed):
+        if kept.__class__ is list:
             return kept
+        assert isinstance(kept, Packed)
         opened = {} if self._call is None else self._call.opened
         cell = opened.get(id(kept))
         if cell is None:
@@ -213,7 +215,8 @@ class Context:
 
     def _held(self) -> list[Handle]:
         """Return the Variables that are kept here."""
-        return [self._variable(x) for tree in self._kept.values() for x in tree.leaves if x.__class__ is Kept]
+        segment = None if self._call is None else self._call.segment
+        return [x.variable(segment, self._cell(x.cell)) for tree in self._kept.values() for x in tree.leaves if x.__class__ is Kept]
 
 
 _SLOTS = frozenset(Context.__slots__)

@@ -38,15 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["as_jax_function"]
 
 
-def as_jax_function(context: Context, inputs: Sequence[Handle], tree: Any) -> list[Handle]:
-    """Compute the outputs as a JAX function whose derivatives are the user's.
-
-    Args:
-        context: the context of a call of the forward.
-        inputs: its array arguments, the value of one of which belongs to a JAX transformation.
-        tree: the tree of what it returned.
-
-    """
+def as_jax_function(context: Context, inputs: Sequence[Handle], tree: jax.tree_util.PyTreeDef) -> list[Handle]:
+    """Return the outputs of a call, of which there is a context, as those of a JAX function whose derivatives are the user's."""
     function = context._function
     call = _Call(function, context._layout, context._avals, context._outputs, tree)
     values = (_reverse_mode if function.jvp is None else _forward_mode)(call)(*[look(v) for v in inputs])
@@ -110,7 +103,7 @@ def _kept(
             leaves[i] = _ARRAY
     needs, materialize, outputs, places = context.needs_input_grad, context._materialize, context._outputs, context._places
 
-    def again(*arrays: Any) -> Context:
+    def again(*arrays: jax.Array) -> Context:
         it = iter(arrays)
         values, free = jax.tree.unflatten(
             tree, [record.leaf(next(it)) if x is _VARIABLE else next(it) if x is _ARRAY else x for x in leaves]
@@ -128,7 +121,7 @@ def _kept(
 _VARIABLE, _ARRAY = object(), object()
 
 
-def _reverse_mode(call: _Call) -> Any:
+def _reverse_mode(call: _Call) -> Callable[..., list[jax.Array]]:
     """Return a call as a function of its arrays with the user's backward."""
 
     @jax.custom_vjp
@@ -151,7 +144,7 @@ def _reverse_mode(call: _Call) -> Any:
     return fun
 
 
-def _forward_mode(call: _Call) -> Any:
+def _forward_mode(call: _Call) -> Callable[..., list[jax.Array]]:
     """Return a call as a function of its arrays with the user's jvp, transposed by the user's backward."""
 
     @jax.custom_jvp
@@ -208,11 +201,11 @@ def _is_zero(x: Any) -> bool:
     return x is None or isinstance(x, (jaxapi.SymbolicZero, jaxapi.ad.Zero)) or x.dtype == jaxapi.float0
 
 
-def _array(variable: Handle | None, like: Any) -> Any:
+def _array(variable: Handle | None, like: jax.Array) -> jax.Array:
     return jnp.zeros(like.shape, like.dtype) if variable is None else look(variable)
 
 
-def _zero(x: Any) -> Any:
+def _zero(x: jax.Array) -> Any:
     return jnp.zeros(x.shape, x.dtype) if differentiable(x) else np.zeros(x.shape, jaxapi.float0)
 
 
@@ -230,12 +223,7 @@ class MapInfo(NamedTuple):
 
 
 def _mapped(call: _Call, size: int, flags: Sequence[bool], *batch: jax.Array) -> tuple[list[jax.Array], list[bool]]:
-    """Return what the function's own ``vmap`` gives as arrays with the further axis first, and which of them have it.
-
-    Raises:
-        RuleError: it is not a pair of outputs and their axes, or one of the outputs is not a batch of what the forward returns.
-
-    """
+    """Return what the function's own ``vmap`` gives as arrays with the further axis first, and which of them have it."""
     function = call.function
     assert function.vmap is not None
     args, kwargs = call.layout.filled([record.leaf(x) for x in batch])

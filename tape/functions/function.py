@@ -240,7 +240,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
         raise TapeTypeError(msg)
 
     @functools.wraps(backward)
-    def once(ctx: Any, *gradients: Any) -> Any:
+    def once(ctx: Context, *gradients: object) -> object:
         return swept_once(ctx, backward, gradients)
 
     return once

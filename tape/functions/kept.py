@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -46,8 +47,7 @@ class Kept:
         value = self.cell[0] if self.cell.__class__ is list else None
         if self.node is not None or self.leaf or not packable(value):
             return self
-        packed = object.__new__(Kept)
-        packed.leaf, packed.place, packed.own, packed.segment, packed.node = self.leaf, self.place, self.own, self.segment, None
+        packed = copy.copy(self)
         packed.cell = packing.packed(value)
         return packed
 

@@ -30,16 +30,10 @@ def linear_map(
     linear: Arrays,
     results: Avals | None = None,
 ) -> list[Any]:
-    """Apply a linear map to arrays.
+    """Return what ``forward``, linear in its second argument, makes of arrays; ``transpose`` takes arrays like its results in their place.
 
-    Args:
-        forward: a function of the residuals, and of arrays in which it is linear.
-        transpose: its transpose: of the residuals, and of arrays like the results of ``forward``.
-        residuals: arrays.
-        linear: arrays.
-        results: shapes and dtypes of the results of ``forward``, where that is known and it closes over nothing of the JAX transformations
-            around: then it is not traced before somebody asks for it.
-
+    Where the shapes and dtypes of the results are given, ``forward`` closes over nothing of the JAX transformations around, and is not
+    traced before somebody asks for it.
     """
     count = len(residuals)
     given = _avals([*residuals, *linear])

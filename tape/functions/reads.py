@@ -66,12 +66,7 @@ class Reads(Watcher):
             self._origins[id(cell)] = (cell, origin, place)
 
     def check(self, name: str, inputs: Sequence[Handle], outputs: Sequence[Handle]) -> None:
-        """Check that what a forward (of the ``tape.Function`` called ``name``) returned has no other gradients than those of its inputs.
-
-        Raises:
-            LostGradientError: it was computed of another Variable that has one.
-
-        """
+        """Check that what a forward (of the ``tape.Function`` called ``name``) returned has no other gradients than those of its inputs."""
         try:
             self._check(name, inputs, outputs, exact=False)
         except LostGradientError:  # unless it was read by ops through which no gradient flows
