@@ -42,15 +42,6 @@ TYPES = {
     ("tape.sweeps.written", "tape.sweeps.sweep"): "what is remembered is what a sweep did",
     ("tape.graph.scope", "tape.graph.segment"): "beside a thread's scope stands its pending segment",
     ("tape.testing.picture", "tape.testing.report"): "a report draws itself",
-    ("tape.testing.accuracy", "tape.testing.examination"): "an examination calls its parts with itself",
-    ("tape.testing.convergence", "tape.testing.examination"): "an examination calls its parts with itself",
-    ("tape.testing.judgement", "tape.testing.examination"): "an examination calls its parts with itself",
-    ("tape.testing.linearity", "tape.testing.examination"): "an examination calls its parts with itself",
-    ("tape.testing.native", "tape.testing.examination"): "an examination calls its parts with itself",
-    ("tape.testing.second", "tape.testing.examination"): "an examination calls its parts with itself",
-    ("tape.testing.steadiness", "tape.testing.examination"): "an examination calls its parts with itself",
-    ("tape.testing.structure", "tape.testing.examination"): "an examination calls its parts with itself",
-    ("tape.testing.transformed", "tape.testing.examination"): "an examination calls its parts with itself",
 }
 # Functions by which a module above puts its own functions or classes into one below: imports that no list of imports shows.
 SOCKETS = {

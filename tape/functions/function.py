@@ -8,25 +8,27 @@ uses the user's derivatives.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 
 from tape.errors import TapeTypeError
+from tape.functions.arguments import ONE, laid_out, plain
+from tape.functions.backward import Backward, record_entry, swept_once
+from tape.functions.checks import check_arity, check_call, check_class, check_defined, outputs_of
 from tape.functions.context import Context
 from tape.functions.custom_derivatives import as_jax_function
-from tape.functions.definitions import check_arity, check_call, check_class, check_defined
-from tape.functions.entries import entry_op, record_entry
 from tape.functions.reads import Reads
-from tape.functions.returned import outputs_of
-from tape.functions.tracking import Arguments
 from tape.graph import boundary
 from tape.graph.scope import LOCAL, in_mode, in_scope, watched
+from tape.graph.segment import Handle
 from tape.graph.trie import RECORD, SWEEP
 from tape.mirrored.detachment import detach
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tape.sweeps.plan import FunctionOp
 
 __all__ = ["Context", "Function", "once_differentiable"]
 
@@ -36,31 +38,34 @@ class Function:
 
     Subclasses define static methods over Variables; calls go through :meth:`apply`:
 
-    - ``forward(ctx, *args, **kwargs)`` returns the outputs: a Variable or array, or a pytree of them.  It does not record.  Arrays among the
-      arguments, in pytrees too, arrive as Variables, everything else as it is.  ``ctx`` (:class:`Context`) keeps what the backward needs:
-      ``ctx.save_for_backward(...)`` and ``ctx.saved``, free attributes, ``ctx.needs_input_grad``, ``ctx.set_materialize_grads(True)``,
-      ``ctx.mark_non_differentiable(...)``.
+    - ``forward(ctx, *args, **kwargs)`` returns the outputs: a Variable or array, or a pytree of them.  It does not record.  Arrays among
+      the arguments, in pytrees too, arrive as Variables, everything else as it is.  ``ctx`` (:class:`Context`) keeps what the backward
+      needs: ``ctx.save_for_backward(...)`` and ``ctx.saved``, free attributes, ``ctx.needs_input_grad``,
+      ``ctx.set_materialize_grads(True)``, ``ctx.mark_non_differentiable(...)``.
     - ``backward(ctx, *gradients)`` gets one gradient per output, None where there is none (zeros, after ``set_materialize_grads``), and
-      returns one per array argument, None where none flows: positional arguments in order, then keyword ones in the order of the call.  It is
-      called once in every sweep.  In the batched sweep of a Jacobian it is traced for all rows, as under ``jax.vmap``; where that fails, since it
-      looks at values or calls NumPy, it is called for each row.  What it records can be differentiated again; what it cannot record (values that
-      the forward computed on the way, raw JAX) raises when it is.
-    - ``jvp(ctx, *tangents)``, optional, gets one tangent per array argument (None: zero) and returns one per output.  ``tape.jvp``, ``jacfwd``,
-      ``linearize``, ``hvp``, ``jax.jvp`` and ``jax.linearize`` use it; without it the tape's transforms differentiate the backward by its gradients.
+      returns one per array argument, None where none flows: positional arguments in order, then keyword ones in the order of the call.  It
+      is called once in every sweep.  In the batched sweep of a Jacobian it is traced for all rows, as under ``jax.vmap``; where that fails,
+      since it looks at values or calls NumPy, it is called for each row.  What it records can be differentiated again; what it cannot
+      record (values that the forward computed on the way, raw JAX) raises when it is.
+    - ``jvp(ctx, *tangents)``, optional, gets one tangent per array argument (None: zero) and returns one per output.  ``tape.jvp``,
+      ``jacfwd``, ``linearize``, ``hvp``, ``jax.jvp`` and ``jax.linearize`` use it; without it the tape's transforms differentiate the
+      backward by its gradients.
     - ``vmap(info, in_dims, *args, **kwargs)``, optional, computes the outputs of a whole batch under ``jax.vmap``, in the place of a mapped
-      forward (whose derivatives stay those of the function: backward and ``jvp`` are mapped as they are).  It is called with the arguments of
-      forward, some arrays of which have a further first axis of length ``info.batch_size``: ``in_dims`` has, for each positional argument, 0 in the
-      place of such an array and None in that of others (``info.keyword_dims``, by name, for keyword ones).  It returns ``(outputs, out_dims)``: the
-      structure that forward returns, and for each output the axis of the batch, None where it has none.
+      forward (whose derivatives stay those of the function: backward and ``jvp`` are mapped as they are).  It is called with the arguments
+      of forward, some arrays of which have a further first axis of length ``info.batch_size``: ``in_dims`` has, for each positional
+      argument, 0 in the place of such an array and None in that of others (``info.keyword_dims``, by name, for keyword ones).  It returns
+      ``(outputs, out_dims)``: the structure that forward returns, and for each output the axis of the batch, None where it has none.
 
     Under ``jax.vmap`` without a ``vmap``, the forward is mapped as it is.
 
     Raises:
-        TapeTypeError: at the first call: a method is missing, is not static or takes another number of arguments than it will be given; at any
-            call: the forward returned something else than arrays.  Nothing was recorded then.
-        RuleError: in a sweep, which changes nothing then: the backward returned the wrong number of gradients; or a ``vmap`` returned no batch;
+        TapeTypeError: at the first call: a method is missing, is not static or takes another number of arguments than it will be given; at
+            any call: the forward returned something else than arrays.  Nothing was recorded then.
+        RuleError: in a sweep, which changes nothing then: the backward returned the wrong number of gradients; or a ``vmap`` returned no
+            batch;
         GradientShapeError, GradientDtypeError: or one of the wrong shape, dtype or type.
-        LostGradientError: at a call, while gradients are recorded: an output was computed of a Variable with a gradient that is no argument.
+        LostGradientError: at a call, while gradients are recorded: an output was computed of a Variable with a gradient that is no
+            argument.
         UnrecordedGradientError: a second derivative would be lost.
 
     Example:
@@ -85,7 +90,7 @@ class Function:
 
     """
 
-    _entry_ops: dict[Any, Any]
+    _entry_ops: ClassVar[dict[tuple[str, int, int], FunctionOp]]
     _is_checked = False
     jvp: Any = None
     vmap: Any = None
@@ -119,81 +124,78 @@ class Function:
         """
         if not cls._is_checked:
             check_class(cls, Function)
-        arguments = Arguments(args, kwargs)
-        kinds = [v._place.kind for v in arguments.inputs]
+            cls._is_checked = True
+        layout, inputs = (
+            (plain(len(args)), list(args)) if not kwargs and all(isinstance(x, Handle) for x in args) else laid_out(args, kwargs)
+        )
+        kinds = [v._place.kind for v in inputs]
         needs = tuple([k.requires_grad for k in kinds]) if LOCAL.scope.mode == RECORD else (False,) * len(kinds)
-        ctx = Context(cls, needs, tuple([k.aval for k in kinds]), arguments.parts)
-        if True not in needs:
-            return cls._call(ctx, arguments)
-        check_defined(cls, Function, "backward")
-        if watched():
-            return LOCAL.scope.observer.around(cls.__name__, None, tuple(arguments.inputs), cls._call, ctx, arguments)
-        return cls._call(ctx, arguments)
+        ctx = Context(cls, layout, tuple([k.aval for k in kinds]), needs)
+        if True in needs:
+            check_defined(cls, Function, "backward")
+            if watched():
+                return LOCAL.scope.observer.around(cls.__name__, None, tuple(inputs), cls._call, ctx, inputs)
+        return cls._call(ctx, inputs)
 
     @classmethod
-    def _call(cls, ctx: Context, arguments: Arguments) -> Any:
+    def _call(cls, ctx: Context, inputs: list[Handle]) -> Any:
         """Run the forward, and record its outputs where gradients are wanted."""
         scope = LOCAL.scope
         mode = scope.mode
         reads = Reads() if mode == RECORD else None
         inside = scope.calling(mode if reads is None else SWEEP, ctx._caller, scope.forward if reads is None else reads)
-        outputs, tree = in_scope(inside, cls._outputs, ctx, arguments, reads)
-        made = outputs
-        inputs = arguments.inputs
-        if scope.trace.capturing or any(boundary.is_traced(v) for v in inputs):
-            made = in_mode(mode, as_jax_function, cls, arguments, ctx, outputs, tree)  # op hooks have seen the forward
+        outputs, tree = in_scope(inside, cls._outputs, ctx, inputs, reads)
+        values = outputs
+        if scope.trace.capturing or any(map(boundary.is_traced, inputs)):
+            values = in_mode(mode, as_jax_function, ctx, inputs, tree)  # op hooks have seen the forward
         if True in ctx.needs_input_grad:
-            made = _recorded(cls, ctx, inputs, outputs, made)
-        return made[0] if tree is None else jax.tree.unflatten(tree, made)
+            values = _recorded(cls, ctx, inputs, outputs, values)
+        return values[0] if tree is ONE else jax.tree.unflatten(tree, values)
 
     @classmethod
-    def _outputs(cls, ctx: Context, arguments: Arguments, reads: Reads | None) -> tuple[list[Any], Any]:
-        """Run the forward; return its outputs as Variables, and their tree (None for one Variable)."""
+    def _outputs(cls, ctx: Context, inputs: list[Handle], reads: Reads | None) -> tuple[list[Handle], Any]:
+        """Run the forward; return its outputs as Variables, and their tree."""
+        args, kwargs = ctx._layout.filled(inputs)
         try:
-            result = cls.forward(ctx, *arguments.args, **arguments.kwargs)
-            outputs, tree = outputs_of(cls, result)
-            if reads is not None:
-                reads.check(cls, arguments.inputs, outputs, {id(v._cell) for v in ctx._constants} if ctx._constants else ())
+            outputs, tree = outputs_of(cls, cls.forward(ctx, *args, **kwargs))
         except TypeError as error:
-            check_call(cls, error, arguments.args, arguments.kwargs)
+            check_call(cls, error, args, kwargs)
             raise
+        ctx._give(outputs)
+        if reads is not None:
+            reads.check(cls.__name__, inputs, outputs if len(ctx._places) == len(outputs) else [outputs[i] for i in ctx._places])
         return outputs, tree
 
 
-def _recorded(cls: type[Function], ctx: Context, inputs: list[Any], outputs: list[Any], values: list[Any]) -> list[Any]:
+def _recorded(cls: type[Function], ctx: Context, inputs: list[Handle], outputs: list[Handle], values: list[Handle]) -> list[Handle]:
     """Record the entry that carries the backward; return its results, in the places of the outputs that have gradients."""
-    ctx._outputs = tuple([v._place.kind.aval for v in outputs])
-    places = range(len(outputs))
-    if ctx._constants:
-        marked = {id(v._cell) for v in ctx._constants}
-        places = [i for i in places if id(outputs[i]._cell) not in marked]  # type: ignore[assignment]
-        ctx._places = tuple(places)
-        values = [v if i in ctx._places else detach(v) for i, v in enumerate(values)]
+    places = ctx._places
+    if len(places) < len(values):
+        values = [v if i in places else detach(v) for i, v in enumerate(values)]
         if not places:
             return values
-    op = entry_op(cls, cls.__name__, len(inputs), len(inputs), len(places))
-    if op.fresh:
+    if (cls.__name__, len(inputs), len(places)) not in cls._entry_ops:
         check_arity(cls, "backward", len(outputs), "one gradient per output of forward")
         if cls.jvp is not None:
             check_arity(cls, "jvp", len(inputs), "one tangent per array argument")
-        op.fresh = False
-    found = record_entry(op, [*inputs, *(values if len(places) == len(values) else [values[i] for i in places])])
-    segment = found[0]._segment or next((v._segment for v in found if v._segment is not None), None)
+    results = record_entry(cls, cls.__name__, inputs, values if len(places) == len(values) else [values[i] for i in places])
+    first = results[0]
+    segment = first._segment or next((v._segment for v in results if v._segment is not None), None)
     if segment is None:  # integers only
         return values
     given = [id(v._cell) for v in inputs]
-    results = {}
-    made = list(values)
-    for i, v in zip(places, found, strict=True):
-        made[i] = v
+    saved = {}
+    recorded = list(values)
+    for i, v in zip(places, results, strict=True):
+        recorded[i] = v
         cell = id(outputs[i]._cell)
         if cell not in given:
-            results[cell] = v
-    ctx._freeze(segment, results)
-    segment.functions[found[0]._place.slot] = ctx
+            saved[cell] = v
+    ctx._freeze(segment, saved)
+    backward = segment.functions[first._place.slot] = Backward(ctx)
     if segment.packing is not None and not segment.pending:
-        segment.packing.take_context(segment, ctx, found[0]._place.slot)
-    return made
+        segment.packing.take_context(segment, backward, first._place.slot)
+    return recorded
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -238,7 +240,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
         raise TapeTypeError(msg)
 
     @functools.wraps(backward)
-    def once(ctx: Any, *gradients: Any) -> Any:
-        return ctx._once(backward, gradients)
+    def once(ctx: Context, *gradients: object) -> object:
+        return swept_once(ctx, backward, gradients)
 
     return once

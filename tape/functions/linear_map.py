@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,163 +17,139 @@ from tape import jaxapi
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["linear_map"]
+    Arrays = Sequence[jax.Array]
+    Avals = Sequence[jaxapi.ShapedArray]
 
-_Map = jaxapi.ClosedJaxpr
+__all__ = ["linear_map"]
 
 
 def linear_map(
-    forward: Callable[..., list[Any]],
-    transpose: Callable[..., list[Any]],
-    residuals: Sequence[Any],
-    linear: Sequence[Any],
-    results: Sequence[Any] | None = None,
-) -> Any:
-    """Apply a linear map to arrays.
+    forward: Callable[[Arrays, Arrays], list[jax.Array]],
+    transpose: Callable[[Arrays, Arrays], list[jax.Array]],
+    residuals: Arrays,
+    linear: Arrays,
+    results: Avals | None = None,
+) -> list[Any]:
+    """Return what ``forward``, linear in its second argument, makes of arrays; ``transpose`` takes arrays like its results in their place.
 
-    Args:
-        forward: a function of two lists: the residuals, and arrays in which it is linear.
-        transpose: its transpose: of the residuals, and of arrays like the results of ``forward``.
-        residuals: arrays.
-        linear: arrays.
-        results: shapes and dtypes of the results of ``forward``, where that is known and it closes over nothing of the JAX transformations
-            around: then it is not traced before somebody asks for it.
-
-    Returns:
-        What ``forward`` returns.
-
+    Where the shapes and dtypes of the results are given, ``forward`` closes over nothing of the JAX transformations around, and is not
+    traced before somebody asks for it.
     """
     count = len(residuals)
     given = _avals([*residuals, *linear])
-    consts: Sequence[Any] = ()
-
-    def ahead() -> _Map:
-        return _traced(lambda *args: forward(args[:count], args[count:]), given)
-
+    consts: Arrays = ()
+    traced = functools.partial(_traced, lambda *args: forward(args[:count], args[count:]), given)
     if results is None:
-        traced = ahead()
-        consts, results = traced.consts, traced.out_avals  # constants of the JAX transformations around
-        hoisted = jaxapi.hoist(traced, range(len(given)))
-        ahead = lambda: hoisted  # noqa: E731
+        closed = traced()
+        consts, results = closed.consts, closed.out_avals  # constants of the JAX transformations around
+        traced = functools.partial(jaxapi.hoist, closed, range(len(given)))
     skipped = len(consts)
-    held = [*_avals(consts), *given[:count]]
-    ends = _avals(results), given[count:]
-    pair = _Pair(
-        ahead,
-        lambda: _traced(lambda *args: transpose(args[skipped : skipped + count], args[skipped + count :]), [*held, *ends[0]]),
-        ends,
+    ends = _avals(results)
+    back = functools.partial(
+        _traced,
+        lambda *args: transpose(args[skipped : skipped + count], args[skipped + count :]),
+        [*_avals(consts), *given[:count], *ends],
     )
-    return _apply(*consts, *residuals, *linear, pair=pair, residuals=skipped + count)
+    return _apply(*consts, *residuals, *linear, pair=(_Half(traced, ends), _Half(back, given[count:])), residuals=skipped + count)
 
 
-class _Pair:
-    """A map and its transpose, each traced when it is asked for, with the shapes and dtypes of what each of them returns."""
+class _Half:
+    """One direction of a map, traced when it is asked for, with the shapes and dtypes of what it returns."""
 
-    def __init__(self, forward: Callable[[], _Map], transpose: Callable[[], _Map], results: tuple[Sequence[Any], Sequence[Any]]) -> None:
-        self._makers = (forward, transpose)
-        self._made: list[_Map | None] = [None, None]
+    def __init__(self, trace: Callable[[], jaxapi.ClosedJaxpr], results: Avals) -> None:
+        self._trace = trace
         self.results = results
 
-    def map(self, direction: int = 0) -> _Map:
-        """Return the map (0) or its transpose (1)."""
-        found = self._made[direction]
-        if found is None:
-            found = self._made[direction] = self._makers[direction]()
-        return found
+    @functools.cached_property
+    def closed(self) -> jaxapi.ClosedJaxpr:
+        return self._trace()
 
-    def turned(self) -> _Pair:
-        """Return the pair of the transpose."""
-        return _Pair(lambda: self.map(1), lambda: self.map(0), self.results[::-1])
+    def mapped(self, axes: Sequence[int | None], size: int) -> _Half:
+        """Return it for residuals with a further axis (or None), where everything else has it first."""
 
-    def mapped(self, axes: Sequence[int | None], size: int) -> _Pair:
-        """Return the pair for residuals with a further axis (or None), where everything else has it first."""
+        def trace() -> jaxapi.ClosedJaxpr:
+            avals = self.closed.in_avals
+            every = [*axes, *[0] * (len(avals) - len(axes))]
+            fun = jax.vmap(jaxapi.jaxpr_as_fun(self.closed), in_axes=every, axis_size=size)
+            return _traced(fun, [a if i is None else _stacked(a, size) for a, i in zip(avals, every, strict=True)])
 
-        def make(direction: int) -> Callable[[], _Map]:
-            def made() -> _Map:
-                closed = self.map(direction)
-                avals = [v.aval for v in closed.jaxpr.invars]
-                every = [*axes, *[0] * (len(avals) - len(axes))]
-                fun: Any = jax.vmap(jaxapi.jaxpr_as_fun(closed), in_axes=every, axis_size=size)
-                return _traced(fun, [a if i is None else _stacked(a, size) for a, i in zip(avals, every, strict=True)])
-
-            return made
-
-        forward, back = self.results
-        return _Pair(make(0), make(1), ([_stacked(a, size) for a in forward], [_stacked(a, size) for a in back]))
+        return _Half(trace, [_stacked(a, size) for a in self.results])
 
 
-def _stacked(aval: Any, size: int) -> Any:
-    return _traced(lambda x: jnp.broadcast_to(x, (size, *x.shape)), [aval]).out_avals[0]
+_Pair = tuple[_Half, _Half]
 
 
-def _avals(examples: Sequence[Any]) -> list[Any]:
+def _stacked(aval: jaxapi.ShapedArray, size: int) -> jaxapi.ShapedArray:
+    return _traced(lambda x: jnp.broadcast_to(x, (size, *x.shape)), [aval]).out_avals[0]  # type: ignore[no-any-return]
+
+
+def _avals(examples: Sequence[Any]) -> list[jaxapi.ShapedArray]:
     return [(x if isinstance(x, jaxapi.ShapedArray) else jax.typeof(x)).update(weak_type=False) for x in examples]
 
 
-def _is_zero(tangent: Any) -> bool:
+def _is_zero(tangent: object) -> bool:
     return isinstance(tangent, jaxapi.ad.Zero)
 
 
-def _traced(fun: Callable[..., Any], examples: Sequence[Any]) -> _Map:
+def _traced(fun: Callable[..., Any], examples: Avals) -> jaxapi.ClosedJaxpr:
     return jaxapi.trace(fun, *examples)[0]
 
 
-def _run(*args: Any, pair: _Pair, residuals: int) -> Sequence[Any]:
+def _run(*args: jax.Array, pair: _Pair, residuals: int) -> list[jax.Array]:
     del residuals
-    return tuple(jaxapi.jaxpr_as_fun(pair.map())(*args))
+    return list(jaxapi.jaxpr_as_fun(pair[0].closed)(*args))
 
 
-def _shapes(*_: Any, pair: _Pair, residuals: int) -> list[Any]:
+def _shapes(*_: object, pair: _Pair, residuals: int) -> list[jaxapi.ShapedArray]:
     del residuals
-    return list(pair.results[0])
+    return list(pair[0].results)
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, pair: _Pair, residuals: int) -> Any:
+def _jvp(primals: Arrays, tangents: Sequence[Any], *, pair: _Pair, residuals: int) -> tuple[list[jax.Array], list[jax.Array]]:
     """The map of the tangent, and the ordinary derivative by the residuals."""
     out = _apply(*primals, pair=pair, residuals=residuals)
-    total: list[Any] = [None] * len(out)
+    total = [jnp.zeros_like(x) for x in out]
     if any(not _is_zero(t) for t in tangents[residuals:]):
         total = _apply(*primals[:residuals], *map(jaxapi.ad.instantiate_zeros, tangents[residuals:]), pair=pair, residuals=residuals)
     moving = [i for i in range(residuals) if not _is_zero(tangents[i])]
     if moving:
 
-        def fun(*values: Any) -> Sequence[Any]:
-            filled = list(primals)
-            for i, x in zip(moving, values, strict=True):
-                filled[i] = x
-            return _run(*filled, pair=pair, residuals=residuals)
+        def fun(*values: jax.Array) -> list[jax.Array]:
+            table = dict(zip(moving, values, strict=True))
+            return _run(*[table.get(i, x) for i, x in enumerate(primals)], pair=pair, residuals=residuals)
 
         _, further = jax.jvp(fun, [primals[i] for i in moving], [jaxapi.ad.instantiate_zeros(tangents[i]) for i in moving])
-        total = [b if a is None else lax.add(a, b) for a, b in zip(total, further, strict=True)]
-    return out, [jnp.zeros_like(o) if t is None else t for o, t in zip(out, total, strict=True)]
+        total = list(map(lax.add, total, further))
+    return out, total
 
 
-def _transpose(cotangents: Sequence[Any], *args: Any, pair: _Pair, residuals: int) -> list[Any]:
-    back = _apply(*args[:residuals], *map(jaxapi.ad.instantiate_zeros, cotangents), pair=pair.turned(), residuals=residuals)
+def _transpose(cotangents: Sequence[Any], *args: Any, pair: _Pair, residuals: int) -> list[jax.Array | None]:
+    back = _apply(*args[:residuals], *map(jaxapi.ad.instantiate_zeros, cotangents), pair=pair[::-1], residuals=residuals)
     return [*[None] * residuals, *back]
 
 
-def _batch(args: Sequence[Any], axes: Sequence[Any], *, pair: _Pair, residuals: int) -> Any:
-    size = next(x.shape[a] for x, a in zip(args, axes, strict=True) if isinstance(a, int))
-    moved = [jnp.moveaxis(x, a, 0) if isinstance(a, int) else x for x, a in zip(args, axes, strict=True)]
-    for i in range(residuals, len(args)):
-        if not isinstance(axes[i], int):
-            moved[i] = jnp.broadcast_to(moved[i], (size, *moved[i].shape))
-    held = [0 if isinstance(a, int) else None for a in axes[:residuals]]
-    out = _apply(*moved, pair=pair.mapped(held, size), residuals=residuals)
+def _batch(args: Arrays, axes: Sequence[int | None], *, pair: _Pair, residuals: int) -> tuple[list[jax.Array], list[int]]:
+    size = next(x.shape[a] for x, a in zip(args, axes, strict=True) if a is not None)
+    moved = [
+        jnp.moveaxis(x, a, 0) if a is not None else x if i < residuals else jnp.broadcast_to(x, (size, *x.shape))
+        for i, (x, a) in enumerate(zip(args, axes, strict=True))
+    ]
+    held = [None if a is None else 0 for a in axes[:residuals]]
+    there, back = pair
+    out = _apply(*moved, pair=(there.mapped(held, size), back.mapped(held, size)), residuals=residuals)
     return out, [0] * len(out)
 
 
-def _defined() -> Callable[..., Any]:
-    made: Any = jaxapi.Primitive("linear_map")
-    made.multiple_results = True
-    made.def_impl(_run)
-    made.def_abstract_eval(_shapes)
-    jaxapi.ad.primitive_jvps[made] = _jvp
-    jaxapi.ad.primitive_transposes[made] = _transpose
-    jaxapi.batching.primitive_batchers[made] = _batch
-    jaxapi.mlir.register_lowering(made, jaxapi.mlir.lower_fun(_run, multiple_results=True))
-    return made.bind  # type: ignore[no-any-return]
+def _defined() -> Callable[..., list[jax.Array]]:
+    primitive: Any = jaxapi.Primitive("linear_map")
+    primitive.multiple_results = True
+    primitive.def_impl(_run)
+    primitive.def_abstract_eval(_shapes)
+    jaxapi.ad.primitive_jvps[primitive] = _jvp
+    jaxapi.ad.primitive_transposes[primitive] = _transpose
+    jaxapi.batching.primitive_batchers[primitive] = _batch
+    jaxapi.mlir.register_lowering(primitive, jaxapi.mlir.lower_fun(_run, multiple_results=True))
+    return primitive.bind  # type: ignore[no-any-return]
 
 
 _apply = _defined()

@@ -1,14 +1,14 @@
 """What the forward of a ``tape.Function`` reads without being given it: a Variable from around it would lose its gradient.
 
 A forward records what it computes as values without a derivative, and only its arguments have gradients.  So what its outputs were computed
-of is followed back along the tape: to the arguments, to constants (what was detached, computed under ``no_grad``, or read by ``.value``), to ops
-that have no gradient (``sign``, ``floor``), and to Variables that it made itself.  Anything else that has a gradient is refused.  What was found for
-a structure is found again on the trie.
+of is followed back along the tape: to the arguments, to constants (what was detached, computed under ``no_grad``, or read by ``.value``),
+to ops that have no gradient (``sign``, ``floor``), and to Variables that it made itself.  Anything else that has a gradient is refused.
+What was found for a structure is found again on the trie.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tape.errors import LostGradientError, TapeError
 from tape.graph.kinds import differentiable
@@ -19,7 +19,7 @@ from tape.graph.wengert import backwards
 from tape.rules import table
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from tape.graph.kinds import Kind
     from tape.graph.segment import Cell, Handle
@@ -65,50 +65,43 @@ class Reads(Watcher):
         if origin is not None:
             self._origins[id(cell)] = (cell, origin, place)
 
-    def check(self, function: Any, inputs: Sequence[Handle], outputs: Sequence[Handle], constants: Collection[int]) -> None:
-        """Check that outputs have no other gradients than those of the inputs.
-
-        Args:
-            function: the ``tape.Function``.
-            inputs: its array arguments.
-            outputs: what its forward returned.
-            constants: ids of the cells of outputs that are no matter.
-
-        Raises:
-            LostGradientError: one was computed of another Variable that has one.
-
-        """
+    def check(self, name: str, inputs: Sequence[Handle], outputs: Sequence[Handle]) -> None:
+        """Check that what a forward (of the ``tape.Function`` called ``name``) returned has no other gradients than those of its inputs."""
         try:
-            self._check(function, inputs, outputs, constants, exact=False)
+            self._check(name, inputs, outputs, exact=False)
         except LostGradientError:  # unless it was read by ops through which no gradient flows
-            self._check(function, inputs, outputs, constants, exact=True)
+            self._check(name, inputs, outputs, exact=True)
 
-    def _check(
-        self, function: Any, inputs: Sequence[Handle], outputs: Sequence[Handle], constants: Collection[int], *, exact: bool
-    ) -> None:
+    def _check(self, name: str, inputs: Sequence[Handle], outputs: Sequence[Handle], *, exact: bool) -> None:
         todo: dict[Segment, set[int]] = {}
+        met: list[tuple[Cell | None, Kind, object, tuple[str, int] | None]] = []  # values with a gradient that come from elsewhere
         given: set[int] | None = None
         for v in outputs:
             kind = v._place.kind
             if kind.requires_grad or kind.unrecorded:
-                segment = v._segment
-                if segment is not None and id(v._cell) not in constants:
-                    todo.setdefault(segment, set()).add(v._place.slot)
+                if v._segment is None:
+                    met.append((v._cell, kind, v, None))
+                else:
+                    todo.setdefault(v._segment, set()).add(v._place.slot)
+        while todo or met:
+            if met and given is None:
+                given = _cells(inputs)
+            for cell, kind, source, where in met:
+                if id(cell) in given or id(cell) in self._made:  # type: ignore[operator]
                     continue
-                if given is None:
-                    given = _cells(inputs)
-                if id(v._cell) not in constants:
-                    self._follow(v._cell, kind, given, todo, function, (v, None))
-        while todo:
-            segment, wanted = todo.popitem()
-            start, entered = self._start(segment)
-            safe = {v._place.slot if v._segment is segment else entered.get(id(v._cell)) for v in inputs}
-            for slot, where in _sources(segment.state, start, tuple(sorted(wanted)), exact=exact):
-                if slot not in safe:
-                    if given is None:
-                        given = _cells(inputs)
-                    cell = self._entered.get((segment, slot)) or segment.cells.get(slot)
-                    self._follow(cell, segment.state.table[slot].kind, given, todo, function, (segment.origins.get(slot), where))
+                origin = self._origins.get(id(cell))
+                if origin is None:
+                    raise LostGradientError(_message(name, kind, source, where))
+                todo.setdefault(origin[1], set()).add(origin[2])
+            met.clear()
+            if todo:
+                segment, wanted = todo.popitem()
+                start, entered = self._start(segment)
+                safe = {v._place.slot if v._segment is segment else entered.get(id(v._cell)) for v in inputs}
+                for slot, where in _sources(segment.state, start, tuple(sorted(wanted)), exact=exact):
+                    if slot not in safe:
+                        cell = self._entered.get((segment, slot)) or segment.cells.get(slot)
+                        met.append((cell, segment.state.table[slot].kind, segment.origins.get(slot), where))
 
     def _start(self, segment: Segment) -> tuple[int, dict[int, int]]:
         """Return the first slot of a segment that the forward recorded, and the slots of leaves before that by the ids of their cells."""
@@ -116,17 +109,6 @@ class Reads(Watcher):
             if known is segment:
                 return start, entered
         return (0 if segment.serial > self._serial else segment.state.n_slots), segment.entered
-
-    def _follow(
-        self, cell: Any, kind: Kind, given: set[int], todo: dict[Segment, set[int]], function: Any, source: tuple[Any, Any]
-    ) -> None:
-        """Go on with the segment that a value comes from, if the forward computed it."""
-        if id(cell) in given or id(cell) in self._made:
-            return
-        origin = self._origins.get(id(cell))
-        if origin is None:
-            raise LostGradientError(_message(function, kind, *source))
-        todo.setdefault(origin[1], set()).add(origin[2])
 
 
 def _cells(inputs: Sequence[Handle]) -> set[int]:
@@ -136,41 +118,39 @@ def _cells(inputs: Sequence[Handle]) -> set[int]:
     return cells | {id(trace.read(v)._cell) for v in inputs} if trace.capturing else cells
 
 
-def _sources(state: State, start: int, wanted: tuple[int, ...], *, exact: bool = False) -> tuple[tuple[int, Any], ...]:
+def _sources(state: State, start: int, wanted: tuple[int, ...], *, exact: bool) -> tuple[tuple[int, tuple[str, int] | None], ...]:
     """Return what the slots ``wanted`` were computed of that has a gradient: leaves, and slots before ``start``; and lines that read them.
 
     With ``exact``, that is by ops through which a gradient flows (not by ``sign`` or ``floor``), as their rules say.
     """
-    key = ("sources", start, wanted, table.revision() if exact else None)
-    return state.cached(key, lambda: tuple(_followed(state, start, set(wanted), exact=exact).items()))
+
+    def followed() -> tuple[tuple[int, tuple[str, int] | None], ...]:
+        places, cut = state.table, state.cut
+        reached = set(wanted)
+        readers: dict[int, tuple[str, int] | None] = dict.fromkeys(wanted)
+        leaves: list[int] = []
+        for step in backwards(state.path(), reached):
+            if step.slots[0] < start:
+                break
+            if step.ends:
+                leaves += step.slots[:1] if step.kernel is None else ()
+                continue
+            if not cut.isdisjoint(step.slots):
+                continue
+            inputs = step.inputs[: getattr(step.op, "arguments", None)]
+            smooth = [slot for slot in inputs if places[slot].kind.requires_grad or places[slot].kind.unrecorded]
+            for slot in _flowing(step, reached, smooth) if exact and len(inputs) == len(step.inputs) else smooth:
+                reached.add(slot)
+                readers[slot] = step.where
+        return tuple((slot, readers[slot]) for slot in [*(slot for slot in readers if slot < start), *leaves])
+
+    return state.cached(("sources", start, wanted, table.revision() if exact else None), followed)
 
 
-def _followed(state: State, start: int, reached: set[int], *, exact: bool) -> dict[int, Any]:
-    table, cut = state.table, state.cut
-    readers: dict[int, Any] = {}
-    found = {slot: None for slot in reached if slot < start}
-    for step in backwards(state.path(), reached):
-        if step.slots[0] < start:
-            break
-        if step.ends:
-            if step.kernel is None:
-                found[step.slots[0]] = readers.get(step.slots[0])
-            continue
-        if not cut.isdisjoint(step.slots):
-            continue
-        inputs = step.inputs[: getattr(step.op, "arguments", None)]
-        smooth = [slot for slot in inputs if table[slot].kind.requires_grad or table[slot].kind.unrecorded]
-        for slot in _flowing(step, reached, smooth) if exact and len(inputs) == len(step.inputs) else smooth:
-            reached.add(slot)
-            readers[slot] = step.where
-            if slot < start:
-                found[slot] = step.where
-    return found
-
-
-def _flowing(step: Any, reached: set[int], smooth: list[int]) -> list[int]:
-    """Return which of the slots ``smooth`` that an entry reads get a cotangent from its results in ``reached``; all where its rules refuse to say."""
+def _flowing(step: State, reached: set[int], smooth: list[int]) -> list[int]:
+    """Return which of the slots ``smooth`` get a cotangent from an entry's results in ``reached``; all where its rules refuse to say."""
     kernel = step.kernel
+    assert kernel is not None
     present = tuple([slot in reached and differentiable(aval) for slot, aval in zip(step.slots, kernel.out_avals, strict=True)])
     wanted = tuple([slot in smooth for slot in step.inputs])
     try:
@@ -180,16 +160,16 @@ def _flowing(step: Any, reached: set[int], smooth: list[int]) -> list[int]:
     return [step.inputs[i] for i in targets]
 
 
-def _message(function: Any, kind: Kind, source: Any, where: tuple[str, int] | None) -> str:
+def _message(name: str, kind: Kind, source: object, where: tuple[str, int] | None) -> str:
     """Say which Variable a forward reads, and at which line, if that is known."""
-    name = function.__name__
     variable = source.ref() if isinstance(source, LeafNode) else source
     extra = getattr(variable, "_extra", None)
     called = f" {extra.name!r}" if extra is not None and extra.name else ""
     at = "" if where is None else f" at {where[0]}:{where[1]}"
     what = "that requires grad" if kind.requires_grad else "whose own derivative was not recorded"
     return (
-        f"{name}.forward reads a Variable{called} {what} (shape {kind.aval.shape}, dtype {kind.aval.dtype}){at} and is not given it, so its "
+        f"{name}.forward reads a Variable{called} {what} (shape {kind.aval.shape}, dtype {kind.aval.dtype}){at} and is not given it, so "
+        "its "
         f"gradient would be lost; pass it to {name}.apply as an argument and return its gradient from {name}.backward, or read "
         "variable.detach() in its place"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -130,7 +130,7 @@ def _identity(function: object) -> tuple[int, int]:
     return (id(getattr(function, "__self__", None)), id(getattr(function, "__func__", function)))
 
 
-def packable(value: object) -> bool:
+def packable(value: object) -> TypeGuard[jax.Array]:
     """Tell whether a value is an array that a hook can do something with: neither a number of Python nor a typed PRNG key."""
     return isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.extended)
 

@@ -253,7 +253,7 @@ def _call_kernel(
     return (results,) if kernel.single else results
 
 
-def rows(batch: int | None, cotangents: list[Any], fun: Callable[[list[Any]], Sequence[Any]]) -> Sequence[Any]:
+def rows(batch: int | None, cotangents: Sequence[Any], fun: Callable[[Sequence[Any]], Sequence[Any]]) -> Sequence[Any]:
     """Call Python that expects one cotangent at a time for each row of batched ones."""
     if batch is None:
         return fun(cotangents)
@@ -280,7 +280,7 @@ def _call_function(step: Instruction, segment: Segment, cotangents: list[Any], b
     context = segment.functions[step.entry.places[0].slot]
     if all(ct is None for ct in cotangents):
         return (None,) * len(step.results)
-    gradients = context._sweep(segment, cotangents) if batch is None else context._sweep_rows(segment, cotangents, batch)
+    gradients = context._sweep(segment, cotangents, batch)
     given = len(gradients)  # what the forward computed of them gets none
     return [gradients[i] if i < given else None for i, wanted in enumerate(step.wanted) if wanted]
 

@@ -39,7 +39,6 @@ class FunctionOp:
         self.name = name
         self.identity = identity
         self.arguments = arguments
-        self.fresh = True  # nobody has recorded it yet
         self.params: Any = None
 
     def kernel_of(self, kinds: tuple[Kind, ...]) -> Kernel:

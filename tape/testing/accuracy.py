@@ -1,8 +1,8 @@
 """Gradients that are right, but inexact: how far rounding, in the function's own precision, takes a rule from itself.
 
-The rule is evaluated in double precision, each of its results rounded as the function's dtype would round it. Where that takes the rule as far
-from itself as it is from the truth, its formula loses the digits (by cancellation, as a rule): it is inaccurate there, and not wrong. What a
-rule rounds by itself, to a lower precision than its arguments have, is not repeated here, and stays wrong.
+The rule is evaluated in double precision, each of its results rounded as the function's dtype would round it. Where that takes the rule as
+far from itself as it is from the truth, its formula loses the digits (by cancellation, as a rule): it is inaccurate there, and not wrong.
+What a rule rounds by itself, to a lower precision than its arguments have, is not repeated here, and stays wrong.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.testing.executables import Program
+from tape.testing.findings import Finding
 from tape.testing.precise import Precise, inner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape.testing.examination import Examination
+    from tape.jaxapi import JaxprEqn
+    from tape.testing.evidence import Evidence
 
-__all__ = ["MOST", "inexact"]
+__all__ = ["coarse", "imprecise", "inexact"]
 
 SAMPLES = 4  # points at a distance of rounding at which the rule is evaluated
 MARGIN = 10  # times the largest of their errors
@@ -36,11 +38,11 @@ class Rounded(Precise):
         super().__init__(like.closed)
         self.further, self.most, self._bits = like.further, like.most, bits
 
-    def _apply(self, eqn: Any, inputs: list[Any]) -> Sequence[Any]:
-        found = super()._apply(eqn, inputs)
-        return found if inner(eqn) is not None else [self._rounded(x) for x in found]
+    def _apply(self, eqn: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
+        results = super()._apply(eqn, inputs)
+        return results if inner(eqn) is not None else [self._rounded(x) for x in results]
 
-    def _rounded(self, x: Any) -> Any:
+    def _rounded(self, x: jax.Array) -> jax.Array:
         if not jnp.issubdtype(getattr(x, "dtype", np.bool_), jnp.inexact):
             return x
         if jnp.iscomplexobj(x):
@@ -48,11 +50,11 @@ class Rounded(Precise):
         return jax.lax.reduce_precision(x, exponent_bits=11, mantissa_bits=self._bits)
 
 
-def inexact(exam: Examination, rule: Precise, inputs: Sequence[np.ndarray], output: int, expected: np.ndarray, got: np.ndarray) -> bool:
+def inexact(evidence: Evidence, rule: Precise, inputs: Sequence[np.ndarray], output: int, expected: np.ndarray, got: np.ndarray) -> bool:
     """Tell whether a result of a rule is as far from what was expected as rounding takes the rule from itself.
 
     Args:
-        exam: the check.
+        evidence: what is known of the subject.
         rule: the jaxpr of the rule.
         inputs: what it was given.
         output: the number of the result.
@@ -60,19 +62,44 @@ def inexact(exam: Examination, rule: Precise, inputs: Sequence[np.ndarray], outp
         got: what it is.
 
     """
-    if exam.fine < DOUBLE or got.shape != expected.shape:
+    if evidence.fine < DOUBLE or got.shape != expected.shape:
         return False
     with np.errstate(invalid="ignore"):
         off = np.where(np.isfinite(expected), np.abs(got - expected), 0)
         if not np.all(off <= MOST * np.abs(np.nan_to_num(expected))):
             return False
-    bits = round(-np.log2(exam.fine))
+    bits = round(-np.log2(evidence.fine))
     coarse = Rounded(rule, bits)
     exact, rounded = Program("rule", rule, [rule]), Program(("rounded", bits), coarse, [coarse])
-    rng = np.random.default_rng(exam.seed + 2)
+    rng = np.random.default_rng(evidence.seed + 2)
     spread = np.zeros(expected.shape)
     for i in range(SAMPLES):
-        at = [a * (1 + (i > 0) * exam.fine * rng.uniform(-1, 1, a.shape)) for a in inputs]
+        at = [a * (1 + (i > 0) * evidence.fine * rng.uniform(-1, 1, a.shape)) for a in inputs]
         one, other = (np.asarray(run(*at)[output]) for run in (exact, rounded))
         spread = np.fmax(spread, np.abs(one - other))
-    return bool(np.all(off <= MARGIN * spread + exam.rtol * np.abs(expected)))
+    return bool(np.all(off <= MARGIN * spread + evidence.rtol * np.abs(expected)))
+
+
+def imprecise(evidence: Evidence, argument: int, b: int, got: np.ndarray) -> bool:
+    """Tell whether a gradient is wrong by no more than rounding takes from the rule."""
+    if evidence.untraced or not evidence.explore:
+        return False
+    expected = evidence.measured["r"][argument]
+    if b in evidence.sparse:  # what one output's gradient lacks may be far beneath what rounding takes from the gradient of all outputs
+        with np.errstate(invalid="ignore"):
+            if np.all(np.abs(got - expected[2 * b]) <= evidence.fine**2 * np.abs(expected[0]).max(initial=0)):
+                return True
+    x, ct = evidence.at(b)
+    return inexact(evidence, evidence.rule, [*x, *ct], len(evidence.shapes) + argument, expected[2 * b], got)
+
+
+def coarse(argument: int, kind: str, **details: Any) -> Finding:
+    """Return something that is right, but for what rounding takes."""
+    r, g = details["expected"], details["got"]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.nanmax(np.where(np.isfinite(r) & (r != 0), np.abs(g - r) / np.abs(r), 0), initial=0)
+    if share > MOST:
+        message = "right but for what is far beneath rounding of the gradient of all outputs: its formula rounds that to nothing"
+    else:
+        message = f"right but for a share of {share:.1g}: its formula loses digits to rounding in the function's dtype"
+    return Finding(kind, argument, "inaccurate", message, **details)

@@ -23,6 +23,10 @@ from tape.testing.probes import scale_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import jax
+
+    from tape.jaxapi import Jaxpr, JaxprEqn
+
 __all__ = ["Complexified", "is_analytic"]
 
 STEPS = (1e-30, 1e-25)  # relative; where the derivative is infinite they differ
@@ -33,26 +37,26 @@ _SUMS = "reduce_sum cumsum dot_general"
 ANALYTIC = frozenset(f"{_FORMULAS} {_MOVES} {_SUMS}".split())
 
 
-def is_analytic(jaxpr: Any) -> bool:
+def is_analytic(jaxpr: Jaxpr) -> bool:
     """Tell whether a jaxpr maps real arrays to real arrays by analytic formulas only."""
-    if any(jnp.issubdtype(v.aval.dtype, jnp.complexfloating) for v in (*jaxpr.invars, *jaxpr.outvars)):
+    if any(jnp.issubdtype(v.aval.dtype, jnp.complexfloating) for v in (*jaxpr.invars, *jaxpr.outvars)):  # type: ignore[attr-defined]
         return False
     return all(_knows(eqn) for eqn in jaxpr.eqns)
 
 
-def _knows(eqn: Any) -> bool:
+def _knows(eqn: JaxprEqn) -> bool:
     called = inner(eqn)
     if called is not None:
         return is_analytic(called.jaxpr)
     if eqn.primitive.name == "pow" and not isinstance(eqn.invars[1], jaxapi.Literal):
         return False  # of a negative number it is real for whole exponents only
-    return eqn.primitive.name in ANALYTIC and all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in eqn.outvars)
+    return eqn.primitive.name in ANALYTIC and all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in eqn.outvars)  # type: ignore[attr-defined]
 
 
 class Complexified(Precise):
     """Evaluates a jaxpr that is analytic on complex arrays."""
 
-    def slope(self, xs: Sequence[Any], vs: Sequence[Any], cts: Sequence[Any], step: Any) -> tuple[Any, Any]:
+    def slope(self, xs: Sequence[Any], vs: Sequence[Any], cts: Sequence[Any], step: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the derivative of ``<ct, f>`` along a direction, and the sum of the absolute values of its terms."""
         ys = self(*[x + 1j * step * v for x, v in zip(xs, vs, strict=True)])
         terms = [jnp.ravel(c * jnp.imag(y)) / step for c, y in zip(cts, ys, strict=True)]
@@ -72,7 +76,7 @@ class Complexified(Precise):
             off.append(abs(right + left - 2 * slope))
         return Estimate(slope, 1e3 * eps * size + 10 * max(off) if np.all(np.isfinite([slope, *off])) else np.inf)
 
-    def _apply(self, eqn: Any, inputs: list[Any]) -> Sequence[Any]:
+    def _apply(self, eqn: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
         if inner(eqn) is not None or not any(jnp.iscomplexobj(x) for x in inputs):
             return super()._apply(eqn, inputs)
         params = {key: np.dtype("complex128") if _names_float(value) else value for key, value in eqn.params.items()}

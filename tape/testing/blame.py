@@ -19,7 +19,8 @@ from tape.testing.precise import RULE_PRIMITIVES, Precise, inner
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape.testing.examination import Examination
+    from tape.jaxapi import ClosedJaxpr, JaxprEqn
+    from tape.testing.evidence import Evidence
 
 __all__ = ["birth", "blamed"]
 
@@ -31,16 +32,16 @@ _JAXLIB = ("jaxlib", "importlib")
 class _Collector(Precise):
     """Evaluates, and notes on which inputs the equations of interest are evaluated."""
 
-    def __init__(self, closed: Any, *, rules_only: bool) -> None:
+    def __init__(self, closed: ClosedJaxpr, *, rules_only: bool) -> None:
         super().__init__(closed)
         self._rules_only = rules_only
         self.equations: list[Any] = []
         self.inputs: list[list[Any]] = []
 
-    def _apply(self, eqn: Any, inputs: list[Any]) -> Sequence[Any]:
+    def _apply(self, eqn: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
         ruled = eqn.primitive.name in RULE_PRIMITIVES
         wanted = (ruled and not is_of_jax(eqn)) or (not self._rules_only and not ruled and inner(eqn) is None)
-        if wanted and len(self.equations) < MOST and any(jnp.issubdtype(v.aval.dtype, jnp.inexact) for v in eqn.outvars):
+        if wanted and len(self.equations) < MOST and any(jnp.issubdtype(v.aval.dtype, jnp.inexact) for v in eqn.outvars):  # type: ignore[attr-defined]
             self.equations.append(eqn)
             self.inputs.append(list(inputs))
         return super()._apply(eqn, inputs)
@@ -52,38 +53,38 @@ class _Collector(Precise):
         return self.inputs
 
 
-def blamed(exam: Examination, pair: int | None) -> str:
+def blamed(evidence: Evidence, pair: int | None) -> str:
     """Name the rule inside the function that is wrong, with its line; empty where there is nothing to choose from."""
-    if exam.untraced or exam.subject.own_vjp is not None:
+    if evidence.untraced or evidence.subject.own_vjp is not None:
         return ""
-    collector = _Collector(exam.value_jaxpr, rules_only=exam.subject.kind == "jax")
-    point = exam.probes.points[exam.probes.pairs[pair or 0].point]
+    collector = _Collector(evidence.value_jaxpr, rules_only=evidence.subject.kind == "jax")
+    point = evidence.probes.points[evidence.probes.pairs[pair or 0].point]
     try:
         with jax.enable_x64(True):
             values = quickly(collector.collect)(list(point))
         equations = collector.equations
-        if len(equations) == 1 and exam.subject.kind == "jax":
+        if len(equations) == 1 and evidence.subject.kind == "jax":
             return _named(equations[0])
-        wrong = [(eqn, how) for eqn, how in zip(equations, _wrong(exam, equations, values), strict=True) if how]
+        wrong = [(eqn, how) for eqn, how in zip(equations, _wrong(evidence, equations, values), strict=True) if how]
     except Exception:  # noqa: BLE001 - whom to blame is a courtesy: the verdict stands without
         return ""
     return f"{_named(wrong[0][0])}: {wrong[0][1]}" if wrong else ""
 
 
-def birth(exam: Examination, pair: int | None) -> str:
+def birth(evidence: Evidence, pair: int | None) -> str:
     """Name the primitive whose derivative is infinite or NaN first, with its input there; empty where there is none."""
-    if exam.untraced:
+    if evidence.untraced:
         return ""
-    collector = _Collector(exam.value_jaxpr, rules_only=False)
-    point = exam.probes.points[exam.probes.pairs[pair or 0].point]
+    collector = _Collector(evidence.value_jaxpr, rules_only=False)
+    point = evidence.probes.points[evidence.probes.pairs[pair or 0].point]
     try:
         with jax.enable_x64(True):
             values = quickly(collector.collect)(list(point))
-        found = _compared(exam, collector.equations, values)
+        compared = _compared(evidence, collector.equations, values)
     except Exception:  # noqa: BLE001 - a courtesy, as above
         return ""
     masked = any(eqn.primitive.name == "select_n" for eqn in collector.equations)
-    for eqn, inputs, both in zip(collector.equations, values, found, strict=True):
+    for eqn, inputs, both in zip(collector.equations, values, compared, strict=True):
         for x, (r, _) in zip(_inexact(inputs), zip(*both, strict=True), strict=True):
             lost = ~np.isfinite(np.asarray(r))
             if lost.any() and np.all(np.isfinite(np.asarray(x))):
@@ -93,10 +94,10 @@ def birth(exam: Examination, pair: int | None) -> str:
     return ""
 
 
-def _wrong(exam: Examination, equations: Sequence[Any], values: Sequence[Any]) -> list[str]:
+def _wrong(evidence: Evidence, equations: Sequence[Any], values: Sequence[Any]) -> list[str]:
     """Say how each equation's rule differs from JAX's derivative of what it computes; empty where it does not."""
     said = []
-    for both, inputs in zip(_compared(exam, equations, values), values, strict=True):
+    for both, inputs in zip(_compared(evidence, equations, values), values, strict=True):
         arrays = [[np.asarray(a) for a in triple] for triple in zip(*both, _inexact(inputs), strict=True)]
         said.append(next((pattern_of(r, g, x) for r, g, x in arrays if _differs(r, g)), ""))
     return said
@@ -106,9 +107,9 @@ def _inexact(inputs: Sequence[Any]) -> list[Any]:
     return [x for x in inputs if jnp.issubdtype(x.dtype, jnp.inexact)]
 
 
-def _compared(exam: Examination, equations: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+def _compared(evidence: Evidence, equations: Sequence[Any], values: Sequence[Any]) -> list[Any]:
     """Return, for each equation, JAX's derivative of what it computes, and its rule's."""
-    rng = np.random.default_rng(exam.seed)
+    rng = np.random.default_rng(evidence.seed)
     runs, given = [], []
     for eqn, inputs in zip(equations, values, strict=True):
         avals = [v.aval for v in eqn.invars]
@@ -116,35 +117,35 @@ def _compared(exam: Examination, equations: Sequence[Any], values: Sequence[Any]
         outs = [j for j, v in enumerate(eqn.outvars) if jnp.issubdtype(v.aval.dtype, jnp.inexact)]
         narrow = [jnp.asarray(x, a.dtype) if i in able else jnp.asarray(x) for i, (x, a) in enumerate(zip(inputs, avals, strict=True))]
         cts = [rng.uniform(0.5, 1.5, eqn.outvars[j].aval.shape) for j in outs]
-        runs.append(_pair(eqn, narrow, able, outs, on_tape=exam.subject.kind == "tape"))
+        runs.append(_pair(eqn, narrow, able, outs, on_tape=evidence.subject.kind == "tape"))
         given.append(([np.asarray(inputs[i]) for i in able], cts))
     with jax.enable_x64(True):
         return list(quickly(lambda batch: [run(*a) for run, a in zip(runs, batch, strict=True)])(given))
 
 
-def _pair(eqn: Any, inputs: list[Any], able: list[int], outs: list[int], *, on_tape: bool) -> Any:
+def _pair(eqn: JaxprEqn, inputs: list[Any], able: list[int], outs: list[int], *, on_tape: bool) -> Any:
     """Return a function that computes reference and rule of one equation in double precision."""
 
-    def call(*xs: Any) -> list[Any]:
+    def call(*xs: jax.Array) -> list[Any]:
         filled = list(inputs)
         for i, x in zip(able, xs, strict=True):
             filled[i] = x
-        found = jaxapi.bind(eqn.primitive, eqn.params, filled)
-        return [found[j] for j in outs]
+        results = jaxapi.bind(eqn.primitive, eqn.params, filled)
+        return [results[j] for j in outs]
 
     xs = [inputs[i] for i in able]
     closed, shapes = jaxapi.trace(call, *xs)
 
-    def rule(*a: Any) -> Any:
+    def rule(*a: jax.Array) -> Any:
         if on_tape and eqn.primitive.name not in RULE_PRIMITIVES:
-            found = pullback(closed, a[: len(able)], a[len(able) :])
-            return tuple(jnp.zeros_like(x) if g is None else g for g, x in zip(found, a, strict=False))
+            gradients = pullback(closed, a[: len(able)], a[len(able) :])
+            return tuple(jnp.zeros_like(x) if g is None else g for g, x in zip(gradients, a, strict=False))
         _, back = jax.vjp(call, *a[: len(able)])
         return tuple(back(list(a[len(able) :])))
 
     pulled, bare = Precise(jaxapi.trace(rule, *xs, *shapes)[0]), Precise(closed)
 
-    def both(x: Any, cts: Any) -> Any:
+    def both(x: Sequence[jax.Array], cts: Sequence[jax.Array]) -> Any:
         _, back = jax.vjp(bare, *x)
         return list(back([jnp.asarray(c, jnp.float64) for c in cts])), pulled(*x, *cts)
 
@@ -156,7 +157,7 @@ def _differs(r: np.ndarray, g: np.ndarray) -> bool:
     return bool(np.all(np.isfinite(r)) and np.any(~(np.abs(g - r) <= 1e-5 * np.abs(r) + 1e-9 * scale)))
 
 
-def _named(eqn: Any) -> str:
+def _named(eqn: JaxprEqn) -> str:
     closed = eqn.params.get(RULE_PRIMITIVES.get(eqn.primitive.name, ""))
     info: Any = getattr(jaxapi.closed(closed).jaxpr, "debug_info", None) if closed is not None else None
     called = _line_of(eqn)
@@ -168,7 +169,7 @@ def _named(eqn: Any) -> str:
     return f"{name}, called at {called}" if called else name
 
 
-def _line_of(eqn: Any) -> str:
+def _line_of(eqn: JaxprEqn) -> str:
     """Return file and line of the user's code that an equation comes from, as far as JAX knows."""
     frames = getattr(getattr(eqn.source_info, "traceback", None), "frames", None) or []
     for frame in frames:

@@ -41,24 +41,25 @@ def check_gradients(
 
     The derivative under test (``jax.vjp``; the tape's sweep for a function of the tape) is compared, element by element and in double
     precision, with JAX's derivative of the bare function, whose custom rules are taken away, and with extrapolated differences of its
-    values (of an analytic function, a complex step where those are in doubt). Further: in the function's own dtypes, at a second call, traced, under ``vmap``, in forward mode, for cotangents of all sizes
-    and signs, at points nearby and with other signs, and for the second derivative. What is accepted follows from error estimates and
-    conditioning. At a kink, every value between the one-sided derivatives is right.
+    values (of an analytic function, a complex step where those are in doubt). Further: in the function's own dtypes, at a second call,
+    traced, under ``vmap``, in forward mode, for cotangents of all sizes and signs, at points nearby and with other signs, and for the
+    second derivative. What is accepted follows from error estimates and conditioning. At a kink, every value between the one-sided
+    derivatives is right.
 
     Args:
         fun: a function of JAX or of the tape, over pytrees; a ``jax.custom_vjp``; ``apply`` of a ``tape.Function``.
         args: where to check. Floating and complex arrays and numbers are differentiated.
         vjp: the derivative to check instead of the function's own; see :func:`check_vjp`.
         order: 1, or 2 to check the derivative of the derivative too.
-        against: ``"jax"``, ``"numeric"`` or both. Without ``"numeric"``, JAX is taken at its word, be it of ``stop_gradient`` or a custom rule:
-            a straight-through estimator passes where all ways to derive it agree.
+        against: ``"jax"``, ``"numeric"`` or both. Without ``"numeric"``, JAX is taken at its word, be it of ``stop_gradient`` or a custom
+            rule: a straight-through estimator passes where all ways to derive it agree.
         argnums: which positional arguments to differentiate; all of them by default.
         kwargs: keyword arguments of ``fun``; their floating and complex arrays are differentiated.
         seed: of the random cotangents and directions.
         rtol: what relative error is accepted in double precision; by default it follows from the dtype.
-        domain: between which bounds the function is meant, ``(low, high)``, or one such pair (or None) for each positional argument; of complex
-            arguments, their absolute value. By default what an argument's elements span, and a tenth around a lone number. What is wrong
-            beyond it is noted, and fails nobody.
+        domain: between which bounds the function is meant, ``(low, high)``, or one such pair (or None) for each positional argument; of
+            complex arguments, their absolute value. By default what an argument's elements span, and a tenth around a lone number. What is
+            wrong beyond it is noted, and fails nobody.
         strict: have what is inaccurate, and what cannot be decided, fail.
 
     Returns:
@@ -177,14 +178,14 @@ def _domains(domain: Any, subject: Subject, count: int) -> list[Interval | None]
 
 def _report(exam: Examination) -> Report:
     entries = []
-    for k, name in [*enumerate(exam.subject.names), (None, "the function")]:
+    for k, name in [*enumerate(exam.evidence.subject.names), (None, "the function")]:
         mine = sorted((f for f in exam.findings if f.argument == k), key=lambda f: VERDICTS.index(f.verdict))
         if mine:
             entries.append(_entry(exam, name, mine[0], {} if k is None else exam.votes[k]))
         elif k is not None:
             unknown = any(f.argument is None for f in exam.findings) and not exam.votes[k]
             entries.append(ArgumentReport(name, "inconclusive" if unknown else "pass", votes=exam.votes[k]))
-    name = getattr(exam.subject.fun, "__name__", type(exam.subject.fun).__name__)
+    name = getattr(exam.evidence.subject.fun, "__name__", type(exam.evidence.subject.fun).__name__)
     return Report(name, tuple(entries), tuple(exam.notes))
 
 
@@ -201,9 +202,9 @@ def _entry(exam: Examination, name: str, finding: Finding, votes: dict[str, str]
         name,
         finding.verdict,
         finding.kind,
-        diagnosed(exam, finding),
+        diagnosed(exam.evidence, finding),
         finding.why,
-        blamed(exam, finding.pair) if finding.verdict == "fail" and finding.kind != "structure" else "",
+        blamed(exam.evidence, finding.pair) if finding.verdict == "fail" and finding.kind != "structure" else "",
         votes,
         "the derivative under test" if finding.verdict == "fail" else "",
         index,

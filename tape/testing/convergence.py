@@ -10,7 +10,7 @@ from tape.testing.executables import Program
 from tape.testing.precise import Precise, equations, repeats, stops_when_near
 
 if TYPE_CHECKING:
-    from tape.testing.examination import Examination
+    from collections.abc import Sequence
 
 __all__ = ["follow"]
 
@@ -21,37 +21,40 @@ SOLVED = 1e-6  # what twice the turns may change, or a loop of a fixed number of
 EXACT = 1e-12  # what they may change elsewhere: the derivative lags behind the value
 
 
-def follow(exam: Examination) -> None:
-    """Find the points at which loops do not converge: nobody means them, and a rule that is right of a solution need not be right there.
+def follow(value: Precise, points: Sequence[list[np.ndarray]], *, explore: bool) -> tuple[bool, set[int]]:
+    """Tell whether loops approach something, and find the points at which they do not converge.
 
-    Loops that stop when they are near enough for the function's dtypes go on where they converge, in reference and rule alike: an implicit
-    rule is right of what the loop approaches, and by how much the loop misses that is no fault of the rule.
+    Nobody means those, and a rule that is right of a solution need not be right there.  Loops that stop when they are near enough for the
+    function's dtypes go on where they converge, in reference and rule alike: an implicit rule is right of what the loop approaches, and by
+    how much the loop misses that is no fault of the rule.
     """
-    exam.iterates = any(map(stops_when_near, equations(exam.value_jaxpr.jaxpr)))
-    if exam.iterates:
-        exam.value.most = MOST
-        further = Precise(exam.value_jaxpr)
+    iterates = any(map(stops_when_near, equations(value.closed.jaxpr)))
+    adrift: set[int] | None = None
+    if iterates:
+        value.most = MOST
+        further = Precise(value.closed)
         further.further, further.most = FURTHER, MOST
-        if _solves(exam, further, NEAR, NEAR):
-            exam.value.further = FURTHER
-    elif exam.explore and any(map(repeats, equations(exam.value_jaxpr.jaxpr))):
-        twice = Precise(exam.value_jaxpr)
+        adrift = _adrift(value, further, points, NEAR, NEAR)
+        if adrift is not None:
+            value.further = FURTHER
+    elif explore and any(map(repeats, equations(value.closed.jaxpr))):
+        twice = Precise(value.closed)
         twice.twice = True
-        _solves(exam, twice, SOLVED, EXACT)
+        adrift = _adrift(value, twice, points, SOLVED, EXACT)
+    return iterates, adrift or set()
 
 
-def _solves(exam: Examination, longer: Precise, near: float, elsewhere: float) -> bool:
-    """Tell whether more turns change nothing at the given point and nearby, and note the other points at which they do."""
-    here, there = (Program("value", part, [part]) for part in (exam.value, longer))
+def _adrift(value: Precise, longer: Precise, points: Sequence[list[np.ndarray]], near: float, elsewhere: float) -> set[int] | None:
+    """Return the points at which more turns change something; None where they do so at the given point or nearby."""
+    here, there = (Program("value", part, [part]) for part in (value, longer))
     adrift = set()
-    for i, x in enumerate(exam.probes.points):
-        found = [(np.asarray(y), np.asarray(limit)) for y, limit in zip(here(*x), there(*x), strict=True)]
+    for i, x in enumerate(points):
+        limits = [(np.asarray(y), np.asarray(limit)) for y, limit in zip(here(*x), there(*x), strict=True)]
         with np.errstate(invalid="ignore"):
             share = near if i < 2 else elsewhere
-            same = all(np.all(np.abs(y - limit) <= share * np.sqrt(np.mean(np.abs(y) ** 2))) for y, limit in found)
+            same = all(np.all(np.abs(y - limit) <= share * np.sqrt(np.mean(np.abs(y) ** 2))) for y, limit in limits)
         if not same and i < 2:
-            return False  # it was going somewhere else
+            return None  # it was going somewhere else
         if not same:
             adrift.add(i)
-    exam.adrift |= adrift
-    return True
+    return adrift

@@ -10,36 +10,36 @@ from tape.testing.blame import birth
 from tape.testing.patterns import close, pattern_of
 
 if TYPE_CHECKING:
-    from tape.testing.examination import Examination
+    from tape.testing.evidence import Evidence
     from tape.testing.findings import Finding
 
 __all__ = ["diagnosed"]
 
 
-def diagnosed(exam: Examination, finding: Finding) -> str:
+def diagnosed(evidence: Evidence, finding: Finding) -> str:
     """Say in words what is wrong."""
     r, g = finding.expected, finding.got
     if finding.kind == "numeric" and g is not None and not np.all(np.isfinite(g)):
-        born = birth(exam, finding.pair)
+        born = birth(evidence, finding.pair)
         return f"NaN born at {born}" if born else finding.message
     if r is None or g is None or finding.verdict != "fail" or finding.kind in {"structure", "raises", "numeric"}:
         return finding.message
-    born = "" if np.all(np.isfinite(g)) else birth(exam, finding.pair)
-    pattern = f"NaN born at {born}" if born else _sum_missing(exam, finding) or pattern_of(r, g, finding.at)
+    born = "" if np.all(np.isfinite(g)) else birth(evidence, finding.pair)
+    pattern = f"NaN born at {born}" if born else _sum_missing(evidence, finding) or pattern_of(r, g, finding.at)
     order = "right at first order, " if finding.kind == "second" else ""
-    special = _of_cotangent(exam, finding)
+    special = _of_cotangent(evidence, finding)
     parts = [special or order + pattern] if finding.kind in {"first", "second"} else [finding.message, pattern]
     return ": ".join(p for p in parts if p)
 
 
-def _of_cotangent(exam: Examination, finding: Finding) -> str:
+def _of_cotangent(evidence: Evidence, finding: Finding) -> str:
     """Say whether it is wrong for some cotangents only."""
-    if finding.kind != "first" or finding.argument is None or finding.pair is None or 0 not in exam.seen or finding.pair == 0:
+    if finding.kind != "first" or finding.argument is None or finding.pair is None or 0 not in evidence.seen or finding.pair == 0:
         return ""
-    pair = exam.probes.pairs[finding.pair]
+    pair = evidence.probes.pairs[finding.pair]
     if pair.point != 0:
         return ""
-    r, g = exam.found["r"][finding.argument], exam.found["g"][finding.argument]
+    r, g = evidence.measured["r"][finding.argument], evidence.measured["g"][finding.argument]
     if not np.allclose(r[0], g[0], rtol=1e-4, equal_nan=True):
         return ""
     size = float(np.max(np.abs(g[2 * finding.pair]), initial=0))
@@ -48,14 +48,13 @@ def _of_cotangent(exam: Examination, finding: Finding) -> str:
     return f"not linear in the cotangent, wrong for {pair.why}{what}"
 
 
-def _sum_missing(exam: Examination, finding: Finding) -> str:
+def _sum_missing(evidence: Evidence, finding: Finding) -> str:
     """Say whether the gradient is that of a part of an output: of one slice along an axis, or of the average."""
     k, b = finding.argument, finding.pair
     r, g = finding.expected, finding.got
     if finding.kind != "first" or k is None or b is None or r is None or g is None or np.allclose(g, 0):
         return ""
-    pair = exam.probes.pairs[b]
-    x, cts = exam.probes.points[pair.point], exam.probes.cotangents[pair.cotangent]
+    x, cts = evidence.at(b)
     tried, texts = [], []
     for o, ct in enumerate(cts):
         for axis in range(ct.ndim):
@@ -69,7 +68,7 @@ def _sum_missing(exam: Examination, finding: Finding) -> str:
                 texts.append(f"missing the sum over the broadcast axis {axis}: only its {text} slice counts")
             if close(g * ct.shape[axis], r):
                 return f"divided by the size {ct.shape[axis]} of axis {axis}: an average instead of the sum"
-    if exam.untraced or not tried or len(tried) > 16:
+    if evidence.untraced or not tried or len(tried) > 16:
         return ""
-    found = exam.one_by_one(tried)["r"][k]
-    return next((text for text, part in zip(texts, found, strict=True) if close(g, part)), "")
+    gradients = evidence.one_by_one(tried)["r"][k]
+    return next((text for text, part in zip(texts, gradients, strict=True) if close(g, part)), "")

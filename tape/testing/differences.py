@@ -33,7 +33,7 @@ class Estimate:
         return not abs(self.value - other) <= 10 * self.error + slack
 
 
-def derivatives(middle: Any, right: np.ndarray, left: np.ndarray, noise: Any) -> tuple[Estimate, Estimate, Estimate]:
+def derivatives(middle: np.ndarray | float, right: np.ndarray, left: np.ndarray, noise: Any) -> tuple[Estimate, Estimate, Estimate]:
     """Estimate derivatives from values at steps :data:`STEPS` to the right and to the left.
 
     Args:
@@ -68,7 +68,7 @@ def derivatives(middle: Any, right: np.ndarray, left: np.ndarray, noise: Any) ->
         )
 
 
-def curvature(middle: Any, right: np.ndarray, left: np.ndarray, noise: Any) -> Estimate:
+def curvature(middle: np.ndarray | float, right: np.ndarray, left: np.ndarray, noise: Any) -> Estimate:
     """Estimate the second derivative from values at :data:`STEPS` to the right and to the left; arguments as for :func:`derivatives`.
 
     Example:
@@ -93,17 +93,17 @@ def _extrapolated(column: np.ndarray, rounding: np.ndarray, first: float, factor
     above = np.minimum.accumulate(_known(column[1:] + reach, np.inf)[::-1])[::-1]
     below = np.maximum.accumulate(_known(column[1:] - reach, -np.inf)[::-1])[::-1]
     for order in range(ORDERS):
-        found = (column[1:] - power * column[:-1]) / (1 - power)
-        change = np.maximum(np.abs(found - column[1:]), np.abs(found - column[:-1]))
-        change[1:] = np.maximum(change[1:], np.abs(found[1:] - found[:-1]))
-        change = np.maximum(change + 2 * rounding[order + 1 :], np.maximum(found - above[order:], below[order:] - found))
+        finer = (column[1:] - power * column[:-1]) / (1 - power)
+        change = np.maximum(np.abs(finer - column[1:]), np.abs(finer - column[:-1]))
+        change[1:] = np.maximum(change[1:], np.abs(finer[1:] - finer[:-1]))
+        change = np.maximum(change + 2 * rounding[order + 1 :], np.maximum(finer - above[order:], below[order:] - finer))
         if order == 0:
             change[0] = np.inf  # one pair of steps says nothing of its own error
-        change = np.where(np.isfinite(found) & np.isfinite(change), change, np.inf)
+        change = np.where(np.isfinite(finer) & np.isfinite(change), change, np.inf)
         i = np.argmin(change, axis=0)[None]
-        least, best = np.take_along_axis(change, i, 0)[0], np.take_along_axis(found, i, 0)[0]
+        least, best = np.take_along_axis(change, i, 0)[0], np.take_along_axis(finer, i, 0)[0]
         value, error = np.where(least < error, best, value), np.minimum(least, error)
-        column = found
+        column = finer
         power *= factor
     return Estimate(value, error)
 

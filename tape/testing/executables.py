@@ -20,8 +20,9 @@ from tape import jaxapi
 from tape.testing.precise import RULE_PRIMITIVES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
+    from tape.jaxapi import Jaxpr
     from tape.testing.precise import Precise
 
 __all__ = ["Program", "quickly", "signature"]
@@ -77,17 +78,17 @@ class Program:
         self._made: dict[Hashable, Any] = {}  # by the arguments' shapes; what the background compiles, as a future
         self._mapped: Program | None = None
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         """Run in double precision."""
         with jax.enable_x64(True):
             shapes = self._shapes(args)
-            made = self._made.get(shapes)
-            if made is None:
+            program = self._made.get(shapes)
+            if program is None:
                 key = self._key(shapes)
-                made = self._made[shapes] = self._found(key) or self._compile(key, self._lower(args))
-            elif isinstance(made, concurrent.futures.Future):
-                made = self._made[shapes] = made.result()
-            executable, opaque = made
+                program = self._made[shapes] = self._found(key) or self._compile(key, self._lower(args))
+            elif isinstance(program, concurrent.futures.Future):
+                program = self._made[shapes] = program.result()
+            executable, opaque = program
             for part, was in zip(self._parts, opaque, strict=True):
                 part.opaque = part.opaque or was
             return executable([part.consts for part in self._parts], *args)
@@ -97,10 +98,10 @@ class Program:
         batch = [np.stack(column) for column in zip(*points, strict=True)]
         if self._mapped is None:
             self._mapped = Program((self._kind, "each"), lambda xs: jax.lax.map(lambda x: self._fun(*x), xs), self._parts)
-        found = jax.tree.map(np.asarray, self._mapped(batch))
-        return [jax.tree.map(lambda a, i=i: a[i], found) for i in range(len(batch[0]))]
+        columns = jax.tree.map(np.asarray, self._mapped(batch))
+        return [jax.tree.map(lambda a, i=i: a[i], columns) for i in range(len(batch[0]))]
 
-    def prepare(self, *args: Any) -> None:
+    def prepare(self, *args: object) -> None:
         """Compile in the background for arguments of these shapes."""
         with jax.enable_x64(True):
             shapes = self._shapes(args)
@@ -108,7 +109,7 @@ class Program:
             self._made[shapes] = self._found(key) or _BACKGROUND.submit(self._compile, key, self._lower(args))
 
     @staticmethod
-    def _shapes(args: Any) -> Hashable:
+    def _shapes(args: object) -> Hashable:
         leaves, tree = jax.tree.flatten(args)
         return tree, tuple(_aval(x) for x in leaves)
 
@@ -125,23 +126,23 @@ class Program:
     @staticmethod
     def _found(key: Hashable) -> Any:
         with _LOCK:
-            found = _KEPT.get(key)
-            if found is not None:
+            kept = _KEPT.get(key)
+            if kept is not None:
                 _KEPT.move_to_end(key)
-            return found
+            return kept
 
-    def _lower(self, args: Any) -> Any:
+    def _lower(self, args: Sequence[object]) -> Any:
         return jax.jit(self._with_consts).lower([part.consts for part in self._parts], *args)
 
     def _compile(self, key: Hashable, lowered: Any) -> Any:
-        made = lowered.compile(_quick_options(jax.default_backend())), [part.opaque for part in self._parts]
+        compiled = lowered.compile(_quick_options(jax.default_backend())), [part.opaque for part in self._parts]
         with _LOCK:
-            _KEPT[key] = made
+            _KEPT[key] = compiled
             while len(_KEPT) > MOST:
                 _KEPT.popitem(last=False)
-        return made
+        return compiled
 
-    def _with_consts(self, consts: Any, *args: Any) -> Any:
+    def _with_consts(self, consts: Sequence[Any], *args: object) -> object:
         """Call the function with the constants of its parts as arguments, so that other constants need no other program."""
         own = [part.consts for part in self._parts]
         try:
@@ -153,16 +154,16 @@ class Program:
                 part.consts = given
 
 
-def signature(jaxpr: Any) -> tuple[Hashable, ...]:
+def signature(jaxpr: Jaxpr) -> tuple[Hashable, ...]:
     """Return what a jaxpr computes, as a key: equal keys mean equal results (rules of derivatives are left out)."""
     numbers: dict[Any, int] = {}
 
-    def atom(a: Any) -> Hashable:
+    def atom(a: object) -> Hashable:
         if isinstance(a, jaxapi.Literal):
             return _value(a.val), a.aval
         return numbers[a]
 
-    def bound(variables: Any) -> tuple[Hashable, ...]:
+    def bound(variables: Sequence[Any]) -> tuple[Hashable, ...]:
         for v in variables:
             numbers[v] = len(numbers)
         return tuple(v.aval for v in variables)
@@ -179,7 +180,7 @@ def signature(jaxpr: Any) -> tuple[Hashable, ...]:
 class _Itself:
     """An object that is equal to nothing but itself."""
 
-    def __init__(self, thing: Any) -> None:
+    def __init__(self, thing: object) -> None:
         self._thing = thing
 
     def __eq__(self, other: object) -> bool:
@@ -189,7 +190,7 @@ class _Itself:
         return id(self._thing)
 
 
-def _value(x: Any) -> Hashable:
+def _value(x: object) -> Hashable:
     """Return a parameter or literal as a key."""
     if isinstance(x, jaxapi.Jaxpr):
         return signature(x)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Finding", "Suspect"]
+__all__ = ["Finding", "Item", "LeftOut", "Note", "Suspect", "Vote", "doubt", "fail", "infinite", "line"]
 
 
 @dataclasses.dataclass(slots=True)
@@ -43,3 +43,46 @@ class Suspect:
     argument: int
     bad: np.ndarray
     ratio: np.ndarray
+
+
+class Vote(NamedTuple):
+    """What one independent derivative says of the one under test."""
+
+    argument: int
+    who: str
+    says: str
+
+
+class Note(NamedTuple):
+    """What could not be checked, in words."""
+
+    text: str
+
+
+class LeftOut(NamedTuple):
+    """What was not checked, since the function is a large program."""
+
+    what: str
+
+
+Item = Finding | Vote | Note | LeftOut  # what a part of a check yields
+
+
+def fail(argument: int | None, kind: str, message: str, **details: Any) -> Finding:
+    """Return something that is wrong."""
+    return Finding(kind, argument, "fail", message, **details)
+
+
+def doubt(argument: int | None, kind: str, message: str, **details: Any) -> Finding:
+    """Return something that cannot be decided."""
+    return Finding(kind, argument, "inconclusive", message, **details)
+
+
+def infinite() -> Finding:
+    """Return that there is no value at the given point."""
+    return doubt(None, "first", "the function's value is not finite at the given point")
+
+
+def line(error: Exception) -> str:
+    """Return an error as one line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

@@ -10,16 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.testing.accuracy import coarse, imprecise
+from tape.testing.findings import Finding, Vote, doubt, fail
 from tape.testing.precise import RULE_PRIMITIVES, Precise
 from tape.testing.probes import scale_of, wide_array
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from tape.jaxapi import JaxprEqn
     from tape.testing.differences import Estimate
-    from tape.testing.examination import Examination
-    from tape.testing.findings import Suspect
+    from tape.testing.evidence import Evidence
+    from tape.testing.findings import Item, Suspect
     from tape.testing.measurement import Measurement
+    from tape.testing.untraced import Untraced
 
 __all__ = ["ask", "ask_values", "decide", "is_of_jax", "judge"]
 
@@ -31,12 +35,12 @@ TURNED = 1 << 12  # complex arrays up to this size are also tried along the imag
 _JAX = str(pathlib.Path(jax.__file__).parent)
 
 
-def judge(exam: Examination, suspects: list[Suspect]) -> None:
+def judge(evidence: Evidence, suspects: list[Suspect], *, failed: bool) -> Iterator[Item]:
     """Decide for each argument whose gradient is not the reference's.
 
     A disagreement at the given point alone may be a kink there: then every value between the one-sided derivatives is right, and so is
     what JAX's own rules say. Where a matrix has lost its symmetry, the function's values have to confirm JAX's derivative: some functions
-    read one triangle alone.
+    read one triangle alone; nobody asks them once anything has failed.
     """
     by_argument: dict[int, list[Suspect]] = {}
     for s in suspects:
@@ -44,74 +48,76 @@ def judge(exam: Examination, suspects: list[Suspect]) -> None:
     for k, mine in by_argument.items():
         by_point: dict[int, list[Suspect]] = {}
         for s in mine:
-            by_point.setdefault(exam.probes.pairs[s.pair].point, []).append(s)
-        bent = [] if exam.probes.bent is None else by_point.pop(exam.probes.bent, [])
-        asked = {point: _first_asked(exam, there, suspects) for point, there in by_point.items()}
+            by_point.setdefault(evidence.probes.pairs[s.pair].point, []).append(s)
+        bent = [] if evidence.probes.bent is None else by_point.pop(evidence.probes.bent, [])
+        asked = {point: _first_asked(evidence, there, suspects) for point, there in by_point.items()}
         results = {s.pair: answer for s, answer in asked.values()}
         given, generic = ([s for point, (s, _) in asked.items() if (point == 0) == at] for at in (True, False))
-        at_kink = given and not generic and given[0].pair in {0, *exam.sparse}
+        at_kink = given and not generic and given[0].pair in {0, *evidence.sparse}
         wrong = [s for s in (*given, *generic) if results[s.pair] == "wrong"]
         chosen = next(iter([*wrong, *given, *generic]), None)
+        verdict: Item | None = None
         if chosen is None:
             pass
         elif wrong and not at_kink:
-            _convict(exam, *wrong)
+            verdict = _convicted(evidence, *wrong)
         elif at_kink and results[chosen.pair] in {"wrong", "outside"}:
-            if _conventional(exam, chosen):
+            if _conventional(evidence, chosen):
                 message = "a kink at the given point: the derivative is what JAX's rules say, and no one-sided one"
-                exam.doubt(k, "first", message, **exam.details(k, chosen.pair))
+                verdict = doubt(k, "first", message, **evidence.details(k, chosen.pair))
             else:
-                _convict(exam, chosen)
-        elif "unknown" in results.values() and any(_plain(exam, s) for s in (*given, *generic) if s in generic or not at_kink):
-            _convict(exam, chosen)
+                verdict = _convicted(evidence, chosen)
+        elif "unknown" in results.values() and any(_plain(evidence, s) for s in (*given, *generic) if s in generic or not at_kink):
+            verdict = _convicted(evidence, chosen)
         elif "unknown" in results.values() or "outside" in results.values():
-            exam.doubt(k, "first", "differences cannot tell which derivative is right", **exam.details(k, chosen.pair))
+            verdict = doubt(k, "first", "differences cannot tell which derivative is right", **evidence.details(k, chosen.pair))
         else:
-            exam.votes[k]["jax"] = "kink" if "kink" in results.values() else "odd one out"
-        if bent and not exam.failed and _asked(exam, bent[0], suspects, both=True) == "wrong":
-            _convict(exam, bent[0])
+            verdict = Vote(k, "jax", "kink" if "kink" in results.values() else "odd one out")
+        if verdict is not None:
+            yield verdict
+            failed |= isinstance(verdict, Finding) and verdict.verdict == "fail"
+        if bent and not failed and _asked(evidence, bent[0], suspects, both=True) == "wrong":
+            convicted = _convicted(evidence, bent[0])
+            yield convicted
+            failed |= convicted.verdict == "fail"
 
 
-def _first_asked(exam: Examination, there: list[Suspect], suspects: list[Suspect]) -> tuple[Suspect, str]:
+def _first_asked(evidence: Evidence, there: list[Suspect], suspects: list[Suspect]) -> tuple[Suspect, str]:
     """Ask about the disagreements at one point, for one cotangent after another, until one is more than rounding."""
     for s in there[:WORST]:
-        answer = _asked(exam, s, suspects)
+        answer = _asked(evidence, s, suspects)
         if answer != "right":
             return s, answer
     return there[0], "right"
 
 
-def _convict(exam: Examination, *wrong: Suspect) -> None:
+def _convicted(evidence: Evidence, *wrong: Suspect) -> Finding:
     """Say that a gradient is wrong, or inaccurate where it is as right everywhere as rounding lets its formula be."""
-    gross = [s for s in wrong if not exam.imprecise(s.argument, s.pair, exam.found["g"][s.argument][2 * s.pair])]
+    gross = [s for s in wrong if not imprecise(evidence, s.argument, s.pair, evidence.measured["g"][s.argument][2 * s.pair])]
     s = (gross or wrong)[0]
-    details = exam.details(s.argument, s.pair)
-    if gross:
-        exam.fail(s.argument, "first", "", **details)
-    else:
-        exam.coarse(s.argument, "first", **details)
+    details = evidence.details(s.argument, s.pair)
+    return fail(s.argument, "first", "", **details) if gross else coarse(s.argument, "first", **details)
 
 
-def _plain(exam: Examination, s: Suspect) -> bool:
+def _plain(evidence: Evidence, s: Suspect) -> bool:
     """Tell whether a disagreement is far beyond rounding and conditioning."""
-    r, twin, g = (exam.found[key][s.argument][2 * s.pair + i] for key, i in (("r", 0), ("r", 1), ("g", 0)))
+    r, twin, g = (evidence.measured[key][s.argument][2 * s.pair + i] for key, i in (("r", 0), ("r", 1), ("g", 0)))
     i = np.unravel_index(int(np.argmax(s.ratio)), s.ratio.shape)
     size = max(abs(r[i]), abs(g[i])) if np.isfinite(g[i]) else abs(r[i])
     return bool(np.isfinite(r[i]) and not abs(g[i] - r[i]) <= 1e-4 * size and abs(twin[i] - r[i]) <= 1e-6 * abs(r[i]) and s.ratio[i] > 100)
 
 
-def _asked(exam: Examination, s: Suspect, suspects: Sequence[Suspect], *, both: bool = False) -> str:
+def _asked(evidence: Evidence, s: Suspect, suspects: Sequence[Suspect], *, both: bool = False) -> str:
     """Have differences decide between rule and reference; ``suspects`` has the other arguments' disagreements for the same pair."""
-    pair = exam.probes.pairs[s.pair]
-    x, ct = exam.probes.points[pair.point], exam.probes.cotangents[pair.cotangent]
-    r, g = ([a[2 * s.pair] for a in exam.found[key]] for key in ("r", "g"))
+    x, ct = evidence.at(s.pair)
+    r, g = ([a[2 * s.pair] for a in evidence.measured[key]] for key in ("r", "g"))
     bad = {o.argument: o.bad for o in (s, *suspects) if o.pair == s.pair}
-    return ask(exam, exam.measurement, x, ct, s.argument, r, g, s.ratio, bad, exam.rtol, both=both)
+    return ask(evidence, evidence.measurement, x, ct, s.argument, r, g, s.ratio, bad, evidence.rtol, both=both)
 
 
 def ask(
-    exam: Examination,
-    measurement: Measurement,
+    evidence: Evidence,
+    measurement: Measurement | Untraced,
     x: list[np.ndarray],
     ct: list[np.ndarray],
     argument: int,
@@ -147,52 +153,52 @@ def ask(
         with np.errstate(invalid="ignore"):
             r_v, g_v = (sum(float(np.sum((a * d)[d != 0]).real) for a, d in zip(of, v, strict=True)) for of in (reference, rule))
             slack = rtol * sum(float(np.abs(np.nan_to_num(a * d)).sum()) for a, d in zip(reference, v, strict=True)) + _unheld(
-                exam, ct, size
+                evidence, ct, size
             )
         answer = decide(two_sided, high, low, r_v, g_v, slack)
         results.add("unknown" if both and two_sided.apart(r_v, slack) else answer)
     return next((answer for answer in ("wrong", "outside", "unknown", "kink", "right") if answer in results), "unknown")
 
 
-def _unheld(exam: Examination, ct: Sequence[np.ndarray], size: float) -> float:
+def _unheld(evidence: Evidence, ct: Sequence[np.ndarray], size: float) -> float:
     """Return what the function's dtype cannot hold of a change, where what changes has a size: what rounding takes, or underflow."""
     largest = max((float(np.abs(c).max(initial=0)) for c in ct), default=0.0)
-    return ULPS * exam.fine * size + largest * exam.tiny
+    return ULPS * evidence.fine * size + largest * evidence.tiny
 
 
-def _conventional(exam: Examination, s: Suspect) -> bool:
+def _conventional(evidence: Evidence, s: Suspect) -> bool:
     """Tell whether the derivative is what JAX's own rules say (only the user's are taken away)."""
-    if exam.untraced:
-        return exam.subject.own_vjp is None  # differences alone do not tell a kink's convention from a mistake
-    pair = exam.probes.pairs[s.pair]
-    own = Precise(exam.value_jaxpr, keep=is_of_jax)
-    xs = [jnp.asarray(x, a.dtype) for x, a in zip(exam.probes.points[pair.point], exam.traced, strict=True)]
-    cts = [jnp.asarray(c, y.dtype) for c, y in zip(exam.probes.cotangents[pair.cotangent], exam.shapes, strict=True)]
+    if evidence.untraced:
+        return evidence.subject.own_vjp is None  # differences alone do not tell a kink's convention from a mistake
+    pair = evidence.probes.pairs[s.pair]
+    own = Precise(evidence.value_jaxpr, keep=is_of_jax)
+    xs = [jnp.asarray(x, a.dtype) for x, a in zip(evidence.probes.points[pair.point], evidence.traced, strict=True)]
+    cts = [jnp.asarray(c, y.dtype) for c, y in zip(evidence.probes.cotangents[pair.cotangent], evidence.shapes, strict=True)]
     try:
         _, back = jax.vjp(own.__call__, *xs)
         r = wide_array(back(cts)[s.argument])
     except Exception:  # noqa: BLE001 - whatever JAX raises: then there is no such derivative
         return False
-    g = exam.found["g"][s.argument][2 * s.pair]
+    g = evidence.measured["g"][s.argument][2 * s.pair]
     with np.errstate(invalid="ignore"):
         near = np.abs(g - r) <= 1e-3 * (np.abs(r) + 1e-3 * np.sqrt(np.mean(np.abs(r) ** 2)))
     return bool(np.all(near | (g == r) | (np.isnan(g) & np.isnan(r))))
 
 
-def ask_values(exam: Examination) -> None:
+def ask_values(evidence: Evidence) -> Iterator[Item]:
     """Ask the function's values, for rule and reference may be alike and wrong (``stop_gradient``, say)."""
     tasks: list[Any] = []
     of = []
-    for b in [b for b in (exam.nearby, 0) if b in exam.seen]:
-        pair = exam.probes.pairs[b]
-        x, ct = exam.probes.points[pair.point], exam.probes.cotangents[pair.cotangent]
+    for b in [b for b in (evidence.nearby, 0) if b in evidence.seen]:
+        pair = evidence.probes.pairs[b]
+        x, ct = evidence.at(b)
         alone: list[int | None] = [*range(min(len(x), 3))] if pair.point == 0 and len(x) > 1 else [None]
         for k in alone:
-            tasks.append((x, exam.probes.direction(pair.point, k), ct))
+            tasks.append((x, evidence.probes.direction(pair.point, k), ct))
             of.append(b)
-    generic_wrong = exam.nearby not in exam.seen
-    for (_, v, _), b, (both, high, low, _) in zip(tasks, of, exam.measurement.slopes(tasks), strict=True):
-        gs = [g[2 * b] for g in exam.found["g"]]
+    generic_wrong = evidence.nearby not in evidence.seen
+    for (_, v, _), b, (both, high, low, _) in zip(tasks, of, evidence.measurement.slopes(tasks), strict=True):
+        gs = [g[2 * b] for g in evidence.measured["g"]]
         with np.errstate(invalid="ignore"):
             g_v = sum(float(np.sum(g * d).real) for g, d in zip(gs, v, strict=True))
             if any(np.any(np.isinf(g)) for g in gs) and not any(np.any(np.isnan(g)) for g in gs):
@@ -200,23 +206,25 @@ def ask_values(exam: Examination) -> None:
             size = sum(float(np.abs(g * d).sum()) for g, d in zip(gs, v, strict=True))
             moved = sum(
                 float(np.abs(np.nan_to_num((r[2 * b] - r[2 * b + 1]) * d, posinf=0, neginf=0)).sum())
-                for r, d in zip(exam.found["r"], v, strict=True)
+                for r, d in zip(evidence.measured["r"], v, strict=True)
             )
-        answer = decide(both, high, low, float("nan"), g_v, exam.rtol * size + 20 * moved)
+        answer = decide(both, high, low, float("nan"), g_v, evidence.rtol * size + 20 * moved)
         ks = [k for k, d in enumerate(v) if np.any(d)]
         for k in ks:
-            exam.votes[k]["numeric"] = answer
+            yield Vote(k, "numeric", answer)
         lost = [k for k in ks if not np.all(np.isfinite(gs[k]))]
         if lost and answer != "wrong":
-            exam.doubt(lost[0], "first", "the derivative is not finite", **exam.details(lost[0], b))
+            yield doubt(lost[0], "first", "the derivative is not finite", **evidence.details(lost[0], b))
         elif answer in {"wrong", "outside"}:
-            generic_wrong |= exam.probes.pairs[b].point != 0
+            generic_wrong |= evidence.probes.pairs[b].point != 0
             k = lost[0] if lost else ks[0]
             if generic_wrong or lost:
                 message = "the function's values say another derivative than the rule and JAX"
-                exam.fail(k, "numeric", message, why=exam.probes.pairs[b].why, pair=b, expected=np.asarray(both.value), got=np.asarray(g_v))
+                yield fail(
+                    k, "numeric", message, why=evidence.probes.pairs[b].why, pair=b, expected=np.asarray(both.value), got=np.asarray(g_v)
+                )
                 return
-            exam.doubt(k, "first", "a kink at the given point: the derivative is what JAX's rules say", **exam.details(k, b))
+            yield doubt(k, "first", "a kink at the given point: the derivative is what JAX's rules say", **evidence.details(k, b))
 
 
 def decide(both: Estimate, high: Estimate, low: Estimate, r: float, g: float, slack: float) -> str:
@@ -237,7 +245,7 @@ def decide(both: Estimate, high: Estimate, low: Estimate, r: float, g: float, sl
     return "unknown" if alike else "right"
 
 
-def is_of_jax(eqn: Any) -> bool:
+def is_of_jax(eqn: JaxprEqn) -> bool:
     """Tell whether a rule is JAX's own: the function that it belongs to is a public one of JAX that has a rule."""
     closed = eqn.params.get(RULE_PRIMITIVES[eqn.primitive.name])
     info: Any = getattr(jaxapi.closed(closed).jaxpr, "debug_info", None) if closed is not None else None
@@ -249,9 +257,9 @@ def is_of_jax(eqn: Any) -> bool:
             return False
     name = str(info.func_name)
     for module in (jax.nn, jnp, jax.scipy.special, jax.numpy.linalg, jax.lax):
-        found = getattr(module, name, None)
-        while found is not None:
-            if isinstance(found, (jax.custom_jvp, jax.custom_vjp)):
+        candidate = getattr(module, name, None)
+        while candidate is not None:
+            if isinstance(candidate, (jax.custom_jvp, jax.custom_vjp)):
                 return True
-            found = getattr(found, "__wrapped__", None)
+            candidate = getattr(candidate, "__wrapped__", None)
     return name.startswith("_")  # nobody outside wraps JAX's private functions

@@ -6,27 +6,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tape.testing.findings import Finding, fail
+
 if TYPE_CHECKING:
-    from tape.testing.examination import Examination
+    from collections.abc import Iterator
+
+    from tape.testing.evidence import Evidence
 
 __all__ = ["check_linear"]
 
 
-def check_linear(exam: Examination) -> None:
+def check_linear(evidence: Evidence) -> Iterator[Finding]:
     """Compare gradients for cotangents that are multiples of each other; nothing else says so where the rule is its own reference."""
-    base = exam.probes.pairs[0]
-    c = exam.probes.cotangents[base.cotangent]
-    for b, pair in enumerate(exam.probes.pairs):
-        factor = _multiple(exam.probes.cotangents[pair.cotangent], c)
-        if b not in exam.seen or pair.point != base.point or factor is None:
+    base = evidence.probes.pairs[0]
+    c = evidence.probes.cotangents[base.cotangent]
+    for b, pair in enumerate(evidence.probes.pairs):
+        factor = _multiple(evidence.probes.cotangents[pair.cotangent], c)
+        if b not in evidence.seen or pair.point != base.point or factor is None:
             continue
-        for k, g in enumerate(exam.found["g"]):
+        for k, g in enumerate(evidence.measured["g"]):
             expected, twin = factor * g[0], factor * g[1]
-            tolerance = exam.tolerance(expected, twin, exam.floor(b, exam.probes.points[pair.point][k]))
+            tolerance = evidence.tolerance(expected, twin, evidence.floor(b, evidence.probes.points[pair.point][k]))
             with np.errstate(invalid="ignore"):
                 same = (np.abs(g[2 * b] - expected) <= tolerance) | ~np.isfinite(expected)
             if not np.all(same):
-                exam.fail(k, "first", "", **(exam.details(k, b) | {"expected": expected}))
+                yield fail(k, "first", "", **(evidence.details(k, b) | {"expected": expected}))
                 return
 
 

@@ -15,6 +15,7 @@ from tape.testing.precise import RULE_PRIMITIVES, equations
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tape.jaxapi import ClosedJaxpr
     from tape.testing.analytic import Complexified
     from tape.testing.precise import Precise
 
@@ -88,13 +89,13 @@ class Measurement:
         ys, push = jax.linearize(self.value, *xs)
         return ys, [self._by_forward(push, xs, cts, k) for k in range(len(xs))]
 
-    def _by_forward(self, push: Any, xs: Sequence[Any], cts: Sequence[Any], k: int) -> Any:
+    def _by_forward(self, push: Callable[..., Any], xs: Sequence[Any], cts: Sequence[Any], k: int) -> jax.Array:
         x = xs[k]
         zeros = [jnp.zeros_like(a) for a in xs]
 
-        def along(e: Any) -> Any:
-            found = push(*[e.reshape(x.shape) if i == k else z for i, z in enumerate(zeros)])
-            return sum(jnp.sum(c * t) for c, t in zip(cts, found, strict=True))
+        def along(e: jax.Array) -> Any:
+            tangents = push(*[e.reshape(x.shape) if i == k else z for i, z in enumerate(zeros)])
+            return sum(jnp.sum(c * t) for c, t in zip(cts, tangents, strict=True))
 
         basis = jnp.eye(x.size, dtype=x.dtype)
         g = jax.lax.map(along, basis).reshape(x.shape)
@@ -102,7 +103,7 @@ class Measurement:
             g = g.real - 1j * jax.lax.map(along, 1j * basis).reshape(x.shape).real
         elif jnp.iscomplexobj(g):
             g = g.real
-        return g
+        return g  # type: ignore[no-any-return]
 
     def compare(self, points: Sequence[list[Any]], cts: Sequence[list[Any]]) -> dict[str, list[np.ndarray]]:
         """Return reference and rule, values and gradients, for each point with its cotangent.
@@ -117,7 +118,7 @@ class Measurement:
         rows = [{"rule_y": row["y"], "r": row.get("g"), "g": row.get("r"), **row} for row in rows]
         return {key: [np.stack(column) for column in zip(*[row[key] for row in rows], strict=True)] for key in rows[0]}
 
-    def _compared(self, xs: Any, cts: Any) -> dict[str, Any]:
+    def _compared(self, xs: Sequence[jax.Array], cts: Sequence[jax.Array]) -> dict[str, Any]:
         if self.rule is None:
             ys, r = self.reference(xs, cts)
             return {"y": list(ys), "r": r}
@@ -138,7 +139,7 @@ class Measurement:
 
     def slopes(self, tasks: Sequence[tuple[list[Any], list[Any], list[Any]]]) -> list[Any]:
         """Estimate derivatives of ``<ct, f>`` for tasks (point, direction, cotangent), as :func:`bracket` does."""
-        found = []
+        estimated = []
         for task in tasks:
             terms, size = (np.asarray(a) for a in self._slopes(*task, _STEPS))  # (step, term), ()
             estimates = bracket(terms, 4 * self.eps * float(size))
@@ -147,15 +148,17 @@ class Measurement:
                 exact = self.exact.estimate(*task, self.eps)
                 if exact.error < min(1e-2 * both.error, 1e-4 * abs(exact.value)):
                     estimates = exact, exact, exact, estimates[-1]
-            found.append(estimates)
-        return found
+            estimated.append(estimates)
+        return estimated
 
     def prepare(self, point: list[Any], cotangent: list[Any]) -> None:
         """Have the program of :meth:`slopes` compiled in the background for arguments of these shapes."""
         self._slopes.prepare(point, point, cotangent, _STEPS)
 
-    def _along(self, xs: Any, vs: Any, cts: Any, steps: Any) -> Any:
-        def at(t: Any) -> Any:
+    def _along(
+        self, xs: Sequence[jax.Array], vs: Sequence[jax.Array], cts: Sequence[jax.Array], steps: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        def at(t: jax.Array) -> tuple[jax.Array, jax.Array]:
             ys = self.value(*[x + t * v for x, v in zip(xs, vs, strict=True)])
             flat = jnp.concatenate([jnp.ravel((c * y).real) for c, y in zip(cts, ys, strict=True)])
             size = jnp.sum(jnp.abs(flat))
@@ -188,6 +191,6 @@ def bracket(terms: np.ndarray, noise: float) -> tuple[Estimate, Estimate, Estima
     return both, Estimate(float(np.sum(high)), error), Estimate(float(np.sum(low)), error), float(np.abs(moving[0]).sum())
 
 
-def user_rules(closed: Any) -> list[Any]:
+def user_rules(closed: ClosedJaxpr) -> list[Any]:
     """List the equations of a jaxpr that carry derivative rules of their own."""
     return [eqn for eqn in equations(closed.jaxpr) if eqn.primitive.name in RULE_PRIMITIVES]

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-import types
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +46,10 @@ from tape.testing.operands import (
     stacked,
     updated,
 )
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Callable, Mapping, Sequence
 
 
 @dataclass(frozen=True)

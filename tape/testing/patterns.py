@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 __all__ = ["close", "pattern_of"]
 
 
-def pattern_of(r: np.ndarray, g: np.ndarray, at: Any) -> str:
+def pattern_of(r: np.ndarray, g: np.ndarray, at: np.ndarray | None) -> str:
     """Say how ``g`` differs from ``r``."""
     if r.shape != g.shape:
         return f"shape {g.shape} instead of {r.shape}"
@@ -94,7 +92,7 @@ def close(a: np.ndarray, b: np.ndarray) -> bool:
         return bool(a.size and np.all(np.abs(a - b) <= 1e-6 * np.abs(b) + 1e-9 * scale))
 
 
-def _where(off: np.ndarray, at: Any) -> str:
+def _where(off: np.ndarray, at: np.ndarray | None) -> str:
     """Say what the elements in question have in common."""
     if np.all(off):
         return " everywhere"

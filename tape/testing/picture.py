@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def _pictures(a: ArgumentReport) -> str:
     )
 
 
-def _flat(x: Any) -> np.ndarray:
+def _flat(x: object) -> np.ndarray:
     """Return an array as a matrix of real numbers that fits a picture."""
     x = np.asarray(x)
     x = np.abs(x) if np.iscomplexobj(x) else x

@@ -18,6 +18,8 @@ from tape.rules import parameters
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from tape.jaxapi import ClosedJaxpr, Jaxpr, JaxprEqn
+
 __all__ = ["RULE_PRIMITIVES", "Precise", "equations", "inner", "repeats", "stops_when_near", "wide"]
 
 RULE_PRIMITIVES = {
@@ -33,7 +35,7 @@ _CALLS |= {"remat": "jaxpr"}
 _OPAQUE = ("bitcast_convert_type", "callback", "ffi_call", "pallas_call", "custom_call", "nextafter")
 
 
-def wide(dtype: Any) -> Any:
+def wide(dtype: np.dtype) -> np.dtype:
     """Return the double-precision dtype that takes the place of ``dtype``; other kinds of dtype are returned as they are."""
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return np.dtype("complex128")
@@ -48,15 +50,15 @@ def _widened(value: Any) -> Any:
     return value if wide(dtype) == dtype else jnp.asarray(value, wide(dtype))
 
 
-def inner(eqn: Any) -> Any:
+def inner(eqn: JaxprEqn) -> Any:
     """Return the jaxpr that an equation merely calls (a derivative rule beside it is not looked at); None for any other equation."""
     name = eqn.primitive.name
     key = RULE_PRIMITIVES.get(name) or _CALLS.get(name)
-    found = None if key is None else eqn.params.get(key)
-    return None if found is None else jaxapi.closed(found)
+    closed = None if key is None else eqn.params.get(key)
+    return None if closed is None else jaxapi.closed(closed)
 
 
-def equations(jaxpr: Any) -> Iterator[Any]:
+def equations(jaxpr: Jaxpr) -> Iterator[Any]:
     """Every equation of a jaxpr, and of the jaxprs inside."""
     for eqn in jaxpr.eqns:
         yield eqn
@@ -66,7 +68,7 @@ def equations(jaxpr: Any) -> Iterator[Any]:
                     yield from equations(jaxapi.closed(part).jaxpr)
 
 
-def stops_when_near(eqn: Any) -> bool:
+def stops_when_near(eqn: JaxprEqn) -> bool:
     """Tell whether an equation is a loop that looks at floating point values to know whether it is done."""
     if eqn.primitive.name != "while":
         return False
@@ -74,7 +76,7 @@ def stops_when_near(eqn: Any) -> bool:
     return any(jnp.issubdtype(getattr(v.aval, "dtype", np.bool_), jnp.inexact) for inner_eqn in cond.eqns for v in inner_eqn.invars)
 
 
-def repeats(eqn: Any) -> bool:
+def repeats(eqn: JaxprEqn) -> bool:
     """Tell whether an equation is a loop of a fixed number of turns that does the same thing again and again, as some solvers do."""
     if eqn.primitive.name != "scan":
         return False
@@ -94,7 +96,7 @@ class Precise:
 
     """
 
-    def __init__(self, closed: Any, keep: Callable[[Any], bool] | None = None) -> None:
+    def __init__(self, closed: ClosedJaxpr, keep: Callable[[Any], bool] | None = None) -> None:
         self.closed = closed
         self.consts = list(closed.consts)
         self.opaque = False
@@ -102,18 +104,18 @@ class Precise:
         self.twice = False
         self._keep = keep
 
-    def __call__(self, *inputs: Any) -> list[Any]:
+    def __call__(self, *inputs: jax.Array) -> list[Any]:
         """Evaluate; to be called under ``jax.enable_x64(True)``."""
         return self._run(self.closed.jaxpr, self.consts, [self._wide(x) for x in inputs])
 
-    def _evaluate(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
+    def _evaluate(self, closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
         return self._run(closed.jaxpr, closed.consts, inputs)
 
-    def _run(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+    def _run(self, jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
         values: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
         values.update(zip(jaxpr.constvars, [self._wide(c) for c in consts], strict=True))
 
-        def read(atom: Any) -> Any:
+        def read(atom: object) -> Any:
             if isinstance(atom, jaxapi.Literal):
                 dtype = getattr(atom.aval, "dtype", None)
                 if dtype is None:
@@ -129,7 +131,7 @@ class Precise:
     def _wide(self, value: Any) -> Any:
         return value if self._keep else _widened(value)
 
-    def _apply(self, eqn: Any, inputs: list[Any]) -> Sequence[Any]:
+    def _apply(self, eqn: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
         called = inner(eqn)
         name = eqn.primitive.name
         if called is not None and not (self._keep is not None and name in RULE_PRIMITIVES and self._keep(eqn)):
@@ -140,36 +142,36 @@ class Precise:
         if special is not None:
             params = parameters.assumed(eqn.primitive, eqn.params)
             if stops_when_near(eqn):
-                found: Sequence[Any] = _while(self._evaluate, params, inputs, most=self.most)
-                return _while(self._evaluate, params, [*inputs[: -len(found)], *found], self.further) if self.further else found
-            found = special(self._evaluate, params, inputs)
-            return special(self._evaluate, params, [*inputs[: -len(found)], *found]) if self.twice and repeats(eqn) else found
+                results: Sequence[Any] = _while(self._evaluate, params, inputs, most=self.most)
+                return _while(self._evaluate, params, [*inputs[: -len(results)], *results], self.further) if self.further else results
+            results = special(self._evaluate, params, inputs)
+            return special(self._evaluate, params, [*inputs[: -len(results)], *results]) if self.twice and repeats(eqn) else results
         if not any(word in name for word in _OPAQUE):
             try:
                 return [_widened(x) for x in jaxapi.bind(eqn.primitive, self._params(eqn), inputs)]
             except (TypeError, ValueError, NotImplementedError, KeyError, AssertionError, AttributeError):
                 pass  # not known in double precision: as it stands, then
-        self.opaque = self.opaque or name != "bitcast_convert_type" or jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.inexact)
+        self.opaque = self.opaque or name != "bitcast_convert_type" or jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.inexact)  # type: ignore[attr-defined]
         narrow = [_cast(x, v.aval) for x, v in zip(inputs, eqn.invars, strict=True)]
         return [_widened(x) for x in jaxapi.bind(eqn.primitive, eqn.params, narrow)]
 
-    def _params(self, eqn: Any) -> dict[str, Any]:
+    def _params(self, eqn: JaxprEqn) -> dict[str, Any]:
         """Return parameters that name a dtype, or hold a jaxpr over one, in their wide form."""
-        found = {}
+        changed = {}
         for key, value in eqn.params.items():
             if isinstance(value, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr)):
-                made = self._retraced(jaxapi.closed(value))
-                found[key] = made if isinstance(value, jaxapi.ClosedJaxpr) else made.jaxpr
+                retraced = self._retraced(jaxapi.closed(value))
+                changed[key] = retraced if isinstance(value, jaxapi.ClosedJaxpr) else retraced.jaxpr
             else:
-                found[key] = wide(value) if _is_float_dtype(value) else value
-        return found
+                changed[key] = wide(value) if _is_float_dtype(value) else value
+        return changed
 
-    def _retraced(self, closed: Any) -> Any:
+    def _retraced(self, closed: ClosedJaxpr) -> Any:
         avals = [jax.ShapeDtypeStruct(v.aval.shape, wide(v.aval.dtype)) for v in closed.jaxpr.invars]
         return jax.make_jaxpr(lambda *xs: self._evaluate(closed, xs))(*avals)
 
 
-def _is_float_dtype(value: Any) -> bool:
+def _is_float_dtype(value: object) -> bool:
     if not isinstance(value, (np.dtype, type)):
         return False
     try:
@@ -195,9 +197,9 @@ def _scan(evaluate: Callable[..., Any], params: dict[str, Any], inputs: list[Any
     n_consts, n_carry = params["num_consts"], params["num_carry"]
     consts, carry, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
 
-    def body(state: Any, x: Any) -> Any:
-        found = evaluate(params["jaxpr"], [*consts, *state, *x])
-        return tuple(found[:n_carry]), tuple(found[n_carry:])
+    def body(state: Sequence[jax.Array], x: Sequence[jax.Array]) -> Any:
+        results = evaluate(params["jaxpr"], [*consts, *state, *x])
+        return tuple(results[:n_carry]), tuple(results[n_carry:])
 
     carry = [jnp.asarray(c) for c in carry]
     state, ys = jax.lax.scan(body, tuple(carry), tuple(xs), length=params["length"], reverse=params["reverse"])
@@ -211,27 +213,27 @@ def _while(
     of_cond, of_body = inputs[:n_cond], inputs[n_cond : n_cond + n_body]
     state = tuple(jnp.asarray(s) for s in inputs[n_cond + n_body :])
 
-    def going(s: Any) -> Any:
-        return evaluate(params["cond_jaxpr"], [*of_cond, *s])[0]
+    def going(s: Sequence[jax.Array]) -> jax.Array:
+        return evaluate(params["cond_jaxpr"], [*of_cond, *s])[0]  # type: ignore[no-any-return]
 
-    def body(s: Any) -> Any:
+    def body(s: Sequence[jax.Array]) -> Any:
         return tuple(evaluate(params["body_jaxpr"], [*of_body, *s]))
 
-    def batched(s: Any) -> Any:  # what has arrived waits for the others
+    def batched(s: Sequence[jax.Array]) -> Any:  # what has arrived waits for the others
         p = going(s)
         return tuple(
             jnp.where(jnp.reshape(p, p.shape + (1,) * (jnp.ndim(new) - p.ndim)), new, old) for new, old in zip(body(s), s, strict=True)
         )
 
-    found: Sequence[Any]
+    last: Sequence[Any]
     turn = batched if jaxapi.closed(params["cond_jaxpr"]).out_avals[0].ndim else body
     if turns is not None:
-        found = jax.lax.fori_loop(0, turns, lambda _, s: body(s), state)
+        last = jax.lax.fori_loop(0, turns, lambda _, s: body(s), state)
     elif most:
-        _, found = jax.lax.while_loop(lambda c: (c[0] < most) & jnp.any(going(c[1])), lambda c: (c[0] + 1, turn(c[1])), (0, state))
+        _, last = jax.lax.while_loop(lambda c: (c[0] < most) & jnp.any(going(c[1])), lambda c: (c[0] + 1, turn(c[1])), (0, state))
     else:
-        found = jax.lax.while_loop(lambda s: jnp.any(going(s)), turn, state)
-    return found
+        last = jax.lax.while_loop(lambda s: jnp.any(going(s)), turn, state)
+    return last
 
 
 def _linear_solve(evaluate: Callable[..., Any], params: dict[str, Any], inputs: list[Any]) -> Sequence[Any]:
@@ -249,10 +251,10 @@ def _linear_solve(evaluate: Callable[..., Any], params: dict[str, Any], inputs: 
     solve, back, matvec = part("solve"), part("transpose_solve"), part("matvec")
     assert solve is not None
     assert matvec is not None
-    found: Sequence[Any] = jax.lax.custom_linear_solve(
+    solution: Sequence[Any] = jax.lax.custom_linear_solve(
         matvec, inputs[start:], lambda _, xs: solve(xs), None if back is None else lambda _, xs: back(xs)
     )
-    return found
+    return solution
 
 
 _SPECIAL: dict[str, Any] = {

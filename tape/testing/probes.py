@@ -14,6 +14,8 @@ from tape.testing.subject import is_inexact
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tape.jaxapi import ShapedArray
+
 __all__ = ["FAR", "Pair", "Probes", "scale_of"]
 
 NUDGE = 1e-12  # relative; what changes at that distance is rounding and conditioning
@@ -135,11 +137,11 @@ class Probes:
         """Numbers between -1 and 1, none of them near zero."""
         return np.asarray(self._rng.uniform(0.3, 1.0, x.shape) * self._rng.choice([-1.0, 1.0], x.shape))
 
-    def _dense(self, y: Any) -> np.ndarray:
-        made = self._like(np.zeros(y.shape))
+    def _dense(self, y: ShapedArray) -> np.ndarray:
+        values = self._like(np.zeros(y.shape))
         if jnp.issubdtype(y.dtype, jnp.complexfloating):
-            made = made + 1j * self._like(made)
-        return self._rounded(made, np.dtype(y.dtype))
+            values = values + 1j * self._like(values)
+        return self._rounded(values, np.dtype(y.dtype))
 
     def _folded(self, x: np.ndarray, by: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
         """Move ``x``, the other way where that would leave the domain."""
@@ -167,15 +169,15 @@ class Probes:
 
     def direction(self, point: int, only: int | None = None) -> Arrays:
         """Return a dense direction, scaled by the point; ``only``: for one argument alone."""
-        found = []
+        directions = []
         for k, x in enumerate(self.points[point]):
             v = self._like(np.zeros(x.shape)) * scale_of(x)
             if np.iscomplexobj(x):
                 v = v * np.exp(1j * self._rng.uniform(0, 6, x.shape))
             if _symmetric(x):  # as its neighbours are: some functions read one triangle alone
                 v = (v + np.swapaxes(v, -1, -2).conj()) / 2
-            found.append(v.astype(x.dtype) if only is None or only == k else np.zeros_like(x))
-        return found
+            directions.append(v.astype(x.dtype) if only is None or only == k else np.zeros_like(x))
+        return directions
 
     def native(self, arrays: Arrays, like: Sequence[Any]) -> list[Any]:
         """Return arrays in the function's own dtypes."""
@@ -201,7 +203,7 @@ def _beyond(x: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
     return np.asarray((size < bounds[0]) | (size > bounds[1]))
 
 
-def _turned(x: np.ndarray) -> Any:
+def _turned(x: np.ndarray) -> np.ndarray | float:
     """Return what takes complex numbers that are all real, or all imaginary, off their axis."""
     if not np.iscomplexobj(x) or (np.any(x.real) and np.any(x.imag)):
         return 0.0
@@ -220,7 +222,7 @@ def _symmetric(x: np.ndarray) -> bool:
     return square and bool(np.allclose(x, np.swapaxes(x, -1, -2).conj(), rtol=1e-6, atol=0))
 
 
-def wide_array(x: Any) -> np.ndarray:
+def wide_array(x: object) -> np.ndarray:
     """Return a NumPy array in double precision."""
-    found = np.asarray(jax.device_get(x)) if isinstance(x, jax.Array) else np.asarray(x)
-    return found.astype(np.complex128 if jnp.issubdtype(found.dtype, jnp.complexfloating) else np.float64)
+    array = np.asarray(jax.device_get(x)) if isinstance(x, jax.Array) else np.asarray(x)
+    return array.astype(np.complex128 if jnp.issubdtype(array.dtype, jnp.complexfloating) else np.float64)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from hypothesis.strategies import DrawFn, SearchStrategy
 
+    from tape.functions.context import Context
+
 __all__ = ["BothOf", "Cube", "Program", "programs", "tape_names"]
 
 LEAF_SHAPES = ((3,), (2, 3), (), (3, 3), (1,), (3, 1), (0,))
@@ -35,13 +37,13 @@ class Cube(Function):
     """A custom op of one argument."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
+    def forward(ctx: Context, x: Any) -> object:
         """Return the third power."""
         ctx.save_for_backward(x)
         return x * x * x
 
     @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:
+    def backward(ctx: Context, g: Any) -> object:
         """Multiply by its derivative."""
         (x,) = ctx.saved
         return 3 * g * x * x
@@ -51,7 +53,7 @@ class BothOf(Function):
     """A custom op of two results, of which either may have no gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> Any:
+    def forward(ctx: Context, x: Any, y: Any) -> object:
         """Return the product, and the sine of the first."""
         from tape import numpy as np  # noqa: PLC0415 - the namespace takes long to import
 
@@ -59,7 +61,7 @@ class BothOf(Function):
         return x * y, np.sin(x)
 
     @staticmethod
-    def backward(ctx: Any, product: Any, sine: Any) -> Any:
+    def backward(ctx: Context, product: Any, sine: Any) -> object:
         """Add what comes from both results."""
         from tape import numpy as np  # noqa: PLC0415
 

@@ -157,7 +157,7 @@ def reproducer(fun: Callable[..., Any], arguments: tuple[Any, ...], check: Calla
     return "\n".join(lines)
 
 
-def literal(value: Any) -> str:
+def literal(value: object) -> str:
     """Return source for an argument: arrays as NumPy, trees of them, anything else as it prints."""
     if isinstance(value, (np.ndarray, np.generic, jax.Array)):
         array = np.asarray(value)

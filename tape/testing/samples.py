@@ -30,7 +30,7 @@ def intervals_of(record: Rule, example: Example) -> list[Domain]:
     return [record.domain[min(i, len(record.domain) - 1)] for i in range(len(example.shapes))]
 
 
-def generator(*key: Any) -> np.random.Generator:
+def generator(*key: object) -> np.random.Generator:
     """Random numbers that depend on ``key`` only."""
     return np.random.default_rng(zlib.crc32(repr(key).encode()))
 
@@ -47,7 +47,7 @@ def draw(record: Rule, example: Example, dtype: Any, shapes: Sequence[tuple[int,
     return args
 
 
-def draw_like(avals: Iterable[Any], *key: Any) -> list[np.ndarray[Any, Any] | None]:
+def draw_like(avals: Iterable[Any], *key: object) -> list[np.ndarray[Any, Any] | None]:
     """Numbers of absolute value between 1/2 and 1 in the shapes and dtypes of ``avals``; None where no gradient flows."""
     rng = generator(*key)
 

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tape import jaxapi
 from tape.testing.executables import signature
+from tape.testing.findings import Finding, fail
 from tape.testing.precise import equations
 from tape.testing.probes import wide_array
 
 if TYPE_CHECKING:
-    from tape.testing.examination import Examination
+    from collections.abc import Iterator
+
+    from tape.jaxapi import ClosedJaxpr
+    from tape.testing.evidence import Evidence
 
 __all__ = ["check_steady"]
 
 
-def check_steady(exam: Examination) -> None:
+def check_steady(evidence: Evidence) -> Iterator[Finding]:
     """Compare two calls with the same arguments, unless two traces show that they run the same program."""
-    subject = exam.subject
+    subject = evidence.subject
     if subject.first is not None:
-        alike = all(x.dtype == t.dtype for x, t in zip(subject.leaves, exam.traced, strict=True))
-        again = exam.value_jaxpr if alike and not exam.untraced else jaxapi.trace(subject.primal, *subject.leaves)[0]
+        alike = all(x.dtype == t.dtype for x, t in zip(subject.leaves, evidence.traced, strict=True))
+        again = evidence.value_jaxpr if alike and not evidence.untraced else jaxapi.trace(subject.primal, *subject.leaves)[0]
         if _same(subject.first, again) and not any("callback" in eqn.primitive.name for eqn in equations(again.jaxpr)):
             return
         runs = [jaxapi.jaxpr_as_fun(again), subject.primal]  # what the program was, and what it is now
@@ -30,23 +34,23 @@ def check_steady(exam: Examination) -> None:
         runs = [subject.primal, subject.primal]
     first, second = ([wide_array(y) for y in run(*subject.leaves)] for run in runs)
     for k, (y, other) in enumerate(zip(first, second, strict=True)):
-        tolerance = 1e3 * exam.eps * (np.abs(y) + np.sqrt(np.mean(np.abs(y) ** 2)) if y.size else 0)
+        tolerance = 1e3 * evidence.eps * (np.abs(y) + np.sqrt(np.mean(np.abs(y) ** 2)) if y.size else 0)
         with np.errstate(invalid="ignore"):
             off = ~((np.abs(y - other) <= tolerance) | (y == other) | (np.isnan(y) & np.isnan(other)))
         if off.any():
             message = f"output {k} is another at each call with the same arguments: make what is random an argument (a key, a seed)"
-            exam.fail(None, "value", message, why="the given point")
+            yield fail(None, "value", message, why="the given point")
             return
 
 
-def _same(first: Any, again: Any) -> bool:
+def _same(first: ClosedJaxpr, again: ClosedJaxpr) -> bool:
     """Tell whether two jaxprs compute the same, up to which of the results they return."""
     if signature(first.jaxpr)[:-1] != signature(again.jaxpr)[:-1]:
         return False
     return all(a is b or _equal(a, b) for a, b in zip(first.consts, again.consts, strict=True))
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _equal(a: object, b: object) -> bool:
     try:
         return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
     except TypeError:

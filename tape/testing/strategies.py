@@ -90,7 +90,10 @@ def shapes(*buckets: tuple[int, ...], min_dims: int = 0, max_dims: int = 3, min_
     """
     fitting = [s for s in buckets or SHAPES if min_dims <= len(s) <= max_dims and math.prod(s) >= min_size]
     if not fitting:
-        msg = f"shapes: none of {buckets or SHAPES} has {min_dims} to {max_dims} dimensions and at least {min_size} elements; pass buckets that do"
+        msg = (
+            f"shapes: none of {buckets or SHAPES} has {min_dims} to {max_dims} dimensions and at least {min_size} elements; pass buckets "
+            "that do"
+        )
         raise TapeValueError(msg)
     return st.sampled_from(fitting)
 
@@ -196,12 +199,12 @@ def arrays(
     return st.tuples(shaped, typed).flatmap(lambda found: _filled(found[0], found[1], domain, wide, ties, strided))
 
 
-def _shape(shape: Any) -> tuple[int, ...]:
-    found = (shape,) if isinstance(shape, int) else tuple(shape)
-    if not all(isinstance(n, int) and n >= 0 for n in found):
+def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not all(isinstance(n, int) and n >= 0 for n in sizes):
         msg = f"arrays: the shape {shape!r} must be a tuple of sizes, or a strategy for such tuples"
         raise TapeValueError(msg)
-    return found
+    return sizes
 
 
 def _filled(
@@ -219,23 +222,23 @@ def _filled(
     return st.tuples(made, st.sampled_from(_LAYOUTS)).map(lambda found: found[1](found[0])) if strided and size > 1 else made
 
 
-def _same(x: Any) -> Any:
+def _same(x: np.ndarray) -> np.ndarray:
     return x
 
 
-def _fortran(x: Any) -> Any:
+def _fortran(x: np.ndarray) -> np.ndarray:
     return np.asfortranarray(x)
 
 
-def _reversed(x: Any) -> Any:
+def _reversed(x: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(x[..., ::-1])[..., ::-1]
 
 
-def _every_second(x: Any) -> Any:
+def _every_second(x: np.ndarray) -> np.ndarray:
     return np.repeat(x, 2, axis=-1)[..., ::2]
 
 
-def _read_only(x: Any) -> Any:
+def _read_only(x: np.ndarray) -> np.ndarray:
     x = x.copy()
     x.flags.writeable = False
     return x

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Subject", "is_inexact"]
 
 
-def is_inexact(x: Any) -> bool:
+def is_inexact(x: object) -> bool:
     """Tell whether ``x`` is an array (or stands for one) of a floating or complex dtype."""
     dtype = getattr(x, "dtype", None)
     return dtype is not None and bool(jnp.issubdtype(dtype, jnp.inexact))
@@ -118,7 +118,7 @@ class Subject:
             self.kind = "jax"
             raise
 
-    def _arrays(self, *xs: Any) -> list[Any]:
+    def _arrays(self, *xs: jax.Array) -> list[Any]:
         """Return all outputs as arrays; a function that makes Variables belongs to the tape."""
         flat = self._call(xs)
         if any(isinstance(y, Handle) for y in flat):
@@ -142,11 +142,11 @@ class Subject:
         flat, self._result = jax.tree.flatten(self.fun(*args, **kwargs), is_leaf=_is_handle)
         return flat
 
-    def _inexact(self, *xs: Any) -> list[Any]:
+    def _inexact(self, *xs: jax.Array) -> list[Any]:
         flat = self._call(xs)
         return [flat[i] for i in self.positions]
 
-    def primal(self, *xs: Any) -> list[Any]:
+    def primal(self, *xs: jax.Array) -> list[Any]:
         """Return the outputs (floating and complex ones) as arrays."""
         return [look(y) if isinstance(y, Handle) else jnp.asarray(y) for y in self._inexact(*xs)]
 
@@ -165,12 +165,12 @@ class Subject:
     def pull_alone(self, xs: Sequence[Any], cts: Sequence[Any], arguments: Sequence[int], outputs: Sequence[int]) -> list[Any]:
         """Return the cotangents of some arguments, the others being constants, when nobody uses any but some of the outputs."""
 
-        def part(*chosen: Any) -> list[Any]:
+        def part(*chosen: jax.Array) -> list[Any]:
             filled = list(xs)
             for k, x in zip(arguments, chosen, strict=True):
                 filled[k] = x
-            found = self._inexact(*filled)
-            return [found[o] for o in outputs]
+            results = self._inexact(*filled)
+            return [results[o] for o in outputs]
 
         _, back = (tape_vjp if self.kind == "tape" else jax.vjp)(part, *[xs[k] for k in arguments])
         return list(back([cts[o] for o in outputs]))
@@ -238,15 +238,15 @@ def _check_constant(x: Any, g: Any) -> None:
         raise TapeValueError(msg)
 
 
-def _is_handle(x: Any) -> bool:
+def _is_handle(x: object) -> bool:
     return isinstance(x, Handle)
 
 
-def _is_none(x: Any) -> bool:
+def _is_none(x: object) -> bool:
     return x is None
 
 
-def _is_function(fun: Any) -> bool:
+def _is_function(fun: object) -> bool:
     owner = getattr(fun, "__self__", None)
     return isinstance(owner, type) and issubclass(owner, Function)
 
@@ -262,7 +262,7 @@ def _positions(argnums: int | Sequence[int] | None, count: int, static: Sequence
     return frozenset(int(i) % count for i in listed)
 
 
-def _labels(fun: Any, count: int) -> list[str]:
+def _labels(fun: Callable[..., Any], count: int) -> list[str]:
     """Name the positional arguments as the function's signature does."""
     try:
         parameters = list(inspect.signature(fun).parameters.values())

@@ -12,13 +12,15 @@ import numpy as np
 from tape import jaxapi
 from tape.rules.table import coverage
 from tape.testing.executables import Program
+from tape.testing.findings import LeftOut, Note, fail
 from tape.testing.precise import equations
 from tape.testing.probes import NUDGE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from tape.testing.examination import Examination
+    from tape.testing.evidence import Evidence
+    from tape.testing.findings import Finding, Item
     from tape.testing.precise import Precise
 
 __all__ = ["check_forward", "check_vmap"]
@@ -26,59 +28,59 @@ __all__ = ["check_forward", "check_vmap"]
 SIZE = 3  # of a batch
 
 
-def check_forward(exam: Examination) -> None:
+def check_forward(evidence: Evidence, votes: Sequence[Mapping[str, str]]) -> Iterator[Finding]:
     """Compare forward mode, where there is one, with JAX's of the bare function."""
-    n = len(exam.traced)
-    if exam.by_differences:
+    n = len(evidence.traced)
+    if evidence.by_differences:
         return
     try:
-        closed, _ = jaxapi.trace(lambda *a: tuple(exam.subject.push(a[:n], a[n:])), *exam.traced, *exam.traced)
+        closed, _ = jaxapi.trace(lambda *a: tuple(evidence.subject.push(a[:n], a[n:])), *evidence.traced, *evidence.traced)
     except Exception:  # noqa: BLE001 - a custom_vjp has no forward mode
         return
     if any(eqn.primitive.name == "custom_lin" for eqn in equations(closed.jaxpr)):
         return  # nor has what contains one
-    if exam.measurement.believed is not None or any(v.get("jax") == "odd one out" for v in exam.votes):
-        _check_adjoint(exam, exam.precise(closed))
+    if evidence.measurement.believed is not None or any(v.get("jax") == "odd one out" for v in votes):
+        yield from _check_adjoint(evidence, evidence.precise(closed))
         return
-    push, value = exam.precise(closed), exam.value
+    push, value = evidence.precise(closed), evidence.value
 
-    def both(xs: Any, vs: Any) -> Any:
+    def both(xs: Sequence[jax.Array], vs: Sequence[jax.Array]) -> Any:
         _, expected = jax.jvp(value.__call__, tuple(xs), tuple(vs))
         return expected, push(*xs, *vs)
 
-    x, v = exam.probes.points[1], exam.probes.direction(1)
+    x, v = evidence.probes.points[1], evidence.probes.direction(1)
     program = Program("forward", both, [value, push])
     expected, got = program(x, v)
     twins, _ = program([a * (1 + NUDGE) for a in x], v)
     for k, (r, twin, t) in enumerate(zip(*[map(np.asarray, a) for a in (expected, twins, got)], strict=True)):
-        tolerance = exam.tolerance(r, twin, 1e3 * np.finfo(float).eps * np.abs(r).max(initial=0))
+        tolerance = evidence.tolerance(r, twin, 1e3 * np.finfo(float).eps * np.abs(r).max(initial=0))
         if np.all(np.isfinite(r)) and np.any(~(np.abs(r - t) <= tolerance)):
-            exam.fail(None, "forward", f"forward mode gives another tangent of output {k}", expected=r, got=t, why="a point nearby")
+            yield fail(None, "forward", f"forward mode gives another tangent of output {k}", expected=r, got=t, why="a point nearby")
             return
 
 
-def _check_adjoint(exam: Examination, push: Precise) -> None:
+def _check_adjoint(evidence: Evidence, push: Precise) -> Iterator[Finding]:
     """Forward mode is the pullback's adjoint: <ct, Jv> is <J'ct, v>."""
-    b = exam.nearby
-    if b not in exam.seen:
+    b = evidence.nearby
+    if b not in evidence.seen:
         return
-    pair = exam.probes.pairs[b]
-    x, v, cts = exam.probes.points[pair.point], exam.probes.direction(pair.point), exam.probes.cotangents[pair.cotangent]
+    pair = evidence.probes.pairs[b]
+    (x, cts), v = evidence.at(b), evidence.probes.direction(pair.point)
     tangents = Program("adjoint", push, [push])(*x, *v)
     products = [np.sum(np.asarray(t) * c).real for t, c in zip(tangents, cts, strict=True)]
     with np.errstate(invalid="ignore"):
-        terms = [(g[2 * b] * a).real for g, a in zip(exam.found["g"], v, strict=True)]
-        moved = sum(float(np.abs((g[2 * b] - g[2 * b + 1]) * a).sum()) for g, a in zip(exam.found["g"], v, strict=True))
+        terms = [(g[2 * b] * a).real for g, a in zip(evidence.measured["g"], v, strict=True)]
+        moved = sum(float(np.abs((g[2 * b] - g[2 * b + 1]) * a).sum()) for g, a in zip(evidence.measured["g"], v, strict=True))
         expected, got = sum(float(t.sum()) for t in terms), float(sum(products))
-        slack = 20 * moved + exam.rtol * (sum(float(np.abs(t).sum()) for t in terms) + float(sum(map(abs, products))))
+        slack = 20 * moved + evidence.rtol * (sum(float(np.abs(t).sum()) for t in terms) + float(sum(map(abs, products))))
     if np.isfinite(expected) and not abs(expected - got) <= slack:
         message = "forward mode is not the adjoint of the derivative"
-        exam.fail(None, "forward", message, expected=np.asarray(expected), got=np.asarray(got), why=pair.why)
+        yield fail(None, "forward", message, expected=np.asarray(expected), got=np.asarray(got), why=pair.why)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Batching:
-    """How a derivative is batched: per argument and cotangent, the axes that it has one of; ``sizes`` are those of the axes, outermost first."""
+    """How a derivative is batched: per argument and cotangent, which axes it has; ``sizes`` are those of the axes, outermost first."""
 
     label: str
     over: tuple[tuple[int, ...], ...]
@@ -93,42 +95,44 @@ class _Batching:
         for at in itertools.product(*map(range, self.sizes)):
             yield [int(np.ravel_multi_index([at[axis] for axis in axes], self.shape(i))) if axes else 0 for i, axes in enumerate(self.over)]
 
-    def around(self, fun: Any) -> Any:
+    def around(self, fun: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function, batched."""
         for axis in reversed(range(len(self.sizes))):
             fun = jax.vmap(fun, in_axes=tuple(0 if axis in axes else None for axes in self.over))
         return fun
 
 
-def check_vmap(exam: Examination) -> None:
+def check_vmap(evidence: Evidence) -> Iterator[Item]:
     """Compare the derivative under ``vmap``, and under two of them, with the same derivative, one example at a time."""
-    n = len(exam.traced)
-    usable = [i for i in range(exam.probes.count) if i < 2 or i in {exam.probes.pairs[b].point for b in exam.seen}]
-    xs = [exam.probes.points[usable[i % len(usable)]] for i in range(SIZE + 1)]
-    cts = [[(-1) ** (i // 2) * c for c in exam.probes.cotangents[i % 2]] for i in range(SIZE + 1)]
+    n = len(evidence.traced)
+    usable = [i for i in range(evidence.probes.count) if i < 2 or i in {evidence.probes.pairs[b].point for b in evidence.seen}]
+    xs = [evidence.probes.points[usable[i % len(usable)]] for i in range(SIZE + 1)]
+    cts = [[(-1) ** (i // 2) * c for c in evidence.probes.cotangents[i % 2]] for i in range(SIZE + 1)]
     singles: list[tuple[Any, Any]] = []
     runs: list[Any] = []
     direct: list[Any] = []
-    batchings = _batchings(exam)
+    batchings = _batchings(evidence)
+    if evidence.large and batchings:
+        yield LeftOut("all ways to batch it but one")
     for batching in batchings:
         rows = [[(xs if i < n else cts)[j][i if i < n else i - n] for i, j in enumerate(js)] for js in batching.numbers()]
         singles += [(row[:n], row[n:]) for row in rows]
-        own = [*exam.traced, *exam.shapes]
+        own = [*evidence.traced, *evidence.shapes]
         avals = [jax.ShapeDtypeStruct((*batching.shape(i), *a.shape), a.dtype) for i, a in enumerate(own)]
         given = [
             np.stack([(xs if i < n else cts)[j][i if i < n else i - n] for j in range(int(np.prod(batching.shape(i))))]).reshape(a.shape)
             for i, a in enumerate(avals)
         ]
-        derivative = batching.around(lambda *a: tuple(exam.subject.pull(a[:n], a[n:])[1]))
+        derivative = batching.around(lambda *a: tuple(evidence.subject.pull(a[:n], a[n:])[1]))
         try:
-            if exam.untraced:
+            if evidence.untraced:
                 with jax.enable_x64(True):
                     direct.append([np.asarray(g) for g in derivative(*given)])
             else:
-                runs.append((exam.precise(jaxapi.trace(derivative, *avals)[0]), given))
+                runs.append((evidence.precise(jaxapi.trace(derivative, *avals)[0]), given))
         except Exception as e:  # noqa: BLE001 - not everything can be batched
             twice = ", twice," if len(batching.sizes) > 1 else ""
-            exam.notes.append(f"under vmap{twice} the derivative raises {type(e).__name__}: not checked there")
+            yield Note(f"under vmap{twice} the derivative raises {type(e).__name__}: not checked there")
             if not twice:
                 return
             del singles[-len(rows) :]
@@ -143,7 +147,7 @@ def check_vmap(exam: Examination) -> None:
             "vmap", lambda batch: [run(*given) for (run, _), given in zip(runs, batch, strict=True)], [run for run, _ in runs]
         )
         got = program([given for _, given in runs])
-    want = exam.one_by_one(singles)
+    want = evidence.one_by_one(singles)
     start = 0
     for batching, found in zip(batchings, got, strict=False):
         count = int(np.prod(batching.sizes))
@@ -152,7 +156,7 @@ def check_vmap(exam: Examination) -> None:
             g = np.asarray(batch)
             if g.size != a.size or not _agree(g.reshape(a.shape), a, r):
                 why = f"vmap over {batching.label}"
-                exam.fail(k, "vmap", f"wrong under {why}, though right without", expected=a, got=g.reshape(a.shape), why=why)
+                yield fail(k, "vmap", f"wrong under {why}, though right without", expected=a, got=g.reshape(a.shape), why=why)
                 return
         start += count
 
@@ -164,32 +168,31 @@ def _agree(g: np.ndarray, a: np.ndarray, r: np.ndarray) -> bool:
     return bool(np.all(near[0] | near[1] | ~np.isfinite(a) | ~np.isfinite(r)))
 
 
-def _batchings(exam: Examination) -> list[_Batching]:
+def _batchings(evidence: Evidence) -> list[_Batching]:
     """What to batch: nothing where all batching rules are JAX's, for those are not under test."""
-    n, m = len(exam.traced), len(exam.shapes)
-    if not exam.untraced:
+    n, m = len(evidence.traced), len(evidence.shapes)
+    if not evidence.untraced:
         known = {p.name for p in vars(jaxapi.primitives).values() if isinstance(p, jaxapi.Primitive)}
         known |= {name for name, whose in coverage().items() if whose == "own"}
-        names = {eqn.primitive.name for closed in (exam.rule.closed, exam.value.closed) for eqn in equations(closed.jaxpr)}
+        names = {eqn.primitive.name for closed in (evidence.rule.closed, evidence.value.closed) for eqn in equations(closed.jaxpr)}
         if all(name in known - {"custom_vmap_call"} and "callback" not in name for name in names):
             return []
 
     def single(label: str, chosen: Sequence[bool], size: int = SIZE) -> _Batching:
         return _Batching(label, tuple((0,) if over else () for over in chosen), (size,))
 
-    found = [single("all arguments and cotangents", [True] * (n + m))]
-    if exam.large:
-        exam.left_out.append("all ways to batch it but one")
-        return found
-    found += [
+    batchings = [single("all arguments and cotangents", [True] * (n + m))]
+    if evidence.large:
+        return batchings
+    batchings += [
         single("a batch of one", [True] * (n + m), 1),
         single("the cotangents alone", [False] * n + [True] * m),
         single("the arguments alone", [True] * n + [False] * m),
     ]
     if n > 1:
-        found += [single(f"{exam.subject.names[k]} alone", [i == k for i in range(n + m)]) for k in range(min(n, 3))]
+        batchings += [single(f"{evidence.subject.names[k]} alone", [i == k for i in range(n + m)]) for k in range(min(n, 3))]
     return [
-        *found,
+        *batchings,
         _Batching("all arguments and cotangents, twice", ((0, 1),) * (n + m), (2, 2)),
         _Batching("the arguments, and then over the cotangents", ((0,),) * n + ((1,),) * m, (2, 2)),
     ]

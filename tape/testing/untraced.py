@@ -73,11 +73,11 @@ class Untraced:
     def _reference(self, xs: Arrays, ct: Arrays, g: Arrays, step: float) -> Arrays:
         """Return the gradient by differences where it is measured, the rule's elsewhere."""
         key = (step, *[x.tobytes() for x in xs])
-        found = self._jacobians.get(key)
-        if found is None:
-            found = self._jacobians[key] = [self._columns(xs, k, step) for k in range(len(xs))]
+        jacobians = self._jacobians.get(key)
+        if jacobians is None:
+            jacobians = self._jacobians[key] = [self._columns(xs, k, step) for k in range(len(xs))]
         r = [np.array(a) for a in g]
-        for k, columns in enumerate(found):
+        for k, columns in enumerate(jacobians):
             for i, parts in columns.items():
                 along = [sum(np.sum(c * d) for c, d in zip(ct, part, strict=True)) for part in parts]
                 r[k].flat[i] = along[0].real - 1j * along[1].real if len(parts) == 2 else along[0].real
@@ -87,7 +87,7 @@ class Untraced:
         x = xs[k]
         chosen = np.random.default_rng(self._seed).permutation(x.size)[:ELEMENTS] if x.size > ELEMENTS else np.arange(x.size)
         sizes = scale_of(x)
-        found = {}
+        columns = {}
         for i in chosen:
             parts = []
             for unit in (1, 1j) if np.iscomplexobj(x) else (1,):
@@ -98,18 +98,18 @@ class Untraced:
                     for weight, right, left in zip(WEIGHTS, ys[::2], ys[1::2], strict=True)
                 ]
                 parts.append([sum(column) for column in zip(*terms, strict=True)])
-            found[int(i)] = parts
-        return found
+            columns[int(i)] = parts
+        return columns
 
     def slopes(self, tasks: Sequence[tuple[Arrays, Arrays, Arrays]]) -> list[Any]:
         """Estimate derivatives of ``<ct, f>`` for tasks (point, direction, cotangent)."""
-        found = []
+        estimates = []
         for xs, vs, ct in tasks:
             steps = itertools.chain([0.0], STEPS, -STEPS)
             found_ys = self._values([[x + t * v for x, v in zip(xs, vs, strict=True)] for t in steps])
             terms = np.stack([np.concatenate([np.ravel((c * y).real) for c, y in zip(ct, ys, strict=True)]) for ys in found_ys])
-            found.append(bracket(terms, 4 * self.eps * float(np.abs(terms[0]).sum())))
-        return found
+            estimates.append(bracket(terms, 4 * self.eps * float(np.abs(terms[0]).sum())))
+        return estimates
 
 
 def _moved(xs: Arrays, k: int, i: int, by: complex) -> Arrays:

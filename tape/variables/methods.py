@@ -35,10 +35,10 @@ def producer(state: State, slot: int) -> Op | Kernel | None:
     step: State | None = state
     while step is not None:
         if slot in step.slots:
-            return step.op if step.kernel is not None else None  # type: ignore[no-any-return] # an entry's op has the methods of one
+            return step.op if step.kernel is not None else None
         for line in step.lines or ():
             if slot in line.slots:
-                return line.kernel
+                return line.kernel  # type: ignore[no-any-return]
         step = step.parent
     return None
 
