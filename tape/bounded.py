@@ -9,8 +9,6 @@ from tape.statistics import STATS
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-__all__ = ["Bounded"]
-
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
 

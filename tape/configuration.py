@@ -16,8 +16,6 @@ from tape import jaxapi
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["CHANGES", "Configuration", "applying", "checks_results", "configuration", "on_change", "sixty_four_bits"]
-
 Configuration = tuple[Any, ...]  # one value per setting in jaxapi.SETTINGS; equal ones are one object
 
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-__all__ = ["holding"]
-
 T = TypeVar("T")
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
     from types import TracebackType
 
-__all__ = ["Mode", "eager", "enable_grad", "no_grad", "set_grad_enabled"]
-
 F = TypeVar("F", bound="Callable[..., Any]")
 
 

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["STATS", "Stats", "stats"]
-
-
 _COUNTS = ("recorded", "executed", "interpreted", "flushes", "programs", "hits", "compiles", "compile_seconds", "traces", "reasons")
 
 

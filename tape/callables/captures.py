@@ -17,9 +17,10 @@ from jax import lax, random
 
 from tape.callables.reach import Reach
 from tape.errors import LeakedTracerError, TapeRuntimeError
+from tape.graph.boxes import Cell
 from tape.graph.kinds import is_scalar
 from tape.graph.scope import LOCAL, parked
-from tape.graph.segment import Cell, Extra, Handle, itself
+from tape.graph.segment import Extra, Handle, itself
 from tape.graph.watcher import NOBODY, Watcher
 from tape.jaxapi import Tracer, trace
 from tape.recording import record
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tape.jaxapi import ClosedJaxpr
-
-__all__ = ["Captures", "Trace", "held", "placeholder", "trace_capturing"]
 
 _ATTEMPTS = 5
 

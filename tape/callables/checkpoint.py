@@ -22,8 +22,6 @@ from tape.recording import record
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["checkpoint", "checkpoint_name", "checkpoint_policies"]
-
 checkpoint_policies = jax.checkpoint_policies
 
 

@@ -33,8 +33,6 @@ from tape.recording import record
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["calling", "invoke"]
-
 _ARRAYS = (jax.Array, np.ndarray)
 _NUMBERS = (bool, int, float, complex)
 

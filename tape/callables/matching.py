@@ -16,8 +16,6 @@ from tape.graph.segment import Handle
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-__all__ = ["Latest"]
-
 _Pattern = tuple[int, Any, Any]
 
 _ARRAY, _VARIABLE, _NUMBER, _NUMPY, _STATIC, _SEQUENCE, _MAPPING = range(7)

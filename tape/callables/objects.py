@@ -18,8 +18,6 @@ from tape.graph.segment import Handle
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["COMPOSED", "MISSING", "Writable", "attributes", "in_cell", "names_of", "parts", "writables"]
-
 MISSING = type("Missing", (), {"__repr__": lambda _: "nothing"})()  # what an empty place holds
 
 # -- code -----------------------------------------------------------------------------------------------------------------

@@ -22,8 +22,6 @@ from tape.callables.objects import COMPOSED
 from tape.graph.segment import Handle
 from tape.jaxapi import Tracer
 
-__all__ = ["ATTRIBUTES", "CATEGORIES", "category", "fields_of", "is_followed", "is_library", "is_plain_tuple", "is_pure", "words"]
-
 
 def words(text: str) -> frozenset[str]:
     """Return the words of a text."""

@@ -18,8 +18,6 @@ from tape.graph.segment import Handle, itself
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-__all__ = ["Edge", "Holder", "Reach", "globals_that_hold", "spelled"]
-
 _LIMIT = 100_000  # objects looked through
 _SKIPPED = (types.ModuleType, str, bytes, int, float, type(None))
 

@@ -23,8 +23,6 @@ from tape.errors import TapeTypeError, TapeValueError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["checkpoint_scan", "checkpoint_sequential"]
-
 _ARITY = 4  # segments per level of "log": 4 * log4(n) states, as for 2, and half as many steps again
 _WIDEST = 6
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-__all__ = ["RefusedError", "Snapshot"]
-
 _LIMIT = 4000  # parts of a key
 _BYTES_LIMIT = 1 << 12  # of an array of NumPy, which may change and so is compared by value
 _NUMBERS = frozenset({bool, int, float, complex})

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from tape.ops.kernel import Op
 
-__all__ = ["Call"]
-
 _BYTES_LIMIT = 1 << 16  # of the arrays that one trace made
 
 

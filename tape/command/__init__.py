@@ -12,8 +12,6 @@ from tape.errors import TapeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main"]
-
 PASS, FAIL, USAGE = 0, 1, 2
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from tape.testing import Report
 
-__all__ = ["add"]
-
 WIDE = {"float64", "complex128", "int64"}
 EXAMPLES = """examples:
   python -m tape check jax.nn:gelu --shape 3,4

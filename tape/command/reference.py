@@ -16,8 +16,6 @@ from tape.testing.samples import draw_like
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Reference"]
-
 STEP = 1e-3
 NUMERIC = 1e-6  # error of the differences, relative to the summands of the slope
 ROUNDING = 1e-10  # relative to the summands of the value: float64's epsilon over the step

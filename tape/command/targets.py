@@ -20,8 +20,6 @@ from tape.errors import TapeTypeError, TapeValueError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Drawing", "arguments", "find"]
-
 UNKNOWN_SHAPE = (3,)  # of arrays whose annotation says nothing of a shape
 SIZES = (2, 3, 4, 5, 6)  # of the named axes of an annotation, in the order of their first use
 NEEDED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

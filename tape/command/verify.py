@@ -24,8 +24,6 @@ from tape.testing.samples import draw, draw_like, examples_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["add"]
-
 # What a gradient in these dtypes may differ from the one in float64, relative to the largest entry: the domains are well-conditioned.
 RELATIVE = {"float16": 2e-2, "bfloat16": 2e-1, "float32": 3e-4, "complex64": 3e-4, "float64": 1e-9, "complex128": 1e-9}
 HEAD = f"{'primitive':<30} {'family':<18} {'examples':>8} {'worst':>9}  verdict"

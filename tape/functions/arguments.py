@@ -15,8 +15,6 @@ from tape.recording import record
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["ARRAYS", "ONE", "Definition", "Layout", "is_variable", "laid_out", "plain"]
-
 ARRAYS = (jax.Array, np.ndarray)
 ONE = jax.tree.structure(0)  # the tree of what is no pytree
 Definition = type[Any]  # a subclass of tape.Function

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     Values = Sequence[Handle | None]
     Sweep = Callable[[Values], Values]
 
-__all__ = ["Backward", "pull", "push", "record_entry", "swept_once"]
-
 
 def record_entry(function: Definition, name: str, inputs: Sequence[Handle], results: Sequence[Handle]) -> Sequence[Handle]:
     """Record an entry of ``results`` that Python computed of ``inputs``; return its own."""

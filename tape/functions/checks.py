@@ -23,17 +23,6 @@ if TYPE_CHECKING:
 
     from tape.functions.arguments import Definition, Layout
 
-__all__ = [
-    "check_arity",
-    "check_call",
-    "check_class",
-    "check_defined",
-    "check_mapping",
-    "checked_gradients",
-    "checked_tangents",
-    "outputs_of",
-]
-
 _METHODS = ("forward", "backward", "jvp", "vmap")
 _SHOWN = {
     "forward": "def forward(ctx, x): return ...",

@@ -26,12 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tape.functions.arguments import Definition, Layout
-    from tape.graph.segment import Cell
+    from tape.graph.boxes import Cell
     from tape.hooking.packing import Packing
     from tape.jaxapi import ShapedArray
-
-__all__ = ["Call", "Context", "unrecorded"]
-
 
 _LOOKED = (
     "{0} computed it of the value of a Variable outside the tape (by .value, raw jax.numpy or NumPy), so a second derivative through "

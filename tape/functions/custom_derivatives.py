@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from tape.graph.segment import Handle
     from tape.jaxapi import ShapedArray
 
-__all__ = ["as_jax_function"]
-
 
 def as_jax_function(context: Context, inputs: Sequence[Handle], tree: jax.tree_util.PyTreeDef) -> list[Handle]:
     """Return the outputs of a call, of which there is a context, as those of a JAX function whose derivatives are the user's."""

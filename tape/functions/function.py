@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from tape.sweeps.plan import FunctionOp
 
-__all__ = ["Context", "Function", "once_differentiable"]
-
 
 class Function:
     """Base class of ops with a derivative of their own.

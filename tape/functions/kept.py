@@ -17,10 +17,8 @@ from tape.recording import record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tape.graph.segment import Cell
+    from tape.graph.boxes import Cell
     from tape.hooking.packing import Packed, Packing
-
-__all__ = ["Kept", "Tree"]
 
 
 class Kept:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     Arrays = Sequence[jax.Array]
     Avals = Sequence[jaxapi.ShapedArray]
 
-__all__ = ["linear_map"]
-
 
 def linear_map(
     forward: Callable[[Arrays, Arrays], list[jax.Array]],

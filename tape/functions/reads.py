@@ -21,11 +21,10 @@ from tape.rules import table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tape.graph.boxes import Cell
     from tape.graph.kinds import Kind
-    from tape.graph.segment import Cell, Handle
+    from tape.graph.segment import Handle
     from tape.graph.trie import State
-
-__all__ = ["Reads"]
 
 
 class Reads(Watcher):

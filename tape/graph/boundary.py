@@ -16,24 +16,9 @@ from tape.graph.trie import RECORD
 from tape.graph.watcher import NOBODY, Watcher
 
 if TYPE_CHECKING:
+    from tape.graph.boxes import Cell
     from tape.graph.kinds import Place
-    from tape.graph.segment import Cell, Segment
-
-__all__ = [
-    "CUT",
-    "Caller",
-    "Lifted",
-    "allowing_captures",
-    "awaited",
-    "capture_message",
-    "check_no_leak",
-    "gone",
-    "is_abstract",
-    "is_traced",
-    "made",
-    "no_value",
-]
-
+    from tape.graph.segment import Segment
 
 CUT = (
     "it came out of a JAX transformation (jax.jit, jax.vmap ...) of what requires grad, which cuts the tape; call the function without it, "

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["UNREAD", "Box", "Cell"]
-
 Cell = list[Any]
 
 

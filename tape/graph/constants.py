@@ -14,9 +14,8 @@ from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 
 if TYPE_CHECKING:
-    from tape.graph.segment import Cell, Segment
-
-__all__ = ["connect", "constant", "handle", "leaf", "no_array", "scalar"]
+    from tape.graph.boxes import Cell
+    from tape.graph.segment import Segment
 
 _variable_type: type[Handle] = Handle
 _new = object.__new__

@@ -12,28 +12,6 @@ from tape import errors
 from tape.bounded import Bounded
 from tape.jaxapi import X64
 
-__all__ = [
-    "DIFFERENTIABLE",
-    "KINDS",
-    "NUMBERS",
-    "PLAIN",
-    "SMALL",
-    "UNRECORDED",
-    "WIDER",
-    "GivenPlace",
-    "Kind",
-    "LeafPlace",
-    "MadePlace",
-    "Place",
-    "Role",
-    "differentiable",
-    "is_scalar",
-    "kind_of",
-    "kinds_of",
-    "scalar_kind",
-    "why_unrecorded",
-]
-
 # How the results of an entry relate to gradients; integer and boolean ones are PLAIN whatever the entry is.  A further role is to be
 # unrecorded for a reason given in words: the words themselves.
 PLAIN, DIFFERENTIABLE, UNRECORDED = 0, 1, 2

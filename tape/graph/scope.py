@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from tape.graph.segment import Segment
 
-__all__ = ["LOCAL", "Scope", "close", "in_mode", "in_scope", "no_segment", "parked", "set_scope", "watched", "within"]
-
 
 class Scope(NamedTuple):
     """What holds for the ops of a thread; lists and dicts in it are made by whoever opens a scope with others."""

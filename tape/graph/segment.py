@@ -25,23 +25,6 @@ if TYPE_CHECKING:
 
     from tape.graph.kinds import Kind
 
-__all__ = [
-    "Cell",
-    "Extra",
-    "Handle",
-    "LeafNode",
-    "Segment",
-    "SegmentClosedError",
-    "TracerMetError",
-    "end_of",
-    "extra_of",
-    "itself",
-    "made_at",
-    "node_of",
-    "outside",
-    "still_open",
-]
-
 
 class LeafNode:
     """Where a leaf's gradient goes: the Variable (weakly; None: nobody asked for it so far) and its hooks."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from tape.ops.kernel import Kernel
 
-__all__ = ["CONSTANT", "RECORD", "SWEEP", "State", "Step", "root"]
-
 STATE_LIMIT = 1 << 14  # then what did not run among the last runs goes
 RECENT = 1000
 

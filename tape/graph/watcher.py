@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tape.graph.segment import Cell, Handle, Segment
-
-__all__ = ["NOBODY", "Watcher"]
+    from tape.graph.boxes import Cell
+    from tape.graph.segment import Handle, Segment
 
 
 class Watcher:

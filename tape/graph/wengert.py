@@ -12,23 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-__all__ = [
-    "Constant",
-    "Emitter",
-    "Entry",
-    "Source",
-    "WengertList",
-    "accumulate",
-    "active",
-    "backwards",
-    "closure",
-    "last_uses",
-    "leading",
-    "needed",
-    "producers",
-    "sweep",
-]
-
 
 class Constant:
     """An input of an entry that is known when the list is made: a literal, or a constant of the jaxpr."""

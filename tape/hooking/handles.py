@@ -14,8 +14,6 @@ from tape.graph.segment import Handle
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["CHANGES", "HandleGroup", "RemovableHandle", "gathering", "register_multi_grad_hook", "take_away"]
-
 _numbers = itertools.count()
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from tape.graph.segment import Segment
     from tape.graph.trie import State
 
-__all__ = ["Observer", "OpHook", "SeenOp", "hooks"]
-
 
 class SeenOp:
     """One entry, as op hooks are told of it.

@@ -16,9 +16,9 @@ import numpy as np
 
 from tape import jaxapi
 from tape.errors import TapeTypeError, TapeValueError
-from tape.graph.boxes import Box
+from tape.graph.boxes import Box, Cell
 from tape.graph.scope import LOCAL, no_segment, parked, set_scope
-from tape.graph.segment import Cell, Handle, LeafNode, Segment
+from tape.graph.segment import Handle, LeafNode, Segment
 from tape.graph.trie import CONSTANT
 from tape.graph.watcher import NOBODY
 from tape.modes import Mode
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from tape.graph.trie import State
-
-__all__ = ["Packed", "Packing", "packable", "save_on_host", "saved_value_hooks"]
 
 
 class Packing:

@@ -10,9 +10,6 @@ from tape.graph.scope import within
 from tape.graph.segment import Handle
 from tape.recording import record
 
-__all__ = ["calling", "replacement", "replacements"]
-
-
 _LOOKED = (
     "{0} returned an array that it computed outside the tape (by .value, raw jax.numpy or NumPy), so a second derivative through it "
     "would be lost; compute it with tape.numpy, or return tape.constant(...) to say that it is a constant"

@@ -16,8 +16,6 @@ from tape.graph.segment import Handle, itself
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-__all__ = ["Call", "Parameters", "aval_of", "signature"]
-
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 _NUMBERS = (bool, int, float, complex)
 

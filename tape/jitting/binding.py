@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tape.callables.reach import Edge
     from tape.jitting.outcome import Slot
 
-__all__ = ["STATE", "Binding", "TracedError"]
-
 STATE = threading.RLock()  # held while a step is traced, since Variables that it writes to hold traced values then
 
 

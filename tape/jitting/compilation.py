@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tape.jitting.arguments import Call
     from tape.jitting.tracing import Step
 
-__all__ = ["Compilation", "reason"]
-
 
 class Compilation:
     """A traced step, compiled, with its bindings (latest first), and what tells it apart, for messages."""

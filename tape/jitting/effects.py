@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from tape.callables.captures import Captures, held, placeholder
 from tape.errors import TapeRuntimeError
 from tape.graph import boundary
+from tape.graph.boxes import Cell
 from tape.graph.kinds import is_scalar
-from tape.graph.segment import Cell, Extra, Handle, LeafNode, itself, outside
+from tape.graph.segment import Extra, Handle, LeafNode, itself, outside
 from tape.graph.trie import user_line
 from tape.hooking.handles import take_away
 from tape.jaxapi import Tracer
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
     from tape.callables.reach import Holder
     from tape.graph.kinds import Place
-
-__all__ = ["Before", "Effects"]
 
 
 class Before(NamedTuple):

@@ -29,8 +29,6 @@ from tape.statistics import STATS
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-__all__ = ["CacheInfo", "Jitted", "jit"]
-
 _STEPS_LIMIT = 128  # traced steps that one function keeps
 _BINDINGS_LIMIT = 8  # bindings that one of them keeps
 

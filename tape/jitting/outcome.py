@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from tape.jitting.effects import Effects
 
-__all__ = ["ARRAY", "GRADIENT", "MADE", "ONE", "PLAIN", "SAME", "Change", "Made", "Outcome", "Slot", "Tree"]
-
 # What a leaf of a tree is: an array, a new Variable, one from outside, the gradient of one from outside, or any other object.
 ARRAY, MADE, SAME, GRADIENT, PLAIN = range(5)
 ONE = jax.tree.structure(0)  # of a tree that is one leaf

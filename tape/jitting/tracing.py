@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from tape.graph.segment import Handle
     from tape.jaxapi import ClosedJaxpr
 
-__all__ = ["Step", "StepKernel", "hooks_of", "trace_step"]
-
 _ATTEMPTS = 5
 
 

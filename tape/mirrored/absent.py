@@ -10,8 +10,6 @@ import jax.scipy.special
 
 from tape.errors import TapeAttributeError
 
-__all__ = ["missing", "missing_function"]
-
 _NAMESPACES = {
     "numpy": jnp,
     "nn": jax.nn,

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from jax.typing import DTypeLike
 
-__all__ = ["SPECIAL", "Indexer", "UFunc", "initializer_factory", "looking", "metadata"]
-
 
 def _is_variable(x: object) -> bool:
     return isinstance(x, Handle)
@@ -130,6 +128,7 @@ def other(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callab
 
 
 def bitcast(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that reinterprets constants, and refuses what has a gradient."""
     recording = mirrored(original, module="tape.lax")
 
     @functools.wraps(original)

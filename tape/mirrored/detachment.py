@@ -16,8 +16,6 @@ from tape.ops.kernel import Op
 from tape.recording import record
 from tape.recording.record import handle
 
-__all__ = ["detach", "refuse_reinterpretation", "stop_gradient"]
-
 _IDENTITY = Op("detach", lambda x: x)
 
 

@@ -30,8 +30,6 @@ from tape.recording.template import ARRAY, NUMBER, Baked, Fixed, Node, Static, S
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-__all__ = ["call", "describe", "mirrored", "on_values", "variable"]
-
 _SCALARS = (bool, int, float, complex)
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 _BAKED_BYTES = 1 << 14
@@ -60,6 +58,7 @@ class Application:
         self.closed: bool | None = None  # whether its derivative needs the value of an array; None where nobody asked yet
 
     def __call__(self, *arrays: object) -> object:
+        """Call the function, the arrays in their places among its arguments."""
         it = iter(arrays)
         args = [fill(t, it) for t in self.positional]
         kwargs = {k: fill(t, it) for k, t in self.keyword}

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from tape.mirrored.roles import Roles
 
-__all__ = ["quick_key"]
-
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tape.graph.kinds import Kind
     from tape.ops.kernel import Kernel, Op
 
-__all__ = ["SEQUENCE", "Roles", "closes_over_inputs", "roles_of"]
-
 SEQUENCE = 2  # the role of a parameter that takes a sequence of arrays as well
 
 # Arguments that stay static although they take arrays: x**2 is another primitive than x**y, and a static roll is a concatenation.

@@ -20,8 +20,6 @@ from tape.recording import record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["SELECTIONS", "choose", "compress", "repeat"]
-
 
 def _gather(positions: jax.Array, *data: jax.Array) -> jax.Array:
     flat = [x.ravel() for x in data]

@@ -12,8 +12,6 @@ from tape.recording.template import Structured
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MIRRORED_CLASSES", "mirrored_class"]
-
 MIRRORED_CLASSES = frozenset({"RegularGridInterpolator", "Rotation", "Slerp", "gaussian_kde"})
 _MADE: dict[type, type] = {}
 

@@ -14,8 +14,6 @@ from tape.mirrored.adapters import UFunc
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["FACTORIES"]
-
 
 def _recorded(make: Callable[..., Any], name: str, fun: Callable[..., Any], method: str | None = None) -> Callable[..., Any]:
     """Return what a JAX function makes of a function, or a method of that, recorded at every call."""

@@ -31,9 +31,6 @@ from tape.variables.variable import Variable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CALLABLES", "Namespace"]
-
-
 # Functions of functions: they need Variables inside the callable, and its captures found.
 CALLABLES: dict[str, frozenset[str]] = {
     "jax.numpy": words("apply_along_axis apply_over_axes fromfunction frompyfunc piecewise vectorize"),

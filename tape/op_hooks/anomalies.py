@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     import jax
 
-__all__ = ["Anomaly", "NaNWatcher", "detect_anomaly"]
-
 
 class Anomaly(NamedTuple):
     """A NaN (or infinity) that an op made.

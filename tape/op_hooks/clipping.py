@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from tape.hooking.handles import RemovableHandle
 
-__all__ = ["GradientClipper"]
-
 
 class GradientClipper(OpHook):
     """Clips gradients on their way: after each op, or with :meth:`on` those of some Variables; give one of the bounds.

@@ -10,8 +10,6 @@ from tape.op_hooks.showing import Table, label, of_ops_or_lines, size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MemoryCounter", "MemoryRow"]
-
 
 class MemoryRow(NamedTuple):
     """One row of a :class:`MemoryCounter`."""

@@ -13,8 +13,6 @@ from tape.op_hooks.showing import described, has_values, norm, values_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Printer"]
-
 
 class Printer(OpHook):
     """Prints each op with the shapes and norms of its outputs, and in sweeps of what it adds to the gradients of its inputs.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from tape.hooking.observing import SeenOp
 
-__all__ = ["Nesting", "Table", "described", "has_values", "label", "norm", "of_ops_or_lines", "size", "values_of", "wait"]
-
 
 class Nesting(threading.local):
     """What a hook noted of the ops that a thread is in, innermost last, each after the op's name."""

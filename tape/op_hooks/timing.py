@@ -12,8 +12,6 @@ from tape.op_hooks.showing import Nesting, Table, label, of_ops_or_lines, wait
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Timer", "TimerRow"]
-
 
 class TimerRow(NamedTuple):
     """One row of a :class:`Timer`; times are in seconds, the medians those of the calls after the first."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tape.graph.wengert import Source, WengertList
     from tape.ops.linear import Equation
 
-__all__ = ["JaxprBuilder", "is_number", "rebuilt"]
-
 Atom = Var | Literal
 
 

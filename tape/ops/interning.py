@@ -23,8 +23,6 @@ from tape.ops.residuals import AppliedPolicy
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-__all__ = ["intern", "intern_op"]
-
 _OPS: Bounded[Hashable, Op] = Bounded("programs of callables", 2048)
 
 

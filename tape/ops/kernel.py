@@ -28,8 +28,6 @@ from tape.rules import table
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-__all__ = ["Kernel", "Op", "Vjp"]
-
 T = TypeVar("T")
 
 

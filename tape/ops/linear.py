@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from tape.graph.wengert import Source
     from tape.jaxapi import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive
 
-__all__ = ["Equation", "equations_in", "flatten"]
-
 
 class Equation:
     """An entry of a jaxpr's list: one primitive with its parameters, as rules may assume them."""

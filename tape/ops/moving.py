@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tape.jaxapi import ClosedJaxpr
     from tape.ops.linear import Equation
 
-__all__ = ["mover", "moving_at_first"]
-
 _MANY = 6  # arguments and results together; fewer are compiled quickly
 _BYTES = 1 << 24  # what is bigger is not brought to the host
 _RUNS = 64  # on the host; after them a kernel is worth its compilation

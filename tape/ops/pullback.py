@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from tape.graph.wengert import Source, WengertList
     from tape.rules.registry import Rule
 
-__all__ = ["activity", "check_own", "depends", "differentiable", "pullback", "receives"]
-
-
 _NAME, _REMAT = jaxapi.primitive("name"), jaxapi.primitive("remat")
 
 

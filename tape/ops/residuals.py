@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tape.graph.wengert import Source, WengertList
     from tape.ops.linear import Equation
 
-__all__ = ["AppliedPolicy", "Keep", "augment", "inside", "prune", "pruned"]
-
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)  # JAX keeps traces by weak references to their parameters
 class AppliedPolicy:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from jax.stages import Wrapped
 
-__all__ = ["Job", "compiling", "submit"]
-
 
 class Job:
     """A call that one thread makes: the one in the background, or the first that waits for it."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from tape.ops.kernel import Kernel
     from tape.programs.retention import Kept
 
-__all__ = ["Program"]
-
 # A structure is compiled when it comes back within so many runs, times the square of its meetings; or for the so-manieth time.
 SOON = 1
 OFTEN = 16

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tape.graph.segment import Segment
     from tape.graph.trie import State, Step
 
-__all__ = ["Failure", "StoppedError", "check_slots", "failed_entry", "naming", "salvage"]
-
 
 class Failure:
     """Why an entry has no value: the entry that failed, and the error it raised (None where it is one of several suspects)."""

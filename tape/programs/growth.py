@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tape.graph.segment import Segment
     from tape.graph.trie import State
 
-__all__ = ["LIMIT", "count"]
-
 LIMIT = 64
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from tape.graph.trie import State, Step
 
-__all__ = ["evaluate", "interpret", "needed_entries"]
-
 
 def needed_entries(state: State, keep: Iterable[int]) -> tuple[list[Step], list[int]]:
     """Return the entries that ``keep`` depends on, in order, and the slots of all leaves."""

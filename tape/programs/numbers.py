@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from tape.configuration import Configuration
 
-__all__ = ["on_device"]
-
 # By the settings of JAX, of which each is one object (they decide on dtype and device), by type and value.
 _ARRAYS: Bounded[Hashable, jax.Array] = Bounded("numbers", 1 << 14)
 

@@ -27,11 +27,10 @@ from tape.statistics import STATS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tape.graph.boxes import Cell
     from tape.graph.kinds import Kind
-    from tape.graph.segment import Cell, Segment
+    from tape.graph.segment import Segment
     from tape.graph.trie import State
-
-__all__ = ["computed", "look", "run_pending"]
 
 
 def look(variable: Handle) -> Any:

@@ -24,19 +24,6 @@ if TYPE_CHECKING:
     from tape.graph.segment import Segment
     from tape.graph.trie import State
 
-__all__ = [
-    "ONLY_SEGMENT",
-    "Kept",
-    "entries_of",
-    "forget",
-    "leaf_slots",
-    "note",
-    "residuals",
-    "thin",
-    "trim",
-    "trim_one",
-]
-
 
 def _baseline() -> int:
     """References to a cell that nobody but its segment holds, as the count below sees them on this interpreter."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tape.graph.trie import Step
     from tape.ops.kernel import Kernel
 
-__all__ = ["run", "run_again"]
-
 
 def run(segment: Segment, keep: tuple[int, ...]) -> Sequence[Any]:
     """Return the values of the slots ``keep`` of a segment, evaluated in the JAX transformation that it belongs to."""

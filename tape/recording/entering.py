@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from tape.graph.trie import State
 
-__all__ = ["CONCRETE", "current", "enter", "following", "goes_on", "made_leaf", "place_in", "run_if_long"]
-
 
 def current() -> Segment:
     """Return this thread's pending segment, a new one where there is none that fits."""

@@ -12,10 +12,11 @@ import jax
 
 from tape.configuration import CHANGES
 from tape.graph import constants
+from tape.graph.boxes import Cell
 from tape.graph.constants import constant, handle, leaf, no_array, scalar
 from tape.graph.kinds import SMALL
 from tape.graph.scope import LOCAL, watched
-from tape.graph.segment import Cell, Handle, Segment, SegmentClosedError, TracerMetError, node_of, still_open
+from tape.graph.segment import Handle, Segment, SegmentClosedError, TracerMetError, node_of, still_open
 from tape.recording.entering import current, enter, following, place_in, run_if_long
 from tape.recording.staging import record_at_once, record_staged
 

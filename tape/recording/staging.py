@@ -14,10 +14,11 @@ import jax
 
 from tape import jaxapi
 from tape.graph import boundary
+from tape.graph.boxes import Cell
 from tape.graph.constants import handle
 from tape.graph.kinds import MadePlace, is_scalar
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Cell, Handle, Segment, SegmentClosedError, made_at
+from tape.graph.segment import Handle, Segment, SegmentClosedError, made_at
 from tape.graph.trie import CONSTANT, user_line
 from tape.graph.watcher import NOBODY
 from tape.graph.wengert import needed
@@ -28,9 +29,6 @@ from tape.recording.entering import following
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-__all__ = ["current", "place_in", "record_at_once", "record_staged", "recording"]
 
 
 def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:

@@ -12,9 +12,6 @@ from tape.graph.segment import Handle
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
-__all__ = ["ARRAY", "NUMBER", "Baked", "Fixed", "Node", "Static", "Structured", "fill", "fix", "unfix"]
-
-
 _TREE = type(jax.tree.structure(0))
 
 

@@ -14,8 +14,6 @@ from tape.graph.kinds import differentiable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["asked_for", "cast", "filled", "for_jax", "spread", "wide", "zeros"]
-
 
 def zeros(like: Any) -> Any:
     """Array of zeros of the shape and dtype of ``like``."""

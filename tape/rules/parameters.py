@@ -21,8 +21,6 @@ from tape import jaxapi
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["apply", "assumed", "bind", "native", "partial"]
-
 _SCAN = jaxapi.primitives.scan_p
 # What releases keep beside the counts, or in place of them: one flag per input (older ones), trees of inputs and outputs (newer ones).
 _LAYOUT = ("linear", "ft_in", "ft_out")

@@ -17,8 +17,6 @@ from tape import jaxapi
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["COSTS", "LINE", "RULES", "Cost", "Domain", "Example", "Rule", "elementwise", "leave_to_jax", "no_gradient", "register", "zero"]
-
 Domain = tuple[float, float]
 Vjp = Callable[..., Any]
 

@@ -12,8 +12,6 @@ from tape.rules.registry import COSTS, RULES, Cost, Rule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["changed", "cost_of", "coverage", "defvjp", "is_cheap", "lookup", "registered", "revision"]
-
 _given: dict[jaxapi.Primitive, Rule] = {}  # by users, in the place of the library's own
 _revision = 0
 

@@ -20,8 +20,6 @@ from tape.sweeps.sweep import target_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Addition", "additions", "assign", "awaited", "summed"]
-
 _ASSIGNING = threading.Lock()
 
 

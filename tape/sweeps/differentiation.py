@@ -28,11 +28,9 @@ from tape.sweeps.written import asked, call_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape.graph.segment import Cell
+    from tape.graph.boxes import Cell
     from tape.sweeps.accumulation import Addition
     from tape.sweeps.written import Written
-
-__all__ = ["backward", "gradients"]
 
 
 def backward(

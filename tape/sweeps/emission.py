@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from tape.hooking.observing import Observer
 
-__all__ = ["add", "emit", "forward_handle", "held", "opened", "rows", "run_hooks", "zeros_like"]
-
 
 def add(a: Handle | None, b: Handle | None, write: Callable[[Any, Sequence[Any]], Any] = record.record) -> Any:
     """Record the sum of two cotangents; None is zero."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tape.graph.trie import State
     from tape.ops.kernel import Kernel
 
-__all__ = ["ADD", "FunctionOp", "Instruction", "Plan", "active_slots", "behind", "plan_sweep"]
-
 ADD = Op("add_any", lax.add)
 
 

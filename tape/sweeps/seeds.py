@@ -30,8 +30,6 @@ from tape.recording import record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["describe", "require_grad", "seeds_of", "variables", "variables_of_tree", "wide"]
-
 
 def wide(roots: Sequence[Any]) -> contextlib.ExitStack:
     """Return what allows for the dtypes of the roots, should JAX's configuration do so no more; a sweep enters there what else it sets."""

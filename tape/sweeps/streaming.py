@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tape.sweeps.plan import Plan
     from tape.sweeps.sweep import Target
 
-__all__ = ["stream_gradients"]
-
 T = TypeVar("T")
 
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from tape.hooking.observing import Observer
 
-__all__ = ["Sweep"]
-
 _SEED = Op("seed", lambda x: x)
 
 Target = LeafNode | tuple[Segment, int]

@@ -21,12 +21,11 @@ from tape.rules import table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from tape.graph.boxes import Cell
     from tape.graph.kinds import Place
-    from tape.graph.segment import Cell, Segment
+    from tape.graph.segment import Segment
     from tape.graph.trie import State
     from tape.sweeps.sweep import Sweep
-
-__all__ = ["Call", "Written", "asked", "call_of"]
 
 
 @dataclass(slots=True, eq=False)

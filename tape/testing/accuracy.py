@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tape.jaxapi import JaxprEqn
     from tape.testing.evidence import Evidence
 
-__all__ = ["coarse", "imprecise", "inexact"]
-
 SAMPLES = 4  # points at a distance of rounding at which the rule is evaluated
 MARGIN = 10  # times the largest of their errors
 MOST = 1e-2  # relative: what is further off is no matter of accuracy

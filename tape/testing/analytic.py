@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from tape.jaxapi import Jaxpr, JaxprEqn
 
-__all__ = ["Complexified", "is_analytic"]
-
 STEPS = (1e-30, 1e-25)  # relative; where the derivative is infinite they differ
 NUDGES = (1e-6, 1.7e-6, 2.9e-6)  # relative
 _FORMULAS = "neg add sub mul div add_any sin cos tan sinh cosh tanh exp exp2 log log1p expm1 sqrt rsqrt integer_pow pow square logistic"

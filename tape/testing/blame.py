@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tape.jaxapi import ClosedJaxpr, JaxprEqn
     from tape.testing.evidence import Evidence
 
-__all__ = ["birth", "blamed"]
-
 MOST = 40  # equations that are looked at
 _OURS = (str(pathlib.Path(jax.__file__).parent), str(pathlib.Path(jaxapi.__file__).parent))
 _JAXLIB = ("jaxlib", "importlib")

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from tape.testing.findings import Finding
 
-__all__ = ["check_custom_vjp", "check_gradients", "check_vjp"]
-
 AGAINST = ("jax", "numeric")
 Interval = tuple[float, float]
 

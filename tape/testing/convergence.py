@@ -12,8 +12,6 @@ from tape.testing.precise import Precise, equations, repeats, stops_when_near
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["follow"]
-
 FURTHER = 100  # turns
 MOST = 20_000  # turns: what does not stop by then does not converge
 NEAR = 1e-2  # relative to the value: what further turns may change, or the loop was not converging

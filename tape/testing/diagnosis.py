@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from tape.testing.evidence import Evidence
     from tape.testing.findings import Finding
 
-__all__ = ["diagnosed"]
-
 
 def diagnosed(evidence: Evidence, finding: Finding) -> str:
     """Say in words what is wrong."""

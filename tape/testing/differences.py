@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["STEPS", "Estimate", "curvature", "derivatives"]
-
 RATIO = 1 / 3
 STEPS = 0.06 * RATIO ** np.arange(18)  # relative to the size of what is stepped over: from 6 % to 5e-10
 TAIL = 5  # of the smallest steps

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tape.testing.probes import Probes
     from tape.testing.subject import Subject
 
-__all__ = ["Evidence", "finest"]
-
 _SAMPLERS = {"random_gamma"}  # they reject some candidates, and are differentiated implicitly
 
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from tape.testing.subject import Subject
 
-__all__ = ["Examination"]
-
 LARGE = 800  # equations: compiling a program of that size takes seconds, each time that it is batched or taken apart
 
 

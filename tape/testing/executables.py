@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from tape.jaxapi import Jaxpr
     from tape.testing.precise import Precise
 
-__all__ = ["Program", "quickly", "signature"]
-
 MOST = 256  # programs that are kept
 _KEPT: collections.OrderedDict[Hashable, tuple[Any, list[bool]]] = collections.OrderedDict()
 _LOCK = threading.Lock()

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Finding", "Item", "LeftOut", "Note", "Suspect", "Vote", "doubt", "fail", "infinite", "line"]
-
 
 @dataclasses.dataclass(slots=True)
 class Finding:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from tape.testing.measurement import Measurement
     from tape.testing.untraced import Untraced
 
-__all__ = ["ask", "ask_values", "decide", "is_of_jax", "judge"]
-
 PLAIN = 1e-3  # relative error of differences that settle
 FLAT = 1e-9  # error of a derivative that is zero
 WORST = 4  # elements that are asked about one by one, and cotangents at one point

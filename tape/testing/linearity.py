@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from tape.testing.evidence import Evidence
 
-__all__ = ["check_linear"]
-
 
 def check_linear(evidence: Evidence) -> Iterator[Finding]:
     """Compare gradients for cotangents that are multiples of each other; nothing else says so where the rule is its own reference."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tape.testing.analytic import Complexified
     from tape.testing.precise import Precise
 
-__all__ = ["Measurement", "bracket", "user_rules"]
-
 BASIS = 64  # a gradient of so many elements can be had by forward mode, one element at a time
 TERMS = 1 << 12  # outputs that are kept apart
 SHARP = 1e-6  # relative; of an estimate with a larger error a second opinion is sought

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tape.testing.evidence import Evidence
     from tape.testing.findings import Item
 
-__all__ = ["TURNS", "alone", "check_finite", "compare", "differentiate", "repeat"]
-
 TURNS = (
     (0, "at the first call"),
     (1, "at a second call, with other values"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["close", "pattern_of"]
-
 
 def pattern_of(r: np.ndarray, g: np.ndarray, at: np.ndarray | None) -> str:
     """Say how ``g`` differs from ``r``."""

@@ -10,8 +10,6 @@ import numpy as np
 if TYPE_CHECKING:
     from tape.testing.report import ArgumentReport, Report
 
-__all__ = ["page"]
-
 CELLS = 48  # of a picture's side; larger arrays are thinned out
 SIDE = 168  # of a picture, in pixels
 COLORS = {"pass": "#1a7f37", "fail": "#cf222e", "inaccurate": "#bc4c00", "inconclusive": "#9a6700"}

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from tape.jaxapi import ClosedJaxpr, Jaxpr, JaxprEqn
 
-__all__ = ["RULE_PRIMITIVES", "Precise", "equations", "inner", "repeats", "stops_when_near", "wide"]
-
 RULE_PRIMITIVES = {
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",

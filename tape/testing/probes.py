@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from tape.jaxapi import ShapedArray
 
-__all__ = ["FAR", "Pair", "Probes", "scale_of"]
-
 NUDGE = 1e-12  # relative; what changes at that distance is rounding and conditioning
 
 FAR = 4  # the number of the first point that is not of the given size: further out; then near zero

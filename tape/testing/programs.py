@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from tape.functions.context import Context
 
-__all__ = ["BothOf", "Cube", "Program", "programs", "tape_names"]
-
 LEAF_SHAPES = ((3,), (2, 3), (), (3, 3), (1,), (3, 1), (0,))
 GRID = (-1.0, -0.5, 0.0, 0.5, 1.0)
 

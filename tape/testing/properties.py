@@ -21,8 +21,6 @@ from tape.testing.checking import check_gradients
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["gradient_property", "reproducer"]
-
 EXAMPLES = "JAX_TAPE_EXAMPLES"  # set by the pytest plugin's --tape-examples and --tape-nightly
 
 

@@ -12,8 +12,6 @@ from tape.testing.picture import page
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["VERDICTS", "ArgumentReport", "Report"]
-
 WIDTH = 100
 VERDICTS = ("fail", "inaccurate", "inconclusive", "pass")  # the gravest first
 

@@ -15,8 +15,6 @@ from tape.rules import Domain, Example, Rule
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["draw", "draw_like", "examples_of", "generator", "intervals_of"]
-
 
 def examples_of(record: Rule) -> Sequence[Example]:
     """Examples of a record; an elementwise one without any is the function of its name in ``lax`` on matrices."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tape.testing.findings import Item
     from tape.testing.precise import Precise
 
-__all__ = ["check_second"]
-
 APPROXIMATE = 1e-2  # JAX's special functions approximate in pieces, whose derivatives are less exact than they are
 CLEAR = 1e-4  # relative error of a second derivative that tells two apart
 

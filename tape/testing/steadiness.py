@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tape.jaxapi import ClosedJaxpr
     from tape.testing.evidence import Evidence
 
-__all__ = ["check_steady"]
-
 
 def check_steady(evidence: Evidence) -> Iterator[Finding]:
     """Compare two calls with the same arguments, unless two traces show that they run the same program."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from tape.jaxapi import ShapedArray
     from tape.testing.subject import Subject
 
-__all__ = ["check_structure"]
-
 
 def check_structure(avals: Sequence[ShapedArray], subject: Subject) -> Iterator[Finding]:
     """A cotangent has its primal's shape and dtype, and a value the function's; ``avals`` are of the values and gradients of the rule."""

@@ -22,8 +22,6 @@ from tape.variables.variable import constant
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Subject", "is_inexact"]
-
 
 def is_inexact(x: object) -> bool:
     """Tell whether ``x`` is an array (or stands for one) of a floating or complex dtype."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tape.testing.findings import Finding, Item
     from tape.testing.precise import Precise
 
-__all__ = ["check_forward", "check_vmap"]
-
 SIZE = 3  # of a batch
 
 

@@ -18,8 +18,6 @@ from tape.testing.probes import scale_of, wide_array
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Untraced"]
-
 ELEMENTS = 24  # elements of an argument whose derivative is measured; the others are taken at the rule's word
 # Central differences of eighth order: weights of f(x + kh) - f(x - kh) for k = 1 to 4 (Fornberg, Math. Comp. 51 (1988) 699-706).
 WEIGHTS = (4 / 5, -1 / 5, 4 / 105, -1 / 280)

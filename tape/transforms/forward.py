@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from tape.variables.variable import Variable
 
-__all__ = ["Linear", "jvp", "linearize", "swept", "zeros"]
-
 
 class Linear:
     """The linearization of a call: ``push(tangents)`` is its Jacobian times tangents."""

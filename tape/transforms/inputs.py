@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from tape.variables.variable import Variable
 
-__all__ = ["Call", "check_callable", "check_recorded", "flatten", "positions", "variable"]
-
 _ALIAS = Op("alias", lambda x: x)
 
 

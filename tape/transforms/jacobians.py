@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from tape.variables.variable import Variable
 
-__all__ = ["hessian", "hvp", "jacfwd", "jacobian", "jacrev"]
-
 
 def _parts(variables: Sequence[Variable]) -> list[tuple[int, Variable]]:
     """Return several Variables, each with where it begins among the elements of all."""

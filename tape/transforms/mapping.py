@@ -16,8 +16,6 @@ from tape.transforms.inputs import check_callable, flatten
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-__all__ = ["vmap"]
-
 
 def vmap(
     fun: Callable[..., Any],

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from tape.variables.variable import Variable
 
-__all__ = ["grad", "pull", "value_and_grad", "vjp"]
-
 
 def value_and_grad(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False

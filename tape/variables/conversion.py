@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from tape.graph.segment import Handle
 
-__all__ = ["Convertible", "as_array", "concrete"]
-
 T = TypeVar("T")
 
 

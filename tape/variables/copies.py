@@ -17,8 +17,6 @@ from tape.recording.record import handle
 from tape.sweeps.seeds import describe
 from tape.variables.conversion import concrete
 
-__all__ = ["deep_copy", "reduced"]
-
 
 def deep_copy(variable: Any, memo: dict[int, Any]) -> Any:
     """Return what ``copy.deepcopy`` does."""

@@ -26,8 +26,6 @@ from tape.recording import staging
 from tape.recording.entering import made_leaf
 from tape.sweeps.plan import behind
 
-__all__ = ["hint_at_retaining", "hold", "retain_cut", "unchain", "unchain_backward"]
-
 
 def unchain(variable: Handle) -> None:
     """Make a leaf of ``variable``: sweeps that come to it, by whatever was computed from it, end there."""

@@ -30,8 +30,6 @@ from tape.recording import record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["BOUNDS", "KNOWN_POSITIVE", "basic_op", "expand", "gather", "getitem", "is_mask", "plan", "static_index"]
-
 Position = np.int32 | np.int64
 Spec = tuple[Any, ...]  # per axis: "new" (of length one), "at" (one position), the length of a window, or (start, stop, step)
 _LIMIT = 1 << 14

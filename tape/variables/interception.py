@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-__all__ = ["array_function", "array_ufunc", "namespace"]
-
-
 array = saying(array_of(jnp.asarray), "asarray")
 _UNSUPPORTED = "has no counterpart in tape.numpy; pass .value or .detach() for a constant, or compose it of tape.numpy functions"
 _WRITERS = {"copyto": "x[...] = values, or pass .value", "putmask": "tape.numpy.where(mask, values, x)"}

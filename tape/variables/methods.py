@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from tape.graph.trie import State
 
-__all__ = ["ArrayMethods", "producer"]
-
 
 def producer(state: State, slot: int) -> Op | Kernel | None:
     """Return the op whose entry made ``slot``."""

@@ -24,8 +24,6 @@ from tape.variables import updates
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Operators"]
-
 _BINARY: dict[str, tuple[Callable[..., Any], str]] = {  # with the symbol, where there is an augmented assignment
     "add": (jnp.add, "+"),
     "sub": (jnp.subtract, "-"),

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["register"]
-
 _OPAQUE = jax.core.ShapedArray((), np.dtype(bool))
 _OURS = {"jax", "tape", "interop"}
 _handed: type[Handle]

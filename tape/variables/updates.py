@@ -30,8 +30,6 @@ from tape.variables.indexing import BOUNDS, KNOWN_POSITIVE, Spec, basic_op, expa
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["At", "AtIndex", "augmented", "check_writable", "setitem", "store"]
-
 
 def setitem(v: Handle, index: object, value: object) -> None:
     """Change ``v`` to ``v.at[index].set(value)``; entries recorded before keep the old value.

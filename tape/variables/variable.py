@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
     from tape.ops.kernel import Kernel, Op
 
-__all__ = ["Variable", "constant"]
-
 
 def _to_array(value: object, where: str) -> jax.Array:
     """Return a JAX array (or tracer) of anything that a Variable can hold; NumPy arrays are copied."""

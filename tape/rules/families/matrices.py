@@ -13,8 +13,6 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["adjoint", "conjugate", "diagonal", "dot", "half_lower", "identity", "on_diagonal", "solve_triangular", "total"]
-
 
 def conjugate(x: Any) -> Any:
     """Complex conjugate; None stays None."""
