@@ -65,6 +65,7 @@ class Captures(Watcher):
 
     def __exit__(self, kind: object, *_: object) -> None:
         self._around.__exit__()
+        del self._around  # its scope refers to this trace, which is to go with its last reference
         self._outer = NOBODY
         self._end(failed=kind is not None)
         self._inputs = ()

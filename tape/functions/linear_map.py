@@ -48,11 +48,14 @@ def linear_map(
         lambda *args: transpose(args[skipped : skipped + count], args[skipped + count :]),
         [*_avals(consts), *given[:count], *ends],
     )
-    return _apply(*consts, *residuals, *linear, pair=(_Half(traced, ends), _Half(back, given[count:])), residuals=skipped + count)
+    return _apply(*consts, *residuals, *linear, there=_Half(traced, ends), back=_Half(back, given[count:]), residuals=skipped + count)
 
 
 class _Half:
-    """One direction of a map, traced when it is asked for, with the shapes and dtypes of what it returns."""
+    """One direction of a map, traced when it is asked for, with the shapes and dtypes of what it returns.
+
+    Each is a parameter of its own: JAX's caches refer weakly to a parameter, but not to what is in a tuple, and a trace may hold tracers.
+    """
 
     def __init__(self, trace: Callable[[], jaxapi.ClosedJaxpr], results: Avals) -> None:
         self._trace = trace
@@ -74,9 +77,6 @@ class _Half:
         return _Half(trace, [_stacked(a, size) for a in self.results])
 
 
-_Pair = tuple[_Half, _Half]
-
-
 def _stacked(aval: jaxapi.ShapedArray, size: int) -> jaxapi.ShapedArray:
     return _traced(lambda x: jnp.broadcast_to(x, (size, *x.shape)), [aval]).out_avals[0]  # type: ignore[no-any-return]
 
@@ -93,48 +93,46 @@ def _traced(fun: Callable[..., Any], examples: Avals) -> jaxapi.ClosedJaxpr:
     return jaxapi.trace(fun, *examples)[0]
 
 
-def _run(*args: jax.Array, pair: _Pair, residuals: int) -> list[jax.Array]:
-    del residuals
-    return list(jaxapi.jaxpr_as_fun(pair[0].closed)(*args))
+def _run(*args: jax.Array, there: _Half, **_: object) -> list[jax.Array]:
+    return list(jaxapi.jaxpr_as_fun(there.closed)(*args))
 
 
-def _shapes(*_: object, pair: _Pair, residuals: int) -> list[jaxapi.ShapedArray]:
-    del residuals
-    return list(pair[0].results)
+def _shapes(*_: object, there: _Half, **__: object) -> list[jaxapi.ShapedArray]:
+    return list(there.results)
 
 
-def _jvp(primals: Arrays, tangents: Sequence[Any], *, pair: _Pair, residuals: int) -> tuple[list[jax.Array], list[jax.Array]]:
+def _jvp(primals: Arrays, tangents: Sequence[Any], *, there: _Half, back: _Half, residuals: int) -> tuple[list[jax.Array], list[jax.Array]]:
     """The map of the tangent, and the ordinary derivative by the residuals."""
-    out = _apply(*primals, pair=pair, residuals=residuals)
+    out = _apply(*primals, there=there, back=back, residuals=residuals)
     total = [jnp.zeros_like(x) for x in out]
     if any(not _is_zero(t) for t in tangents[residuals:]):
-        total = _apply(*primals[:residuals], *map(jaxapi.ad.instantiate_zeros, tangents[residuals:]), pair=pair, residuals=residuals)
+        linear = map(jaxapi.ad.instantiate_zeros, tangents[residuals:])
+        total = _apply(*primals[:residuals], *linear, there=there, back=back, residuals=residuals)
     moving = [i for i in range(residuals) if not _is_zero(tangents[i])]
     if moving:
 
         def fun(*values: jax.Array) -> list[jax.Array]:
             table = dict(zip(moving, values, strict=True))
-            return _run(*[table.get(i, x) for i, x in enumerate(primals)], pair=pair, residuals=residuals)
+            return _run(*[table.get(i, x) for i, x in enumerate(primals)], there=there)
 
         _, further = jax.jvp(fun, [primals[i] for i in moving], [jaxapi.ad.instantiate_zeros(tangents[i]) for i in moving])
         total = list(map(lax.add, total, further))
     return out, total
 
 
-def _transpose(cotangents: Sequence[Any], *args: Any, pair: _Pair, residuals: int) -> list[jax.Array | None]:
-    back = _apply(*args[:residuals], *map(jaxapi.ad.instantiate_zeros, cotangents), pair=pair[::-1], residuals=residuals)
-    return [*[None] * residuals, *back]
+def _transpose(cotangents: Sequence[Any], *args: Any, there: _Half, back: _Half, residuals: int) -> list[jax.Array | None]:
+    pulled = _apply(*args[:residuals], *map(jaxapi.ad.instantiate_zeros, cotangents), there=back, back=there, residuals=residuals)
+    return [*[None] * residuals, *pulled]
 
 
-def _batch(args: Arrays, axes: Sequence[int | None], *, pair: _Pair, residuals: int) -> tuple[list[jax.Array], list[int]]:
+def _batch(args: Arrays, axes: Sequence[int | None], *, there: _Half, back: _Half, residuals: int) -> tuple[list[jax.Array], list[int]]:
     size = next(x.shape[a] for x, a in zip(args, axes, strict=True) if a is not None)
     moved = [
         jnp.moveaxis(x, a, 0) if a is not None else x if i < residuals else jnp.broadcast_to(x, (size, *x.shape))
         for i, (x, a) in enumerate(zip(args, axes, strict=True))
     ]
     held = [None if a is None else 0 for a in axes[:residuals]]
-    there, back = pair
-    out = _apply(*moved, pair=(there.mapped(held, size), back.mapped(held, size)), residuals=residuals)
+    out = _apply(*moved, there=there.mapped(held, size), back=back.mapped(held, size), residuals=residuals)
     return out, [0] * len(out)
 
 

@@ -271,6 +271,8 @@ class _DeadEnd:
     def vjp(self, *_: Any) -> Any:
         raise type(self._error)(*self._error.args)
 
+    vjp_call = vjp
+
 
 def _dead_end(kind: Kind, error: TapeError, leaves: Sequence[LeafNode]) -> tuple[Segment, Place]:
     """Return a segment, and a place in it, for Variables of this kind whose sweep is an error."""

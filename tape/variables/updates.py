@@ -30,6 +30,8 @@ from tape.variables.indexing import BOUNDS, KNOWN_POSITIVE, Spec, basic_op, expa
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from jax.typing import ArrayLike
+
 
 def setitem(v: Handle, index: object, value: object) -> None:
     """Change ``v`` to ``v.at[index].set(value)``; entries recorded before keep the old value.
@@ -231,7 +233,7 @@ class At:
 def _update(method: str, what: str) -> Callable[..., Any]:
     """Return a method that records the one of ``jax.Array.at[index]``."""
 
-    def fun(x: jax.Array, index: Any, *values: object, **options: object) -> jax.Array:
+    def fun(x: jax.Array, index: Any, *values: ArrayLike, **options: object) -> jax.Array:
         return getattr(x.at[index], method)(*values, **options)  # type: ignore[no-any-return]
 
     def update(self: AtIndex, *values: object, **options: object) -> Any:
