@@ -71,9 +71,12 @@ def names_of(code: types.CodeType) -> Names:
 
 @functools.lru_cache(maxsize=4096)
 def _all_names(code: types.CodeType) -> tuple[str, ...]:
-    """Return the names of globals and attributes in a code object and the code inside it: they are read quicker than :class:`Names`."""
+    """Return the names of globals and attributes in a code object and the code inside it: they are read quicker than :class:`Names`.
+
+    What nobody can write, an import hook has put there: pytest's assertions lead to all of pytest, some seconds of looking.
+    """
     inner = [_all_names(c) for c in code.co_consts if isinstance(c, types.CodeType)]
-    return tuple(sorted({*code.co_names, *[name for names in inner for name in names]}))
+    return tuple(sorted({*filter(str.isidentifier, code.co_names), *[name for names in inner for name in names]}))
 
 
 # -- what is held -----------------------------------------------------------------------------------------------------
