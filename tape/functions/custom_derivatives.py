@@ -154,18 +154,19 @@ def _forward_mode(call: _Call) -> Callable[..., list[jax.Array]]:
         context, positions, _ = call.run(primals, tuple([i in moving for i in range(len(primals))]))
         results = fun(*primals)
         held, again = _kept(call, context, positions, results)
-        smooth = [i for i in context._places if differentiable(results[i])]
+        places, avals = context._places, call.outputs  # the linear map lives in JAX's caches: it closes over nothing that may be a tracer
+        smooth = [i for i in places if differentiable(avals[i])]
 
         def forward(residuals: Sequence[jax.Array], linear: Sequence[jax.Array]) -> list[jax.Array]:
-            given: list[Handle | None] = [None] * len(primals)
+            given: list[Handle | None] = [None] * len(call.avals)
             for i, t in zip(moving, linear, strict=True):
                 given[i] = record.leaf(t)
             with _alone():
-                pushed = dict(zip(context._places, push(again(*residuals), given), strict=True))
-                return [_array(pushed[i], results[i]) for i in smooth]
+                pushed = dict(zip(places, push(again(*residuals), given), strict=True))
+                return [_array(pushed[i], avals[i]) for i in smooth]
 
         def transpose(residuals: Sequence[jax.Array], cotangents: Sequence[jax.Array]) -> list[jax.Array]:
-            given: list[jax.Array | None] = [None] * len(results)
+            given: list[jax.Array | None] = [None] * len(avals)
             for i, ct in zip(smooth, cotangents, strict=True):
                 given[i] = ct
             pulled = _pull(again(*residuals), given)
@@ -199,7 +200,7 @@ def _is_zero(x: Any) -> bool:
     return x is None or isinstance(x, (jaxapi.SymbolicZero, jaxapi.ad.Zero)) or x.dtype == jaxapi.float0
 
 
-def _array(variable: Handle | None, like: jax.Array) -> jax.Array:
+def _array(variable: Handle | None, like: ShapedArray) -> jax.Array:
     return jnp.zeros(like.shape, like.dtype) if variable is None else look(variable)
 
 

@@ -1,6 +1,8 @@
 """What lowered functions do inside (sweep, cut, use hooks) against every derivative that JAX is asked for, in every nesting."""
 
 import functools
+import gc
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -449,3 +451,46 @@ def test_in_shard_map(name, transform):
     spec = jax.sharding.PartitionSpec("i")
     local = jax.shard_map(transform(interop.lower(function)), mesh=mesh, in_specs=spec, out_specs=spec)
     np.testing.assert_allclose(jax.jit(local)(jnp.float32(X)), transform(reference)(jnp.float32(X)), rtol=2e-4)
+
+
+class Sine(tape.Function):
+    """A sine with derivatives in both modes of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return tnp.sin(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved
+        return g * tnp.cos(x)
+
+    @staticmethod
+    def jvp(ctx, t):
+        (x,) = ctx.saved
+        return t * tnp.cos(x)
+
+
+@pytest.mark.parametrize("transformation", [jax.jit, jax.vmap, lambda f: jax.jit(jax.vmap(f))], ids=["jit", "vmap", "jit of vmap"])
+@pytest.mark.parametrize("name", ["hook", "Function"])
+def test_nothing_of_a_trace_outlives_it(name, transformation):
+    """JAX's caches keep the linear map that a lowered function's derivative is; it may hold no tracer of what is around."""
+
+    def hooked(x):
+        y = tnp.sin(x)
+        y.register_hook(lambda g: g * 2.0)
+        return (y * y).sum()
+
+    function = {"hook": hooked, "Function": lambda x: (Sine.apply(x) ** 2).sum()}[name]
+    tracers = []
+
+    def gradient(x):
+        y = x * 3.0
+        tracers.extend(map(weakref.ref, (x, y)))
+        return jax.grad(interop.lower(function))(y)
+
+    transformation(gradient)(jnp.arange(3.0))
+    gc.collect()
+    assert tracers
+    assert all(tracer() is None for tracer in tracers)
