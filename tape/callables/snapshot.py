@@ -209,15 +209,13 @@ class Snapshot:
                 self._add(content)
         closure = dict(zip(code.co_freevars, map(in_cell, value.__closure__ or ()), strict=True))
         for content in closure.values():
-            if trusted or not isinstance(
-                content, types.ModuleType
-            ):  # also where code only stores there: whoever reads it is to find that done
+            if trusted or not _by_names(content):  # also where code only stores there: whoever reads it is to find that done
                 self._add(content)
         if trusted:
             return
         self._names.update(dict.fromkeys(names.attributes))
         for name, *chain in names.free:
-            if isinstance(closure.get(name), types.ModuleType):
+            if _by_names(closure.get(name)):
                 self._known.update(chain)
                 self._path(closure[name], chain)
         around, builtin = value.__globals__, getattr(value, "__builtins__")  # noqa: B009 - not every mypy knows this attribute
@@ -225,11 +223,12 @@ class Snapshot:
             self._path(around[name] if name in around else builtin.get(name, MISSING), chain)
 
     def _path(self, value: object, chain: list[str]) -> None:
-        """Add what a name leads to: of a module, what is taken from it."""
-        while isinstance(value, types.ModuleType):
+        """Add what a name leads to: of a module, or an object that makes attributes up, what is taken from it."""
+        while _by_names(value):
             name = chain.pop(0) if chain else ""
-            value = vars(value).get(name, MISSING)
-            if not isinstance(value, types.ModuleType):
+            of_class = not isinstance(value, types.ModuleType) and hasattr(type(value), name)
+            value = MISSING if of_class else vars(value).get(name, MISSING)
+            if not _by_names(value):
                 chain.append(name)  # NumPy's functions call methods of their name
                 self._known.add(name)
         self._add(value)  # refused where there is none
@@ -273,6 +272,17 @@ class Snapshot:
                 self.key.append(name)
                 if not isinstance(holder, type) or _counts(name, held[name]):
                     self._add(held[name])
+
+
+def _by_names(value: object) -> bool:
+    """Tell whether what counts of a value is what code takes from it by name.
+
+    Of a module that is so for its size; of an object with a ``__getattr__``, since nobody can tell what other names would lead to.
+    """
+    kind = type(value)
+    return isinstance(value, types.ModuleType) or (
+        category(value) == "_instance" and hasattr(kind, "__getattr__") and kind.__getattribute__ is object.__getattribute__
+    )
 
 
 def _counts(name: str, held: object) -> bool:
