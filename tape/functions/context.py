@@ -140,7 +140,9 @@ class Context:
         return () if tree is None else self._restored(tree, "ctx.saved")
 
     def __getattr__(self, name: str) -> Any:
-        tree = None if name in _SLOTS else self._kept.get(name)
+        if name in _SLOTS:  # of a copy that is being made
+            raise AttributeError(name)
+        tree = self._kept.get(name)
         if tree is None:
             msg = (
                 f"the context of {self._function.__name__} has no attribute {name!r}; set it in forward, or use ctx.save_for_backward and "

@@ -3,6 +3,7 @@
 Expected values come from ``jax.grad`` of a ``jax.custom_vjp`` or ``custom_jvp`` twin, or from the derivative itself.
 """
 
+import copy
 import functools
 import gc
 import pathlib
@@ -1291,6 +1292,18 @@ def test_attributes_of_a_context_may_have_any_name(name):
         close(x.grad, slope)
         close(tape.jacrev(function.apply)(A), np.diag(slope))
         close(jax.grad(lambda a, function=function: function.apply(tape.constant(a)).sum().value)(A), slope)
+
+
+def test_a_context_can_be_copied():
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.power = copy.copy(ctx).power = 2
+        return x**2
+
+    function = make(forward, lambda ctx, g: g * copy.copy(ctx).power * copy.copy(ctx).saved[0])
+    x = tape.Variable(A)
+    function.apply(x).sum().backward()
+    close(x.grad, 2 * A)
 
 
 @pytest.mark.parametrize(("way", "stride"), [("backward", 1), ("create_graph", 1), ("jacrev", 7), ("jax", 5)])
