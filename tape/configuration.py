@@ -85,6 +85,19 @@ def sixty_four_bits() -> Iterator[None]:
             yield
 
 
+_PROMOTION = [(i, s, usual) for i, s in enumerate(jaxapi.SETTINGS) if (usual := jaxapi.USUAL_PROMOTION.get(s.name))]
+
+
+def promoting() -> contextlib.AbstractContextManager[None]:
+    """Have JAX promote dtypes and ranks as it does by default, for code of the library's own; the user's is held to the settings."""
+    present = configuration()
+    if all(present[i] == usual for i, _, usual in _PROMOTION):
+        return _UNCHANGED
+    return applying(tuple([jaxapi.USUAL_PROMOTION.get(s.name, value) for s, value in zip(jaxapi.SETTINGS, present, strict=True)]))
+
+
+_UNCHANGED = contextlib.nullcontext()
+
 _DEBUGGING = [i for i, s in enumerate(jaxapi.SETTINGS) if s.name in {"jax_debug_nans", "jax_debug_infs"}]
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "SETTINGS",
     "SHARING",
     "TREE_FILES",
+    "USUAL_PROMOTION",
     "X64",
     "ClosedJaxpr",
     "DropVar",
@@ -183,6 +184,7 @@ SETTINGS: tuple[Setting, ...] = tuple(
     ]
     if (setting := Setting(name)).known
 )
+USUAL_PROMOTION = {"jax_numpy_rank_promotion": "allow", "jax_numpy_dtype_promotion": "standard"}
 X64: Any = jax.enable_x64  # which every backward pass asks, three times as quick as jax.config
 
 

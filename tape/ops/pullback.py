@@ -6,6 +6,7 @@ for, checks what rules return, and falls back to JAX's derivative for primitives
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape import jaxapi
+from tape.configuration import promoting
 from tape.errors import GradientDtypeError, GradientShapeError, LeakedTracerError, RuleError
 from tape.graph.kinds import differentiable
 from tape.graph.wengert import Constant, accumulate, active, backwards, leading, producers, sweep
@@ -155,6 +157,11 @@ def _apply(entry: Equation, cts: list[Any], needed: Sequence[bool], forward: _Ev
     rule = table.lookup(entry.primitive)
     if rule is None:
         return _jax_rule(entry, cts, needed, ins, forward.avals)
+    with promoting() if rule.source != "user" else contextlib.nullcontext():
+        return _apply_rule(rule, entry, cts, needed, ins, forward)
+
+
+def _apply_rule(rule: Rule, entry: Equation, cts: list[Any], needed: Sequence[bool], ins: list[Any], forward: _Evaluation) -> Sequence[Any]:
     params = {**entry.params, "wanted": tuple(needed)} if rule.selective else entry.params
     if entry.primitive.multiple_results:
         outs = tuple(forward.read(s) for s in entry.slots)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -33,3 +34,24 @@ def test_cotangents_have_the_dtypes_of_the_operands(left, right, options):
     for mine, other, operand in zip(own, expected, (x, y), strict=True):
         assert mine.dtype == operand.dtype
         np.testing.assert_array_equal(mine, other)  # small integers: exact in every dtype
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_results_of_another_dtype_under_strict_promotion(dtype):
+    """The rules mix the dtypes of operands and results, which strict promotion forbids users."""
+    x, w = jnp.arange(10.0).reshape(1, 2, 5).astype(dtype), jnp.arange(12.0).reshape(2, 2, 3).astype(dtype)
+
+    def conv(a, b):
+        return (lax.conv_general_dilated(a, b, (1,), "SAME", preferred_element_type="float32"),)
+
+    def dot(a, b):
+        return (lax.dot_general(a, b, MATRICES, preferred_element_type="complex64"),)
+
+    for fun, args in ((conv, (x, w)), (dot, (x[0], w.reshape(2, 6)[:, :5].T))):
+        with jax.numpy_dtype_promotion("strict"):
+            (out,) = fun(*args)
+            own = own_vjp(fun, args, (jnp.ones_like(out),))
+        expected = own_vjp(fun, args, (jnp.ones_like(out),))
+        for mine, other, operand in zip(own, expected, args, strict=True):
+            assert mine.dtype == operand.dtype
+            np.testing.assert_array_equal(mine, other)

@@ -195,3 +195,19 @@ def assert_jax_differs(record, example):
 
     with pytest.raises(MismatchError):
         assert_same(both(jax_vjp), both(own_vjp), what)
+
+
+@each(DIFFERENTIABLE)
+def test_what_jax_is_told_to_promote_is_not_about_rules(record):
+    """A rule may mix dtypes and ranks where the user may not: strict promotion is the user's own."""
+    for dtype in ("float32", "complex64") if record.complex else ("float32",):
+        for example in examples_of(record):
+            fun = flat(example.fun)
+            args = draw(record, example, dtype)
+            with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+                try:
+                    results = jax.eval_shape(fun, *args)
+                except (TypeError, ValueError):  # the example itself mixes them, or takes no complex numbers
+                    continue
+                cts = draw_like(results, names(record, example, dtype), "cotangents")
+                jax.eval_shape(functools.partial(own_vjp, fun), args, cts)
