@@ -15,6 +15,7 @@ from benchmarks.checker import WORKLOADS as CHECKS
 from benchmarks.checker import checker
 from benchmarks.memory import WORKLOADS as MEMORIES
 from benchmarks.memory import memory
+from benchmarks.recording import OPS, recording
 from benchmarks.report import Report, machine
 from benchmarks.scale import WORKLOADS as SCALES
 from benchmarks.scale import scale
@@ -32,6 +33,7 @@ KINDS: dict[str, tuple[Callable[[Report, Effort, frozenset[str]], None], frozens
     "scale": (scale, SCALES),
     "startup": (startup, STARTS),
     "memory": (memory, MEMORIES),
+    "recording": (recording, frozenset(OPS)),
     "under_jit": (under_jit, frozenset(MODELS)),
     "checker": (checker, CHECKS),
 }

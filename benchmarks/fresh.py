@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -20,12 +21,13 @@ ROOT = pathlib.Path(__file__).parent.parent
 TURNS = 10
 
 
-def measure_fresh(what: str, *arguments: str) -> dict[str, Any]:
+def measure_fresh(what: str, *arguments: str, **environment: str) -> dict[str, Any]:
     """Run one measurement of this module in a new process.
 
     Args:
         what: a key of ``MEASUREMENTS``.
         arguments: its arguments.
+        environment: variables of the environment that the process has besides those of this one.
 
     Returns:
         What it found.
@@ -35,7 +37,7 @@ def measure_fresh(what: str, *arguments: str) -> dict[str, Any]:
 
     """
     command = [sys.executable, "-m", "benchmarks.fresh", what, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)  # noqa: S603 - our own module
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | environment)  # noqa: S603 - our own module
     if done.returncode:
         msg = f"{' '.join(command[2:])}: {done.stderr.strip()[-500:]}"
         raise RuntimeError(msg)
@@ -132,7 +134,20 @@ def _status(field: str) -> float:
     return next(int(line.split()[1]) / 1024 for line in text.splitlines() if line.startswith(f"{field}:"))
 
 
-MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {"imports": imports, "steps": steps, "peak": peak, "growth": growth}
+def recorded_ops() -> dict[str, Any]:
+    """Return the microseconds of recording one op, by what it is."""
+    from benchmarks.recording import recorded_ops  # noqa: PLC0415 - as above
+
+    return recorded_ops()
+
+
+MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {
+    "imports": imports,
+    "steps": steps,
+    "peak": peak,
+    "growth": growth,
+    "recorded_ops": recorded_ops,
+}
 
 if __name__ == "__main__":
     print(json.dumps(MEASUREMENTS[sys.argv[1]](*sys.argv[2:])))

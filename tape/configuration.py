@@ -11,7 +11,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
-from tape import jaxapi
+from tape import jaxapi, layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 Configuration = tuple[Any, ...]  # one value per setting in jaxapi.SETTINGS; equal ones are one object
 
 
-class Changes:
+class Changes(layout.Changes):
     """``epoch`` is another number after each change of a setting for the whole process."""
 
-    __slots__ = ("epoch",)
+    __slots__ = ()
 
     def __init__(self) -> None:
         self.epoch: Any = 1 << 10  # compared by identity, and small numbers are shared

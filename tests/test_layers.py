@@ -46,7 +46,7 @@ TYPES = {
 # Functions by which a module above puts its own functions or classes into one below: imports that no list of imports shows.
 SOCKETS = {
     ("tape.graph.constants", "connect"): "what the recorder makes are Variables, which are made of what is recorded",
-    ("tape.recording.record", "connect"): "as above",
+    ("tape.recording.plain", "connect"): "as above",
 }
 
 
@@ -229,7 +229,7 @@ def test_a_socket_is_seen_and_a_counter_is_none():
 
 def test_what_stands_in_tape_itself_is_what_all_packages_use():
     modules = {m.removeprefix("tape.") for m in NAMES if m.count(".") == 1 and (ROOT / (m.replace(".", "/") + ".py")).exists()}
-    expected = {"__main__", "bounded", "configuration", "errors", "jaxapi", "locks", "modes", "statistics"}
+    expected = {"__main__", "bounded", "configuration", "errors", "jaxapi", "layout", "locks", "modes", "statistics"}
     assert {m for m in modules if not m.startswith("interop")} == expected
 
 

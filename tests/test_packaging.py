@@ -7,9 +7,11 @@ import tomllib
 
 import pytest
 
+from tape import layout
+
 ROOT = pathlib.Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-INCLUDED = set(PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"])
+INCLUDED = set(re.findall(r"^(?:graft|include) (\S+)$", (ROOT / "MANIFEST.in").read_text(encoding="utf-8"), re.MULTILINE))
 WORKFLOW = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
 
 
@@ -18,7 +20,7 @@ def test_the_source_distribution_holds_the_whole_tree():
     if not (ROOT / ".git").exists():
         pytest.skip("unpacked from a source distribution")
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout  # noqa: S607
-    by_itself = {"pyproject.toml", ".gitignore"}
+    by_itself = {"pyproject.toml", "MANIFEST.in"}
     assert {line.split("/")[0] for line in tracked.splitlines()} - INCLUDED - by_itself == {"digits.png"}
 
 
@@ -26,8 +28,22 @@ def test_every_job_of_ci_runs_what_can_be_run_by_hand():
     parts = re.search(r"^([a-z |]+)\) ;;$", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.MULTILINE)[1].split(" | ")
     assert re.findall(r"run: (.*)", WORKFLOW) == [".ci/run ${{ matrix.part }}"]
     jobs = re.findall(r'python: "([\d.]+)"\n +part: (\w+)', WORKFLOW)
-    assert {part for _, part in jobs} == {"floors", "checks"} == set(parts) - {"all"}
+    assert {part for _, part in jobs} == {"floors", "checks", "extension"} == set(parts) - {"all"}
     oldest = PROJECT["project"]["requires-python"].removeprefix(">=")
     assert (oldest, "floors") in jobs
     assert (oldest, "checks") in jobs
     assert any(tuple(map(int, python.split("."))) > tuple(map(int, oldest.split("."))) for python, _ in jobs)
+
+
+def test_the_extension_is_optional_and_its_wheels_are_of_every_python():
+    """Without a compiler the rest is installed; a name in ``setup.py`` and one in the loader mean the same file."""
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    assert re.search(r'Extension\("tape\._recorder", \["tape/_recorder\.c"\], optional=True\)', setup)
+    assert (ROOT / "tape" / "_recorder.c").exists()
+    oldest = int(PROJECT["project"]["requires-python"].removeprefix(">=3."))
+    assert PROJECT["tool"]["cibuildwheel"]["build"].split() == [f"cp3{minor}-*" for minor in range(oldest, 15)]
+
+
+def test_both_sides_of_the_recorder_have_one_contract():
+    source = (ROOT / "tape" / "_recorder.c").read_text(encoding="utf-8")
+    assert re.search(r"^#define CONTRACT (\d+)", source, re.MULTILINE)[1] == str(layout.CONTRACT)

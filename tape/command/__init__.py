@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from tape import layout
 from tape.command import check, verify
 from tape.errors import TapeError
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PASS, FAIL, USAGE = 0, 1, 2
+_RECORDER = f"recorder: {layout.RUNS}".replace("%", "%%")  # which argparse would fill in
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,13 +32,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         0
 
     """
-    parser = argparse.ArgumentParser(prog="python -m tape", description=__doc__, epilog="Exit status: 0 right, 1 wrong, 2 not understood.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tape", description=__doc__, epilog=f"Exit status: 0 right, 1 wrong, 2 not understood. {_RECORDER}"
+    )
+    parser.add_argument("--version", action="version", version=_RECORDER, help="say which recorder runs, and why")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in (check, verify):
         module.add(commands)
     try:
         options = parser.parse_args(argv)
     except SystemExit as stop:  # argparse has said why
+        if not (sys.argv[1:] if argv is None else argv):
+            print(f"recorder: {layout.RUNS}", file=sys.stderr)
         return stop.code if isinstance(stop.code, int) else USAGE
     try:
         return FAIL if options.run(options) else PASS

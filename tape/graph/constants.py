@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from tape import errors, jaxapi
+from tape import errors, jaxapi, layout
+from tape.bounded import Bounded
 from tape.graph import boundary
-from tape.graph.kinds import GivenPlace, Place, kind_of, scalar_kind
+from tape.graph.kinds import GivenPlace, Kind, Place, kind_of, scalar_kind
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 _variable_type: type[Handle] = Handle
 _new = object.__new__
+
+# The kinds of constants by the ids of their arrays' avals, which are kept so that each id stays its own: an aval is slow to hash, and the
+# arrays that one program returns share theirs.  Only arrays of these types have one that is to be had for nothing.
+ARRAYS: set[type] = set()
+KINDS_OF_ARRAYS: Bounded[int, tuple[Any, Kind]] = Bounded("kinds of arrays", 1 << 12)
 
 
 def connect(variable_type: type[Handle]) -> None:
@@ -37,6 +43,10 @@ def handle(segment: Segment | None, place: Place, cell: Cell) -> Any:
     return made
 
 
+if layout.NATIVE is not None:
+    handle = layout.NATIVE.handle
+
+
 def leaf(value: Any, *, requires_grad: bool = False, unrecorded: bool | str = False) -> Any:
     """Make a Variable that no entry produced, of an array or tracer; one that requires grad is an argument of a function."""
     place = GivenPlace if requires_grad else Place
@@ -47,9 +57,15 @@ def leaf(value: Any, *, requires_grad: bool = False, unrecorded: bool | str = Fa
 
 def constant(value: Any) -> Any:
     """Make a constant Variable of an array, a NumPy array (copied) or a scalar."""
+    if value.__class__ in ARRAYS:
+        return _of_array(value)
     if isinstance(value, (bool, int, float, complex, np.generic)):
         return scalar(value)
-    if not isinstance(value, jax.Array):
+    if isinstance(value, jax.Array):
+        aval: Any = jax.typeof(value)
+        if not isinstance(value, jaxapi.Tracer) and getattr(value, "aval", None) is aval:
+            ARRAYS.add(value.__class__)
+    else:
         try:
             if isinstance(value, np.ndarray):
                 value = jax.numpy.array(value)
@@ -59,6 +75,19 @@ def constant(value: Any) -> Any:
         except (TypeError, ValueError) as e:
             raise errors.TapeTypeError(no_array(value, e)) from e
     return leaf(value, unrecorded=LOCAL.scope.caller.bring(value))
+
+
+def _of_array(value: Any) -> Any:
+    """Make a constant of an array of JAX that is no tracer."""
+    aval = value.aval
+    unrecorded = LOCAL.scope.caller.bring(value)
+    known = None if unrecorded else KINDS_OF_ARRAYS.get(id(aval))
+    kind = kind_of(aval, unrecorded=unrecorded) if known is None else known[1]
+    if known is None and not unrecorded:
+        KINDS_OF_ARRAYS[id(aval)] = aval, kind
+    made = handle(None, Place(-1, kind), [value])
+    boundary.made(made)
+    return made
 
 
 def no_array(value: object, error: Exception) -> str:

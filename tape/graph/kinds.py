@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import errors
+from tape import errors, layout
 from tape.bounded import Bounded
 from tape.jaxapi import X64
 
@@ -23,7 +23,7 @@ def differentiable(aval: Any) -> bool:
     return bool(jnp.issubdtype(aval.dtype, jnp.inexact))
 
 
-class Kind:
+class Kind(layout.Kind):
     """What is known of a value without its value: shape and dtype (``aval``), ``requires_grad``, and ``unrecorded``.
 
     ``unrecorded`` marks what was computed from differentiable values without recording, so that differentiating through it would lose a
@@ -31,7 +31,7 @@ class Kind:
     they are compared by identity.
     """
 
-    __slots__ = ("aval", "requires_grad", "unrecorded")
+    __slots__ = ()
 
     def __init__(self, aval: Any, requires_grad: bool, unrecorded: bool | str) -> None:
         self.aval = aval
@@ -107,10 +107,10 @@ def why_unrecorded(unrecorded: bool | str, made: tuple[str, int] | None = None) 
     )
 
 
-class Place:
+class Place(layout.Place):
     """One slot of a segment: its number and kind.  A slot of -1 is a value outside any segment."""
 
-    __slots__ = ("kind", "slot")
+    __slots__ = ()
 
     segment: Any = None  # a leaf's value comes from there (LeafPlace)
     made: Any = None  # where in the user's files (MadePlace)

@@ -6,9 +6,9 @@ one store.  What is pending stands beside it, since recording an op reads nothin
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tape import layout
 from tape.graph.trie import RECORD
 from tape.graph.watcher import NOBODY, Watcher
 
@@ -58,17 +58,19 @@ def no_segment() -> None:
     """Stand for the weak reference to a segment where there is none."""
 
 
-class _Local(threading.local):
-    """The recorder of one thread."""
-
-    segment: Callable[[], Segment | None]
-
-    def __init__(self) -> None:
-        self.segment = no_segment
-        self.scope = Scope(RECORD, unseen=False, caller=NOBODY, forward=NOBODY, staged=[])
+def _beginning() -> tuple[Callable[[], Segment | None], Scope]:
+    """Return what a new thread begins with."""
+    return no_segment, Scope(RECORD, unseen=False, caller=NOBODY, forward=NOBODY, staged=[])
 
 
-LOCAL = _Local()
+if TYPE_CHECKING:
+
+    class _Local:
+        segment: Callable[[], Segment | None]
+        scope: Scope
+
+
+LOCAL: _Local = layout.Local(_beginning)  # type: ignore[assignment]
 
 
 def set_scope(scope: Scope) -> None:

@@ -12,6 +12,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tape import layout
 from tape.configuration import CHANGES, Configuration, configuration, on_change
 from tape.graph.boxes import Box, Cell
 from tape.graph.kinds import KINDS, LeafPlace, MadePlace, Place
@@ -59,13 +60,13 @@ class Extra:
         self.updater: Any = None  # who updates the leaf from its gradient, and runs what is pending then
 
 
-class Handle:
+class Handle(layout.Handle):
     """The recorder's side of a Variable.
 
     ``_cell`` holds the value or will; ``_segment`` is the segment that produced it (None for a leaf); ``_place`` its slot and kind.
     """
 
-    __slots__ = ("__weakref__", "_cell", "_extra", "_place", "_segment")
+    __slots__ = ()
 
     _cell: Cell
     _segment: Segment | None
@@ -135,7 +136,7 @@ class TracerMetError(Exception):
     """An input of an op is a JAX tracer, or will be one: the op cannot be part of a segment outside the transformation."""
 
 
-class Segment:
+class Segment(layout.Segment):
     """A run of entries: pending, and then run, by :meth:`ran`.
 
     Any thread may run it, but only the thread that made it records in it, as long as it is ``open``.  That thread takes no lock: it sees
@@ -144,31 +145,23 @@ class Segment:
     """
 
     __slots__ = (
-        "__weakref__",
         "borrowed",
-        "cells",
         "configuration",
-        "entered",
-        "epoch",
         "failed",
         "functions",
         "generation",
         "hooks",
         "leaf_lines",
         "leaf_places",
-        "leaves",
         "lines",
         "lock",
         "open",
-        "origins",
         "packing",
         "pending",
         "released",
         "retained",
         "saved",
-        "scalars",
         "serial",
-        "state",
         "trace",
         "ways",
     )

@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tape import jaxapi
+from tape import jaxapi, layout
 from tape.bounded import Bounded
 from tape.graph.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, MadePlace, Place, Role, differentiable
 from tape.locks import holding
@@ -45,14 +45,14 @@ _PACKAGE = str(Path(__file__).parents[1])
 _INTEROP = str(Path(__file__).parents[2] / "interop")
 
 
-class Step:
+class Step(layout.Step):
     """One line of a tape: an entry, or, without a ``kernel``, a leaf or a change of the grad mode.
 
     ``hazard`` is the number of the input, if any, that has no derivative, so that no sweep goes through the entry.  ``ends`` tells that
     sweeps end at its slot: it is a leaf, or an entry whose result was made one (:mod:`tape.recording.entering`).
     """
 
-    __slots__ = ("depth", "inputs", "kernel", "slots", "where")
+    __slots__ = ()
 
     op: Any = None
     mode = SWEEP  # of the entries of a sweep that was written as a whole, which is one state: they are no states themselves
@@ -70,7 +70,7 @@ class Step:
         self.depth = depth  # entries so far, this one included
 
 
-class State(Step):
+class State(Step, layout.State):
     """One prefix of a tape, and its last line; that of a sweep that was written as a whole has ``lines``.
 
     Sweeps end at the slots in ``cut`` as at leaves: these were cut from their past (:mod:`tape.variables.cuts`).
@@ -86,14 +86,10 @@ class State(Step):
         "known",
         "lines",
         "mode",
-        "n_slots",
-        "next",
         "numbers",
         "op",
         "parent",
-        "place",
         "places",
-        "quick",
         "seen",
         "table",
         "used",
@@ -116,6 +112,7 @@ class State(Step):
         self.seen = 0  # when it was met before it was put there, if ever: a run's number
         self.full = False
         self.quick = False  # one visible result, and room for more entries
+        self.several: tuple[type, tuple[Place, ...]] | None = None  # several in a tuple or list, and room: that type, and their places
         self.op = None
         self.lines: tuple[Step, ...] | None = None
         self.places = ()
@@ -205,6 +202,8 @@ class State(Step):
         child.kernel = kernel
         child._add_slots(kernel.kinds(role), None if role in (PLAIN, DIFFERENTIABLE) else made)
         child.quick = child.place is not None and not child.full
+        if not kernel.single and kernel.several is not None and not child.full:
+            child.several = kernel.several, child.places[: kernel.visible]
         if kernel.transient:
             child.known, child.hash = False, 0
             return child

@@ -19,13 +19,13 @@ from tape.graph.kinds import NUMBERS, SMALL, differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.mirrored.quick import quick_key
-from tape.mirrored.roles import SEQUENCE, Roles, closes_over_inputs, roles_of
+from tape.mirrored.roles import Roles, closes_over_inputs, roles_of
 from tape.ops.interning import intern_op
 from tape.ops.kernel import Op
 from tape.programs.program import look
 from tape.recording import record
 from tape.recording.record import record_number, record_one, record_two
-from tape.recording.template import ARRAY, NUMBER, Baked, Fixed, Node, Static, Structured, fill, fix, unfix
+from tape.recording.template import ARRAY, NUMBER, SEQUENCE, Baked, Fixed, Node, Static, Structured, fill, fix, unfix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -283,7 +283,7 @@ def _value(leaf: object) -> object:
 def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = "tape.numpy") -> Callable[..., Any]:
     """Return the recording counterpart of a JAX function, with its name, signature and docstring."""
     called = name or fun.__name__
-    known: Bounded[tuple[object, ...], tuple[Callable[[Op, Any], Any], Op]] = Bounded("calls", _KNOWN_LIMIT)
+    known: Bounded[tuple[object, ...], Op] = Bounded("calls", _KNOWN_LIMIT)
     roles: Roles | None = None
     of_one: Op | None = None  # the op of a call with one Variable and nothing else, and with two: the quickest ways
     of_two: Op | None = None
@@ -303,9 +303,9 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
             variables: list[Any] = []
             key = None if roles is None else quick_key(roles, args, kwargs, variables)
             if key is not None:
-                recording = known.get(key)
-                if recording is not None:
-                    return recording[0](recording[1], variables)
+                op = known.get(key)
+                if op is not None:
+                    return record.record(op, variables)
         except jaxapi.CONCRETE_ERRORS:  # an op that is known for arrays of another kind has to see this one's values
             return call(fun, called, args, kwargs)
         return first_call(key, len(variables), args, kwargs)
@@ -315,6 +315,8 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
         if roles is None:
             roles = roles_of(fun, called)
             scales = bool(roles.at(1))
+            if front is not wrapper:
+                front.roles = roles
             return wrapper(*args, **kwargs)
         if key is None:
             return call(fun, called, args, kwargs)
@@ -322,7 +324,7 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
         def learn(op: Op, inputs: int) -> None:
             nonlocal of_one, of_two
             if inputs == count:
-                known[key] = record.record, op
+                known[key] = op
                 if key == (ARRAY,):
                     of_one = op
                 elif key in {(ARRAY, ARRAY), (ARRAY, NUMBER)}:
@@ -330,8 +332,9 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
 
         return call(fun, called, args, kwargs, learn)
 
-    functools.update_wrapper(wrapper, fun)
-    wrapper.__name__ = called
-    wrapper.__qualname__ = called
-    wrapper.__module__ = module
-    return wrapper
+    front: Any = record.quick(wrapper, known=known)
+    functools.update_wrapper(front, fun)
+    front.__name__ = called
+    front.__qualname__ = called
+    front.__module__ = module
+    return front  # type: ignore[no-any-return]

@@ -9,9 +9,8 @@ import numpy as np
 
 from tape.graph.kinds import NUMBERS, SMALL
 from tape.graph.segment import Handle
-from tape.mirrored.roles import SEQUENCE
 from tape.recording import record
-from tape.recording.template import ARRAY, NUMBER
+from tape.recording.template import ARRAY, NUMBER, SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

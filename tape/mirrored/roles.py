@@ -10,6 +10,7 @@ from tape import jaxapi
 from tape.errors import LeakedTracerError, RuleError
 from tape.graph.kinds import differentiable
 from tape.ops.linear import flatten
+from tape.recording.template import SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     from tape.graph.kinds import Kind
     from tape.ops.kernel import Kernel, Op
-
-SEQUENCE = 2  # the role of a parameter that takes a sequence of arrays as well
 
 # Arguments that stay static although they take arrays: x**2 is another primitive than x**y, and a static roll is a concatenation.
 _STATIC_ARGUMENTS = {("power", 1), ("pow", 1), ("float_power", 1), ("integer_pow", 1), ("roll", 1)}

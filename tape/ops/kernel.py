@@ -46,6 +46,12 @@ class Vjp(NamedTuple):
     targets: tuple[int, ...]  # the inputs whose cotangents it returns
 
 
+def _container(tree: jax.tree_util.PyTreeDef | None) -> type | None:
+    """Return the type of a tree of results that is a plain tuple or list of them."""
+    n = 0 if tree is None else tree.num_leaves
+    return next((kind for kind in (tuple, list) if n and jax.tree.structure(kind([0] * n)) == tree), None)
+
+
 class Kernel:
     """An op at given input avals; immutable but for its caches."""
 
@@ -60,6 +66,7 @@ class Kernel:
         "out_avals",
         "params",
         "pinned",
+        "several",
         "single",
         "transient",
         "tree",
@@ -76,6 +83,7 @@ class Kernel:
         self.in_avals = tuple(v.aval for v in jaxpr.jaxpr.invars)
         self.out_avals = tuple(v.aval for v in jaxpr.jaxpr.outvars)
         self.single = tree is None or jax.tree.structure(0) == tree
+        self.several = None if self.single else _container(tree)
         self.inline: Callable[..., Sequence[Any]] = jaxapi.jaxpr_as_fun(jaxpr)
         # Outputs beyond the visible ones are residuals: no Variable holds them, only VJPs read them.
         self.visible = len(self.out_avals) if visible is None else visible

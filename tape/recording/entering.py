@@ -97,6 +97,10 @@ def enter(segment: Segment, variable: Handle) -> int:
     while segment.epoch is not CHANGES.epoch:
         if watched() or not still_open(segment):
             raise SegmentClosedError
+    if segment.state is not state:  # a finalizer or a signal's handler has recorded meanwhile
+        segment.origins.pop(slot, None)
+        segment.leaf_lines.pop(slot, None)
+        return place_in(segment, variable)
     segment.state = child
     segment.leaves.append(cell)  # in the same breath: see Segment
     segment.entered[key] = slot

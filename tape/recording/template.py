@@ -29,6 +29,7 @@ class _Mark:
 
 ARRAY = _Mark("array")
 NUMBER = _Mark("number")
+SEQUENCE = 2  # the role of a parameter that takes a sequence of arrays as well
 
 
 class _Keyed:

@@ -87,6 +87,7 @@ def getitem(v: Handle, index: object) -> Any:
     return call(gather, "getitem", (v, expand(v, index, strict=True)), {})
 
 
+quick = record.quick(getitem, two=_FIRST, starts=_STARTS, plans=_PLANS)
 BOUNDS = (int, type(None))
 
 

@@ -12,7 +12,8 @@ from tape.errors import TapeTypeError, saying
 from tape.graph.segment import Handle
 from tape.mirrored.adapters import array as array_of
 from tape.mirrored.mirror import on_values, variable
-from tape.mirrored.roles import SEQUENCE, roles_of
+from tape.mirrored.roles import roles_of
+from tape.recording.template import SEQUENCE
 from tape.variables import updates
 
 if TYPE_CHECKING:

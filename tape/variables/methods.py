@@ -58,9 +58,9 @@ def _property(name: str) -> property:
     op = Op(name, lambda x: getattr(x, name))
 
     def get(self: Handle) -> object:
-        return record.record(op, (self,))
+        return record.record_one(op, self)
 
-    return property(get, doc=getattr(jax.Array, name).__doc__)
+    return property(record.quick(get, one=op), doc=getattr(jax.Array, name).__doc__)
 
 
 def _selecting(name: str, select: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,7 +92,7 @@ class ArrayMethods(Operators):
 
     __array_ufunc__ = interception.array_ufunc
     __array_function__ = interception.array_function
-    __getitem__ = indexing.getitem
+    __getitem__ = indexing.quick
     __setitem__ = updates.setitem
 
     @property

@@ -77,8 +77,9 @@ def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Handle, objec
             return record.record(op, (_constant(other, called), self))
         return NotImplemented if name in _SEQUENCES else _no_operand(self, other, called)
 
-    forward.__doc__ = reflected.__doc__ = f"Record ``jax.numpy.{called}``."
-    return forward, reflected
+    both = record.quick(forward, two=op), record.quick(reflected, two=op, swapped=True)
+    both[0].__doc__ = both[1].__doc__ = f"Record ``jax.numpy.{called}``."
+    return both
 
 
 def _no_operand(variable: Handle, other: object, called: str) -> object:
@@ -104,8 +105,9 @@ def _unary(fun: Callable[..., Any]) -> Callable[[Handle], Any]:
     def apply(self: Handle) -> object:
         return record_one(op, self)
 
-    apply.__doc__ = f"Record ``jax.numpy.{fun.__name__}``."
-    return apply
+    quick = record.quick(apply, one=op)
+    quick.__doc__ = f"Record ``jax.numpy.{fun.__name__}``."
+    return quick
 
 
 class Operators(Handle):
@@ -140,6 +142,8 @@ def _install() -> None:
         methods[name], methods[f"r{name}"] = _binary(name, fun)
         if symbol:
             methods[f"i{name}"] = updates.augmented(symbol, methods[name])
+    methods["pow"] = record.quick(Operators.__pow__, through=_power)
+    methods["rpow"] = record.quick(Operators.__rpow__, through=_power, swapped=True)
     for name, method in methods.items():
         method.__name__ = method.__qualname__ = f"__{name}__"
         setattr(Operators, f"__{name}__", method)

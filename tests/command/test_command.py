@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from tape import layout
 from tape.command import main
 from tape.command.targets import Drawing, arguments
 from tests.rules.records import DIFFERENTIABLE, planted, scaled
@@ -104,6 +105,13 @@ def test_what_is_not_decided_fails_only_when_strict(layers):
 def test_what_is_not_understood_ends_with_two_and_says_why(words, told, capsys):
     assert main(words) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["--version"]])
+def test_it_says_which_recorder_runs(words, capsys):
+    main(words)
+    said = capsys.readouterr()
+    assert f"recorder: {layout.RUNS}" in " ".join((said.out + said.err).split())
 
 
 def unannotated(x):

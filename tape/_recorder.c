@@ -1,0 +1,1074 @@
+/* The recorder in C: the fast path of tape/recording/record.py, and the data that it reads.
+
+The recorder in Python defines what an op on Variables does.  Here is the common case of it only: the thread has a pending segment, the
+structure was met before, and what enters are leaves of arrays, numbers and arrays.  Whatever else it is, a function below says "not here"
+(it returns NULL without an exception), has changed nothing, and the recorder in Python does it all.
+
+The steps of `fast`:
+  enter    what an input is in the segment: a slot that it has, or the one that it gets as a leaf; the trie says which state follows
+  look up  the child of that state by (op, slots), which knows the places of the results
+  commit   one check, and then leaves, cells and the new state are stored in one breath: nothing in between calls Python, frees an object or
+           allocates one that the garbage collector knows, so no other thread and no signal comes between (see Segment in graph/segment.py)
+  hand out the Variables of the results
+A cell is referred to by those who referred to it before and by the segment, for its reference count tells whether a Variable holds it.
+
+Structures are the bases of Python classes (tape/layout.py), with the same attributes as those of the recorder in Python.
+*/
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#define CONTRACT 1 /* as in tape/layout.py */
+
+#ifdef Py_GIL_DISABLED
+#error "the recorder in C needs the GIL; the one in Python runs without it"
+#endif
+
+/* -- structures ------------------------------------------------------------------------------------------------------------------------ */
+
+typedef struct { PyObject_HEAD PyObject *cell, *segment, *place, *extra, *weak; } Handle;
+typedef struct { PyObject_HEAD PyObject *slot, *kind; } Place;
+typedef struct { PyObject_HEAD PyObject *aval, *requires_grad, *unrecorded; } Kind;
+typedef struct { PyObject_HEAD PyObject *kernel, *inputs, *slots, *where, *depth; } Step;
+typedef struct { PyObject_HEAD PyObject *kernel, *inputs, *slots, *where, *depth, *next, *n_slots, *place, *several, *quick; } State;
+typedef struct { PyObject_HEAD PyObject *epoch, *state, *cells, *entered, *leaves, *origins, *scalars, *weak; } Segment;
+typedef struct { PyObject_HEAD PyObject *epoch; } Changes;
+typedef struct { PyObject_HEAD PyObject *segment, *scope; } Thread;
+typedef struct { PyObject_HEAD PyObject *make; } Local;
+typedef struct {
+    PyObject_HEAD
+    PyObject *slow, *known, *roles, *one, *two, *through, *starts, *plans, *dict, *weak;
+    int swapped;
+    vectorcallfunc call;
+} Function;
+
+static void
+clear_fields(PyObject **first, PyObject **end)
+{
+    for (; first < end; first++) {
+        Py_CLEAR(*first);
+    }
+}
+
+static int
+visit_fields(PyObject **first, PyObject **end, visitproc visit, void *arg)
+{
+    for (; first < end; first++) {
+        Py_VISIT(*first);
+    }
+    return 0;
+}
+
+/* The fields of a structure from `first` up to `end`, which is not one of them, all of which are objects. */
+#define COLLECTED(Type, first, last)                                                                                                        \
+    static int Type##_traverse(PyObject *self, visitproc visit, void *arg)                                                                  \
+    {                                                                                                                                       \
+        return visit_fields(&((Type *)self)->first, &((Type *)self)->last + 1, visit, arg);                                                 \
+    }                                                                                                                                       \
+    static int Type##_clear(PyObject *self)                                                                                                 \
+    {                                                                                                                                       \
+        clear_fields(&((Type *)self)->first, &((Type *)self)->last + 1);                                                                    \
+        return 0;                                                                                                                           \
+    }
+#define FREED(Type, forget_weak)                                                                                                            \
+    static void Type##_dealloc(PyObject *self)                                                                                              \
+    {                                                                                                                                       \
+        PyObject_GC_UnTrack(self);                                                                                                          \
+        forget_weak;                                                                                                                        \
+        Type##_clear(self);                                                                                                                 \
+        Py_TYPE(self)->tp_free(self);                                                                                                       \
+    }
+#define WEAKLY(Type) if (((Type *)self)->weak != NULL) PyObject_ClearWeakRefs(self)
+#define MEMBER(Type, name, field) {name, T_OBJECT_EX, offsetof(Type, field), 0, NULL}
+
+COLLECTED(Handle, cell, extra)
+FREED(Handle, WEAKLY(Handle))
+COLLECTED(Place, slot, kind)
+FREED(Place, )
+COLLECTED(Kind, aval, unrecorded)
+FREED(Kind, )
+COLLECTED(Step, kernel, depth)
+FREED(Step, )
+COLLECTED(State, kernel, quick)
+FREED(State, )
+COLLECTED(Segment, epoch, scalars)
+FREED(Segment, WEAKLY(Segment))
+COLLECTED(Changes, epoch, epoch)
+FREED(Changes, )
+COLLECTED(Thread, segment, scope)
+FREED(Thread, )
+COLLECTED(Local, make, make)
+FREED(Local, )
+COLLECTED(Function, slow, dict)
+FREED(Function, WEAKLY(Function))
+
+static PyMemberDef Handle_members[] = {
+    MEMBER(Handle, "_cell", cell), MEMBER(Handle, "_segment", segment), MEMBER(Handle, "_place", place), MEMBER(Handle, "_extra", extra), {NULL}};
+static PyMemberDef Place_members[] = {MEMBER(Place, "slot", slot), MEMBER(Place, "kind", kind), {NULL}};
+static PyMemberDef Kind_members[] = {
+    MEMBER(Kind, "aval", aval), MEMBER(Kind, "requires_grad", requires_grad), MEMBER(Kind, "unrecorded", unrecorded), {NULL}};
+static PyMemberDef Step_members[] = {MEMBER(Step, "kernel", kernel), MEMBER(Step, "inputs", inputs), MEMBER(Step, "slots", slots),
+                                     MEMBER(Step, "where", where),   MEMBER(Step, "depth", depth),   {NULL}};
+static PyMemberDef State_members[] = {MEMBER(State, "next", next),       MEMBER(State, "n_slots", n_slots), MEMBER(State, "place", place),
+                                      MEMBER(State, "several", several), MEMBER(State, "quick", quick),     {NULL}};
+static PyMemberDef Segment_members[] = {MEMBER(Segment, "epoch", epoch),     MEMBER(Segment, "state", state),
+                                        MEMBER(Segment, "cells", cells),     MEMBER(Segment, "entered", entered),
+                                        MEMBER(Segment, "leaves", leaves),   MEMBER(Segment, "origins", origins),
+                                        MEMBER(Segment, "scalars", scalars), {NULL}};
+static PyMemberDef Changes_members[] = {MEMBER(Changes, "epoch", epoch), {NULL}};
+static PyMemberDef Function_members[] = {MEMBER(Function, "slow", slow), MEMBER(Function, "known", known), MEMBER(Function, "roles", roles), {NULL}};
+
+#define STRUCTURE(Type, text, ...)                                                                                                          \
+    static PyTypeObject Type##_type = {                                                                                                     \
+        PyVarObject_HEAD_INIT(NULL, 0)                                                                                                      \
+        .tp_name = "tape._recorder." #Type,                                                                                                 \
+        .tp_doc = text,                                                                                                                     \
+        .tp_basicsize = sizeof(Type),                                                                                                       \
+        .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,                                                          \
+        .tp_traverse = Type##_traverse,                                                                                                     \
+        .tp_clear = Type##_clear,                                                                                                           \
+        .tp_dealloc = Type##_dealloc,                                                                                                       \
+        .tp_free = PyObject_GC_Del,                                                                                                         \
+        __VA_ARGS__}
+
+STRUCTURE(Handle, "The recorder's side of a Variable.", .tp_members = Handle_members, .tp_weaklistoffset = offsetof(Handle, weak));
+STRUCTURE(Place, "One slot of a segment.", .tp_members = Place_members);
+STRUCTURE(Kind, "What is known of a value without its value.", .tp_members = Kind_members);
+STRUCTURE(Step, "One line of a tape.", .tp_members = Step_members);
+STRUCTURE(State, "One prefix of a tape.", .tp_members = State_members, .tp_base = &Step_type);
+STRUCTURE(Segment, "The pending part of a tape.", .tp_members = Segment_members, .tp_weaklistoffset = offsetof(Segment, weak));
+STRUCTURE(Changes, "The number of the present settings.", .tp_members = Changes_members);
+STRUCTURE(Thread, "What the recorder knows of one thread.");
+
+/* -- what Python told at import (connect) ---------------------------------------------------------------------------------------------- */
+
+static struct {
+    PyObject *variable, *record, *node_of, *nobody, *changes, *concrete, *arrays, *kinds, *generic, *dtype, *array_mark, *number_mark;
+    Py_ssize_t caller, forward; /* positions in a scope */
+    int sequence;               /* the role of an argument that takes several arrays */
+} told;
+
+static PyObject *thread_key, *name_node, *name_aval, *name_shape, *name_scalars, *name_positions, *name_rest, *name_names;
+
+/* -- threads --------------------------------------------------------------------------------------------------------------------------- */
+
+/* Return what is known of this thread (borrowed), NULL where nobody asked in it so far. */
+static Thread *
+this_thread(void)
+{
+    PyObject *held = PyThreadState_GetDict();
+    return held == NULL ? NULL : (Thread *)PyDict_GetItemWithError(held, thread_key);
+}
+
+/* The same for Python: made at the first meeting. */
+static Thread *
+thread_of(Local *self)
+{
+    Thread *thread = this_thread();
+    if (thread != NULL || PyErr_Occurred()) {
+        return thread;
+    }
+    PyObject *first = PyObject_CallNoArgs(self->make);
+    if (first == NULL) {
+        return NULL;
+    }
+    PyObject *held = PyThreadState_GetDict();
+    if (held == NULL || !PyTuple_Check(first) || PyTuple_GET_SIZE(first) != 2) {
+        PyErr_SetString(PyExc_RuntimeError, "a thread begins with its segment and its scope");
+        Py_DECREF(first);
+        return NULL;
+    }
+    thread = PyObject_GC_New(Thread, &Thread_type);
+    if (thread != NULL) {
+        thread->segment = Py_NewRef(PyTuple_GET_ITEM(first, 0));
+        thread->scope = Py_NewRef(PyTuple_GET_ITEM(first, 1));
+        PyObject_GC_Track((PyObject *)thread);
+        int failed = PyDict_SetItem(held, thread_key, (PyObject *)thread);
+        Py_DECREF(thread); /* the dict holds it */
+        thread = failed ? NULL : thread;
+    }
+    Py_DECREF(first);
+    return thread;
+}
+
+static PyObject *
+Local_get(PyObject *self, void *at)
+{
+    Thread *thread = thread_of((Local *)self);
+    return thread == NULL ? NULL : Py_NewRef(*(PyObject **)((char *)thread + (Py_ssize_t)at));
+}
+
+static int
+Local_set(PyObject *self, PyObject *value, void *at)
+{
+    Thread *thread = thread_of((Local *)self);
+    if (thread == NULL) {
+        return -1;
+    }
+    if (value == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "a thread always has one");
+        return -1;
+    }
+    PyObject **field = (PyObject **)((char *)thread + (Py_ssize_t)at), *old = *field;
+    *field = Py_NewRef(value);
+    Py_DECREF(old);
+    return 0;
+}
+
+static PyObject *
+Local_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *make;
+    if (!PyArg_ParseTuple(args, "O", &make)) {
+        return NULL;
+    }
+    Local *self = (Local *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->make = Py_NewRef(make);
+    }
+    return (PyObject *)self;
+}
+
+static PyGetSetDef Local_attributes[] = {
+    {"segment", Local_get, Local_set, "a weak reference to the pending segment", (void *)offsetof(Thread, segment)},
+    {"scope", Local_get, Local_set, "what holds for the ops", (void *)offsetof(Thread, scope)},
+    {NULL}};
+STRUCTURE(Local, "The recorder of one thread.", .tp_getset = Local_attributes, .tp_new = Local_new);
+
+/* Return the pending segment of a thread (a new reference), NULL where there is none. */
+static Segment *
+pending(Thread *thread)
+{
+    PyObject *segment = NULL;
+    if (thread == NULL || !PyWeakref_CheckRef(thread->segment)) {
+        return NULL;
+    }
+#if PY_VERSION_HEX >= 0x030D0000
+    if (PyWeakref_GetRef(thread->segment, &segment) < 0) {
+        return NULL;
+    }
+#else
+    segment = PyWeakref_GetObject(thread->segment);
+    segment = segment == Py_None ? NULL : Py_XNewRef(segment);
+#endif
+    if (segment != NULL && !PyObject_TypeCheck(segment, &Segment_type)) {
+        Py_CLEAR(segment);
+    }
+    return (Segment *)segment;
+}
+
+/* Tell whether a thread's scope has NOBODY at a position. */
+static int
+unobserved(Thread *thread, Py_ssize_t at)
+{
+    return PyTuple_Check(thread->scope) && PyTuple_GET_SIZE(thread->scope) > at && PyTuple_GET_ITEM(thread->scope, at) == told.nobody;
+}
+
+/* -- one entry ------------------------------------------------------------------------------------------------------------------------- */
+
+#define MOST 16 /* inputs on the fast path */
+
+typedef struct { /* a leaf that enters with the entry; references of its own */
+    PyObject *cell, *id, *slot, *node;
+} Entering;
+
+typedef struct { /* where an entry stands before it is committed */
+    Thread *thread;
+    Segment *segment;
+    State *state; /* the one after what has entered so far; a reference of its own */
+    Entering entering[MOST];
+    int count;
+} Walk;
+
+/* Return a Variable's structure; NULL for what is none, and for what stands for another one (its fields are empty). */
+static inline Handle *
+as_handle(PyObject *value)
+{
+    if ((PyObject *)Py_TYPE(value) != told.variable && !PyObject_TypeCheck(value, &Handle_type)) {
+        return NULL;
+    }
+    Handle *handle = (Handle *)value;
+    if (handle->cell == NULL || handle->place == NULL || handle->segment == NULL || !PyList_CheckExact(handle->cell) ||
+        PyList_GET_SIZE(handle->cell) != 1 || !PyObject_TypeCheck(handle->place, &Place_type) || ((Place *)handle->place)->slot == NULL) {
+        return NULL;
+    }
+    return handle;
+}
+
+/* Advance a walk by a leaf of a kind; takes over `cell`, and the others where they are given. */
+static int
+enter_leaf(Walk *walk, PyObject *kind, PyObject *cell, PyObject *id, PyObject *node)
+{
+    PyObject *child = PyDict_GetItemWithError(walk->state->next, kind), *slots;
+    if (cell == NULL || child == NULL || walk->count == MOST || !PyObject_TypeCheck(child, &State_type) || ((State *)child)->next == NULL ||
+        (slots = ((State *)child)->slots) == NULL || !PyTuple_CheckExact(slots) || PyTuple_GET_SIZE(slots) != 1) {
+        Py_XDECREF(cell);
+        Py_XDECREF(id);
+        Py_XDECREF(node);
+        return 0;
+    }
+    Py_INCREF(child);
+    Py_DECREF(walk->state);
+    walk->state = (State *)child;
+    walk->entering[walk->count++] = (Entering){cell, id, Py_NewRef(PyTuple_GET_ITEM(slots, 0)), node};
+    return 1;
+}
+
+/* Return the slot of a Variable (a new reference), which enters as a leaf where it has none. */
+static PyObject *
+slot_of(Walk *walk, Handle *handle)
+{
+    Place *place = (Place *)handle->place;
+    if (handle->segment == (PyObject *)walk->segment) {
+        return Py_NewRef(place->slot);
+    }
+    PyObject *cell = handle->cell, *value = PyList_GET_ITEM(cell, 0), *node = NULL;
+    PyObject *id = PyLong_FromVoidPtr(cell);
+    if (id == NULL) {
+        return NULL;
+    }
+    PyObject *slot = PyDict_GetItemWithError(walk->segment->entered, id);
+    for (int i = 0; slot == NULL && i < walk->count; i++) {
+        slot = walk->entering[i].cell == cell ? walk->entering[i].slot : NULL;
+    }
+    if (slot != NULL) {
+        Py_DECREF(id);
+        return Py_NewRef(slot);
+    }
+    Kind *kind = (Kind *)place->kind;
+    if (PySet_Contains(told.concrete, (PyObject *)Py_TYPE(value)) != 1 || kind == NULL || !PyObject_TypeCheck(kind, &Kind_type) ||
+        kind->unrecorded != Py_False) {
+        Py_DECREF(id);
+        return NULL;
+    }
+    Py_INCREF(cell); /* what Python does below may rebind the Variable */
+    Py_INCREF(kind);
+    if (kind->requires_grad != Py_False) { /* a gradient will come: to the leaf's node */
+        if (handle->segment == Py_None && handle->extra != NULL && unobserved(walk->thread, told.forward)) {
+            node = handle->extra == Py_None ? Py_NewRef(Py_None) : PyObject_GetAttr(handle->extra, name_node);
+            if (node == Py_None) {
+                Py_DECREF(node);
+                node = PyObject_CallOneArg(told.node_of, (PyObject *)handle);
+            }
+        }
+        if (node == NULL) {
+            Py_DECREF(cell);
+            Py_DECREF(kind);
+            Py_DECREF(id);
+            return NULL;
+        }
+    }
+    int entered = enter_leaf(walk, (PyObject *)kind, cell, id, node);
+    Py_DECREF(kind);
+    return entered ? Py_NewRef(walk->entering[walk->count - 1].slot) : NULL;
+}
+
+/* Return the kind of a number of Python or NumPy (borrowed) where it was met before; NULL otherwise, and for integers that may not fit. */
+static PyObject *
+kind_of_number(Segment *segment, PyObject *value)
+{
+    PyObject *kind = PyDict_GetItemWithError(segment->scalars, (PyObject *)Py_TYPE(value));
+    if (kind != NULL && PyLong_Check(value) && !PyBool_Check(value)) {
+        int overflow = 0;
+        long long number = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : 0;
+        if (!PyLong_CheckExact(value) || overflow || number < -2147483648LL || number >= 2147483648LL) {
+            return NULL;
+        }
+    }
+    return kind;
+}
+
+/* Return the slot (a new reference) of what is no Variable: a number, or an array whose shape and dtype were met before. */
+static PyObject *
+slot_of_value(Walk *walk, PyObject *value)
+{
+    PyObject *kind = kind_of_number(walk->segment, value);
+    if (kind == NULL && PySet_Contains(told.arrays, (PyObject *)Py_TYPE(value)) == 1 && unobserved(walk->thread, told.forward) && unobserved(walk->thread, told.caller)) {
+        PyObject *aval = PyObject_GetAttr(value, name_aval);
+        PyObject *id = aval == NULL ? NULL : PyLong_FromVoidPtr(aval);
+        PyObject *known = id == NULL ? NULL : PyDict_GetItemWithError(told.kinds, id);
+        kind = known != NULL && PyTuple_Check(known) && PyTuple_GET_SIZE(known) == 2 ? PyTuple_GET_ITEM(known, 1) : NULL;
+        Py_XDECREF(id);
+        Py_XDECREF(aval);
+    }
+    if (kind == NULL) {
+        return NULL;
+    }
+    Py_INCREF(kind);
+    PyObject *cell = PyList_New(1);
+    if (cell != NULL) {
+        PyList_SET_ITEM(cell, 0, Py_NewRef(value));
+    }
+    int entered = enter_leaf(walk, kind, cell, NULL, NULL);
+    Py_DECREF(kind);
+    return entered ? Py_NewRef(walk->entering[walk->count - 1].slot) : NULL;
+}
+
+/* Make a Variable; takes over `cell`. */
+static PyObject *
+new_handle(PyObject *segment, PyObject *place, PyObject *cell)
+{
+    PyTypeObject *type = (PyTypeObject *)told.variable;
+    Handle *made = cell == NULL ? NULL : (Handle *)type->tp_alloc(type, 0);
+    if (made == NULL) {
+        Py_XDECREF(cell);
+        return NULL;
+    }
+    made->cell = cell;
+    made->segment = Py_NewRef(segment);
+    made->place = Py_NewRef(place);
+    made->extra = Py_NewRef(Py_None);
+    return (PyObject *)made;
+}
+
+static PyObject *
+empty_cell(void)
+{
+    PyObject *cell = PyList_New(1);
+    if (cell != NULL) {
+        PyList_SET_ITEM(cell, 0, Py_NewRef(Py_None));
+    }
+    return cell;
+}
+
+/* Take out of a segment again what a commit had stored when memory ended. */
+static int
+undo(Walk *walk, Py_ssize_t leaves, PyObject *const *made, Py_ssize_t results)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    Segment *segment = walk->segment;
+    PyList_SetSlice(segment->leaves, leaves, PyList_GET_SIZE(segment->leaves), NULL);
+    for (int i = 0; i < walk->count; i++) {
+        Entering *e = &walk->entering[i];
+        if ((e->id != NULL && PyDict_DelItem(segment->entered, e->id) < 0) || (e->node != NULL && PyDict_DelItem(segment->origins, e->slot) < 0)) {
+            PyErr_Clear();
+        }
+    }
+    for (Py_ssize_t i = 0; i < results; i++) {
+        if (PyDict_DelItem(segment->cells, ((Place *)((Handle *)made[i])->place)->slot) < 0) {
+            PyErr_Clear();
+        }
+    }
+    PyErr_Restore(type, value, trace);
+    return -1;
+}
+
+/* Store an entry: 1 if that is done, 0 if the segment is no longer where the walk began, -1 if memory ended. */
+static int
+commit(Walk *walk, State *start, State *child, PyObject *const *made, Py_ssize_t results)
+{
+    Segment *segment = walk->segment;
+    if (segment->epoch == NULL || segment->epoch != ((Changes *)told.changes)->epoch || segment->state != (PyObject *)start) {
+        return 0;
+    }
+    Py_ssize_t leaves = PyList_GET_SIZE(segment->leaves);
+    for (Py_ssize_t i = 0; i < results; i++) {
+        Handle *handle = (Handle *)made[i];
+        if (PyDict_SetItem(segment->cells, ((Place *)handle->place)->slot, handle->cell) < 0) {
+            return undo(walk, leaves, made, results);
+        }
+    }
+    for (int i = 0; i < walk->count; i++) {
+        Entering *e = &walk->entering[i];
+        if (PyList_Append(segment->leaves, e->cell) < 0 || (e->id != NULL && PyDict_SetItem(segment->entered, e->id, e->slot) < 0) ||
+            (e->node != NULL && PyDict_SetItem(segment->origins, e->slot, e->node) < 0)) {
+            return undo(walk, leaves, made, results);
+        }
+    }
+    segment->state = Py_NewRef((PyObject *)child);
+    Py_DECREF(start); /* its child refers to it: nothing is freed */
+    return 1;
+}
+
+/* Make the Variables of an entry's results and commit it; takes over `child`. */
+static PyObject *
+hand_out(Walk *walk, State *start, State *child)
+{
+    PyObject *made[MOST], *result = NULL, *segment = (PyObject *)walk->segment;
+    Py_ssize_t results = 0, wanted = 1;
+    PyObject *places = NULL;
+    PyTypeObject *container = NULL;
+    if (child->quick == Py_True) {
+        if (child->place != NULL && PyObject_TypeCheck(child->place, &Place_type)) {
+            made[0] = new_handle(segment, child->place, empty_cell());
+            results = made[0] != NULL;
+        }
+    } else if (child->several != NULL && PyTuple_CheckExact(child->several)) {
+        container = (PyTypeObject *)PyTuple_GET_ITEM(child->several, 0);
+        places = PyTuple_GET_ITEM(child->several, 1);
+        wanted = PyTuple_GET_SIZE(places);
+        result = wanted > MOST ? NULL : container == &PyList_Type ? PyList_New(wanted) : PyTuple_New(wanted);
+        for (; result != NULL && results < wanted; results++) {
+            made[results] = new_handle(segment, PyTuple_GET_ITEM(places, results), empty_cell());
+            if (made[results] == NULL) {
+                break;
+            }
+            if (container == &PyList_Type) {
+                PyList_SET_ITEM(result, results, made[results]);
+            } else {
+                PyTuple_SET_ITEM(result, results, made[results]);
+            }
+        }
+    }
+    if (results == wanted && commit(walk, start, child, made, results) == 1) {
+        result = result == NULL ? made[0] : result;
+    } else if (container == NULL) {
+        Py_XDECREF(results ? made[0] : NULL);
+    } else {
+        Py_CLEAR(result);
+    }
+    Py_DECREF(child);
+    return result;
+}
+
+/* Record one entry: return its result, or NULL without an exception if that is not done here. */
+static PyObject *
+fast(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
+{
+    if (n > MOST || told.changes == NULL) {
+        return NULL;
+    }
+    Walk walk = {.thread = this_thread(), .count = 0};
+    walk.segment = pending(walk.thread);
+    if (walk.segment == NULL) {
+        return NULL;
+    }
+    Segment *segment = walk.segment;
+    PyObject *result = NULL, *key = NULL, *held = NULL;
+    State *start = (State *)segment->state;
+    if (start == NULL || !PyObject_TypeCheck(start, &State_type) || segment->entered == NULL || segment->cells == NULL ||
+        segment->leaves == NULL || segment->origins == NULL || segment->scalars == NULL) {
+        goto end;
+    }
+    held = Py_NewRef((PyObject *)start);
+    walk.state = (State *)Py_NewRef((PyObject *)start);
+    key = PyTuple_New(n + 1);
+    if (key == NULL) {
+        goto end;
+    }
+    PyTuple_SET_ITEM(key, 0, Py_NewRef(op));
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Handle *handle = as_handle(inputs[i]);
+        PyObject *slot = handle != NULL ? slot_of(&walk, handle) : slot_of_value(&walk, inputs[i]);
+        if (slot == NULL) {
+            goto end;
+        }
+        PyTuple_SET_ITEM(key, i + 1, slot);
+    }
+    PyObject *child = PyDict_GetItemWithError(walk.state->next, key);
+    if (child != NULL && PyObject_TypeCheck(child, &State_type)) {
+        result = hand_out(&walk, start, (State *)Py_NewRef(child));
+    }
+end:
+    Py_XDECREF(key);
+    for (int i = 0; i < walk.count; i++) {
+        clear_fields(&walk.entering[i].cell, &walk.entering[i].node + 1);
+    }
+    Py_XDECREF(walk.state);
+    Py_XDECREF(held);
+    Py_DECREF(segment);
+    return result;
+}
+
+/* The same with the recorder in Python for what is not done here. */
+static PyObject *
+record_all(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
+{
+    PyObject *made = fast(op, inputs, n);
+    if (made != NULL || PyErr_Occurred()) {
+        return made;
+    }
+    PyObject *list = PyList_New(n);
+    if (list == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyList_SET_ITEM(list, i, Py_NewRef(inputs[i]));
+    }
+    made = PyObject_CallFunctionObjArgs(told.record, op, list, NULL);
+    Py_DECREF(list);
+    return made;
+}
+
+/* -- calls ----------------------------------------------------------------------------------------------------------------------------- */
+
+#define PARTS 48 /* of what a call is known by */
+
+typedef struct { /* what a call is known by, as quick_key of tape/mirrored/quick.py makes it, and its inputs (borrowed) */
+    PyObject *parts[PARTS], *inputs[MOST];
+    Py_ssize_t n_parts, n_inputs;
+} Call;
+
+/* Add a part, of which the reference is taken over. */
+static int
+add_part(Call *call, PyObject *part)
+{
+    if (part == NULL || call->n_parts == PARTS) {
+        Py_XDECREF(part);
+        return 0;
+    }
+    call->parts[call->n_parts++] = part;
+    return 1;
+}
+
+static int
+add_input(Call *call, PyObject *mark, PyObject *value)
+{
+    if (call->n_inputs == MOST) {
+        return 0;
+    }
+    call->inputs[call->n_inputs++] = value;
+    return add_part(call, Py_NewRef(mark));
+}
+
+static inline int
+is_number(PyObject *value)
+{
+    return PyFloat_CheckExact(value) || PyLong_CheckExact(value) || PyBool_Check(value) || PyComplex_CheckExact(value);
+}
+
+static inline int
+is_generic(PyObject *value)
+{
+    return PyObject_TypeCheck(value, (PyTypeObject *)told.generic);
+}
+
+static int
+add_items(Call *call, PyObject *items, int take_arrays)
+{
+    Py_ssize_t n = PySequence_Fast_GET_SIZE(items);
+    if (!add_part(call, Py_NewRef((PyObject *)Py_TYPE(items))) || !add_part(call, PyLong_FromSsize_t(n))) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < n && i < PySequence_Fast_GET_SIZE(items); i++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(items, i);
+        int done;
+        if (take_arrays && (is_number(item) || is_generic(item))) {
+            done = add_input(call, told.number_mark, item); /* an integer that may not fit is not recorded here */
+        } else if (PyLong_CheckExact(item) || PyUnicode_CheckExact(item)) {
+            done = add_part(call, Py_NewRef(item));
+        } else if (as_handle(item) != NULL) {
+            done = add_input(call, told.array_mark, item);
+        } else {
+            done = (PyTuple_CheckExact(item) || PyList_CheckExact(item)) && add_items(call, item, take_arrays);
+        }
+        if (!done) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int
+add_argument(Call *call, PyObject *a, int takes)
+{
+    PyObject *type = (PyObject *)Py_TYPE(a);
+    if (as_handle(a) != NULL) {
+        return add_input(call, told.array_mark, a);
+    }
+    if (takes && (is_number(a) || is_generic(a))) {
+        return add_input(call, told.number_mark, a);
+    }
+    if (PyFloat_CheckExact(a) && PyFloat_AS_DOUBLE(a) == 0.0) {
+        return 0;
+    }
+    if (PyBool_Check(a) || PyLong_CheckExact(a) || PyFloat_CheckExact(a) || PyUnicode_CheckExact(a) || a == Py_None || PyType_Check(a) ||
+        PyObject_TypeCheck(a, (PyTypeObject *)told.dtype)) {
+        return add_part(call, Py_NewRef(type)) && add_part(call, Py_NewRef(a));
+    }
+    if (PyTuple_CheckExact(a) || PyList_CheckExact(a)) {
+        return add_items(call, a, takes == told.sequence);
+    }
+    return PySet_Contains(told.arrays, type) == 1 && add_input(call, told.array_mark, a);
+}
+
+/* Return an integer that Python has under a name of the roles, or in what is under that name by key; -1 if there is none. */
+static int
+role(PyObject *roles, PyObject *name, Py_ssize_t position, PyObject *keyword)
+{
+    PyObject *held = PyObject_GetAttr(roles, name), *found = held;
+    if (held == NULL) {
+        return -1;
+    }
+    if (keyword != NULL) {
+        found = PyDict_Check(held) ? PyDict_GetItemWithError(held, keyword) : NULL;
+    } else if (position >= 0) {
+        found = PyTuple_Check(held) && position < PyTuple_GET_SIZE(held) ? PyTuple_GET_ITEM(held, position) : NULL;
+    }
+    int number = found == NULL ? -1 : (int)PyLong_AsLong(found);
+    Py_DECREF(held);
+    return number;
+}
+
+/* Say whether an argument takes an array, or several. */
+static int
+takes(PyObject *roles, Py_ssize_t position, PyObject *keyword)
+{
+    if (role(roles, name_scalars, -1, NULL) != 1) {
+        return 0;
+    }
+    int found = keyword != NULL ? role(roles, name_names, -1, keyword) : role(roles, name_positions, position, NULL);
+    return found >= 0 ? found : keyword != NULL || PyErr_Occurred() ? 0 : role(roles, name_rest, -1, NULL);
+}
+
+/* Record a call that looks like a former one; NULL without an exception if that is not done here. */
+static PyObject *
+known_call(Function *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Call call = {.n_parts = 0, .n_inputs = 0};
+    PyObject *made = NULL;
+    Py_ssize_t all = nargs + (kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames));
+    for (Py_ssize_t i = 0; i < all; i++) {
+        PyObject *keyword = i < nargs ? NULL : PyTuple_GET_ITEM(kwnames, i - nargs);
+        if (keyword != NULL && !add_part(&call, Py_NewRef(keyword))) {
+            goto end;
+        }
+        int role = as_handle(args[i]) != NULL ? 1 : takes(self->roles, i, keyword);
+        if (PyErr_Occurred() || !add_argument(&call, args[i], role)) {
+            goto end;
+        }
+    }
+    PyObject *key = PyTuple_New(call.n_parts);
+    if (key == NULL) {
+        goto end;
+    }
+    for (Py_ssize_t i = 0; i < call.n_parts; i++) {
+        PyTuple_SET_ITEM(key, i, Py_NewRef(call.parts[i]));
+    }
+    PyObject *op = PyDict_GetItemWithError(self->known, key);
+    Py_DECREF(key);
+    if (op != NULL) {
+        Py_INCREF(op);
+        if (kwnames == NULL && nargs == 1 && call.n_inputs == 1 && call.n_parts == 1) {
+            Py_XSETREF(self->one, Py_NewRef(op)); /* of one Variable and nothing else: found at once from now on */
+        }
+        made = fast(op, call.inputs, call.n_inputs);
+        Py_DECREF(op);
+    }
+end:
+    clear_fields(call.parts, call.parts + call.n_parts);
+    return made;
+}
+
+/* Record v[index] for an index of integers, slices, new axes and an ellipsis that was met before, as tape/variables/indexing.py has it. */
+static PyObject *
+known_index(Function *self, PyObject *v, PyObject *index)
+{
+    Handle *handle = as_handle(v);
+    Kind *kind = handle == NULL ? NULL : (Kind *)((Place *)handle->place)->kind;
+    if (kind == NULL || !PyObject_TypeCheck(kind, &Kind_type) || kind->aval == NULL) {
+        return NULL;
+    }
+    PyObject *shape = PyObject_GetAttr(kind->aval, name_shape), *made = NULL, *key = NULL;
+    if (shape == NULL || !PyTuple_CheckExact(shape)) {
+        goto end;
+    }
+    if (PyLong_CheckExact(index) && PyTuple_GET_SIZE(shape) > 0) {
+        Py_ssize_t n = PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, 0)), position = PyLong_AsSsize_t(index);
+        if (PyErr_Occurred() || position < -n || position >= n) {
+            PyErr_Clear();
+            goto end;
+        }
+        PyObject *number = PyLong_FromSsize_t(position < 0 ? position + n : position);
+        PyObject *start = number == NULL ? NULL : PyDict_GetItemWithError(self->starts, number);
+        Py_XDECREF(number);
+        if (start != NULL) {
+            PyObject *inputs[2] = {v, Py_NewRef(start)};
+            made = fast(self->two, inputs, 2);
+            Py_DECREF(start);
+        }
+        goto end;
+    }
+    Py_ssize_t n = PyTuple_CheckExact(index) ? PyTuple_GET_SIZE(index) : 1;
+    key = PyTuple_New(n + 1);
+    if (key == NULL) {
+        goto end;
+    }
+    PyTuple_SET_ITEM(key, 0, Py_NewRef(shape));
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *item = PyTuple_CheckExact(index) ? PyTuple_GET_ITEM(index, i) : index;
+        if (PySlice_Check(item)) {
+            PySliceObject *slice = (PySliceObject *)item;
+            PyObject *bounds[3] = {slice->start, slice->stop, slice->step};
+            for (int j = 0; j < 3; j++) {
+                if (bounds[j] != Py_None && !PyLong_CheckExact(bounds[j])) {
+                    goto end;
+                }
+            }
+            item = PyTuple_Pack(3, bounds[0], bounds[1], bounds[2]);
+        } else {
+            item = PyLong_CheckExact(item) || item == Py_None || item == Py_Ellipsis ? Py_NewRef(item) : NULL;
+        }
+        if (item == NULL) {
+            goto end;
+        }
+        PyTuple_SET_ITEM(key, i + 1, item);
+    }
+    PyObject *plan = PyDict_GetItemWithError(self->plans, key);
+    if (plan != NULL && PyTuple_Check(plan) && PyTuple_GET_SIZE(plan) == 2 && PyTuple_Check(PyTuple_GET_ITEM(plan, 1)) &&
+        PyTuple_GET_SIZE(PyTuple_GET_ITEM(plan, 1)) < MOST) {
+        Py_INCREF(plan);
+        PyObject *starts = PyTuple_GET_ITEM(plan, 1), *inputs[MOST] = {v};
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(starts); i++) {
+            inputs[i + 1] = PyTuple_GET_ITEM(starts, i);
+        }
+        made = fast(PyTuple_GET_ITEM(plan, 0), inputs, PyTuple_GET_SIZE(starts) + 1);
+        Py_DECREF(plan);
+    }
+end:
+    Py_XDECREF(key);
+    Py_XDECREF(shape);
+    return made;
+}
+
+static PyObject *
+Function_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Function *self = (Function *)callable;
+    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+    PyObject *made = NULL;
+    if (kwnames != NULL && PyTuple_GET_SIZE(kwnames) == 0) {
+        kwnames = NULL;
+    }
+    Function *by = self->through == NULL ? self : (Function *)self->through;
+    PyObject *swapped[2] = {NULL, NULL}, *const *given = args;
+    if (self->swapped && nargs == 2) {
+        swapped[0] = args[1];
+        swapped[1] = args[0];
+        given = swapped;
+    }
+    if (kwnames == NULL && nargs == 1 && by->one != NULL && as_handle(args[0]) != NULL) {
+        made = fast(by->one, args, 1);
+    } else if (kwnames == NULL && nargs == 2 && self->plans != NULL) {
+        made = known_index(self, args[0], args[1]);
+    } else if (kwnames == NULL && nargs == 2 && by->two != NULL) {
+        made = fast(by->two, given, 2);
+    } else if (by->roles != NULL && by->roles != Py_None && by->known != NULL) {
+        made = known_call(by, given, nargs, kwnames);
+    }
+    if (made != NULL || PyErr_Occurred()) {
+        return made;
+    }
+    return PyObject_Vectorcall(self->slow, args, nargsf, kwnames);
+}
+
+static PyTypeObject Function_type;
+
+static PyObject *
+Function_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"slow", "one", "two", "known", "through", "starts", "plans", "swapped", NULL};
+    PyObject *slow, *one = NULL, *two = NULL, *known = NULL, *through = NULL, *starts = NULL, *plans = NULL;
+    int swapped = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOO!O!O!O!p", names, &slow, &one, &two, &PyDict_Type, &known, &Function_type, &through,
+                                     &PyDict_Type, &starts, &PyDict_Type, &plans, &swapped)) {
+        return NULL;
+    }
+    if ((plans == NULL) != (starts == NULL) || (plans != NULL && two == NULL)) {
+        PyErr_SetString(PyExc_TypeError, "indices have an op for one position, starts and plans");
+        return NULL;
+    }
+    Function *self = (Function *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->slow = Py_NewRef(slow);
+    self->one = Py_XNewRef(one);
+    self->two = Py_XNewRef(two);
+    self->known = Py_XNewRef(known);
+    self->through = Py_XNewRef(through);
+    self->starts = Py_XNewRef(starts);
+    self->plans = Py_XNewRef(plans);
+    self->roles = Py_NewRef(Py_None);
+    self->swapped = swapped;
+    self->call = Function_call;
+    return (PyObject *)self;
+}
+
+/* As functions of Python do, be a method of the objects of a class whose attribute it is. */
+static PyObject *
+Function_bound(PyObject *self, PyObject *object, PyObject *Py_UNUSED(type))
+{
+    return object == NULL || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
+}
+
+static PyObject *
+Function_text(PyObject *self)
+{
+    PyObject *name = PyObject_GetAttrString(self, "__qualname__");
+    if (name == NULL) {
+        PyErr_Clear();
+        return PyUnicode_FromString("<tape function>");
+    }
+    PyObject *text = PyUnicode_FromFormat("<tape function %U>", name);
+    Py_DECREF(name);
+    return text;
+}
+
+static PyObject *
+Function_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    return PyObject_GetAttrString(self, "__qualname__"); /* as functions, pickled by name */
+}
+
+static PyMethodDef Function_methods[] = {{"__reduce__", Function_reduce, METH_NOARGS, NULL}, {NULL}};
+static PyGetSetDef Function_attributes[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL}, {NULL}};
+STRUCTURE(Function, NULL, .tp_members = Function_members, .tp_getset = Function_attributes, .tp_methods = Function_methods,
+          .tp_weaklistoffset = offsetof(Function, weak), .tp_dictoffset = offsetof(Function, dict), .tp_new = Function_new,
+          .tp_vectorcall_offset = offsetof(Function, call), .tp_call = PyVectorcall_Call, .tp_descr_get = Function_bound,
+          .tp_repr = Function_text);
+
+/* -- the module ------------------------------------------------------------------------------------------------------------------------ */
+
+static int
+counted(const char *name, Py_ssize_t nargs, Py_ssize_t wanted)
+{
+    if (nargs == wanted) {
+        return 1;
+    }
+    PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, got %zd", name, wanted, nargs);
+    return 0;
+}
+
+static PyObject *
+record_one(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("record_one", nargs, 2)) {
+        return NULL;
+    }
+    return record_all(args[0], args + 1, 1);
+}
+
+static PyObject *
+record_two(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("record_two", nargs, 3)) {
+        return NULL;
+    }
+    return record_all(args[0], args + 1, 2);
+}
+
+static PyObject *
+record_number(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Py_ssize_t keywords = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    if (!counted("record_number", nargs, 3)) {
+        return NULL;
+    }
+    int first = keywords == 1 ? PyObject_IsTrue(args[3]) : 0; /* its one keyword */
+    if (first < 0) {
+        return NULL;
+    }
+    PyObject *swapped[2] = {args[2], args[1]};
+    return record_all(args[0], first ? swapped : args + 1, 2);
+}
+
+static PyObject *
+record(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("record", nargs, 2)) {
+        return NULL;
+    }
+    PyObject *inputs = PySequence_Tuple(args[1]); /* one that nobody changes meanwhile */
+    if (inputs == NULL) {
+        return NULL;
+    }
+    PyObject *made = record_all(args[0], ((PyTupleObject *)inputs)->ob_item, PyTuple_GET_SIZE(inputs));
+    Py_DECREF(inputs);
+    return made;
+}
+
+static PyObject *
+handle(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("handle", nargs, 3)) {
+        return NULL;
+    }
+    return new_handle(args[0], args[1], Py_NewRef(args[2]));
+}
+
+static PyObject *
+connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"variable",    "record", "node_of", "changes", "nobody",  "concrete", "arrays",   "kinds", "generic",
+                            "dtype", "marks",  "caller",  "forward", "sequence", NULL};
+    PyObject *variable, *record, *node_of, *changes, *nobody, *concrete, *arrays, *kinds, *generic, *dtype, *array, *number;
+    Py_ssize_t caller, forward;
+    int sequence;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOO!O!O!O!O!(OO)nni", names, &PyType_Type, &variable, &record, &node_of, &changes, &nobody,
+                                     &PySet_Type, &concrete, &PySet_Type, &arrays, &PyDict_Type, &kinds, &PyType_Type, &generic,
+                                     &PyType_Type, &dtype, &array, &number, &caller, &forward, &sequence)) {
+        return NULL;
+    }
+    if (!PyType_IsSubtype((PyTypeObject *)variable, &Handle_type)) {
+        PyErr_SetString(PyExc_TypeError, "what the recorder makes is a Handle");
+        return NULL;
+    }
+    Py_XSETREF(told.variable, Py_NewRef(variable));
+    Py_XSETREF(told.record, Py_NewRef(record));
+    Py_XSETREF(told.node_of, Py_NewRef(node_of));
+    Py_XSETREF(told.changes, PyObject_TypeCheck(changes, &Changes_type) ? Py_NewRef(changes) : NULL);
+    Py_XSETREF(told.nobody, Py_NewRef(nobody));
+    Py_XSETREF(told.concrete, Py_NewRef(concrete));
+    Py_XSETREF(told.arrays, Py_NewRef(arrays));
+    Py_XSETREF(told.kinds, Py_NewRef(kinds));
+    Py_XSETREF(told.generic, Py_NewRef(generic));
+    Py_XSETREF(told.dtype, Py_NewRef(dtype));
+    Py_XSETREF(told.array_mark, Py_NewRef(array));
+    Py_XSETREF(told.number_mark, Py_NewRef(number));
+    told.caller = caller;
+    told.forward = forward;
+    told.sequence = sequence;
+    Py_RETURN_NONE;
+}
+
+#define FAST(name, text) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, text}
+
+static PyMethodDef functions[] = {
+    FAST(record_one, "Record an op on one Variable."),
+    FAST(record_two, "Record an op on two Variables."),
+    {"record_number", (PyCFunction)(void (*)(void))record_number, METH_FASTCALL | METH_KEYWORDS, "Record an op on a Variable and a number."},
+    FAST(record, "Record an op on a sequence of inputs."),
+    FAST(handle, "Make a Variable of a segment, a place and a cell."),
+    {"connect", (PyCFunction)(void (*)(void))connect, METH_VARARGS | METH_KEYWORDS, "Tell what Python has."},
+    {NULL}};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "tape._recorder", "The recorder in C.", -1, functions};
+
+PyMODINIT_FUNC
+PyInit__recorder(void)
+{
+    struct { PyObject **name; const char *text; } names[] = {
+        {&thread_key, "tape._recorder"}, {&name_node, "node"},           {&name_aval, "aval"}, {&name_shape, "shape"},
+        {&name_scalars, "scalars"},      {&name_positions, "positions"}, {&name_rest, "rest"}, {&name_names, "names"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
+            return NULL;
+        }
+    }
+    PyTypeObject *types[] = {&Handle_type,  &Place_type, &Kind_type,  &Step_type, &State_type,
+                             &Segment_type, &Changes_type, &Local_type, &Function_type};
+    PyObject *made = PyModule_Create(&module);
+    Thread_type.tp_flags &= ~Py_TPFLAGS_BASETYPE;
+    Function_type.tp_flags &= ~Py_TPFLAGS_BASETYPE;
+    Function_type.tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;
+    if (made == NULL || PyType_Ready(&Thread_type) < 0) {
+        Py_XDECREF(made);
+        return NULL;
+    }
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (types[i]->tp_new == NULL) {
+            types[i]->tp_new = PyBaseObject_Type.tp_new; /* the classes of Python above it have an __init__ of their own */
+        }
+        if (PyModule_AddType(made, types[i]) < 0) {
+            Py_CLEAR(made);
+            return NULL;
+        }
+    }
+    if (PyModule_AddIntConstant(made, "CONTRACT", CONTRACT) < 0) {
+        Py_CLEAR(made);
+    }
+    return made;
+}

@@ -1,0 +1,374 @@
+"""The recorder in C does what the one in Python does: the same states, the same cells, and nothing where it is not the common case."""
+
+import copy
+import functools
+import gc
+import inspect
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tape
+import tape.numpy as tnp
+from tape import layout
+from tape.graph.scope import LOCAL, close
+from tape.programs.program import look
+from tape.recording import record
+
+A = np.arange(1.0, 13.0, dtype=np.float32).reshape(3, 4) / 7
+native = pytest.mark.skipif(layout.NATIVE is None, reason="the recorder in Python runs")
+
+# Statements on g and h (recorded), x and y (leaves that require grad), c (a constant), a (an array of JAX), and what they record at most.
+FAST = {
+    "unary": "tnp.sin(g)",
+    "negative": "-g",
+    "binary": "g * h",
+    "binary, one a leaf": "g * y",
+    "binary, the other a leaf": "x * g",
+    "two leaves": "x * y",
+    "one leaf twice": "x * x",
+    "ufunc": "tnp.multiply(g, h)",
+    "matmul": "g @ h.T",
+    "float": "g * 2.5",
+    "float on the left": "2.5 - g",
+    "int": "g + 3",
+    "bool": "g + True",
+    "complex": "g * 1j",
+    "NumPy number": "g * np.float32(0.5)",
+    "NumPy number on the left": "np.float32(0.5) * g",
+    "number and leaf": "2.0 * y",
+    "static number": "g ** 2",
+    "comparison": "g > 1.0",
+    "array of JAX": "g * a",
+    "array of JAX, tnp": "tnp.arctan2(g, a)",
+    "method": "g.sum()",
+    "method with keyword": "g.sum(axis=0)",
+    "keywords": "tnp.mean(g, axis=(0, 1), keepdims=True)",
+    "name": "tnp.einsum('ij,ij->i', g, h)",
+    "shape": "g.reshape((4, 3))",
+    "shape as arguments": "g.reshape(4, 3)",
+    "dtype": "g.astype(np.float32)",
+    "property": "g.T",
+    "none": "tnp.clip(g, None, 1.0)",
+    "list": "tnp.concatenate([g, h])",
+    "tuple and axis": "tnp.stack((g, y), axis=1)",
+    "nested list": "tnp.array([[g, 1.0 * g], [h, h]])",
+    "several results": "tnp.split(g, 2, axis=1)",
+    "tuple of results": "divmod(g, h)",
+    "named results": "tnp.linalg.qr(g)",
+    "index": "g[1]",
+    "negative index": "g[-1]",
+    "slice": "g[:, :2]",
+    "window": "g[0:2]",
+    "indices": "g[1, 2]",
+    "new axis": "g[None, ..., 0]",
+}
+
+
+@pytest.fixture
+def names():
+    a = jnp.asarray(A)
+    names = {"tnp": tnp, "np": np, "a": a, "x": tape.Variable(A), "y": tape.Variable(A + 1), "c": tape.constant(A)}
+    record.node_of(names["x"])
+    record.node_of(names["y"])
+    return names
+
+
+def begin(names):
+    """A new segment with two entries."""
+    segment = LOCAL.segment()
+    if segment is not None:
+        close(segment)
+    names["g"] = names["x"] * 0.5
+    names["h"] = tnp.cos(names["g"])
+
+
+def recorded(names, statement):
+    """What a statement's results and segment are."""
+    begin(names)
+    result = eval(statement, names)  # noqa: S307
+    segment = LOCAL.segment()
+    made = jax.tree.leaves(result, is_leaf=lambda v: isinstance(v, tape.Variable))
+    cells = {slot: sys.getrefcount(cell) for slot, cell in segment.cells.items()}
+    leaves = [sys.getrefcount(cell) for cell in segment.leaves]
+    entered = [segment.entered.get(id(names[leaf]._cell)) for leaf in "xyc"]
+    origins = {slot: end.ref() for slot, end in segment.origins.items()}
+    assert all(v._segment is segment and v._cell is segment.cells[v._place.slot] and v._extra is None for v in made)
+    return type(result), [type(v) for v in made], [v._place for v in made], segment.state, cells, leaves, entered, origins
+
+
+@pytest.fixture
+def in_python(monkeypatch):
+    """Have the recorder in Python do everything from now on."""
+
+    def switch():
+        monkeypatch.setattr(record, "CHANGES", None)  # without them, nothing is done in C
+        record.connect(tape.Variable)
+
+    yield switch
+    monkeypatch.undo()
+    record.connect(tape.Variable)
+
+
+def met(names, statement):
+    """Have a statement's structure on the trie: interpreted, compiled, found again."""
+    for _ in range(3):
+        begin(names)
+        made = eval(statement, names)  # noqa: S307
+        np.asarray(jax.tree.leaves(made, is_leaf=lambda v: isinstance(v, tape.Variable))[0].detach())
+        del made
+
+
+@pytest.mark.parametrize("what", FAST)
+@native
+def test_both_recorders_do_the_same(names, what, in_python):
+    met(names, FAST[what])
+    in_c = recorded(names, FAST[what])
+    in_python()
+    assert recorded(names, FAST[what]) == in_c
+
+
+def python_calls(statement, names):
+    """The functions of Python that run while a statement does."""
+    code = compile(statement, "<statement>", "eval")
+    called = []
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code is not code:
+            called.append(frame.f_code.co_qualname if hasattr(frame.f_code, "co_qualname") else frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        made = eval(code, names)  # noqa: S307
+    finally:
+        sys.setprofile(None)
+    del made
+    return called
+
+
+IN_PYTHON = {
+    "nested list",
+    "named results",
+    "tuple of results",
+    "NumPy number on the left",
+    "ufunc",
+}  # by name of what the fast path leaves to Python, at least in part
+
+
+@pytest.mark.parametrize("what", [what for what in FAST if what not in IN_PYTHON])
+@native
+def test_the_common_case_runs_no_python(names, what):
+    met(names, FAST[what])
+    begin(names)
+    assert python_calls(FAST[what], names) == []
+
+
+@native
+def test_the_count_of_calls_sees_the_recorder_in_python(names, in_python):
+    met(names, "g * h")
+    in_python()
+    begin(names)
+    assert python_calls("g * h", names) != []
+
+
+# What is not the common case: the recorder in C does nothing, and the one in Python everything.
+
+
+def test_a_variable_that_stands_for_another_is_recorded_as_that_one(names):
+    w = names["x"]
+    (handed,) = jax.tree.leaves(w)
+    assert handed is not w
+    tnp.sum(handed * handed + handed).backward()
+    np.testing.assert_allclose(w.grad.value, 2 * A + 1, rtol=1e-6)
+
+
+def test_a_subclass_of_variable_records(names):
+    class Weight(tape.Variable):
+        pass
+
+    w = Weight(A)
+    for _ in range(3):
+        y = tnp.sin(w) * w
+        assert type(y) is tape.Variable
+        np.testing.assert_allclose(tape.gradients(y.sum(), w).value, np.cos(A) * A + np.sin(A), rtol=1e-5)
+
+
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 2**70])
+def test_an_integer_that_does_not_fit_is_refused_each_time(names, number):
+    for _ in range(3):
+        assert (names["g"] if "g" in names else names["x"]) is not None
+        with pytest.raises(OverflowError):
+            names["x"] * number
+
+
+def test_numbers_of_several_types_are_different_structures(names):
+    for _ in range(3):
+        begin(names)
+        g = names["g"]
+        assert [(g * n).dtype for n in (2, 2.0, True, 1j, np.float16(2))] == [np.float32] * 3 + [np.complex64, np.float32]
+
+
+def test_a_setting_changed_between_entries_counts(names):
+    for _ in range(3):
+        begin(names)
+        before = names["g"] * 2.0
+        with jax.enable_x64(True):
+            inside = names["g"] * np.float64(2.0)
+        after = names["g"] * 2.0
+        assert (before.dtype, inside.dtype, after.dtype) == (np.float32, np.float64, np.float32)
+
+
+def test_a_segment_that_another_thread_ran_is_left(names):
+    for _ in range(4):
+        begin(names)
+        g, segment = names["g"], LOCAL.segment()
+        thread = threading.Thread(target=look, args=(g,))
+        thread.start()
+        thread.join()
+        y = g * names["h"]
+        assert y._segment is not segment
+        np.testing.assert_allclose(y.detach().value, A / 2 * np.cos(A / 2), rtol=1e-6)
+
+
+def test_each_thread_has_its_own_segment(names):
+    begin(names)
+    mine, others = LOCAL.segment(), []
+
+    def work():
+        others.append(LOCAL.segment())
+        _ = tape.Variable(A) * 2.0
+        others.append(LOCAL.segment())
+        others.append(LOCAL.scope is not None and LOCAL.scope.mode)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert others[0] is None
+    assert others[1] is not mine
+    assert others[2] == 1
+    assert LOCAL.segment() is mine
+
+
+def test_what_a_thread_had_is_freed_with_it():
+    held = []
+
+    def work():
+        y = tape.Variable(A) * 2.0
+        held.append(weakref.ref(y._segment))
+        LOCAL.scope = LOCAL.scope.but(gathered={})
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    gc.collect()
+    assert held[0]() is None
+
+
+def test_garbage_collection_at_any_moment_runs_what_is_pending(names):
+    """Allocations may collect garbage, and finalizers are Python: they may record, look, and run the very segment."""
+
+    def meddle(phase, _):
+        if phase == "stop" and busy:
+            tape.Variable(A) * 3.0
+            segment = LOCAL.segment()
+            if next(turns) % 3 == 0 and segment is not None:
+                close(segment)
+
+    busy, turns = [], iter(range(10**9))
+    x, y = names["x"], names["y"]
+    gc.callbacks.append(meddle)
+    thresholds = gc.get_threshold()
+    try:
+        for _ in range(6):
+            busy.append(1)
+            gc.set_threshold(1, 1, 1)
+            z = (tnp.sin(x) * y + 2.0) @ names["a"].T
+            z = z.sum(axis=0)[1:3] * 2 + tnp.split(z, 3)[0][0, :2]
+            gc.set_threshold(*thresholds)
+            busy.clear()
+            expected = (np.sin(A) * (A + 1) + 2) @ A.T
+            np.testing.assert_allclose(z.detach().value, expected.sum(axis=0)[1:3] * 2 + expected[0, :2], rtol=1e-5)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(meddle)
+
+
+def test_garbage_of_recorded_variables_is_collected(names):
+    x = names["x"]
+    held = weakref.ref(x * 2.0)
+    assert held() is None
+    y = x * 2.0
+    y.name = "y"
+    y._extra.post_hooks[0] = functools.partial(print, y)  # a cycle through the Variable
+    held = weakref.ref(y)
+    del y
+    gc.collect()
+    assert held() is None
+
+
+# What users hold are functions, whichever recorder runs.
+
+
+@pytest.mark.parametrize("function", [tnp.sin, tnp.sum, tape.Variable.sum], ids=["sin", "sum", "method"])
+def test_functions_are_functions(function):
+    assert inspect.isroutine(function)
+    assert function.__name__ in {"sin", "sum"}
+    assert function.__doc__
+    assert "axis" in inspect.signature(function).parameters or function is tnp.sin
+    assert pickle.loads(pickle.dumps(function)) is function  # noqa: S301
+    assert copy.copy(function) is copy.deepcopy(function) is function
+    assert weakref.ref(function)() is function
+    assert function.__name__ in repr(function)
+    assert len({function, function}) == 1
+
+
+def test_functions_are_methods_of_classes_that_hold_them(names):
+    class Layer(tape.Variable):
+        activation = tnp.tanh
+
+    np.testing.assert_allclose(Layer(A).activation().detach().value, np.tanh(A), rtol=1e-6)
+    np.testing.assert_allclose(names["x"].sum.__func__(names["x"]).detach().value, A.sum(), rtol=1e-6)
+
+
+# Which recorder runs.
+
+SCRIPT = "import tape.layout as l; print(l.RUNS)"
+
+
+def run(code, **environment):
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, "JAX_PLATFORMS": "cpu", **environment}
+    )
+    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+
+
+def test_the_environment_chooses_the_recorder():
+    assert run(SCRIPT, TAPE_RECORDER="python") == "python (TAPE_RECORDER=python)"
+    assert "there is no recorder 'rust'" in run(SCRIPT, TAPE_RECORDER="rust")
+    chosen = run(SCRIPT, TAPE_RECORDER="native")
+    assert chosen == ("native" if layout.NATIVE is not None else chosen)
+    assert chosen == "native" or "have a C compiler" in chosen
+
+
+@pytest.mark.parametrize(
+    ("prepare", "why"),
+    [
+        ("sys.modules['tape._recorder'] = None", "was not built"),
+        ("sys.modules['tape._recorder'] = types.SimpleNamespace(CONTRACT=-1)", "built for another version"),
+        ("sysconfig.get_config_var = lambda name: 1", "free-threaded"),
+    ],
+)
+def test_without_the_extension_python_records(prepare, why):
+    code = f"import sys, types, sysconfig\n{prepare}\nimport tape.layout as l\nprint(l.RUNS)"
+    said = run(code, TAPE_RECORDER="")
+    assert said.startswith("python (")
+    assert why in said
+    assert why in run(code, TAPE_RECORDER="native")
