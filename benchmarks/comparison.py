@@ -55,11 +55,18 @@ def agree(found: list[Any], expected: list[Any], who: str) -> None:
             raise DisagreementError(msg)
 
 
+def stepping_of(workload: Workload, system: System, parameters: Any) -> Callable[..., Any]:
+    """Return the step of a workload in one system."""
+    if workload.trains:
+        return system.training(workload.program, parameters, workload.optimizer)
+    return system.step(workload.program, parameters)
+
+
 def start(workload: Workload, system: System, *, tiny: bool) -> tuple[Callable[[], Any], list[Any]]:
     """Run a workload's first steps in one system; return the step and what it returned."""
     arrays, data = workload.make(np.random.default_rng(SEED), tiny)
-    parameters, data = system.parameters(arrays), system.data(data)
-    stepping = (system.training if workload.trains else system.step)(workload.program, parameters)
+    parameters, data = system.parameters(arrays), system.given(data, workload.operands)
+    stepping = stepping_of(workload, system, parameters)
 
     def step() -> Any:
         return stepping(*data)

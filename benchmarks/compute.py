@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import fitting
 from benchmarks.workloads import Workload, normal
 
 __all__ = ["LOOKED", "WORKLOADS"]
@@ -150,6 +151,7 @@ WORKLOADS = (
     Workload("CNN", _make_cnn, _cnn, needs=frozenset({"convolution"})),
     Workload("transformer block", make_transformer, _transformer),
     Workload("scan RNN", _make_scan, _scan),
+    *fitting.WORKLOADS,
     Workload("Gaussian process", _make_process, _process, needs=frozenset({"linear algebra"})),
 )
 LOOKED = frozenset({"CNN", "transformer block"})  # where the cost of looking first has its own target

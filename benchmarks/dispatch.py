@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import idioms
 from benchmarks.workloads import Workload, normal
 
 __all__ = ["WORKLOADS"]
@@ -161,8 +162,10 @@ WORKLOADS = (
     Workload("chain of 100 sin", _make_chain, _chain),
     Workload("chain, double backprop", _make_chain, _chain_twice, needs=_SECOND),
     Workload("LSTM, 20 steps", _make_lstm, _lstm),
+    Workload("SGD step", _make_regression, _mean_square, trains=True, optimizer="sgd", needs=frozenset({"optimizer"})),
     Workload("Adam step", _make_regression, _mean_square, trains=True, needs=frozenset({"optimizer"})),
     Workload("gradient penalty", _make_penalty, _penalty, needs=_SECOND),
     Workload("Hessian-vector product", _make_hvp, _hvp, needs=_SECOND),
     Workload("MAML, 2 inner steps", _make_maml, _maml, needs=_SECOND),
+    *idioms.WORKLOADS,
 )

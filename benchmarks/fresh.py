@@ -60,10 +60,11 @@ def steps(name: str, system: str) -> dict[str, Any]:
     import jax  # noqa: PLC0415 - after the imports that are measured
 
     from benchmarks import compute, dispatch, dynamic  # noqa: PLC0415 - the same
+    from benchmarks.comparison import stepping_of  # noqa: PLC0415 - the same
     from benchmarks.compiles import watching  # noqa: PLC0415 - the same
     from benchmarks.peers import systems  # noqa: PLC0415 - the same
     from benchmarks.steady import one_thread  # noqa: PLC0415 - the same
-    from benchmarks.workloads import Dynamic  # noqa: PLC0415 - the same
+    from benchmarks.workloads import CONSTANTS, Dynamic  # noqa: PLC0415 - the same
 
     its = systems()[system]
     jax.block_until_ready(jax.numpy.zeros(8) + 1)  # the backend starts before the clock
@@ -73,11 +74,11 @@ def steps(name: str, system: str) -> dict[str, Any]:
     else:
         arrays, fixed = workload.make(rng, False)
         samples = iter([fixed] * TURNS)
-    make = its.training if getattr(workload, "trains", False) else its.step
-    data, parameters = [its.data(next(samples)) for _ in range(TURNS)], its.parameters(arrays)
+    operands = getattr(workload, "operands", CONSTANTS)
+    data, parameters = [its.given(next(samples), operands) for _ in range(TURNS)], its.parameters(arrays)
     times = []
     with contextlib.nullcontext() if workload in compute.WORKLOADS else one_thread(), watching() as compiles:
-        step = make(workload.program, parameters)
+        step = its.step(workload.program, parameters) if isinstance(workload, Dynamic) else stepping_of(workload, its, parameters)
         for sample in data:
             started = time.perf_counter()
             its.wait(step(*sample))

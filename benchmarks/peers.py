@@ -1,4 +1,4 @@
-"""Peers that need not be installed: PyTorch, HIPS autograd, MyGrad; and the list of all systems."""
+"""Peers that need not be installed: PyTorch, MLX, HIPS autograd, MyGrad; and the list of all systems."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.systems import RATE, Jitted, LookFirst, Namespace, System, Tape, TapeJit, Unjitted, convert, found, leaves
+from benchmarks.systems import MOMENTUM, RATE, Jitted, LookFirst, Namespace, System, Tape, TapeJit, Unjitted, convert, found, leaves, taken
 
-__all__ = ["SYSTEMS", "Autograd", "MyGrad", "Torch", "found_torch", "systems"]
+__all__ = ["MLX", "SYSTEMS", "Autograd", "CompiledMLX", "MyGrad", "Torch", "found_torch", "systems"]
 
 
 def _scan(stack: Callable[[list[Any]], Any], body: Callable[..., Any], carry: Any, xs: Any) -> tuple[Any, Any]:
@@ -37,6 +37,7 @@ class Torch(System):
     """PyTorch, eager."""
 
     name = "PyTorch"
+    lacks = frozenset({"keys"})
 
     @staticmethod
     def installed() -> bool:
@@ -56,6 +57,7 @@ class Torch(System):
             max_pool=functools.partial(nn.max_pool2d, kernel_size=2),
             diagonal=torch.diagonal,
             eye=torch.eye,
+            operand=lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x,
             value_and_grad=self._swept,
             gradients=self._recorded,
             leaf=lambda x: x.detach().requires_grad_(),
@@ -64,13 +66,10 @@ class Torch(System):
         )
 
     @staticmethod
-    def _swept(fun: Callable[[list[Any]], Any], parameters: list[Any]) -> tuple[Any, list[Any]]:
+    def _swept(fun: Callable[[Any], Any], parameters: Any) -> tuple[Any, list[Any]]:
         loss = fun(parameters)
         loss.backward()
-        gradients = [p.grad for p in parameters]
-        for p in parameters:
-            p.grad = None
-        return loss, gradients
+        return loss, taken(leaves(parameters))
 
     def _recorded(self, fun: Callable[[Any], Any], inputs: Any) -> Any:
         gradients = self.torch.autograd.grad(fun(inputs), inputs, create_graph=True)
@@ -82,16 +81,18 @@ class Torch(System):
     def data(self, tree: Any) -> Any:
         return convert(tree, self.torch.tensor)
 
-    def parameters(self, arrays: list[Any]) -> list[Any]:
-        return [self.torch.tensor(a, requires_grad=True) for a in arrays]
+    def parameters(self, arrays: Any) -> Any:
+        return convert(arrays, lambda a: self.torch.tensor(a, requires_grad=True))
 
-    def training(self, loss: Callable[..., Any], parameters: list[Any]) -> Callable[..., Any]:
-        optimizer, xp = self.torch.optim.Adam(parameters, lr=RATE, fused=True), self.xp
+    def training(self, loss: Callable[..., Any], parameters: list[Any], optimizer: str) -> Callable[..., Any]:
+        optim, xp = self.torch.optim, self.xp
+        adam = optimizer == "adam"
+        updater = optim.Adam(parameters, lr=RATE, fused=True) if adam else optim.SGD(parameters, lr=RATE, momentum=MOMENTUM, fused=True)
 
         def step(*data: Any) -> Any:
             loss(xp, parameters, *data).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            updater.step()
+            updater.zero_grad()
             return parameters
 
         return step
@@ -100,11 +101,89 @@ class Torch(System):
         return [t.detach().numpy().copy() for t in leaves(results)]
 
 
+class MLX(System):
+    """MLX: lazy arrays, evaluated at the end of a step."""
+
+    name = "MLX"
+    lacks = frozenset({"convolution", "linear algebra", "keys"})
+
+    @staticmethod
+    def installed() -> bool:
+        return found("mlx")
+
+    def __init__(self) -> None:
+        self.mx = mx = importlib.import_module("mlx.core")
+        self.xp = Namespace(
+            mx,
+            relu=lambda x: mx.maximum(x, 0),
+            gelu=functools.partial(_gelu, mx),
+            softmax=functools.partial(mx.softmax, axis=-1),
+            scan=functools.partial(_scan, mx.stack),
+            operand=lambda x: mx.array(x) if isinstance(x, np.ndarray) else x,
+            value_and_grad=lambda fun, parameters: mx.value_and_grad(fun)(parameters),
+            gradients=lambda fun, inputs: mx.grad(fun)(inputs),
+            leaf=lambda x: x,
+            cut=mx.stop_gradient,
+            hvp=lambda fun, parameters, tangents: mx.jvp(lambda *p: mx.grad(fun)(list(p)), parameters, tangents)[1],
+        )
+
+    def data(self, tree: Any) -> Any:
+        return convert(tree, self.mx.array)
+
+    def parameters(self, arrays: Any) -> Any:
+        return convert(arrays, self.mx.array)
+
+    def step(self, program: Callable[..., Any], parameters: Any) -> Callable[..., Any]:
+        xp, run = self.xp, self.mx.eval
+
+        def step(*data: Any) -> Any:
+            results = program(xp, parameters, *data)
+            run(results)
+            return results
+
+        return step
+
+    def training(self, loss: Callable[..., Any], parameters: list[Any], optimizer: str) -> Callable[..., Any]:
+        optimizers = importlib.import_module("mlx.optimizers")
+        adam = optimizer == "adam"
+        updater = optimizers.Adam(RATE, bias_correction=True) if adam else optimizers.SGD(RATE, momentum=MOMENTUM)
+        xp, mx, state = self.xp, self.mx, {"p": parameters}
+        gradient = mx.value_and_grad(lambda state, *data: loss(xp, state["p"], *data))
+
+        def step(*data: Any) -> Any:
+            nonlocal state
+            _, gradients = gradient(state, *data)
+            state = updater.apply_gradients(gradients, state)
+            mx.eval(state, updater.state)
+            return state["p"]
+
+        return step
+
+
+class CompiledMLX(MLX):
+    """The same steps in ``mx.compile``."""
+
+    name = "MLX, compiled"
+    lacks = MLX.lacks | {"optimizer"}
+    varies = False
+
+    def step(self, program: Callable[..., Any], parameters: Any) -> Callable[..., Any]:
+        xp, mx = self.xp, self.mx
+        compiled = mx.compile(lambda p, *data: program(xp, p, *data))
+
+        def step(*data: Any) -> Any:
+            results = compiled(parameters, *data)
+            mx.eval(results)
+            return results
+
+        return step
+
+
 class Autograd(System):
     """HIPS autograd on NumPy."""
 
     name = "HIPS autograd"
-    lacks = frozenset({"convolution", "optimizer", "linear algebra"})
+    lacks = frozenset({"convolution", "optimizer", "linear algebra", "keys"})
 
     @staticmethod
     def installed() -> bool:
@@ -123,6 +202,7 @@ class Autograd(System):
             value_and_grad=lambda fun, parameters: value_and_grad(fun)(parameters),
             gradients=lambda fun, inputs: grad(fun)(inputs),
             leaf=lambda x: x,
+            operand=lambda x: x,
             cut=importlib.import_module("autograd.tracer").getval,
             hvp=lambda fun, parameters, tangents: grad(
                 lambda p: sum(numpy.sum(g * t) for g, t in zip(grad(fun)(p), tangents, strict=True)),
@@ -132,7 +212,7 @@ class Autograd(System):
     def data(self, tree: Any) -> Any:
         return tree
 
-    def parameters(self, arrays: list[Any]) -> list[Any]:
+    def parameters(self, arrays: Any) -> Any:
         return arrays
 
 
@@ -140,7 +220,7 @@ class MyGrad(System):
     """MyGrad on NumPy."""
 
     name = "MyGrad"
-    lacks = frozenset({"convolution", "optimizer", "linear algebra", "second order"})
+    lacks = frozenset({"convolution", "optimizer", "linear algebra", "second order", "keys"})
 
     @staticmethod
     def installed() -> bool:
@@ -157,14 +237,15 @@ class MyGrad(System):
             scan=functools.partial(_scan, mygrad.stack),
             value_and_grad=self._swept,
             cut=self._array,
+            operand=lambda x: x,
         )
 
     @staticmethod
-    def _swept(fun: Callable[[list[Any]], Any], parameters: list[Any]) -> tuple[Any, list[Any]]:
-        loss = fun(parameters)
+    def _swept(fun: Callable[[Any], Any], parameters: Any) -> tuple[Any, list[Any]]:
+        loss, flat = fun(parameters), leaves(parameters)
         loss.backward()
-        gradients = [p.grad for p in parameters]
-        for p in parameters:
+        gradients = [p.grad for p in flat]
+        for p in flat:
             p.null_grad()
         return loss, gradients
 
@@ -174,14 +255,14 @@ class MyGrad(System):
     def data(self, tree: Any) -> Any:
         return tree
 
-    def parameters(self, arrays: list[Any]) -> list[Any]:
-        return [self.mygrad.tensor(a) for a in arrays]
+    def parameters(self, arrays: Any) -> Any:
+        return convert(arrays, self.mygrad.tensor)
 
     def numpy(self, results: Any) -> list[Any]:
         return [np.asarray(self._array(t)) for t in leaves(results)]
 
 
-SYSTEMS: tuple[type[System], ...] = (Jitted, Tape, TapeJit, LookFirst, Unjitted, Torch, Autograd, MyGrad)
+SYSTEMS: tuple[type[System], ...] = (Jitted, Tape, TapeJit, LookFirst, Unjitted, Torch, MLX, CompiledMLX, Autograd, MyGrad)
 
 
 @functools.cache

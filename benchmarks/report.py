@@ -20,7 +20,7 @@ from benchmarks.timing import geometric_mean, ratio
 
 __all__ = ["Report", "Score", "ratios", "table"]
 
-PACKAGES = ("jax", "jaxlib", "numpy", "optax", "torch", "autograd", "mygrad")
+PACKAGES = ("jax", "jaxlib", "numpy", "optax", "torch", "mlx", "autograd", "mygrad")
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,11 @@ def dispatch_bound(report: Report, effort: Effort, chosen: frozenset[str]) -> No
     found = report.comparisons.get("dispatch", [])
     report.scored(
         "dispatch",
-        Score("tape / jax.jit", ratios(found, "tape", "jax.jit"), 2.0),
+        Score("tape / jax.jit", ratios(found, "tape", "jax.jit"), 1.5),
         Score("tape.jit / jax.jit", ratios(found, "tape.jit", "jax.jit"), 1.1),
-        Score("PyTorch / tape", ratios(found, "PyTorch", "tape"), 3.0, at_least=True),
+        Score("PyTorch / tape", ratios(found, "PyTorch", "tape"), 4.0, 1.0, at_least=True),
+        Score("MLX / tape", ratios(found, "MLX", "tape"), 1.0, at_least=True),
+        Score("MLX, compiled / tape.jit", ratios(found, "MLX, compiled", "tape.jit"), 1.0, at_least=True),
         Score("jax.grad / tape", ratios(found, "jax.grad", "tape"), 50.0, at_least=True),
     )
 

@@ -5,6 +5,7 @@ A program sees a system as its namespace ``xp``: the functions of NumPy, ``nn``-
 
 - ``value_and_grad(fun, parameters)``: the value of ``fun(parameters)`` and its gradients, the final ones;
 - ``gradients(fun, inputs)``: gradients that can be differentiated again;
+- ``operand(x)``: a NumPy array as an operand: itself where operators take it;
 - ``leaf(x)``: the same array, cut from what made it, for ``gradients`` with respect to it;
 - ``cut(x)``: the same array without gradient, so that every system lets Python look at what is computed from it;
 - ``hvp(fun, parameters, tangents)``: the Hessian times a list of arrays.
@@ -23,21 +24,30 @@ import jax.numpy as jnp
 import numpy as np
 
 import tape
+from benchmarks.workloads import ARRAYS, NUMPY
 
-__all__ = ["RATE", "Jitted", "LookFirst", "Namespace", "System", "Tape", "TapeJit", "Unjitted", "convert", "leaves"]
+__all__ = ["MOMENTUM", "RATE", "Jitted", "LookFirst", "Namespace", "System", "Tape", "TapeJit", "Unjitted", "convert", "leaves", "taken"]
 
-RATE = 1e-3  # of Adam
+RATE, MOMENTUM = 1e-3, 0.9
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {  # of optax
+    "adam": lambda optax: optax.adam(RATE),
+    "sgd": lambda optax: optax.sgd(RATE, momentum=MOMENTUM),
+}
 
 
 def convert(tree: Any, to: Callable[[Any], Any]) -> Any:
-    """Apply ``to`` to the NumPy arrays of nested tuples and lists; other leaves stay."""
+    """Apply ``to`` to the NumPy arrays of nested tuples, lists and dicts; other leaves stay."""
+    if isinstance(tree, dict):
+        return {key: convert(x, to) for key, x in tree.items()}
     if isinstance(tree, (tuple, list)):
         return type(tree)(convert(x, to) for x in tree)
     return to(tree) if isinstance(tree, np.ndarray) else tree
 
 
 def leaves(tree: Any) -> list[Any]:
-    """Return what nested tuples and lists hold."""
+    """Return what nested tuples, lists and dicts (in the order of their keys, as JAX takes them apart) hold."""
+    if isinstance(tree, dict):
+        return leaves([tree[key] for key in sorted(tree)])
     return [x for item in tree for x in leaves(item)] if isinstance(tree, (tuple, list)) else [tree]
 
 
@@ -80,8 +90,18 @@ class System:
         """Convert NumPy arrays to constants of the system."""
         raise NotImplementedError
 
-    def parameters(self, arrays: list[Any]) -> list[Any]:
-        """Convert NumPy arrays to parameters of the system."""
+    def arrays(self, tree: Any) -> Any:
+        """Convert NumPy arrays to what users of the system have as raw arrays."""
+        return self.data(tree)
+
+    def given(self, tree: Any, operands: str) -> Any:
+        """Convert data as a workload wants them."""
+        if operands == NUMPY:
+            return tree
+        return self.arrays(tree) if operands == ARRAYS else self.data(tree)
+
+    def parameters(self, arrays: Any) -> Any:
+        """Convert a tree of NumPy arrays to parameters of the system."""
         raise NotImplementedError
 
     def step(self, program: Callable[..., Any], parameters: list[Any]) -> Callable[..., Any]:
@@ -89,8 +109,8 @@ class System:
         xp = self.xp
         return lambda *data: program(xp, parameters, *data)
 
-    def training(self, loss: Callable[..., Any], parameters: list[Any]) -> Callable[..., Any]:
-        """Return ``step(*data)`` that updates the parameters by Adam and returns them."""
+    def training(self, loss: Callable[..., Any], parameters: list[Any], optimizer: str) -> Callable[..., Any]:
+        """Return ``step(*data)`` that updates the parameters by an optimizer and returns them."""
         raise NotImplementedError
 
     def wait(self, results: Any) -> None:
@@ -105,15 +125,17 @@ def _max_pool(lax: Any, x: Any) -> Any:
     return lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
 
 
-def _jax_like(numpy: Any, lax: Any, nn: Any, scipy: Any, **differentiation: Any) -> Namespace:
+def _jax_like(numpy: Any, lax: Any, nn: Any, scipy: Any, random: Any, **differentiation: Any) -> Namespace:
     return Namespace(
         numpy,
         nn,
+        random=random,
         scan=lax.scan,
         cholesky=numpy.linalg.cholesky,
         solve_triangular=lambda factor, right: scipy.linalg.solve_triangular(factor, right, lower=True),
         conv=lambda x, w: lax.conv(x, w, (1, 1), "SAME"),
         max_pool=lambda x: _max_pool(lax, x),
+        operand=lambda x: x,
         **differentiation,
     )
 
@@ -127,6 +149,7 @@ class Unjitted(System):
         jax.lax,
         jax.nn,
         jax.scipy,
+        jax.random,
         value_and_grad=lambda fun, parameters: jax.value_and_grad(fun)(parameters),
         gradients=lambda fun, inputs: jax.grad(fun)(inputs),
         leaf=lambda x: x,
@@ -137,26 +160,26 @@ class Unjitted(System):
     def data(self, tree: Any) -> Any:
         return convert(tree, jnp.asarray)
 
-    def parameters(self, arrays: list[Any]) -> list[Any]:
-        return [jnp.asarray(a) for a in arrays]
+    def parameters(self, arrays: Any) -> Any:
+        return convert(arrays, jnp.asarray)
 
-    def update(self, loss: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
+    def update(self, loss: Callable[..., Any], optimizer: str) -> tuple[Callable[..., Any], Any]:
         """Return the function of parameters, state and data that makes one update, and the optimizer."""
         import optax  # noqa: PLC0415 - an optional dependency
 
-        optimizer, xp = optax.adam(RATE), self.xp
+        transformation, xp = OPTIMIZERS[optimizer](optax), self.xp
 
         def update(parameters: list[Any], state: Any, *data: Any) -> tuple[Any, Any, Any]:
             value, gradients = jax.value_and_grad(lambda p: loss(xp, p, *data))(parameters)
-            updates, state = optimizer.update(gradients, state, parameters)
+            updates, state = transformation.update(gradients, state, parameters)
             return optax.apply_updates(parameters, updates), state, value
 
-        return update, optimizer
+        return update, transformation
 
-    def training(self, loss: Callable[..., Any], parameters: list[Any]) -> Callable[..., Any]:
-        function, optimizer = self.update(loss)
+    def training(self, loss: Callable[..., Any], parameters: list[Any], optimizer: str) -> Callable[..., Any]:
+        function, transformation = self.update(loss, optimizer)
         function = self.prepared(function)
-        state = optimizer.init(parameters)
+        state = transformation.init(parameters)
 
         def step(*data: Any) -> Any:
             nonlocal parameters, state
@@ -192,15 +215,20 @@ class Jitted(Unjitted):
         return lambda *data: compiled(parameters, *data)
 
 
-def _swept(fun: Callable[[list[Any]], Any], parameters: list[Any], *, look: bool = False) -> tuple[Any, list[Any]]:
+def _swept(fun: Callable[[Any], Any], parameters: Any, *, look: bool = False) -> tuple[Any, list[Any]]:
     loss = fun(parameters)
     if look:
         loss.item()
     loss.backward()
+    return loss, taken(leaves(parameters))
+
+
+def taken(parameters: list[Any]) -> list[Any]:
+    """Return the gradients of parameters, and clear them."""
     gradients = [p.grad for p in parameters]
     for p in parameters:
         p.grad = None
-    return loss, gradients
+    return gradients
 
 
 def _recorded(fun: Callable[[Any], Any], inputs: Any) -> Any:
@@ -223,13 +251,27 @@ class Tape(System):
     """The tape, define-by-run: plain Python, ``.backward()`` and ``tape.gradients``."""
 
     name = "tape"
-    xp = _jax_like(tape.numpy, tape.lax, tape.nn, tape.scipy, value_and_grad=_swept, gradients=_recorded, leaf=_leaf, cut=_cut, hvp=_hvp)
+    xp = _jax_like(
+        tape.numpy,
+        tape.lax,
+        tape.nn,
+        tape.scipy,
+        tape.random,
+        value_and_grad=_swept,
+        gradients=_recorded,
+        leaf=_leaf,
+        cut=_cut,
+        hvp=_hvp,
+    )
 
     def data(self, tree: Any) -> Any:
         return convert(tree, lambda a: tape.constant(jnp.asarray(a)))
 
-    def parameters(self, arrays: list[Any]) -> list[Any]:
-        return [tape.Variable(jnp.asarray(a)) for a in arrays]
+    def arrays(self, tree: Any) -> Any:
+        return convert(tree, jnp.asarray)
+
+    def parameters(self, arrays: Any) -> Any:
+        return convert(arrays, lambda a: tape.Variable(jnp.asarray(a)))
 
     def step(self, program: Callable[..., Any], parameters: list[Any]) -> Callable[..., Any]:
         xp = self.xp
@@ -241,17 +283,17 @@ class Tape(System):
 
         return step
 
-    def training(self, loss: Callable[..., Any], parameters: list[Any]) -> Callable[..., Any]:
+    def training(self, loss: Callable[..., Any], parameters: list[Any], optimizer: str) -> Callable[..., Any]:
         import optax  # noqa: PLC0415 - an optional dependency
 
         import interop.optax  # noqa: PLC0415 - imports optax
 
-        optimizer, xp = interop.optax.Optimizer(parameters, optax.adam(RATE)), self.xp
+        updater, xp = interop.optax.Optimizer(parameters, OPTIMIZERS[optimizer](optax)), self.xp
 
         def step(*data: Any) -> Any:
             loss(xp, parameters, *data).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            updater.step()
+            updater.zero_grad()
             return parameters
 
         return step
@@ -272,6 +314,7 @@ class LookFirst(Tape):
         tape.lax,
         tape.nn,
         tape.scipy,
+        tape.random,
         value_and_grad=lambda fun, parameters: _swept(fun, parameters, look=True),
         gradients=_recorded,
         leaf=_leaf,
@@ -294,8 +337,8 @@ class TapeJit(Tape):
         xp = self.xp
         return self._compiled(lambda *data: program(xp, parameters, *data))
 
-    def training(self, loss: Callable[..., Any], parameters: list[Any]) -> Callable[..., Any]:
-        plain = super().training(loss, parameters)
+    def training(self, loss: Callable[..., Any], parameters: list[Any], optimizer: str) -> Callable[..., Any]:
+        plain = super().training(loss, parameters, optimizer)
 
         def update(*data: Any) -> None:
             plain(*data)

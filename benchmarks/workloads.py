@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Dynamic", "Workload", "normal"]
+__all__ = ["ARRAYS", "CONSTANTS", "NUMPY", "Dynamic", "Workload", "normal"]
+
+CONSTANTS, ARRAYS, NUMPY = "constants", "arrays", "NumPy"
 
 
 @dataclass(frozen=True)
@@ -17,11 +19,14 @@ class Workload:
 
     Attributes:
         name: what tables call it.
-        make: returns parameters (a flat list of NumPy arrays) and data (NumPy arrays) from a generator and whether they are to be tiny.
+        make: returns parameters (a list or dict of NumPy arrays) and data (NumPy arrays) from a generator and whether they are to be tiny.
         program: ``program(xp, parameters, *data)`` returns results, a tree of arrays, over the namespace ``xp``
             (see :mod:`benchmarks.systems`).
-        trains: whether ``program`` is a loss, and the step one update by Adam that returns the parameters.
-        needs: features that some system lacks: "second order", "convolution", "linear algebra", "optimizer".
+        trains: whether ``program`` is a loss, and the step one update by an optimizer that returns the parameters.
+        optimizer: which one, "adam" or "sgd".
+        operands: what data are: constants of the system, its raw arrays (those of JAX for the tape), or NumPy arrays, which the program
+            gives to ``xp.operand`` where a system does not take them as they are.
+        needs: features that some system lacks: "second order", "convolution", "linear algebra", "optimizer", "keys" (of JAX's generators).
         skips: systems that it would tell nothing about, by name.
 
     """
@@ -30,6 +35,8 @@ class Workload:
     make: Callable[[np.random.Generator, bool], tuple[list[Any], tuple[Any, ...]]]
     program: Callable[..., Any]
     trains: bool = False
+    optimizer: str = "adam"
+    operands: str = CONSTANTS
     needs: frozenset[str] = frozenset()
     skips: frozenset[str] = frozenset()
 

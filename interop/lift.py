@@ -85,6 +85,8 @@ def lift(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
             quick = _Quick(Latest(args, kwargs), trace, configuration()) if valueless else None
         return result
 
+    lifted.stale = lambda: quick is None or quick.trace.applied.stale()  # type: ignore[attr-defined]
+
     def _call(leaves: list[Any], tree: Any, *, numbers_are_arrays: bool) -> tuple[Any, _Trace | None]:
         variables: list[Any] = []
         template: list[Any] = []

@@ -146,7 +146,7 @@ class Optimizer:
                 leaves = kept(self._owned(tree, self._following[tree]), leaves, state, skipped, present)
             return made, leaves
 
-        self._update = lift(update)
+        self._update: Any = lift(update)
 
     @property
     def state(self) -> Any:
@@ -231,6 +231,8 @@ class Optimizer:
         leaves, self._state_tree = jax.tree.flatten((state, scaling), is_leaf=extend.is_variable)
         self._scaled = scaling is not None
         self._state = [held(x) for x in leaves]  # Variables, so that a compiled step finds them and writes to them
+        self._repeats = all(map(extend.is_variable, self._state))
+        self._known = extend.Update()
 
     def step(self, **extra: Any) -> None:
         """Apply one update from the ``.grad`` of the parameters, divided by the loss scale if there is one.
@@ -250,10 +252,15 @@ class Optimizer:
 
         """
         check_contents(self._contents)
+        repeats = self._repeats and not extra
+        if repeats and not self._update.stale() and self._known.again(self._leaves, self._state):
+            return
         gradients, present = self._gradients()
         try:
             with extend.updating():
                 values, state = self._update(gradients, self._leaves, self._state, self._state_tree, extra, present)
+                if repeats and self._following[self._state_tree] == self._state_tree:
+                    self._known.note((*values, *state))
         except TapeTypeError as e:
             if "required keyword-only argument" not in str(e):
                 raise
@@ -323,7 +330,7 @@ class Optimizer:
         if options:
             raise unknown_keyword("Optimizer.zero_grad", *options)
         for p in self._leaves:
-            p.zero_grad()
+            p.grad = None
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._leaves)

@@ -2,7 +2,8 @@
 
 What is here stays as it is from one release to the next; everything else below :mod:`tape` whose name is not public may change.
 An optimizer reads ``.grad`` and values (:func:`array`), computes new ones under :func:`updating` (with :func:`interop.lift` of its
-library's update, so that backward pass and update are one program), and hands them over (:class:`Assignment`).
+library's update, so that backward pass and update are one program), and hands them over (:class:`Assignment`).  Where the same was done
+before, :class:`Update` does all of that by one look-up.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from tape.extend.update import Update
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle, extra_of, itself
 from tape.graph.trie import CONSTANT
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     import jax
 
-__all__ = ["Assignment", "array", "awaiting", "describe", "identity", "is_variable", "updating"]
+__all__ = ["Assignment", "Update", "array", "awaiting", "describe", "identity", "is_variable", "updating"]
 
 
 def is_variable(x: object) -> bool:

@@ -114,6 +114,10 @@ class Binding:
         self._rarely = bool(
             any(m.name or m.grad >= 0 for _, m in self._needed) or self._accumulated or self._joined or self._renewed or slots
         )
+        # What it returns, where that is new Variables only, each once: on what segment, in which place, and which result.
+        numbers = [n for kind, n in outcome.returned.leaves if kind == MADE]
+        whole = len(numbers) == len(outcome.returned.leaves) == len({*numbers}) and not self._rarely
+        self._fresh = [(m.segment, m.place, m.result) for m in map(outcome.made.__getitem__, numbers)] if whole else None
         # Whether the recorded step must run at once: something that it leaves behind cannot be pending.
         self._at_once = bool(outcome.changes or slots or any(m.segment is not None or m.place.kind.unrecorded for m in outcome.made))
         self._at_once = self._at_once or any(kind == ARRAY for kind, _ in outcome.returned.leaves)
@@ -209,14 +213,18 @@ class Binding:
             v._segment = segment
             v._place = place
             v._cell = [results[n]]
+        for extra in self._cleared:
+            extra.grad, extra.assigned = None, False
+        if recorded is None and self._fresh is not None:
+            structure = self._outcome.returned.structure
+            leaves = [handle(segment, place, [results[n]]) for segment, place, n in self._fresh]
+            return leaves[0] if structure is ONE else structure.unflatten(leaves)
         made: list[Any] = [None] * len(self._outcome.made)
         for number, new in self._needed:
             if recorded is None:
                 made[number] = handle(new.segment, new.place, [results[new.result]])
             else:
                 made[number] = recorded[new.result] if new.live >= 0 else self._passed(new, results[new.result])
-        for extra in self._cleared:
-            extra.grad, extra.assigned = None, False
         if self._rarely:
             self._settle(made, results)
         return self._built(self._outcome.returned, made, results)

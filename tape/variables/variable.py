@@ -194,7 +194,11 @@ class Variable(Convertible):
     @grad.setter
     def grad(self, gradient: object) -> None:
         if gradient is None:
-            self.zero_grad()
+            trace, extra = LOCAL.scope.trace, self._extra
+            if trace is not NOBODY:
+                trace.write(self)
+            if extra is not None:
+                extra.grad, extra.assigned = None, False
             return
         if not self.requires_grad:
             msg = f"grad: a Variable that does not require grad ({describe(self)}) takes no gradient; make it with requires_grad=True"
@@ -215,9 +219,7 @@ class Variable(Convertible):
         """Forget the gathered gradient (set it to None); takes no options (PyTorch's ``set_to_none`` is refused by name)."""
         if options:
             raise unknown_keyword("zero_grad", *options)
-        LOCAL.scope.trace.write(self)
-        if self._extra is not None:
-            self._extra.grad, self._extra.assigned = None, False
+        self.grad = None
 
     def backward(
         self,

@@ -1,0 +1,179 @@
+"""Updates found again: what an optimizer did at this point of the tape before is written, run and assigned by one look-up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tape.configuration import CHANGES
+from tape.graph.kinds import LeafPlace
+from tape.graph.scope import LOCAL
+from tape.graph.segment import Handle
+from tape.graph.trie import State, link
+from tape.graph.watcher import NOBODY
+from tape.programs.failures import check_slots
+from tape.programs.program import run_pending
+from tape.recording.entering import CONCRETE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape.graph.kinds import Kind, Place
+    from tape.graph.segment import Segment
+    from tape.variables.variable import Variable
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
+    """Where the trie stands after an update.
+
+    Attributes:
+        state: that structure.
+        kinds: those of all that it reads.
+        places: its places, when last seen to be of these kinds.
+        slots: where each of it is on the segment before; None for what enters with the update, in this order.
+        first: the slot that the first of these gets.
+        results: the slots of the new values.
+
+    """
+
+    state: State
+    kinds: list[Kind]
+    places: list[Place]
+    slots: list[int | None]
+    first: int
+    results: list[int]
+
+    def fits(self, read: Sequence[Handle]) -> bool:
+        """Tell whether what is to be read is of the kinds that were read."""
+        places = [v._place for v in read]
+        if places != self.places:
+            if [place.kind for place in places] != self.kinds or any(isinstance(place, LeafPlace) for place in places):
+                return False
+            self.places = places
+        return True
+
+
+class Update:
+    """An update of the same Variables by the same computation, found again where it was done before.
+
+    Whoever computes it asks :meth:`again` first.  Where that says no, it computes the new values under :func:`updating` and hands them to
+    :meth:`note` there, and to an :class:`Assignment` afterwards.  What it computes may depend on what :meth:`again` is given, and on
+    nothing else that changes; one Update serves one such computation.
+
+    Example:
+        >>> import tape, tape.extend
+        >>> w, rate = tape.Variable(2.0), tape.constant(0.25)
+        >>> update, assign = tape.extend.Update(), tape.extend.Assignment()
+        >>> for _ in range(4):
+        ...     w.zero_grad()
+        ...     (w * w).backward()
+        ...     if not update.again([w], [rate]):
+        ...         with tape.extend.updating():
+        ...             new = [w - rate * w.grad, None]
+        ...             update.note(new)
+        ...         assign([w, rate], new)
+        >>> float(w)
+        0.125
+
+    """
+
+    __slots__ = ("_began", "_key")
+
+    def __init__(self) -> None:
+        self._key = object()  # on the trie, which is not to hold what refers to this
+        self._began: tuple[Segment, State, int, list[Any]] | None = None
+
+    def again(self, parameters: Sequence[Variable], further: Sequence[Variable]) -> bool:
+        """Update as the last time, if everything is as it was then; tell whether that was done.
+
+        Args:
+            parameters: leaves with a gradient, which the update reads as well.
+            further: what else it reads and writes: the optimizer's state.
+
+        Raises:
+            ExecutionError: a new value could not be computed.  Nothing is changed then.
+
+        """
+        self._began = None
+        segment, scope = LOCAL.segment(), LOCAL.scope
+        if segment is None or segment.epoch is not CHANGES.epoch or segment.trace is not None or scope.staged:
+            return False
+        if scope.trace is not NOBODY or scope.forward is not NOBODY or scope.caller is not NOBODY:
+            return False
+        extras = [p._extra for p in parameters]
+        variables = [*parameters, *further]
+        read: list[Any] = [None if extra is None else extra.grad for extra in extras]
+        for gradient in read:
+            if gradient is None:
+                return False
+        read += variables
+        state = segment.state
+        known: _Known | None = state.next.get(self._key)
+        if known is None or not known.fits(read):
+            self._began = segment, state, len(segment.leaves), read
+            return False
+        return _repeated(segment, known, read, variables)
+
+    def note(self, results: Sequence[Variable | None]) -> None:
+        """Remember what was recorded since :meth:`again`; ``results`` are the new values of parameters and state, None for what stays."""
+        began, self._began = self._began, None
+        segment = LOCAL.segment()
+        if began is None or segment is not began[0] or not segment.open or not segment.state.known:
+            return
+        _, start, entered, read = began
+        slots = [v._place.slot if v._segment is segment else segment.entered.get(id(v._cell)) for v in read]
+        first = start.n_slots
+        entering = [v for v, slot in zip(read, slots, strict=True) if slot is not None and slot >= first]
+        if [id(v._cell) for v in entering] != [id(cell) for cell in segment.leaves[entered:]]:
+            return  # numbers, or constants of its own
+        if any(v._place.kind.requires_grad or v._place.kind.unrecorded for v in entering):
+            return
+        variables = read[len(read) - len(results) :]
+        ends = [r._place.slot for r in results if r is not None and r._segment is segment]
+        if len(ends) != len(results) or len({*ends}) < len(ends) or min(ends) < first:
+            return
+        if not all(_fits(v, r) for v, r in zip(variables, results, strict=True)) or any(isinstance(v._place, LeafPlace) for v in read):
+            return
+        before = [None if slot is None or slot >= first else slot for slot in slots]
+        places = [v._place for v in read]
+        known = _Known(segment.state, [place.kind for place in places], places, before, first, ends)
+        if link(start, self._key, known) is not known:
+            start.next[self._key] = known  # what was read then was of other kinds, or elsewhere
+
+
+def _fits(variable: Any, result: Any) -> bool:
+    return variable._segment is None and variable._place.kind.aval == result._place.kind.aval
+
+
+def _repeated(segment: Segment, known: _Known, read: Sequence[Handle], variables: Sequence[Handle]) -> bool:
+    """Do a known update, unless what it reads is elsewhere than it was."""
+    inside = segment.entered
+    entering = []
+    for v, slot in zip(read, known.slots, strict=True):
+        if v._segment is segment:
+            if v._place.slot != slot:
+                return False
+            continue
+        cell = v._cell
+        if v._segment is not None or inside.get(id(cell)) != slot:
+            return False
+        if slot is None:
+            if cell[0].__class__ not in CONCRETE:
+                return False
+            entering.append(cell)
+    cells = [[None] for _ in known.results]
+    with segment.lock:
+        if not segment.open:
+            return False
+        for number, cell in enumerate(entering, known.first):
+            segment.entered[id(cell)] = number
+        segment.leaves += entering
+        segment.state = known.state
+        segment.cells.update(zip(known.results, cells, strict=True))
+    run_pending(segment, "step")
+    if segment.failed:
+        check_slots(segment, known.results)
+    for variable, cell in zip(variables, cells, strict=True):
+        variable._cell = cell
+    return True

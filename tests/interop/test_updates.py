@@ -1,0 +1,196 @@
+"""An update found again does what it did before, on what is there now."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import interop.optax
+import tape
+from tape import extend
+
+X = np.array([[1.0, -2.0], [0.5, 0.25], [3.0, 1.0]], np.float32)
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """Whether each update was found again."""
+    answers = []
+    again = extend.Update.again
+
+    def noting(self, *given):
+        answers.append(again(self, *given))
+        return answers[-1]
+
+    monkeypatch.setattr(extend.Update, "again", noting)
+    return answers
+
+
+def loss(a, b):
+    return ((X @ a + b) ** 2).mean()
+
+
+class Beside:
+    """The same training by raw optax and by the optimizer, step by step."""
+
+    def __init__(self, transformation):
+        self.arrays = [jnp.array([0.3, -0.7]), jnp.array(0.1)]
+        self.transformation, self.state = transformation, transformation.init(self.arrays)
+        self.variables = [tape.Variable(a) for a in self.arrays]
+        self.optimizer = interop.optax.Optimizer(self.variables, transformation)
+
+    def step(self, backward=lambda loss: loss.backward(), gradient=lambda g: g):
+        gradients = gradient(list(jax.grad(loss, (0, 1))(*self.arrays)))
+        updates, self.state = self.transformation.update(gradients, self.state, self.arrays)
+        self.arrays = optax.apply_updates(self.arrays, updates)
+        self.optimizer.zero_grad()
+        backward(loss(*self.variables))
+        self.optimizer.step()
+        self.check()
+
+    def check(self):
+        for ours, theirs in zip(self.variables, self.arrays, strict=True):
+            np.testing.assert_allclose(ours.value, theirs, rtol=1e-5, atol=1e-6)
+            assert ours.is_leaf
+        for ours, theirs in zip(jax.tree.leaves(self.optimizer.state), jax.tree.leaves(self.state), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [lambda: optax.sgd(0.01), lambda: optax.sgd(0.01, momentum=0.9), lambda: optax.adamw(0.01)])
+def test_steps_are_found_again_after_a_few(found, make):
+    both = Beside(make())
+    for _ in range(12):
+        both.step()
+    assert found[-3:] == [True] * 3
+
+
+def test_an_update_reads_what_users_assigned_since(found):
+    both = Beside(optax.inject_hyperparams(optax.sgd)(learning_rate=0.01, momentum=0.9))
+    for _ in range(9):
+        both.step()
+    both.arrays[0] = jnp.array([2.0, 3.0])
+    both.variables[0].value = both.arrays[0]
+    both.step()
+    both.state.hyperparams["learning_rate"] = jnp.array(0.02)
+    both.optimizer.state.hyperparams["learning_rate"] = jnp.array(0.02)
+    both.step()
+    both.state = jax.tree.map(lambda x: x * 0, both.state)
+    both.optimizer.state = both.state
+    for _ in range(4):
+        both.step()
+    assert found[-1]
+
+
+def test_an_update_reads_the_gradients_that_are_there(found):
+    both = Beside(optax.sgd(0.01, momentum=0.9))
+    for _ in range(9):
+        both.step()
+
+    def halved(loss):
+        loss.backward()
+        both.variables[0].grad = both.variables[0].grad * 0.5
+
+    def twice(loss):
+        loss.backward(retain_graph=True)
+        loss.backward()
+
+    def looked(loss):
+        loss.backward()
+        float(loss)
+
+    for _ in range(4):
+        both.step(halved, lambda g: [g[0] * 0.5, g[1]])
+        both.step(twice, lambda g: [g[0] * 2, g[1] * 2])
+        both.step(looked)
+        both.step()
+    assert found[-1]
+
+
+def test_a_parameter_that_is_frozen_stays_as_it_is(found):
+    both = Beside(optax.sgd(0.01))
+    for _ in range(9):
+        both.step()
+    before = both.variables[1].value
+    both.variables[1].requires_grad_(False)
+    loss(*both.variables).backward()
+    both.optimizer.step()
+    assert not found[-1]
+    assert both.variables[1].value == before
+
+
+def test_a_captured_rate_is_read_anew():
+    rate = tape.constant(0.5)
+    w = tape.Variable(np.float32(1.0))
+    scale = optax.GradientTransformation(lambda _: (), lambda g, state, _=None: (jax.tree.map(lambda x: -x * rate.value, g), state))
+    optimizer = interop.optax.Optimizer([w], scale)
+    value = 1.0
+    for k in range(12):
+        if k % 6 == 0:
+            rate.value = np.float32(0.5 if k else 0.25)
+        optimizer.zero_grad()
+        (w * 1.0).backward()
+        optimizer.step()
+        value -= float(rate)
+        assert float(w) == value
+
+
+def test_two_optimizers_of_one_shape_keep_apart(found):
+    pairs = [Beside(optax.sgd(0.01)), Beside(optax.sgd(0.02))]
+    for _ in range(9):
+        for both in pairs:
+            both.step()
+    assert found[-2:] == [True, True]
+
+
+def test_what_numbers_enter_is_computed_anew(found):
+    w, update, assign = tape.Variable(np.float32(1.0)), extend.Update(), extend.Assignment()
+    value = 1.0
+    for k in range(8):
+        w.zero_grad()
+        (w * 2.0).backward()
+        rate = 0.5**k
+        if not update.again([w], []):
+            with extend.updating():
+                new = [w - rate * w.grad]
+                update.note(new)
+            assign([w], new)
+        value -= rate * 2
+        assert float(w) == value
+    assert not any(found)
+
+
+def test_an_update_inside_of_a_compiled_step_or_a_jax_transformation_is_recorded_there():
+    both = Beside(optax.sgd(0.01))
+    for _ in range(9):
+        both.step()
+    compiled = tape.jit(lambda: loss(*both.variables).backward())
+
+    @tape.jit
+    def step():
+        both.optimizer.zero_grad()
+        loss(*both.variables).backward()
+        both.optimizer.step()
+
+    for _ in range(3):
+        step()
+        both.optimizer.zero_grad()
+        gradients = list(jax.grad(loss, (0, 1))(*both.arrays))
+        updates, both.state = both.transformation.update(gradients, both.state, both.arrays)
+        both.arrays = optax.apply_updates(both.arrays, updates)
+        both.check()
+        both.step(lambda _: compiled())
+
+
+def test_an_update_keeps_no_parameters_alive(found):
+    import gc
+    import weakref
+
+    both = Beside(optax.sgd(0.01, momentum=0.9))
+    for _ in range(9):
+        both.step()
+    assert found[-1]
+    refs = [weakref.ref(v) for v in both.variables]
+    del both
+    gc.collect()
+    assert not [ref for ref in refs if ref() is not None]
