@@ -1,8 +1,8 @@
 """Turns: where what a sweep writes is parted into programs, when a loop with looks made the segments that it comes to.
 
-Each turn of such a loop is a segment, and their number is not known before.  Swept as one program each, all turns of all such loops share
-that one; as one program for several, a turn costs less.  So a long loop is swept some turns at a time, counted from its beginning, to which
-the sweep comes last, and the turns that are left over at its end one by one.
+Each turn of such a loop is a segment, and neither their number nor, where they branch, their order is known before.  Swept as one program
+each, the turns of all such loops share few programs; several equal ones behind each other as one program cost less.  So a long loop is
+swept turn by turn, and equal turns some at a time, counted from its beginning, to which the sweep comes last.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ def together(size: int) -> int:
 class Turns:
     """What one sweep has come to so far."""
 
-    __slots__ = ("_firsts", "_parts", "_written")
+    __slots__ = ("_last", "_long", "_loops", "_met", "_whole")
 
     def __init__(self) -> None:
-        self._firsts: dict[Plan, int] = {}  # how many segments were ahead when it came to such a turn first
-        self._parts: dict[Plan, int] = {}  # of which part of the loop the last such turn was
-        self._written: set[Plan] = set()  # since what is pending ran
+        self._long: bool | None = None
+        self._loops = False  # it came to one of them twice
+        self._met: set[Plan] = set()
+        self._last: Plan | None = None
+        self._whole = False  # what is written are equal turns, the last ones of those that are swept together
 
     def ends(self, plan: Plan, ahead: int) -> bool:
-        """Tell whether what is written is to run before a segment is swept by ``plan``; at least so many further ones are ``ahead``."""
-        first = self._firsts.setdefault(plan, ahead)
-        again = plan in self._written
-        self._written.add(plan)
-        if first < SHORT:
+        """Tell whether what is written is to run before a segment is swept by ``plan``; about so many further ones are ``ahead``."""
+        if self._long is None:
+            self._long = ahead >= SHORT
+        if not self._long:
             return False
-        turns = together(len(plan.instructions))
-        part = ahead // turns
-        before = self._parts.get(plan)
-        self._parts[plan] = part
-        left_over = part == first // turns and (first + 1) % turns
-        if not again or (part == before and not left_over):
+        last, self._last = self._last, plan
+        self._loops = self._loops or plan in self._met
+        self._met.add(plan)
+        if not self._loops:
             return False
-        self._written = {plan}
+        begins = (ahead + 1) % together(len(plan.instructions)) == 0
+        if plan is last and self._whole and not begins:
+            return False
+        self._whole = begins
         return True
