@@ -10,9 +10,10 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from benchmarks import compute, dispatch, dynamic
+from benchmarks import compute, dispatch, dynamic, looks
 from benchmarks.checker import WORKLOADS as CHECKS
 from benchmarks.checker import checker
+from benchmarks.looking import looping
 from benchmarks.memory import WORKLOADS as MEMORIES
 from benchmarks.memory import memory
 from benchmarks.recording import OPS, recording
@@ -30,6 +31,7 @@ KINDS: dict[str, tuple[Callable[[Report, Effort, frozenset[str]], None], frozens
     "dispatch": (dispatch_bound, frozenset(w.name for w in dispatch.WORKLOADS)),
     "compute": (compute_bound, frozenset(w.name for w in compute.WORKLOADS)),
     "dynamic": (dynamic_steps, frozenset(w.name for w in dynamic.WORKLOADS)),
+    "looks": (looping, frozenset(w.name for w in looks.WORKLOADS)),
     "scale": (scale, SCALES),
     "startup": (startup, STARTS),
     "memory": (memory, MEMORIES),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ARRAYS", "CONSTANTS", "NUMPY", "Dynamic", "Workload", "normal"]
+__all__ = ["ARRAYS", "CONSTANTS", "NUMPY", "Dynamic", "Loop", "Run", "Workload", "normal"]
 
 CONSTANTS, ARRAYS, NUMPY = "constants", "arrays", "NumPy"
 
@@ -57,6 +57,26 @@ class Dynamic:
     make: Callable[[np.random.Generator], list[Any]]
     samples: Callable[[np.random.Generator], Iterator[tuple[Any, ...]]]
     program: Callable[..., Any]
+
+
+# A loop that returns how many turns it took and a state, and the sweep from that state, which returns gradients.
+Run = tuple[Callable[[], tuple[int, Any]], Callable[[Any], list[Any]]]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A Python loop that looks at a value in every turn.
+
+    Attributes:
+        name: what tables call it.
+        taped: returns the loop on the tape, and its sweep.
+        jitted: the same around a jitted step, and jitted pullbacks of it.
+
+    """
+
+    name: str
+    taped: Callable[[], Run]
+    jitted: Callable[[], Run]
 
 
 def normal(rng: np.random.Generator, *shape: int, scale: float | None = None) -> Any:

@@ -224,6 +224,8 @@ class Segment(layout.Segment):
     @property
     def kept(self) -> tuple[int, ...]:
         """The slots whose values are there for sweeps, as they are or in a box: part of the structure, once it has run."""
+        if self.packing is None:
+            return tuple(self.saved)
         return tuple([slot for slot, kept in self.saved.items() if kept.__class__ is not Box or kept.readable])
 
 

@@ -107,9 +107,14 @@ def gathering(gathered: dict[_Group, dict[int, Handle] | None], *, last: bool) -
     with within(gathered=gathered):
         yield
         if last:
-            for group, gradients in list(gathered.items()):
-                if gradients is not None and not group.removed:
-                    group.call(gathered, gradients)
+            finish(gathered)
+
+
+def finish(gathered: dict[_Group, dict[int, Handle] | None]) -> None:
+    """Call the hooks that wait for what will not come."""
+    for group, gradients in list(gathered.items()):
+        if gradients is not None and not group.removed:
+            group.call(gathered, gradients)
 
 
 def register_multi_grad_hook(variables: Sequence[Any], hook: Callable[[Any], None], *, mode: str = "all") -> HandleGroup:

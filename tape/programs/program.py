@@ -74,7 +74,7 @@ def run_pending(segment: Segment, reason: str) -> None:
 
 
 def _run(segment: Segment, reason: str) -> None:
-    state = segment.state
+    segment.state = state = _settled(segment.state)
     cells = segment.cells
     held = map(ONLY_SEGMENT.__lt__, map(sys.getrefcount, cells.values()))  # before anything else here refers to a cell
     live = tuple(itertools.compress(cells, held))
@@ -104,14 +104,25 @@ def _run(segment: Segment, reason: str) -> None:
         note(segment)
 
 
+def _settled(state: State) -> State:
+    """Return a structure without changes of the grad mode at its end: nothing was recorded in that mode."""
+    while (parent := state.parent) is not None and state.kernel is None and not state.slots and state.cut is parent.cut:
+        if state.lines is not None:
+            break
+        state = parent
+    return state
+
+
 def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
     """Hand out what was computed and forget what no sweep will need."""
     cells, live, kept = segment.cells, program.live, program.kept
+    saved: dict[int, Cell] = {}
     for slot, value in zip(live, results, strict=False):
-        cells[slot][0] = value
+        cell = saved[slot] = cells[slot]
+        cell[0] = value
     if kept.history:
-        saved = {slot: [value] for slot, value in zip(kept.residuals, results[len(live) :], strict=True)}
-        saved.update((slot, cells[slot]) for slot in live)
+        for slot, value in zip(kept.residuals, results[len(live) :], strict=True):
+            saved[slot] = [value]
         if kept.dead:
             segment.released |= kept.dead
         segment.ran(saved)

@@ -139,7 +139,7 @@ def _acts(state: State) -> bool:
 
 def note(segment: Segment) -> None:
     """Have one of the next runs look whether Variables of this segment were dropped while others are held."""
-    _SHARED.append(weakref.ref(segment))
+    _SHARED.append((weakref.ref(segment), None))
 
 
 def trim_one() -> None:
@@ -147,20 +147,23 @@ def trim_one() -> None:
     if not _SHARED:
         return
     try:
-        ref = _SHARED.popleft()
+        ref, before = _SHARED.popleft()
     except IndexError:  # another thread took it
         return
     segment = ref()
     if segment is None or not segment.lock.acquire(blocking=False):
         return
     try:
-        if segment.saved and trim(segment):
-            _SHARED.append(ref)
+        if segment.saved:
+            held = _live(segment), segment.released
+            if held == before or trim(segment):
+                _SHARED.append((ref, held))
     finally:
         segment.lock.release()
 
 
-_SHARED: deque[weakref.ref[Segment]] = deque()
+# With what a sweep could come from and go through when it was trimmed last: as long as that is so, there is nothing more to let go.
+_SHARED: deque[tuple[weakref.ref[Segment], tuple[tuple[int, ...], frozenset[int]] | None]] = deque()
 
 
 def trim(segment: Segment) -> int:

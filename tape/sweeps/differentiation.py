@@ -74,7 +74,7 @@ def backward(
     if known is not None:
         if _accumulated_again(*known):
             return
-        call = call_of(*known)
+        call = call_of(*known, checked=False)
     retain = _retains("backward", retain_graph, create_graph)
     roots = variables("backward", "outputs", outputs)
     with wide(roots) as settings:
@@ -208,7 +208,7 @@ def gradients(
         again = None if written is None else written.again(segment, entering)
         if again is not None:
             return again[0] if isinstance(inputs, Handle) else tuple(again)
-        call = call_of(*known)
+        call = call_of(*known, checked=True)
     roots = variables("gradients", "outputs", outputs)
     wanted, tree = variables_of_tree("gradients", "inputs", inputs)
     with wide(roots) as settings:

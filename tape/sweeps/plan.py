@@ -88,6 +88,10 @@ class Plan:
     pending: bool = False  # made for a segment that has not run
     pieces: dict[object, Any] = field(default_factory=dict)  # by where it is cut (tape.sweeps.streaming)
 
+    def same(self, other: Plan) -> bool:
+        """Tell whether two plans of a structure, for the same cotangents and ends, do the same."""
+        return self.pending == other.pending and self.externals == other.externals and self.instructions == other.instructions
+
     def part(self, instructions: list[Instruction], given: Iterable[int], outputs: Iterable[int]) -> Plan:
         """Return the plan of some of the instructions, which read ``given`` values; they and the outputs go by their numbers here."""
         straight = all(step.calls is None for step in instructions)
@@ -153,10 +157,15 @@ def plan_sweep(
         n_slots = state.n_slots
         active = active_slots(state, wanted, blocked)
         sweep(planner.path, {slot: n_slots + i for i, slot in enumerate(seeds) if slot in active}, active, planner)
-        return planner.plan(kept)
+        made = planner.plan(kept)
+        alike: list[Plan] = state.cached(("plans", *about), list)
+        known = next((plan for plan in alike if plan.same(made)), None)  # it reads no more of what is kept
+        if known is None:
+            alike.append(made)
+        return known or made
 
-    key = ("plan", seeds, wanted, blocked, watched, hooked, kept, observed, table.revision(), configuration())
-    return state.cached(key, work_out)
+    about = (seeds, wanted, blocked, watched, hooked, observed, table.revision(), configuration())
+    return state.cached(("plan", kept, *about), work_out)
 
 
 class _Planner:

@@ -16,7 +16,7 @@ from tape.graph.scope import LOCAL, parked
 from tape.graph.segment import LeafNode, SegmentClosedError
 from tape.graph.trie import SWEEP
 from tape.graph.wengert import leading, producers
-from tape.hooking.handles import gathering
+from tape.hooking.handles import finish
 from tape.jaxapi import X64
 from tape.programs.failures import check_slots
 from tape.programs.program import run_pending
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tape.sweeps.sweep import Target
 
 T = TypeVar("T")
+
+_AS_IT_IS = contextlib.nullcontext()
 
 
 def stream_gradients(outputs: object, grad_outputs: object = None, *, inputs: object = None) -> Iterator[tuple[Any, Any]]:
@@ -100,13 +102,18 @@ class _Stream:
     def gradients(self) -> Iterator[tuple[Any, Any]]:
         """Return the iterator that the user sees."""
         steps = self._steps()
-        while (final := _apart(steps)) is not None:
+        while (final := self._apart(steps)) is not None:
             ready = [(variable, emission.share(gradient)) for target, gradient in reversed(final) for variable in self._variables(target)]
             final.clear()
             while ready:
                 yield ready.pop()  # not bound to a name here: a gradient that the user drops is free
         with self._sweep.releasing():
             pass
+
+    def _apart(self, steps: Iterator[T]) -> T | None:
+        """Take the next step in a segment of its own: what the user has pending stays so."""
+        with parked(mode=SWEEP, unseen=True, gathered=self._gathered):
+            return next(steps, None)
 
     def _variables(self, target: Target) -> list[Any]:
         if self._receivers is not None:
@@ -134,8 +141,8 @@ class _Stream:
                 with self._step():
                     final = self._final(targets, {})
                 yield final
-        with self._step(last=True):
-            pass
+        with self._step():
+            finish(self._gathered)
 
     def _pieces(
         self, segment: Segment, plan: Plan, values: dict[int, Any], targets: Sequence[Target]
@@ -148,6 +155,7 @@ class _Stream:
         pieces = pieces_of(plan, tuple([tuple(ends[target]) for target in wanted]))
         for piece in pieces:
             with self._step():
+                self._sweep.part(piece.plan, segment)
                 read = piece.plan.given
                 given = emission.opened([values.get(value) for value in read], read, segment.state)
                 while True:
@@ -196,10 +204,9 @@ class _Stream:
                 check_slots(segment, (gradient._place.slot,))
         return final
 
-    @contextlib.contextmanager
-    def _step(self, *, last: bool = False) -> Iterator[None]:
-        with gathering(self._gathered, last=last), sixty_four_bits() if self._wide and not X64.value else contextlib.nullcontext():
-            yield
+    def _step(self) -> contextlib.AbstractContextManager[None]:
+        """Have JAX's settings be those that the cotangents need, until gradients are handed out."""
+        return sixty_four_bits() if self._wide and not X64.value else _AS_IT_IS
 
 
 class Piece(NamedTuple):
@@ -243,12 +250,6 @@ def _cut(plan: Plan, groups: Sequence[Sequence[int]]) -> list[Piece]:
         pieces.append(Piece(piece, finals, frozenset(later) if pieces else frozenset()))
         later = wanted - results | read
     return pieces[::-1]
-
-
-def _apart(steps: Iterator[T]) -> T | None:
-    """Take the next step in a segment of its own: what the user has pending stays so."""
-    with parked(mode=SWEEP, unseen=True):
-        return next(steps, None)
 
 
 def _unconnected(variable: Handle) -> str:

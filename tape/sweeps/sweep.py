@@ -25,6 +25,7 @@ from tape.programs.retention import trim
 from tape.recording import record, staging
 from tape.sweeps import emission
 from tape.sweeps.plan import Plan, active_slots, plan_sweep
+from tape.sweeps.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tape.hooking.observing import Observer
 
 _SEED = Op("seed", lambda x: x)
+_NONE: frozenset[int] = frozenset()
 
 Target = LeafNode | tuple[Segment, int]
 
@@ -80,6 +82,7 @@ class Sweep:
         self._wanted: dict[Segment, frozenset[int]] = {}
         self._needed: dict[Segment, frozenset[int]] = {}
         self._foreseen: dict[Segment, tuple[tuple[int, ...], Plan, list[Any]]] = {}
+        self._turns = Turns()
 
     def run(
         self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack | None = None, *, leaf_hooks: bool = True
@@ -173,7 +176,8 @@ class Sweep:
 
     def only_plan(self, segment: Segment) -> Plan | None:
         """Return the plan, if nothing but ``segment`` was swept."""
-        return self._swept[0][1] if len(self._swept) == 1 and self._swept[0][0] is segment else None
+        swept = [(one, plan) for one, plan in self._swept if plan.instructions or one is segment]  # a target elsewhere is only come to
+        return swept[0][1] if len(swept) == 1 and swept[0][0] is segment else None
 
     @property
     def hooked(self) -> bool:
@@ -226,6 +230,8 @@ class Sweep:
                 elif not staging.recording(segment):
                     run_pending(segment, "swept elsewhere")
             plan, state = self.plan(segment, slots), segment.state
+            if not plan.pending:
+                self.part(plan, segment)
             try:
                 outputs = emission.emit(plan, segment, state, [cotangents[s] for s in slots], self._batch, self.observer)
                 break
@@ -233,6 +239,13 @@ class Sweep:
                 continue
         self._swept.append((segment, plan))
         self._pass_on(segment, state, outputs.items())
+
+    def part(self, plan: Plan, segment: Segment) -> None:
+        """Run what is written before a segment is swept by ``plan``, if a program ends there."""
+        if self._turns.ends(plan, max(len(self._heap), segment.generation)):
+            pending = LOCAL.segment()
+            if pending is not None:
+                run_pending(pending, "length")
 
     def _pass_on(self, segment: Segment, state: State, outputs: Iterable[tuple[int, Any]]) -> None:
         """Hand on the cotangents at which the sweep of a segment ended."""
@@ -247,10 +260,10 @@ class Sweep:
     def plan(self, segment: Segment, slots: tuple[int, ...]) -> Plan:
         """Return the plan to sweep ``segment`` where ``slots`` (ascending) have cotangents, unless it cannot be swept."""
         wanted = self._wanted.get(segment, frozenset()) if self._wanted else None
-        watched = frozenset([slot for slot, refs in segment.retained.items() if refs])
+        watched = frozenset([slot for slot, refs in segment.retained.items() if refs]) if segment.retained else _NONE
         if self._targets is not None:
             watched |= _slots_in(segment, self._targets)
-        hooked = frozenset([slot for slot, hooks in segment.hooks.items() if hooks])
+        hooked = frozenset([slot for slot, hooks in segment.hooks.items() if hooks]) if segment.hooks else _NONE
         kept = None if segment.pending else segment.kept
         observed = self.observer is not None
         plan = plan_sweep(segment.state, slots, wanted, self._blocked(segment), watched, hooked, kept, observed)
@@ -259,7 +272,7 @@ class Sweep:
 
     def _blocked(self, segment: Segment) -> frozenset[int]:
         if not self._ignored:
-            return frozenset()
+            return _NONE
         return frozenset([slot for slot, origin in segment.origins.items() if origin in self._ignored]) | _slots_in(segment, self._ignored)
 
     def _check(self, segment: Segment, plan: Plan) -> None:
@@ -284,13 +297,15 @@ class Sweep:
 
     def _find_paths(self, begin: Iterable[Segment]) -> None:
         """Find which slots of which segments lead to a target (oldest first), not through what is ignored."""
+        serials = [-1 if isinstance(target, LeafNode) else target[0].serial for target in self._targets or ()]
+        oldest = min(serials, default=-1)  # what came before leads to none of them
         reachable: dict[int, Segment] = {}
         stack = list(begin)
         while stack:
             segment = stack.pop()
             if segment.serial not in reachable:
                 reachable[segment.serial] = segment
-                stack.extend({o[0] for o in segment.origins.values() if not isinstance(o, LeafNode)})
+                stack.extend({o[0] for o in segment.origins.values() if not isinstance(o, LeafNode) and o[0].serial >= oldest})
         for serial in sorted(reachable):
             segment = reachable[serial]
             leading = [slot for slot, origin in segment.origins.items() if self._leads(origin)]

@@ -17,6 +17,7 @@ from tape.graph.trie import link
 from tape.recording.entering import CONCRETE
 from tape.recording.record import handle
 from tape.rules import table
+from tape.sweeps.plan import behind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -121,7 +122,7 @@ def asked(
     segment = LOCAL.segment()
     if segment is None or segment.epoch is not CHANGES.epoch or segment.hooks or segment.retained or segment.packing is not None:
         return None
-    if segment.trace is not None or LOCAL.scope.trace.capturing or (inputs is not None and not _ends_in_leaves(segment)):
+    if segment.trace is not None or LOCAL.scope.trace.capturing:
         return None
     roots = outputs if outputs.__class__ in _SEQUENCES else (outputs,)
     key: list[Any] = [create_graph, retains, segment.released, table.revision()]
@@ -153,21 +154,69 @@ def asked(
                 entering.append(seed)
     if inputs is not None:
         wanted = _slots(segment, (inputs,) if isinstance(inputs, Handle) else inputs)
-        if wanted is None:
+        if wanted is None or not (_ends_in_leaves(segment) or _ends_here(segment, frozenset([root._place.slot for root in roots]), wanted)):
             return None
         key.append(wanted)
     return segment, tuple(key), entering
 
 
-def call_of(segment: Segment, key: tuple[Any, ...], entering: list[Handle]) -> Call | None:
-    """Return a call that is not known yet (see :func:`asked`), to be remembered; None where it can not be."""
-    return Call(segment, key, entering, segment.state, len(segment.leaves)) if _ends_in_leaves(segment) else None
+def call_of(segment: Segment, key: tuple[Any, ...], entering: list[Handle], *, checked: bool) -> Call | None:
+    """Return a call that is not known yet (see :func:`asked`), to be remembered; None where it can not be.
+
+    What has inputs is ``checked`` when it is asked for.
+    """
+    return Call(segment, key, entering, segment.state, len(segment.leaves)) if checked or _ends_in_leaves(segment) else None
 
 
 def _ends_in_leaves(segment: Segment) -> bool:
     """Tell whether sweeps end within a segment, at leaves each of which entered it with one value, and call no hooks there."""
     ends = set(segment.origins.values())
-    return len(ends) == len(segment.origins) and not any(end.__class__ is tuple or end.hooks for end in ends)
+    if len(ends) != len(segment.origins):
+        return False
+    for end in ends:  # noqa: SIM110 - half the time of any()
+        if end.__class__ is tuple or end.hooks:
+            return False
+    return True
+
+
+def _ends_here(segment: Segment, roots: frozenset[int], wanted: tuple[int, ...]) -> bool:
+    """Tell whether a sweep from some slots to others goes through this segment only, and calls no hooks elsewhere.
+
+    Some of these are results of segments before.  Nothing else at which the sweep ends here may lead to one of them, or to a leaf that is
+    asked for.
+    """
+    origins, (slots, _) = segment.origins, behind(segment.state, roots)
+    ends = {slot: origins.get(slot) for slot in slots}
+    if len(set(ends.values())) != len(ends):
+        return False
+    before: list[tuple[Segment, int]] = []
+    for end in ends.values():
+        if end.__class__ is tuple:
+            one, slot = end
+            if one.hooks.get(slot) or slot in one.state.cut or one.configuration is not segment.configuration:
+                return False
+            before.append(end)
+        elif end is None or end.hooks:
+            return False
+    targets = [origins.get(slot) for slot in wanted]
+    for one, slot in before:
+        for target in targets:
+            if target is None:  # made here
+                continue
+            if target.__class__ is not tuple:  # a leaf: it may be where the other began
+                return False
+            if one is target[0]:
+                if slot != target[1] and _leads(one.state, slot, target[1]):
+                    return False
+            elif one.serial > target[0].serial:
+                return False
+    return True
+
+
+def _leads(state: State, slot: int, to: int) -> bool:
+    """Tell whether a sweep from one slot of a structure comes to another one."""
+    ends, passed = behind(state, frozenset((slot,)))
+    return to in passed or to in ends
 
 
 def _slots(segment: Segment, wanted: Any) -> tuple[int, ...] | None:
@@ -183,7 +232,10 @@ def _slots(segment: Segment, wanted: Any) -> tuple[int, ...] | None:
             return None
         if v._segment is not segment:
             origin = segment.origins.get(slot)
-            if origin.__class__ is not LeafNode or v._extra is None or v._extra.node is not origin:
+            if origin.__class__ is tuple:
+                if origin[0] is not v._segment or origin[1] != v._place.slot:
+                    return None
+            elif origin.__class__ is not LeafNode or v._extra is None or v._extra.node is not origin:
                 return None
         slots.append(slot)
     return tuple(slots)
