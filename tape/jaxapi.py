@@ -85,6 +85,7 @@ __all__ = [
     "to_host",
     "trace",
     "watch",
+    "weakened",
     "within",
 ]
 
@@ -306,6 +307,13 @@ def trace(fun: Callable[..., Any], *avals: object) -> tuple[ClosedJaxpr, Any]:
 
     jaxpr, shapes = jax.make_jaxpr(fresh, return_shape=True)(*avals)
     return jaxpr, shapes
+
+
+def weakened(value: Any, *, weak: bool) -> Any:
+    """Return an array as one of a weak type, as Python's numbers have, or of none."""
+    convert = primitive("convert_element_type")
+    assert convert is not None
+    return bind(convert, {"new_dtype": value.dtype, "weak_type": weak, "sharding": None}, [value])[0]
 
 
 def saveable(decision: object) -> bool:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tape import jaxapi, layout
 from tape.bounded import Bounded
-from tape.graph.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, MadePlace, Place, Role, differentiable
+from tape.graph.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, MadePlace, Place, Role
+from tape.graph.length import Length
 from tape.locks import holding
 
 if TYPE_CHECKING:
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 STATE_LIMIT = 1 << 14  # then what did not run among the last runs goes
 RECENT = 1000
-
-SEGMENT_LIMIT = 600  # entries; XLA compiles 600 ops with their sweep in 2 s, 1 000 in 5 s
-NUMBER_LIMIT = 400  # leaves that are single numbers; XLA's compiler for the CPU may use up the memory where one short loop reads over 500
 
 T = TypeVar("T")
 
@@ -84,9 +82,9 @@ class State(Step, layout.State):
         "hash",
         "hazard",
         "known",
+        "length",
         "lines",
         "mode",
-        "numbers",
         "op",
         "parent",
         "places",
@@ -103,7 +101,7 @@ class State(Step, layout.State):
         # One list is shared along a chain of states; the first n_slots of it are this state's.
         self.table: list[Place] = [] if parent is None else parent.table
         self.n_slots: int = 0 if parent is None else parent.n_slots
-        self.numbers: int = 0 if parent is None else parent.numbers
+        self.length: Length = _EMPTY if parent is None else parent.length
         self.cut: frozenset[int] = frozenset() if parent is None else parent.cut
         self.hash = id(self)
         self.ends = False
@@ -150,8 +148,7 @@ class State(Step, layout.State):
         """Make the state that follows when a leaf of this kind enters."""
         child = State(self, self.mode)
         child.ends = True
-        if not kind.aval.shape and not kind.requires_grad and differentiable(kind.aval):
-            child.numbers += 1
+        child.length = self.length.leaf(kind)
         child._add_slots((kind,), child.n_slots if kind.unrecorded else None)
         return _enter(self, kind, child)
 
@@ -176,7 +173,6 @@ class State(Step, layout.State):
         """Make the state that follows when ``kernel`` is recorded on the slots ``inputs``; where it ``ends``, its result is a leaf."""
         child = State(self, self.mode)
         child.depth += 1
-        child.full = child.depth > SEGMENT_LIMIT or child.numbers > NUMBER_LIMIT
         child.op, child.inputs, child.ends = op, inputs, ends
         table = self.table
         kinds = [table[s].kind for s in inputs]
@@ -200,6 +196,8 @@ class State(Step, layout.State):
         elif self.mode == SWEEP and (flows or tainted is not None):
             role = UNRECORDED
         child.kernel = kernel
+        child.length = self.length.entry(child)
+        child.full = child.length.full
         child._add_slots(kernel.kinds(role), None if role in (PLAIN, DIFFERENTIABLE) else made)
         child.quick = child.place is not None and not child.full
         if not kernel.single and kernel.several is not None and not child.full:
@@ -232,7 +230,8 @@ class State(Step, layout.State):
             lines.append(Step(kernel, inputs, tuple(range(start, n)), where, depth))
         child.n_slots = n
         child.lines = tuple(lines)
-        child.full = depth > SEGMENT_LIMIT or child.numbers > NUMBER_LIMIT
+        child.length = self.length.swept(lines, depth)
+        child.full = child.length.full
         return child
 
     def path(self) -> list[Any]:
@@ -249,6 +248,7 @@ class State(Step, layout.State):
         return steps
 
 
+_EMPTY = Length()
 _count = 0
 _limit = STATE_LIMIT
 _ROOTS: dict[Hashable, State] = {}

@@ -64,11 +64,17 @@ def submit(call: Callable[[], object]) -> Job:
 
 def compiling(function: Wrapped, arguments: Sequence[object]) -> Job:
     """Have a function of ``jax.jit`` compiled, under the present settings, for arguments like these, so that a call finds its program."""
+    return compiling_all([(function, arguments)])
+
+
+def compiling_all(functions: Sequence[tuple[Wrapped, Sequence[object]]]) -> Job:
+    """Have several functions compiled, one after the other."""
     settings = configuration()
 
     def call() -> None:
         with applying(settings):
-            function.lower(*arguments).compile()
+            for function, arguments in functions:
+                function.lower(*arguments).compile()
 
     return submit(call)
 

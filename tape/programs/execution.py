@@ -19,6 +19,7 @@ from tape.configuration import checks_results, configuration
 from tape.graph.trie import CLOCK
 from tape.programs import background, numbers
 from tape.programs.interpretation import evaluate, interpret, needed_entries
+from tape.programs.rolling import rolled
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -109,14 +110,18 @@ class Program:
         """Begin to make one compiled function of the whole."""
         entries, slots = needed_entries(state, self.keep)
         keep = self.keep
+        settings = configuration()
+        STATS.reasons[_why(entries, [jax.typeof(x) for x in leaves], settings)] += 1
+        self._begun = CLOCK.now
+        with_loops = rolled(entries, slots, keep, leaves)
+        if with_loops is not None:
+            self._compiling = background.compiling_all(with_loops.compiling(leaves)), with_loops
+            return
 
         def segment(*leaves: Any) -> list[Any]:
             return evaluate(entries, dict(zip(slots, leaves, strict=True)), keep, _inline)
 
         executable = jax.jit(segment)
-        settings = configuration()
-        STATS.reasons[_why(entries, [jax.typeof(x) for x in leaves], settings)] += 1
-        self._begun = CLOCK.now
         described = [jaxapi.described(x) for x in leaves]
         self._compiling = background.compiling(executable, described), numbers.on_device(executable, leaves, settings)
 

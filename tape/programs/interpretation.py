@@ -69,7 +69,7 @@ def interpret(state: State, keep: tuple[int, ...], leaves: Sequence[Any]) -> tup
 def _prepare(entries: Sequence[Step], values: dict[int, Any]) -> None:
     """Compile the kernels that never ran, for leaves of these values."""
     cold = {entry.kernel for entry in entries if entry.kernel.cold and not entry.kernel.pinned}
-    if len(cold) < 2 or jax.config.jax_disable_jit or not all(map(_on_one_device, values.values())):  # type: ignore[attr-defined]
+    if len(cold) < 2 or jax.config.jax_disable_jit or not all(map(on_one_device, values.values())):  # type: ignore[attr-defined]
         return
     known = {slot: jaxapi.described(value) for slot, value in values.items()}
     jobs = []
@@ -87,6 +87,6 @@ def _prepare(entries: Sequence[Step], values: dict[int, Any]) -> None:
             job.wait()
 
 
-def _on_one_device(value: object) -> bool:
+def on_one_device(value: object) -> bool:
     """Tell whether JAX puts what is computed from a value where the value is."""
     return not isinstance(value, jax.Array) or isinstance(value.sharding, jax.sharding.SingleDeviceSharding)

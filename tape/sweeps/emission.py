@@ -12,9 +12,10 @@ import jax.numpy as jnp
 
 from tape.bounded import Bounded
 from tape.graph.kinds import Place
+from tape.graph.length import NUMBER_LIMIT, SEGMENT_LIMIT
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Extra, Handle, LeafNode, Segment, SegmentClosedError, TracerMetError
-from tape.graph.trie import NUMBER_LIMIT, SEGMENT_LIMIT, SWEEP, State, link
+from tape.graph.trie import SWEEP, State, link
 from tape.hooking.replacement import calling, replacement
 from tape.ops.kernel import Op
 from tape.programs.failures import naming
@@ -103,7 +104,10 @@ def emit(
     if pending is not None and pending is not segment:
         if segment.packing is not None:
             run_pending(pending, "saved values")  # it gives back what was unpacked for it, before more is
-        elif pending.state.depth + len(plan.instructions) > 2 * SEGMENT_LIMIT or pending.state.numbers + state.numbers > NUMBER_LIMIT:
+        elif (
+            pending.state.depth + len(plan.instructions) > 2 * SEGMENT_LIMIT
+            or pending.state.length.numbers + state.length.numbers > NUMBER_LIMIT
+        ):
             run_pending(pending, "length")  # so that every segment of a long tape is swept from the same empty state
     sources = None if plan.pending else _sources(plan, segment, state)
     target, slots = segment, None

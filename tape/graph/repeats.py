@@ -1,0 +1,90 @@
+"""Repeats: where a list of symbols says the same several times in a row, as the entries of a Python loop do."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+LEAST = 3  # times
+SAVED = 24  # symbols that a repeat must save
+_GRAM = 6  # symbols by which a place is recognised; shorter periods are seen as multiples of themselves
+_TRIES = 8
+
+
+class Repeat(NamedTuple):
+    """``turns`` times the same ``period`` symbols, from ``start``."""
+
+    start: int
+    period: int
+    turns: int
+
+    @property
+    def end(self) -> int:
+        """Where the last one ends."""
+        return self.start + self.period * self.turns
+
+    @property
+    def saved(self) -> int:
+        """How many symbols fewer there are where it is said once."""
+        return self.period * (self.turns - 1)
+
+
+def repeats(symbols: Sequence[Hashable], least: int = LEAST) -> list[Repeat]:
+    """Return repeats of ``least`` times or more that do not overlap, in order, each the one that saves most of those that begin first.
+
+    Where loops stand in a loop, that is the outer one, as long as it comes back at all.
+    """
+    numbers: dict[Hashable, int] = {}
+    line = [numbers.setdefault(symbol, len(numbers)) for symbol in symbols]
+    if len(numbers) == len(line):
+        return []
+    grams: dict[tuple[int, ...], list[int]] = {}
+    places = []
+    for i in range(len(line) - _GRAM + 1):
+        met = grams.setdefault(tuple(line[i : i + _GRAM]), [])
+        met.append(i)
+        places.append(met)
+    found = []
+    i = 0
+    while i < len(places):
+        best = _from(line, i, places[i], least) if len(places[i]) > 1 else None
+        if best is None:
+            i += 1
+        else:
+            found.append(best)
+            i = best.end
+    return found
+
+
+def _from(line: list[int], start: int, places: list[int], least: int) -> Repeat | None:
+    """Return the repeat that begins at ``start`` and saves most, if there is one; ``places`` are those where it goes on likewise."""
+    best: Repeat | None = None
+    at = bisect_right(places, start)
+    for _ in range(_TRIES):
+        if at >= len(places):
+            break
+        period = places[at] - start
+        if period > (len(line) - start) // least:
+            break
+        end = start + period
+        while end < len(line) and line[end] == line[end - period]:
+            end += 1
+        found = Repeat(start, _shortest(line, start, period), 0)
+        found = found._replace(turns=(end - start) // found.period)
+        if found.turns >= least and found.saved >= SAVED and (best is None or found.saved > best.saved):
+            best = found
+        # A longer period only says more where this one ends.
+        at = max(at + 1, bisect_right(places, max(start + period, end - period)))
+    return best
+
+
+def _shortest(line: list[int], start: int, period: int) -> int:
+    """Return the shortest period that one period of a repeat has itself: multiples of short ones are met first."""
+    body = line[start : start + period]
+    for shorter in range(1, min(period // 2, _GRAM) + 1):
+        if period % shorter == 0 and body == body[:shorter] * (period // shorter):
+            return shorter
+    return period

@@ -1,0 +1,104 @@
+"""Costs: what it takes to run loops in one way or another, estimated in seconds on one core; only their proportions matter."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tape.bounded import Bounded
+from tape.ops.linear import equations_in
+from tape.programs.loops import Outside, Same
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape.graph.trie import Step
+    from tape.ops.kernel import Kernel
+    from tape.programs.loops import Flow, Loop
+
+PRODUCT = 2e-11  # a multiplication and an addition, of matrices
+ELEMENT = 1e-9  # an operation on an element
+MOVED = 5e-10  # a byte that goes into a stack and out of it again
+TURN = 3e-6  # a turn of a loop of XLA's
+CALL, OPERAND = 15e-6, 5e-7  # a call of a program, and each of its arguments and results
+
+_WORK: Bounded[Kernel, float] = Bounded("costs", 4096)
+
+
+def work(kernel: Kernel) -> float:
+    """Return the seconds that a kernel takes in a program."""
+    return _WORK.cached(kernel, lambda: ELEMENT + sum(_equation(e) for e in equations_in(kernel.jaxpr.jaxpr)))
+
+
+def _equation(eqn: Any) -> float:
+    size = sum(_size(v.aval) for v in eqn.outvars)
+    if eqn.primitive.name == "dot_general":
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        shape = eqn.invars[0].aval.shape
+        return float(PRODUCT * size * math.prod(shape[d] for d in contracted))
+    if eqn.primitive.name == "conv_general_dilated":
+        numbers = eqn.params["dimension_numbers"]
+        right = eqn.invars[1].aval
+        return float(PRODUCT * size * right.size / max(1, right.shape[numbers.rhs_spec[0]]))
+    return ELEMENT * size
+
+
+def _size(aval: Any) -> int:
+    return int(getattr(aval, "size", 0))
+
+
+def _bytes(aval: Any) -> int:
+    return _size(aval) * aval.dtype.itemsize if isinstance(aval.dtype, np.dtype) else 0
+
+
+class Costs:
+    """What the loops of a list of entries cost."""
+
+    def __init__(self, flow: Flow, loops: Sequence[Loop], numbers: Sequence[int]) -> None:
+        self._flow = flow
+        self._alone = np.zeros(flow.size, np.bool_)  # slots read one by one, not row after row by a loop
+        self._alone[list(flow.keep)] = True
+        done = 0
+        for loop in loops:
+            self._read(flow.entries[done : loop.start])
+            for sources in loop.reads:
+                for source in sources:
+                    if not isinstance(source, Same):
+                        given = source.slots if isinstance(source, Outside) else source.initial
+                        if len(given) < loop.count:
+                            self._alone[list(given)] = True
+            done = loop.end
+        self._read(flow.entries[done:])
+        self._rows = np.zeros(flow.size, np.bool_)  # slots that are rows of a stack in any case
+        self._rows[[s for s in numbers if s < flow.size]] = True
+
+    def _read(self, entries: Sequence[Step]) -> None:
+        self._alone[[s for e in entries for s in e.inputs]] = True
+
+    def stacked(self, loop: Loop) -> None:
+        """Take it that a loop becomes one of XLA's."""
+        for slots in loop.each.values():
+            self._rows[slots] = True
+
+    def moved(self, loop: Loop) -> float:
+        """Return the bytes per turn that go into stacks, or out of them again, for the loop to be one of XLA's."""
+        turn = self._flow.entries[loop.start : loop.start + loop.period]
+        columns = {
+            source.slots: aval
+            for entry, sources in zip(turn, loop.reads, strict=True)
+            for source, aval in zip(sources, entry.kernel.in_avals, strict=True)
+            if isinstance(source, Outside) and len(source.slots) > 1
+        }
+        into = sum(_bytes(aval) for slots, aval in columns.items() if not self._rows[list(slots)].all())
+        out = sum(
+            _bytes(turn[place].kernel.out_avals[number]) * float(self._alone[slots].mean()) for (place, number), slots in loop.each.items()
+        )
+        return into + out
+
+    def of_turns(self, loop: Loop) -> tuple[float, float, float]:
+        """Return the seconds that a turn takes itself, and what is added to it where it is one of a loop of XLA's, and where it is a call."""
+        turn = self._flow.entries[loop.start : loop.start + loop.period]
+        operands = len({s for sources in loop.reads for s in sources if not isinstance(s, Same)}) + len(loop.each) + len(loop.last)
+        return sum(work(e.kernel) for e in turn), TURN + MOVED * self.moved(loop), CALL + OPERAND * operands

@@ -1,0 +1,226 @@
+"""Loops: runs of entries that do the same again and again, and how data flow through them.
+
+Where the kernels of some entries repeat (:mod:`tape.graph.repeats`), what each of them reads decides whether they are a loop: a result of
+the same turn, the one of so many turns before, a value from outside that all turns read, or another one for each turn.  Turns that differ
+(the first ones, often) stay outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tape.graph.repeats import LEAST, SAVED, repeats
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape.graph.repeats import Repeat
+    from tape.graph.trie import Step
+
+FAR = 8  # turns back from which a value may be carried
+_NEAR = 32  # entries
+_ODD = 2  # turns at either end of a loop that may read something else
+_ATTEMPTS = 8  # to find turns of one repeat that agree
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Result = tuple[int, int]  # of a turn: the number of the entry in it, and that of its result
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """A result of the same turn."""
+
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A result of ``turns`` turns before; the first turns read ``initial`` slots."""
+
+    result: Result
+    turns: int
+    initial: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Values from outside: a slot per turn, or one for all."""
+
+    slots: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Loop:
+    """``count`` turns of ``period`` entries from the number ``start``; what they read, and which results others than they need.
+
+    ``reads`` has the sources of the inputs of each entry of a turn.  Results that are needed ``each`` time are given for every turn, by
+    their slots; those needed ``last`` of the last one only.
+    """
+
+    start: int
+    period: int
+    count: int
+    reads: list[list[Same | Carried | Outside]]
+    each: dict[Result, list[int]] = field(default_factory=dict)
+    last: dict[Result, int] = field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        """The number of the first entry behind it."""
+        return self.start + self.period * self.count
+
+    @property
+    def saved(self) -> int:
+        """How many entries fewer there are where its turns count once."""
+        return self.period * (self.count - 1)
+
+
+class Flow:
+    """Who makes and who reads which slot in a list of entries."""
+
+    def __init__(self, entries: Sequence[Step], keep: Sequence[int]) -> None:
+        self.entries = entries
+        lengths = [len(e.inputs) for e in entries]
+        self.offsets: Ints = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        self.reads: Ints = np.fromiter((s for e in entries for s in e.inputs), np.int64, int(self.offsets[-1]))
+        made = [s for e in entries for s in e.slots]
+        self.size = 1 + max([*made, *keep, int(self.reads.max(initial=0))], default=0)
+        self.maker: Ints = np.full(self.size, -1, np.int64)  # the number of the entry; -1: a leaf
+        self.number: Ints = np.zeros(self.size, np.int64)  # of the result
+        self.maker[made] = np.repeat(np.arange(len(entries)), [len(e.slots) for e in entries])
+        self.number[made] = [i for e in entries for i in range(len(e.slots))]
+        self.keep = keep
+
+    def needed_after(self, number: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return for each slot whether it is kept, or read by an entry from some number on."""
+        needed = np.zeros(self.size, np.bool_)
+        needed[self.reads[self.offsets[number] :]] = True
+        needed[list(self.keep)] = True
+        return needed
+
+
+def symbols(entries: Sequence[Step]) -> list[object]:
+    """Return what entries are told apart by: one with side effects, whose order counts, is like no other."""
+    return [e if e.kernel.jaxpr.effects else e.kernel for e in entries]
+
+
+def find(flow: Flow) -> list[Loop]:
+    """Return the loops in a list of entries, in order."""
+    found: list[Loop] = []
+    column: Ints = np.zeros(flow.size, np.int64)  # of each slot, what a loop gives in all its turns is the same number
+    columns = 0
+    for repeat in repeats(symbols(flow.entries)):
+        loops = _agreeing_turns(flow, repeat)
+        if not loops:  # the same kernel over and over may be several turns of more than one
+            finer = repeats(_wired(flow, repeat.start, repeat.end))
+            loops = [loop for r in finer for loop in _agreeing_turns(flow, r._replace(start=repeat.start + r.start))]
+        for loop in loops:
+            trimmed = _trimmed(flow, loop, column)
+            _look_around(flow, trimmed)
+            for slots in trimmed.each.values():
+                columns += 1
+                column[slots] = columns
+            found.append(trimmed)
+    return found
+
+
+def _wired(flow: Flow, start: int, end: int) -> list[object]:
+    """Return symbols that also say how near before an entry its inputs were made."""
+    line: list[object] = []
+    for number in range(start, end):
+        back = number - flow.maker[flow.reads[flow.offsets[number] : flow.offsets[number + 1]]]
+        line.append((flow.entries[number].kernel, *np.where((back <= _NEAR) & (back <= number - start), back, 0).tolist()))
+    return line
+
+
+def _agreeing_turns(flow: Flow, repeat: Repeat) -> list[Loop]:
+    """Return the loops in one repeat, in order."""
+    loops, turns = [], repeat.turns
+    for _ in range(_ATTEMPTS):  # from the last turns to the first ones
+        if turns < LEAST:
+            break
+        first, reads = _agreeing(flow, repeat.start, repeat.period, turns)
+        count = turns - first
+        if count >= LEAST and repeat.period * (count - 1) >= SAVED:
+            loops.append(Loop(repeat.start + first * repeat.period, repeat.period, count, reads))
+        turns = min(first, turns - 1)
+    return loops[::-1]
+
+
+def _trimmed(flow: Flow, loop: Loop, column: Ints) -> Loop:
+    """Return a loop without first and last turns that alone read something else than what a loop before gave in its turns."""
+    first = last = 0
+    for sources in loop.reads:
+        for source in sources:
+            if isinstance(source, Outside) and len(source.slots) > 1:
+                odd = np.flatnonzero((columns := column[list(source.slots)]) != columns[loop.count // 2])
+                before, after = odd[odd < _ODD], odd[odd >= loop.count - _ODD]
+                if len(before) + len(after) == len(odd):
+                    first, last = max(first, 1 + int(before.max(initial=-1))), max(last, loop.count - int(after.min(initial=loop.count)))
+    count = loop.count - first - last
+    if not first + last or count < LEAST or loop.period * (count - 1) < SAVED:
+        return loop
+    start = loop.start + first * loop.period
+    differing, reads = _agreeing(flow, start, loop.period, count)
+    return loop if differing else Loop(start, loop.period, count, reads)
+
+
+def _agreeing(flow: Flow, start: int, period: int, turns: int) -> tuple[int, list[list[Same | Carried | Outside]]]:
+    """Return the first turn from which on all turns get their data alike, and how."""
+    first_read, end = int(flow.offsets[start]), int(flow.offsets[start + period * turns])
+    slots = flow.reads[first_read:end].reshape(turns, -1)  # one row per turn, and a column per input of an entry
+    if not slots.shape[1]:
+        return 0, [[] for _ in range(period)]
+    maker, number = flow.maker[slots], flow.number[slots]
+    inside = maker >= start
+    turn, place = np.divmod(maker - start, period)
+    now = np.arange(turns)[:, None]
+    back = now - turn
+    # A column is told by its last two turns: a result of so many turns before, or a value from outside.
+    a, b = turns - 1, turns - 2
+    alike = inside[a] & inside[b] & (back[a] == back[b]) & (place[a] == place[b]) & (number[a] == number[b]) & (back[a] <= FAR)
+    same = inside & (back == back[a]) & (place == place[a]) & (number == number[a])
+    # The first turn that may belong to the loop, for what each one reads.
+    made_before = np.where(inside, turn + 1, 0)
+    initial = np.where(back[a] == 0, now + 1, np.maximum(now - back[a] + 1, made_before))
+    bound = np.where(alike, np.where(same, 0, initial), made_before).max(axis=1)
+    bound = np.maximum.accumulate(bound[::-1])[::-1]
+    fits = bound <= np.arange(turns)
+    first = int(np.argmax(fits)) if fits.any() else turns
+    if first >= turns - 1:
+        return first, []
+    reads: list[list[Same | Carried | Outside]] = []
+    column = 0
+    for entry in flow.entries[start : start + period]:
+        sources: list[Same | Carried | Outside] = []
+        for _ in entry.inputs:
+            if alike[column]:
+                result, distance = (int(place[a, column]), int(number[a, column])), int(back[a, column])
+                if distance:
+                    given = tuple(slots[first : first + distance, column].tolist())
+                    sources.append(Carried(result, distance, given))
+                else:
+                    sources.append(Same(result))
+            else:
+                given = tuple(slots[first:, column].tolist())
+                sources.append(Outside(given[:1] if given.count(given[0]) == len(given) else given))
+            column += 1
+        reads.append(sources)
+    return first, reads
+
+
+def _look_around(flow: Flow, loop: Loop) -> None:
+    """Note which results of a loop are needed outside."""
+    needed = flow.needed_after(loop.end)
+    for place in range(loop.period):
+        turns = flow.entries[loop.start + place : loop.end : loop.period]
+        for number in range(len(turns[0].slots)):
+            slots = [e.slots[number] for e in turns]
+            wanted = needed[slots]
+            if wanted[:-1].any():
+                loop.each[place, number] = slots
+            elif wanted[-1]:
+                loop.last[place, number] = slots[-1]

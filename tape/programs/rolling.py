@@ -1,0 +1,263 @@
+"""Rolling: a list of entries as a function whose loops are loops of XLA's, so that it does not grow with the number of their turns.
+
+What a loop gives for every turn is one array, a row per turn, and so are the numbers among the leaves.  A later loop (the sweep of the
+first one, say) reads the rows where they are, in its own order; whoever else reads one takes it out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from tape import jaxapi
+from tape.graph.kinds import is_scalar
+from tape.programs.calls import Call, Calls
+from tape.programs.costs import Costs
+from tape.programs.interpretation import on_one_device
+from tape.programs.loops import Carried, Flow, Outside, Same, find
+from tape.programs.turns import turns_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape.graph.trie import Step
+    from tape.programs.loops import Loop, Result
+
+MANY = 400  # entries; what is shorter is compiled in a second or two, and XLA fuses across turns
+UNROLLED = 1200  # entries outside of loops, beyond which each loop becomes one whatever it costs
+_SHARE = 0.6  # of a turn that a loop of XLA's may cost besides
+_LONG = 8  # times as long as its call is a turn that is called
+_BODY = 16  # entries of a turn, or of several shorter ones taken together; in longer ones XLA computes the same again and again
+
+
+class Rolled:
+    """Entries with loops: ``run`` is the function to compile, of the arguments that :meth:`arguments` makes of all inputs."""
+
+    def __init__(self, flow: Flow, loops: Sequence[Loop], slots: Sequence[int], inputs: Sequence[Any]) -> None:
+        self._flow = flow
+        self._loops = loops
+        packed: dict[Any, list[int]] = {}
+        for i, given in enumerate(inputs):
+            if is_scalar(given):
+                packed.setdefault(jax.typeof(given).dtype, []).append(i)
+        self._packed = list(packed.items())
+        alone = {i for positions in packed.values() for i in positions}
+        self._rest = [i for i in range(len(inputs)) if i not in alone]
+        self._slots = slots
+        self._numbers = {slots[i]: jax.typeof(inputs[i]) for i in alone}
+
+    def arguments(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the arguments for some inputs: of the numbers among them, one array for each dtype."""
+        with np.errstate(all="ignore"):  # a number that its dtype does not hold becomes infinite, as in JAX
+            arrays: list[Any] = [np.array([inputs[i] for i in positions], dtype) for dtype, positions in self._packed]
+        arrays += [inputs[i] for i in self._rest]
+        return arrays
+
+    def run(self, *arguments: Any) -> list[Any]:
+        """Return the values that are kept."""
+        packs = len(self._packed)
+        rest = dict(zip([self._slots[i] for i in self._rest], arguments[packs:], strict=True))
+        writing = _Writing(self._flow, rest)
+        for (_, positions), array in zip(self._packed, arguments[:packs], strict=True):
+            writing.stack(array, [self._slots[i] for i in positions], self._numbers)
+        done = 0
+        for loop in self._loops:
+            writing.straight(done, loop.start)
+            writing.loop(loop)
+            done = loop.end
+        writing.straight(done, len(self._flow.entries))
+        return [writing.value(slot) for slot in self._flow.keep]
+
+    def call(self, inputs: Sequence[int]) -> Call:
+        """Return the call of it, compiled, on some slots."""
+        compiled, arguments = jax.jit(self.run), self.arguments
+        return Call(compiled, lambda *given: compiled(*arguments(given)), inputs, self._flow.keep, arguments)
+
+
+def rolled(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], leaves: Sequence[Any]) -> Calls | None:
+    """Return a list of entries, from leaves of some slots to the values kept, as a program with loops; None where it has none."""
+    if len(entries) < MANY:
+        return None
+    flow = Flow(entries, keep)
+    scans, called = _chosen(flow, find(flow), dict(zip(slots, leaves, strict=True)))
+    if not called:
+        return Calls([Rolled(flow, scans, slots, leaves).call(slots)], slots, keep, flow) if scans else None
+    parts: list[Call] = []
+    values = dict(zip(slots, leaves, strict=True))
+
+    def between(start: int, end: int) -> None:
+        """Add the part between two loops that are called."""
+        part = entries[start:end]
+        if part:
+            made = {s for e in part for s in e.slots}
+            needed = flow.needed_after(end)
+            read = list(dict.fromkeys([s for e in part for s in e.inputs if s not in made]))
+            inside = [replace(loop, start=loop.start - start) for loop in scans if start <= loop.start < end]
+            own = Flow(part, sorted(s for s in made if needed[s]))
+            parts.append(Rolled(own, inside, read, [values.get(s) for s in read]).call(read))
+
+    done = 0
+    for loop in called:
+        between(done, loop.start)
+        parts += turns_of(flow, loop, values)
+        done = loop.end
+    between(done, len(entries))
+    return Calls(parts, slots, keep, flow)
+
+
+def _chosen(flow: Flow, loops: Sequence[Loop], leaves: dict[int, Any]) -> tuple[list[Loop], list[Loop]]:
+    """Return the loops that become XLA's, and those whose turns are called."""
+    costs = Costs(flow, loops, [slot for slot, leaf in leaves.items() if is_scalar(leaf)])
+    together = all(on_one_device(leaf) for leaf in leaves.values())
+    scans, called, left = [], [], []
+    for loop in loops:
+        turn, scan, call = costs.of_turns(loop)
+        if together and call < scan and call * _LONG < turn:
+            called.append(loop)
+        elif scan < turn * _SHARE:
+            scans.append(loop)
+            costs.stacked(loop)
+        else:
+            left.append(loop)
+    size = len(flow.entries) - sum(loop.saved for loop in (*scans, *called))
+    for loop in sorted(left, key=lambda loop: -loop.saved):
+        if size > UNROLLED:
+            scans.append(loop)
+            size -= loop.saved
+    return sorted(scans, key=lambda loop: loop.start), called
+
+
+class _Writing:
+    """A function while JAX traces it: the values so far, and the arrays whose rows are values."""
+
+    def __init__(self, flow: Flow, values: dict[int, Any]) -> None:
+        self._entries = flow.entries
+        self._values = values
+        self._avals: dict[int, Any] = {}
+        self._stacks: list[Any] = []
+        self._stack = np.full(flow.size, -1, np.int64)  # by slot: the stack that has its value, and the row
+        self._row = np.zeros(flow.size, np.int64)
+
+    def stack(self, array: Any, slots: Sequence[int], avals: dict[int, Any]) -> None:
+        """Take the rows of an array for the values of some slots."""
+        known = [i for i, slot in enumerate(slots) if slot < len(self._row)]  # nobody reads the others
+        own = [slots[i] for i in known]
+        self._stack[own] = len(self._stacks)
+        self._row[own] = known
+        self._stacks.append(array)
+        self._avals.update((slot, avals[slot]) for slot in own)
+
+    def value(self, slot: int) -> Any:
+        """Return the value of a slot."""
+        value = self._values.get(slot)
+        if value is None:
+            row = lax.index_in_dim(self._stacks[self._stack[slot]], int(self._row[slot]), keepdims=False)
+            value = self._values[slot] = _fitted(row, self._avals[slot])
+        return value
+
+    def straight(self, start: int, end: int) -> None:
+        """Write entries one after the other."""
+        for entry in self._entries[start:end]:
+            results = entry.kernel.inline(*[self.value(s) for s in entry.inputs])
+            self._values.update(zip(entry.slots, results, strict=True))
+
+    def loop(self, loop: Loop) -> None:
+        """Write a loop."""
+        turn = self._entries[loop.start : loop.start + loop.period]
+        gathered: dict[tuple[int, ...], int] = {}  # numbers in the list of what has a row for each turn
+        given: list[Any] = []
+        columns: dict[tuple[int, ...], tuple[Any, int, int]] = {}
+        registers: dict[Carried, int] = {}  # numbers in the list of what is carried
+        held: list[tuple[Any, ...]] = []
+        for entry, sources in zip(turn, loop.reads, strict=True):
+            for source, aval in zip(sources, entry.kernel.in_avals, strict=True):
+                if isinstance(source, Carried) and source not in registers:
+                    made = _aval(turn, source.result)
+                    registers[source] = len(held)
+                    held.append(tuple([_fitted(self.value(s), made) for s in source.initial]))
+                elif isinstance(source, Outside) and len(source.slots) == 1:
+                    self.value(source.slots[0])
+                elif isinstance(source, Outside) and source.slots not in columns and source.slots not in gathered:
+                    rows = self._rows(source.slots)
+                    if rows is None:
+                        gathered[source.slots] = len(given)
+                        given.append(jnp.stack([_fitted(self.value(s), aval) for s in source.slots]))
+                    else:
+                        columns[source.slots] = rows
+        values = self._values
+        newest = {source.result: i for source, i in registers.items()}
+        each = [*loop.each, *[r for r in loop.last if r not in newest and not _numeric(_aval(turn, r))]]
+        last = [r for r in loop.last if r not in newest and r not in each]
+        blank = [lax.full((a := _aval(turn, r)).shape, 0, a.dtype) for r in last]
+
+        def body(carry: Any, given: list[Any]) -> Any:
+            number, held, _ = carry
+            results: list[Sequence[Any]] = []
+
+            def read(source: Same | Carried | Outside, aval: Any) -> Any:
+                if isinstance(source, Same):
+                    return results[source.result[0]][source.result[1]]
+                if isinstance(source, Carried):
+                    return held[registers[source]][0]
+                if len(source.slots) == 1:
+                    return values[source.slots[0]]
+                if source.slots in gathered:
+                    return _fitted(given[gathered[source.slots]], aval)
+                array, first, step = columns[source.slots]
+                return _fitted(lax.dynamic_index_in_dim(array, first + step * number, keepdims=False), aval)
+
+            def result(of: Result) -> Any:
+                return _fitted(results[of[0]][of[1]], _aval(turn, of))
+
+            for entry, sources in zip(turn, loop.reads, strict=True):
+                results.append(entry.kernel.inline(*[read(s, a) for s, a in zip(sources, entry.kernel.in_avals, strict=True)]))
+            further = [(*register[1:], result(source.result)) for source, register in zip(registers, held, strict=True)]
+            finals = [_fitted(result(r), jax.typeof(b)) for r, b in zip(last, blank, strict=True)]
+            return (number + 1, further, finals), [result(r) for r in each]
+
+        start = (jnp.int32(0), held, blank)
+        (_, further, finals), stacks = lax.scan(body, start, given, length=loop.count, unroll=_unroll(loop))
+        for r, array in zip(each, stacks, strict=True):
+            if r in loop.each:
+                self.stack(array, loop.each[r], dict.fromkeys(loop.each[r], _aval(turn, r)))
+            else:
+                values[loop.last[r]] = lax.index_in_dim(array, loop.count - 1, keepdims=False)
+        for r, slot in loop.last.items():
+            if r in newest:
+                values[slot] = further[newest[r]][-1]
+            elif r in last:
+                values[slot] = _fitted(finals[last.index(r)], _aval(turn, r))
+
+    def _rows(self, slots: tuple[int, ...]) -> tuple[Any, int, int] | None:
+        """Return the array whose rows are the values of some slots, the first row and the distance to the next; None where there is none."""
+        stacks, rows = self._stack[list(slots)], self._row[list(slots)]
+        step = int(rows[1] - rows[0])
+        if stacks[0] < 0 or (stacks != stacks[0]).any() or not step or (np.diff(rows) != step).any():
+            return None
+        return self._stacks[stacks[0]], int(rows[0]), step
+
+
+def _aval(turn: Sequence[Step], result: Result) -> Any:
+    return turn[result[0]].kernel.out_avals[result[1]]
+
+
+def _numeric(aval: Any) -> bool:
+    return isinstance(aval.dtype, np.dtype) and aval.dtype != jaxapi.float0
+
+
+def _fitted(value: Any, aval: Any) -> Any:
+    """Return a value with the weak type of ``aval`` or without one, as that is: JAX wants the same at each turn."""
+    if jax.typeof(value).weak_type == aval.weak_type:
+        return value
+    return jaxapi.weakened(value, weak=aval.weak_type)
+
+
+def _unroll(loop: Loop) -> int:
+    """Return how many short turns are taken together, to a number that divides theirs where there is one."""
+    most = max(1, _BODY // loop.period)
+    return next((n for n in range(most, most // 2, -1) if loop.count % n == 0), most)

@@ -1,0 +1,76 @@
+"""Turns: a loop whose body is a program of its own, called once for each turn.
+
+That is how loops run whose turns are long and read arrays of their own (the weights of layers): to make one array of these, and to take
+it apart again, would cost more than the calls.  The body is compiled once, whatever the number of turns, and found again by any program
+whose loop does the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from tape.bounded import Bounded
+from tape.configuration import configuration
+from tape.programs import numbers
+from tape.programs.calls import Call
+from tape.programs.loops import Carried, Outside, Same
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from jax.stages import Wrapped
+
+    from tape.graph.trie import Step
+    from tape.programs.loops import Flow, Loop, Result
+
+
+# By kernels, wiring and results; the kernels are in the key, so that none is another one's number.
+_BODIES: Bounded[Hashable, Wrapped] = Bounded("bodies of loops", 512)
+
+
+def turns_of(flow: Flow, loop: Loop, leaves: dict[int, Any]) -> list[Call]:
+    """Return the calls of a loop's body, one for each turn."""
+    turn = flow.entries[loop.start : loop.start + loop.period]
+    read: dict[Carried | Outside, int] = {}
+    for sources in loop.reads:
+        for source in sources:
+            if not isinstance(source, Same):
+                read.setdefault(source, len(read))
+    carried = {source.result for source in read if isinstance(source, Carried)}
+    results = sorted({*loop.each, *loop.last, *carried})
+    body = _body(turn, loop, read, results)
+    needed = flow.needed_after(loop.end)
+    soonest = {r: min(s.turns for s in read if isinstance(s, Carried) and s.result == r) for r in carried}
+
+    def slot(result: Result, number: int) -> int:
+        return int(flow.entries[loop.start + number * loop.period + result[0]].slots[result[1]])
+
+    def source_slot(source: Carried | Outside, number: int) -> int:
+        if isinstance(source, Outside):
+            return source.slots[number if len(source.slots) > 1 else 0]
+        return source.initial[number] if number < source.turns else slot(source.result, number - source.turns)
+
+    made: list[Call] = []
+    run = numbers.on_device(body, [leaves.get(source_slot(source, 0)) for source in read], configuration())
+    for number in range(loop.count):
+        inputs = [source_slot(source, number) for source in read]
+        given = [(r, slot(r, number)) for r in results]
+        outputs = [s if needed[s] or number + soonest.get(r, loop.count) < loop.count else None for r, s in given]
+        made.append(Call(body, run, inputs, outputs))
+    return made
+
+
+def _body(turn: Sequence[Step], loop: Loop, read: dict[Carried | Outside, int], results: Sequence[Result]) -> Wrapped:
+    """Return the compiled body of a loop, the same one for an equal loop."""
+    kernels = [entry.kernel for entry in turn]
+    wiring = tuple([tuple([s.result if isinstance(s, Same) else read[s] for s in sources]) for sources in loop.reads])
+
+    def body(*given: Any) -> list[Any]:
+        made: list[Sequence[Any]] = []
+        for kernel, sources in zip(kernels, wiring, strict=True):
+            made.append(kernel.inline(*[given[s] if isinstance(s, int) else made[s[0]][s[1]] for s in sources]))
+        return [made[place][number] for place, number in results]
+
+    return _BODIES.cached((tuple(kernels), wiring, tuple(results), configuration()), lambda: jax.jit(body))
