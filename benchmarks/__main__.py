@@ -13,6 +13,8 @@ from collections.abc import Callable
 from benchmarks import compute, dispatch, dynamic
 from benchmarks.checker import WORKLOADS as CHECKS
 from benchmarks.checker import checker
+from benchmarks.first_steps import WORKLOADS as FIRSTS
+from benchmarks.first_steps import first_steps
 from benchmarks.memory import WORKLOADS as MEMORIES
 from benchmarks.memory import memory
 from benchmarks.report import Report, machine
@@ -31,6 +33,7 @@ KINDS: dict[str, tuple[Callable[[Report, Effort, frozenset[str]], None], frozens
     "dynamic": (dynamic_steps, frozenset(w.name for w in dynamic.WORKLOADS)),
     "scale": (scale, SCALES),
     "startup": (startup, STARTS),
+    "first_steps": (first_steps, FIRSTS),
     "memory": (memory, MEMORIES),
     "under_jit": (under_jit, frozenset(MODELS)),
     "checker": (checker, CHECKS),

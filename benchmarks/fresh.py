@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,13 @@ ROOT = pathlib.Path(__file__).parent.parent
 TURNS = 10
 
 
-def measure_fresh(what: str, *arguments: str) -> dict[str, Any]:
+def measure_fresh(what: str, *arguments: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Run one measurement of this module in a new process.
 
     Args:
         what: a key of ``MEASUREMENTS``.
         arguments: its arguments.
+        environment: variables that the process has besides those of this one.
 
     Returns:
         What it found.
@@ -35,7 +37,8 @@ def measure_fresh(what: str, *arguments: str) -> dict[str, Any]:
 
     """
     command = [sys.executable, "-m", "benchmarks.fresh", what, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)  # noqa: S603 - our own module
+    its = {**os.environ, **(environment or {})}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=its)  # noqa: S603 - our own module
     if done.returncode:
         msg = f"{' '.join(command[2:])}: {done.stderr.strip()[-500:]}"
         raise RuntimeError(msg)
@@ -53,8 +56,8 @@ def imports() -> dict[str, Any]:
     return {"seconds": time.perf_counter() - started}
 
 
-def steps(name: str, system: str) -> dict[str, Any]:
-    """Return the milliseconds of the first steps of a workload, and what JAX spent on tracing, lowering and compiling."""
+def steps(name: str, system: str, count: str = str(TURNS)) -> dict[str, Any]:
+    """Return the milliseconds of the first ``count`` steps of a workload, and what JAX spent on tracing, lowering and compiling."""
     import jax  # noqa: PLC0415 - after the imports that are measured
 
     from benchmarks import compute, dispatch, dynamic  # noqa: PLC0415 - the same
@@ -70,9 +73,9 @@ def steps(name: str, system: str) -> dict[str, Any]:
         arrays, samples = workload.make(rng), workload.samples(rng)
     else:
         arrays, fixed = workload.make(rng, False)
-        samples = iter([fixed] * TURNS)
+        samples = iter([fixed] * int(count))
     make = its.training if getattr(workload, "trains", False) else its.step
-    data, parameters = [its.data(next(samples)) for _ in range(TURNS)], its.parameters(arrays)
+    data, parameters = [its.data(next(samples)) for _ in range(int(count))], its.parameters(arrays)
     times = []
     with contextlib.nullcontext() if workload in compute.WORKLOADS else one_thread(), watching() as compiles:
         step = make(workload.program, parameters)
