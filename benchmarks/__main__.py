@@ -13,6 +13,8 @@ from collections.abc import Callable
 from benchmarks import compute, dispatch, dynamic, looks
 from benchmarks.checker import WORKLOADS as CHECKS
 from benchmarks.checker import checker
+from benchmarks.first_steps import WORKLOADS as FIRSTS
+from benchmarks.first_steps import first_steps
 from benchmarks.looking import looping
 from benchmarks.memory import WORKLOADS as MEMORIES
 from benchmarks.memory import memory
@@ -34,6 +36,7 @@ KINDS: dict[str, tuple[Callable[[Report, Effort, frozenset[str]], None], frozens
     "looks": (looping, frozenset(w.name for w in looks.WORKLOADS)),
     "scale": (scale, SCALES),
     "startup": (startup, STARTS),
+    "first_steps": (first_steps, FIRSTS),
     "memory": (memory, MEMORIES),
     "recording": (recording, frozenset(OPS)),
     "under_jit": (under_jit, frozenset(MODELS)),

@@ -10,7 +10,7 @@ import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -55,8 +55,8 @@ def imports() -> dict[str, Any]:
     return {"seconds": time.perf_counter() - started}
 
 
-def steps(name: str, system: str) -> dict[str, Any]:
-    """Return the milliseconds of the first steps of a workload, and what JAX spent on tracing, lowering and compiling."""
+def steps(name: str, system: str, count: str = str(TURNS)) -> dict[str, Any]:
+    """Return the milliseconds of the first ``count`` steps of a workload, and what JAX spent on tracing, lowering and compiling."""
     import jax  # noqa: PLC0415 - after the imports that are measured
 
     from benchmarks import compute, dispatch, dynamic  # noqa: PLC0415 - the same
@@ -73,9 +73,9 @@ def steps(name: str, system: str) -> dict[str, Any]:
         arrays, samples = workload.make(rng), workload.samples(rng)
     else:
         arrays, fixed = workload.make(rng, False)
-        samples = iter([fixed] * TURNS)
+        samples = iter([fixed] * int(count))
     operands = getattr(workload, "operands", CONSTANTS)
-    data, parameters = [its.given(next(samples), operands) for _ in range(TURNS)], its.parameters(arrays)
+    data, parameters = [its.given(next(samples), operands) for _ in range(int(count))], its.parameters(arrays)
     times = []
     with contextlib.nullcontext() if workload in compute.WORKLOADS else one_thread(), watching() as compiles:
         step = its.step(workload.program, parameters) if isinstance(workload, Dynamic) else stepping_of(workload, its, parameters)

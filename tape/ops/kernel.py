@@ -19,9 +19,11 @@ from tape.errors import TapeError
 from tape.graph.kinds import Kind, Role, differentiable, kinds_of
 from tape.ops import rules  # noqa: F401 - they are entered
 from tape.ops.building import JaxprBuilder, rebuilt
+from tape.ops.costs import Cost, cost_of
 from tape.ops.linear import flatten
 from tape.ops.moving import mover, moving_at_first
 from tape.ops.pullback import check_own, pullback
+from tape.ops.quick import quick_options
 from tape.ops.residuals import Keep, inside, prune, pruned
 from tape.rules import table
 
@@ -70,6 +72,7 @@ class Kernel:
         "single",
         "transient",
         "tree",
+        "tried",
         "visible",
     )
 
@@ -94,6 +97,7 @@ class Kernel:
         self.transient = any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts)
         # It runs on its own where entries run one by one.
         self.pinned = self.transient or bool(jaxpr.effects)
+        self.tried = False  # it is part of a structure that was compiled whole in its place, and that did not come back so far
 
     def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
         known: T | None = self._cache.get(key)
@@ -116,8 +120,14 @@ class Kernel:
                 return inline(*args)
 
             run.__name__ = self.name
-            self._executable = moving_at_first(self.jaxpr, jax.jit(run))
+            options = quick_options(jax.default_backend()) if self.cost.small else None
+            self._executable = moving_at_first(self.jaxpr, jax.jit(run, compiler_options=options))
         return self._executable
+
+    @property
+    def cost(self) -> Cost:
+        """What it takes to compile and to run it."""
+        return self._cached("cost", lambda: cost_of(self.jaxpr.jaxpr))
 
     def kinds(self, role: Role) -> tuple[Kind, ...]:
         """Return the kinds of the outputs, for an entry of this role."""

@@ -66,6 +66,11 @@ def equations_in(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """Return the equations of a jaxpr, and those inside of them."""
     for eqn in jaxpr.eqns:
         yield eqn
-        for inner in jax.tree.leaves(list(eqn.params.values())):  # jaxprs are leaves
-            if isinstance(inner, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr)):
-                yield from equations_in(jaxapi.closed(inner).jaxpr)
+        for inner in held_by(eqn):
+            yield from equations_in(inner)
+
+
+def held_by(eqn: JaxprEqn) -> list[Jaxpr]:
+    """Return the jaxprs that an equation holds."""
+    leaves = jax.tree.leaves(list(eqn.params.values()))  # jaxprs are leaves
+    return [jaxapi.closed(inner).jaxpr for inner in leaves if isinstance(inner, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr))]

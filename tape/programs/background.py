@@ -26,6 +26,8 @@ class Job:
         self._call: Callable[[], object] | None = call
         self._lock = threading.Lock()
         self._error: BaseException | None = None
+        self._made = threading.Event()
+        self._process = os.getpid()
         self.seconds = 0.0
 
     def run(self) -> None:
@@ -40,13 +42,29 @@ class Job:
                 call()
             except BaseException as e:  # noqa: BLE001 - raised where somebody waits for it
                 self._error = e
-            self.seconds = time.perf_counter() - started
+            finally:
+                self.seconds = time.perf_counter() - started
+                self._made.set()
 
     def wait(self) -> None:
         """Return when the call was made, or raise what it raised."""
         self.run()
         if self._error is not None:
             raise self._error
+
+    def made_within(self, seconds: float) -> bool:
+        """Wait so long at most for the background to make the call; tell whether it has."""
+        return self._made.wait(seconds)
+
+    @property
+    def made(self) -> bool:
+        """Whether the call was made."""
+        return self._made.is_set()
+
+    @property
+    def lost(self) -> bool:
+        """Whether it was submitted in the process of which this one was forked, so that nobody makes the call."""
+        return self._process != os.getpid() and not self.made
 
 
 _QUEUE: queue.SimpleQueue[Job | None] = queue.SimpleQueue()

@@ -1,9 +1,8 @@
 """Execution: how the entries of a structure run, from its leaves to the values that are kept.
 
-A structure met for the first time is interpreted, kernel by kernel.  One that comes back soon is compiled whole, in the background, and
-runs compiled from the next meeting on if that comes as soon as a loop's, else from one that leaves the compiler some time.  So nothing
-waits for the compiler that is met once, what comes back by chance hardly does, and which meeting runs how depends on the meetings alone:
-results are the same from run to run.
+A structure met for the first time is interpreted, kernel by kernel, or compiled whole at once where its kernels would cost as much.  One
+that comes back is compiled whole in the background, and runs compiled when that is done.  When which of these happens is the business of
+:mod:`tape.programs.policy`.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from tape.configuration import checks_results, configuration
 from tape.graph.trie import CLOCK
 from tape.programs import background, numbers
 from tape.programs.interpretation import evaluate, interpret, needed_entries
+from tape.programs.policy import Meetings, new_kernels, predicted
 from tape.programs.rolling import rolled
 from tape.statistics import STATS
 
@@ -30,12 +30,6 @@ if TYPE_CHECKING:
     from tape.ops.kernel import Kernel
     from tape.programs.retention import Kept
 
-# A structure is compiled when it comes back within so many runs, times the square of its meetings; or for the so-manieth time.
-SOON = 1
-OFTEN = 16
-LOOP = 6  # a loop meets a structure every so many runs at most, and waits for its program
-PATIENCE = 32  # what comes back less often waits for it only so many runs after the compiler began
-
 _inline = operator.attrgetter("kernel.inline")
 
 
@@ -45,17 +39,32 @@ class Program:
     ``roots`` tells how many Variables that are held require grad.
     """
 
-    __slots__ = ("_begun", "_compiles", "_compiling", "_executable", "_last", "_met", "_size", "keep", "kept", "live", "roots")
+    __slots__ = (
+        "_buying",
+        "_compiles",
+        "_compiling",
+        "_executable",
+        "_meetings",
+        "_renting",
+        "_seen",
+        "_size",
+        "_used",
+        "keep",
+        "kept",
+        "live",
+        "roots",
+    )
 
     def __init__(self, state: State, live: tuple[int, ...], kept: Kept, roots: int) -> None:
         self.live = live
         self.kept = kept
         self.keep = live + kept.residuals
         self.roots = roots
-        self._met = int(state.seen > 0)
-        self._last = state.seen  # the number of the run that met it last
-        self._begun = 0  # the number of the run that had it compiled
+        self._seen = state.seen  # the number of the run that met the structure last
         self._size = 0  # entries that a run computes
+        self._used: list[int] = []  # positions of the leaves that they read
+        self._buying = self._renting = 0.0  # seconds that it is predicted to take to compile and to interpret it
+        self._meetings: Meetings | None = None  # None before the first run
         self._compiles = True  # as far as is known
         self._executable: Callable[..., Sequence[Any]] | None = None
         self._compiling: tuple[background.Job, Callable[..., Sequence[Any]]] | None = None
@@ -73,46 +82,87 @@ class Program:
         return executable(*leaves)
 
     def _run(self, state: State, leaves: Sequence[Any]) -> Sequence[Any]:
-        self._met += 1
-        distance = CLOCK.now - self._last
-        self._last = CLOCK.now
-        executable = None
         if not checks_results():  # one program for all would show what is wrong with its results only
-            executable = self._executable or self._compiled(state, leaves, distance)
-        if executable is not None:
-            STATS.hits += 1
-            STATS.executed += self._size
-            return executable(*leaves)
+            bought = self._meet(state, leaves)
+            if self._executable is not None:
+                STATS.hits += not bought
+                STATS.executed += self._size
+                return self._executable(*leaves)
+        if self._meetings is not None:
+            self._meetings.pay(self._renting)
         results, self._size = interpret(state, self.keep, leaves)
         STATS.interpreted += self._size
         STATS.executed += self._size
         return results
 
-    def _compiled(self, state: State, leaves: Sequence[Any], distance: int) -> Callable[..., Sequence[Any]] | None:
-        """Return the compiled program where it is there by now, or else have it compiled where that is worthwhile."""
-        if self._compiling is None:
-            if self._compiles and self._met > 1 and (distance <= SOON * self._met**2 or self._met >= OFTEN):
+    def _meet(self, state: State, leaves: Sequence[Any]) -> bool:
+        """Take the compiled program where it is there by now, or else have it compiled where that is worthwhile; tell whether it was at once."""
+        if self._executable is not None:
+            return False
+        meetings = self._meetings
+        if meetings is None:
+            entries, self._used, key = _computation(state, self.keep)
+            self._size = len(entries)
+            self._buying, self._renting = predicted(entries), sum(entry.kernel.cost.run for entry in entries)
+            number = hash(key)
+            meetings = self._meetings = Meetings(self._seen or _MET.get(number, 0))
+            _MET[number] = CLOCK.now
+            meetings.count()
+            known = _PROGRAMS.get(key)
+            if known is not None:
+                self._executable = _reading(known, self._used, len(leaves))
+                for entry in entries:
+                    entry.kernel.tried = False
+                return False
+            new = new_kernels(entries, returned=meetings.times > 1)
+            if new and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+                for kernel in new:
+                    kernel.tried = meetings.times == 1
                 self._compile(state, leaves)
-        elif distance <= LOOP or CLOCK.now - self._begun >= PATIENCE:
-            job, executable = self._compiling
-            try:
-                job.wait()
-            except Exception:  # noqa: BLE001 - the compiler refuses the whole: each entry on its own may well run
-                self._compiles = False
-            else:
-                self._executable = executable
-                STATS.compiled(job.seconds)
-            finally:  # after Ctrl-C it is compiled anew
+                meetings.bought(self._buying)
+                self._take(state, len(leaves))
+                return True
+        else:
+            meetings.count()
+            if self._compiling is not None and self._compiling[0].lost:
                 self._compiling = None
-        return self._executable
+            if self._compiling is not None:
+                seconds, due = meetings.patience()
+                if self._compiling[0].made_within(seconds) and due:
+                    self._take(state, len(leaves))
+                    meetings.changed()
+                return False
+        if self._compiles and meetings.worthwhile(self._buying):
+            self._compile(state, leaves)
+            meetings.begin(self._buying)
+        return False
+
+    def _take(self, state: State, leaves: int) -> None:
+        """Have the program that was being compiled run from now on; it is compiled here unless the background has begun with it."""
+        if self._compiling is None:  # another thread was quicker
+            return
+        job, executable = self._compiling
+        try:
+            job.wait()
+        except Exception:  # noqa: BLE001 - the compiler refuses the whole: each entry on its own may well run
+            self._compiles = False
+        else:
+            self._executable = _reading(executable, self._used, leaves)
+            STATS.compiled(job.seconds)
+            entries, _, key = _computation(state, self.keep)
+            if not any(entry.kernel.pinned or entry.kernel.jaxpr.consts for entry in entries):
+                _PROGRAMS[key] = executable
+        finally:
+            if job.made:  # also by Ctrl-C: then it is compiled anew
+                self._compiling = None
 
     def _compile(self, state: State, leaves: Sequence[Any]) -> None:
-        """Begin to make one compiled function of the whole."""
+        """Begin to make one compiled function of the whole, on the leaves that it reads."""
         entries, slots = needed_entries(state, self.keep)
+        slots, leaves = [slots[i] for i in self._used], [leaves[i] for i in self._used]
         keep = self.keep
         settings = configuration()
         STATS.reasons[_why(entries, [jax.typeof(x) for x in leaves], settings)] += 1
-        self._begun = CLOCK.now
         with_loops = rolled(entries, slots, keep, leaves)
         if with_loops is not None:
             self._compiling = background.compiling_all(with_loops.compiling(leaves)), with_loops
@@ -124,6 +174,30 @@ class Program:
         executable = jax.jit(segment)
         described = [jaxapi.described(x) for x in leaves]
         self._compiling = background.compiling(executable, described), numbers.on_device(executable, leaves, settings)
+
+
+# Two structures may differ in what nobody reads, and the trie keeps nothing of what was met once: so programs are also known by what they
+# compute.  A number stands for what was met: should it stand for two, one of them is only compiled sooner.
+_PROGRAMS: Bounded[Hashable, Callable[..., Sequence[Any]]] = Bounded("programs", 128)
+_MET: Bounded[int, int] = Bounded("computations met", 1 << 14)
+
+
+def _computation(state: State, keep: tuple[int, ...]) -> tuple[list[Step], list[int], tuple[Hashable, ...]]:
+    """Return the entries that ``keep`` depends on, the positions of the leaves that they read, and what tells apart what they compute."""
+    entries, slots = needed_entries(state, keep)
+    read = {slot for entry in entries for slot in entry.inputs}.union(keep)
+    used = [i for i, slot in enumerate(slots) if slot in read]
+    numbers = {slots[i]: n for n, i in enumerate(used)}
+    for entry in entries:
+        for slot in entry.slots:
+            numbers[slot] = len(numbers)
+    steps = [(entry.kernel, *[numbers[s] for s in entry.inputs]) for entry in entries]
+    return entries, used, (id(configuration()), len(used), *steps, *[numbers[s] for s in keep])
+
+
+def _reading(executable: Callable[..., Sequence[Any]], used: Sequence[int], leaves: int) -> Callable[..., Sequence[Any]]:
+    """Return a program of the leaves that it reads as one of all leaves, so many."""
+    return executable if len(used) == leaves else lambda *given: executable(*[given[i] for i in used])
 
 
 _Known = tuple[tuple[Any, ...], tuple["Kernel", ...], tuple[tuple[int, ...], ...], "Configuration"]

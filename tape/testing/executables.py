@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.ops.quick import quick_options
 from tape.testing.precise import RULE_PRIMITIVES
 
 if TYPE_CHECKING:
@@ -29,33 +29,11 @@ MOST = 256  # programs that are kept
 _KEPT: collections.OrderedDict[Hashable, tuple[Any, list[bool]]] = collections.OrderedDict()
 _LOCK = threading.Lock()
 _BACKGROUND = concurrent.futures.ThreadPoolExecutor(1, "tape.testing")
-# In the order of their worth; XLA's older emitter of loops takes half the time of its new one.
-_QUICK: tuple[tuple[str, Any], ...] = (
-    ("xla_backend_optimization_level", 0),
-    ("xla_cpu_use_fusion_emitters", False),
-    ("xla_cpu_parallel_codegen_split_count", 1),
-)
-
-
-@functools.cache
-def _quick_options(platform: str) -> dict[str, Any] | None:
-    """Return XLA's options for a program that runs a few times on little data: those that this version knows."""
-    if platform != "cpu":
-        return None
-    known: dict[str, Any] = {}
-    lowered = jax.jit(lambda x: x).lower(np.float32(0))
-    for name, value in _QUICK:
-        try:
-            lowered.compile({name: value})
-        except Exception:  # noqa: BLE001, S112 - whatever a version of XLA says of a name that it does not know
-            continue
-        known[name] = value
-    return known
 
 
 def quickly(fun: Callable[..., Any]) -> Any:
     """Compile a program that runs once."""
-    return jax.jit(fun, compiler_options=_quick_options(jax.default_backend()))
+    return jax.jit(fun, compiler_options=quick_options(jax.default_backend()))
 
 
 class Program:
@@ -133,7 +111,7 @@ class Program:
         return jax.jit(self._with_consts).lower([part.consts for part in self._parts], *args)
 
     def _compile(self, key: Hashable, lowered: Any) -> Any:
-        compiled = lowered.compile(_quick_options(jax.default_backend())), [part.opaque for part in self._parts]
+        compiled = lowered.compile(quick_options(jax.default_backend())), [part.opaque for part in self._parts]
         with _LOCK:
             _KEPT[key] = compiled
             while len(_KEPT) > MOST:

@@ -1,0 +1,134 @@
+"""Rent or buy: when a structure is compiled whole, and how long a run may wait for that.
+
+To interpret a structure is to rent, to compile it whole is to buy: whether it comes back, and how often, nobody knows.  Three rules, each
+of which costs a bounded multiple of the better choice in hindsight:
+
+- *At once.*  A structure many of whose kernels were never compiled is compiled whole at its first meeting where that costs no more than
+  these kernels would, one by one, as in the first step of a process.  Should it not come back, its kernels were tried in vain: the next
+  structure with the same ones counts them no more, so that it is interpreted, and they are compiled.  As every kernel stands in for one
+  such program at most, programs that never come back cost no more, all in all, than their kernels: never more than twice of what
+  interpretation alone would have.
+- *In the background.*  A structure that comes back soon, or often, is compiled while the program goes on interpreting it, a big one only
+  when it has cost a share of that already (a process that ends waits for its compiler).
+- *The change.*  Which meeting is the first to run compiled follows from the prediction: for a program that takes a second at most, after as
+  many waits of at most ``STALL`` in a loop as would do; for a bigger one, which no run waits for, when what ran meanwhile is predicted to
+  have taken as long.  So it depends on what was met before, not on the clock, and results are the same from run to run.  Should the compiler
+  be later than was predicted, a run waits ``STALL`` again, but no structure more than ``STALLS`` times; from then on it is interpreted until
+  the program is there.  Only then does the clock decide.
+
+Predictions are those of :mod:`tape.ops.costs`, and so is the time: seconds that all that ran so far was predicted to take.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tape.graph.trie import CLOCK
+from tape.ops import costs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tape.graph.trie import Step
+    from tape.ops.kernel import Kernel
+
+# A structure is compiled when it comes back within so many runs, times the square of its meetings; or for the so-manieth time.
+SOON = 1
+OFTEN = 16
+LOOP = 6  # a loop meets a structure every so many runs at most, and may wait for its program
+PATIENCE = 32  # what comes back less often may wait for it only so many runs after the compiler began
+
+LEAST = 6  # kernels: fewer are compiled on their own, as what is tried out at a prompt next has some in common with it
+WORTH = 1.5  # times what its new kernels would cost alone is not too much for a program that a loop will need
+SHARE = 25  # a program that takes longer than all stalls is begun when interpretation has cost this part of it
+STALL = 0.2  # seconds that one run waits for the compiler at most
+STALLS = 5
+RUN = 5e-5  # seconds that a run of any kind takes
+
+
+def predicted(entries: Iterable[Step]) -> float:
+    """Return the seconds that compiling some entries as one program is predicted to take."""
+    return costs.compiling(entry.kernel.cost for entry in entries)
+
+
+class _Time:
+    """The seconds that all runs of this process were predicted to take, and when the background will be idle."""
+
+    __slots__ = ("idle", "spent")
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        self.idle = 0.0
+
+    @property
+    def now(self) -> float:
+        return self.spent + CLOCK.now * RUN
+
+
+TIME = _Time()
+
+
+def new_kernels(entries: Sequence[Step], *, returned: bool) -> set[Kernel]:
+    """Return the kernels on whose account some entries are compiled whole before they are interpreted; none where they are not to be."""
+    cold: set[Kernel] = {entry.kernel for entry in entries if entry.kernel.cold}
+    counted = cold if returned else {kernel for kernel in cold if not kernel.tried}
+    if len(counted) < LEAST or any(entry.kernel.pinned or entry.kernel.jaxpr.consts for entry in entries):
+        return set()
+    return counted if predicted(entries) <= WORTH * sum(kernel.cost.alone for kernel in counted) else set()
+
+
+class Meetings:
+    """The meetings of one structure: how it comes back, and what that says about its compilation."""
+
+    __slots__ = ("_begun", "_distance", "_due", "_last", "_rent", "_seconds", "_waits", "times")
+
+    def __init__(self, seen: int) -> None:
+        self.times = int(seen > 0)
+        self._last = seen  # the number of the run that met it last
+        self._distance = 0
+        self._rent = 0.0  # what interpreting it has cost so far
+        self._begun = 0  # the number of the run that had it compiled
+        self._seconds = 0.0  # that this takes
+        self._due = 0.0  # when it is done
+        self._waits = 0
+
+    def count(self) -> None:
+        """Note a meeting."""
+        self.times += 1
+        self._distance = CLOCK.now - self._last
+        self._last = CLOCK.now
+
+    def pay(self, seconds: float) -> None:
+        """Note that it was interpreted."""
+        self._rent += seconds
+        TIME.spent += seconds
+
+    def bought(self, seconds: float) -> None:
+        """Note that it was compiled at once."""
+        TIME.spent += seconds
+
+    def worthwhile(self, seconds: float) -> bool:
+        """Tell whether it is time to begin with a program that takes so long to compile."""
+        soon = self.times > 1 and (self._distance <= SOON * self.times**2 or self.times >= OFTEN)
+        return soon and (seconds <= STALL * STALLS or self._rent * SHARE >= seconds)
+
+    def begin(self, seconds: float) -> None:
+        """Note that the background compiles it from now on."""
+        self._begun, self._seconds, self._waits = CLOCK.now, seconds, 0
+        if seconds > STALL * STALLS:
+            self._due = TIME.idle = max(TIME.idle, TIME.now) + seconds
+
+    def patience(self) -> tuple[float, bool]:
+        """Return how many seconds to wait for the background now, and whether its program is due then."""
+        if self._distance > LOOP and CLOCK.now - self._begun < PATIENCE:
+            return 0.0, False
+        small = self._seconds <= STALL * STALLS
+        if not small and TIME.now + STALL < self._due:
+            return 0.0, False
+        self._waits += 1
+        due = not small or self._waits * STALL >= self._seconds
+        return (STALL if self._waits <= STALLS else 0.0), due
+
+    def changed(self) -> None:
+        """Note that it runs compiled from now on, so that at least the time that this takes has passed."""
+        TIME.spent += max(self._due - TIME.now, 0.0)

@@ -1,0 +1,351 @@
+"""When a structure is compiled and how long a run waits for that: what the costs of both are, as far as they are known beforehand."""
+
+import os
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import interop
+import tape
+import tape.numpy as tnp
+from tape.graph import trie
+from tape.ops import costs
+from tape.ops.kernel import Op
+from tape.programs import background, execution, policy
+from tape.recording.record import record
+from tests import idle
+
+WIDTHS = iter(range(1201, 1400))  # a width that no other test uses has kernels that never ran
+
+
+def arrays():
+    rng = np.random.default_rng(0)
+    width = next(WIDTHS)
+    return [jnp.asarray(rng.uniform(-1, 1, width).astype(np.float32)) for _ in range(2)]
+
+
+def chain(n, x, w, first=0):
+    h = x
+    for i in range(6):
+        h = [n.sin, n.cos, n.tanh, n.arctan, n.expm1, n.sinh][(i + first) % 6](h * w)
+    return (h * h).mean()
+
+
+def step(x, w, first=0):
+    x.zero_grad()
+    loss = chain(tnp, x, w, first)
+    loss.backward()
+    return loss
+
+
+def expect(x, w, first=0):
+    value, gradient = jax.value_and_grad(lambda v: chain(jnp, v, w, first))(x.value)
+    np.testing.assert_allclose(step(x, w, first).value, value, rtol=1e-4)
+    np.testing.assert_allclose(x.grad.value, gradient, rtol=1e-3, atol=1e-6)
+
+
+def ran(stats):
+    found = stats.interpreted > 0, stats.compiles, stats.hits
+    stats.reset()
+    return found
+
+
+# -- at once ------------------------------------------------------------------------------------------------------------
+
+
+def test_many_new_kernels_are_compiled_as_one_program_at_the_first_meeting(stats):
+    a, w = arrays()
+    x = tape.Variable(a)
+    expect(x, w)
+    assert ran(stats) == (False, 1, 0)
+    for k in range(3):
+        x.value = a * (k + 2)
+        expect(x, w)
+        assert ran(stats) == (False, 0, 1)
+
+
+def test_kernels_stand_in_for_one_program_that_does_not_come_back(stats):
+    a, w = arrays()
+    x = tape.Variable(a)
+    expect(x, w)
+    assert ran(stats) == (False, 1, 0)
+    for first in (1, 2, 3):  # the same kernels in another order
+        expect(x, w, first)
+        assert ran(stats) == (True, 0, 0)
+
+
+def test_kernels_of_a_program_that_came_back_stand_in_for_another(stats):
+    a, w = arrays()
+    x = tape.Variable(a)
+    for first in (0, 1):
+        expect(x, w, first)
+        expect(x, w, first)
+        assert ran(stats) == (False, 1, 1)
+
+
+def test_few_new_kernels_are_compiled_on_their_own(stats):
+    a, w = arrays()
+    float((tnp.sin(tape.Variable(a)) * w).sum())
+    assert ran(stats) == (True, 0, 0)
+
+
+def test_what_repeats_its_kernels_is_interpreted_first(stats):
+    a, w = arrays()
+    x = tape.Variable(a)
+    h = x
+    for i in range(150):
+        h = [tnp.sin, tnp.cos, tnp.tanh, tnp.arctan][i % 4](h) * w
+    h.sum().backward()
+    assert ran(stats) == (True, 0, 0)
+
+
+@pytest.mark.parametrize("what", ["effects", "arrays inside", "no jit", "debug"])
+def test_what_is_better_run_entry_by_entry_is_so(what, stats):
+    a, w = arrays()
+    x = tape.Variable(a)
+    seen = []
+    if what == "effects":
+        x = interop.lift(lambda v: (jax.debug.callback(seen.append, v.sum()), v + 1)[1])(x)
+    elif what == "arrays inside":
+        big = np.arange(len(a), dtype=np.float32)
+        x = record(Op("shifted", lambda v: v + big), (x,))
+    with jax.disable_jit(what == "no jit"), jax.debug_nans(what == "debug"):
+        float(chain(tnp, x, w))
+    assert ran(stats) == (True, 0, 0)
+    jax.effects_barrier()
+    assert len(seen) == (what == "effects")
+
+
+def test_a_program_that_the_compiler_refuses_is_interpreted(stats):
+    a, w = arrays()
+    x = tape.Variable(a)
+    bad = interop.lift(lambda v: jax.lax.platform_dependent(v, tpu=jnp.sin))(x)
+    good = chain(tnp, x, w)
+    np.testing.assert_allclose(good.value, chain(jnp, a, w), rtol=1e-4)
+    assert stats.compiles == 0
+    del bad
+
+
+def test_what_was_compiled_at_once_is_found_among_the_last_ones_only(monkeypatch, stats):
+    monkeypatch.setattr(execution, "_PROGRAMS", execution.Bounded("test of programs met once", 1))
+    pairs = [arrays() for _ in range(3)]
+    for a, w in pairs:
+        expect(tape.Variable(a), w)
+    assert ran(stats) == (False, 3, 0)
+    assert len(execution._PROGRAMS) == 1
+    a, w = pairs[-1]
+    expect(tape.Variable(a), w)
+    assert ran(stats) == (False, 0, 1)
+    a, w = pairs[0]
+    expect(tape.Variable(a), w)  # it came back: bought again
+    assert ran(stats) == (False, 1, 0)
+
+
+# -- the background -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stuck(monkeypatch):
+    """A compiler that does not finish before it is told to; and the waits for it."""
+    idle.settle()
+    go, waits = threading.Event(), []
+    compiling, made_within = background.compiling, background.Job.made_within
+
+    def slow(function, arguments):
+        background.submit(go.wait)
+        return compiling(function, arguments)
+
+    def noted(job, seconds):
+        waits.append(seconds)
+        return made_within(job, seconds / 50)
+
+    monkeypatch.setattr(background, "compiling", slow)
+    monkeypatch.setattr(background.Job, "made_within", noted)
+    yield go, waits
+    go.set()
+    idle.settle()
+
+
+def warm(x, w):
+    """Meet a structure whose kernels have run."""
+    with tape.eager():
+        step(x, w)
+
+
+def test_no_step_waits_for_long(stuck, stats):
+    go, waits = stuck
+    a, w = arrays()
+    x = tape.Variable(a)
+    warm(x, w)
+    for _ in range(2000):
+        step(x, w)
+        if len(waits) > 2 * policy.STALLS:
+            break
+    assert stats.compiles == stats.hits == 0
+    assert waits[: policy.STALLS] == [policy.STALL] * policy.STALLS
+    assert set(waits[policy.STALLS :]) == {0.0}
+    assert policy.STALL <= 0.25
+    go.set()
+    idle.settle()
+    expect(x, w)
+    assert (stats.compiles, stats.hits) == (1, 1)
+
+
+def test_ctrl_c_while_waiting_leaves_the_compiler_at_work(stuck, monkeypatch, stats):
+    go, waits = stuck
+    a, w = arrays()
+    x = tape.Variable(a)
+    warm(x, w)
+    made_within = background.Job.made_within
+    interrupted = []
+
+    def interrupt(job, seconds):
+        interrupted.append(job)
+        raise KeyboardInterrupt
+
+    while not waits:
+        step(x, w)
+    monkeypatch.setattr(background.Job, "made_within", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        step(x, w)
+    monkeypatch.setattr(background.Job, "made_within", made_within)
+    go.set()
+    interrupted[0].wait()
+    expect(x, w)
+    assert stats.compiles == stats.hits == 1
+    assert sum(stats.reasons.values()) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_job_of_another_process_is_lost(monkeypatch):
+    job = background.submit(int)
+    job.wait()
+    assert not job.lost
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    waiting = threading.Event()
+    late = background.submit(waiting.wait)
+    monkeypatch.undo()
+    assert late.lost
+    waiting.set()
+    late.wait()
+    assert not late.lost
+
+
+# -- meetings -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A process that begins now."""
+    monkeypatch.setattr(policy, "CLOCK", trie._Clock())
+    monkeypatch.setattr(policy, "TIME", policy._Time())
+    return policy.CLOCK
+
+
+def meet(meetings, clock, runs=1, seconds=0.001):
+    clock.now += runs
+    meetings.count()
+    meetings.pay(seconds)
+
+
+@pytest.mark.parametrize(("seconds", "meeting"), [(0.1, 3), (policy.STALL, 3), (1.5 * policy.STALL, 4), (policy.STALL * policy.STALLS, 7)])
+def test_a_small_program_is_begun_at_the_second_meeting_and_runs_after_some_waits(seconds, meeting, clock):
+    meetings = policy.Meetings(0)
+    meet(meetings, clock)
+    assert not meetings.worthwhile(seconds)
+    meet(meetings, clock)
+    assert meetings.worthwhile(seconds)
+    meetings.begin(seconds)
+    due = False
+    while not due:
+        meet(meetings, clock)
+        patience, due = meetings.patience()
+        assert patience == policy.STALL
+    assert meetings.times == meeting
+
+
+def test_a_big_program_is_begun_when_interpretation_has_cost_a_share_and_not_waited_for(clock):
+    meetings, seconds, rent = policy.Meetings(0), 5.0, 0.02
+    count = 0
+    while not meetings.worthwhile(seconds):
+        meet(meetings, clock, seconds=rent)
+        count += 1
+    assert count == pytest.approx(seconds / policy.SHARE / rent, abs=1)
+    meetings.begin(seconds)
+    count = 0
+    while (found := meetings.patience()) == (0.0, False):
+        meet(meetings, clock, seconds=rent)
+        count += 1
+    assert found == (policy.STALL, True)
+    assert rent * count + policy.RUN * count + policy.STALL == pytest.approx(seconds, abs=0.05)
+    meetings.changed()
+    assert policy.TIME.now == pytest.approx(meetings._due)
+
+
+def test_programs_wait_for_each_other(clock):
+    first, second = policy.Meetings(0), policy.Meetings(0)
+    for meetings in (first, second, first, second):
+        meet(meetings, clock)
+        meetings.pay(2.0)
+    for meetings in (first, second):
+        assert meetings.worthwhile(2.0)
+        meetings.begin(2.0)
+    first.pay(1.9)
+    assert first.patience() == (policy.STALL, True)
+    assert second.patience() == (0.0, False)
+    second.pay(2.0)
+    assert second.patience() == (policy.STALL, True)
+
+
+def test_what_comes_back_seldom_does_not_wait_at_first(clock):
+    meetings = policy.Meetings(0)
+    for _ in range(policy.OFTEN):
+        assert not meetings.worthwhile(0.1)
+        meet(meetings, clock, runs=10_000)
+    assert meetings.worthwhile(0.1)
+    meetings.begin(0.1)
+    meet(meetings, clock, runs=policy.LOOP + 1)
+    assert meetings.patience() == (0.0, False)
+    meet(meetings, clock, runs=policy.PATIENCE)
+    assert meetings.patience() == (policy.STALL, True)
+
+
+# -- costs --------------------------------------------------------------------------------------------------------------
+
+
+def cost(fun, *shapes):
+    return costs.cost_of(jax.make_jaxpr(fun)(*[jax.ShapeDtypeStruct(s, np.float32) for s in shapes]).jaxpr)
+
+
+def test_loops_are_compiled_once_and_run_often():
+    def loop(n):
+        return cost(lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c) @ c, None), x, None, n)[0], (64, 64))
+
+    assert loop(10).part == loop(1000).part
+    assert loop(1000).run > 50 * loop(10).run > 0
+
+
+def test_products_take_longer_than_sums():
+    product, total = cost(jnp.matmul, (512, 512), (512, 512)), cost(jnp.add, (512, 512), (512, 512))
+    assert product.run > 2 * total.run
+    image, kernel = (8, 16, 32, 32), (16, 16, 3, 3)
+    convolution = cost(lambda x, k: jax.lax.conv(x, k, (1, 1), "SAME"), image, kernel)
+    assert convolution.run > 2 * cost(jnp.sin, image).run
+    assert cost(jnp.linalg.cholesky, (256, 256)).run > 2 * cost(jnp.sin, (256, 256)).run
+
+
+def test_calls_cost_what_they_call():
+    def plain(x):
+        return jnp.sin(x) * 2
+
+    assert cost(jax.jit(plain), (3,)).part == cost(plain, (3,)).part == 2 * cost(jnp.sin, (3,)).part
+
+
+def test_what_runs_quickly_is_compiled_quickly():
+    little, much = cost(jnp.sin, (8,)), cost(jnp.sin, (1 << 20,))
+    assert little.small
+    assert not much.small
+    assert little.alone < much.alone
