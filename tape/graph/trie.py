@@ -23,7 +23,7 @@ from tape.locks import holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
-    from types import CodeType, FrameType
+    from types import FrameType
 
     from tape.ops.kernel import Kernel
 
@@ -94,15 +94,22 @@ class State(Step, layout.State):
     )
 
     def __init__(self, parent: State | None, mode: int) -> None:
-        super().__init__(None, (), (), None, 0 if parent is None else parent.depth)
+        self.kernel = None
+        self.inputs = self.slots = ()
+        self.where = None
         self.parent = parent
         self.mode = mode
         self.next: dict[Any, Any] = _NOWHERE
         # One list is shared along a chain of states; the first n_slots of it are this state's.
-        self.table: list[Place] = [] if parent is None else parent.table
-        self.n_slots: int = 0 if parent is None else parent.n_slots
-        self.length: Length = _EMPTY if parent is None else parent.length
-        self.cut: frozenset[int] = frozenset() if parent is None else parent.cut
+        self.table: list[Place]
+        self.length: Length
+        self.cut: frozenset[int]
+        if parent is None:
+            self.depth = self.n_slots = 0
+            self.table, self.length, self.cut = [], _EMPTY, frozenset()
+        else:
+            self.depth, self.n_slots = parent.depth, parent.n_slots
+            self.table, self.length, self.cut = parent.table, parent.length, parent.cut
         self.hash = id(self)
         self.ends = False
         self.known = True  # it is on the trie
@@ -133,7 +140,7 @@ class State(Step, layout.State):
         end = self.n_slots = n + len(kinds)
         self.slots = (n,) if end == n + 1 else tuple(range(n, end))
         if made is None:
-            self.places = tuple([Place(i, kind) for i, kind in zip(self.slots, kinds, strict=True)])
+            self.places = (Place(n, kinds[0]),) if end == n + 1 else tuple([Place(i, k) for i, k in zip(self.slots, kinds, strict=True)])
         else:  # they are unrecorded
             self.places = tuple([MadePlace(i, kind, made) for i, kind in zip(self.slots, kinds, strict=True)])
         holding(_LOCK, self._extend_table, n)  # another thread may be growing the same list
@@ -199,13 +206,34 @@ class State(Step, layout.State):
         child.length = self.length.entry(child)
         child.full = child.length.full
         child._add_slots(kernel.kinds(role), None if role in (PLAIN, DIFFERENTIABLE) else made)
-        child.quick = child.place is not None and not child.full
-        if not kernel.single and kernel.several is not None and not child.full:
-            child.several = kernel.several, child.places[: kernel.visible]
+        child._hands_out()
         if kernel.transient:
             child.known, child.hash = False, 0
             return child
         return _enter(self, key, child)
+
+    def formed(self, key: Hashable, op: object, form: tuple[Kernel, tuple[Kind, ...]], inputs: tuple[int, ...]) -> State:
+        """:meth:`entry` for an op that was recorded before on inputs of the same kinds, all of them recorded, in the same mode.
+
+        ``form`` is what it came to: its kernel, and the kinds of its results.
+        """
+        child = State(self, self.mode)
+        child.kernel, kinds = form
+        child.op, child.inputs = op, inputs
+        child.depth = self.depth + 1
+        child.length = self.length.entry(child)
+        child.full = child.length.full
+        child.where = user_line()
+        child._add_slots(kinds)
+        child._hands_out()
+        return _enter(self, key, child)
+
+    def _hands_out(self) -> None:
+        """Work out how results are handed out where the structure is met again."""
+        kernel = self.kernel
+        self.quick = self.place is not None and not self.full
+        if not kernel.single and kernel.several is not None and not self.full:
+            self.several = kernel.several, self.places[: kernel.visible]
 
     def swept(self, written: Sequence[tuple[Any, tuple[int, ...], tuple[str, int] | None]]) -> State:
         """Make the state that follows when a sweep without ``create_graph`` is written: kernels or ops, input slots, and lines in files.
@@ -275,7 +303,10 @@ def _enter(parent: State, key: Hashable, child: State) -> State:
         child.seen = seen
         return link(parent, key, child)
     child.known = False
-    _SEEN[number] = CLOCK.now
+    if seen is None and len(_SEEN) < _SEEN.limit:
+        dict.__setitem__(_SEEN, number, CLOCK.now)  # which is all that there is to it
+    else:
+        _SEEN[number] = CLOCK.now
     return child
 
 
@@ -342,18 +373,18 @@ def root(configuration: Hashable, mode: int) -> State:
     return state
 
 
-_FOREIGN: Bounded[CodeType, bool] = Bounded("code", 4096)  # code -> whether it is outside this library
+_FOREIGN: Bounded[str, bool] = Bounded("files", 4096)  # file of some code -> whether it is outside this library
 
 
 def user_line() -> tuple[str, int] | None:
     """File and line of the innermost frame outside this library."""
     frame: FrameType | None = sys._getframe(3)  # entry, following, record; a traceback would cost a hundred times as much
     while frame is not None:
-        code = frame.f_code
-        foreign = _FOREIGN.get(code)
+        file = frame.f_code.co_filename
+        foreign = _FOREIGN.get(file)
         if foreign is None:
-            foreign = _FOREIGN[code] = not code.co_filename.startswith((_PACKAGE, _INTEROP))
+            foreign = _FOREIGN[file] = not file.startswith((_PACKAGE, _INTEROP))
         if foreign:
-            return (code.co_filename, frame.f_lineno)
+            return (file, frame.f_lineno)
         frame = frame.f_back
     return None

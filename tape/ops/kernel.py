@@ -20,8 +20,8 @@ from tape.graph.kinds import Kind, Role, differentiable, kinds_of
 from tape.ops import rules  # noqa: F401 - they are entered
 from tape.ops.building import JaxprBuilder, rebuilt
 from tape.ops.costs import Cost, cost_of
+from tape.ops.hosting import LIGHT, at_first, hosted, runs
 from tape.ops.linear import flatten
-from tape.ops.moving import mover, moving_at_first
 from tape.ops.pullback import check_own, pullback
 from tape.ops.quick import quick_options
 from tape.ops.residuals import Keep, inside, prune, pruned
@@ -60,10 +60,13 @@ class Kernel:
     __slots__ = (
         "_cache",
         "_executable",
+        "_host",
         "_kinds",
+        "_left",
         "in_avals",
         "inline",
         "jaxpr",
+        "light",
         "name",
         "out_avals",
         "params",
@@ -91,6 +94,9 @@ class Kernel:
         # Outputs beyond the visible ones are residuals: no Variable holds them, only VJPs read them.
         self.visible = len(self.out_avals) if visible is None else visible
         self._executable: Callable[..., Sequence[Any]] | None = None
+        self._host: Any = None  # what runs it on the host; False where that is not, or no more, for it
+        self._left = 0.0  # runs there
+        self.light = False  # it always runs there, and its values are small
         self._cache: dict[Hashable, Any] = {}  # its VJPs, and the kernels made of it
         self._kinds: dict[Role, tuple[Kind, ...]] = {}
         # It closes over values of the JAX transformation that is running, so nothing may keep it beyond that.
@@ -105,14 +111,32 @@ class Kernel:
             known = self._cache[key] = make()
         return known
 
+    def hosting(self) -> Any:
+        """Return what runs the kernel on arrays of NumPy; False where it is no kernel for that, or worth its compilation by now."""
+        if self._host is None:
+            function, cost = (None, 0.0) if self.pinned else hosted(self.jaxpr)
+            self._left = runs(cost)
+            self._host = function if function is not None and self._left else False
+            self.light = bool(self._host) and cost <= LIGHT
+        return self._host
+
+    @property
+    def host(self) -> Any:
+        """:meth:`hosting`, for one run."""
+        host = self.hosting()
+        self._left -= 1
+        if self._left <= 0:
+            self._host = self.light = False
+        return host
+
     @property
     def cold(self) -> bool:
         """Whether it is to be compiled when somebody asks for its executable."""
-        return self._executable is None and mover(self.jaxpr) is None
+        return self._executable is None and not self.hosting()
 
     @property
     def executable(self) -> Callable[..., Sequence[Any]]:
-        """The kernel compiled on its own, for structures that are interpreted entry by entry; one that only moves values is so in time."""
+        """The kernel compiled on its own, for structures that are interpreted entry by entry; what can run on the host is so in time."""
         if self._executable is None:
             inline = self.inline
 
@@ -120,8 +144,9 @@ class Kernel:
                 return inline(*args)
 
             run.__name__ = self.name
-            options = quick_options(jax.default_backend()) if self.cost.small else None
-            self._executable = moving_at_first(self.jaxpr, jax.jit(run, compiler_options=options))
+            host = self.hosting()
+            compiled = jax.jit(run, compiler_options=quick_options(jax.default_backend()) if self.cost.small else None)
+            self._executable = at_first(host, self.jaxpr, compiled, self._left) if host else compiled
         return self._executable
 
     @property
@@ -143,7 +168,7 @@ class Kernel:
         is a sum of cotangents already, to which this one is added; ``same`` numbers for each input the first one that is the same value,
         where some are: their cotangents are added up.  Each is () where there are none.
         """
-        key = (present, wanted, adding, same, table.revision(), configuration())
+        key = (present, wanted, adding, same, table.revision(), id(configuration()))
         vjp: Vjp | None = self._cache.get(key)
         if vjp is None:
             whole = not adding and not same
@@ -229,7 +254,7 @@ class Kernel:
         # The VJP of everything is known already: of the values inside it reads those that are kept now.
         numbers = {first + s: first + i for i, s in enumerate(read)}
         sources = tuple(numbers[s] if first <= s < end else s - len(costly) + len(read) if s >= end else s for s in vjp.sources)
-        key = (*augmented._whole(len(read)), (), (), table.revision(), configuration())
+        key = (*augmented._whole(len(read)), (), (), table.revision(), id(configuration()))
         augmented._cache[key] = vjp._replace(sources=sources)
         return augmented
 
@@ -316,7 +341,7 @@ class Kernel:
 class Op:
     """A function of arrays with its static parameters bound; ``kernel(avals)`` specialises it."""
 
-    __slots__ = ("__weakref__", "_by_kinds", "_kernels", "fun", "name", "params")
+    __slots__ = ("__weakref__", "_by_kinds", "_kernels", "forms", "fun", "name", "params")
 
     def __init__(self, name: str, fun: Callable[..., Any], params: object = None) -> None:
         self.name = name
@@ -324,6 +349,8 @@ class Op:
         self.params = params
         self._kernels: dict[Hashable, Kernel] = {}
         self._by_kinds: dict[Hashable, Kernel] = {}
+        # What an entry of it is on inputs of some kinds (tape.recording.entering): its kernel, and the kinds of its results.
+        self.forms: dict[Hashable, tuple[Kernel, tuple[Kind, ...]]] = {}
 
     def kernel(self, avals: tuple[Any, ...]) -> Kernel:
         """Return the kernel for inputs of these shapes and dtypes, tracing the function at their first meeting."""
@@ -369,3 +396,4 @@ def _forget(op: Op | None, key: Hashable) -> None:
         kernel = op._kernels.pop(key, None)
         for kinds in [kinds for kinds, known in list(op._by_kinds.items()) if known is kernel]:
             op._by_kinds.pop(kinds, None)
+        op.forms.clear()

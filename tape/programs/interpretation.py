@@ -1,18 +1,22 @@
-"""Interpretation: the entries of a structure run one by one, each kernel compiled on its own and shared by all.
+"""Interpretation: the entries of a structure run one by one, on the host (:mod:`tape.ops.hosting`), or each kernel compiled on its own.
 
-Kernels that never ran are compiled before, two at a time: the compiler does not hold Python's lock, so the thread of
+Kernels that are to be compiled are so before, two at a time: the compiler does not hold Python's lock, so the thread of
 :mod:`tape.programs.background` takes half of them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
 from tape import jaxapi
+from tape.configuration import checks_results
 from tape.graph.wengert import last_uses, needed
+from tape.ops.transfer import to_jax
 from tape.programs import background
 from tape.programs.failures import StoppedError
 
@@ -50,6 +54,8 @@ def evaluate(
 
 def interpret(state: State, keep: tuple[int, ...], leaves: Sequence[Any]) -> tuple[list[Any], int]:
     """Return the values of ``keep``, and how many entries ran for that; should one fail, StoppedError tells which."""
+    if _at_home(leaves):
+        return _on_host(state, keep, leaves)
     entries, slots = needed_entries(state, keep)
     values = dict(zip(slots, leaves, strict=True))
     _prepare(entries, values)
@@ -64,6 +70,98 @@ def interpret(state: State, keep: tuple[int, ...], leaves: Sequence[Any]) -> tup
         return evaluate(entries, values, keep, executable), len(entries)
     except Exception as error:
         raise StoppedError(done - 1, values) from error
+
+
+def _at_home(leaves: Sequence[Any]) -> bool:
+    """Tell whether all arrays are in the host's memory anyway, and JAX would put the results there too."""
+    found = False
+    for x in leaves:
+        if isinstance(x, jax.Array):
+            if x.committed or not _on_cpu(x.sharding):
+                return False
+            found = True
+    if checks_results() or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        return False
+    return found or (jax.config.jax_default_device is None and jax.default_backend() == "cpu")  # type: ignore[attr-defined]
+
+
+@functools.lru_cache(maxsize=256)
+def _on_cpu(sharding: jax.sharding.Sharding) -> bool:
+    devices: set[Any] = sharding.device_set
+    return isinstance(sharding, jax.sharding.SingleDeviceSharding) and all(d.platform == "cpu" for d in devices)
+
+
+def _on_host(state: State, keep: tuple[int, ...], leaves: Sequence[Any]) -> tuple[list[Any], int]:
+    """:func:`interpret` where NumPy runs the kernels that it can: it has run three before JAX has called one."""
+    table = state.table
+    given: dict[int, Any] = {}  # what JAX has: leaves, and results of XLA
+    values: dict[int, Any] = {}  # what NumPy has
+    reached = set(keep)
+    apart, reach = reached.isdisjoint, reached.update
+    steps: list[tuple[Step, Any]] = []  # entries, with what runs them and is light, or what no other one reads after them
+    left = len(leaves)
+    cold = 0
+    for step in reversed(state.path()):
+        kernel, slots = step.kernel, step.slots
+        if kernel is None:
+            if slots:
+                left -= 1
+                slot = slots[0]
+                given[slot] = leaf = leaves[left]
+                if slot in reached and isinstance(dtype := table[slot].kind.aval.dtype, np.dtype):
+                    values[slot] = np.asarray(leaf, dtype)
+        elif not apart(slots):
+            inputs = step.inputs
+            if kernel.light:
+                steps.append((step, None))
+            else:
+                cold += kernel.cold
+                steps.append((step, [s for s in inputs if s not in reached]))
+            reach(inputs)
+    steps.reverse()
+    if cold > 1:
+        _prepare([step for step, _ in steps], dict(given))
+    read = values.__getitem__
+    done = 0
+
+    def fetched(s: int) -> Any:
+        """Return a value as NumPy has it."""
+        if s not in values:
+            values[s] = np.asarray(given[s])
+        return values[s]
+
+    def to_give(s: int) -> Any:
+        """Return a value as JAX has it."""
+        if s not in given:
+            given[s] = to_jax(values[s], table[s].kind.aval)
+        return given[s]
+
+    try:
+        with np.errstate(all="ignore"):  # NumPy warns where XLA does not
+            for step, ends in steps:
+                inputs, slots, kernel = step.inputs, step.slots, step.kernel
+                host = kernel._host if ends is None else kernel.host
+                if host:
+                    try:
+                        results = host(*map(read, inputs))
+                    except KeyError:
+                        results = host(*map(fetched, inputs))
+                    if len(slots) == 1:
+                        values[slots[0]] = results
+                    else:
+                        values.update(zip(slots, results, strict=True))
+                else:
+                    given.update(zip(slots, kernel.executable(*map(to_give, inputs)), strict=True))
+                if ends:  # so that big values are freed as by plain Python
+                    for s in ends:
+                        values.pop(s, None)
+                        given.pop(s, None)
+                done += 1
+            return [to_give(s) for s in keep], len(steps)
+    except Exception as error:
+        for s in values:
+            to_give(s)
+        raise StoppedError(done, given) from error
 
 
 def _prepare(entries: Sequence[Step], values: dict[int, Any]) -> None:

@@ -122,14 +122,23 @@ def following(segment: Segment, op: Any, slots: Sequence[int]) -> State:
         return child
     if not hasattr(op, "kernel_of"):
         return state.entry(key, op, op, key[1:])
-    kinds = tuple([state.table[s].kind for s in slots])
+    table = state.table
+    kinds = tuple([table[s].kind for s in slots])
+    common = op.__class__ is Op
+    if common:
+        form = op.forms.get(about := (kinds, state.mode, id(segment.configuration), jaxapi.named_axes()))
+        if form is not None:
+            return state.formed(key, op, form, key[1:])
     try:
         kernel = op.kernel_of(kinds)
     except (TapeError, *jaxapi.CONCRETE_ERRORS):
         raise
     except (TypeError, ValueError, IndexError, NotImplementedError, NameError) as e:
         raise (errors.wrap(e, op.name, [kind.aval for kind in kinds]) or e) from e
-    return state.entry(key, op, kernel, key[1:])
+    child = state.entry(key, op, kernel, key[1:])
+    if common and not kernel.transient and not any(kind.unrecorded for kind in kinds) and all(p.made is None for p in child.places):
+        op.forms[about] = child.kernel, tuple([p.kind for p in child.places])
+    return child
 
 
 _LEAF = Op("leaf", lambda x: x)

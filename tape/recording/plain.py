@@ -115,6 +115,15 @@ def _record(op: Any, inputs: Sequence[Handle]) -> Any:
 
 def _results(segment: Segment, child: State, op: Any, inputs: Sequence[Handle]) -> Any:
     """Advance a segment to the state of an entry; return its Variables, in the op's own tree."""
+    if child.quick:
+        variable = _new(_variable_type)
+        place = child.places[0]  # hidden residuals follow
+        variable._segment, variable._place, variable._extra = segment, place, None
+        variable._cell = cell = [None]
+        if segment.epoch is CHANGES.epoch and segment.state is child.parent:
+            segment.cells[place.slot] = cell
+            segment.state = child  # in the same breath: see Segment
+            return variable
     kernel = child.kernel
     made = []
     cells: dict[int, Cell] = {}
@@ -153,6 +162,8 @@ def record_one(op: Op, a: Handle) -> Any:
                 segment.state = child
                 segment.cells[place.slot] = cell  # in the same breath: see Segment
                 return made
+        if child is None:  # never met here
+            return _record(op, (a,))
     return record(op, (a,))
 
 
@@ -190,7 +201,7 @@ def record_two(op: Op, a: Handle, b: Handle) -> Any:
             segment.state = child
             segment.cells[place.slot] = cell  # in the same breath: see Segment
             return made
-    return record(op, (a, b))
+    return (_record if child is None else record)(op, (a, b))
 
 
 def record_number(op: Op, a: Handle, number: Any, *, first: bool = False) -> Any:

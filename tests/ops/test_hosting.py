@@ -1,4 +1,4 @@
-"""Kernels that only move values run on the host as long as they are new: a list of new length waits for no compiler."""
+"""Kernels run on the host as long as they are new, or their arrays small: what is met once, and a list of new length, wait for no compiler."""
 
 import jax
 import jax.monitoring
@@ -8,7 +8,7 @@ import pytest
 
 import tape
 import tape.numpy as tnp
-from tape.ops import moving
+from tape.ops import hosting
 from tape.ops.kernel import Op
 
 JOINED = {
@@ -122,7 +122,7 @@ def test_results_stay_where_the_arguments_are_and_belong_to_nobody_else():
 
 
 def test_a_kernel_that_comes_back_often_is_compiled(compiled, monkeypatch):
-    monkeypatch.setattr(moving, "_RUNS", 2)
+    monkeypatch.setattr(hosting, "_RUNS", 2)
     kernel = Op("joined", lambda *rows: jnp.concatenate(rows)).kernel(tuple(jax.typeof(r) for r in rows_of(7)))
     rows = [jnp.asarray(r) for r in rows_of(7)]
     results = [np.asarray(kernel.executable(*rows)[0]) for _ in range(2)]
@@ -133,15 +133,21 @@ def test_a_kernel_that_comes_back_often_is_compiled(compiled, monkeypatch):
         np.testing.assert_array_equal(r, np.concatenate(rows_of(7)))
 
 
-def test_what_does_more_than_move_is_compiled():
-    def moves(fun, *arrays):
-        return moving.mover(jax.make_jaxpr(fun)(*arrays)) is not None
+def test_what_numpy_does_not_compute_as_xla_does_is_compiled():
+    def on_host(fun, *arrays):
+        return hosting.hosted(jax.make_jaxpr(fun)(*arrays))[0] is not None
 
-    rows = rows_of(6)
-    assert moves(lambda *r: jnp.stack(r), *rows)
-    assert not moves(lambda *r: jnp.sin(jnp.stack(r)), *rows)
-    assert not moves(lambda *r: jnp.stack([jnp.float32(1), *[x[0].astype(jnp.int32) for x in r]]), *rows)
-    assert not moves(lambda *r: jnp.stack(r), *rows[:2])  # compiled as quickly
+    x, k = np.ones((3, 4), np.float32), np.ones(3, np.int32)
+    assert on_host(lambda x: jnp.tanh(x @ x.T).sum(0), x)
+    assert on_host(lambda x: jax.nn.relu(x), x)  # a function with a derivative of its own
+    assert not on_host(lambda x: x.astype(jnp.int32), x)  # what fits no integer
+    assert not on_host(lambda k: k // k, k)  # rounds down, as lax does not
+    assert not on_host(lambda x: jnp.tanh(x), x.astype(jnp.bfloat16))
+    assert not on_host(lambda x: jax.lax.dot(x, x.T, precision="BF16_BF16_F32"), x)
+    assert not on_host(lambda x: x.max(1), x[:, :0].reshape(4, 0)[:0].reshape(0, 4))  # nothing to begin with
+    assert not on_host(lambda: jnp.full((3,), 2.0))  # weakly typed, which only a number can be
+    assert not on_host(lambda x: (jax.debug.callback(print, x), x)[1], x)
+    assert not on_host(lambda x: jax.lax.fori_loop(0, 3, lambda _, y: y * 2, x), x)
 
 
 def test_the_structure_is_compiled_when_it_comes_back():

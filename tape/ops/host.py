@@ -1,0 +1,341 @@
+"""What NumPy computes as XLA does: for each such primitive, the function of NumPy arrays that stands for one equation.
+
+A primitive stands here for the dtypes for which both agree but for rounding; where the parameters or dtypes of an equation are others, its
+maker returns None.  What XLA leaves to the machine (a float that fits no integer), and what NumPy has only in another form, stands not here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jax import lax
+
+from tape import jaxapi
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Host = Any  # an array of NumPy, or one of its scalars: of shape ()
+Call = Any  # a function of these, which returns one, or several in a list
+Maker = Any  # of the function, from an equation's parameters and the avals of its inputs and results
+
+_FLOATS = frozenset({np.dtype("float32"), np.dtype("float64")})
+_INTEGERS = frozenset(np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64))
+_BOOL = frozenset({np.dtype(bool)})
+_NUMBERS = _FLOATS | _INTEGERS
+
+
+def _same(function: Call, dtypes: frozenset[Any]) -> Maker:
+    """Return the maker of a function that needs no parameters, for inputs of these dtypes."""
+
+    def make(_: dict[str, Any], ins: Sequence[Any], __: Sequence[Any]) -> Call | None:
+        return function if all(a.dtype in dtypes for a in ins) else None
+
+    return make
+
+
+def _itself(x: Host) -> Host:
+    return x
+
+
+def _integer_pow(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Call | None:
+    y, dtype = p["y"], ins[0].dtype
+    if dtype not in _FLOATS or not -8 <= y <= 8 or y == 0:
+        return None
+    one = dtype.type(1)
+
+    def power(x: Host) -> Host:
+        result = None
+        square, left = x, abs(y)
+        while left:
+            if left & 1:
+                result = square if result is None else result * square
+            left >>= 1
+            if left:
+                square = square * square
+        return one / result if y < 0 else result
+
+    return np.square if y == 2 else power
+
+
+def _convert(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Call | None:
+    old, new = ins[0].dtype, p["new_dtype"]
+    if old == new:
+        return _itself
+    if old not in _NUMBERS | _BOOL or new not in _NUMBERS | _BOOL or (old in _FLOATS and new not in _FLOATS):
+        return None
+    return lambda x: x.astype(new)
+
+
+def _broadcast(p: dict[str, Any], ins: Sequence[Any], outs: Sequence[Any]) -> Call | None:
+    if len(ins) > 1:
+        return None
+    shape, dtype = tuple(p["shape"]), outs[0].dtype
+    sizes = [1] * len(shape)
+    for d, n in zip(p["broadcast_dimensions"], ins[0].shape, strict=True):
+        sizes[d] = n
+    if tuple(sizes) == shape:
+        return lambda x: x.reshape(shape)
+    empty = np.empty
+    whole = sizes[len(sizes) - len(ins[0].shape) :] == list(ins[0].shape)
+
+    def broadcast(x: Host) -> Host:
+        result = empty(shape, dtype)
+        result[...] = x if whole else x.reshape(sizes)
+        return result
+
+    return broadcast
+
+
+def _slice(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Call:
+    strides = p["strides"] or (1,) * ins[0].ndim
+    window = tuple(map(slice, p["start_indices"], p["limit_indices"], strides))
+    return lambda x: x[window]
+
+
+def _windows(shape: Sequence[int], sizes: Sequence[int]) -> Call:
+    """Return what makes of start positions the window that XLA reads: it is moved to where it fits."""
+    last = [n - size for n, size in zip(shape, sizes, strict=True)]
+
+    def window(starts: Sequence[Host]) -> tuple[slice, ...]:
+        firsts = [min(max(int(s), 0), end) for s, end in zip(starts, last, strict=True)]
+        return tuple([slice(s, s + size) for s, size in zip(firsts, sizes, strict=True)])
+
+    return window
+
+
+def _dynamic_slice(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Call:
+    window = _windows(ins[0].shape, p["slice_sizes"])
+    return lambda x, *starts: x[window(starts)]
+
+
+def _dynamic_update_slice(_: dict[str, Any], ins: Sequence[Any], __: Sequence[Any]) -> Call:
+    window = _windows(ins[0].shape, ins[1].shape)
+
+    def update(x: Host, part: Host, *starts: Host) -> Host:
+        result = x.copy()
+        result[window(starts)] = part
+        return result
+
+    return update
+
+
+def _reshape(p: dict[str, Any], _: Sequence[Any], __: Sequence[Any]) -> Call:
+    shape, order = tuple(p["new_sizes"]), p["dimensions"]
+    return (lambda x: x.reshape(shape)) if order is None else (lambda x: x.transpose(order).reshape(shape))
+
+
+def _transpose(p: dict[str, Any], _: Sequence[Any], __: Sequence[Any]) -> Call:
+    order = tuple(p["permutation"])
+    return lambda x: x.transpose(order)
+
+
+def _to_shape(_: dict[str, Any], __: Sequence[Any], outs: Sequence[Any]) -> Call:
+    shape = outs[0].shape
+    return lambda x: x.reshape(shape)
+
+
+def _split(p: dict[str, Any], _: Sequence[Any], __: Sequence[Any]) -> Call:
+    ends, axis = np.cumsum(p["sizes"])[:-1], p["axis"]
+    return lambda x: np.split(x, ends, axis)
+
+
+def _pad(p: dict[str, Any], _: Sequence[Any], outs: Sequence[Any]) -> Call | None:
+    config = p["padding_config"]
+    if any(low < 0 or high < 0 or inside for low, high, inside in config):
+        return None
+    shape, dtype = outs[0].shape, outs[0].dtype
+    window = tuple([slice(low, n - high) for (low, high, _), n in zip(config, shape, strict=True)])
+
+    def pad(x: Host, value: Host) -> Host:
+        result = np.empty(shape, dtype)
+        result[...] = value
+        result[window] = x
+        return result
+
+    return pad
+
+
+def _iota(p: dict[str, Any], _: Sequence[Any], outs: Sequence[Any]) -> Call | None:
+    shape, dtype, axis = outs[0].shape, outs[0].dtype, p["dimension"]
+    if dtype not in _NUMBERS or len(p["shape"]) != len(shape) or _:
+        return None
+    sizes = [n if d == axis else 1 for d, n in enumerate(shape)]
+    line = np.array(np.broadcast_to(np.arange(shape[axis]).astype(dtype).reshape(sizes), shape))
+    return lambda: line
+
+
+def _select(_: dict[str, Any], ins: Sequence[Any], __: Sequence[Any]) -> Call | None:
+    return (lambda which, no, yes: np.where(which, yes, no)) if len(ins) == 3 and ins[0].dtype == bool else None
+
+
+def _reduction(ufunc: Any, dtypes: frozenset[Any]) -> Maker:
+    def make(p: dict[str, Any], ins: Sequence[Any], outs: Sequence[Any]) -> Call | None:
+        if ins[0].dtype not in dtypes or len(ins) > 1 or outs[0].dtype != ins[0].dtype:
+            return None
+        axes, dtype, reduce = tuple(p["axes"]), ins[0].dtype, ufunc.reduce
+        whole: Any = axes if len(axes) != 1 else axes[0]
+        if len(axes) == ins[0].ndim and ins[0].ndim > 1:
+            whole = None
+        return lambda x: reduce(x, whole, dtype)
+
+    return make
+
+
+def _position(function: Call) -> Maker:
+    def make(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Call | None:
+        axes, dtype = p["axes"], p["index_dtype"]
+        return (lambda x: function(x, axes[0]).astype(dtype)) if ins[0].dtype in _NUMBERS and len(axes) == 1 else None
+
+    return make
+
+
+def _running(ufunc: Any) -> Maker:
+    def make(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Call | None:
+        axis, dtype = p["axis"], ins[0].dtype
+        if dtype not in _NUMBERS:
+            return None
+        if p["reverse"]:
+            return lambda x: np.flip(ufunc.accumulate(np.flip(x, axis), axis, dtype), axis)
+        return lambda x: ufunc.accumulate(x, axis, dtype)
+
+    return make
+
+
+def _exact(precision: object) -> bool:
+    """Tell whether a product is computed in the dtype of its factors, as on the CPU it is at any of JAX's three precisions."""
+    return precision is None or all(isinstance(p, lax.Precision) for p in (precision if isinstance(precision, tuple) else (precision,)))
+
+
+def _dot(p: dict[str, Any], ins: Sequence[Any], outs: Sequence[Any]) -> Call | None:
+    a, b = ins
+    (over_a, over_b), (batch_a, batch_b) = (tuple(map(tuple, pair)) for pair in p["dimension_numbers"])
+    if a.dtype not in _FLOATS or a.dtype != b.dtype or outs[0].dtype != a.dtype or not _exact(p["precision"]):
+        return None
+    if not over_a and not batch_a:
+        return np.multiply.outer
+    if not batch_a and len(over_a) == 1 and a.ndim <= 2 and b.ndim <= 2:
+        if over_a[0] == a.ndim - 1 and over_b[0] == 0:
+            return np.dot
+        if a.ndim == 2 and b.ndim == 2:
+            turned_a, turned_b = over_a[0] == 0, over_b[0] == 1
+            return lambda x, y: np.dot(x.T if turned_a else x, y.T if turned_b else y)
+        return lambda x, y: np.dot(y, x)
+    free_a = [d for d in range(a.ndim) if d not in over_a + batch_a]
+    free_b = [d for d in range(b.ndim) if d not in over_b + batch_b]
+    order_a, order_b = (*batch_a, *free_a, *over_a), (*batch_b, *over_b, *free_b)
+    batch = [a.shape[d] for d in batch_a]
+    inner = int(np.prod([a.shape[d] for d in over_a], dtype=int))
+    shape_a = (*batch, int(np.prod([a.shape[d] for d in free_a], dtype=int)), inner)
+    shape_b = (*batch, inner, int(np.prod([b.shape[d] for d in free_b], dtype=int)))
+    shape = outs[0].shape
+    return lambda x, y: np.matmul(x.transpose(order_a).reshape(shape_a), y.transpose(order_b).reshape(shape_b)).reshape(shape)
+
+
+def _round(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Call | None:
+    return np.rint if int(p["rounding_method"]) == 1 and ins[0].dtype in _FLOATS else None
+
+
+def _rsqrt(x: Host) -> Host:
+    return x.dtype.type(1) / np.sqrt(x)
+
+
+def _logistic(x: Host) -> Host:
+    one = x.dtype.type(1)
+    return one / (one + np.exp(-x))
+
+
+def _clamp(low: Host, x: Host, high: Host) -> Host:
+    return np.minimum(np.maximum(x, low), high)
+
+
+FUNCTIONS: dict[str, tuple[Call, frozenset[Any]]] = {
+    "abs": (np.abs, _NUMBERS),
+    "acos": (np.arccos, _FLOATS),
+    "acosh": (np.arccosh, _FLOATS),
+    "and": (np.bitwise_and, _INTEGERS | _BOOL),
+    "asin": (np.arcsin, _FLOATS),
+    "asinh": (np.arcsinh, _FLOATS),
+    "atan": (np.arctan, _FLOATS),
+    "atan2": (np.arctan2, _FLOATS),
+    "atanh": (np.arctanh, _FLOATS),
+    "cbrt": (np.cbrt, _FLOATS),
+    "ceil": (np.ceil, _FLOATS),
+    "clamp": (_clamp, _NUMBERS),
+    "cos": (np.cos, _FLOATS),
+    "cosh": (np.cosh, _FLOATS),
+    "div": (np.divide, _FLOATS),
+    "eq": (np.equal, _NUMBERS | _BOOL),
+    "exp": (np.exp, _FLOATS),
+    "exp2": (np.exp2, _FLOATS),
+    "expm1": (np.expm1, _FLOATS),
+    "floor": (np.floor, _FLOATS),
+    "ge": (np.greater_equal, _NUMBERS),
+    "gt": (np.greater, _NUMBERS),
+    "is_finite": (np.isfinite, _FLOATS),
+    "le": (np.less_equal, _NUMBERS),
+    "log": (np.log, _FLOATS),
+    "log1p": (np.log1p, _FLOATS),
+    "logistic": (_logistic, _FLOATS),
+    "lt": (np.less, _NUMBERS),
+    "max": (np.maximum, _NUMBERS | _BOOL),
+    "min": (np.minimum, _NUMBERS | _BOOL),
+    "mul": (np.multiply, _NUMBERS | _BOOL),
+    "ne": (np.not_equal, _NUMBERS | _BOOL),
+    "neg": (np.negative, _NUMBERS),
+    "not": (np.invert, _INTEGERS | _BOOL),
+    "or": (np.bitwise_or, _INTEGERS | _BOOL),
+    "pow": (np.power, _FLOATS),
+    "rem": (np.fmod, _FLOATS),
+    "rsqrt": (_rsqrt, _FLOATS),
+    "sign": (np.sign, _NUMBERS),
+    "sin": (np.sin, _FLOATS),
+    "sinh": (np.sinh, _FLOATS),
+    "sqrt": (np.sqrt, _FLOATS),
+    "square": (np.square, _NUMBERS),
+    "sub": (np.subtract, _NUMBERS),
+    "tan": (np.tan, _FLOATS),
+    "tanh": (np.tanh, _FLOATS),
+    "xor": (np.bitwise_xor, _INTEGERS | _BOOL),
+}
+_MAKERS: dict[str, Maker] = {
+    **{name: _same(*given) for name, given in FUNCTIONS.items()},
+    "add": lambda *_: np.add,
+    "add_jaxvals": lambda *_: np.add,
+    "argmax": _position(np.argmax),
+    "argmin": _position(np.argmin),
+    "broadcast_in_dim": _broadcast,
+    "concatenate": lambda p, *_: lambda *xs: np.concatenate(xs, p["dimension"]),
+    "convert_element_type": _convert,
+    "copy": lambda *_: _itself,
+    "copy_p": lambda *_: _itself,
+    "cumprod": _running(np.multiply),
+    "cumsum": _running(np.add),
+    "dot_general": _dot,
+    "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update_slice,
+    "expand_dims": _to_shape,
+    "integer_pow": _integer_pow,
+    "iota": _iota,
+    "name": lambda *_: _itself,
+    "pad": _pad,
+    "reduce_and": _reduction(np.logical_and, _BOOL),
+    "reduce_max": _reduction(np.maximum, _NUMBERS),
+    "reduce_min": _reduction(np.minimum, _NUMBERS),
+    "reduce_or": _reduction(np.logical_or, _BOOL),
+    "reduce_prod": _reduction(np.multiply, _NUMBERS),
+    "reduce_sum": _reduction(np.add, _NUMBERS),
+    "reshape": _reshape,
+    "rev": lambda p, *_: lambda x: np.flip(x, tuple(p["dimensions"])),
+    "round": _round,
+    "select_n": _select,
+    "slice": _slice,
+    "split": _split,
+    "squeeze": _to_shape,
+    "stop_gradient": lambda *_: _itself,
+    "stack": lambda p, *_: lambda *xs: np.stack(xs, p["axis"]),
+    "transpose": _transpose,
+    "unstack": lambda p, *_: lambda x: list(np.moveaxis(x, p["axis"], 0)),
+}
+ON_HOST = {primitive: make for name, make in _MAKERS.items() if (primitive := jaxapi.primitive(name)) is not None}

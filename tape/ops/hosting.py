@@ -1,0 +1,157 @@
+"""Hosting: kernels whose arrays are small run on the host, in NumPy, as long as compiling them would cost more.
+
+XLA needs 20 to 80 ms to compile even the smallest kernel for its shapes, and 5 to 10 us to run it; NumPy runs a primitive on a small array
+in 1 us, at any shape, at once.  So what is met once, or always on other shapes, waits for no compiler; and a kernel over big arrays is
+compiled when what NumPy needs for its runs has come to what the compiler needs.  That is foreseen, not measured: which run is made where
+depends on the runs alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from tape import jaxapi
+from tape.configuration import checks_results
+from tape.ops.host import ON_HOST
+from tape.ops.linear import flatten
+from tape.ops.transfer import place_of, to_jax
+
+if TYPE_CHECKING:
+    from tape.graph.wengert import WengertList
+    from tape.jaxapi import ClosedJaxpr
+    from tape.ops.linear import Equation
+
+COMPILING = 4e7  # nanoseconds that XLA needs for a kernel
+_QUICK = 3e4  # nanoseconds: to have XLA run that would save nothing
+LIGHT = 4e3  # nanoseconds: its values are so small that they need not be freed at once
+_FLOPS = 16.0  # that NumPy does in a nanosecond
+
+_INNER = {
+    primitive: key
+    for name, key in {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "remat": "jaxpr", "checkpoint": "jaxpr"}.items()
+    if (primitive := jaxapi.primitive(name)) is not None
+}
+_DOT = jaxapi.primitive("dot_general")
+
+
+_RUNS = 64  # of a kernel that is called on its own; each brings its results back from the host, and after them it is worth its compilation
+
+Function = Callable[..., Any]
+
+
+def hosted(closed: ClosedJaxpr) -> tuple[Function | None, float]:
+    """Return what runs a jaxpr on arrays of NumPy, and the nanoseconds that it needs; None where it has primitives or dtypes not for that.
+
+    It returns the results in a tuple, a single one bare.
+    """
+    if closed.effects or any(a.shape and a.weak_type for a in closed.out_avals):  # only numbers can be handed on as weakly typed
+        return None, 0.0
+    writer = _Writer()
+    function = writer.function(closed)
+    return function, writer.cost
+
+
+class _Writer:
+    """Writes the equations of a jaxpr as lines of Python."""
+
+    def __init__(self) -> None:
+        self.cost = 0.0
+        self._names: dict[str, Any] = {}
+        self._lines: list[str] = []
+
+    def function(self, closed: ClosedJaxpr) -> Function | None:
+        inputs = [f"a{i}" for i in range(len(closed.jaxpr.invars))]
+        results = self._inline(flatten(closed), inputs)
+        if results is None:
+            return None
+        if len(results) == 1 and self._lines == [f"    {results[0]} = c0({', '.join(inputs)})"]:  # nothing but one call
+            return self._names["c0"]  # type: ignore[no-any-return]
+        ending = f"    return {results[0]}" if len(results) == 1 else f"    return ({' '.join(f'{name},' for name in results)})"
+        source = "\n".join([f"def run({', '.join(inputs)}):", *self._lines, ending])
+        exec(compile(source, "<kernel on the host>", "exec"), self._names)  # noqa: S102 - of names that are made here
+        function: Function = self._names["run"]
+        return function
+
+    def _constant(self, value: Any) -> str:
+        name = f"c{len(self._names)}"
+        self._names[name] = value
+        return name
+
+    def _inline(self, listed: WengertList[Equation], inputs: Sequence[str]) -> list[str] | None:
+        if not all(map(_fits, listed.avals)):
+            return None
+        names: dict[Any, str] = dict(enumerate(inputs))
+
+        def read(source: Any) -> str:
+            if isinstance(source, int):
+                return names[source]
+            return self._constant(np.asarray(source.value, source.aval.dtype))
+
+        for entry in listed.entries:
+            if any(not isinstance(s, int) and isinstance(s.value, jaxapi.Tracer) for s in entry.inputs):
+                return None
+            ins, outs = [listed.aval(s) for s in entry.inputs], [listed.avals[s] for s in entry.slots]
+            given = list(map(read, entry.inputs))
+            if entry.primitive in _INNER:
+                inner = entry.params.get(_INNER[entry.primitive])
+                results = None if inner is None else self._inline(flatten(jaxapi.closed(inner)), given)
+                if results is None:
+                    return None
+                names.update(zip(entry.slots, results, strict=True))
+                continue
+            make = ON_HOST.get(entry.primitive)
+            call = None if make is None else make(entry.params, ins, outs)
+            if call is None:
+                return None
+            self.cost += _cost(entry, ins, outs)
+            made = [f"v{len(self._lines)}_{i}" for i in range(len(outs))]
+            names.update(zip(entry.slots, made, strict=True))
+            target = f"{' '.join(f'{name},' for name in made)}" if entry.primitive.multiple_results else made[0]
+            self._lines.append(f"    {target} = {self._constant(call)}({', '.join(given)})")
+        if any(not isinstance(s, int) and isinstance(s.value, jaxapi.Tracer) for s in listed.outputs):
+            return None
+        return list(map(read, listed.outputs))
+
+
+def _fits(aval: Any) -> bool:
+    """Tell whether a value is one for NumPy."""
+    dtype = getattr(aval, "dtype", None)
+    return isinstance(dtype, np.dtype) and dtype != jaxapi.float0 and aval.size > 0
+
+
+def _cost(entry: Equation, ins: Sequence[Any], outs: Sequence[Any]) -> float:
+    """Return about how many nanoseconds NumPy needs for an equation, beyond what any needs."""
+    elements = sum(float(a.size) for a in outs)
+    if entry.primitive is _DOT:
+        over = entry.params["dimension_numbers"][0][0]
+        elements *= 2.0 * math.prod(ins[0].shape[d] for d in over) / _FLOPS
+    return elements + sum(float(a.size) for a in ins)
+
+
+def runs(cost: float) -> float:
+    """Return how many runs of such a cost are made on the host before a kernel is worth its compilation."""
+    return math.inf if cost <= _QUICK else COMPILING // cost
+
+
+def at_first(function: Function, closed: ClosedJaxpr, compiled: Function, left: float) -> Function:
+    """Return what runs a jaxpr on JAX's arrays: so many times on the host, if its arguments are on one device, and compiled later."""
+    avals, results = closed.in_avals, closed.out_avals
+    left = min(left, _RUNS)
+
+    def run(*args: Any) -> Sequence[Any]:
+        nonlocal left
+        left -= 1
+        place = place_of(args) if left >= 0 and not checks_results() else None
+        if place is None:
+            return compiled(*args)  # type: ignore[no-any-return]
+        with np.errstate(all="ignore"):  # NumPy warns where XLA does not
+            made = function(*[np.asarray(x, a.dtype) for x, a in zip(args, avals, strict=True)])
+        arrays = [to_jax(x, a) for x, a in zip((made,) if len(results) == 1 else made, results, strict=True)]
+        return jax.device_put(arrays, *place) if place else arrays
+
+    return run

@@ -1,0 +1,136 @@
+"""What NumPy computes in the place of XLA is what XLA computes, for every primitive that it does, also at the edges of the numbers."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from tape.ops.host import FUNCTIONS, ON_HOST
+from tape.ops.hosting import hosted
+from tape.rules import registered
+from tape.testing.samples import draw, examples_of
+
+PRIMITIVES = sorted(ON_HOST, key=lambda p: p.name)
+RECORDS = {r.primitive: r for r in registered()}
+FLOATS = [-np.inf, -3e38, -7.25, -2.5, -1.0, -0.5, -0.0, 0.0, 1e-30, 0.5, 1.0, 1.5, 3.0, 90.0, 3e38, np.inf, np.nan]
+INTEGERS = [-(2**31), -7, -1, 0, 1, 2, 5, 2**31 - 1]
+ONE_BY_ONE = frozenset(FUNCTIONS) | {"add", "select_n"}
+UNUSED = {"add_any", "copy_p", "name", "stop_gradient", "stack", "unstack"}  # not to be called by themselves, or not in each release
+# Written with parameters or inputs of their own; those of the registry's examples are for gradients.
+FURTHER = {
+    "argmax": lambda x: (lax.argmax(x, 0, jnp.int32), lax.argmax(x.reshape(-1, 1), 1, jnp.int32)),
+    "argmin": lambda x: lax.argmin(x, 0, jnp.int32),
+    "convert_element_type": lambda x: (x.astype(jnp.float32), (x > 0).astype(jnp.int32), (x > 0).astype(jnp.float32)),
+    "integer_pow": lambda x: [lax.integer_pow(x, y) for y in (-3, -2, -1, 1, 2, 3, 4, 5, 7)] if x.dtype == jnp.float32 else None,
+    "iota": lambda x: (lax.iota(jnp.int32, 5), lax.broadcasted_iota(jnp.float32, (2, 3), 1), x),
+    "pad": lambda x: lax.pad(x, x[0], [(2, 3, 0)]),
+    "reduce_and": lambda x: jnp.all(x.reshape(-1, 1) > 0, (0, 1)),
+    "reduce_max": lambda x: lax.reduce_max_p.bind(x, axes=(0,), out_sharding=None) if x.dtype != bool else None,
+    "reduce_or": lambda x: jnp.any(x > 0),
+    "round": lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN) if x.dtype == jnp.float32 else None,
+    "select_n": lambda x: (jnp.where(x > 0, x, -x if x.dtype != bool else x), jnp.where(True, x, x)),
+    "dynamic_slice": lambda x: [lax.dynamic_slice(x, (jnp.int32(i),), (3,)) for i in (-9, -1, 0, 2, 99)],
+    "dynamic_update_slice": lambda x: [lax.dynamic_update_slice(x, x[:2], (jnp.int32(i),)) for i in (-9, -1, 0, 2, 99)],
+}
+
+
+def compare(fun, *args):
+    """Compare what NumPy and XLA make of a function; tell whether NumPy runs it."""
+    closed = jax.make_jaxpr(fun)(*args)
+    function, _ = hosted(closed)
+    if function is None:
+        return False
+    with np.errstate(all="ignore"):
+        found = function(*map(np.asarray, args))
+    found = (found,) if len(closed.out_avals) == 1 else found
+    expected = jax.tree.leaves(jax.jit(fun)(*args))
+    assert len(found) == len(expected)
+    for f, e in zip(found, expected, strict=True):
+        assert (np.shape(f), f.dtype) == (e.shape, e.dtype)
+        if jnp.issubdtype(e.dtype, jnp.inexact):
+            eps = np.finfo(np.float32 if e.dtype != np.float64 else np.float64).eps
+            with np.errstate(all="ignore"):
+                np.testing.assert_allclose(f, e, rtol=16 * eps, atol=16 * eps)
+        else:
+            np.testing.assert_array_equal(f, e)
+    return True
+
+
+def uses(primitive, fun, args):
+    """Tell whether a function is one of this primitive."""
+    try:
+        return any(eqn.primitive is primitive for eqn in jax.make_jaxpr(fun)(*args).eqns)
+    except Exception:  # noqa: BLE001 - whatever JAX refuses with
+        return False
+
+
+def elementwise(primitive):
+    return _SPELLED.get(primitive.name) or getattr(lax, primitive.name, None)
+
+
+_SPELLED = {"and": lax.bitwise_and, "or": lax.bitwise_or, "not": lax.bitwise_not, "xor": lax.bitwise_xor}
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "int32", "bool"])
+def test_elementwise_primitives_at_the_edges(dtype, number):
+    values = {"float32": FLOATS, "int32": INTEGERS, "bool": [True, False]}[dtype]
+    args = [np.ascontiguousarray(column) for column in np.array(list(itertools.product(values, repeat=number)), dtype).T]
+    chosen = [p for p in PRIMITIVES if p.name in ONE_BY_ONE and uses(p, elementwise(p), args)]
+    chosen = [p for p in chosen if hosted(jax.make_jaxpr(elementwise(p))(*args))[0] is not None]
+    assert chosen or number == 3
+    if chosen:
+        assert compare(lambda *xs: [elementwise(p)(*xs) for p in chosen], *args)
+
+
+@pytest.mark.parametrize("primitive", [p for p in PRIMITIVES if p.name not in ONE_BY_ONE], ids=lambda p: p.name)
+def test_primitives_with_parameters(primitive):
+    record = RECORDS.get(primitive)
+    compared = 0
+    for example in () if record is None or not record.domain else examples_of(record)[:3]:
+        args = [np.asarray(a) for a in draw(record, example, "float32")]
+        compared += uses(primitive, example.fun, args) and compare(example.fun, *args)
+    further = FURTHER.get(primitive.name)
+    if further is not None:
+        for values in (np.array(FLOATS, np.float32)[3:9], np.array(INTEGERS, np.int32), np.array([True, False, False, True])):
+            compared += uses(primitive, further, [values]) and compare(further, values)
+    assert compared or primitive.name in UNUSED
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "numbers"),
+    [
+        ((3,), (3,), (((0,), (0,)), ((), ()))),
+        ((2, 3), (3,), (((1,), (0,)), ((), ()))),
+        ((3,), (3, 4), (((0,), (0,)), ((), ()))),
+        ((3,), (4, 3), (((0,), (1,)), ((), ()))),
+        ((3, 2), (3,), (((0,), (0,)), ((), ()))),
+        ((3, 2), (3, 4), (((0,), (0,)), ((), ()))),
+        ((3, 2), (4, 3), (((0,), (1,)), ((), ()))),
+        ((2, 3), (4, 3), (((1,), (1,)), ((), ()))),
+        ((2,), (3,), (((), ()), ((), ()))),
+        ((2, 3), (4, 5), (((), ()), ((), ()))),
+        ((5, 2, 3), (5, 3, 4), (((2,), (1,)), ((0,), (0,)))),
+        ((2, 5, 3), (3, 4, 5), (((2,), (0,)), ((1,), (2,)))),
+        ((2, 3, 4), (4, 3, 6), (((1, 2), (1, 0)), ((), ()))),
+        ((2, 3, 4), (5, 4), (((2,), (1,)), ((), ()))),
+        ((5, 3), (5, 3), (((), ()), ((0,), (0,)))),
+    ],
+)
+def test_products(a, b, numbers):
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(shape).astype(np.float32) for shape in (a, b))
+    assert compare(lambda x, y: lax.dot_general(x, y, numbers), x, y)
+
+
+def test_the_second_derivative_of_a_network_is_computed_alike():
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((5, 4)).astype(np.float32), rng.standard_normal((4, 4)).astype(np.float32)
+
+    def slope(x, w):
+        return jax.grad(lambda w: (jax.nn.softmax(jnp.tanh(x @ w) @ w) * jax.nn.relu(x)).sum())(w)
+
+    assert compare(lambda x, w: jax.grad(lambda w: (slope(x, w) ** 2).sum())(w), x, w)
