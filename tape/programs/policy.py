@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING
 
 from tape.graph.trie import CLOCK
 from tape.ops import costs
+from tape.programs.rolling import written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from tape.graph.trie import Step
     from tape.ops.kernel import Kernel
@@ -46,9 +47,9 @@ STALLS = 5
 RUN = 5e-5  # seconds that a run of any kind takes
 
 
-def predicted(entries: Iterable[Step]) -> float:
+def predicted(entries: Sequence[Step]) -> float:
     """Return the seconds that compiling some entries as one program is predicted to take."""
-    return costs.compiling(entry.kernel.cost for entry in entries)
+    return costs.compiling(entry.kernel.cost for entry in written(entries))
 
 
 class _Time:

@@ -16,6 +16,7 @@ from jax import lax
 
 from tape import jaxapi
 from tape.graph.kinds import is_scalar
+from tape.graph.repeats import repeats
 from tape.programs.calls import Call, Calls
 from tape.programs.costs import Costs
 from tape.programs.interpretation import on_one_device
@@ -108,6 +109,15 @@ def rolled(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], l
         done = loop.end
     between(done, len(entries))
     return Calls(parts, slots, keep, flow)
+
+
+def written(entries: Sequence[Step]) -> list[Step]:
+    """Return about the entries that the program of some is made of: of what repeats, one turn."""
+    kept = list(entries)
+    if len(kept) >= MANY:
+        for repeat in reversed(repeats([entry.kernel for entry in entries])):
+            del kept[repeat.start + repeat.period : repeat.end]
+    return kept
 
 
 def _chosen(flow: Flow, loops: Sequence[Loop], leaves: dict[int, Any]) -> tuple[list[Loop], list[Loop]]:
