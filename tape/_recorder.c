@@ -19,7 +19,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 1 /* as in tape/layout.py */
+#define CONTRACT 2 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -144,7 +144,7 @@ STRUCTURE(Thread, "What the recorder knows of one thread.");
 /* -- what Python told at import (connect) ---------------------------------------------------------------------------------------------- */
 
 static struct {
-    PyObject *variable, *record, *node_of, *nobody, *changes, *concrete, *arrays, *kinds, *generic, *dtype, *array_mark, *number_mark;
+    PyObject *variable, *record, *begun, *node_of, *nobody, *changes, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array_mark, *number_mark;
     Py_ssize_t caller, forward; /* positions in a scope */
     int sequence;               /* the role of an argument that takes several arrays */
 } told;
@@ -256,6 +256,22 @@ pending(Thread *thread)
         Py_CLEAR(segment);
     }
     return (Segment *)segment;
+}
+
+/* Return the segment in which a thread may record, begun where there is none (a new reference); NULL where it is not done here. */
+static Segment *
+recording(Thread *thread)
+{
+    Segment *segment = pending(thread);
+    if (segment != NULL && segment->epoch != NULL && segment->epoch == ((Changes *)told.changes)->epoch) {
+        return segment;
+    }
+    Py_XDECREF(segment);
+    PyObject *begun = thread == NULL ? NULL : PyObject_CallNoArgs(told.begun);
+    if (begun != NULL && !PyObject_TypeCheck(begun, &Segment_type)) {
+        Py_CLEAR(begun);
+    }
+    return (Segment *)begun;
 }
 
 /* Tell whether a thread's scope has NOBODY at a position. */
@@ -379,29 +395,33 @@ kind_of_number(Segment *segment, PyObject *value)
     return kind;
 }
 
-/* Return the slot (a new reference) of what is no Variable: a number, or an array whose shape and dtype were met before. */
+/* Return the slot (a new reference) of what is no Variable: a number, or an array (one of NumPy: a copy) of a shape and dtype met before. */
 static PyObject *
 slot_of_value(Walk *walk, PyObject *value)
 {
-    PyObject *kind = kind_of_number(walk->segment, value);
-    if (kind == NULL && PySet_Contains(told.arrays, (PyObject *)Py_TYPE(value)) == 1 && unobserved(walk->thread, told.forward) && unobserved(walk->thread, told.caller)) {
-        PyObject *aval = PyObject_GetAttr(value, name_aval);
+    PyObject *kind = kind_of_number(walk->segment, value), *taken = NULL;
+    if (kind == NULL && PySet_Contains(told.arrays, (PyObject *)Py_TYPE(value)) == 1) {
+        PyObject *aval = unobserved(walk->thread, told.forward) && unobserved(walk->thread, told.caller) ? PyObject_GetAttr(value, name_aval) : NULL;
         PyObject *id = aval == NULL ? NULL : PyLong_FromVoidPtr(aval);
         PyObject *known = id == NULL ? NULL : PyDict_GetItemWithError(told.kinds, id);
         kind = known != NULL && PyTuple_Check(known) && PyTuple_GET_SIZE(known) == 2 ? PyTuple_GET_ITEM(known, 1) : NULL;
         Py_XDECREF(id);
         Py_XDECREF(aval);
+    } else if (kind == NULL && (PyObject *)Py_TYPE(value) == told.numpy) {
+        taken = PyObject_CallOneArg(told.copied, value);
+        if (taken != NULL && PyTuple_Check(taken) && PyTuple_GET_SIZE(taken) == 2) {
+            value = PyTuple_GET_ITEM(taken, 0);
+            kind = PyTuple_GET_ITEM(taken, 1);
+        }
     }
-    if (kind == NULL) {
-        return NULL;
-    }
-    Py_INCREF(kind);
-    PyObject *cell = PyList_New(1);
+    Py_XINCREF(kind);
+    PyObject *cell = kind == NULL ? NULL : PyList_New(1);
     if (cell != NULL) {
         PyList_SET_ITEM(cell, 0, Py_NewRef(value));
     }
-    int entered = enter_leaf(walk, kind, cell, NULL, NULL);
-    Py_DECREF(kind);
+    int entered = cell != NULL && enter_leaf(walk, kind, cell, NULL, NULL);
+    Py_XDECREF(kind);
+    Py_XDECREF(taken);
     return entered ? Py_NewRef(walk->entering[walk->count - 1].slot) : NULL;
 }
 
@@ -531,7 +551,7 @@ fast(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
         return NULL;
     }
     Walk walk = {.thread = this_thread(), .count = 0};
-    walk.segment = pending(walk.thread);
+    walk.segment = recording(walk.thread);
     if (walk.segment == NULL) {
         return NULL;
     }
@@ -681,7 +701,7 @@ add_argument(Call *call, PyObject *a, int takes)
     if (PyTuple_CheckExact(a) || PyList_CheckExact(a)) {
         return add_items(call, a, takes == told.sequence);
     }
-    return PySet_Contains(told.arrays, type) == 1 && add_input(call, told.array_mark, a);
+    return (type == told.numpy || PySet_Contains(told.arrays, type) == 1) && add_input(call, told.array_mark, a);
 }
 
 /* Return an integer that Python has under a name of the roles, or in what is under that name by key; -1 if there is none. */
@@ -992,13 +1012,13 @@ handle(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 static PyObject *
 connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"variable",    "record", "node_of", "changes", "nobody",  "concrete", "arrays",   "kinds", "generic",
+    static char *names[] = {"variable",    "record", "begun", "node_of", "changes", "nobody",  "concrete", "arrays",   "kinds", "copied", "numpy", "generic",
                             "dtype", "marks",  "caller",  "forward", "sequence", NULL};
-    PyObject *variable, *record, *node_of, *changes, *nobody, *concrete, *arrays, *kinds, *generic, *dtype, *array, *number;
+    PyObject *variable, *record, *begun, *node_of, *changes, *nobody, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array, *number;
     Py_ssize_t caller, forward;
     int sequence;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOO!O!O!O!O!(OO)nni", names, &PyType_Type, &variable, &record, &node_of, &changes, &nobody,
-                                     &PySet_Type, &concrete, &PySet_Type, &arrays, &PyDict_Type, &kinds, &PyType_Type, &generic,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOO!O!O!OO!O!O!(OO)nni", names, &PyType_Type, &variable, &record, &begun, &node_of, &changes, &nobody,
+                                     &PySet_Type, &concrete, &PySet_Type, &arrays, &PyDict_Type, &kinds, &copied, &PyType_Type, &numpy, &PyType_Type, &generic,
                                      &PyType_Type, &dtype, &array, &number, &caller, &forward, &sequence)) {
         return NULL;
     }
@@ -1008,12 +1028,15 @@ connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     }
     Py_XSETREF(told.variable, Py_NewRef(variable));
     Py_XSETREF(told.record, Py_NewRef(record));
+    Py_XSETREF(told.begun, Py_NewRef(begun));
     Py_XSETREF(told.node_of, Py_NewRef(node_of));
     Py_XSETREF(told.changes, PyObject_TypeCheck(changes, &Changes_type) ? Py_NewRef(changes) : NULL);
     Py_XSETREF(told.nobody, Py_NewRef(nobody));
     Py_XSETREF(told.concrete, Py_NewRef(concrete));
     Py_XSETREF(told.arrays, Py_NewRef(arrays));
     Py_XSETREF(told.kinds, Py_NewRef(kinds));
+    Py_XSETREF(told.copied, Py_NewRef(copied));
+    Py_XSETREF(told.numpy, Py_NewRef(numpy));
     Py_XSETREF(told.generic, Py_NewRef(generic));
     Py_XSETREF(told.dtype, Py_NewRef(dtype));
     Py_XSETREF(told.array_mark, Py_NewRef(array));

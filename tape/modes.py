@@ -85,8 +85,10 @@ class Mode:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         entries = self._entered.entries
-        at = next((i for i in reversed(range(len(entries))) if entries[i].mode is self), None)
-        if at is None:
+        at = len(entries) - 1  # the innermost entry, as a rule
+        while at >= 0 and entries[at].mode is not self:
+            at -= 1
+        if at < 0:
             name = type(self).__name__
             msg = (
                 f"{name}: left in a thread that did not enter it (modes belong to their thread), or twice; let the thread that enters it "

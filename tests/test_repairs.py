@@ -875,6 +875,7 @@ LISTED = {
     "tape/command/": "options of the command line, which tests/command runs",
     "tape/testing/": "verdicts on the code under test, which tests/testing provokes",
     "tape/variables/updates.py:": "tests/variables/test_indexing.py and test_updates.py assign in every way",
+    "tape/layout.py:": "needs an environment without the extension: tests/recording/test_recorders.py",
     "interop/optax.py:interop.optax needs": "needs an environment without the package: tests/interop/test_loading.py",
     "interop/optax.py:Optimizer.step: some parameters": "needs a transformation that optax cannot take apart: tests/interop/test_optax.py",
     "interop/optax.py:pickle: ": "needs an environment without the package: tests/interop/test_optax.py pickles both ways",

@@ -13,6 +13,7 @@ from tape.graph import boundary
 from tape.graph.kinds import GivenPlace, Kind, Place, kind_of, scalar_kind
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
+from tape.graph.watcher import NOBODY
 
 if TYPE_CHECKING:
     from tape.graph.boxes import Cell
@@ -87,6 +88,38 @@ def _of_array(value: Any) -> Any:
         KINDS_OF_ARRAYS[id(aval)] = aval, kind
     made = handle(None, Place(-1, kind), [value])
     boundary.made(made)
+    return made
+
+
+_SMALL = 1 << 16  # bytes
+_KINDS_OF_COPIES: Bounded[tuple[Any, ...], Kind] = Bounded("kinds of NumPy arrays", 1 << 12)
+
+
+def copied(value: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Kind] | None:
+    """Return a copy of a small NumPy array to be an input as it is, and its kind; None where it is to be made an array of JAX now.
+
+    To put it on the device costs as much as recording a hundred entries; a program does that with its other arguments for a tenth of it.
+    """
+    if value.__class__ is not np.ndarray or value.nbytes > _SMALL or jaxapi.in_trace():
+        return None
+    scope = LOCAL.scope
+    if scope.eager or scope.caller is not NOBODY or scope.forward is not NOBODY or scope.trace is not NOBODY:
+        return None
+    kind = _KINDS_OF_COPIES.get((value.dtype, value.shape, jaxapi.X64.value))
+    return None if kind is None else (np.array(value, kind.aval.dtype, order="C"), kind)
+
+
+def operand(value: Any) -> Any:
+    """:func:`constant` of what is an operand of one op."""
+    if not isinstance(value, np.ndarray):
+        return constant(value)
+    taken = copied(value)
+    if taken is not None:
+        return handle(None, Place(-1, taken[1]), [taken[0]])
+    made = constant(value)
+    kind = made._place.kind
+    if value.dtype.kind in "biufc" and not kind.unrecorded and isinstance(made._cell[0], jax.Array) and not jaxapi.in_trace():
+        _KINDS_OF_COPIES[value.dtype, value.shape, jaxapi.X64.value] = kind
     return made
 
 

@@ -65,7 +65,7 @@ def _quick(key: list[object], a: Any, variables: list[Any], takes_array: int) ->
     if isinstance(a, (jax.Array, np.ndarray)):
         if isinstance(a, np.ndarray) and a.dtype == object:
             return False
-        variables.append(record.constant(a))
+        variables.append(record.operand(a))
         key.append(ARRAY)
         return True
     return False

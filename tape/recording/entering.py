@@ -35,6 +35,12 @@ def current() -> Segment:
     return segment
 
 
+def begun() -> Segment | None:
+    """Return the segment in which this thread may record without further ado, as :func:`current`; None where somebody watches or waits."""
+    scope = LOCAL.scope
+    return None if scope.eager or scope.staged or watched() else current()
+
+
 def goes_on(segment: Segment) -> bool:
     """Tell whether this thread may go on recording in its segment, and have that be in the present grad mode."""
     if not still_open(segment):

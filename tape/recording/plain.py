@@ -16,7 +16,7 @@ from tape.graph.constants import scalar
 from tape.graph.kinds import SMALL
 from tape.graph.scope import LOCAL, watched
 from tape.graph.segment import Handle, Segment, SegmentClosedError, TracerMetError, still_open
-from tape.recording.entering import current, enter, following, place_in, run_if_long
+from tape.recording.entering import begun, current, enter, following, place_in, run_if_long
 from tape.recording.staging import record_at_once, record_staged
 
 if TYPE_CHECKING:
@@ -44,10 +44,9 @@ def record(op: Any, inputs: Sequence[Any]) -> Any:
     # The hot path. Everything that is not needed for a structure met before is off it, in functions of its own.
     segment = LOCAL.segment()
     if segment is None or segment.epoch is not CHANGES.epoch:
-        scope = LOCAL.scope
-        if scope.eager or scope.staged or watched():
+        segment = begun()
+        if segment is None:
             return _record(op, [v if isinstance(v, Handle) else scalar(v) for v in inputs])
-        segment = current()
     kinds = segment.scalars
     start: Any = segment.state
     state = start

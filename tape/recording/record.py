@@ -14,12 +14,12 @@ import numpy as np
 from tape import layout
 from tape.configuration import CHANGES
 from tape.graph import constants
-from tape.graph.constants import ARRAYS, KINDS_OF_ARRAYS, constant, handle, leaf, no_array, scalar
+from tape.graph.constants import ARRAYS, KINDS_OF_ARRAYS, constant, copied, handle, leaf, no_array, operand, scalar
 from tape.graph.scope import LOCAL, Scope
 from tape.graph.segment import node_of
 from tape.graph.watcher import NOBODY
 from tape.recording import plain
-from tape.recording.entering import CONCRETE, current
+from tape.recording.entering import CONCRETE, begun, current
 from tape.recording.template import ARRAY, NUMBER, SEQUENCE
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ __all__ = [
     "leaf",
     "no_array",
     "node_of",
+    "operand",
     "quick",
     "record",
     "record_number",
@@ -68,12 +69,15 @@ def connect(variable_type: type[Handle]) -> None:
         layout.NATIVE.connect(
             variable=variable_type,
             record=plain.record,
+            begun=begun,
             node_of=node_of,
             changes=CHANGES,
             nobody=NOBODY,
             concrete=CONCRETE,
             arrays=ARRAYS,
             kinds=KINDS_OF_ARRAYS,
+            copied=copied,
+            numpy=np.ndarray,
             generic=np.generic,
             dtype=np.dtype,
             marks=(ARRAY, NUMBER),

@@ -38,6 +38,8 @@ class Convertible(methods.ArrayMethods):
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:  # for what is found nowhere else
+        if name == "__jax_array__":  # the property below refuses, at every operator of an array of JAX with a Variable
+            raise AttributeError(name)
         raise absent.missing(self, name)
 
     # -- what is known without looking ------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def _no_operand(variable: Handle, other: object, called: str) -> object:
 
 def _constant(value: object, called: str) -> Handle:
     try:
-        return record.constant(value)  # type: ignore[no-any-return]
+        return record.operand(value)  # type: ignore[no-any-return]
     except (TypeError, ValueError, OverflowError) as e:
         raise (errors.wrap(e, called) or e) from e
 

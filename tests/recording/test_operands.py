@@ -1,0 +1,143 @@
+"""Arrays as operands: small ones of NumPy enter a program as they are, as copies; the results are those of arrays of JAX."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tape
+import tape.numpy as tnp
+from tape.graph.constants import copied
+from tape.graph.scope import LOCAL
+
+A = np.arange(1.0, 7.0, dtype=np.float32).reshape(2, 3) / 3
+
+
+@pytest.fixture
+def known():
+    """A NumPy array whose kind is known."""
+    n = A.copy()
+    _ = tape.constant(A) * n
+    assert copied(n) is not None
+    return n
+
+
+def test_what_happens_to_an_operand_later_is_not_seen(known):
+    x = tape.Variable(A)
+    for _ in range(4):  # interpreted, compiled, found again
+        known[:] = A
+        y = x * known
+        known[:] = 7.0
+        z = (y * y).sum()
+        known[:] = 8.0
+        np.testing.assert_allclose(float(z), (A**4).sum(), rtol=1e-6)
+        z.backward()
+        np.testing.assert_allclose(x.grad.value, 2 * A**3, rtol=1e-6)
+        x.grad = None
+
+
+def test_sweeps_read_the_copy_as_often_as_they_come(known):
+    x = tape.Variable(A)
+    for _ in range(3):
+        y = tnp.sin(x * known)
+        first = tape.gradients(y.sum(), x, create_graph=True)
+        known[:] = 0.0
+        second = tape.gradients(first.sum(), x)
+        known[:] = A
+        np.testing.assert_allclose(first.value, np.cos(A * A) * A, rtol=1e-5)
+        np.testing.assert_allclose(second.value, -np.sin(A * A) * A * A, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64", "uint16", "bool", "complex64", "complex128"])
+def test_dtypes_are_those_of_jax(dtype):
+    n = np.ones((2, 3), dtype)
+    for _ in range(3):
+        by_tape, by_jax = tape.constant(A) * n, jnp.asarray(A) * jnp.asarray(n)
+        assert by_tape.dtype == by_jax.dtype
+        np.testing.assert_array_equal(by_tape.value, by_jax)
+
+
+def test_64_bits_count_where_they_are_allowed(known):
+    n = A.astype(np.float64) / 3
+    x = tape.constant(A)
+    for _ in range(3):
+        assert (x * n).dtype == np.float32
+        with jax.enable_x64(True):
+            inside = x * n
+            assert inside.dtype == np.float64
+        np.testing.assert_array_equal(inside.value, A.astype(np.float64) * n)
+        np.testing.assert_array_equal((x * n).value, A * n.astype(np.float32))
+
+
+@pytest.mark.parametrize("transform", [jax.jit, jax.vmap, lambda f: jax.grad(lambda a: f(a).sum())], ids=["jit", "vmap", "grad"])
+def test_under_a_transformation_of_jax(known, transform):
+    row = A[0].copy()
+    _ = tape.constant(A[0]) * row
+    for _ in range(2):
+        by_tape = transform(lambda a: (tape.Variable(a) * row).value)(jnp.asarray(A[:1]))
+        by_jax = transform(lambda a: a * jnp.asarray(row))(jnp.asarray(A[:1]))
+        np.testing.assert_allclose(by_tape, by_jax, rtol=1e-6)
+
+
+def test_a_compiled_step_and_eager_mode(known):
+    x = tape.Variable(A)
+    step = tape.jit(lambda v: (v * known).sum())
+    for _ in range(2):
+        np.testing.assert_allclose(float(step(x)), (A * A).sum(), rtol=1e-6)
+        with tape.eager():
+            np.testing.assert_allclose((x * known).value, A * A, rtol=1e-6)
+
+
+def test_op_hooks_are_given_arrays(known):
+    class Seeing(tape.OpHook):
+        def __init__(self):
+            self.seen = []
+
+        def forward_preprocess(self, op, inputs):
+            self.seen += [v.value for v in inputs]
+
+    hook = Seeing()
+    with tape.hooks(hook):
+        _ = tape.constant(A) * known
+    assert len(hook.seen) == 2
+    assert all(isinstance(value, jax.Array) for value in hook.seen)
+
+
+class Special(np.ndarray):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.ones(1 << 15, np.float32), np.ones((2, 3), np.float32).view(Special), np.array(["a"]), np.array([None])],
+    ids=["large", "subclass", "text", "objects"],
+)
+def test_others_are_made_arrays_at_once(value):
+    for _ in range(2):
+        if value.dtype.kind == "f":
+            _ = tape.constant(1.0) * value
+        assert copied(value) is None
+
+
+def test_a_program_is_compiled_once_for_all_arrays_of_a_shape():
+    x = tape.Variable(A)
+
+    def step(n):
+        y = ((x * n).sum() + tnp.where(n > 0, x, n).sum()) * 2
+        return float(y)
+
+    for i in range(3):
+        step(A + i)
+    before = tape.stats().compiles
+    for i in range(5):
+        np.testing.assert_allclose(step(A + i), 2 * ((A * (A + i)).sum() + A.sum()), rtol=1e-5)
+    assert tape.stats().compiles == before
+
+
+def test_an_array_of_jax_is_an_operand_as_it_is():
+    x = tape.Variable(A)
+    a = jnp.asarray(A)
+    for _ in range(3):
+        y = x * a
+        assert any(cell[0] is a for cell in LOCAL.segment().leaves)
+        np.testing.assert_allclose(y.detach().value, A * A, rtol=1e-6)
