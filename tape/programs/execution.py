@@ -118,7 +118,7 @@ class Program:
         STATS.reasons[_why(entries, [jax.typeof(x) for x in leaves], settings)] += 1
         self._begun = CLOCK.now
         described = [jaxapi.described(x) for x in leaves]
-        self._compiling = background.compiling(executable, described), numbers.on_device(executable, leaves, settings)
+        self._compiling = background.compiling(executable, described), numbers.on_device(executable, leaves, settings, entries)
 
 
 _Known = tuple[tuple[Any, ...], tuple["Kernel", ...], tuple[tuple[int, ...], ...], "Configuration"]
