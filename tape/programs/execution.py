@@ -173,7 +173,7 @@ class Program:
 
         executable = jax.jit(segment)
         described = [jaxapi.described(x) for x in leaves]
-        self._compiling = background.compiling(executable, described), numbers.on_device(executable, leaves, settings)
+        self._compiling = background.compiling(executable, described), numbers.on_device(executable, leaves, settings, entries)
 
 
 # Two structures may differ in what nobody reads, and the trie keeps nothing of what was met once: so programs are also known by what they

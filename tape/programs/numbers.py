@@ -1,22 +1,35 @@
-"""Numbers as arguments of compiled programs: each is put on the device once, whatever the number of its uses.
+"""Numbers of Python and NumPy in compiled programs: as arguments, and later, where they are the same at every call, as constants.
 
-To pass a number of Python or NumPy costs as much as recording three entries, to pass an array a sixth of that.
+To pass a number costs as much as recording three entries, to pass an array a sixth of that: so each number is put on the device once,
+whatever the number of its uses.  And XLA writes another program where it knows a number: a slice at a place that it knows costs nothing,
+and its cotangent is fused with what follows.  So a loop whose numbers stay what they are gets a second program, in the background; the
+first one still serves every call with others, so that nothing is ever compiled because a number changed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
+from tape import jaxapi
 from tape.bounded import Bounded
 from tape.graph.kinds import NUMBERS, is_scalar
+from tape.programs import background
+from tape.statistics import STATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from tape.configuration import Configuration
+    from tape.graph.trie import Step
+
+STEADY = 32  # so many calls with the same numbers, and they become constants
+
+# What is predicted, in seconds, so that the second program takes over at the same call in every run: results are the same from run to run.
+_COMPILE, _COMPILE_ENTRY = 0.05, 3e-3
+_RUN_ENTRY, _RUN_BYTE = 3e-6, 0.25e-9
 
 # By the settings of JAX, of which each is one object (they decide on dtype and device), by type and value.
 _ARRAYS: Bounded[Hashable, jax.Array] = Bounded("numbers", 1 << 14)
@@ -24,14 +37,21 @@ _ARRAYS: Bounded[Hashable, jax.Array] = Bounded("numbers", 1 << 14)
 _put = jax.jit(lambda x: x)
 
 
-def on_device(program: Callable[..., Sequence[Any]], leaves: Sequence[Any], settings: Configuration) -> Callable[..., Sequence[Any]]:
-    """Return ``program`` for arguments like ``leaves``, with the numbers among them given as arrays.
+def on_device(program: Any, leaves: Sequence[Any], settings: Configuration, entries: Sequence[Step] = ()) -> Callable[..., Sequence[Any]]:
+    """Return ``program`` (of ``jax.jit``) for arguments like ``leaves``, with the numbers among them given as arrays, or known to it.
 
     It is ``program`` itself where there are none, or where an array is bound to a device: that one would be copied there at each call.
+    ``entries`` are what it runs.
     """
     positions = [i for i, x in enumerate(leaves) if is_scalar(x) and not np.iscomplexobj(x)]  # of equal complex ones a zero may be negative
     if not positions or any(isinstance(x, jax.Array) and x.committed for x in leaves):
-        return program
+        return program  # type: ignore[no-any-return]
+    general = _as_arrays(program, positions, settings)
+    return _Steady(program.__wrapped__, general, positions, settings, entries).run if entries else general
+
+
+def _as_arrays(program: Callable[..., Sequence[Any]], positions: Sequence[int], settings: Configuration) -> Callable[..., Sequence[Any]]:
+    """Return a program with the numbers at these positions given as arrays."""
     number, known = id(settings), _ARRAYS.get
 
     def run(*given: object) -> Sequence[Any]:
@@ -48,3 +68,126 @@ def on_device(program: Callable[..., Sequence[Any]], leaves: Sequence[Any], sett
         return program(*arguments)
 
     return run
+
+
+class _Known(NamedTuple):
+    """Numbers that are the same at every call: their positions among the arguments, their values, and those of them that are zeros."""
+
+    positions: list[int]
+    values: list[Any]
+    zeros: list[tuple[int, Any]]
+
+    def met(self, given: Sequence[Any]) -> bool:
+        """Tell whether arguments have them."""
+        if [given[i] for i in self.positions] != self.values:
+            return False
+        return not self.zeros or all(_same(given[i], zero) for i, zero in self.zeros)  # 0.0 equals -0.0
+
+    def left(self, given: Sequence[Any]) -> list[int]:
+        """Return the positions of those that arguments have."""
+        return [i for i, value in zip(self.positions, self.values, strict=True) if _same(given[i], value)]
+
+
+def _known(given: Sequence[Any], positions: list[int]) -> _Known:
+    values = [given[i] for i in positions]
+    return _Known(positions, values, [(i, value) for i, value in zip(positions, values, strict=True) if not value])
+
+
+class _Special(NamedTuple):
+    """A program in which numbers are constants: these, and the positions of what it takes."""
+
+    known: _Known
+    others: list[int]
+    program: Callable[..., Sequence[Any]]
+
+
+class _Steady:
+    """A program that gets another one, in which the numbers that are the same at every call are constants.
+
+    Several threads may run it: what belongs together is replaced by one store.
+    """
+
+    __slots__ = ("_calls", "_due", "_general", "_job", "_known", "_positions", "_segment", "_settings", "_special")
+
+    def __init__(
+        self,
+        segment: Callable[..., Sequence[Any]],
+        general: Callable[..., Sequence[Any]],
+        positions: list[int],
+        settings: Configuration,
+        entries: Sequence[Step],
+    ) -> None:
+        self._segment = segment
+        self._general = general
+        self._settings = settings
+        self._positions = positions
+        self._known: _Known | None = None  # numbers that were the same so far
+        self._calls = 0  # that had them, or that may yet have others
+        self._job: tuple[background.Job, _Special] | None = None
+        self._special: _Special | None = None
+        size = sum([a.size * a.dtype.itemsize for entry in entries for a in entry.kernel.out_avals])
+        predicted = (_COMPILE + _COMPILE_ENTRY * len(entries)) / (_RUN_ENTRY * len(entries) + _RUN_BYTE * size)
+        self._due = STEADY + max(STEADY, int(predicted))  # the call that waits for it
+
+    def run(self, *given: Any) -> Sequence[Any]:
+        """Run the program that knows these numbers, or the one that takes them."""
+        special = self._special
+        if special is None:
+            self._watch(given)
+        elif special.known.met(given):
+            return special.program(*[given[i] for i in special.others])
+        else:
+            self._miss(special.known, given)
+        return self._general(*given)
+
+    def _miss(self, known: _Known, given: Sequence[Any]) -> None:
+        """Note that numbers are other ones; where they are so as often as they were the same, those become arguments again."""
+        self._calls -= 1
+        if self._calls <= 0:
+            self._known, self._calls, self._special = _known(given, known.left(given)), 0, None
+
+    def _watch(self, given: Sequence[Any]) -> None:
+        """Note which numbers are the same as before, and have the other program made of those that stay so."""
+        known = self._known
+        if known is None:
+            self._known = _known(given, self._positions)
+        elif not known.positions:  # each of them has changed
+            return
+        elif not known.met(given):
+            self._known, self._calls, self._job = _known(given, known.left(given)), 0, None
+            return
+        self._calls += 1
+        if self._calls == STEADY and known is not None:
+            self._job = self._compiling(known, given)
+        elif self._calls >= self._due and self._job is not None:
+            self._take(*self._job)
+
+    def _compiling(self, known: _Known, given: Sequence[Any]) -> tuple[background.Job, _Special]:
+        segment, fixed = self._segment, dict(zip(known.positions, known.values, strict=True))
+        others = [i for i in range(len(given)) if i not in fixed]
+
+        def knowing(*rest: Any) -> Sequence[Any]:
+            arguments = {**fixed, **dict(zip(others, rest, strict=True))}
+            return segment(*[arguments[i] for i in range(len(arguments))])
+
+        program = jax.jit(knowing)
+        rest = [given[i] for i in others]
+        changing = [n for n, x in enumerate(rest) if is_scalar(x)]
+        run = _as_arrays(program, changing, self._settings) if changing else program
+        return background.compiling(program, [jaxapi.described(x) for x in rest]), _Special(known, others, run)
+
+    def _take(self, job: background.Job, special: _Special) -> None:
+        try:
+            job.wait()
+        except Exception:  # noqa: BLE001 - the compiler refuses it: the first program goes on
+            self._known = _known((), [])
+        else:
+            STATS.compiled(job.seconds)
+            STATS.reasons["numbers that stay the same"] += 1
+            self._special, self._calls = special, STEADY
+        self._job = None
+
+
+def _same(a: object, b: object) -> bool:
+    """Tell whether two numbers are one; 0.0 and -0.0 are two."""
+    return a is b or (a.__class__ is b.__class__ and a == b and (bool(a) or repr(a) == repr(b)))

@@ -1,0 +1,130 @@
+"""Numbers that stay the same become constants of a second program, and any other number is still served by the first one."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tape
+import tape.numpy as tnp
+from tape.programs import numbers
+
+X = np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)
+MANY = 200  # calls, by which the second program has taken over
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """Have the second program take over as soon as it may."""
+    monkeypatch.setattr(numbers, "_COMPILE", 0.0)
+    monkeypatch.setattr(numbers, "_COMPILE_ENTRY", 0.0)
+
+
+def of(xp, x, scale, at):
+    return xp.tanh(x[:, at : at + 2] * scale).sum() + x[at, 0] / 3.0 - 0.0 * x[0, 1]
+
+
+REFERENCE = jax.jit(jax.value_and_grad(lambda x, scale, at: of(jnp, x, scale, at)), static_argnums=2)
+
+
+def stepping(signs):
+    """Return a step; another number of signs makes it another structure."""
+    x = tape.Variable(X)
+
+    def step(scale, at):
+        y = of(tnp, x, scale, at)
+        for _ in range(2 * signs):
+            y = -y
+        (gradient,) = tape.gradients(y, [x])
+        return float(y), np.asarray(gradient)
+
+    return step
+
+
+def check(found, scale, at):
+    value, gradient = REFERENCE(jnp.asarray(X), scale, at)
+    np.testing.assert_allclose(found[0], value, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found[1], gradient, rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_that_stay_the_same_become_constants_once(stats):
+    step = stepping(0)
+    for _ in range(MANY):
+        check(step(1.5, 1), 1.5, 1)
+    assert stats.reasons["numbers that stay the same"] == 1
+    stats.reset()
+    for numbers_given in ((1.5, 1), (2.5, 1), (1.5, 0), (-1.5, 2), (1.5, 1)) * 20:
+        check(step(*numbers_given), *numbers_given)
+    assert stats.interpreted == stats.compiles == stats.programs == 0
+
+
+def test_a_number_that_varies_stays_an_argument(stats):
+    step = stepping(1)
+    for k in range(MANY):
+        scale = 0.5 + 0.01 * k
+        check(step(scale, 1), scale, 1)
+    assert stats.reasons["numbers that stay the same"] == 1  # the positions do
+    stats.reset()
+    for k in range(20):
+        check(step(-0.1 * k, 1), -0.1 * k, 1)
+    assert stats.interpreted == stats.compiles == 0
+
+
+def test_where_all_numbers_vary_there_is_one_program(stats):
+    x = tape.Variable(X)
+    for k in range(MANY):
+        assert float((x * float(k)).sum()) == pytest.approx(float(X.sum()) * k, rel=1e-4)
+    assert not stats.reasons["numbers that stay the same"]
+
+
+def test_signs_of_zeros_are_told_apart():
+    x = tape.constant(np.ones(2, np.float32))
+    for k in range(MANY):
+        zero = -0.0 if k > MANY - 10 and k % 2 else 0.0
+        found = np.asarray(x * zero + np.float32(-0.0))
+        assert np.signbit(found).all() == (str(zero) == "-0.0")
+
+
+def test_nan_stays_nan():
+    x = tape.constant(np.ones(2, np.float32))
+    nan = float("nan")
+    for k in range(MANY):
+        found = np.asarray(x * (nan if k % 50 else 2.0) + 1.0)
+        assert np.isnan(found).all() if k % 50 else (found == 3).all()
+
+
+def test_threads_with_other_numbers_get_their_own_results(stats):
+    step = stepping(4)
+    for _ in range(numbers.STEADY):
+        step(1.5, 1)
+
+    def run(scale):
+        for _ in range(MANY):
+            check(step(scale, 1), scale, 1)
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(run, (1.5, 1.5, 0.25)))
+
+
+def test_numbers_that_change_for_good_become_arguments_and_the_others_stay(stats):
+    step = stepping(2)
+    for scale in (1.5, 2.5):
+        for _ in range(MANY):
+            check(step(scale, 1), scale, 1)
+    assert stats.reasons["numbers that stay the same"] == 2
+    stats.reset()
+    for k in range(MANY):
+        check(step(0.1 * k, 1), 0.1 * k, 1)
+    assert stats.compiles == stats.interpreted == 0
+
+
+def test_a_program_that_cannot_be_compiled_anew_goes_on_as_it_is(monkeypatch, stats):
+    step = stepping(3)
+    for _ in range(8):
+        step(1.5, 1)
+    monkeypatch.setattr(numbers.background, "compiling", lambda *_: numbers.background.submit(lambda: 1 / 0))
+    for _ in range(MANY):
+        check(step(1.5, 1), 1.5, 1)
+    assert not stats.reasons["numbers that stay the same"]
