@@ -74,7 +74,9 @@ def run_pending(segment: Segment, reason: str) -> None:
 
 
 def _run(segment: Segment, reason: str) -> None:
-    segment.state = state = _settled(segment.state)
+    state = segment.state
+    if state.kernel is None:
+        segment.state = state = _settled(state)
     cells = segment.cells
     held = map(ONLY_SEGMENT.__lt__, map(sys.getrefcount, cells.values()))  # before anything else here refers to a cell
     live = tuple(itertools.compress(cells, held))
@@ -106,9 +108,7 @@ def _run(segment: Segment, reason: str) -> None:
 
 def _settled(state: State) -> State:
     """Return a structure without changes of the grad mode at its end: nothing was recorded in that mode."""
-    while (parent := state.parent) is not None and state.kernel is None and not state.slots and state.cut is parent.cut:
-        if state.lines is not None:
-            break
+    while (parent := state.parent) is not None and state.mode != parent.mode:
         state = parent
     return state
 

@@ -21,7 +21,7 @@ from tape.ops.kernel import Op
 from tape.programs.failures import naming
 from tape.programs.program import run_pending
 from tape.programs.retention import leaf_slots
-from tape.recording import record, staging
+from tape.recording import entering, record, staging
 from tape.recording.record import handle
 from tape.sweeps.plan import ADD, Instruction, Plan
 from tape.sweeps.written import Written
@@ -146,8 +146,9 @@ def _entered(
         if target is not None:
             # The forward slots of the pending segment are part of the plan; those of one that has run enter as leaves.
             read = seeds if target is segment else (*(_sources(plan, segment, state) if sources is None else sources), *seeds)
+            place_in = entering.place_in if target.trace is None else staging.place_in
             try:
-                return target, [staging.place_in(target, v) for v in read]
+                return target, [place_in(target, v) for v in read]
             except TracerMetError:
                 continue
     return segment, None

@@ -24,8 +24,8 @@ from tape.programs.program import run_pending
 from tape.programs.retention import trim
 from tape.recording import record, staging
 from tape.sweeps import emission
+from tape.sweeps.parting import Parting
 from tape.sweeps.plan import Plan, active_slots, plan_sweep
-from tape.sweeps.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -82,7 +82,7 @@ class Sweep:
         self._wanted: dict[Segment, frozenset[int]] = {}
         self._needed: dict[Segment, frozenset[int]] = {}
         self._foreseen: dict[Segment, tuple[tuple[int, ...], Plan, list[Any]]] = {}
-        self._turns = Turns()
+        self._parting = Parting()
 
     def run(
         self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack | None = None, *, leaf_hooks: bool = True
@@ -242,19 +242,18 @@ class Sweep:
 
     def part(self, plan: Plan, segment: Segment) -> None:
         """Run what is written before a segment is swept by ``plan``, if a program ends there."""
-        if self._turns.ends(plan, max(len(self._heap), segment.generation)):
+        if self._parting.ends(plan, max(len(self._heap), segment.generation)):
             pending = LOCAL.segment()
             if pending is not None:
                 run_pending(pending, "length")
 
     def _pass_on(self, segment: Segment, state: State, outputs: Iterable[tuple[int, Any]]) -> None:
         """Hand on the cotangents at which the sweep of a segment ended."""
-        leaves = emission.leaf_indices(state)
         for slot, gradient in outputs:
             origin = segment.origins.get(slot)
             if origin is not None:
                 self.arrive(origin, gradient)
-            elif slot not in leaves and slot not in state.cut:  # what was cut and has no origin, nobody asks for
+            elif slot not in emission.leaf_indices(state) and slot not in state.cut:  # what was cut and has no origin, nobody asks for
                 self.gradients[(segment, slot)] = gradient
 
     def plan(self, segment: Segment, slots: tuple[int, ...]) -> Plan:

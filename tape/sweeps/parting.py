@@ -1,4 +1,4 @@
-"""Turns: where what a sweep writes is parted into programs, when a loop with looks made the segments that it comes to.
+"""Parting: where what a sweep writes is parted into programs, when a loop with looks made the segments that it comes to.
 
 Each turn of such a loop is a segment, and neither their number nor, where they branch, their order is known before.  Swept as one program
 each, the turns of all such loops share few programs; several equal ones behind each other as one program cost less.  So a long loop is
@@ -21,7 +21,7 @@ def together(size: int) -> int:
     return 1 << max(SIZE // max(size, SIZE // SHORT), 1).bit_length() - 1
 
 
-class Turns:
+class Parting:
     """What one sweep has come to so far."""
 
     __slots__ = ("_last", "_long", "_loops", "_met", "_whole")

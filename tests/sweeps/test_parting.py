@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tape.sweeps.turns import SHORT, Turns, together
+from tape.sweeps.parting import SHORT, Parting, together
 
 
 class Turn:
@@ -17,7 +17,7 @@ class Turn:
 
 def parts(turns):
     """Return the names of what is swept together, last turn first."""
-    found, written = Turns(), [""]
+    found, written = Parting(), [""]
     for i, plan in enumerate(turns):
         if found.ends(plan, len(turns) - 1 - i):
             written.append("")
