@@ -18,7 +18,7 @@ from tape import jaxapi
 from tape.graph.kinds import is_scalar
 from tape.graph.repeats import repeats
 from tape.programs.calls import Call, Calls
-from tape.programs.costs import Costs
+from tape.programs.costs import TURN, Costs, branches
 from tape.programs.interpretation import on_one_device
 from tape.programs.loops import Carried, Flow, Outside, Same, find
 from tape.programs.turns import turns_of
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from tape.graph.trie import Step
     from tape.programs.loops import Loop, Result
 
-MANY = 400  # entries; what is shorter is compiled in a second or two, and XLA fuses across turns
+MANY = 600  # entries; what is shorter is compiled in a second or two, and XLA fuses across turns,
+FEW = 100  # unless it would compute the same over and over for that
 UNROLLED = 1200  # entries outside of loops, beyond which each loop becomes one whatever it costs
 _SHARE = 0.6  # of a turn that a loop of XLA's may cost besides
 _LONG = 8  # times as long as its call is a turn that is called
@@ -82,7 +83,7 @@ class Rolled:
 
 def rolled(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], leaves: Sequence[Any]) -> Calls | None:
     """Return a list of entries, from leaves of some slots to the values kept, as a program with loops; None where it has none."""
-    if len(entries) < MANY:
+    if len(entries) < FEW:
         return None
     flow = Flow(entries, keep)
     scans, called = _chosen(flow, find(flow), dict(zip(slots, leaves, strict=True)))
@@ -127,9 +128,9 @@ def _chosen(flow: Flow, loops: Sequence[Loop], leaves: dict[int, Any]) -> tuple[
     scans, called, left = [], [], []
     for loop in loops:
         turn, scan, call = costs.of_turns(loop)
-        if together and call < scan and call * _LONG < turn:
+        if together and call < scan and call * _LONG < turn and len(flow.entries) >= MANY:
             called.append(loop)
-        elif scan < turn * _SHARE:
+        elif branches(flow.entries[loop.start : loop.end], loop) or (len(flow.entries) >= MANY and (scan <= TURN or scan < turn * _SHARE)):
             scans.append(loop)
             costs.stacked(loop)
         else:
@@ -231,7 +232,7 @@ class _Writing:
             return (number + 1, further, finals), [result(r) for r in each]
 
         start = (jnp.int32(0), held, blank)
-        (_, further, finals), stacks = lax.scan(body, start, given, length=loop.count, unroll=_unroll(loop))
+        (_, further, finals), stacks = lax.scan(body, start, given, length=loop.count, unroll=1 if branches(turn, loop) else _unroll(loop))
         for r, array in zip(each, stacks, strict=True):
             if r in loop.each:
                 self.stack(array, loop.each[r], dict.fromkeys(loop.each[r], _aval(turn, r)))

@@ -103,6 +103,7 @@ def plain(w):
 
 def rolled(w, monkeypatch):
     monkeypatch.setattr(rolling, "MANY", 0)
+    monkeypatch.setattr(rolling, "FEW", 0)
     monkeypatch.setattr(rolling, "UNROLLED", 0)
     found = rolling.rolled(w.entries, w.slots, w.keep, w.leaves)
     return found, None if found is None else found(*w.leaves)
@@ -290,6 +291,7 @@ def test_loops_of(write, compiles, monkeypatch):
     w = Writer(1)
     w = w.written(write(w))
     monkeypatch.setattr(rolling, "MANY", 0)
+    monkeypatch.setattr(rolling, "FEW", 0)
     monkeypatch.setattr(rolling, "UNROLLED", 0)
     found = rolling.rolled(w.entries, w.slots, w.keep, w.leaves)
     assert found is not None
@@ -308,6 +310,7 @@ def jaxpr_size(found, leaves):
 
 def test_a_program_does_not_grow_with_turns(monkeypatch):
     monkeypatch.setattr(rolling, "MANY", 0)
+    monkeypatch.setattr(rolling, "FEW", 0)
     monkeypatch.setattr(rolling, "UNROLLED", 0)
     sizes = []
     for length in (20, 200):
@@ -330,6 +333,7 @@ def test_a_program_does_not_grow_with_turns(monkeypatch):
 def test_entries_with_effects_are_in_no_loop(monkeypatch):
     heard = []
     monkeypatch.setattr(rolling, "MANY", 0)
+    monkeypatch.setattr(rolling, "FEW", 0)
     monkeypatch.setattr(rolling, "UNROLLED", 0)
 
     def loud(x):
@@ -361,6 +365,7 @@ def test_entries_with_effects_are_in_no_loop(monkeypatch):
 def test_weights_of_layers(scale, monkeypatch):
     """A weight for each turn is stacked, or the turns are called."""
     monkeypatch.setattr(rolling, "MANY", 0)
+    monkeypatch.setattr(rolling, "FEW", 0)
     monkeypatch.setattr(rolling, "UNROLLED", 0)
     if scale:
         monkeypatch.setattr(rolling, "_LONG", 0)
