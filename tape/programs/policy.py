@@ -10,11 +10,10 @@ of which costs a bounded multiple of the better choice in hindsight:
   interpretation alone would have.
 - *In the background.*  A structure that comes back soon, or often, is compiled while the program goes on interpreting it, a big one only
   when it has cost a share of that already (a process that ends waits for its compiler).
-- *The change.*  Which meeting is the first to run compiled follows from the prediction: for a program that takes a second at most, after as
-  many waits of at most ``STALL`` in a loop as would do; for a bigger one, which no run waits for, when what ran meanwhile is predicted to
-  have taken as long.  So it depends on what was met before, not on the clock, and results are the same from run to run.  Should the compiler
-  be later than was predicted, a run waits ``STALL`` again, but no structure more than ``STALLS`` times; from then on it is interpreted until
-  the program is there.  Only then does the clock decide.
+- *The change.*  Which meeting is the first to run compiled follows from the prediction: that by which all that ran meanwhile is predicted to
+  have taken as long as the compiler does, but for ``STALL``; so it depends on what was met before, not on the clock, and results are the
+  same from run to run.  Should the compiler be later than that, a run waits for it, but never longer than ``STALL``, and no structure more
+  than ``STALLS`` times; from then on it is interpreted until the program is there.  Only then does the clock decide.
 
 Predictions are those of :mod:`tape.ops.costs`, and so is the time: seconds that all that ran so far was predicted to take.
 """
@@ -41,9 +40,11 @@ PATIENCE = 32  # what comes back less often may wait for it only so many runs af
 
 LEAST = 6  # kernels: fewer are compiled on their own, as what is tried out at a prompt next has some in common with it
 WORTH = 1.5  # times what its new kernels would cost alone is not too much for a program that a loop will need
-SHARE = 25  # a program that takes longer than all stalls is begun when interpretation has cost this part of it
 STALL = 0.2  # seconds that one run waits for the compiler at most
 STALLS = 5
+SMALL = STALL  # seconds: what takes no longer to compile is waited for at once, by as many runs as would do
+BIG = 1.0  # seconds: what takes longer to compile is begun when interpretation has cost a share of them, and after the big ones before it
+SHARE = 25
 RUN = 5e-5  # seconds that a run of any kind takes
 
 
@@ -111,19 +112,20 @@ class Meetings:
     def worthwhile(self, seconds: float) -> bool:
         """Tell whether it is time to begin with a program that takes so long to compile."""
         soon = self.times > 1 and (self._distance <= SOON * self.times**2 or self.times >= OFTEN)
-        return soon and (seconds <= STALL * STALLS or self._rent * SHARE >= seconds)
+        return soon and (seconds <= BIG or self._rent * SHARE >= seconds)
 
     def begin(self, seconds: float) -> None:
         """Note that the background compiles it from now on."""
         self._begun, self._seconds, self._waits = CLOCK.now, seconds, 0
-        if seconds > STALL * STALLS:
+        self._due = TIME.now + seconds
+        if seconds > BIG:
             self._due = TIME.idle = max(TIME.idle, TIME.now) + seconds
 
     def patience(self) -> tuple[float, bool]:
         """Return how many seconds to wait for the background now, and whether its program is due then."""
         if self._distance > LOOP and CLOCK.now - self._begun < PATIENCE:
             return 0.0, False
-        small = self._seconds <= STALL * STALLS
+        small = self._seconds <= SMALL
         if not small and TIME.now + STALL < self._due:
             return 0.0, False
         self._waits += 1

@@ -95,6 +95,7 @@ def backward(
         with contextlib.nullcontext() if retain else sweep.releasing():
             mode = RECORD if create_graph else SWEEP
             added = summed(additions(sweep.gradients, targets), consumed, mode)
+            sweep.gradients.clear()  # those of leaves that nobody holds are no results, here as where the sweep is written again
             for variable, _, _, total in added:
                 boundary.check_no_leak("backward", variable, total)
             segment = LOCAL.segment()

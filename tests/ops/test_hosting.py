@@ -10,6 +10,7 @@ import tape
 import tape.numpy as tnp
 from tape.ops import hosting
 from tape.ops.kernel import Op
+from tape.programs import policy
 
 JOINED = {
     "stack": lambda np_, rows: np_.stack(rows),
@@ -150,7 +151,8 @@ def test_what_numpy_does_not_compute_as_xla_does_is_compiled():
     assert not on_host(lambda x: jax.lax.fori_loop(0, 3, lambda _, y: y * 2, x), x)
 
 
-def test_the_structure_is_compiled_when_it_comes_back():
+def test_the_structure_is_compiled_when_it_comes_back(monkeypatch):
+    monkeypatch.setattr(policy, "SMALL", 10.0)  # seconds to compile what is waited for
     rows = [tape.Variable(r) for r in rows_of(10)]
 
     def step():

@@ -144,6 +144,50 @@ def test_what_was_compiled_at_once_is_found_among_the_last_ones_only(monkeypatch
     assert ran(stats) == (False, 1, 0)
 
 
+def test_leaves_that_nobody_reads_make_no_other_program(stats):
+    a, w = arrays()
+    for dead in range(3):
+        x = tape.Variable(a)
+        unread = [tnp.sin(x * (k + 2.0)) for k in range(dead)]
+        loss = chain(tnp, x, w)
+        del unread
+        loss.backward()
+        expected = jax.grad(lambda v: chain(jnp, v, w))(a)
+        np.testing.assert_allclose(x.grad.value, expected, rtol=1e-3, atol=1e-6)
+        assert ran(stats) == ((False, 1, 0) if dead == 0 else (False, 0, 1))
+
+
+def test_which_leaf_is_read_where_makes_another_program(stats):
+    a, w = arrays()
+
+    def difference(first, second):
+        h = tnp.sin(first) * tnp.cos(second)
+        return (tnp.tanh(h) - tnp.arctan(first) + tnp.arcsinh(h)).sum()
+
+    for first, second in ((a, w), (a, w), (w, a), (a, a)):
+        x, y = tape.Variable(a), tape.constant(w)
+        given = {id(a): x, id(w): y}
+        found = difference(given[id(first)], given[id(second)])
+        expected = np.sin(first) * np.cos(second)
+        expected = (np.tanh(expected) - np.arctan(first) + np.arcsinh(expected)).sum()
+        np.testing.assert_allclose(found.value, expected, rtol=1e-4)
+    assert stats.compiles == stats.hits == 2  # of two leaves, whichever, and of one that is read twice
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_gradients_of_leaves_that_nobody_holds_are_no_results(retain, stats):
+    a, w = arrays()
+    p = tape.Variable(w)
+    for _ in range(4):
+        p.zero_grad()
+        inner = (tape.Variable(a) * 0.5).detach().requires_grad_()  # as in a gradient penalty
+        slope = tape.gradients(chain(tnp, inner, p), inner, create_graph=True)
+        del inner
+        (slope * slope).sum().backward(retain_graph=retain)
+    assert stats.compiles == 1
+    assert stats.interpreted == 0
+
+
 # -- the background -----------------------------------------------------------------------------------------------------
 
 
@@ -252,7 +296,8 @@ def meet(meetings, clock, runs=1, seconds=0.001):
 
 
 @pytest.mark.parametrize(("seconds", "meeting"), [(0.1, 3), (policy.STALL, 3), (1.5 * policy.STALL, 4), (policy.STALL * policy.STALLS, 7)])
-def test_a_small_program_is_begun_at_the_second_meeting_and_runs_after_some_waits(seconds, meeting, clock):
+def test_a_small_program_is_begun_at_the_second_meeting_and_runs_after_some_waits(seconds, meeting, clock, monkeypatch):
+    monkeypatch.setattr(policy, "SMALL", 10.0)
     meetings = policy.Meetings(0)
     meet(meetings, clock)
     assert not meetings.worthwhile(seconds)
@@ -265,6 +310,19 @@ def test_a_small_program_is_begun_at_the_second_meeting_and_runs_after_some_wait
         patience, due = meetings.patience()
         assert patience == policy.STALL
     assert meetings.times == meeting
+
+
+def test_a_program_that_takes_longer_is_begun_at_the_second_meeting_too_and_interpreted_meanwhile(clock):
+    meetings, seconds, rent = policy.Meetings(0), 0.5, 0.01
+    for _ in range(2):
+        meet(meetings, clock, seconds=rent)
+    assert meetings.worthwhile(seconds)
+    meetings.begin(seconds)
+    count = 0
+    while meetings.patience() == (0.0, False):
+        meet(meetings, clock, seconds=rent)
+        count += 1
+    assert (seconds - policy.STALL) / rent == pytest.approx(count, abs=2)
 
 
 def test_a_big_program_is_begun_when_interpretation_has_cost_a_share_and_not_waited_for(clock):
