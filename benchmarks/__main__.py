@@ -25,6 +25,8 @@ from benchmarks.scale import scale
 from benchmarks.startup import WORKLOADS as STARTS
 from benchmarks.startup import startup
 from benchmarks.steady import compute_bound, dispatch_bound
+from benchmarks.structures import WORKLOADS as STRUCTURES
+from benchmarks.structures import structures
 from benchmarks.timing import Effort
 from benchmarks.under_jit import MODELS, under_jit
 from benchmarks.varying import dynamic_steps
@@ -34,6 +36,7 @@ KINDS: dict[str, tuple[Callable[[Report, Effort, frozenset[str]], None], frozens
     "compute": (compute_bound, frozenset(w.name for w in compute.WORKLOADS)),
     "dynamic": (dynamic_steps, frozenset(w.name for w in dynamic.WORKLOADS)),
     "looks": (looping, frozenset(w.name for w in looks.WORKLOADS)),
+    "structures": (structures, frozenset(w.name for w in STRUCTURES)),
     "scale": (scale, SCALES),
     "startup": (startup, STARTS),
     "first_steps": (first_steps, FIRSTS),

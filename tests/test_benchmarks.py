@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks import compute, dispatch, dynamic
+from benchmarks import compute, dispatch, dynamic, structures
 from benchmarks.comparison import DisagreementError, agree, suited, verify
 from benchmarks.peers import systems
 from benchmarks.report import Score, ratios
@@ -25,7 +25,7 @@ def test_systems_agree(workload):
     assert steps.keys() == suited(workload, FAST).keys()
 
 
-@pytest.mark.parametrize("workload", dynamic.WORKLOADS, ids=lambda w: w.name)
+@pytest.mark.parametrize("workload", [*dynamic.WORKLOADS, *structures.WORKLOADS[2:]], ids=lambda w: w.name)
 def test_systems_agree_where_structures_vary(workload):
     assert not disagreements(workload, count=2)
 

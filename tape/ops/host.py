@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from tape import jaxapi
+from tape.ops.host_indexing import gather, scatter_add
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -237,6 +238,21 @@ def _round(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Call | No
     return np.rint if int(p["rounding_method"]) == 1 and ins[0].dtype in _FLOATS else None
 
 
+def _remainder(_: dict[str, Any], ins: Sequence[Any], __: Sequence[Any]) -> Call | None:
+    """Of integers, with the sign of the dividend; where the divisor is 0, the dividend."""
+    if ins[0].dtype in _FLOATS:
+        return np.fmod
+    return (lambda x, y: np.where(y == 0, x, np.fmod(x, y))) if ins[0].dtype in _INTEGERS else None
+
+
+def _quotient(_: dict[str, Any], ins: Sequence[Any], __: Sequence[Any]) -> Call | None:
+    """Of integers, rounded towards zero; where the divisor is 0, a number of ones."""
+    if ins[0].dtype in _FLOATS:
+        return np.divide
+    ones = np.array(-1).astype(ins[0].dtype)
+    return (lambda x, y: np.where(y == 0, ones, np.floor_divide(x - np.fmod(x, y), y))) if ins[0].dtype in _INTEGERS else None
+
+
 def _rsqrt(x: Host) -> Host:
     return x.dtype.type(1) / np.sqrt(x)
 
@@ -265,7 +281,6 @@ FUNCTIONS: dict[str, tuple[Call, frozenset[Any]]] = {
     "clamp": (_clamp, _NUMBERS),
     "cos": (np.cos, _FLOATS),
     "cosh": (np.cosh, _FLOATS),
-    "div": (np.divide, _FLOATS),
     "eq": (np.equal, _NUMBERS | _BOOL),
     "exp": (np.exp, _FLOATS),
     "exp2": (np.exp2, _FLOATS),
@@ -287,7 +302,6 @@ FUNCTIONS: dict[str, tuple[Call, frozenset[Any]]] = {
     "not": (np.invert, _INTEGERS | _BOOL),
     "or": (np.bitwise_or, _INTEGERS | _BOOL),
     "pow": (np.power, _FLOATS),
-    "rem": (np.fmod, _FLOATS),
     "rsqrt": (_rsqrt, _FLOATS),
     "sign": (np.sign, _NUMBERS),
     "sin": (np.sin, _FLOATS),
@@ -312,10 +326,12 @@ _MAKERS: dict[str, Maker] = {
     "copy_p": lambda *_: _itself,
     "cumprod": _running(np.multiply),
     "cumsum": _running(np.add),
+    "div": _quotient,
     "dot_general": _dot,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "expand_dims": _to_shape,
+    "gather": gather,
     "integer_pow": _integer_pow,
     "iota": _iota,
     "name": lambda *_: _itself,
@@ -327,8 +343,10 @@ _MAKERS: dict[str, Maker] = {
     "reduce_prod": _reduction(np.multiply, _NUMBERS),
     "reduce_sum": _reduction(np.add, _NUMBERS),
     "reshape": _reshape,
+    "rem": _remainder,
     "rev": lambda p, *_: lambda x: np.flip(x, tuple(p["dimensions"])),
     "round": _round,
+    "scatter_add": scatter_add,
     "select_n": _select,
     "slice": _slice,
     "split": _split,

@@ -37,6 +37,9 @@ T = TypeVar("T")
 _REFUSALS = (TapeError, NotImplementedError, TypeError, ValueError)
 
 
+_PRESENT = (True,)  # the one cotangent of an entry with one result
+
+
 class Vjp(NamedTuple):
     """The VJP of a kernel for one choice of cotangents: a kernel, where its inputs come from, and where its outputs go.
 
@@ -191,14 +194,20 @@ class Kernel:
         adding: tuple[bool, ...] = ()
         same: tuple[int, ...] = ()
         if totals is not None:
-            adding = tuple([s in totals for s in inputs])
-            if len(set(inputs)) < len(inputs):
+            for s in inputs:
+                if s in totals:
+                    adding = tuple([s in totals for s in inputs])
+                    break
+            if len(inputs) > 1 and len(set(inputs)) < len(inputs):
                 same = tuple([inputs.index(s) for s in inputs])
-                adding = tuple([flag and first == i for i, (flag, first) in enumerate(zip(adding, same, strict=True))])
-            if True not in adding:
-                adding = ()
-        vjp = self.vjp(tuple([ct is not None for ct in cotangents]), wanted, adding, same)
-        values = [*inputs, *slots, *[ct for ct in cotangents if ct is not None]]
+                if adding:
+                    adding = tuple([flag and first == i for i, (flag, first) in enumerate(zip(adding, same, strict=True))])
+        if len(cotangents) == 1:
+            vjp = self.vjp(_PRESENT, wanted, adding, same)
+            values = [*inputs, *slots, *cotangents]
+        else:
+            vjp = self.vjp(tuple([ct is not None for ct in cotangents]), wanted, adding, same)
+            values = [*inputs, *slots, *[ct for ct in cotangents if ct is not None]]
         if totals is not None and adding:
             values += [totals[s] for s, flag in zip(inputs, adding, strict=True) if flag]
             for i in vjp.targets:

@@ -17,7 +17,7 @@ PRIMITIVES = sorted(ON_HOST, key=lambda p: p.name)
 RECORDS = {r.primitive: r for r in registered()}
 FLOATS = [-np.inf, -3e38, -7.25, -2.5, -1.0, -0.5, -0.0, 0.0, 1e-30, 0.5, 1.0, 1.5, 3.0, 90.0, 3e38, np.inf, np.nan]
 INTEGERS = [-(2**31), -7, -1, 0, 1, 2, 5, 2**31 - 1]
-ONE_BY_ONE = frozenset(FUNCTIONS) | {"add", "select_n"}
+ONE_BY_ONE = frozenset(FUNCTIONS) | {"add", "div", "rem", "select_n"}
 UNUSED = {"add_any", "copy_p", "name", "stop_gradient", "stack", "unstack"}  # not to be called by themselves, or not in each release
 # Written with parameters or inputs of their own; those of the registry's examples are for gradients.
 FURTHER = {
@@ -124,6 +124,30 @@ def test_products(a, b, numbers):
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal(shape).astype(np.float32) for shape in (a, b))
     assert compare(lambda x, y: lax.dot_general(x, y, numbers), x, y)
+
+
+@pytest.mark.parametrize("mode", ["clip", "fill", "promise_in_bounds"])
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda x, i, mode: x.at[i].get(mode=mode),
+        lambda x, i, mode: x.at[:, i % 3].get(mode=mode),
+        lambda x, i, mode: x.at[i, i % 3].get(mode=mode),
+        lambda x, i, mode: x.at[i[:, None], :, i[None, :] % 2].get(mode=mode),
+        lambda x, i, mode: x.at[i[0]].get(mode=mode),
+        lambda x, i, mode: x.at[:, :, i.reshape(2, -1) % 2].get(mode=mode),
+        lambda x, i, mode: x.at[:, i % 3, 0].get(mode=mode),
+        lambda x, i, mode: x.at[i, 1:3].get(mode=mode),
+        lambda x, i, mode: jnp.take(x, i, axis=1, mode=mode if mode != "promise_in_bounds" else "clip"),
+        lambda x, i, mode: lax.dynamic_slice(x, (i[0], i[1], i[2]), (2, 2, 2)),
+    ],
+)
+def test_places_that_are_computed(take, mode):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((4, 3, 2)).astype(np.float32)
+    i = np.array([1, 0, 3, 3] if mode == "promise_in_bounds" else [1, 7, -9, 3], np.int32)
+    assert compare(lambda x, i: take(x, i, mode), x, i)
+    assert compare(lambda x, i: jax.grad(lambda x: (take(x, i, mode) ** 2).sum())(x), x, i)
 
 
 def test_the_second_derivative_of_a_network_is_computed_alike():
