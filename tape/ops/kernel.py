@@ -204,7 +204,7 @@ class Kernel:
                     adding = tuple([flag and first == i for i, (flag, first) in enumerate(zip(adding, same, strict=True))])
         if len(cotangents) == 1:
             vjp = self.vjp(_PRESENT, wanted, adding, same)
-            values = [*inputs, *slots, *cotangents]
+            values: list[Any] = [*inputs, *slots, *cotangents]
         else:
             vjp = self.vjp(tuple([ct is not None for ct in cotangents]), wanted, adding, same)
             values = [*inputs, *slots, *[ct for ct in cotangents if ct is not None]]

@@ -146,10 +146,12 @@ class Program:
             job.wait()
         except Exception:  # noqa: BLE001 - the compiler refuses the whole: each entry on its own may well run
             self._compiles = False
+            _BEGUN.pop(_computation(state, self.keep)[-1], None)
         else:
             self._executable = _reading(executable, self._used, leaves)
-            STATS.compiled(job.seconds)
             entries, _, key = _computation(state, self.keep)
+            if _BEGUN.pop(key, None) is not None:  # else the program is one with that of another structure
+                STATS.compiled(job.seconds)
             if not any(entry.kernel.pinned or entry.kernel.jaxpr.consts for entry in entries):
                 _PROGRAMS[key] = executable
         finally:
@@ -161,11 +163,16 @@ class Program:
         entries, slots = needed_entries(state, self.keep)
         slots, leaves = [slots[i] for i in self._used], [leaves[i] for i in self._used]
         keep = self.keep
+        key = _computation(state, keep)[-1]
+        begun = _BEGUN.get(key)
+        if begun is not None and not begun[0].lost:
+            self._compiling = begun
+            return
         settings = configuration()
         STATS.reasons[_why(entries, [jax.typeof(x) for x in leaves], settings)] += 1
         with_loops = rolled(entries, slots, keep, leaves)
         if with_loops is not None:
-            self._compiling = background.compiling_all(with_loops.compiling(leaves)), with_loops
+            self._compiling = _BEGUN[key] = background.compiling_all(with_loops.compiling(leaves)), with_loops
             return
 
         def segment(*leaves: Any) -> list[Any]:
@@ -173,12 +180,14 @@ class Program:
 
         executable = jax.jit(segment)
         described = [jaxapi.described(x) for x in leaves]
-        self._compiling = background.compiling(executable, described), numbers.on_device(executable, leaves, settings, entries)
+        program = numbers.on_device(executable, leaves, settings, entries)
+        self._compiling = _BEGUN[key] = background.compiling(executable, described), program
 
 
 # Two structures may differ in what nobody reads, and the trie keeps nothing of what was met once: so programs are also known by what they
 # compute.  A number stands for what was met: should it stand for two, one of them is only compiled sooner.
 _PROGRAMS: Bounded[Hashable, Callable[..., Sequence[Any]]] = Bounded("programs", 128)
+_BEGUN: Bounded[Hashable, tuple[background.Job, Callable[..., Sequence[Any]]]] = Bounded("programs begun", 16)
 _MET: Bounded[int, int] = Bounded("computations met", 1 << 14)
 
 
