@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import tracemalloc
 import weakref
 
 import jax
@@ -21,6 +22,7 @@ import tape
 import tape.numpy as tnp
 from tape import layout
 from tape.graph.scope import LOCAL, close
+from tape.programs import retention
 from tape.programs.program import look
 from tape.recording import record
 
@@ -375,3 +377,52 @@ def test_without_the_extension_python_records(prepare, why):
     assert said.startswith("python (")
     assert why in said
     assert why in run(code, TAPE_RECORDER="native")
+
+
+# What the extension refers to.
+
+
+def references(names, what, count):
+    """References to what an entry is made of, and bytes in use, after recording it ``count`` times and dropping it."""
+    for _ in range(count):
+        begin(names)
+        eval(FAST[what], names)  # noqa: S307
+    state = LOCAL.segment().state
+    names["g"] = names["h"] = None
+    close(LOCAL.segment())
+    parts = [
+        state,
+        state.op,
+        state.kernel,
+        state.next,
+        state.inputs,
+        *state.places,
+        *[p.kind for p in state.places],
+        names["x"],
+        names["a"],
+    ]
+    return [sys.getrefcount(part) for part in parts], tracemalloc.get_traced_memory()[0]
+
+
+@pytest.mark.parametrize("what", FAST)
+def test_nothing_is_kept_of_what_was_recorded_and_dropped(names, what):
+    met(names, FAST[what])
+    references(names, what, 5)
+    tracemalloc.start()
+    try:
+        found = [references(names, what, 30) for _ in range(5)]
+    finally:
+        tracemalloc.stop()
+    assert found[-1][0] == found[0][0]
+    grown = [after[1] - before[1] for before, after in itertools.pairwise(found)]
+    assert min(grown) < 30 * 16  # an object each time would be more; now and then a dict grows
+
+
+@native
+def test_what_is_held_is_told_by_reference_counts():
+    cells = {slot: [None] for slot in range(7)}
+    holding = [cells[2], cells[5]]
+    assert retention.held(cells) == retention._held(cells) == (2, 5)
+    del holding[0]
+    assert retention.held(cells) == retention._held(cells) == (5,)
+    assert retention.held({}) == ()
