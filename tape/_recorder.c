@@ -19,7 +19,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 2 /* as in tape/layout.py */
+#define CONTRACT 3 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -1009,6 +1009,31 @@ handle(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     return new_handle(args[0], args[1], Py_NewRef(args[2]));
 }
 
+/* Return the slots of the cells to which somebody refers beside their dict. */
+static PyObject *
+held(PyObject *Py_UNUSED(module), PyObject *cells)
+{
+    if (!PyDict_CheckExact(cells)) {
+        PyErr_SetString(PyExc_TypeError, "the cells of a segment are in a dict");
+        return NULL;
+    }
+    Py_ssize_t n = 0, at = 0, i = 0;
+    PyObject *slot, *cell;
+    while (PyDict_Next(cells, &at, &slot, &cell)) {
+        n += Py_REFCNT(cell) > 1;
+    }
+    PyObject *slots = PyTuple_New(n);
+    for (at = 0; slots != NULL && i < n && PyDict_Next(cells, &at, &slot, &cell);) {
+        if (Py_REFCNT(cell) > 1) {
+            PyTuple_SET_ITEM(slots, i++, Py_NewRef(slot));
+        }
+    }
+    if (slots != NULL && i < n) { /* garbage was collected for the tuple, and held some */
+        _PyTuple_Resize(&slots, i);
+    }
+    return slots;
+}
+
 static PyObject *
 connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
@@ -1055,6 +1080,7 @@ static PyMethodDef functions[] = {
     {"record_number", (PyCFunction)(void (*)(void))record_number, METH_FASTCALL | METH_KEYWORDS, "Record an op on a Variable and a number."},
     FAST(record, "Record an op on a sequence of inputs."),
     FAST(handle, "Make a Variable of a segment, a place and a cell."),
+    {"held", held, METH_O, "Return the slots of the cells to which somebody refers beside their dict."},
     {"connect", (PyCFunction)(void (*)(void))connect, METH_VARARGS | METH_KEYWORDS, "Tell what Python has."},
     {NULL}};
 

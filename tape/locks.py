@@ -6,15 +6,15 @@ there (a debugger that stops the program, a test that interrupts every line) lea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 T = TypeVar("T")
 
 
-def holding(lock: threading.Lock, call: Callable[..., T], *args: object) -> T:
+def holding(lock: AbstractContextManager[Any], call: Callable[..., T], *args: object) -> T:
     """Return ``call(*args)``, made with ``lock`` held."""
     with lock: return call(*args)  # fmt: skip  # noqa: E701 - see above: it is left on the line on which it is entered

@@ -37,7 +37,7 @@ T = TypeVar("T")
 CONSTANT, RECORD, SWEEP = 0, 1, 2
 
 _NOWHERE: dict[Any, Any] = {}  # the edges of a state that has none, as most of a structure never met again; nothing is put in here
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()  # garbage may be collected where it is held, and finalizers record too
 
 _PACKAGE = str(Path(__file__).parents[1])
 _INTEROP = str(Path(__file__).parents[2] / "interop")

@@ -6,8 +6,6 @@ business of :mod:`tape.programs.execution`.
 
 from __future__ import annotations
 
-import itertools
-import sys
 from typing import TYPE_CHECKING, Any
 
 from tape import jaxapi
@@ -21,7 +19,7 @@ from tape.programs import traced
 from tape.programs.execution import Program
 from tape.programs.failures import check_slots, salvage
 from tape.programs.interpretation import needed_entries
-from tape.programs.retention import ONLY_SEGMENT, forget, note, residuals, trim_one
+from tape.programs.retention import forget, held, note, residuals, trim_one
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -78,8 +76,7 @@ def _run(segment: Segment, reason: str) -> None:
     if state.kernel is None:
         segment.state = state = _settled(state)
     cells = segment.cells
-    held = map(ONLY_SEGMENT.__lt__, map(sys.getrefcount, cells.values()))  # before anything else here refers to a cell
-    live = tuple(itertools.compress(cells, held))
+    live = held(cells)  # before anything else here refers to a cell
     if segment.hooks:  # as if held: what is computed again has no hooks
         live = tuple(slot for slot in cells if slot in live or segment.hooks.get(slot))
     packs = segment.packing is not None

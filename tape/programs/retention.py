@@ -13,6 +13,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tape import layout
 from tape.configuration import applying
 from tape.graph.boxes import UNREAD, Box
 from tape.graph.wengert import backwards
@@ -31,6 +32,18 @@ def _baseline() -> int:
 
 
 ONLY_SEGMENT = _baseline()
+
+
+def _held(cells: dict[int, Any]) -> tuple[int, ...]:
+    counts = map(sys.getrefcount, cells.values())  # nothing else here may refer to a cell
+    return tuple(itertools.compress(cells, map(ONLY_SEGMENT.__lt__, counts)))
+
+
+def held(cells: dict[int, Any]) -> tuple[int, ...]:
+    """Return the slots whose cells somebody holds beside this dict: Variables, or newer segments."""
+    return _held(cells) if layout.NATIVE is None else layout.NATIVE.held(cells)
+
+
 _KEPT: dict[int, list[Any]] = {0: [None]}
 _ALONE = sys.getrefcount(_KEPT[0])  # the same, where it is looked up
 
@@ -91,11 +104,10 @@ def _read_by(passed: list[State]) -> set[int]:
 def _live(segment: Segment) -> tuple[int, ...]:
     """Return the slots of a segment that has run from which a sweep may come: Variables hold them, or newer segments lead there."""
     saved, ways = segment.saved, segment.ways
-    live = list(itertools.compress(saved, map(ONLY_SEGMENT.__lt__, map(sys.getrefcount, saved.values()))))
+    live = list(held(saved))
     live += [slot for slot, kept in saved.items() if kept.__class__ is Box and kept.held]
     if ways:
-        led_to = itertools.compress(ways, map(ONLY_SEGMENT.__lt__, map(sys.getrefcount, ways.values())))
-        live += [slot for slot in led_to if slot not in live]
+        live += [slot for slot in held(ways) if slot not in live]
     return tuple(live)
 
 

@@ -4,11 +4,13 @@ import copy
 import functools
 import gc
 import inspect
+import itertools
 import os
 import pickle
 import subprocess
 import sys
 import threading
+import tracemalloc
 import weakref
 
 import jax
@@ -20,6 +22,7 @@ import tape
 import tape.numpy as tnp
 from tape import layout
 from tape.graph.scope import LOCAL, close
+from tape.programs import retention
 from tape.programs.program import look
 from tape.recording import record
 
@@ -276,20 +279,22 @@ def test_garbage_collection_at_any_moment_runs_what_is_pending(names):
     """Allocations may collect garbage, and finalizers are Python: they may record, look, and run the very segment."""
 
     def meddle(phase, _):
-        if phase == "stop" and busy:
-            tape.Variable(A) * 3.0
+        if phase == "stop" and busy and next(turns) % 7 == 0:  # who is interrupted each time gets nowhere
+            _ = x * 3.0  # which is known: JAX's own functions cannot be called at any moment
             segment = LOCAL.segment()
-            if next(turns) % 3 == 0 and segment is not None:
+            if next(ends) % 3 == 0 and segment is not None:
                 close(segment)
 
-    busy, turns = [], iter(range(10**9))
+    busy, turns, ends = [], itertools.count(), itertools.count()
     x, y = names["x"], names["y"]
     gc.callbacks.append(meddle)
     thresholds = gc.get_threshold()
     try:
-        for _ in range(6):
-            busy.append(1)
-            gc.set_threshold(1, 1, 1)
+        for turn in range(6):
+            _ = x * 3.0
+            if turn > 2:
+                busy.append(1)
+                gc.set_threshold(1, 1, 1)
             z = (tnp.sin(x) * y + 2.0) @ names["a"].T
             z = z.sum(axis=0)[1:3] * 2 + tnp.split(z, 3)[0][0, :2]
             gc.set_threshold(*thresholds)
@@ -372,3 +377,52 @@ def test_without_the_extension_python_records(prepare, why):
     assert said.startswith("python (")
     assert why in said
     assert why in run(code, TAPE_RECORDER="native")
+
+
+# What the extension refers to.
+
+
+def references(names, what, count):
+    """References to what an entry is made of, and bytes in use, after recording it ``count`` times and dropping it."""
+    for _ in range(count):
+        begin(names)
+        eval(FAST[what], names)  # noqa: S307
+    state = LOCAL.segment().state
+    names["g"] = names["h"] = None
+    close(LOCAL.segment())
+    parts = [
+        state,
+        state.op,
+        state.kernel,
+        state.next,
+        state.inputs,
+        *state.places,
+        *[p.kind for p in state.places],
+        names["x"],
+        names["a"],
+    ]
+    return [sys.getrefcount(part) for part in parts], tracemalloc.get_traced_memory()[0]
+
+
+@pytest.mark.parametrize("what", FAST)
+def test_nothing_is_kept_of_what_was_recorded_and_dropped(names, what):
+    met(names, FAST[what])
+    references(names, what, 5)
+    tracemalloc.start()
+    try:
+        found = [references(names, what, 30) for _ in range(5)]
+    finally:
+        tracemalloc.stop()
+    assert found[-1][0] == found[0][0]
+    grown = [after[1] - before[1] for before, after in itertools.pairwise(found)]
+    assert min(grown) < 30 * 16  # an object each time would be more; now and then a dict grows
+
+
+@native
+def test_what_is_held_is_told_by_reference_counts():
+    cells = {slot: [None] for slot in range(7)}
+    holding = [cells[2], cells[5]]
+    assert retention.held(cells) == retention._held(cells) == (2, 5)
+    del holding[0]
+    assert retention.held(cells) == retention._held(cells) == (5,)
+    assert retention.held({}) == ()
