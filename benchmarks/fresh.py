@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -37,12 +39,23 @@ def measure_fresh(what: str, *arguments: str, **environment: str) -> dict[str, A
 
     """
     command = [sys.executable, "-m", "benchmarks.fresh", what, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | environment)  # noqa: S603 - our own module
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=_environment() | environment)  # noqa: S603 - our own module
     if done.returncode:
         msg = f"{' '.join(command[2:])}: {done.stderr.strip()[-500:]}"
         raise RuntimeError(msg)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+@functools.cache
+def _bytecode() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="tape-bytecode-")
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a new process: it keeps bytecode, as that of a user does; without, importing is compiling."""
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPYCACHEPREFIX": _bytecode().name} if "PYTHONDONTWRITEBYTECODE" in os.environ else kept
 
 
 def imports() -> dict[str, Any]:

@@ -44,6 +44,7 @@ def _first_steps(name: str, repeats: int, report: Report) -> dict[str, float]:
 def startup(report: Report, effort: Effort, chosen: frozenset[str]) -> None:
     """Measure what happens before the steady state."""
     repeats = 1 if effort.quick else 3
+    measure_fresh("imports")  # which leaves bytecode behind
     found = [measure_fresh("imports")["seconds"] * 1e3 for _ in range(3 if effort.quick else 9)]
     report.tabled("startup", "import tape, after import jax", [{"ms": "", "median": statistics.median(found), "least": min(found)}])
     if chosen:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from tape.configuration import CHANGES
 from tape.graph.kinds import LeafPlace
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle
+from tape.graph.segment import Handle, made_at, node_of
 from tape.graph.trie import State, link
 from tape.graph.watcher import NOBODY
 from tape.programs.failures import check_slots
 from tape.programs.program import run_pending
-from tape.recording.entering import CONCRETE
+from tape.recording.entering import CONCRETE, current
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,10 +96,13 @@ class Update:
 
         """
         self._began = None
-        segment, scope = LOCAL.segment(), LOCAL.scope
-        if segment is None or segment.epoch is not CHANGES.epoch or segment.trace is not None or scope.staged:
+        scope = LOCAL.scope
+        if scope.eager or scope.staged or scope.observer is not None:
             return False
         if scope.trace is not NOBODY or scope.forward is not NOBODY or scope.caller is not NOBODY:
+            return False
+        segment = LOCAL.segment() or current()
+        if segment.epoch is not CHANGES.epoch or segment.trace is not None:
             return False
         extras = [p._extra for p in parameters]
         variables = [*parameters, *further]
@@ -127,8 +130,6 @@ class Update:
         entering = [v for v, slot in zip(read, slots, strict=True) if slot is not None and slot >= first]
         if [id(v._cell) for v in entering] != [id(cell) for cell in segment.leaves[entered:]]:
             return  # numbers, or constants of its own
-        if any(v._place.kind.requires_grad or v._place.kind.unrecorded for v in entering):
-            return
         variables = read[len(read) - len(results) :]
         ends = [r._place.slot for r in results if r is not None and r._segment is segment]
         if len(ends) != len(results) or len({*ends}) < len(ends) or min(ends) < first:
@@ -155,20 +156,23 @@ def _repeated(segment: Segment, known: _Known, read: Sequence[Handle], variables
             if v._place.slot != slot:
                 return False
             continue
-        cell = v._cell
-        if v._segment is not None or inside.get(id(cell)) != slot:
+        if inside.get(id(v._cell)) != slot:
             return False
         if slot is None:
-            if cell[0].__class__ not in CONCRETE:
+            if v._cell[0].__class__ not in CONCRETE or (v._place.kind.requires_grad and v._segment is not None):
                 return False
-            entering.append(cell)
+            entering.append(v)
     cells = [[None] for _ in known.results]
     with segment.lock:
         if not segment.open:
             return False
-        for number, cell in enumerate(entering, known.first):
-            segment.entered[id(cell)] = number
-        segment.leaves += entering
+        for number, v in enumerate(entering, known.first):
+            segment.entered[id(v._cell)] = number
+            segment.leaves.append(v._cell)
+            if v._place.kind.requires_grad:
+                segment.origins[number] = node_of(v)
+            elif v._place.kind.unrecorded:
+                segment.leaf_lines[number] = made_at(v._place, v._segment)
         segment.state = known.state
         segment.cells.update(zip(known.results, cells, strict=True))
     run_pending(segment, "step")

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
-import jax
 import jax.numpy as jnp
-import jax.scipy.special
 
 from tape.errors import TapeAttributeError
 
-_NAMESPACES = {
-    "numpy": jnp,
-    "nn": jax.nn,
-    "numpy.linalg": jnp.linalg,
-    "lax": jax.lax,
-    "scipy.special": jax.scipy.special,
-    "random": jax.random,
-}
+_NAMESPACES = ("numpy", "nn", "numpy.linalg", "lax", "scipy.special", "random")  # below jax; some are imported only when they are asked
 _SPELLINGS = {  # PyTorch's and Chainer's names, where JAX's is another
     "array": "value",
     "cleargrad": "zero_grad()",
@@ -115,8 +107,8 @@ def _repair(name: str) -> str | None:
 
 def _elsewhere(name: str) -> str | None:
     """Return the function of a namespace that has this name."""
-    for where, namespace in _NAMESPACES.items():
-        function = getattr(namespace, name, None)
+    for where in _NAMESPACES:
+        function = getattr(importlib.import_module(f"jax.{where}"), name, None)
         if callable(function) and not isinstance(function, type):
             return f"{where}.{name}"
     return None

@@ -47,7 +47,8 @@ def on_device(program: Any, leaves: Sequence[Any], settings: Configuration, entr
     if not positions or any(isinstance(x, jax.Array) and x.committed for x in leaves):
         return program  # type: ignore[no-any-return]
     general = _as_arrays(program, positions, settings)
-    return _Steady(program.__wrapped__, general, positions, settings, entries).run if entries else general
+    segment = getattr(program, "__wrapped__", None)
+    return general if segment is None or not entries else _Steady(segment, general, positions, settings, entries).run
 
 
 def _as_arrays(program: Callable[..., Sequence[Any]], positions: Sequence[int], settings: Configuration) -> Callable[..., Sequence[Any]]:

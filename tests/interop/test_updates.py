@@ -107,6 +107,30 @@ def test_an_update_reads_the_gradients_that_are_there(found):
     assert found[-1]
 
 
+def test_a_loss_that_is_looked_at_does_not_hinder(found):
+    both = Beside(optax.sgd(0.01, momentum=0.9))
+
+    def looked(loss):
+        float(loss)
+        loss.backward()
+
+    for _ in range(12):
+        both.step(looked)
+    assert found[-3:] == [True] * 3
+    seen = []
+
+    class Names(tape.OpHook):
+        def forward_preprocess(self, op, inputs):
+            seen.append(op.name)
+
+    for around in (tape.eager(), tape.hooks(Names())):
+        with around:
+            both.step(looked)
+        assert not found[-1]
+        both.step(looked)
+    assert "update" in seen
+
+
 def test_a_parameter_that_is_frozen_stays_as_it_is(found):
     both = Beside(optax.sgd(0.01))
     for _ in range(9):
