@@ -240,6 +240,17 @@ def test_what_is_kept_for_a_turn_is_the_same_for_all():
     del q
 
 
+def test_contract_17_what_a_turn_held_and_no_sweep_reads_is_free_in_the_next():
+    big = np.full(1 << 15, 2.0**-15, np.float32)
+    x, total = tape.constant(big), tape.Variable(1.0)
+    before = tape.stats().live_bytes
+    for _ in range(20):
+        product = total * x  # what the sweep reads of this is x
+        total = product.sum()
+        np.testing.assert_allclose(float(total), 1.0, rtol=1e-3)
+    assert tape.stats().live_bytes - before < 4 * big.nbytes
+
+
 # -- gradients by results of turns before -----------------------------------------------------------------------------------
 
 
