@@ -300,6 +300,32 @@ def test_what_is_independent_before_does_not_count():
         np.testing.assert_allclose(by_y.value, 4 * (START + k) * SPEED, rtol=1e-5)
 
 
+WAYS = {  # from a to b, of which the same is made afterwards: (without a way from one to the other, with one)
+    "in turns before": (lambda a, b: (looked(a * 2.0), looked(b * 2.0)), lambda a, b: (looked((q := looked(b * 2.0)) * a), q)),
+    "in the same turn": (
+        lambda a, b: looked_together(a * 2.0, b * 2.0),
+        lambda a, b: looked_together((q := b * 2.0) * a, q),
+    ),
+    "from a leaf": (lambda a, b: (looked(a * 2.0), b), lambda a, b: (looked(a * b), b)),
+}
+
+
+def looked_together(p, q):
+    looked(p)
+    assert p._segment is q._segment
+    return p, q
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_a_call_is_not_recalled_where_a_way_leads_through_turns_before(ways):
+    without, with_one = WAYS[ways]
+    for make in (without, without, without, without, with_one, without, with_one):
+        a, b = tape.Variable(START), tape.Variable(SPEED)
+        p, q = make(a, b)
+        right = p.value if make is without else 2.0 * p.value  # p * q, where p is a times q
+        np.testing.assert_allclose(tape.gradients(tnp.sum(p * q), q).value, right, rtol=1e-5)
+
+
 def test_a_hook_on_the_result_of_a_turn_before_is_called():
     for k in range(2 * RUNS):
         p = looked(tape.Variable(START) * 2.0)
