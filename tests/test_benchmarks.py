@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks import compute, dispatch, dynamic, structures
+from benchmarks import compute, dispatch, dynamic, looks, structures
 from benchmarks.comparison import DisagreementError, agree, suited, verify
+from benchmarks.looking import disagreement
 from benchmarks.peers import systems
 from benchmarks.report import Score, ratios
 from benchmarks.timing import Effort, Times, interleave, quantile, ratio
@@ -28,6 +29,11 @@ def test_systems_agree(workload):
 @pytest.mark.parametrize("workload", [*dynamic.WORKLOADS, *structures.WORKLOADS[2:]], ids=lambda w: w.name)
 def test_systems_agree_where_structures_vary(workload):
     assert not disagreements(workload, count=2)
+
+
+@pytest.mark.parametrize("loop", [looks.ball(20), *looks.WORKLOADS[1:]], ids=lambda w: w.name)
+def test_loops_with_looks_agree(loop):
+    assert disagreement(loop, runs=2) is None
 
 
 def test_a_wrong_gradient_is_noticed():

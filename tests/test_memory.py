@@ -440,6 +440,7 @@ def others():
 def _counted_anew():
     gc.collect()
     retention._SHARED.clear()  # what other tests hold
+    retention._HEAVY.clear()
     others.cache_clear()
     others()
 

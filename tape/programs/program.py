@@ -58,6 +58,7 @@ def run_pending(segment: Segment, reason: str) -> None:
     An entry that fails, and what depends on it, has no value then: looking at one raises (:mod:`tape.programs.failures`).  After Ctrl-C,
     or where memory was used up, the segment is pending as before and can be run again.
     """
+    trim_one()
     with segment.lock:
         if not segment.pending:
             return
@@ -68,7 +69,6 @@ def run_pending(segment: Segment, reason: str) -> None:
             with applying(segment.configuration):
                 _run(segment, reason)
     close(segment)
-    trim_one()
 
 
 def _run(segment: Segment, reason: str) -> None:
@@ -100,7 +100,7 @@ def _run(segment: Segment, reason: str) -> None:
     if packs and program.kept.history and not failed:
         segment.packing.take(segment, program.live, program.kept.read)
     if program.kept.history and program.roots > 1:  # sweeps may come from several
-        note(segment)
+        note(segment, heavy=program.kept.heavy)
 
 
 def _settled(state: State) -> State:

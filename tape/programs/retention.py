@@ -20,7 +20,7 @@ from tape.graph.wengert import backwards
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from tape.graph.segment import Segment
     from tape.graph.trie import State
@@ -30,6 +30,8 @@ def _baseline() -> int:
     """References to a cell that nobody but its segment holds, as the count below sees them on this interpreter."""
     return next(iter(list(map(sys.getrefcount, {0: [None]}.values()))))
 
+
+HEAVY = 1 << 16  # bytes that are not to wait for long until somebody notices that they were let go
 
 ONLY_SEGMENT = _baseline()
 
@@ -55,6 +57,7 @@ class Kept(NamedTuple):
     history: bool = False
     dead: frozenset[int] = frozenset()
     read: tuple[int, ...] = ()
+    heavy: bool = False  # much of what Variables hold is not read by sweeps
 
 
 def residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, packs: bool = False) -> Kept:
@@ -79,7 +82,9 @@ def residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, 
         else:
             saved.update(missing)
     if not packs:
-        return Kept(tuple(sorted(saved)), bool(passed), frozenset(dead))
+        unread = [state.table[slot].kind.aval for slot in live if slot not in needed]
+        heavy = sum(aval.size * aval.dtype.itemsize for aval in unread) > HEAVY
+        return Kept(tuple(sorted(saved)), bool(passed), frozenset(dead), heavy=heavy)
     read = saved | needed.intersection(leaf_slots(state))
     return Kept(tuple(sorted(saved.difference(live))), bool(passed), frozenset(dead), tuple(sorted(read)))
 
@@ -149,17 +154,18 @@ def _acts(state: State) -> bool:
     return state.cached("acts", lambda: any(step.kernel is not None and bool(step.kernel.jaxpr.effects) for step in state.path()))
 
 
-def note(segment: Segment) -> None:
-    """Have one of the next runs look whether Variables of this segment were dropped while others are held."""
-    _SHARED.append((weakref.ref(segment), None))
+def note(segment: Segment, *, heavy: bool) -> None:
+    """Have one of the next runs look whether Variables of this segment were dropped while others are held; a ``heavy`` one is the next."""
+    (_HEAVY if heavy else _SHARED).append((weakref.ref(segment), None))
 
 
 def trim_one() -> None:
     """Trim one of the segments that were noted."""
-    if not _SHARED:
+    noted = _HEAVY or _SHARED
+    if not noted:
         return
     try:
-        ref, before = _SHARED.popleft()
+        ref, before = noted.popleft()
     except IndexError:  # another thread took it
         return
     segment = ref()
@@ -167,47 +173,61 @@ def trim_one() -> None:
         return
     try:
         if segment.saved:
-            held = _live(segment), segment.released
-            if held == before or trim(segment):
+            live = _live(segment)
+            held = live, segment.released
+            if held == before or _let_go(segment, live):
                 _SHARED.append((ref, held))
     finally:
         segment.lock.release()
 
 
 # With what a sweep could come from and go through when it was trimmed last: as long as that is so, there is nothing more to let go.
-_SHARED: deque[tuple[weakref.ref[Segment], tuple[tuple[int, ...], frozenset[int]] | None]] = deque()
+_Noted = deque[tuple[weakref.ref["Segment"], tuple[tuple[int, ...], frozenset[int]] | None]]
+_SHARED: _Noted = deque()
+_HEAVY: _Noted = deque()  # those noted since the last run
 
 
 def trim(segment: Segment) -> int:
     """Let a segment that has run (its lock is held) go of what no sweep from held Variables reads; return how many entries one passes."""
     if segment.pending:
         return int(segment.state.depth)
-    state = segment.state
+    return _let_go(segment, _live(segment))
+
+
+def _let_go(segment: Segment, live: tuple[int, ...]) -> int:
+    """:func:`trim` a segment to which sweeps come by the slots that are ``live``."""
     while True:
-        live = _live(segment)
         still = _read(segment, live)
-        unreached = segment.functions.keys() - still.entries
+        unreached = segment.functions and segment.functions.keys() - still.entries
         if not unreached:
             break
         for slot in unreached:  # what these saved may be what holds others
             del segment.functions[slot]
+        live = _live(segment)
     if not still.entries:
         forget(segment, origins=True)
     elif segment.trace is None and not segment.failed:
-        saved = segment.saved
-        read = still.slots | state.cut | frozenset(live)
+        saved, read = segment.saved, still.slots
         if not read.issuperset(saved):
             segment.saved = {slot: kept for slot, kept in saved.items() if slot in read}
-        leaves: list[Any] = [cell if slot in read else UNREAD for slot, cell in zip(leaf_slots(state), segment.leaves, strict=True)]
-        segment.leaves = leaves
+        if still.unread:
+            leaves = list(segment.leaves)
+            for i in still.unread:
+                leaves[i] = UNREAD
+            segment.leaves = leaves
     return len(still.entries)
 
 
 class _Read(NamedTuple):
-    """What sweeps still need: the entries that they could go through, by their first slots, and the slots that they read or end at."""
+    """What sweeps still need.
+
+    These are the entries that they could go through, by their first slots, the slots whose values they read or begin at, and the positions
+    of the leaves that they neither read nor end at: what made the others is told by their cells that sweeps lead there.
+    """
 
     entries: frozenset[int]
     slots: frozenset[int]
+    unread: tuple[int, ...]
 
 
 def _read(segment: Segment, live: tuple[int, ...]) -> _Read:
@@ -227,9 +247,12 @@ def _walked(state: State, live: tuple[int, ...], released: frozenset[int], kept:
     for entry in backwards(state.path(), needed):
         if not there.issuperset(needed.intersection(entry.slots)):
             needed.update(entry.inputs)
-    return _Read(frozenset([entry.slots[0] for entry in passed]), frozenset(needed | reached))
+    read = frozenset(needed).union(state.cut, live)
+    ends = reached | read
+    unread = tuple([i for i, slot in enumerate(leaf_slots(state)) if slot not in ends])
+    return _Read(frozenset([entry.slots[0] for entry in passed]), read, unread)
 
 
-def leaf_slots(state: State) -> list[int]:
+def leaf_slots(state: State) -> Sequence[int]:
     """Return the slots of the leaves that entered a segment, in their order."""
-    return [place.slot for step in state.path() if step.kernel is None for place in step.places]
+    return state.cached("leaf slots", lambda: [place.slot for step in state.path() if step.kernel is None for place in step.places])

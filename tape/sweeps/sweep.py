@@ -242,7 +242,7 @@ class Sweep:
 
     def part(self, plan: Plan, segment: Segment) -> None:
         """Run what is written before a segment is swept by ``plan``, if a program ends there."""
-        if self._parting.ends(plan, max(len(self._heap), segment.generation)):
+        if segment.trace is None and self._parting.ends(plan, max(len(self._heap), segment.generation)):
             pending = LOCAL.segment()
             if pending is not None:
                 run_pending(pending, "length")

@@ -240,6 +240,17 @@ def test_what_is_kept_for_a_turn_is_the_same_for_all():
     del q
 
 
+def test_contract_17_what_a_turn_held_and_no_sweep_reads_is_free_in_the_next():
+    big = np.full(1 << 15, 2.0**-15, np.float32)
+    x, total = tape.constant(big), tape.Variable(1.0)
+    before = tape.stats().live_bytes
+    for _ in range(20):
+        product = total * x  # what the sweep reads of this is x
+        total = product.sum()
+        np.testing.assert_allclose(float(total), 1.0, rtol=1e-3)
+    assert tape.stats().live_bytes - before < 4 * big.nbytes
+
+
 # -- gradients by results of turns before -----------------------------------------------------------------------------------
 
 
@@ -287,6 +298,32 @@ def test_what_is_independent_before_does_not_count():
         by_q, by_y = tape.gradients(tnp.sum(p * q), [q, y])  # a leaf: the way goes on
         np.testing.assert_allclose(by_q.value, 2 * (START + k), rtol=1e-5)
         np.testing.assert_allclose(by_y.value, 4 * (START + k) * SPEED, rtol=1e-5)
+
+
+WAYS = {  # from a to b, of which the same is made afterwards: (without a way from one to the other, with one)
+    "in turns before": (lambda a, b: (looked(a * 2.0), looked(b * 2.0)), lambda a, b: (looked((q := looked(b * 2.0)) * a), q)),
+    "in the same turn": (
+        lambda a, b: looked_together(a * 2.0, b * 2.0),
+        lambda a, b: looked_together((q := b * 2.0) * a, q),
+    ),
+    "from a leaf": (lambda a, b: (looked(a * 2.0), b), lambda a, b: (looked(a * b), b)),
+}
+
+
+def looked_together(p, q):
+    looked(p)
+    assert p._segment is q._segment
+    return p, q
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_a_call_is_not_recalled_where_a_way_leads_through_turns_before(ways):
+    without, with_one = WAYS[ways]
+    for make in (without, without, without, without, with_one, without, with_one):
+        a, b = tape.Variable(START), tape.Variable(SPEED)
+        p, q = make(a, b)
+        right = p.value if make is without else 2.0 * p.value  # p * q, where p is a times q
+        np.testing.assert_allclose(tape.gradients(tnp.sum(p * q), q).value, right, rtol=1e-5)
 
 
 def test_a_hook_on_the_result_of_a_turn_before_is_called():
