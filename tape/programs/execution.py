@@ -17,7 +17,7 @@ from tape import jaxapi
 from tape.bounded import Bounded
 from tape.configuration import checks_results, configuration
 from tape.graph.trie import CLOCK
-from tape.programs import background, numbers
+from tape.programs import background, numbers, variations
 from tape.programs.interpretation import evaluate, interpret, needed_entries
 from tape.programs.rolling import rolled
 from tape.statistics import STATS
@@ -83,6 +83,13 @@ class Program:
             STATS.hits += 1
             STATS.executed += self._size
             return executable(*leaves)
+        entries, slots = needed_entries(state, self.keep)
+        by_turns = None if checks_results() else variations.known(entries, slots, self.keep, leaves)
+        if by_turns is not None:
+            self._size = len(entries)
+            STATS.interpreted += by_turns.alone
+            STATS.executed += self._size
+            return by_turns(*leaves)
         results, self._size = interpret(state, self.keep, leaves)
         STATS.interpreted += self._size
         STATS.executed += self._size
