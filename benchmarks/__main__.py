@@ -13,6 +13,8 @@ from collections.abc import Callable
 from benchmarks import compute, dispatch, dynamic
 from benchmarks.checker import WORKLOADS as CHECKS
 from benchmarks.checker import checker
+from benchmarks.long_loops import WORKLOADS as LOOPS
+from benchmarks.long_loops import long_loops
 from benchmarks.memory import WORKLOADS as MEMORIES
 from benchmarks.memory import memory
 from benchmarks.report import Report, machine
@@ -30,6 +32,7 @@ KINDS: dict[str, tuple[Callable[[Report, Effort, frozenset[str]], None], frozens
     "compute": (compute_bound, frozenset(w.name for w in compute.WORKLOADS)),
     "dynamic": (dynamic_steps, frozenset(w.name for w in dynamic.WORKLOADS)),
     "scale": (scale, SCALES),
+    "loops": (long_loops, LOOPS),
     "startup": (startup, STARTS),
     "memory": (memory, MEMORIES),
     "under_jit": (under_jit, frozenset(MODELS)),
