@@ -16,6 +16,8 @@ from benchmarks.checker import checker
 from benchmarks.first_steps import WORKLOADS as FIRSTS
 from benchmarks.first_steps import first_steps
 from benchmarks.looking import looping
+from benchmarks.long_loops import WORKLOADS as LOOPS
+from benchmarks.long_loops import long_loops
 from benchmarks.memory import WORKLOADS as MEMORIES
 from benchmarks.memory import memory
 from benchmarks.recording import OPS, recording
@@ -38,6 +40,7 @@ KINDS: dict[str, tuple[Callable[[Report, Effort, frozenset[str]], None], frozens
     "looks": (looping, frozenset(w.name for w in looks.WORKLOADS)),
     "structures": (structures, frozenset(w.name for w in STRUCTURES)),
     "scale": (scale, SCALES),
+    "loops": (long_loops, LOOPS),
     "startup": (startup, STARTS),
     "first_steps": (first_steps, FIRSTS),
     "memory": (memory, MEMORIES),

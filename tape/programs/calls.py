@@ -24,6 +24,7 @@ class Call(NamedTuple):
     inputs: Sequence[int]
     outputs: Sequence[int | None]
     arguments: Callable[[Sequence[Any]], Sequence[Any]] = list  # of the compiled function, for some inputs
+    entry: bool = False  # it is one entry of the tape
 
 
 class Calls:
@@ -43,6 +44,11 @@ class Calls:
         for slot, i in last.items():
             assert slot is not None
             self._used_up[i].append(slot)
+
+    @property
+    def alone(self) -> int:
+        """How many calls are single entries."""
+        return sum(call.entry for call in self._calls)
 
     def compiling(self, leaves: Sequence[Any]) -> list[tuple[Wrapped, Sequence[Any]]]:
         """Return the functions to compile, each once, with arguments like those of their calls."""

@@ -16,7 +16,7 @@ from tape import jaxapi
 from tape.bounded import Bounded
 from tape.configuration import checks_results, configuration
 from tape.graph.trie import CLOCK
-from tape.programs import background, numbers
+from tape.programs import background, numbers, variations
 from tape.programs.interpretation import evaluate, interpret, needed_entries
 from tape.programs.policy import Meetings, new_kernels, predicted
 from tape.programs.rolling import rolled
@@ -88,6 +88,13 @@ class Program:
                 STATS.hits += not bought
                 STATS.executed += self._size
                 return self._executable(*leaves)
+            entries, slots = needed_entries(state, self.keep)
+            by_turns = variations.known(entries, slots, self.keep, leaves)
+            if by_turns is not None:
+                self._size = len(entries)
+                STATS.interpreted += by_turns.alone
+                STATS.executed += self._size
+                return by_turns(*leaves)
         if self._meetings is not None:
             self._meetings.pay(self._renting)
         results, self._size = interpret(state, self.keep, leaves)

@@ -22,25 +22,30 @@ if TYPE_CHECKING:
 
     from jax.stages import Wrapped
 
-    from tape.graph.trie import Step
     from tape.programs.loops import Flow, Loop, Result
 
 
+class Body:
+    """The body of a loop, a compiled function; the same one for an equal loop."""
+
+    __slots__ = ("begun", "compiled", "job", "read", "results", "turns")
+
+    def __init__(self, compiled: Wrapped) -> None:
+        self.compiled = compiled
+        self.turns = 0  # of the last loop with this body
+        self.job: Any = None  # compiles it, for loops that are not compiled themselves (tape.programs.variations)
+        self.begun = 0
+
+
 # By kernels, wiring and results; the kernels are in the key, so that none is another one's number.
-_BODIES: Bounded[Hashable, Wrapped] = Bounded("bodies of loops", 512)
+_BODIES: Bounded[Hashable, Body] = Bounded("bodies of loops", 512)
 
 
 def turns_of(flow: Flow, loop: Loop, leaves: dict[int, Any]) -> list[Call]:
     """Return the calls of a loop's body, one for each turn."""
-    turn = flow.entries[loop.start : loop.start + loop.period]
-    read: dict[Carried | Outside, int] = {}
-    for sources in loop.reads:
-        for source in sources:
-            if not isinstance(source, Same):
-                read.setdefault(source, len(read))
+    read, results = _interface(loop)
+    body = body_of(flow, loop).compiled
     carried = {source.result for source in read if isinstance(source, Carried)}
-    results = sorted({*loop.each, *loop.last, *carried})
-    body = _body(turn, loop, read, results)
     needed = flow.needed_after(loop.end)
     soonest = {r: min(s.turns for s in read if isinstance(s, Carried) and s.result == r) for r in carried}
 
@@ -62,9 +67,21 @@ def turns_of(flow: Flow, loop: Loop, leaves: dict[int, Any]) -> list[Call]:
     return made
 
 
-def _body(turn: Sequence[Step], loop: Loop, read: dict[Carried | Outside, int], results: Sequence[Result]) -> Wrapped:
-    """Return the compiled body of a loop, the same one for an equal loop."""
-    kernels = [entry.kernel for entry in turn]
+def _interface(loop: Loop) -> tuple[dict[Carried | Outside, int], list[Result]]:
+    """Return what a turn reads, each with its number, and what it gives."""
+    read: dict[Carried | Outside, int] = {}
+    for sources in loop.reads:
+        for source in sources:
+            if not isinstance(source, Same):
+                read.setdefault(source, len(read))
+    carried = {source.result for source in read if isinstance(source, Carried)}
+    return read, sorted({*loop.each, *loop.last, *carried})
+
+
+def body_of(flow: Flow, loop: Loop) -> Body:
+    """Return the body of a loop."""
+    read, results = _interface(loop)
+    kernels = [entry.kernel for entry in flow.entries[loop.start : loop.start + loop.period]]
     wiring = tuple([tuple([s.result if isinstance(s, Same) else read[s] for s in sources]) for sources in loop.reads])
 
     def body(*given: Any) -> list[Any]:
@@ -73,4 +90,4 @@ def _body(turn: Sequence[Step], loop: Loop, read: dict[Carried | Outside, int], 
             made.append(kernel.inline(*[given[s] if isinstance(s, int) else made[s[0]][s[1]] for s in sources]))
         return [made[place][number] for place, number in results]
 
-    return _BODIES.cached((tuple(kernels), wiring, tuple(results), configuration()), lambda: jax.jit(body))
+    return _BODIES.cached((tuple(kernels), wiring, tuple(results), configuration()), lambda: Body(jax.jit(body)))

@@ -1,0 +1,81 @@
+"""Variations: structures never met before whose loops are known from others, as those of sequences of ever other lengths.
+
+When a loop comes with another number of turns than before, its body is compiled in the background; from some runs later on, whatever has
+that loop calls the body for each turn and runs only the rest entry by entry.  Nothing of that depends on how long compiling takes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from tape import jaxapi
+from tape.graph.trie import CLOCK
+from tape.programs import background
+from tape.programs.calls import Call, Calls
+from tape.programs.interpretation import on_one_device
+from tape.programs.loops import Flow, find
+from tape.programs.turns import Body, body_of, turns_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape.graph.trie import Step
+    from tape.programs.loops import Loop
+
+FEWEST = 64  # entries; fewer are soon interpreted
+AFTER = 6  # runs after the compiler began with a body, it is used
+
+
+def known(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], leaves: Sequence[Any]) -> Calls | None:
+    """Return what runs entries, from leaves of some slots to the values kept, by bodies of loops that are known; None where none is."""
+    if len(entries) < FEWEST or any(e.kernel.pinned for e in entries) or not all(map(on_one_device, leaves)):
+        return None
+    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        return None
+    flow = Flow(entries, keep)
+    values = dict(zip(slots, leaves, strict=True))
+    loops = [loop for loop in find(flow) if _is_ready(body_of(flow, loop), loop, flow, values)]
+    if not loops:
+        return None
+    calls: list[Call] = []
+    done = 0
+    for loop in loops:
+        calls += [_alone(e) for e in entries[done : loop.start]]
+        calls += turns_of(flow, loop, values)
+        done = loop.end
+    calls += [_alone(e) for e in entries[done:]]
+    return Calls(calls, slots, keep, flow)
+
+
+def _alone(entry: Step) -> Call:
+    """Return the call of one entry."""
+    executable = entry.kernel.executable
+    return Call(executable, executable, entry.inputs, entry.slots, entry=True)
+
+
+def _is_ready(body: Body, loop: Loop, flow: Flow, leaves: dict[int, Any]) -> bool:
+    """Tell whether a loop's body is compiled by now; have that done where the loop has another length than before."""
+    if body.job is None:
+        if body.turns not in (0, loop.count):
+            first = flow.entries[loop.start : loop.start + loop.period]
+            avals = {s: a for e in first for s, a in zip(e.inputs, e.kernel.in_avals, strict=True)}
+            like = next((x for x in map(jaxapi.described, leaves.values()) if getattr(x, "sharding", None) is not None), None)
+            place = None if like is None else like.sharding
+            arguments = [
+                jaxapi.described(leaves[s])
+                if s in leaves
+                else jax.ShapeDtypeStruct(avals[s].shape, avals[s].dtype, sharding=place, weak_type=avals[s].weak_type)
+                for s in turns_of(flow, loop, leaves)[0].inputs
+            ]
+            body.begun, body.job = CLOCK.now, background.compiling(body.compiled, arguments)
+        body.turns = loop.count
+        return False
+    if CLOCK.now - body.begun < AFTER:
+        return False
+    try:
+        body.job.wait()
+    except Exception:  # noqa: BLE001 - the compiler refuses the whole: each entry on its own may well run
+        return False
+    return True

@@ -1,0 +1,164 @@
+"""A loop that comes with ever other numbers of turns runs by its body, compiled once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import interop
+import tape
+import tape.numpy as tnp
+from tape.graph import length
+from tape.programs import turns, variations
+
+RANDOM = np.random.default_rng(0)
+WEIGHTS = RANDOM.normal(size=(4, 4)).astype(np.float32)
+
+
+def loss(m, w, xs):
+    h = m.zeros((2, 4))
+    for i, x in enumerate(xs):
+        z = m.tanh(m.concatenate([x, h], axis=1) @ m.concatenate([w, 0.5 * w], axis=0))
+        h = 0.9 * h + z * (1 + 0.01 * i) - 0.1 * z[:, ::-1]
+    return (h * h).mean()
+
+
+def inputs(count):
+    return [jnp.asarray(RANDOM.normal(size=(2, 4)), jnp.float32) for _ in range(count)]
+
+
+def swept(w, xs):
+    w.grad = None
+    loss(tnp, w, [tape.constant(x) for x in xs]).backward()
+    return w.grad.value
+
+
+def test_other_lengths_reuse_the_body():
+    w = tape.Variable(WEIGHTS)
+    counts = [8, 11, 9, 14, 7, 12, 10, 13, 16, 21, 19]
+    stats = tape.stats()
+    interpreted = []
+    for count in counts:
+        xs = inputs(count)
+        stats.reset()
+        found = swept(w, xs)
+        interpreted.append((stats.interpreted, stats.executed))
+        np.testing.assert_allclose(found, jax.grad(lambda v, xs=xs: loss(jnp, v, xs))(WEIGHTS), rtol=1e-4, atol=1e-6)
+        assert stats.compiles == 0
+    assert all(few == many for few, many in interpreted[: 1 + variations.AFTER])  # which run uses the body does not depend on the compiler
+    assert [few for few, _ in interpreted[-3:]] == [interpreted[-1][0]] * 3  # as many for every length
+    assert interpreted[-1][0] < interpreted[-1][1] / 4
+
+
+def test_a_loop_of_one_length_leaves_its_body_to_its_program():
+    turns._BODIES.clear()
+    x = tape.Variable(WEIGHTS)
+    for _ in range(6):
+        y = x
+        for _ in range(15):
+            y = tnp.sin(y) @ x - 0.25 * tnp.cos(y) + y / 3
+        y.sum().backward()
+    assert all(body.job is None for body in turns._BODIES.values())
+
+
+class Refusing(tape.Function):
+    """An identity that fails for big values, when it runs."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return REFUSING(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def refused(x):
+    if float(x[0]) > 100:
+        msg = "too much"
+        raise ValueError(msg)
+    return x
+
+
+REFUSING = interop.lift(lambda x: jax.pure_callback(refused, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
+
+
+def test_an_entry_that_fails_is_named_though_its_loop_runs_by_turns():
+    def chain(count, x, m=tnp, check=Refusing.apply):
+        for _ in range(count):
+            x = check(m.sin(x) * 0.1 + m.cos(x) + x * 0.25 - m.tanh(x) * 0.5)
+        return x
+
+    start = tape.Variable(np.float32([0.5, 0.5]))
+    for count in (10, 12, 14, 9, 16, 11, 13, 15, 17):
+        chain(count, start).block_until_ready()
+    tape.stats().reset()
+    np.testing.assert_allclose(chain(18, start).value, chain(18, np.float32([0.5, 0.5]), np, lambda x: x), rtol=1e-3)
+    assert tape.stats().interpreted < tape.stats().executed / 2
+    with pytest.raises(tape.errors.ExecutionError, match="too much"):
+        chain(19, start * 1e6).value
+
+
+def run(n, x, scale):
+    for _ in range(n):
+        x = tnp.tanh(x * scale) + 0.5 * tnp.sin(x) - 0.25 * tnp.cos(x * scale) + x / 7
+    return x
+
+
+@pytest.mark.parametrize("look", [False, True])
+def test_long_loops_are_cut_between_turns_into_equal_segments(look, monkeypatch):
+    monkeypatch.setattr(length, "LOOP_LIMIT", 2)
+    x, scale = tape.Variable(np.float32([0.1, 0.2])), tape.Variable(np.float32(0.7))
+    stats = tape.stats()
+    for repetition in range(4):
+        stats.reset()
+        x.grad = scale.grad = None
+        y = run(500, x, scale)
+        if look:
+            y.block_until_ready()
+        y.sum().backward()
+        if repetition == 0:
+            assert stats.flushes["length"] >= 3
+            # Most segments have one structure, and so have their sweeps.
+            assert stats.programs <= 7
+
+    def jaxed(x, scale):
+        def body(x, _):
+            return jnp.tanh(x * scale) + 0.5 * jnp.sin(x) - 0.25 * jnp.cos(x * scale) + x / 7, None
+
+        return jax.lax.scan(body, x, None, length=500)[0].sum()
+
+    expected = jax.grad(jaxed, (0, 1))(x.value, scale.value)
+    for found, right in zip((x.grad.value, scale.grad.value), expected, strict=True):
+        np.testing.assert_allclose(found, right, rtol=2e-4)
+
+
+def test_a_long_loop_is_one_program_also_where_its_gradient_is_differentiated():
+    x, scale = tape.Variable(np.float32([0.1, 0.2])), tape.Variable(np.float32(0.7))
+    n = 80  # 800 entries, and as many again for each sweep
+    stats = tape.stats()
+    for _ in range(6):
+        stats.reset()
+        x.grad = None
+        (gradient,) = tape.gradients(run(n, x, scale).sum(), [x], create_graph=True)
+        (gradient * gradient).sum().backward()
+        assert stats.flushes == {"backward": 1}
+
+    def once(x):
+        def body(x, _):
+            return jnp.tanh(x * 0.7) + 0.5 * jnp.sin(x) - 0.25 * jnp.cos(x * 0.7) + x / 7, None
+
+        return jax.lax.scan(body, x, None, length=n)[0].sum()
+
+    expected = jax.grad(lambda x: (jax.grad(once)(x) ** 2).sum())(x.value)
+    assert stats.hits == 1
+    np.testing.assert_allclose(x.grad.value, expected, rtol=1e-3)
+
+
+def test_big_values_end_a_segment_sooner(monkeypatch):
+    monkeypatch.setattr(length, "BYTES_LIMIT", 1 << 16)
+    x, scale = tape.Variable(np.ones(50, np.float32)), tape.constant(0.5)
+    stats = tape.stats()
+    stats.reset()
+    run(300, x, scale).block_until_ready()
+    assert stats.flushes["length"] >= 300 * 10 // length.SEGMENT_LIMIT - 1
