@@ -8,7 +8,7 @@ import pytest
 
 import tape
 import tape.numpy as tnp
-from tape.ops import hosting
+from tape.ops import hosting, running
 from tape.ops.kernel import Op
 
 JOINED = {
@@ -122,7 +122,7 @@ def test_results_stay_where_the_arguments_are_and_belong_to_nobody_else():
 
 
 def test_a_kernel_that_comes_back_often_is_compiled(compiled, monkeypatch):
-    monkeypatch.setattr(hosting, "_RUNS", 2)
+    monkeypatch.setattr(running, "CALLS", 2)
     kernel = Op("joined", lambda *rows: jnp.concatenate(rows)).kernel(tuple(jax.typeof(r) for r in rows_of(7)))
     rows = [jnp.asarray(r) for r in rows_of(7)]
     results = [np.asarray(kernel.executable(*rows)[0]) for _ in range(2)]

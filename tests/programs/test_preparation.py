@@ -13,7 +13,7 @@ import tape.numpy as tnp
 import tape.random
 from benchmarks.compiles import watching
 from tape.errors import ExecutionError
-from tape.ops import kernel
+from tape.ops import running
 from tape.programs import background
 from tests import idle
 
@@ -43,7 +43,7 @@ def committed():
 @pytest.fixture(autouse=True)
 def not_on_the_host(monkeypatch):
     """Kernels as of primitives that only XLA has."""
-    monkeypatch.setattr(kernel, "hosted", lambda _: (None, 0.0))
+    monkeypatch.setattr(running, "hosted", lambda _: (None, 0.0))
 
 
 @pytest.fixture
