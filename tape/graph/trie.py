@@ -216,18 +216,18 @@ class State(Step):
             return child
         return _enter(self, key, child)
 
-    def formed(self, key: Hashable, op: object, form: tuple[Kernel, tuple[Kind, ...]], inputs: tuple[int, ...]) -> State:
-        """:meth:`entry` for an op that was recorded before on inputs of the same kinds, all of them recorded, in the same mode.
+    def formed(self, key: Hashable, op: object, form: tuple[Kernel, tuple[Kind, ...], bool], inputs: tuple[int, ...]) -> State:
+        """:meth:`entry` for an op that was recorded before on inputs of the same kinds in the same mode, which is SWEEP, or all are recorded.
 
-        ``form`` is what it came to: its kernel, and the kinds of its results.
+        ``form`` is what it came to: its kernel, the kinds of its results, and whether there are unrecorded ones.
         """
         child = State(self, self.mode)
-        child.kernel, kinds = form
+        child.kernel, kinds, unrecorded = form
         child.op, child.inputs = op, inputs
         child.depth = depth = self.depth + 1
         child.full = depth > SEGMENT_LIMIT or child.numbers > NUMBER_LIMIT
         child.where = user_line()
-        child._add_slots(kinds)
+        child._add_slots(kinds, child.where if unrecorded else None)
         child.quick = child.place is not None and not child.full
         return _enter(self, key, child)
 

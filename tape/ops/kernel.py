@@ -276,7 +276,7 @@ class Op:
         self._kernels: dict[Hashable, Kernel] = {}
         self._by_kinds: dict[Hashable, Kernel] = {}
         # What an entry of it is on inputs of some kinds (tape.recording.entering): its kernel, and the kinds of its results.
-        self.forms: dict[Hashable, tuple[Kernel, tuple[Kind, ...]]] = {}
+        self.forms: dict[Hashable, tuple[Kernel, tuple[Kind, ...], bool]] = {}
 
     def kernel(self, avals: tuple[Any, ...]) -> Kernel:
         """Return the kernel for inputs of these shapes and dtypes, tracing the function at their first meeting."""
