@@ -150,6 +150,20 @@ def test_what_numpy_does_not_compute_as_xla_does_is_compiled():
     assert not on_host(lambda x: jax.lax.fori_loop(0, 3, lambda _, y: y * 2, x), x)
 
 
+def test_what_numpy_refuses_after_all_is_left_to_xla(monkeypatch):
+    refused = []
+
+    def hosted(closed):
+        return (lambda *_: refused.append(1) or [].pop()), 1.0
+
+    monkeypatch.setattr(running, "hosted", hosted)
+    x = tape.Variable(np.arange(23, dtype=np.float32))
+    for _ in range(2):
+        y = tnp.sin(x) * 2.0
+        np.testing.assert_allclose(y.value, np.sin(np.arange(23)) * 2.0, rtol=1e-5)
+    assert refused
+
+
 def test_the_structure_is_compiled_when_it_comes_back():
     rows = [tape.Variable(r) for r in rows_of(10)]
 
