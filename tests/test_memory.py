@@ -19,6 +19,7 @@ import tape.numpy as tnp
 from tape.graph import segment, trie
 from tape.graph.boxes import Box
 from tape.hooking import packing
+from tape.ops.running import CALLS
 from tape.programs import numbers, retention
 from tape.sweeps import sweep
 from tests import idle
@@ -281,7 +282,7 @@ def collector_off():
 
 def growth(step, times):
     """What so many steps leave behind with the garbage collector off: objects, what it then finds, and the state before and after."""
-    for _ in range(20):  # meet the structure, compile it, and fill caches
+    for _ in range(CALLS + 6):  # meet the structure, compile it and, where it runs entry by entry, its kernels, and fill caches
         step()
         W.zero_grad()
     with collector_off():

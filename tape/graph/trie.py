@@ -212,19 +212,19 @@ class State(Step, layout.State):
             return child
         return _enter(self, key, child)
 
-    def formed(self, key: Hashable, op: object, form: tuple[Kernel, tuple[Kind, ...]], inputs: tuple[int, ...]) -> State:
-        """:meth:`entry` for an op that was recorded before on inputs of the same kinds, all of them recorded, in the same mode.
+    def formed(self, key: Hashable, op: object, form: tuple[Kernel, tuple[Kind, ...], bool], inputs: tuple[int, ...]) -> State:
+        """:meth:`entry` for an op that was recorded before on inputs of the same kinds in the same mode, which is SWEEP, or all are recorded.
 
-        ``form`` is what it came to: its kernel, and the kinds of its results.
+        ``form`` is what it came to: its kernel, the kinds of its results, and whether there are unrecorded ones.
         """
         child = State(self, self.mode)
-        child.kernel, kinds = form
+        child.kernel, kinds, unrecorded = form
         child.op, child.inputs = op, inputs
         child.depth = self.depth + 1
         child.length = self.length.entry(child)
         child.full = child.length.full
         child.where = user_line()
-        child._add_slots(kinds)
+        child._add_slots(kinds, child.where if unrecorded else None)
         child._hands_out()
         return _enter(self, key, child)
 

@@ -39,8 +39,6 @@ _INNER = {
 _DOT = jaxapi.primitive("dot_general")
 
 
-_RUNS = 64  # of a kernel that is called on its own; each brings its results back from the host, and after them it is worth its compilation
-
 Function = Callable[..., Any]
 
 
@@ -138,15 +136,12 @@ def runs(cost: float) -> float:
     return math.inf if cost <= _QUICK else COMPILING // cost
 
 
-def at_first(function: Function, closed: ClosedJaxpr, compiled: Function, left: float) -> Function:
-    """Return what runs a jaxpr on JAX's arrays: so many times on the host, if its arguments are on one device, and compiled later."""
+def at_first(function: Function, closed: ClosedJaxpr, compiled: Function) -> Function:
+    """Return what runs a jaxpr on JAX's arrays: on the host, if its arguments are on one device."""
     avals, results = closed.in_avals, closed.out_avals
-    left = min(left, _RUNS)
 
     def run(*args: Any) -> Sequence[Any]:
-        nonlocal left
-        left -= 1
-        place = place_of(args) if left >= 0 and not checks_results() else None
+        place = None if checks_results() else place_of(args)
         if place is None:
             return compiled(*args)  # type: ignore[no-any-return]
         with np.errstate(all="ignore"):  # NumPy warns where XLA does not

@@ -19,12 +19,10 @@ from tape.errors import TapeError
 from tape.graph.kinds import Kind, Role, differentiable, kinds_of
 from tape.ops import rules  # noqa: F401 - they are entered
 from tape.ops.building import JaxprBuilder, rebuilt
-from tape.ops.costs import Cost, cost_of
-from tape.ops.hosting import LIGHT, at_first, hosted, runs
 from tape.ops.linear import flatten
 from tape.ops.pullback import check_own, pullback
-from tape.ops.quick import quick_options
 from tape.ops.residuals import Keep, inside, prune, pruned
+from tape.ops.running import Runner
 from tape.rules import table
 
 if TYPE_CHECKING:
@@ -57,105 +55,34 @@ def _container(tree: jax.tree_util.PyTreeDef | None) -> type | None:
     return next((kind for kind in (tuple, list) if n and jax.tree.structure(kind([0] * n)) == tree), None)
 
 
-class Kernel:
+class Kernel(Runner):
     """An op at given input avals; immutable but for its caches."""
 
-    __slots__ = (
-        "_cache",
-        "_executable",
-        "_host",
-        "_kinds",
-        "_left",
-        "in_avals",
-        "inline",
-        "jaxpr",
-        "light",
-        "name",
-        "out_avals",
-        "params",
-        "pinned",
-        "several",
-        "single",
-        "transient",
-        "tree",
-        "tried",
-        "visible",
-    )
+    __slots__ = ("_cache", "_kinds", "in_avals", "out_avals", "params", "several", "single", "transient", "tree", "visible")
 
     def __init__(
         self, name: str, jaxpr: jaxapi.ClosedJaxpr, tree: jax.tree_util.PyTreeDef | None, params: object = None, visible: int | None = None
     ) -> None:
-        self.name = name
+        transient = any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts)
+        super().__init__(name, jaxpr, transient or bool(jaxpr.effects))
         self.params = params
-        self.jaxpr = jaxpr
         self.tree = tree
         self.in_avals = tuple(v.aval for v in jaxpr.jaxpr.invars)
         self.out_avals = tuple(v.aval for v in jaxpr.jaxpr.outvars)
         self.single = tree is None or jax.tree.structure(0) == tree
         self.several = None if self.single else _container(tree)
-        self.inline: Callable[..., Sequence[Any]] = jaxapi.jaxpr_as_fun(jaxpr)
         # Outputs beyond the visible ones are residuals: no Variable holds them, only VJPs read them.
         self.visible = len(self.out_avals) if visible is None else visible
-        self._executable: Callable[..., Sequence[Any]] | None = None
-        self._host: Any = None  # what runs it on the host; False where that is not, or no more, for it
-        self._left = 0.0  # runs there
-        self.light = False  # it always runs there, and its values are small
         self._cache: dict[Hashable, Any] = {}  # its VJPs, and the kernels made of it
         self._kinds: dict[Role, tuple[Kind, ...]] = {}
         # It closes over values of the JAX transformation that is running, so nothing may keep it beyond that.
-        self.transient = any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts)
-        # It runs on its own where entries run one by one.
-        self.pinned = self.transient or bool(jaxpr.effects)
-        self.tried = False  # it is part of a structure that was compiled whole in its place, and that did not come back so far
+        self.transient = transient
 
     def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
         known: T | None = self._cache.get(key)
         if known is None:
             known = self._cache[key] = make()
         return known
-
-    def hosting(self) -> Any:
-        """Return what runs the kernel on arrays of NumPy; False where it is no kernel for that, or worth its compilation by now."""
-        if self._host is None:
-            function, cost = (None, 0.0) if self.pinned else hosted(self.jaxpr)
-            self._left = runs(cost)
-            self._host = function if function is not None and self._left else False
-            self.light = bool(self._host) and cost <= LIGHT
-        return self._host
-
-    @property
-    def host(self) -> Any:
-        """:meth:`hosting`, for one run."""
-        host = self.hosting()
-        self._left -= 1
-        if self._left <= 0:
-            self._host = self.light = False
-        return host
-
-    @property
-    def cold(self) -> bool:
-        """Whether it is to be compiled when somebody asks for its executable."""
-        return self._executable is None and not self.hosting()
-
-    @property
-    def executable(self) -> Callable[..., Sequence[Any]]:
-        """The kernel compiled on its own, for structures that are interpreted entry by entry; what can run on the host is so in time."""
-        if self._executable is None:
-            inline = self.inline
-
-            def run(*args: jax.Array) -> Sequence[Any]:
-                return inline(*args)
-
-            run.__name__ = self.name
-            host = self.hosting()
-            compiled = jax.jit(run, compiler_options=quick_options(jax.default_backend()) if self.cost.small else None)
-            self._executable = at_first(host, self.jaxpr, compiled, self._left) if host else compiled
-        return self._executable
-
-    @property
-    def cost(self) -> Cost:
-        """What it takes to compile and to run it."""
-        return self._cached("cost", lambda: cost_of(self.jaxpr.jaxpr))
 
     def kinds(self, role: Role) -> tuple[Kind, ...]:
         """Return the kinds of the outputs, for an entry of this role."""
@@ -202,12 +129,9 @@ class Kernel:
                 same = tuple([inputs.index(s) for s in inputs])
                 if adding:
                     adding = tuple([flag and first == i for i, (flag, first) in enumerate(zip(adding, same, strict=True))])
-        if len(cotangents) == 1:
-            vjp = self.vjp(_PRESENT, wanted, adding, same)
-            values: list[Any] = [*inputs, *slots, *cotangents]
-        else:
-            vjp = self.vjp(tuple([ct is not None for ct in cotangents]), wanted, adding, same)
-            values = [*inputs, *slots, *[ct for ct in cotangents if ct is not None]]
+        present = _PRESENT if len(cotangents) == 1 else tuple([ct is not None for ct in cotangents])
+        vjp = self.vjp(present, wanted, adding, same)
+        values = [*inputs, *slots, *[ct for ct in cotangents if ct is not None]]
         if totals is not None and adding:
             values += [totals[s] for s, flag in zip(inputs, adding, strict=True) if flag]
             for i in vjp.targets:
@@ -359,7 +283,7 @@ class Op:
         self._kernels: dict[Hashable, Kernel] = {}
         self._by_kinds: dict[Hashable, Kernel] = {}
         # What an entry of it is on inputs of some kinds (tape.recording.entering): its kernel, and the kinds of its results.
-        self.forms: dict[Hashable, tuple[Kernel, tuple[Kind, ...]]] = {}
+        self.forms: dict[Hashable, tuple[Kernel, tuple[Kind, ...], bool]] = {}
 
     def kernel(self, avals: tuple[Any, ...]) -> Kernel:
         """Return the kernel for inputs of these shapes and dtypes, tracing the function at their first meeting."""

@@ -91,6 +91,9 @@ def _on_cpu(sharding: jax.sharding.Sharding) -> bool:
     return isinstance(sharding, jax.sharding.SingleDeviceSharding) and all(d.platform == "cpu" for d in devices)
 
 
+_REFUSALS = (LookupError, TypeError, ValueError, AttributeError)
+
+
 def _on_host(state: State, keep: tuple[int, ...], leaves: Sequence[Any]) -> tuple[list[Any], int]:
     """:func:`interpret` where NumPy runs the kernels that it can: it has run three before JAX has called one."""
     table = state.table
@@ -130,6 +133,14 @@ def _on_host(state: State, keep: tuple[int, ...], leaves: Sequence[Any]) -> tupl
             values[s] = np.asarray(given[s])
         return values[s]
 
+    def again(host: Any, inputs: Sequence[int]) -> tuple[Any, Any]:
+        """Run with what only JAX had so far; should NumPy refuse it, XLA is to."""
+        operands = list(map(fetched, inputs))
+        try:
+            return host, host(*operands)
+        except _REFUSALS:
+            return None, None
+
     def to_give(s: int) -> Any:
         """Return a value as JAX has it."""
         if s not in given:
@@ -144,13 +155,15 @@ def _on_host(state: State, keep: tuple[int, ...], leaves: Sequence[Any]) -> tupl
                 if host:
                     try:
                         results = host(*map(read, inputs))
-                    except KeyError:
-                        results = host(*map(fetched, inputs))
+                    except _REFUSALS:
+                        host, results = again(host, inputs)
+                if host:
                     if len(slots) == 1:
                         values[slots[0]] = results
                     else:
                         values.update(zip(slots, results, strict=True))
                 else:
+                    kernel.leave_to_xla()
                     given.update(zip(slots, kernel.executable(*map(to_give, inputs)), strict=True))
                 if ends:  # so that big values are freed as by plain Python
                     for s in ends:

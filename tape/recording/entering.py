@@ -11,6 +11,7 @@ from tape.errors import TapeError
 from tape.graph import boundary
 from tape.graph.scope import LOCAL, close, watched
 from tape.graph.segment import Handle, Segment, SegmentClosedError, TracerMetError, end_of, made_at, node_of, still_open
+from tape.graph.trie import SWEEP
 from tape.graph.watcher import NOBODY
 from tape.ops.kernel import Op
 from tape.programs.growth import count
@@ -142,8 +143,9 @@ def following(segment: Segment, op: Any, slots: Sequence[int]) -> State:
     except (TypeError, ValueError, IndexError, NotImplementedError, NameError) as e:
         raise (errors.wrap(e, op.name, [kind.aval for kind in kinds]) or e) from e
     child = state.entry(key, op, kernel, key[1:])
-    if common and not kernel.transient and not any(kind.unrecorded for kind in kinds) and all(p.made is None for p in child.places):
-        op.forms[about] = child.kernel, tuple([p.kind for p in child.places])
+    if common and not kernel.transient and (state.mode == SWEEP or not any(kind.unrecorded for kind in kinds)):
+        results = tuple([p.kind for p in child.places])
+        op.forms[about] = child.kernel, results, any(kind.unrecorded for kind in results)
     return child
 
 

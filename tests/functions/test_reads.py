@@ -267,7 +267,7 @@ def test_contract_26_what_no_gradient_flows_through_may_be_read_in_traced_functi
     ):
         x = tape.Variable(A)
         call(x).sum().backward()
-        np.testing.assert_array_equal(x.grad.value, expected + 0 * A)
+        np.testing.assert_allclose(x.grad.value, expected + 0 * A, rtol=3e-7)  # computed by NumPy, or by XLA: the last bit may differ
         assert W.grad is None
 
 

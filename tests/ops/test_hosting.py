@@ -8,7 +8,7 @@ import pytest
 
 import tape
 import tape.numpy as tnp
-from tape.ops import hosting
+from tape.ops import hosting, running
 from tape.ops.kernel import Op
 from tape.programs import policy
 
@@ -123,7 +123,7 @@ def test_results_stay_where_the_arguments_are_and_belong_to_nobody_else():
 
 
 def test_a_kernel_that_comes_back_often_is_compiled(compiled, monkeypatch):
-    monkeypatch.setattr(hosting, "_RUNS", 2)
+    monkeypatch.setattr(running, "CALLS", 2)
     kernel = Op("joined", lambda *rows: jnp.concatenate(rows)).kernel(tuple(jax.typeof(r) for r in rows_of(7)))
     rows = [jnp.asarray(r) for r in rows_of(7)]
     results = [np.asarray(kernel.executable(*rows)[0]) for _ in range(2)]
@@ -149,6 +149,20 @@ def test_what_numpy_does_not_compute_as_xla_does_is_compiled():
     assert not on_host(lambda: jnp.full((3,), 2.0))  # weakly typed, which only a number can be
     assert not on_host(lambda x: (jax.debug.callback(print, x), x)[1], x)
     assert not on_host(lambda x: jax.lax.fori_loop(0, 3, lambda _, y: y * 2, x), x)
+
+
+def test_what_numpy_refuses_after_all_is_left_to_xla(monkeypatch):
+    refused = []
+
+    def hosted(closed):
+        return (lambda *_: refused.append(1) or [].pop()), 1.0
+
+    monkeypatch.setattr(running, "hosted", hosted)
+    x = tape.Variable(np.arange(23, dtype=np.float32))
+    for _ in range(2):
+        y = tnp.sin(x) * 2.0
+        np.testing.assert_allclose(y.value, np.sin(np.arange(23)) * 2.0, rtol=1e-5)
+    assert refused
 
 
 def test_the_structure_is_compiled_when_it_comes_back(monkeypatch):

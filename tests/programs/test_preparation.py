@@ -13,7 +13,7 @@ import tape.numpy as tnp
 import tape.random
 from benchmarks.compiles import watching
 from tape.errors import ExecutionError
-from tape.ops import kernel
+from tape.ops import running
 from tape.programs import background, policy
 from tests import idle
 
@@ -44,7 +44,7 @@ def committed():
 def _interpreted(monkeypatch):
     """No structure is compiled whole at its first meeting, and kernels are as those of primitives that only XLA has."""
     monkeypatch.setattr(policy, "LEAST", 1 << 30)
-    monkeypatch.setattr(kernel, "hosted", lambda _: (None, 0.0))
+    monkeypatch.setattr(running, "hosted", lambda _: (None, 0.0))
 
 
 @pytest.fixture

@@ -1,0 +1,93 @@
+"""Running: how a kernel runs on its own, on the host (:mod:`tape.ops.hosting`) or compiled by XLA."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from tape import jaxapi
+from tape.ops.costs import Cost, cost_of
+from tape.ops.hosting import LIGHT, at_first, hosted, runs
+from tape.ops.quick import quick_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+CALLS = 64  # of a kernel on its own; each brings its results back from the host, and after them it is worth its compilation
+
+
+class Runner:
+    """What runs a jaxpr: inline as part of a program, on arrays of NumPy, or on JAX's."""
+
+    __slots__ = ("_calls", "_cost", "_executable", "_first", "_host", "_left", "inline", "jaxpr", "light", "name", "pinned", "tried")
+
+    def __init__(self, name: str, jaxpr: jaxapi.ClosedJaxpr, pinned: bool) -> None:
+        self.name = name
+        self.jaxpr = jaxpr
+        self.inline: Callable[..., Sequence[Any]] = jaxapi.jaxpr_as_fun(jaxpr)
+        self.tried = False  # it is part of a structure that was compiled whole in its place, and that did not come back so far
+        self._cost: Cost | None = None
+        self.pinned = pinned  # it runs on its own where entries run one by one
+        self.light = False  # it always runs on the host, and its values are small
+        self._host: Any = None  # what runs it there; False where that is not, or no more, for it
+        self._left = 0.0  # runs there
+        self._executable: Callable[..., Sequence[Any]] | None = None
+        self._first: Callable[..., Sequence[Any]] | None = None  # what is called in the place of the executable, so many times
+        self._calls = 0.0
+
+    def hosting(self) -> Any:
+        """Return what runs the kernel on arrays of NumPy; False where it is no kernel for that, or worth its compilation by now."""
+        if self._host is None:
+            function, cost = (None, 0.0) if self.pinned else hosted(self.jaxpr)
+            self._left = runs(cost)
+            self._host = function if function is not None and self._left else False
+            self.light = bool(self._host) and cost <= LIGHT
+        return self._host
+
+    @property
+    def host(self) -> Any:
+        """:meth:`hosting`, for one run."""
+        host = self.hosting()
+        self._left -= 1
+        if self._left <= 0:
+            self._host = self.light = False
+        return host
+
+    def leave_to_xla(self) -> None:
+        """Run it on the host no more, whatever was foreseen: NumPy has refused it."""
+        self._host = self.light = False
+        self._left = self._calls = 0.0
+
+    @property
+    def cost(self) -> Cost:
+        """What it takes to compile and to run it."""
+        if self._cost is None:
+            self._cost = cost_of(self.jaxpr.jaxpr)
+        return self._cost
+
+    @property
+    def cold(self) -> bool:
+        """Whether it is to be compiled when somebody asks for its executable."""
+        return self._executable is None and not self.hosting()
+
+    @property
+    def executable(self) -> Callable[..., Sequence[Any]]:
+        """The kernel for one call on JAX's arrays, compiled on its own; what can run on the host does so for some calls before."""
+        if self._executable is None:
+            inline = self.inline
+
+            def run(*args: jax.Array) -> Sequence[Any]:
+                return inline(*args)
+
+            run.__name__ = self.name
+            self._executable = jax.jit(run, compiler_options=quick_options(jax.default_backend()) if self.cost.small else None)
+            host = self.hosting()
+            if host:
+                self._first, self._calls = at_first(host, self.jaxpr, self._executable), min(self._left, CALLS)
+        if self._first is not None:
+            self._calls -= 1
+            if self._calls >= 0:
+                return self._first
+            self._first = None
+        return self._executable
