@@ -15,9 +15,9 @@ from benchmarks.checker import WORKLOADS as CHECKS
 from benchmarks.checker import checker
 from benchmarks.first_steps import WORKLOADS as FIRSTS
 from benchmarks.first_steps import first_steps
-from benchmarks.looking import looping
 from benchmarks.long_loops import WORKLOADS as LOOPS
 from benchmarks.long_loops import long_loops
+from benchmarks.looking import looping
 from benchmarks.memory import WORKLOADS as MEMORIES
 from benchmarks.memory import memory
 from benchmarks.recording import OPS, recording
