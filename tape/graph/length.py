@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape.graph.kinds import differentiable
-from tape.graph.repeats import repeats
+from tape.graph.repeats import SHORT, repeats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +95,7 @@ class Length:
         length.bytes += sum(_bytes(aval) for line in lines for aval in line.kernel.out_avals)
         length.size += len(lines)
         if length.size > SEGMENT_LIMIT:
-            length.size -= sum(repeat.saved for repeat in repeats([line.kernel for line in lines], _TWICE))
+            length.size -= sum(repeat.saved for repeat in repeats([line.kernel for line in lines], _TWICE) if repeat.period > SHORT)
         length._turns, length._known, length._looked = None, depth, depth
         length.full = length._is_full(depth)
         return length
@@ -111,7 +111,7 @@ class Length:
             state = state.parent
         line.reverse()
         self._looked = depth
-        found = repeats(line, _TWICE)
+        found = [repeat for repeat in repeats(line, _TWICE) if repeat.period > SHORT]
         if not found:
             return
         self.size -= sum(repeat.saved for repeat in found)

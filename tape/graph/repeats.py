@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 LEAST = 3  # times
 SAVED = 24  # symbols that a repeat must save
+SHORT = 8  # symbols; XLA fuses turns of loops so short where they are written out, and each would be a turn of its own otherwise
 _GRAM = 6  # symbols by which a place is recognised; shorter periods are seen as multiples of themselves
 _TRIES = 8
 

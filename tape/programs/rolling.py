@@ -16,7 +16,7 @@ from jax import lax
 
 from tape import jaxapi
 from tape.graph.kinds import is_scalar
-from tape.graph.repeats import repeats
+from tape.graph.repeats import SHORT, repeats
 from tape.programs.calls import Call, Calls
 from tape.programs.costs import TURN, Costs, branches
 from tape.programs.interpretation import on_one_device
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
 MANY = 600  # entries; what is shorter is compiled in a second or two, and XLA fuses across turns,
 FEW = 100  # unless it would compute the same over and over for that
-UNROLLED = 1200  # entries outside of loops, beyond which each loop becomes one whatever it costs
+UNROLLED = 2000  # entries outside of loops, beyond which each loop becomes one whatever it costs
 _SHARE = 0.6  # of a turn that a loop of XLA's may cost besides
 _LONG = 8  # times as long as its call is a turn that is called
-_BODY = 16  # entries of a turn, or of several shorter ones taken together; in longer ones XLA computes the same again and again
 
 
 class Rolled:
@@ -125,12 +124,15 @@ def _chosen(flow: Flow, loops: Sequence[Loop], leaves: dict[int, Any]) -> tuple[
     """Return the loops that become XLA's, and those whose turns are called."""
     costs = Costs(flow, loops, [slot for slot, leaf in leaves.items() if is_scalar(leaf)])
     together = all(on_one_device(leaf) for leaf in leaves.values())
+    many = len(flow.entries) >= MANY
     scans, called, left = [], [], []
     for loop in loops:
         turn, scan, call = costs.of_turns(loop)
-        if together and call < scan and call * _LONG < turn and len(flow.entries) >= MANY:
+        if together and call < scan and call * _LONG < turn and many:
             called.append(loop)
-        elif branches(flow.entries[loop.start : loop.end], loop) or (len(flow.entries) >= MANY and (scan <= TURN or scan < turn * _SHARE)):
+        elif branches(flow.entries[loop.start : loop.end], loop) or (
+            many and loop.period > SHORT and (scan <= TURN or scan < turn * _SHARE)
+        ):
             scans.append(loop)
             costs.stacked(loop)
         else:
@@ -232,7 +234,7 @@ class _Writing:
             return (number + 1, further, finals), [result(r) for r in each]
 
         start = (jnp.int32(0), held, blank)
-        (_, further, finals), stacks = lax.scan(body, start, given, length=loop.count, unroll=1 if branches(turn, loop) else _unroll(loop))
+        (_, further, finals), stacks = lax.scan(body, start, given, length=loop.count)
         for r, array in zip(each, stacks, strict=True):
             if r in loop.each:
                 self.stack(array, loop.each[r], dict.fromkeys(loop.each[r], _aval(turn, r)))
@@ -266,9 +268,3 @@ def _fitted(value: Any, aval: Any) -> Any:
     if jax.typeof(value).weak_type == aval.weak_type:
         return value
     return jaxapi.weakened(value, weak=aval.weak_type)
-
-
-def _unroll(loop: Loop) -> int:
-    """Return how many short turns are taken together, to a number that divides theirs where there is one."""
-    most = max(1, _BODY // loop.period)
-    return next((n for n in range(most, most // 2, -1) if loop.count % n == 0), most)
