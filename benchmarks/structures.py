@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,8 @@ def _ball(xp: Any, p: list[Any], height: Any) -> Any:
 
 
 WORKLOADS = (
-    *dynamic.WORKLOADS[:2],
+    replace(dynamic.WORKLOADS[0], name="trees met once"),
+    replace(dynamic.WORKLOADS[1], name="sequences met once"),
     Dynamic("GRU with coin flips", _make_gru, _flips, _gru),
     Dynamic("policy gradient", _make_policy, _episodes, _policy),
     Dynamic("ball until the ground", _make_ball, _throws, _ball),

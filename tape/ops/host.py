@@ -262,6 +262,11 @@ def _logistic(x: Host) -> Host:
     return one / (one + np.exp(-x))
 
 
+def _one_minus_square(x: Host) -> Host:
+    one = x.dtype.type(1)
+    return (one - x) * (one + x)
+
+
 def _clamp(low: Host, x: Host, high: Host) -> Host:
     return np.minimum(np.maximum(x, low), high)
 
@@ -300,6 +305,7 @@ FUNCTIONS: dict[str, tuple[Call, frozenset[Any]]] = {
     "ne": (np.not_equal, _NUMBERS | _BOOL),
     "neg": (np.negative, _NUMBERS),
     "not": (np.invert, _INTEGERS | _BOOL),
+    "one_minus_square": (_one_minus_square, _FLOATS),
     "or": (np.bitwise_or, _INTEGERS | _BOOL),
     "pow": (np.power, _FLOATS),
     "rsqrt": (_rsqrt, _FLOATS),
