@@ -64,7 +64,7 @@ def constant(value: Any) -> Any:
         return scalar(value)
     if isinstance(value, jax.Array):
         aval: Any = jax.typeof(value)
-        if not isinstance(value, jaxapi.Tracer) and getattr(value, "aval", None) is aval:
+        if not isinstance(value, jaxapi.Tracer) and getattr(value, "aval", None) == aval:
             ARRAYS.add(value.__class__)
     else:
         try:
