@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from tape.configuration import Configuration
     from tape.graph.trie import Step
 
-STEADY = 32  # so many calls with the same numbers, and they become constants
+# So many calls with the same numbers, and they become constants: as many as are predicted to take so many seconds.
+FEWEST, MOST, _WATCHED = 32, 256, 0.25
 
 # What is predicted, in seconds, so that the second program takes over at the same call in every run: results are the same from run to run.
 _COMPILE, _COMPILE_ENTRY = 0.05, 3e-3
@@ -108,7 +109,7 @@ class _Steady:
     Several threads may run it: what belongs together is replaced by one store.
     """
 
-    __slots__ = ("_calls", "_due", "_general", "_job", "_known", "_positions", "_segment", "_settings", "_special")
+    __slots__ = ("_calls", "_due", "_general", "_job", "_known", "_positions", "_segment", "_settings", "_special", "_steady")
 
     def __init__(
         self,
@@ -127,8 +128,9 @@ class _Steady:
         self._job: tuple[background.Job, _Special] | None = None
         self._special: _Special | None = None
         size = sum([a.size * a.dtype.itemsize for entry in entries for a in entry.kernel.out_avals])
-        predicted = (_COMPILE + _COMPILE_ENTRY * len(entries)) / (_RUN_ENTRY * len(entries) + _RUN_BYTE * size)
-        self._due = STEADY + max(STEADY, int(predicted))  # the call that waits for it
+        run = _RUN_ENTRY * len(entries) + _RUN_BYTE * size
+        self._steady = min(MOST, max(FEWEST, int(_WATCHED / run)))
+        self._due = 2 * self._steady + int((_COMPILE + _COMPILE_ENTRY * len(entries)) / run)  # the call that waits for it
 
     def run(self, *given: Any) -> Sequence[Any]:
         """Run the program that knows these numbers, or the one that takes them."""
@@ -158,7 +160,7 @@ class _Steady:
             self._known, self._calls, self._job = _known(given, known.left(given)), 0, None
             return
         self._calls += 1
-        if self._calls == STEADY and known is not None:
+        if self._calls == self._steady and known is not None:
             self._job = self._compiling(known, given)
         elif self._calls >= self._due and self._job is not None:
             self._take(*self._job)
@@ -185,7 +187,7 @@ class _Steady:
         else:
             STATS.compiled(job.seconds)
             STATS.reasons["numbers that stay the same"] += 1
-            self._special, self._calls = special, STEADY
+            self._special, self._calls = special, self._steady
         self._job = None
 
 
