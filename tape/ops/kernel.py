@@ -53,6 +53,7 @@ class Kernel:
 
     __slots__ = (
         "_cache",
+        "_cost",
         "_executable",
         "_kinds",
         "in_avals",
@@ -85,6 +86,7 @@ class Kernel:
         self._executable: Callable[..., Sequence[Any]] | None = None
         self._cache: dict[Hashable, Any] = {}  # its VJPs, and the kernels made of it
         self._kinds: dict[Role, tuple[Kind, ...]] = {}
+        self._cost: Cost | None = None
         # It closes over values of the JAX transformation that is running, so nothing may keep it beyond that.
         self.transient = any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts)
         # It runs on its own where entries run one by one.
@@ -119,7 +121,9 @@ class Kernel:
     @property
     def cost(self) -> Cost:
         """What it takes to compile and to run it."""
-        return self._cached("cost", lambda: cost_of(self.jaxpr.jaxpr))
+        if self._cost is None:
+            self._cost = cost_of(self.jaxpr.jaxpr)
+        return self._cost
 
     def kinds(self, role: Role) -> tuple[Kind, ...]:
         """Return the kinds of the outputs, for an entry of this role."""

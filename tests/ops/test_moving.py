@@ -10,7 +10,6 @@ import tape
 import tape.numpy as tnp
 from tape.ops import moving
 from tape.ops.kernel import Op
-from tape.programs import policy
 
 JOINED = {
     "stack": lambda np_, rows: np_.stack(rows),
@@ -145,8 +144,7 @@ def test_what_does_more_than_move_is_compiled():
     assert not moves(lambda *r: jnp.stack(r), *rows[:2])  # compiled as quickly
 
 
-def test_the_structure_is_compiled_when_it_comes_back(monkeypatch):
-    monkeypatch.setattr(policy, "SMALL", 10.0)  # seconds to compile what is waited for
+def test_the_structure_is_compiled_when_it_comes_back():
     rows = [tape.Variable(r) for r in rows_of(10)]
 
     def step():
