@@ -17,7 +17,7 @@ class Stats:
 
     Attributes:
         executed: entries run.
-        interpreted: those of them that ran one by one, because their structure was met for the first time.
+        interpreted: those of them that ran one by one, because their structure is new, or is still being compiled.
         flushes: runs of pending segments, by reason (``look``, ``backward``, ``step``, ``length`` ...).
         programs: structures run so far (with what was kept of them).
         hits: runs of a program compiled before.

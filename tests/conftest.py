@@ -26,6 +26,7 @@ from hypothesis import settings
 
 import tape
 from tape.graph import trie
+from tape.programs import policy
 from tests import idle
 
 settings.register_profile("dev", max_examples=25, deadline=None)
@@ -40,6 +41,12 @@ def pytest_sessionstart(session):
         with contextlib.suppress(OSError):  # it is not there yet, or another run uses it
             if sum(entry.stat().st_size for entry in os.scandir(COMPILED)) > SPACE:
                 shutil.rmtree(COMPILED)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """Wait for the compiler as long as it takes, so that what runs compiled does not depend on what else the machine does."""
+    monkeypatch.setattr(policy, "LIMIT", 60.0)
 
 
 def pytest_runtest_setup():

@@ -14,7 +14,7 @@ from tape import jaxapi
 from tape.ops.linear import held_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from tape.jaxapi import Jaxpr, JaxprEqn
 
@@ -25,7 +25,7 @@ _TURNS = 10  # of a loop whose number of turns is not known before
 _LITTLE = 2e-6  # to compute: XLA's optimizations would save a part of it
 
 # To compile, with tracing and lowering: programs of 8 to 1 900 primitives are predicted to a third or so by these.
-_PROGRAM = 0.07  # a whole, however small
+PROGRAM = 0.07  # a whole, however small
 _KERNEL, _QUICK = 0.03, 0.015  # a kernel of an entry or two primitives, and one compiled with the options of :mod:`tape.ops.quick`
 _FUSED, _OTHER = 0.0008, 0.011  # each primitive that goes over its operands in step, and that does not: sums, slices
 _LESS = 0.3  # part of that for a quick one
@@ -49,11 +49,6 @@ class Cost(NamedTuple):
     def alone(self) -> float:
         """Seconds to compile it on its own."""
         return _QUICK + _LESS * self.part if self.small else _KERNEL + self.part
-
-
-def compiling(parts: Iterable[Cost]) -> float:
-    """Return the seconds that a program of these parts takes to be traced, lowered and compiled."""
-    return _PROGRAM + sum(cost.part for cost in parts)
 
 
 def cost_of(jaxpr: Jaxpr) -> Cost:

@@ -63,8 +63,10 @@ class Job:
 
     @property
     def lost(self) -> bool:
-        """Whether it was submitted in the process of which this one was forked, so that nobody makes the call."""
-        return self._process != os.getpid() and not self.made
+        """Whether the call is not made: it was interrupted, or it was submitted in the process of which this one was forked."""
+        if self.made:
+            return self._error is not None and not isinstance(self._error, Exception)
+        return self._process != os.getpid()
 
 
 _QUEUE: queue.SimpleQueue[Job | None] = queue.SimpleQueue()

@@ -8,7 +8,8 @@ that comes back is compiled whole in the background, and runs compiled when that
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
@@ -19,11 +20,11 @@ from tape.graph.trie import CLOCK
 from tape.programs import background, numbers, variations
 from tape.programs.interpretation import evaluate, interpret, needed_entries
 from tape.programs.policy import Meetings, new_kernels, predicted
-from tape.programs.rolling import rolled
+from tape.programs.rolling import rolled, written
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from tape.configuration import Configuration
     from tape.graph.trie import State, Step
@@ -103,48 +104,63 @@ class Program:
         return results
 
     def _meet(self, state: State, leaves: Sequence[Any]) -> bool:
-        """Take the compiled program where it is there by now, or else have it compiled where that is worthwhile; tell whether it was at once."""
+        """Take the compiled program where it is due by now, or else have it compiled where that is worthwhile; tell whether it was at once."""
         if self._executable is not None:
             return False
+        kernels = self._first(state) if self._meetings is None else ()
         meetings = self._meetings
-        if meetings is None:
-            entries, self._used, key = _computation(state, self.keep)
-            self._size = len(entries)
-            self._buying, self._renting = predicted(entries), sum(entry.kernel.cost.run for entry in entries)
-            number = hash(key)
-            meetings = self._meetings = Meetings(self._seen or _MET.get(number, 0))
-            _MET[number] = CLOCK.now
-            meetings.count()
-            known = _PROGRAMS.get(key)
-            if known is not None:
-                self._executable = _reading(known, self._used, len(leaves))
-                for entry in entries:
-                    entry.kernel.tried = False
-                return False
-            new = new_kernels(entries, returned=meetings.times > 1)
-            if new and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-                for kernel in new:
-                    kernel.tried = meetings.times == 1
-                self._compile(state, leaves)
-                meetings.bought(self._buying)
-                self._take(state, len(leaves))
-                return True
-        else:
-            meetings.count()
-            if self._compiling is not None and self._compiling[0].lost:
-                self._compiling = None
-            if self._compiling is not None:
-                seconds, due = meetings.patience()
-                if self._compiling[0].made_within(seconds) and due:
-                    self._take(state, len(leaves))
-                    meetings.changed()
-                return False
+        assert meetings is not None
+        meetings.count()
+        if self._compiling is not None and self._compiling[0].lost:
+            self._compiling = None
+        if self._compiling is not None:
+            seconds, due = meetings.patience()
+            if self._compiling[0].made_within(seconds) and due:
+                self._take(meetings, len(leaves))
+            return False
+        new = new_kernels(kernels, self._buying, returned=meetings.times > 1)
+        if new and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+            for kernel in new:
+                kernel.tried = meetings.times == 1
+            self._buy(state, leaves, meetings)
+            self._take(meetings, len(leaves))
+            return True
         if self._compiles and meetings.worthwhile(self._buying):
-            self._compile(state, leaves)
+            self._buy(state, leaves, meetings)
             meetings.begin(self._buying)
         return False
 
-    def _take(self, state: State, leaves: int) -> None:
+    def _first(self, state: State) -> Iterable[Kernel]:
+        """Begin to count meetings, or go on with those of a structure that computes the same; return the kernels."""
+        entries, _ = needed_entries(state, self.keep)
+        kernels = [entry.kernel for entry in entries]
+        counted = Counter(kernels)
+        self._size = len(kernels)
+        self._buying, self._renting = predicted(Counter([entry.kernel for entry in written(entries)]), counted)
+        near, seen = hash(tuple(kernels)), self._seen  # equal computations have the first number in common
+        met, _MET[near] = near in _MET, CLOCK.now
+        if met:
+            self._used, key = _computation(state, self.keep)
+            known = _PROGRAMS.get(key)
+            if known is not None:
+                self._meetings, self._compiling = known
+                for kernel in counted:
+                    kernel.tried = False
+                return counted
+            number = hash(key)
+            seen = seen or _MET.get(number, 0)
+            _MET[number] = CLOCK.now
+        self._meetings = Meetings(seen)
+        return counted
+
+    def _buy(self, state: State, leaves: Sequence[Any], meetings: Meetings) -> None:
+        """Begin to compile it, for all structures that compute the same."""
+        self._used, key = _computation(state, self.keep)
+        self._compile(state, leaves)
+        if self._compiling is not None and not any(kernel.pinned or kernel.jaxpr.consts for kernel, *_ in key.steps):
+            _PROGRAMS[key] = meetings, self._compiling
+
+    def _take(self, meetings: Meetings, leaves: int) -> None:
         """Have the program that was being compiled run from now on; it is compiled here unless the background has begun with it."""
         if self._compiling is None:  # another thread was quicker
             return
@@ -153,14 +169,11 @@ class Program:
             job.wait()
         except Exception:  # noqa: BLE001 - the compiler refuses the whole: each entry on its own may well run
             self._compiles = False
-            _BEGUN.pop(_computation(state, self.keep)[-1], None)
         else:
             self._executable = _reading(executable, self._used, leaves)
-            entries, _, key = _computation(state, self.keep)
-            if _BEGUN.pop(key, None) is not None:  # else the program is one with that of another structure
+            if not meetings.compiled:
                 STATS.compiled(job.seconds)
-            if not any(entry.kernel.pinned or entry.kernel.jaxpr.consts for entry in entries):
-                _PROGRAMS[key] = executable
+            meetings.change(self._buying)
         finally:
             if job.made:  # also by Ctrl-C: then it is compiled anew
                 self._compiling = None
@@ -170,16 +183,11 @@ class Program:
         entries, slots = needed_entries(state, self.keep)
         slots, leaves = [slots[i] for i in self._used], [leaves[i] for i in self._used]
         keep = self.keep
-        key = _computation(state, keep)[-1]
-        begun = _BEGUN.get(key)
-        if begun is not None and not begun[0].lost:
-            self._compiling = begun
-            return
         settings = configuration()
         STATS.reasons[_why(entries, [jax.typeof(x) for x in leaves], settings)] += 1
         with_loops = rolled(entries, slots, keep, leaves)
         if with_loops is not None:
-            self._compiling = _BEGUN[key] = background.compiling_all(with_loops.compiling(leaves)), with_loops
+            self._compiling = background.compiling_all(with_loops.compiling(leaves)), with_loops
             return
 
         def segment(*leaves: Any) -> list[Any]:
@@ -187,19 +195,26 @@ class Program:
 
         executable = jax.jit(segment)
         described = [jaxapi.described(x) for x in leaves]
-        program = numbers.on_device(executable, leaves, settings, entries)
-        self._compiling = _BEGUN[key] = background.compiling(executable, described), program
+        self._compiling = background.compiling(executable, described), numbers.on_device(executable, leaves, settings, entries)
 
 
 # Two structures may differ in what nobody reads, and the trie keeps nothing of what was met once: so programs are also known by what they
 # compute.  A number stands for what was met: should it stand for two, one of them is only compiled sooner.
-_PROGRAMS: Bounded[Hashable, Callable[..., Sequence[Any]]] = Bounded("programs", 128)
-_BEGUN: Bounded[Hashable, tuple[background.Job, Callable[..., Sequence[Any]]]] = Bounded("programs begun", 16)
+_PROGRAMS: Bounded[Hashable, tuple[Meetings, tuple[background.Job, Callable[..., Sequence[Any]]]]] = Bounded("programs", 128)
 _MET: Bounded[int, int] = Bounded("computations met", 1 << 14)
 
 
-def _computation(state: State, keep: tuple[int, ...]) -> tuple[list[Step], list[int], tuple[Hashable, ...]]:
-    """Return the entries that ``keep`` depends on, the positions of the leaves that they read, and what tells apart what they compute."""
+class _Computation(NamedTuple):
+    """What a run computes, whatever else stands on the tape: entries and results, by the numbers of what they read."""
+
+    settings: int
+    leaves: int
+    steps: tuple[Any, ...]
+    results: tuple[int, ...]
+
+
+def _computation(state: State, keep: tuple[int, ...]) -> tuple[list[int], _Computation]:
+    """Return the positions of the leaves on which ``keep`` depends, and what is computed from them."""
     entries, slots = needed_entries(state, keep)
     read = {slot for entry in entries for slot in entry.inputs}.union(keep)
     used = [i for i, slot in enumerate(slots) if slot in read]
@@ -207,8 +222,8 @@ def _computation(state: State, keep: tuple[int, ...]) -> tuple[list[Step], list[
     for entry in entries:
         for slot in entry.slots:
             numbers[slot] = len(numbers)
-    steps = [(entry.kernel, *[numbers[s] for s in entry.inputs]) for entry in entries]
-    return entries, used, (id(configuration()), len(used), *steps, *[numbers[s] for s in keep])
+    steps = tuple([(entry.kernel, *[numbers[s] for s in entry.inputs]) for entry in entries])
+    return used, _Computation(id(configuration()), len(used), steps, tuple([numbers[s] for s in keep]))
 
 
 def _reading(executable: Callable[..., Sequence[Any]], used: Sequence[int], leaves: int) -> Callable[..., Sequence[Any]]:

@@ -11,9 +11,10 @@ of which costs a bounded multiple of the better choice in hindsight:
 - *In the background.*  A structure that comes back soon, or often, is compiled while the program goes on interpreting it, a big one only
   when it has cost a share of that already (a process that ends waits for its compiler).
 - *The change.*  Which meeting is the first to run compiled follows from the prediction: that by which all that ran meanwhile is predicted to
-  have taken as long as the compiler does, but for ``STALL``; so it depends on what was met before, not on the clock, and results are the
-  same from run to run.  Should the compiler be later than that, a run waits for it, but never longer than ``STALL``, and no structure more
-  than ``STALLS`` times; from then on it is interpreted until the program is there.  Only then does the clock decide.
+  have taken as long as the compiler does, but for ``STALL``; a small program is waited for sooner, in a loop, ``STALL`` by ``STALL``.  So
+  it depends on what was met before, not on the clock, and results are the same from run to run.  Should the compiler be later than that, a
+  run waits for it, but never longer than ``STALL``, and no structure more than ``STALLS`` times; from then on it is interpreted until the
+  program is there.  Only then does the clock decide.
 
 Predictions are those of :mod:`tape.ops.costs`, and so is the time: seconds that all that ran so far was predicted to take.
 """
@@ -23,13 +24,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tape.graph.trie import CLOCK
-from tape.ops import costs
-from tape.programs.rolling import written
+from tape.ops.costs import PROGRAM
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections import Counter
+    from collections.abc import Iterable, Sequence
 
-    from tape.graph.trie import Step
     from tape.ops.kernel import Kernel
 
 # A structure is compiled when it comes back within so many runs, times the square of its meetings; or for the so-manieth time.
@@ -40,17 +40,22 @@ PATIENCE = 32  # what comes back less often may wait for it only so many runs af
 
 LEAST = 6  # kernels: fewer are compiled on their own, as what is tried out at a prompt next has some in common with it
 WORTH = 1.5  # times what its new kernels would cost alone is not too much for a program that a loop will need
-STALL = 0.2  # seconds that one run waits for the compiler at most
+STALL = 0.2  # seconds that one run waits for the compiler
+LIMIT = STALL  # the same by the clock
 STALLS = 5
-SMALL = STALL  # seconds: what takes no longer to compile is waited for at once, by as many runs as would do
+SMALL = 0.5  # seconds: what takes no longer to compile is waited for at once, by as many runs as would do
 BIG = 1.0  # seconds: what takes longer to compile is begun when interpretation has cost a share of them, and after the big ones before it
 SHARE = 25
 RUN = 5e-5  # seconds that a run of any kind takes
 
 
-def predicted(entries: Sequence[Step]) -> float:
-    """Return the seconds that compiling some entries as one program is predicted to take."""
-    return costs.compiling(entry.kernel.cost for entry in written(entries))
+def predicted(written: Counter[Kernel], run: Counter[Kernel]) -> tuple[float, float]:
+    """Return the seconds that compiling entries as one program takes, and those of interpreting them.
+
+    Kernels count as often as they are in the program, in which a loop has one turn, and as often as they run.
+    """
+    compiling = PROGRAM + sum([kernel.cost.part * times for kernel, times in written.items()])
+    return compiling, sum([kernel.cost.run * times for kernel, times in run.items()])
 
 
 class _Time:
@@ -70,19 +75,18 @@ class _Time:
 TIME = _Time()
 
 
-def new_kernels(entries: Sequence[Step], *, returned: bool) -> set[Kernel]:
-    """Return the kernels on whose account some entries are compiled whole before they are interpreted; none where they are not to be."""
-    cold: set[Kernel] = {entry.kernel for entry in entries if entry.kernel.cold}
-    counted = cold if returned else {kernel for kernel in cold if not kernel.tried}
-    if len(counted) < LEAST or any(entry.kernel.pinned or entry.kernel.jaxpr.consts for entry in entries):
-        return set()
-    return counted if predicted(entries) <= WORTH * sum(kernel.cost.alone for kernel in counted) else set()
+def new_kernels(kernels: Iterable[Kernel], whole: float, *, returned: bool) -> Sequence[Kernel]:
+    """Return those of some kernels on whose account the program of all is compiled before they are; none where it is not to be."""
+    counted = [kernel for kernel in kernels if kernel.cold and (returned or not kernel.tried)]
+    if len(counted) < LEAST or whole > WORTH * sum([kernel.cost.alone for kernel in counted]):
+        return ()
+    return () if any(kernel.pinned or kernel.jaxpr.consts for kernel in kernels) else counted
 
 
 class Meetings:
     """The meetings of one structure: how it comes back, and what that says about its compilation."""
 
-    __slots__ = ("_begun", "_distance", "_due", "_last", "_rent", "_seconds", "_waits", "times")
+    __slots__ = ("_begun", "_distance", "_due", "_last", "_rent", "_seconds", "_waits", "compiled", "times")
 
     def __init__(self, seen: int) -> None:
         self.times = int(seen > 0)
@@ -93,6 +97,7 @@ class Meetings:
         self._seconds = 0.0  # that this takes
         self._due = 0.0  # when it is done
         self._waits = 0
+        self.compiled = False  # a run has changed over to its program
 
     def count(self) -> None:
         """Note a meeting."""
@@ -103,10 +108,6 @@ class Meetings:
     def pay(self, seconds: float) -> None:
         """Note that it was interpreted."""
         self._rent += seconds
-        TIME.spent += seconds
-
-    def bought(self, seconds: float) -> None:
-        """Note that it was compiled at once."""
         TIME.spent += seconds
 
     def worthwhile(self, seconds: float) -> bool:
@@ -123,6 +124,8 @@ class Meetings:
 
     def patience(self) -> tuple[float, bool]:
         """Return how many seconds to wait for the background now, and whether its program is due then."""
+        if self.compiled:
+            return 0.0, True
         if self._distance > LOOP and CLOCK.now - self._begun < PATIENCE:
             return 0.0, False
         small = self._seconds <= SMALL
@@ -130,8 +133,10 @@ class Meetings:
             return 0.0, False
         self._waits += 1
         due = not small or self._waits * STALL >= self._seconds
-        return (STALL if self._waits <= STALLS else 0.0), due
+        return (LIMIT if self._waits <= STALLS else 0.0), due
 
-    def changed(self) -> None:
+    def change(self, seconds: float) -> None:
         """Note that it runs compiled from now on, so that at least the time that this takes has passed."""
-        TIME.spent += max(self._due - TIME.now, 0.0)
+        if not self.compiled:
+            self.compiled = True
+            TIME.spent += max(self._due - TIME.now, 0.0) if self._begun else seconds

@@ -10,7 +10,6 @@ import tape
 import tape.numpy as tnp
 from tape.ops import hosting, running
 from tape.ops.kernel import Op
-from tape.programs import policy
 
 JOINED = {
     "stack": lambda np_, rows: np_.stack(rows),
@@ -165,8 +164,7 @@ def test_what_numpy_refuses_after_all_is_left_to_xla(monkeypatch):
     assert refused
 
 
-def test_the_structure_is_compiled_when_it_comes_back(monkeypatch):
-    monkeypatch.setattr(policy, "SMALL", 10.0)  # seconds to compile what is waited for
+def test_the_structure_is_compiled_when_it_comes_back():
     rows = [tape.Variable(r) for r in rows_of(10)]
 
     def step():

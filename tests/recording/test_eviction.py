@@ -9,7 +9,6 @@ import tape
 import tape.numpy as tnp
 from tape.graph import trie
 from tape.ops import kernel
-from tape.programs import policy
 
 A = np.array([0.5, -0.25, 0.75], np.float32)
 OPS = [tnp.sin, tnp.cos, tnp.tanh, tnp.negative]
@@ -93,7 +92,6 @@ def test_a_segment_that_is_pending_outlives_its_states():
 
 
 def test_programs_that_need_more_states_than_the_limit_keep_them(monkeypatch):
-    monkeypatch.setattr(policy, "SMALL", 10.0)  # seconds to compile what is waited for
     monkeypatch.setattr(trie, "STATE_LIMIT", 50)
     monkeypatch.setattr(trie, "_limit", 50)
     monkeypatch.setattr(trie, "_ROOTS", {})
