@@ -81,7 +81,8 @@ class Runner:
                 return inline(*args)
 
             run.__name__ = self.name
-            self._executable = jax.jit(run, compiler_options=quick_options(jax.default_backend()) if self.cost.small else None)
+            quick = self.cost.small and not self.pinned  # JAX takes options where it does not trace
+            self._executable = jax.jit(run, compiler_options=quick_options(jax.default_backend()) if quick else None)
             host = self.hosting()
             if host:
                 self._first, self._calls = at_first(host, self.jaxpr, self._executable), min(self._left, CALLS)

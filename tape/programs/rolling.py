@@ -116,7 +116,8 @@ def written(entries: Sequence[Step]) -> list[Step]:
     kept = list(entries)
     if len(kept) >= MANY:
         for repeat in reversed(repeats([entry.kernel for entry in entries])):
-            del kept[repeat.start + repeat.period : repeat.end]
+            if repeat.period > SHORT:
+                del kept[repeat.start + repeat.period : repeat.end]
     return kept
 
 

@@ -18,7 +18,7 @@ from tape.programs import background, execution, policy
 from tape.recording.record import record
 from tests import idle
 
-LIMIT = policy.LIMIT  # tests have another one
+STALL, LIMIT = policy.STALL, policy.LIMIT  # tests have others
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +28,12 @@ def _not_on_the_host(monkeypatch):
 
 
 WIDTHS = iter(range(1201, 1400))  # a width that no other test uses has kernels that never ran
+
+
+@pytest.fixture(autouse=True)
+def _as_it_is(monkeypatch):
+    """Change over to programs when users do."""
+    monkeypatch.setattr(policy, "STALL", STALL)
 
 
 def arrays():
