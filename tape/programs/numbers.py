@@ -17,6 +17,7 @@ from tape import jaxapi
 from tape.bounded import Bounded
 from tape.graph.kinds import NUMBERS, is_scalar
 from tape.programs import background
+from tape.programs.policy import LIMIT, STALLS
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -162,7 +163,11 @@ class _Steady:
         self._calls += 1
         if self._calls == self._steady and known is not None:
             self._job = self._compiling(known, given)
-        elif self._calls >= self._due and self._job is not None:
+        elif (
+            self._calls >= self._due
+            and self._job is not None
+            and self._job[0].made_within(LIMIT if self._calls < self._due + STALLS else 0)
+        ):
             self._take(*self._job)
 
     def _compiling(self, known: _Known, given: Sequence[Any]) -> tuple[background.Job, _Special]:

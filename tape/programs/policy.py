@@ -6,7 +6,7 @@ of which costs a bounded multiple of the better choice in hindsight:
 - *At once.*  A structure many of whose kernels were never compiled is compiled whole at its first meeting where that costs no more than
   these kernels would, one by one, as in the first step of a process.  Should it not come back, its kernels were tried in vain: the next
   structure with the same ones counts them no more, so that it is interpreted, and they are compiled.  As every kernel stands in for one
-  such program at most, programs that never come back cost no more, all in all, than their kernels: never more than twice of what
+  such program at most, programs that never come back cost no more, all in all, than their kernels: never more than two and a half times what
   interpretation alone would have.
 - *In the background.*  A structure that comes back soon, or often, is compiled while the program goes on interpreting it, a big one only
   when it has cost a share of that already (a process that ends waits for its compiler).

@@ -39,6 +39,8 @@ def current() -> Segment:
 def begun() -> Segment | None:
     """Return the segment in which this thread may record without further ado, as :func:`current`; None where somebody watches or waits."""
     scope = LOCAL.scope
+    if scope.staged:
+        scope.staged[:] = [ref for ref in scope.staged if ref() is not None]  # of a transformation that is over, nothing else tells
     return None if scope.eager or scope.staged or watched() else current()
 
 

@@ -337,3 +337,11 @@ def test_long_tapes_are_one_segment():
     ours = jax.make_jaxpr(tape.grad(chain(tnp)))(X)
     assert len(ours.jaxpr.eqns) == 1
     assert equations(ours.jaxpr) <= equations(jax.make_jaxpr(jax.grad(chain(jnp)))(X).jaxpr)
+
+
+def test_a_transformation_that_is_over_leaves_nothing_behind_for_the_recorder():
+    """Else each segment from then on would begin in the slow way."""
+    jax.jit(lambda x: (tape.Variable(x) * 2).sum().value)(X)
+    gc.collect()
+    tape.Variable(X) * 2
+    assert LOCAL.scope.staged == []
