@@ -408,6 +408,10 @@ def newest_value(segment, state, slot, leaf_index, original=emission.forward_han
     return original(segment, state, slot, leaf_index)
 
 
+def all_but_one(cells, original=program.held):
+    return original(cells)[:-1]
+
+
 def half(made, consumed, original=accumulation._assigned):
     return original(made[:1], consumed)
 
@@ -441,7 +445,7 @@ PLANTED = {
     "too much is released": (tape, "gradients", released_for_all),
     "accumulation is dropped": (emission, "add", keep_last),
     "residuals follow a rebound leaf": (emission, "forward_handle", newest_value),
-    "a Variable's value is not kept": (program, "ONLY_SEGMENT", program.ONLY_SEGMENT + 1),
+    "a Variable's value is not kept": (program, "held", all_but_one),
     "one gradient of several is assigned": (accumulation, "_assigned", half),
     "what failed has a value": (failures, "_hand_out", nothing_failed),
     "what did not fail has none": (failures, "_hand_out", all_failed),

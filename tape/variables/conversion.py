@@ -250,7 +250,7 @@ def concrete(variable: Handle, what: str) -> jax.Array:
 def _scalar(variable: Handle, what: str) -> Any:
     """Return the array of a Variable; one without axes is NumPy's, which Python makes a number of in a quarter of the time."""
     value = concrete(variable, what)
-    return value if variable._place.kind.aval.shape else np.asarray(value)
+    return value if variable._place.kind.aval.shape or isinstance(value, jax.core.Tracer) else np.asarray(value)
 
 
 def _said(what: str, variable: Handle, convert: Callable[..., T], *args: object) -> T:

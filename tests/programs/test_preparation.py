@@ -50,8 +50,9 @@ def _interpreted(monkeypatch):
 @pytest.fixture
 def submitted(monkeypatch):
     """The jobs given to the background, from here on: what any width needs is there, and what other tests left to compile is compiled."""
-    x, w = uncommitted()
-    loss(x, w).backward()
+    for x, w in (uncommitted(), committed()):
+        loss(x, w).backward()
+        x.grad.block_until_ready()
     idle.settle()
     jobs = []
     submit = background.submit

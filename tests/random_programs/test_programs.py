@@ -144,6 +144,11 @@ def first_leaves(self, state, leaves, original=execution.Program._compile):
     self._compiling = job, lambda *_: run(*leaves)
 
 
+def all_but_one(cells, original=program.held):
+    """All that is held, but for the last one."""
+    return original(cells)[:-1]
+
+
 def forget_total(_builder, _total, term):
     """Sum that is its last term."""
     return term
@@ -157,7 +162,7 @@ ENGINES = {
     "a slot is taken for inactive": (plan, "active_slots", all_but_last, r"v", (MismatchError, LookupError)),
     "a VJP forgets the sum that it adds to": (building.JaxprBuilder, "add", forget_total, r"v", MismatchError),
     "a compiled program is stale": (execution.Program, "_compile", first_leaves, r"mode: lazy", MismatchError),
-    "a Variable's value is not kept": (program, "ONLY_SEGMENT", program.ONLY_SEGMENT + 1, r"mode: lazy", Exception),
+    "a Variable's value is not kept": (program, "held", all_but_one, r"mode: lazy", Exception),
 }
 
 

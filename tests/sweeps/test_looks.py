@@ -11,7 +11,7 @@ import pytest
 
 import tape
 import tape.numpy as tnp
-from tape.programs import execution
+from tape.programs import policy
 from tape.sweeps import differentiation, sweep
 
 DT = 0.05
@@ -69,7 +69,7 @@ def test_gradients_of_loops_of_any_length(turns):
 
 
 def test_no_turn_is_interpreted_whatever_the_number_of_turns(stats):
-    for _ in range(execution.OFTEN):
+    for _ in range(policy.OFTEN):
         for turns in (15, 16):  # the last one is swept alone, or with others
             swept(turns)
     stats.reset()
@@ -404,7 +404,7 @@ def test_independent_turns_are_swept_one_by_one(stats):
         right = jax.grad(lambda w: sum(jnp.log(jnp.sum(jnp.exp(w * (k + 1.0)))) for k in range(turns)))(START)
         np.testing.assert_allclose(w.grad.value, right, rtol=1e-4)
 
-    for _ in range(execution.OFTEN + 1):
+    for _ in range(policy.OFTEN + 1):
         rollout(20)
     stats.reset()
     rollout(20)
