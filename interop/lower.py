@@ -205,11 +205,12 @@ def _swept(run: Callable[..., Any], found: Any, arguments: Sequence[Any]) -> lis
         elif not moving and any(not _is_zero(pushed[i]) for i in smooth):
             raise LostGradientError(_CLOSED_OVER)
         pull = _pull([inputs[i] for i in moving], [outputs[i] for i in smooth])
-        jaxpr = pull.jaxpr  # the linear map lives in JAX's caches: it closes over nothing that may be a tracer
+        # The linear map lives in JAX's caches: it closes over nothing that may be a tracer.
+        sweep = jaxapi.jaxpr_as_fun(jaxapi.hoist(pull, range(len(pull.in_avals))))
         like = [jax.typeof(found[i]).update(weak_type=False) for i in smooth]
 
         def transpose(residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
-            return jaxapi.eval_jaxpr(jaxpr, residuals, *cts)
+            return list(sweep(*residuals, *cts))
 
         def forward(residuals: Sequence[Any], linear: Sequence[Any]) -> list[Any]:
             try:
