@@ -53,6 +53,7 @@ __all__ = [
     "Tracer",
     "Var",
     "ad",
+    "assembled",
     "batching",
     "bind",
     "call",
@@ -378,7 +379,15 @@ def hoist(closed: ClosedJaxpr, kept: Sequence[int]) -> ClosedJaxpr:
 
 
 def _with_inputs(jaxpr: Jaxpr, constants: Sequence[Var], inputs: Sequence[Var]) -> Jaxpr:
-    return Jaxpr(constants, inputs, jaxpr.outvars, jaxpr.eqns, jaxpr.effects, jaxpr.debug_info.with_unknown_names())
+    return assembled(constants, inputs, jaxpr.outvars, jaxpr.eqns, jaxpr.effects, jaxpr.debug_info.with_unknown_names())
+
+
+def assembled(
+    constants: Sequence[Var], inputs: Sequence[Var], outputs: Sequence[Any], eqns: Sequence[JaxprEqn], effects: Any, origin: Any
+) -> Jaxpr:
+    """Return a jaxpr that tells JAX whether a primitive in it is one that JAX itself takes apart, as newer releases' searchsorted is."""
+    high = any(eqn.primitive.is_high(*[v.aval for v in eqn.invars], **eqn.params) for eqn in eqns)
+    return Jaxpr(constants, inputs, outputs, eqns, effects, origin, is_high=high)
 
 
 def partial(fun: Callable[..., Any], *arrays: object) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from tape.graph.wengert import Constant
-from tape.jaxapi import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, ShapedArray, Var, call, no_origin, trace
+from tape.jaxapi import ClosedJaxpr, DropVar, JaxprEqn, Literal, ShapedArray, Var, assembled, call, no_origin, trace
 from tape.rules import parameters
 
 if TYPE_CHECKING:
@@ -73,13 +73,13 @@ class JaxprBuilder:
         """Return the whole."""
         constants = list(self._constants.values())
         effects = frozenset().union(*[eqn.effects for eqn in self._eqns])
-        jaxpr = Jaxpr([v for v, _ in constants], self._inputs, list(outputs), self._eqns, effects, no_origin())
+        jaxpr = assembled([v for v, _ in constants], self._inputs, list(outputs), self._eqns, effects, no_origin())
         return ClosedJaxpr(jaxpr, [value for _, value in constants])
 
     def call(self, name: str, outputs: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Call the whole under the running JAX transformation; constants may be values of it."""
         constants = list(self._constants.values())
-        jaxpr = Jaxpr([], [*[v for v, _ in constants], *self._inputs], list(outputs), self._eqns, frozenset(), no_origin())
+        jaxpr = assembled([], [*[v for v, _ in constants], *self._inputs], list(outputs), self._eqns, frozenset(), no_origin())
         return call(name, ClosedJaxpr(jaxpr, []), [*[value for _, value in constants], *inputs])
 
 
