@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CALL_JAXPR_PARAMS",
+    "CHOLESKY_BY_TRIANGLE",
     "CONCRETE_ERRORS",
     "RAVELS",
     "SETTINGS",
@@ -186,6 +187,8 @@ SETTINGS: tuple[Setting, ...] = tuple(
     ]
     if (setting := Setting(name)).known
 )
+# Cholesky's factor is one of the triangle that is read, and so is its derivative since this release; before it was given for both.
+CHOLESKY_BY_TRIANGLE = jax.__version_info__ >= (0, 12)
 USUAL_PROMOTION = {"jax_numpy_rank_promotion": "allow", "jax_numpy_dtype_promotion": "standard"}
 X64: Any = jax.enable_x64  # which every backward pass asks, three times as quick as jax.config
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from tape import jaxapi
 from tape.rules.families.matrices import adjoint, conjugate, dot, half_lower, identity, solve_triangular, total
 from tape.rules.registry import Cost, Example, leave_to_jax, register
 
@@ -38,7 +39,10 @@ def _cholesky(ct: Any, out: Any, a: Any, **_: Any) -> Any:
     factor = jnp.tril(out)
     inner = half_lower(dot(adjoint(factor), conjugate(ct)))
     left = solve_triangular(factor, inner, left=True, lower=True, adjoint=True)
-    return conjugate(solve_triangular(factor, left, left=False, lower=True))
+    whole = conjugate(solve_triangular(factor, left, left=False, lower=True))
+    if not jaxapi.CHOLESKY_BY_TRIANGLE:
+        return whole
+    return half_lower(whole + adjoint(whole))  # the lower triangle is what is read, and the upper one its adjoint
 
 
 @register(
