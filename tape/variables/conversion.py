@@ -230,7 +230,8 @@ def as_array(value: object) -> jax.Array:
         return value
     if boundary.is_abstract(value):
         raise ConcretizationError(boundary.no_value(value))
-    return jnp.asarray(value)
+    with jaxapi.ensure_compile_time_eval():  # what is known stays so inside a JAX transformation
+        return jnp.asarray(value)
 
 
 def concrete(variable: Handle, what: str) -> jax.Array:
