@@ -178,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         now, after = next(windows(letters, length))
         print(f"\nLargest distance from jax.grad of one window, relative: {compare_with_jax(p, state, now, after):.1e}")
         del state, now, after
-        grown = never_cut(p, letters, 3 if options.quick else 12, length)
+        grown = never_cut(p, letters, 4 if options.quick else 12, length)
     finally:
         gc.enable()
     print(

@@ -76,9 +76,9 @@ def test_truncated_bptt(tmp_path, capsys, monkeypatch):
     assert len({row[1:] for row in rows}) == 1  # and what is kept stays the same
     (distance,) = re.findall(r"jax.grad of one window, relative: (\S+)", printed)
     assert float(distance) < 1e-5
-    kept, first, grown = map(int, re.search(r"sweep: (\d+) bytes .* cut (\d+) in window 1, (\d+) in window 3", printed).groups())
+    kept, first, grown = map(int, re.search(r"sweep: (\d+) bytes .* cut (\d+) in window 1, (\d+) in window 4", printed).groups())
     assert kept < 1.1 * first
-    assert grown > 1.3 * first
+    assert grown > 1.4 * first
 
 
 def test_loss_scaling(tmp_path, monkeypatch):
