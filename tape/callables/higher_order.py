@@ -14,7 +14,6 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tape import errors, jaxapi
@@ -22,6 +21,7 @@ from tape.callables.captures import trace_capturing
 from tape.callables.purity import words
 from tape.callables.traces import Call
 from tape.errors import TapeError, TapeTypeError
+from tape.graph.constants import known_array
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
@@ -120,8 +120,7 @@ def _is_number(x: object) -> bool:
 
 def _constant(value: object) -> Any:
     if isinstance(value, np.ndarray):
-        with jaxapi.ensure_compile_time_eval():
-            value = jnp.array(value)
+        value = known_array(value, copy=True)
     variable = record.constant(np.asarray(value) if isinstance(value, np.generic) else value)
     if not isinstance(variable._cell[0], _NUMBERS):
         LOCAL.scope.trace.adopt(variable._cell)

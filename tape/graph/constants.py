@@ -68,14 +68,22 @@ def constant(value: Any) -> Any:
             ARRAYS.add(value.__class__)
     else:
         try:
-            if isinstance(value, np.ndarray):
-                value = jax.numpy.array(value)
-            else:
-                with jaxapi.ensure_compile_time_eval():
-                    value = jax.numpy.asarray(value)
+            value = jax.numpy.array(value) if isinstance(value, np.ndarray) else known_array(value)
         except (TypeError, ValueError) as e:
             raise errors.TapeTypeError(no_array(value, e)) from e
     return leaf(value, unrecorded=LOCAL.scope.caller.bring(value))
+
+
+def known_array(value: Any, *, copy: bool = False) -> jax.Array:
+    """Return an array of a number, a NumPy array or nested lists; what is known stays so inside a JAX transformation.
+
+    ``jnp.asarray`` hands numbers and NumPy arrays to the innermost transformation, also under ``ensure_compile_time_eval`` (since JAX 0.10).
+    """
+    with jaxapi.ensure_compile_time_eval():
+        if isinstance(value, (np.ndarray, np.generic, bool, int, float, complex)) and not isinstance(value, np.ma.MaskedArray):
+            array: jax.Array = jax.device_put(np.array(value) if copy and isinstance(value, np.ndarray) else value)
+            return array
+        return jax.numpy.array(value) if copy else jax.numpy.asarray(value)
 
 
 def _of_array(value: Any) -> Any:

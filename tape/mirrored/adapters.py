@@ -12,6 +12,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.bounded import Bounded
+from tape.graph.constants import known_array
 from tape.graph.segment import Handle
 from tape.mirrored.detachment import refuse_reinterpretation, stop_gradient
 from tape.mirrored.mirror import call, describe, mirrored, on_values
@@ -97,7 +98,7 @@ def array(original: Callable[..., Any]) -> Callable[..., Any]:
         if any(isinstance(x, (Handle, jaxapi.Tracer)) for x in leaves):
             return recording(*args, **kwargs)
         with jaxapi.ensure_compile_time_eval():
-            value = original(*args, **kwargs)
+            value = known_array(args[0], copy=name == "array") if len(args) == 1 and not kwargs else original(*args, **kwargs)
             if name == "asarray" and any(isinstance(x, np.ndarray) for x in leaves):
                 value = jnp.array(value, copy=True)
         return record.leaf(value)

@@ -10,12 +10,12 @@ import sys
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
 from tape.errors import ConcretizationError, LostGradientError, TapeError, TapeRuntimeError, TapeTypeError, wrap
 from tape.graph import boundary
+from tape.graph.constants import known_array
 from tape.graph.scope import LOCAL
 from tape.mirrored import absent
 from tape.programs.program import look
@@ -230,8 +230,7 @@ def as_array(value: object) -> jax.Array:
         return value
     if boundary.is_abstract(value):
         raise ConcretizationError(boundary.no_value(value))
-    with jaxapi.ensure_compile_time_eval():  # what is known stays so inside a JAX transformation
-        return jnp.asarray(value)
+    return known_array(value)
 
 
 def concrete(variable: Handle, what: str) -> jax.Array:

@@ -10,7 +10,6 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 
 from tape import jaxapi
 from tape.errors import (
@@ -24,6 +23,7 @@ from tape.errors import (
     unknown_keyword,
 )
 from tape.graph import boundary
+from tape.graph.constants import known_array
 from tape.graph.kinds import WIDER, Place, differentiable, kind_of
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, end_of, extra_of, node_of
@@ -52,8 +52,7 @@ def _to_array(value: object, where: str) -> jax.Array:
     if isinstance(value, jax.Array):
         return value
     try:
-        with jax.ensure_compile_time_eval():
-            return jnp.array(value)
+        return known_array(value, copy=True)
     except OverflowError as e:
         msg = f"{where}: {e}; {WIDER}"
         raise TapeOverflowError(msg) from e
