@@ -74,13 +74,17 @@ def trusted(record, example, thunk):
 @contextlib.contextmanager
 def planted(record, rule):
     """Put ``rule`` in the place of a record's own, and the record back afterwards."""
+    given = table._given.get(record.primitive)
     defvjp(record.primitive, rule)
     table._given[record.primitive] = dataclasses.replace(record, vjp=rule)  # a user's rule is never selective
     try:
         yield
     finally:
         defvjp(record.primitive, record.vjp)
-        table._given[record.primitive] = record
+        if given is None:
+            table._given.pop(record.primitive, None)  # a rule of the user's own changes what interop.lower does
+        else:
+            table._given[record.primitive] = given
 
 
 def scaled(rule, factor):
