@@ -38,6 +38,7 @@ class Module(Bridge):
     Args:
         module: the Equinox module, or any pytree that can be called.
         is_parameter: tells of a leaf whether it is a parameter; by default all inexact arrays are.  Other arrays are constant.
+        inline: record a call as the entries of its equations, as :func:`interop.lift` does, so that op hooks see inside.
 
     Raises:
         TapeTypeError: ``module`` cannot be called.
@@ -51,10 +52,11 @@ class Module(Bridge):
 
     """
 
-    def __init__(self, module: Any, *, is_parameter: Callable[[Any], bool] = is_inexact) -> None:
+    def __init__(self, module: Any, *, is_parameter: Callable[[Any], bool] = is_inexact, inline: bool = False) -> None:
         if not callable(module):
             msg = f"interop.equinox.Module: expected an equinox.Module, got {type(module).__name__}"
             raise TapeTypeError(msg)
+        self._inline = inline
         leaves, tree = jax.tree_util.tree_flatten_with_path(module, is_leaf=extend.is_variable)
         named = [(_dotted(path), leaf) for path, leaf in leaves]
         self._hold(
@@ -97,6 +99,7 @@ class Module(Bridge):
         changed, tree = jax.tree.flatten(equinox.nn.inference_mode(numbered, value))
         leaves = jax.tree.leaves(self._module, is_leaf=extend.is_variable)
         other = object.__new__(Module)
+        other._inline = self._inline
         other._hold(jax.tree.unflatten(tree, [leaves[x.number] if isinstance(x, _Place) else x for x in changed]))
         return other
 
@@ -122,7 +125,7 @@ class Module(Bridge):
 
         name = type(self._module).__name__
         call.__name__ = name if method == "__call__" else f"{name}.{method}"
-        return lift(call)
+        return lift(call, inline=self._inline)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_module" not in vars(self):
@@ -139,7 +142,7 @@ class Module(Bridge):
         return f"interop.equinox.Module({self._module!r})"
 
     def __reduce__(self) -> Any:
-        return _remade, (self.unwrap(), {name: v.requires_grad for name, v in self._variables()})
+        return _remade, (self.unwrap(), self._inline, {name: v.requires_grad for name, v in self._variables()})
 
 
 def _is_state(x: Any) -> bool:
@@ -160,8 +163,8 @@ class _Place:
         self.number = number
 
 
-def _remade(module: Any, requiring: dict[str, bool]) -> Module:
-    made = Module(module)
+def _remade(module: Any, inline: bool, requiring: dict[str, bool]) -> Module:
+    made = Module(module, inline=inline)
     for name, v in made._variables():
         v.requires_grad_(requiring[name])
     made._hold(made._module)

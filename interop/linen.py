@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -37,6 +38,7 @@ class Module(Bridge):
         module: the Linen module.
         variables: what ``module.init`` returned, a dictionary of collections.  What is inexact in the collection "params" becomes leaves that
             require grad; everything else is constant.
+        inline: record a call as the entries of its equations, as :func:`interop.lift` does, so that op hooks see inside.
 
     Attributes:
         module: the Linen module.
@@ -57,7 +59,7 @@ class Module(Bridge):
 
     """
 
-    def __init__(self, module: Any, variables: Mapping[str, Any]) -> None:
+    def __init__(self, module: Any, variables: Mapping[str, Any], *, inline: bool = False) -> None:
         if not isinstance(module, linen.Module):
             msg = f"interop.linen.Module: expected a flax.linen.Module, got {type(module).__name__}"
             raise TapeTypeError(msg)
@@ -68,6 +70,7 @@ class Module(Bridge):
             )
             raise TapeValueError(msg)
         self.module = module
+        self._inline = inline
         self._parameters: dict[str, tape.Variable] = {}
         self._state: dict[str, tape.Variable] = {}
         self._calls: dict[Any, Callable[..., Any]] = {}
@@ -145,7 +148,7 @@ class Module(Bridge):
 
         name = method if isinstance(method, str) else getattr(method, "__name__", "__call__")
         call.__name__ = type(module).__name__ if name == "__call__" else f"{type(module).__name__}.{name}"
-        return lift(call)
+        return lift(call, inline=self._inline)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "module" not in vars(self):
@@ -157,7 +160,7 @@ class Module(Bridge):
         return f"interop.linen.Module({self.module!r})"
 
     def __reduce__(self) -> Any:
-        return Module, self.unwrap()
+        return functools.partial(Module, inline=self._inline), self.unwrap()
 
 
 def _at(tree: Any, path: Any) -> Any:

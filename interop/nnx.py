@@ -92,6 +92,7 @@ class Module(_Node, Bridge):
     Args:
         module: the NNX module; it is copied and stays as it is.
         wrt: which of its variables are parameters, a filter of NNX; those of them that are inexact become leaves that require grad.
+        inline: record a call as the entries of its equations, as :func:`interop.lift` does, so that op hooks see inside.
 
     Raises:
         TapeTypeError: ``module`` is no NNX module; in a call: it adds or takes away state, changes a static attribute or a parameter.
@@ -109,9 +110,9 @@ class Module(_Node, Bridge):
 
     """
 
-    __slots__ = ("_calls", "_names", "_parameters", "_state", "_wrt")
+    __slots__ = ("_calls", "_inline", "_names", "_parameters", "_state", "_wrt")
 
-    def __init__(self, module: Any, *, wrt: Any = nnx.Param) -> None:
+    def __init__(self, module: Any, *, wrt: Any = nnx.Param, inline: bool = False) -> None:
         if not isinstance(module, nnx.Module):
             msg = f"interop.nnx.Module: expected a flax.nnx.Module, got {type(module).__name__}"
             raise TapeTypeError(msg)
@@ -128,7 +129,8 @@ class Module(_Node, Bridge):
                 elif is_array(array):
                     state[name] = tape.constant(array)
         names = {id(node): _dotted(path) for path, node in nnx.iter_graph(module) if isinstance(node, nnx.Variable)}
-        for name, value in (("_wrt", wrt), ("_calls", {}), ("_names", names), ("_parameters", parameters), ("_state", state)):
+        own = {"_wrt": wrt, "_inline": inline, "_calls": {}, "_names": names, "_parameters": parameters, "_state": state}
+        for name, value in own.items():
             object.__setattr__(self, name, value)
 
     def parameters(self) -> Any:
@@ -208,10 +210,10 @@ class Module(_Node, Bridge):
             return result, changed
 
         call.__name__ = described
-        return lift(call)
+        return lift(call, inline=self._inline)
 
     def __reduce__(self) -> Any:
-        return functools.partial(Module, wrt=self._wrt), (self.unwrap(),)
+        return functools.partial(Module, wrt=self._wrt, inline=self._inline), (self.unwrap(),)
 
 
 def _dotted(path: Sequence[Any]) -> str:
