@@ -11,7 +11,7 @@ import jaxlib
 
 import tape
 from tape import jaxapi
-from tape.graph import trie
+from tape.graph import lines
 from tape.ops.interning import intern
 from tape.recording import record
 
@@ -97,7 +97,7 @@ class Inlined:
         return jax.tree.unflatten(self._tree, [values[i] for i in self._results])
 
 
-trie.lines_of(Inlined.record.__code__)
+lines.lines_of(Inlined.record.__code__)
 
 
 def _name_of(eqn: jaxapi.JaxprEqn) -> str:

@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 SCENE = """
 import functools, jax, jax.numpy as jnp, numpy as np, optax
-import interop, interop.optax, tape, tape.lax, tape.nn, tape.numpy as tnp, tape.random, tape.scipy.special
+import interop, interop.optax, interop.scipy, tape, tape.lax, tape.nn, tape.numpy as tnp, tape.random, tape.scipy.special
 from jax.flatten_util import ravel_pytree
 from tests.repairs import *
 A = np.array([1.0, -2.0, 0.5], np.float32)
@@ -781,6 +781,36 @@ ROWS = {
             "convert the value",
             "o.state.hyperparams['learning_rate'] = 1j.imag; h.sum().backward(); o.step()",
             "same(x, -A)",
+        ),
+        (
+            "interop.scipy.minimize(lambda v: v * v, [1.0, 2.0])",
+            "for instance with .sum()",
+            "f = interop.scipy.minimize(lambda v: (v * v).sum(), [1.0, 2.0])",
+            "same(f.x, [0, 0])",
+        ),
+        (
+            "interop.scipy.minimize(lambda v: float(v.sum().detach()), [1.0])",
+            "compute it with tape.numpy",
+            "f = interop.scipy.minimize(lambda v: tnp.sum(v * v), [1.0])",
+            "same(f.x, [0])",
+        ),
+        (
+            "interop.scipy.minimize(lambda v: (v * v).sum(), np.array([1j]))",
+            "pass real and imaginary parts",
+            "f = interop.scipy.minimize(lambda v: (v['re'] ** 2 + v['im'] ** 2).sum(), {'re': np.array([0.0]), 'im': np.array([1.0])})",
+            "same(f.x['im'], [0])",
+        ),
+        (
+            "interop.scipy.least_squares(lambda v: v, [1.0], jac='2-point')",
+            "leave out jac",
+            "f = interop.scipy.least_squares(lambda v: v, [1.0])",
+            "same(f.x, [0])",
+        ),
+        (
+            "interop.scipy.least_squares(lambda v: v, [1.0], jac='2-point')",
+            "call scipy.optimize.least_squares",
+            "import scipy.optimize; f = scipy.optimize.least_squares(lambda v: v, [1.0], jac='2-point')",
+            "same(f.x, [0])",
         ),
         (
             "import tape.extend; tape.extend.replace(x, c)",

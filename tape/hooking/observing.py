@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import jax
 
 from tape.errors import TapeTypeError
+from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle
-from tape.graph.trie import user_line
 from tape.hooking.replacement import calling, replacements
 from tape.modes import Mode
 from tape.recording import record
