@@ -81,9 +81,7 @@ class Optimizer:
     def __init__(
         self, parameters: Any, transformation: Any, *, loss_scale: float | DynamicLossScale | None = None, missing: str = "skip"
     ) -> None:
-        if hasattr(parameters, "__next__") or (
-            not isinstance(parameters, (tape.Variable, list, tuple, dict)) and hasattr(parameters, "__iter__")
-        ):
+        if hasattr(parameters, "__iter__") and jax.tree_util.all_leaves([parameters]):  # a generator, the values of a dictionary
             parameters = list(parameters)
         self.parameters = parameters
         self._leaves, self._tree = jax.tree.flatten(parameters, is_leaf=extend.is_variable)

@@ -9,6 +9,7 @@ import pytest
 import interop
 import tape
 
+NEEDED = {"interop.optax": "optax", "interop.states": "optax", "interop.nnx": "flax", "interop.linen": "flax", "interop.equinox": "equinox"}
 MIRRORED = ("tape.numpy", "tape.nn", "tape.scipy", "tape.lax", "tape.random")  # their docstrings are JAX's
 
 
@@ -22,8 +23,8 @@ def modules():
 
 @pytest.mark.parametrize("name", sorted(modules()))
 def test_examples(name):
-    if name == "interop.optax":
-        pytest.importorskip("optax")
+    if name in NEEDED:
+        pytest.importorskip(NEEDED[name])
     module = importlib.import_module(name)
     failed, _ = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     assert failed == 0

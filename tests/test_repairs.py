@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 SCENE = """
 import functools, jax, jax.numpy as jnp, numpy as np, optax
-import interop, interop.optax, tape, tape.lax, tape.nn, tape.numpy as tnp, tape.random, tape.scipy.special
+import interop, interop.optax, interop.scipy, tape, tape.lax, tape.nn, tape.numpy as tnp, tape.random, tape.scipy.special
 from jax.flatten_util import ravel_pytree
 from tests.repairs import *
 A = np.array([1.0, -2.0, 0.5], np.float32)
@@ -783,6 +783,42 @@ ROWS = {
             "same(x, -A)",
         ),
         (
+            "interop.scipy.minimize(lambda v: v * v, [1.0, 2.0])",
+            "for instance with .sum()",
+            "f = interop.scipy.minimize(lambda v: (v * v).sum(), [1.0, 2.0])",
+            "same(f.x, [0, 0])",
+        ),
+        (
+            "interop.scipy.minimize(lambda v: float(v.sum().detach()), [1.0])",
+            "compute it with tape.numpy",
+            "f = interop.scipy.minimize(lambda v: tnp.sum(v * v), [1.0])",
+            "same(f.x, [0])",
+        ),
+        (
+            "interop.scipy.minimize(lambda v: (v * v).sum(), np.array([1j]))",
+            "pass real and imaginary parts",
+            "f = interop.scipy.minimize(lambda v: (v['re'] ** 2 + v['im'] ** 2).sum(), {'re': np.array([0.0]), 'im': np.array([1.0])})",
+            "same(f.x['im'], [0])",
+        ),
+        (
+            "interop.scipy.least_squares(lambda v: v, [1.0], jac='2-point')",
+            "leave out jac",
+            "f = interop.scipy.least_squares(lambda v: v, [1.0])",
+            "same(f.x, [0])",
+        ),
+        (
+            "interop.scipy.least_squares(lambda v: v, [1.0], jac='2-point')",
+            "call scipy.optimize.least_squares",
+            "import scipy.optimize; f = scipy.optimize.least_squares(lambda v: v, [1.0], jac='2-point')",
+            "same(f.x, [0])",
+        ),
+        (
+            "import tape.extend; tape.extend.replace(x, c)",
+            "assign to its .value",
+            "x.value = 2 * A",
+            "same(x, 2 * A)",
+        ),
+        (
             "l = [x]; o = interop.optax.Optimizer(l, optax.sgd(0.5)); h.sum().backward(); l.append(m); o.step()",
             "make a new one: Optimizer(optimizer.parameters, optimizer.transformation)",
             "o = interop.optax.Optimizer(o.parameters, o.transformation); o.step()",
@@ -898,6 +934,13 @@ LISTED = {
     "tape/jitting/effects.py:{} existed only": "tests/jitting/test_jit.py",
     "tape/jitting/jitted.py:jit: {} is a method": "the class's author adds a slot: tests/jitting/test_jit.py",
     "tape/hooking/replacement.py:{} returned a gradient in": "a position that has no gradient: tests/hooking/test_op_hooks.py",
+    "interop/equinox.py:interop.equinox needs": "without the package: tests/interop/modules/test_modules.py",
+    "interop/linen.py:interop.linen needs": "without the package: tests/interop/modules/test_modules.py",
+    "interop/nnx.py:interop.nnx needs": "without the package: tests/interop/modules/test_modules.py",
+    "interop/linen.py:interop.linen.Module: the variables have no": "needs Flax: tests/interop/modules/test_modules.py",
+    "interop/linen.py:interop.linen.Module: {} writes": "needs Flax: tests/interop/modules/test_modules.py",
+    "interop/nnx.py:interop.nnx.Module: {}": "needs Flax: tests/interop/modules/test_modules.py",
+    "interop/modules.py:{}: {}{}; pass strict=False": "needs Flax or Equinox: tests/interop/modules/test_modules.py",
 }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from tape.errors import TapeValueError
 from tape.extend.update import Update
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle, extra_of, itself
@@ -19,6 +20,7 @@ from tape.jaxapi import Tracer
 from tape.programs.program import look, run_pending
 from tape.sweeps.seeds import describe
 from tape.variables.conversion import as_array
+from tape.variables.updates import store
 from tape.variables.variable import Variable
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     import jax
 
-__all__ = ["Assignment", "Update", "array", "awaiting", "describe", "identity", "is_variable", "updating"]
+__all__ = ["Assignment", "Update", "array", "awaiting", "describe", "identity", "is_variable", "replace", "updating"]
 
 
 def is_variable(x: object) -> bool:
@@ -114,6 +116,30 @@ def updating() -> Iterator[None]:
         segment = LOCAL.segment()
         if segment is not None:
             run_pending(segment, "step")
+
+
+def replace(variable: Variable, result: Variable) -> None:
+    """Have a constant be what was computed for it (a running mean, a random key), detached; where that is pending, it stays so.
+
+    It may have another shape or dtype then.
+
+    Raises:
+        TapeValueError: ``variable`` requires grad.
+        LeakedTracerError: the result belongs to a JAX transformation, and ``variable`` does not.
+
+    Example:
+        >>> import tape.extend
+        >>> w, mean = tape.Variable(2.0), tape.constant(0.0)
+        >>> tape.extend.replace(mean, mean * 0.9 + w * 0.1)
+        >>> round(float(mean), 2), mean.requires_grad
+        (0.2, False)
+
+    """
+    variable = itself(variable)  # type: ignore[assignment]
+    if variable._place.kind.requires_grad:
+        msg = f"replace: it is for constants, and this Variable requires grad ({describe(variable)}); assign to its .value"
+        raise TapeValueError(msg)
+    store("replace", variable, result.detach())
 
 
 class Assignment:

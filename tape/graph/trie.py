@@ -10,20 +10,18 @@ repeats leave nothing behind.
 
 from __future__ import annotations
 
-import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tape import jaxapi, layout
 from tape.bounded import Bounded
 from tape.graph.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, MadePlace, Place, Role
 from tape.graph.length import Length
+from tape.graph.lines import user_line
 from tape.locks import holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
-    from types import FrameType
 
     from tape.ops.kernel import Kernel
 
@@ -38,9 +36,6 @@ CONSTANT, RECORD, SWEEP = 0, 1, 2
 
 _NOWHERE: dict[Any, Any] = {}  # the edges of a state that has none, as most of a structure never met again; nothing is put in here
 _LOCK = threading.RLock()  # garbage may be collected where it is held, and finalizers record too
-
-_PACKAGE = str(Path(__file__).parents[1])
-_INTEROP = str(Path(__file__).parents[2] / "interop")
 
 
 class Step(layout.Step):
@@ -371,20 +366,3 @@ def root(configuration: Hashable, mode: int) -> State:
     if state is None:
         state = _ROOTS[key] = State(None, mode)
     return state
-
-
-_FOREIGN: Bounded[str, bool] = Bounded("files", 4096)  # file of some code -> whether it is outside this library
-
-
-def user_line() -> tuple[str, int] | None:
-    """File and line of the innermost frame outside this library."""
-    frame: FrameType | None = sys._getframe(3)  # entry, following, record; a traceback would cost a hundred times as much
-    while frame is not None:
-        file = frame.f_code.co_filename
-        foreign = _FOREIGN.get(file)
-        if foreign is None:
-            foreign = _FOREIGN[file] = not file.startswith((_PACKAGE, _INTEROP))
-        if foreign:
-            return (file, frame.f_lineno)
-        frame = frame.f_back
-    return None

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import jax
 
 from tape.errors import TapeTypeError
+from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle
-from tape.graph.trie import user_line
 from tape.hooking.replacement import calling, replacements
 from tape.modes import Mode
 from tape.recording import record
@@ -37,7 +37,8 @@ class SeenOp:
         name: what the op is called: ``"tanh"``, or the name of the ``tape.Function`` or of the function that was lifted or compiled.
         params: its static parameters by name.
         where: file and line of the user's code that recorded it; None where there is none.  For an entry that was recorded while no hook
-            was active, it is the line that was first to record the same ops up to this one.
+            was active, it is the line that was first to record the same ops up to this one.  In a function that ``interop.lift`` takes
+            apart (``inline=True``), it is the line of that function's code.
 
     """
 
@@ -52,6 +53,11 @@ class SeenOp:
     def params(self) -> dict[str, Any]:
         """Its static parameters by name."""
         return {name: fill(template, itertools.repeat(ARRAY)) for name, template in self._params or ()}
+
+    @property
+    def scope(self) -> str:
+        """The ``jax.named_scope`` of an entry in a function that ``interop.lift`` takes apart, with slashes; "" elsewhere."""
+        return getattr(self.where, "scope", "")
 
     def __str__(self) -> str:
         return self.name if self.where is None else f"{self.name}, recorded at {self.where[0]}:{self.where[1]}"

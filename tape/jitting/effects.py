@@ -14,8 +14,8 @@ from tape.errors import TapeRuntimeError
 from tape.graph import boundary
 from tape.graph.boxes import Cell
 from tape.graph.kinds import is_scalar
+from tape.graph.lines import user_line
 from tape.graph.segment import Extra, Handle, LeafNode, itself, outside
-from tape.graph.trie import user_line
 from tape.hooking.handles import take_away
 from tape.jaxapi import Tracer
 from tape.recording import record

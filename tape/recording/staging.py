@@ -17,9 +17,10 @@ from tape.graph import boundary
 from tape.graph.boxes import Cell
 from tape.graph.constants import handle
 from tape.graph.kinds import MadePlace, is_scalar
+from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, Segment, SegmentClosedError, made_at
-from tape.graph.trie import CONSTANT, user_line
+from tape.graph.trie import CONSTANT
 from tape.graph.watcher import NOBODY
 from tape.graph.wengert import needed
 from tape.programs.failures import failed_entry

@@ -206,8 +206,18 @@ class Convertible(methods.ArrayMethods):
             return f"a Variable ({describe(self)}) met a raw JAX function, which would lose its gradient: {boundary.CUT}"
         return None
 
-    def __dlpack__(self, **options: Any) -> Any:
-        return np.asarray(self).__dlpack__(**options) if self._place.kind.requires_grad else as_array(look(self)).__dlpack__(**options)
+    def __dlpack__(
+        self,
+        *,
+        stream: int | Any | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        if self._place.kind.requires_grad:
+            return np.asarray(self).__dlpack__()  # which refuses: the gradient would be lost
+        array: Any = as_array(look(self))  # whose annotations lack some of it
+        return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> Any:
         return as_array(look(self)).__dlpack_device__()  # type: ignore[attr-defined]

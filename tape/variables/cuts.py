@@ -15,9 +15,9 @@ from tape import jaxapi
 from tape.errors import TapeRuntimeError, warn
 from tape.graph import boundary
 from tape.graph.kinds import Place, kind_of
+from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, Segment, end_of, node_of
-from tape.graph.trie import user_line
 from tape.mirrored.detachment import detach
 from tape.programs import traced
 from tape.programs.program import look, run_pending

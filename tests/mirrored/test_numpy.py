@@ -1,5 +1,7 @@
 """Every function of ``jax.numpy`` gives through ``tape.numpy`` what it gives in JAX, as Variables."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -181,3 +183,13 @@ def test_inside_jit():
 def test_unknown_name():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = tnp.nothing
+
+
+def test_dlpack_has_the_signature_of_the_array_api():
+    parameters = inspect.signature(tape.Variable.__dlpack__).parameters
+    assert {name: (p.kind, p.default) for name, p in parameters.items() if name != "self"} == dict.fromkeys(
+        ("stream", "max_version", "dl_device", "copy"), (inspect.Parameter.KEYWORD_ONLY, None)
+    )
+    constant = tape.constant(np.arange(3.0, dtype=np.float32))
+    assert constant.__dlpack__(copy=True) is not None
+    np.testing.assert_array_equal(np.from_dlpack(constant), np.arange(3.0))

@@ -1,0 +1,175 @@
+"""Equinox on the tape: a module whose parameters are leaf Variables and whose calls record one op."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+try:
+    import equinox
+except ImportError as e:
+    from tape.errors import TapeImportError
+
+    msg = "interop.equinox needs the package equinox, which is not installed; run pip install 'jax-tape[equinox]'"
+    raise TapeImportError(msg, name=e.name, path=e.path) from e
+
+import tape
+from interop.lift import lift
+from interop.modules import Bridge, is_array, is_inexact
+from tape import extend
+from tape.errors import TapeAttributeError, TapeTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Module"]
+
+
+class Module(Bridge):
+    """An Equinox module on Variables.
+
+    Calling it, or a method of its class, records one op; for a batch, ``tape.vmap(module)(x)``.  Every other attribute is that of the Equinox
+    module, with Variables in the place of arrays: ``module.layers[0].weight.grad`` is a gradient.  What Equinox hands through (an
+    ``eqx.nn.State``, keys) is an argument and a result here, too; such a state is constant for gradients (what
+    ``tape.vmap`` returns of one is to be detached).
+
+    Args:
+        module: the Equinox module, or any pytree that can be called.
+        is_parameter: tells of a leaf whether it is a parameter; by default all inexact arrays are.  Other arrays are constant.
+        inline: record a call as the entries of its equations, as :func:`interop.lift` does, so that op hooks see inside.
+
+    Raises:
+        TapeTypeError: ``module`` cannot be called.
+
+    Example:
+        >>> import equinox as eqx, jax, jax.numpy as jnp, interop, tape
+        >>> model = interop.equinox.Module(eqx.nn.Linear(3, 2, key=jax.random.key(0)))
+        >>> (model(jnp.ones(3)) ** 2).mean().backward()
+        >>> [(name, p.grad.shape) for name, p in model.named_parameters()]
+        [('weight', (2, 3)), ('bias', (2,))]
+
+    """
+
+    def __init__(self, module: Any, *, is_parameter: Callable[[Any], bool] = is_inexact, inline: bool = False) -> None:
+        if not callable(module):
+            msg = f"interop.equinox.Module: expected an equinox.Module, got {type(module).__name__}"
+            raise TapeTypeError(msg)
+        self._inline = inline
+        leaves, tree = jax.tree_util.tree_flatten_with_path(module, is_leaf=extend.is_variable)
+        named = [(_dotted(path), leaf) for path, leaf in leaves]
+        self._hold(
+            jax.tree.unflatten(
+                tree,
+                [
+                    tape.Variable(x, name=name) if is_inexact(x) and is_parameter(x) else tape.constant(x) if is_array(x) else x
+                    for name, x in named
+                ],
+            )
+        )
+
+    def _hold(self, module: Any) -> None:
+        """Be a module whose arrays are Variables already."""
+        leaves, tree = jax.tree_util.tree_flatten_with_path(module, is_leaf=extend.is_variable)
+        self._module, self._tree = module, tree
+        self._static = [None if extend.is_variable(x) else x for _, x in leaves]  # None is no leaf of a pytree
+        held = [(_dotted(path), x) for path, x in leaves if extend.is_variable(x)]
+        self._parameters = {name: x for name, x in held if x.requires_grad}
+        self._state = {name: x for name, x in held if not x.requires_grad}
+        self._variables_in_order = [x for _, x in held]
+        self._calls: dict[str, Callable[..., Any]] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Record a call; Variables, arrays and numbers among the arguments are inputs of the op, anything else is static."""
+        return self._recorded("__call__")(*args, **kwargs)
+
+    def parameters(self) -> Any:
+        """Return the module with its parameters, as Variables, and None for all other leaves: what an optimizer takes."""
+        leaves = jax.tree.leaves(self._module, is_leaf=extend.is_variable)
+        return jax.tree.unflatten(self._tree, [x if extend.is_variable(x) and x.requires_grad else None for x in leaves])
+
+    def unwrap(self) -> Any:
+        """Return the Equinox module with the present values."""
+        return jax.tree.map(lambda x: extend.array(x) if extend.is_variable(x) else x, self._module, is_leaf=extend.is_variable)
+
+    def inference_mode(self, value: bool = True) -> Module:
+        """Return this module, with the same Variables, as ``eqx.nn.inference_mode`` makes it."""
+        numbered = jax.tree.unflatten(self._tree, [_Place(i) if x is None else x for i, x in enumerate(self._static)])
+        changed, tree = jax.tree.flatten(equinox.nn.inference_mode(numbered, value))
+        leaves = jax.tree.leaves(self._module, is_leaf=extend.is_variable)
+        other = object.__new__(Module)
+        other._inline = self._inline
+        other._hold(jax.tree.unflatten(tree, [leaves[x.number] if isinstance(x, _Place) else x for x in changed]))
+        return other
+
+    def _recorded(self, method: str) -> Callable[..., Any]:
+        call = self._calls.get(method)
+        if call is None:
+            call = self._calls[method] = self._lifted(method)
+
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            return jax.tree.map(_constant, call(self._variables_in_order, *args, **kwargs), is_leaf=_is_state)
+
+        return recorded
+
+    def _lifted(self, method: str) -> Callable[..., Any]:
+        tree, static = self._tree, self._static
+        places = [i for i, x in enumerate(static) if x is None]
+
+        def call(arrays: list[Any], *args: Any, **kwargs: Any) -> Any:
+            leaves = list(static)
+            for i, array in zip(places, arrays, strict=True):
+                leaves[i] = array
+            return getattr(jax.tree.unflatten(tree, leaves), method)(*args, **kwargs)
+
+        name = type(self._module).__name__
+        call.__name__ = name if method == "__call__" else f"{name}.{method}"
+        return lift(call, inline=self._inline)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_module" not in vars(self):
+            msg = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise TapeAttributeError(msg)
+        value = getattr(self._module, name)
+        if callable(value) and callable(getattr(type(self._module), name, None)) and not isinstance(value, equinox.Module | type):
+            return functools.wraps(value)(self._recorded(name))
+        if getattr(value, "__self__", None) is self._module:
+            return self._recorded(name)
+        return value
+
+    def __repr__(self) -> str:
+        return f"interop.equinox.Module({self._module!r})"
+
+    def __reduce__(self) -> Any:
+        return _remade, (self.unwrap(), self._inline, {name: v.requires_grad for name, v in self._variables()})
+
+
+def _is_state(x: Any) -> bool:
+    return isinstance(x, equinox.nn.State) or extend.is_variable(x)
+
+
+def _constant(x: Any) -> Any:
+    """Detach what is in a state: running statistics, whose past would grow from call to call."""
+    if not isinstance(x, equinox.nn.State):
+        return x
+    return jax.tree.map(lambda v: v.detach() if extend.is_variable(v) else v, x, is_leaf=extend.is_variable)
+
+
+class _Place:
+    """Stands for the array in a place while Equinox changes a module: functions of ``jax.tree`` would take Variables apart."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _remade(module: Any, inline: bool, requiring: dict[str, bool]) -> Module:
+    made = Module(module, inline=inline)
+    for name, v in made._variables():
+        v.requires_grad_(requiring[name])
+    made._hold(made._module)
+    return made
+
+
+def _dotted(path: Any) -> str:
+    return ".".join(str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key)))) for key in path)

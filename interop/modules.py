@@ -1,0 +1,96 @@
+"""What the bridges to libraries of modules share: parameters and state as Variables under dotted names, saved and loaded under them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import tape
+from tape import extend
+from tape.errors import TapeTypeError, TapeValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["Bridge", "is_array", "is_inexact"]
+
+
+def is_array(x: object) -> bool:
+    """Tell whether a leaf of a framework's object is data."""
+    return isinstance(x, (jax.Array, np.ndarray, np.generic))
+
+
+def is_inexact(x: Any) -> bool:
+    """Tell whether a leaf has floating or complex numbers."""
+    return is_array(x) and jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+class Bridge:
+    """A framework's object whose arrays are Variables: leaves that require grad for parameters, constants for the rest of its state."""
+
+    __slots__ = ()
+
+    _parameters: dict[str, tape.Variable]
+    _state: dict[str, tape.Variable]
+
+    def named_parameters(self) -> Iterator[tuple[str, tape.Variable]]:
+        """Iterate over the parameters with their dotted paths."""
+        yield from self._parameters.items()
+
+    def state_dict(self) -> dict[str, jax.Array]:
+        """Return the present values of parameters and state (batch statistics, random keys), by dotted path."""
+        return {name: extend.array(v) for name, v in self._variables()}
+
+    def _variables(self) -> list[tuple[str, tape.Variable]]:
+        return [*self._parameters.items(), *self._state.items()]
+
+    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Set parameters and state to what :meth:`state_dict` returned.
+
+        Args:
+            state: arrays (of JAX or NumPy) or Variables by dotted path; values are cast to the parameter's dtype where that is of the
+                same kind.
+            strict: refuse names that are missing or too many; otherwise they are passed over.
+
+        Raises:
+            TapeValueError: a name is missing or unknown, or a value has another shape.  Nothing is changed then.
+            TapeTypeError: a value has a dtype of another kind.  Nothing is changed then.
+
+        """
+        variables = dict(self._variables())
+        what = f"{type(self).__name__}.load_state_dict"
+        missing, unknown = [n for n in variables if n not in state], [n for n in state if n not in variables]
+        if strict and (missing or unknown):
+            msg = f"{what}: {_names('missing', missing)}{_names('unknown', unknown)}; pass strict=False to load what fits"
+            raise TapeValueError(msg)
+        values = {name: _fitting(f"{what}: {name}", state[name], v) for name, v in variables.items() if name in state}
+        for name, value in values.items():
+            if name in self._parameters:
+                variables[name].value = value
+            else:
+                extend.replace(variables[name], tape.constant(value))
+
+
+def _names(which: str, names: list[str]) -> str:
+    return f"{which} {', '.join(map(repr, names[:5]))}{' ...' if len(names) > 5 else ''}; " if names else ""
+
+
+def _fitting(what: str, value: Any, variable: tape.Variable) -> jax.Array:
+    """Return a value in the dtype of the Variable that is to hold it."""
+    array = extend.array(value) if extend.is_variable(value) else value if isinstance(value, jax.Array) else np.asarray(value)
+    if array.shape != variable.shape:
+        msg = f"{what}: expected shape {variable.shape}, got {array.shape}"
+        raise TapeValueError(msg)
+    if array.dtype == variable.dtype:
+        return jnp.asarray(array)
+    kinds = [
+        next((k for k in (jnp.floating, jnp.complexfloating, jnp.integer) if jnp.issubdtype(d, k)), d)
+        for d in (array.dtype, variable.dtype)
+    ]
+    if kinds[0] != kinds[1]:
+        msg = f"{what}: expected dtype {variable.dtype}, got {array.dtype}"
+        raise TapeTypeError(msg)
+    return jnp.asarray(array, variable.dtype)

@@ -1,0 +1,230 @@
+"""Flax NNX on the tape: a module whose parameters are leaf Variables and whose calls record one op."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+try:
+    from flax import nnx
+except ImportError as e:
+    from tape.errors import TapeImportError
+
+    msg = "interop.nnx needs the package flax, which is not installed; run pip install 'jax-tape[flax]'"
+    raise TapeImportError(msg, name=e.name, path=e.path) from e
+
+import tape
+from interop.lift import lift
+from interop.modules import Bridge, is_array, is_inexact
+from tape import extend
+from tape.errors import TapeAttributeError, TapeTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Module"]
+
+_TRAINS = frozenset(("train", "eval", "set_attributes", "set_mode"))  # of NNX's own methods, those that look at no array
+
+
+class _Node:
+    """A part of a module: attributes are NNX's, but Variables in the place of arrays, and calls that are recorded."""
+
+    __slots__ = ("_node", "_path", "_root")
+
+    def __init__(self, root: Module | None, node: Any, path: tuple[tuple[str, Any], ...]) -> None:
+        for name, value in (("_root", self if root is None else root), ("_node", node), ("_path", path)):
+            object.__setattr__(self, name, value)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Record a call; Variables, arrays and numbers among the arguments are inputs, anything else is static."""
+        return self._root._recorded(self._path, "__call__", args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in Module.__slots__ or name in _Node.__slots__:  # as copy asks, also before __init__
+            msg = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise TapeAttributeError(msg)
+        value = getattr(self._node, name)
+        if getattr(value, "__self__", None) is self._node:
+            if not hasattr(nnx.Module, name):
+                return functools.wraps(value)(lambda *args, **kwargs: self._root._recorded(self._path, name, args, kwargs))
+            if name not in _TRAINS:
+                self._root._refresh()
+            return value
+        return self._root._seen(value, (*self._path, ("attribute", name)))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        variable = self._root._seen(vars(self._node).get(name), ())
+        if extend.is_variable(variable):
+            names = [n for n, v in self._root._variables() if v is variable]
+            self._root.load_state_dict({names[0]: value.get_value() if isinstance(value, nnx.Variable) else value}, strict=False)
+        else:
+            setattr(self._node, name, value)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._root._seen(self._node[key], (*self._path, ("item", key)))
+
+    def __len__(self) -> int:
+        return len(self._node)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[i] for i in range(len(self._node))] if isinstance(self._node, Sequence) else self._node)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._node)})
+
+    def __repr__(self) -> str:
+        self._root._refresh()
+        return f"interop.nnx.Module({self._node!r})"
+
+
+class Module(_Node, Bridge):
+    """A Flax NNX module on Variables.
+
+    Calling it, a method of its class, or a submodule records one op.  What the call changes (batch statistics, counts of random streams) is
+    written to the module's state, which is constant for gradients.  Every other attribute is that of the NNX module, with Variables in the
+    place of arrays: ``module.linear.kernel.grad`` is a gradient, ``module.eval()`` and ``module.train()`` do as in NNX, and so does setting
+    an attribute.
+
+    Args:
+        module: the NNX module; it is copied and stays as it is.
+        wrt: which of its variables are parameters, a filter of NNX; those of them that are inexact become leaves that require grad.
+        inline: record a call as the entries of its equations, as :func:`interop.lift` does, so that op hooks see inside.
+
+    Raises:
+        TapeTypeError: ``module`` is no NNX module; in a call: it adds or takes away state, changes a static attribute or a parameter.
+
+    Example:
+        >>> import jax.numpy as jnp, interop, tape
+        >>> from flax import nnx
+        >>> model = interop.nnx.Module(nnx.Linear(3, 2, rngs=nnx.Rngs(0)))
+        >>> loss = (model(jnp.ones((5, 3))) ** 2).mean()
+        >>> loss.backward()
+        >>> [(name, p.grad.shape) for name, p in model.named_parameters()], model.kernel.grad.shape
+        ([('bias', (2,)), ('kernel', (3, 2))], (3, 2))
+        >>> type(model.unwrap()).__name__
+        'Linear'
+
+    """
+
+    __slots__ = ("_calls", "_inline", "_names", "_parameters", "_state", "_wrt")
+
+    def __init__(self, module: Any, *, wrt: Any = nnx.Param, inline: bool = False) -> None:
+        if not isinstance(module, nnx.Module):
+            msg = f"interop.nnx.Module: expected a flax.nnx.Module, got {type(module).__name__}"
+            raise TapeTypeError(msg)
+        module = nnx.clone(module)
+        super().__init__(None, module, ())
+        is_parameter = nnx.filterlib.to_predicate(wrt)
+        parameters: dict[str, Any] = {}
+        state: dict[str, Any] = {}
+        for path, variable in nnx.to_flat_state(nnx.state(module)):
+            for within, array in jax.tree_util.tree_leaves_with_path(variable.get_value()):
+                name = _dotted(path) + jax.tree_util.keystr(within)
+                if is_parameter(path, variable) and is_inexact(array):
+                    parameters[name] = tape.Variable(array, name=name)
+                elif is_array(array):
+                    state[name] = tape.constant(array)
+        names = {id(node): _dotted(path) for path, node in nnx.iter_graph(module) if isinstance(node, nnx.Variable)}
+        own = {"_wrt": wrt, "_inline": inline, "_calls": {}, "_names": names, "_parameters": parameters, "_state": state}
+        for name, value in own.items():
+            object.__setattr__(self, name, value)
+
+    def parameters(self) -> Any:
+        """Return the parameters as an ``nnx.State`` whose leaves are Variables: what an optimizer takes."""
+        state = nnx.state(self._node)
+        kept = [path for path, _ in nnx.to_flat_state(state) if _dotted(path) in self._parameters]
+        state = nnx.filter_state(state, lambda path, _: path in kept)
+        return jax.tree.unflatten(jax.tree.structure(state), [self._parameters[_dotted(path)] for path, _ in nnx.to_flat_state(state)])
+
+    def unwrap(self) -> Any:
+        """Return a new NNX module with the present values and attributes."""
+        return nnx.merge(nnx.graphdef(self._node), self._present())
+
+    def _present(self) -> Any:
+        """Return NNX's state with the present values."""
+        state = nnx.state(self._node)
+        names, tree = _layout(state)
+        present = self.state_dict()
+        return jax.tree.unflatten(tree, [present.get(name, leaf) for name, leaf in zip(names, jax.tree.leaves(state), strict=True)])
+
+    def _refresh(self) -> None:
+        """Give the NNX module the present values, where somebody may look at them there."""
+        nnx.update(self._node, self._present())
+
+    def _seen(self, value: Any, path: tuple[tuple[str, Any], ...]) -> Any:
+        """Return what users see for an attribute or item of a part of the NNX module."""
+        if isinstance(value, nnx.Variable):
+            name = self._names.get(id(value))
+            return {**self._parameters, **self._state}.get(name, value)
+        if isinstance(value, nnx.Pytree):
+            return _Node(self, value, path)
+        if isinstance(value, (list, tuple)) and any(isinstance(x, nnx.Pytree) for x in value):
+            return type(value)([self._seen(x, (*path, ("item", i))) for i, x in enumerate(value)])
+        if isinstance(value, dict) and any(isinstance(x, nnx.Pytree) for x in value.values()):
+            return {k: self._seen(x, (*path, ("item", k))) for k, x in value.items()}
+        return value
+
+    def _recorded(self, path: tuple[tuple[str, Any], ...], method: str, args: Any, kwargs: Any) -> Any:
+        graph = nnx.graphdef(self._node)
+        call = self._calls.get((path, method, graph))
+        if call is None:
+            call = self._calls[path, method, graph] = self._lifted(path, method, graph)
+        result, after = call(self._parameters, self._state, *args, **kwargs)
+        for name, value in after.items():
+            extend.replace(self._state[name], value)
+        return result
+
+    def _lifted(self, path: tuple[tuple[str, Any], ...], method: str, graph: Any) -> Callable[..., Any]:
+        """Return the op of a method, on the arrays by name; its results are those of the method, and the state that it changed."""
+        names, tree = _layout(nnx.split(self._node)[1])
+        described = ".".join([type(self._node).__name__, *[str(key) for _, key in path], *([] if method == "__call__" else [method])])
+
+        def call(parameters: dict[str, Any], state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+            leaves = parameters | state
+            module = part = nnx.merge(graph, jax.tree.unflatten(tree, [leaves[name] for name in names]))
+            for kind, key in path:
+                part = getattr(part, key) if kind == "attribute" else part[key]
+            result = getattr(part, method)(*args, **kwargs)
+            graph_after, state_after = nnx.split(module)
+            names_after, _ = _layout(state_after)
+            if graph_after != graph or names_after != names:
+                new = [name for name in names_after if name not in leaves]
+                what = f"adds state ({', '.join(new[:3])})" if new else "changes an attribute or the structure of the module"
+                msg = (
+                    f"interop.nnx.Module: {described} {what}, which one op cannot; do it before the module is wrapped, or return what is to "
+                    "be kept (in the place of sow)"
+                )
+                raise TapeTypeError(msg)
+            changed = {n: x for n, x in zip(names, jax.tree.leaves(state_after), strict=True) if x is not leaves[n]}
+            written = [name for name in changed if name in parameters]
+            if written:
+                msg = (
+                    f"interop.nnx.Module: {described} writes to the parameter {written[0]}, and its gradient would be lost; make it another "
+                    "kind of nnx.Variable, or write to it outside of the call"
+                )
+                raise TapeTypeError(msg)
+            return result, changed
+
+        call.__name__ = described
+        return lift(call, inline=self._inline)
+
+    def __reduce__(self) -> Any:
+        return functools.partial(Module, wrt=self._wrt, inline=self._inline), (self.unwrap(),)
+
+
+def _dotted(path: Sequence[Any]) -> str:
+    return ".".join(map(str, path))
+
+
+def _layout(state: Any) -> tuple[list[str], Any]:
+    """Return the dotted names of a state's leaves, and its structure."""
+    names = [
+        _dotted(path) + jax.tree_util.keystr(within)
+        for path, variable in nnx.to_flat_state(state)
+        for within, _ in jax.tree_util.tree_leaves_with_path(variable.get_value())
+    ]
+    return names, jax.tree.structure(state)

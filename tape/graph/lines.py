@@ -1,0 +1,39 @@
+"""Lines: where in the user's code an entry was recorded."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tape.bounded import Bounded
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+_PACKAGE = str(Path(__file__).parents[1])
+_INTEROP = str(Path(__file__).parents[2] / "interop")
+_FOREIGN: Bounded[str, bool] = Bounded("files", 4096)  # file of some code -> whether it is outside this library
+_LINES: set[CodeType] = set()  # functions of this library that record for others
+
+
+def lines_of(code: CodeType) -> None:
+    """Have a function of this library that records for others say in its local variable ``where`` which line of theirs it is at."""
+    _LINES.add(code)
+
+
+def user_line() -> tuple[str, int] | None:
+    """File and line of the innermost frame outside this library."""
+    frame: FrameType | None = sys._getframe(3)  # entry, following, record; a traceback would cost a hundred times as much
+    while frame is not None:
+        file = frame.f_code.co_filename
+        foreign = _FOREIGN.get(file)
+        if foreign is None:
+            foreign = _FOREIGN[file] = not file.startswith((_PACKAGE, _INTEROP))
+        if foreign:
+            return (file, frame.f_lineno)
+        if frame.f_code in _LINES:
+            where: tuple[str, int] | None = frame.f_locals["where"]
+            return where
+        frame = frame.f_back
+    return None

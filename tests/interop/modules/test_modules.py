@@ -1,0 +1,353 @@
+"""What a module is on the tape: names, state, attributes, methods, copies, and what is refused."""
+
+import copy
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import interop
+import tape
+import tape.extend
+import tape.numpy as tnp
+from tape.errors import LostGradientError, TapeTypeError, TapeValueError
+
+nnx = pytest.importorskip("flax.nnx")
+linen = pytest.importorskip("flax.linen")
+eqx = pytest.importorskip("equinox")
+
+X = jax.random.normal(jax.random.key(7), (5, 3))
+
+
+class Net(nnx.Module):
+    def __init__(self, rngs):
+        self.layers = nnx.List([nnx.Linear(3, 4, rngs=rngs), nnx.Linear(4, 2, rngs=rngs)])
+        self.norm = nnx.BatchNorm(4, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.scale = 1.0
+        self.calls = 0
+
+    def __call__(self, x):
+        return self.layers[1](self.dropout(self.encode(x)))
+
+    def encode(self, x, *, shift=0.0):
+        return jax.nn.tanh(self.norm(self.layers[0](x))) * self.scale + shift
+
+    def count(self, x):
+        self.calls += 1
+        return x
+
+    def grow(self, x):
+        self.seen = nnx.Variable(x)
+        return x
+
+    def write(self, x):
+        kernel = self.layers[0].kernel
+        kernel[...] = kernel[...] * 2
+        return x
+
+
+class LinenNet(linen.Module):
+    @linen.compact
+    def __call__(self, x, train=False):
+        x = linen.BatchNorm(use_running_average=not train)(linen.Dense(4)(x))
+        self.sow("intermediates", "hidden", x)
+        return linen.Dense(2)(linen.Dropout(0.5, deterministic=not train)(x))
+
+    def twice(self, x):
+        return 2 * self(x)
+
+
+def _nnx():
+    return interop.nnx.Module(Net(nnx.Rngs(0)))
+
+
+def _linen():
+    net = LinenNet()
+    return interop.linen.Module(net, net.init(jax.random.key(0), X))
+
+
+def _equinox():
+    return interop.equinox.Module(eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0)))
+
+
+def _out(module):
+    return tape.vmap(module)(X) if isinstance(module, interop.equinox.Module) else module(X)
+
+
+MAKE = pytest.mark.parametrize("make", [_nnx, _linen, _equinox])
+
+
+@MAKE
+def test_parameters_are_leaves_under_dotted_names(make):
+    module = make()
+    named = dict(module.named_parameters())
+    assert all(v.is_leaf and v.requires_grad for v in named.values())
+    leaves = jax.tree.leaves(module.parameters(), is_leaf=tape.extend.is_variable)
+    assert {id(tape.extend.identity(v)) for v in leaves} == {id(v) for v in named.values()}
+    assert set(named) <= set(module.state_dict())
+    expected = {_nnx: "layers.0.kernel", _linen: "Dense_0.kernel", _equinox: "layers.0.weight"}[make]
+    assert expected in named
+    _out(module).sum().backward()
+    assert named[expected].grad.shape == named[expected].shape
+
+
+@MAKE
+def test_a_call_is_one_op(make):
+    module = make()
+    seen = []
+
+    class Seen(tape.OpHook):
+        def forward_postprocess(self, op, inputs, outputs):
+            seen.append(op.name)
+
+    with tape.hooks(Seen()):
+        _out(module)
+    assert len([name for name in seen if "detach" not in name]) == 1
+
+
+@MAKE
+def test_state_is_saved_and_loaded(make):
+    module, other = make(), make()
+    for _, v in module.named_parameters():
+        v.value = v.value + 1
+    other.load_state_dict(
+        {name: np.asarray(v) if not jnp.issubdtype(v.dtype, jax.dtypes.prng_key) else v for name, v in module.state_dict().items()}
+    )
+    for name, value in module.state_dict().items():
+        assert (value == other.state_dict()[name]).all(), name
+
+
+@MAKE
+def test_a_state_that_does_not_fit_changes_nothing(make):
+    module = make()
+    before = module.state_dict()
+    name = next(iter(before))
+    changed = {n: v + 1 if jnp.issubdtype(v.dtype, jnp.inexact) else v for n, v in before.items()}
+    for state, error, text in [
+        ({n: v for n, v in changed.items() if n != name}, TapeValueError, f"missing '{name}'"),
+        ({**changed, "wombat": X}, TapeValueError, "unknown 'wombat'"),
+        ({**changed, name: jnp.zeros((9, 9))}, TapeValueError, "expected shape"),
+        ({**changed, name: jnp.zeros(before[name].shape, int)}, TapeTypeError, "expected dtype float32, got int"),
+    ]:
+        with pytest.raises(error, match=text):
+            module.load_state_dict(state)
+        for n, value in before.items():
+            assert (module.state_dict()[n] == value).all()
+    module.load_state_dict({name: before[name] + 1, "wombat": X}, strict=False)
+    np.testing.assert_allclose(module.state_dict()[name], before[name] + 1)
+
+
+@MAKE
+def test_copies_are_their_own(make):
+    module = make()
+    other = copy.deepcopy(module)
+    assert type(other) is type(module)
+    for (name, a), (again, b) in zip(module.named_parameters(), other.named_parameters(), strict=True):
+        assert name == again
+        assert a is not b
+        b.value = b.value * 0
+    assert any(np.asarray(v.detach()).any() for _, v in module.named_parameters())
+
+
+@MAKE
+def test_second_derivatives(make):
+    module = make()
+    if make is _nnx:
+        module.eval()
+    x = tape.Variable(X)
+    out = tape.vmap(module)(x) if make is _equinox else module(x)
+    (g,) = tape.gradients(tnp.tanh(out).sum(), [x], create_graph=True)
+    (g**2).sum().backward()
+    name, parameter = next((n, p) for n, p in module.named_parameters() if p.ndim == 2)
+
+    frozen = module.unwrap()
+
+    def penalty(value):
+        again = nnx.clone(frozen) if make is _nnx else frozen
+        if make is _linen:
+            net, variables = again
+            key = name.split(".")
+            variables = {**variables, "params": {**variables["params"], key[0]: {**variables["params"][key[0]], key[1]: value}}}
+            run = lambda x: net.apply(variables, x)  # noqa: E731
+        elif make is _nnx:
+            again.layers[0].kernel = nnx.Param(value)
+            run = again
+        else:
+            run = jax.vmap(eqx.tree_at(lambda m: m.layers[0].weight, again, value))
+        return (jax.grad(lambda x: jnp.tanh(run(x)).sum())(X) ** 2).sum()
+
+    np.testing.assert_allclose(parameter.grad.numpy(), jax.grad(penalty)(parameter.value), rtol=2e-4, atol=1e-6)
+
+
+@MAKE
+def test_compiled_steps_and_checkpoints(make):
+    modules = [make() for _ in range(3)]
+    losses = []
+    for module, wrap in zip(modules, [lambda f: f, tape.jit, tape.checkpoint], strict=True):
+        optimizer = interop.optax.Optimizer(module.parameters(), optax.sgd(0.1))
+        if make is _nnx:
+            module.eval()
+        loss_of = wrap(lambda module=module: (_out(module) ** 2).mean())
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = loss_of()
+            loss.backward()
+            optimizer.step()
+        losses.append(float(loss.detach()))
+    np.testing.assert_allclose(losses, losses[0], rtol=1e-5)
+
+
+def test_nnx_attributes_are_the_modules():
+    module = _nnx()
+    assert module.scale == 1.0
+    assert not module.dropout.deterministic
+    module.eval()
+    assert module.dropout.deterministic
+    before = module.encode(X).detach().numpy()
+    module.scale = 3.0
+    np.testing.assert_allclose(module.encode(X).detach(), 3 * before, rtol=1e-6)
+    np.testing.assert_allclose(module.encode(X, shift=1.0).detach(), 3 * before + 1, rtol=1e-6)
+    module.layers[0].kernel = jnp.zeros((3, 4))
+    assert not module.unwrap().layers[0].kernel[...].any()
+    assert len(list(module.layers)) == 2
+    loss = (module.layers[0](X) ** 2).sum()
+    loss.backward()
+    assert module.layers[0].bias.grad.shape == (4,)
+    assert module.layers[1].bias.grad is None
+    assert "layers" in dir(module)
+
+
+def test_nnx_streams_and_statistics_go_on():
+    native = Net(nnx.Rngs(0))
+    module = interop.nnx.Module(native)
+    for _ in range(3):
+        np.testing.assert_allclose(module(X).detach(), native(X), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(module.norm.mean, native.norm.mean[...], rtol=1e-5)
+    assert int(module.dropout.rngs.count) == int(native.dropout.rngs.count[...]) == 3
+    assert not module.norm.mean.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [("count", "changes an attribute"), ("grow", r"adds state \(seen\)"), ("write", "writes to the parameter layers.0.kernel")],
+)
+def test_nnx_calls_that_lose_something_are_refused(method, text):
+    module = _nnx()
+    before = module.state_dict()
+    with pytest.raises(TapeTypeError, match=text):
+        getattr(module, method)(X)
+    assert (module.state_dict()["layers.0.kernel"] == before["layers.0.kernel"]).all()
+
+
+def test_nnx_tied_weights_are_one_parameter():
+    class Tied(nnx.Module):
+        def __init__(self, rngs):
+            self.embed = nnx.Embed(5, 3, rngs=rngs)
+            self.head = self.embed
+
+        def __call__(self, i):
+            return self.head.attend(self.embed(i))
+
+    module = interop.nnx.Module(Tied(nnx.Rngs(0)))
+    assert len(dict(module.named_parameters())) == 1
+    module(jnp.arange(5)).sum().backward()
+    table = module.embed.embedding
+    assert table is module.head.embedding
+    np.testing.assert_allclose(table.grad.numpy(), jax.grad(lambda e: (e @ e.T).sum())(table.value), rtol=1e-5)
+
+
+def test_nnx_filters_say_what_is_trained():
+    native = nnx.LoRA(3, 2, 4, base_module=nnx.Linear(3, 4, rngs=nnx.Rngs(0)), rngs=nnx.Rngs(1))
+    module = interop.nnx.Module(native, wrt=nnx.LoRAParam)
+    assert [name for name, _ in module.named_parameters()] == ["lora_a", "lora_b"]
+    module(X).sum().backward()
+    assert not module.base_module.kernel.requires_grad
+    assert copy.deepcopy(module).lora_a.requires_grad
+    assert not copy.deepcopy(module).base_module.kernel.requires_grad
+
+
+def test_linen_calls_that_write_to_a_parameter_are_refused():
+    class Writes(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            scale = self.param("scale", linen.initializers.ones, (3,))
+            if not self.is_initializing():
+                self.put_variable("params", "scale", scale * 2)
+            return x * scale
+
+    module = interop.linen.Module(Writes(), Writes().init(jax.random.key(0), X))
+    with pytest.raises(TapeTypeError, match="writes to the collection 'params'"):
+        module(X, mutable=["params"])
+    assert (module.state_dict()["scale"] == 1).all()
+
+
+def test_linen_returns_what_is_mutable():
+    module = _linen()
+    net, variables = module.unwrap()
+    key = jax.random.key(3)
+    out, _ = module(X, train=True, mutable=["batch_stats"], rngs={"dropout": key})
+    wanted, after = net.apply(variables, X, train=True, mutable=["batch_stats"], rngs={"dropout": key})
+    np.testing.assert_allclose(out.detach(), wanted, rtol=1e-5, atol=1e-6)
+    held = module.variables["batch_stats"]["BatchNorm_0"]["mean"]
+    np.testing.assert_allclose(held, after["batch_stats"]["BatchNorm_0"]["mean"], rtol=1e-6)
+    assert not held.requires_grad
+    _, seen = module(X, mutable=["intermediates"])
+    (hidden,) = seen["intermediates"]["hidden"]
+    hidden.sum().backward()
+    assert module.variables["params"]["Dense_0"]["bias"].grad is not None
+    assert "intermediates" not in module.variables
+    np.testing.assert_allclose(module(X, method="twice").detach(), 2 * module(X).detach(), rtol=1e-6)
+    np.testing.assert_allclose(module(X, method=LinenNet.twice).detach(), 2 * module(X).detach(), rtol=1e-6)
+
+
+def test_equinox_attributes_are_the_modules():
+    module = _equinox()
+    assert module.depth == 1
+    assert module.layers[0].weight is dict(module.named_parameters())["layers.0.weight"]
+    fixed = interop.equinox.Module(module.unwrap(), is_parameter=lambda x: x.ndim == 2)
+    assert [name for name, _ in fixed.named_parameters()] == ["layers.0.weight", "layers.1.weight"]
+    assert not copy.deepcopy(fixed).layers[0].bias.requires_grad
+
+
+def test_a_raw_call_of_a_part_does_not_lose_gradients():
+    module = _equinox()
+    with pytest.raises(LostGradientError):
+        jax.nn.relu(module.layers[0].weight)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: interop.nnx.Module(3), TapeTypeError),
+        (lambda: interop.linen.Module(3, {}), TapeTypeError),
+        (lambda: interop.linen.Module(LinenNet(), {}), TapeValueError),
+        (lambda: interop.equinox.Module(3), TapeTypeError),
+        (lambda: tape.extend.replace(tape.Variable(1.0), tape.constant(1.0)), TapeValueError),
+    ],
+)
+def test_what_is_no_module_is_refused(call, error):
+    with pytest.raises(error, match=r"expected a|no collection 'params'|requires grad"):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"), [("nnx", "flax", "flax"), ("linen", "flax", "flax"), ("equinox", "equinox", "equinox")]
+)
+def test_frameworks_load_at_their_first_use(name, package, extra):
+    script = f"""
+import sys, interop, tape
+assert {package!r} not in sys.modules and {name!r} in dir(interop)
+sys.modules[{package!r}] = None
+try:
+    interop.{name}
+except ImportError as e:
+    assert isinstance(e, tape.errors.TapeError) and "pip install 'jax-tape[{extra}]'" in str(e), e
+else:
+    raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)  # noqa: S603 - its own interpreter
