@@ -54,7 +54,7 @@ def evaluate(
 
 def interpret(state: State, keep: tuple[int, ...], leaves: Sequence[Any]) -> tuple[list[Any], int]:
     """Return the values of ``keep``, and how many entries ran for that; should one fail, StoppedError tells which."""
-    if _at_home(leaves):
+    if at_home(leaves):
         return _on_host(state, keep, leaves)
     entries, slots = needed_entries(state, keep)
     values = dict(zip(slots, leaves, strict=True))
@@ -72,7 +72,7 @@ def interpret(state: State, keep: tuple[int, ...], leaves: Sequence[Any]) -> tup
         raise StoppedError(done - 1, values) from error
 
 
-def _at_home(leaves: Sequence[Any]) -> bool:
+def at_home(leaves: Sequence[Any]) -> bool:
     """Tell whether all arrays are in the host's memory anyway, and JAX would put the results there too."""
     found = False
     for x in leaves:

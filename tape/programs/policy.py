@@ -28,7 +28,7 @@ from tape.ops.costs import PROGRAM
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tape.ops.kernel import Kernel
 
@@ -49,13 +49,14 @@ SHARE = 25
 RUN = 5e-5  # seconds that a run of any kind takes
 
 
-def predicted(written: Counter[Kernel], run: Counter[Kernel]) -> tuple[float, float]:
-    """Return the seconds that compiling entries as one program takes, and those of interpreting them.
+def to_compile(kernels: Iterable[Kernel]) -> float:
+    """Return the seconds that it takes to compile a program of some kernels, as often as they are in it: once in a loop."""
+    return PROGRAM + sum([kernel.cost.part for kernel in kernels])
 
-    Kernels count as often as they are in the program, in which a loop has one turn, and as often as they run.
-    """
-    compiling = PROGRAM + sum([kernel.cost.part * times for kernel, times in written.items()])
-    return compiling, sum([kernel.cost.run * times for kernel, times in run.items()])
+
+def to_interpret(kernels: Counter[Kernel]) -> float:
+    """Return the seconds that it takes to interpret kernels, as often as they run."""
+    return sum([kernel.cost.run * times for kernel, times in kernels.items()])
 
 
 class _Time:
@@ -75,10 +76,10 @@ class _Time:
 TIME = _Time()
 
 
-def new_kernels(kernels: Iterable[Kernel], whole: float, *, returned: bool) -> Sequence[Kernel]:
+def new_kernels(kernels: Iterable[Kernel], whole: Callable[[], float], *, returned: bool) -> Sequence[Kernel]:
     """Return those of some kernels on whose account the program of all is compiled before they are; none where it is not to be."""
     counted = [kernel for kernel in kernels if kernel.cold and (returned or not kernel.tried)]
-    if len(counted) < LEAST or whole > WORTH * sum([kernel.cost.alone for kernel in counted]):
+    if len(counted) < LEAST or whole() > WORTH * sum([kernel.cost.alone for kernel in counted]):
         return ()
     return () if any(kernel.pinned or kernel.jaxpr.consts for kernel in kernels) else counted
 
@@ -110,10 +111,14 @@ class Meetings:
         self._rent += seconds
         TIME.spent += seconds
 
+    @property
+    def soon(self) -> bool:
+        """Whether it comes back soon, or often."""
+        return self.times > 1 and (self._distance <= SOON * self.times**2 or self.times >= OFTEN)
+
     def worthwhile(self, seconds: float) -> bool:
         """Tell whether it is time to begin with a program that takes so long to compile."""
-        soon = self.times > 1 and (self._distance <= SOON * self.times**2 or self.times >= OFTEN)
-        return soon and (seconds <= BIG or self._rent * SHARE >= seconds)
+        return self.soon and (seconds <= BIG or self._rent * SHARE >= seconds)
 
     def begin(self, seconds: float) -> None:
         """Note that the background compiles it from now on."""
