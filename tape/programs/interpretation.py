@@ -16,9 +16,9 @@ import numpy as np
 from tape import jaxapi
 from tape.configuration import checks_results
 from tape.graph.wengert import last_uses, needed
-from tape.ops.transfer import to_jax
 from tape.programs import background
 from tape.programs.failures import StoppedError
+from tape.programs.handing import to_jax
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
