@@ -84,13 +84,13 @@ class Program:
         return executable(*leaves)
 
     def _run(self, state: State, leaves: Sequence[Any]) -> Sequence[Any]:
+        entries, slots = needed_entries(state, self.keep)
         if not checks_results():  # one program for all would show what is wrong with its results only
-            bought = self._meet(state, leaves)
+            bought = self._meet(state, leaves, entries)
             if self._executable is not None:
                 STATS.hits += not bought
                 STATS.executed += self._size
                 return self._executable(*leaves)
-            entries, slots = needed_entries(state, self.keep)
             by_turns = variations.known(entries, slots, self.keep, leaves)
             if by_turns is not None:
                 self._size = len(entries)
@@ -99,16 +99,17 @@ class Program:
                 return by_turns(*leaves)
         if self._meetings is not None:
             self._meetings.pay(self._renting)
-        results, self._size = interpret(state, self.keep, leaves)
+        results = interpret(entries, slots, state.table, self.keep, leaves)
+        self._size = len(entries)
         STATS.interpreted += self._size
         STATS.executed += self._size
         return results
 
-    def _meet(self, state: State, leaves: Sequence[Any]) -> bool:
+    def _meet(self, state: State, leaves: Sequence[Any], entries: Sequence[Step]) -> bool:
         """Take the compiled program where it is due by now, or else have it compiled where that is worthwhile; tell whether it was at once."""
         if self._executable is not None:
             return False
-        kernels = self._first(state) if self._meetings is None else ()
+        kernels = self._first(state, entries) if self._meetings is None else ()
         meetings = self._meetings
         assert meetings is not None
         meetings.count()
@@ -131,9 +132,8 @@ class Program:
             meetings.begin(price)
         return False
 
-    def _first(self, state: State) -> Iterable[Kernel]:
+    def _first(self, state: State, entries: Sequence[Step]) -> Iterable[Kernel]:
         """Begin to count meetings, or go on with those of a structure that computes the same; return the kernels."""
-        entries, _ = needed_entries(state, self.keep)
         kernels = [entry.kernel for entry in entries]
         counted = Counter(kernels)
         self._size = len(kernels)

@@ -13,7 +13,7 @@ from tape.programs import background
 if TYPE_CHECKING:
     from tape.ops.transfer import Host
 
-_OFTEN = 128  # values of a shape, at 30 us; then a program, compiled in 7 ms, will hand them on in 6 us
+_OFTEN = 32  # values of a shape, at 30 to 100 us; then a program, compiled in 7 ms, will hand them on in 6 us
 
 _SEEN: Bounded[Any, int | background.Job] = Bounded("transfers", 4096)  # how many there were, or what compiles their program
 _put = jax.jit(lambda x: x)
