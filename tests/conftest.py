@@ -48,6 +48,7 @@ def _patient(monkeypatch):
     """Wait for the compiler at once, and as long as it takes, so that what runs compiled does not depend on what else the machine does."""
     monkeypatch.setattr(policy, "STALL", 60.0)
     monkeypatch.setattr(policy, "LIMIT", 60.0)
+    monkeypatch.setattr(policy, "GAP", 0.0)
 
 
 def pytest_runtest_setup():

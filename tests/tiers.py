@@ -18,7 +18,7 @@ def by_xla():
         return executable(self) if known is not self._executable else known
 
     with (
-        mock.patch.object(interpretation, "_at_home", return_value=False),
+        mock.patch.object(interpretation, "at_home", return_value=False),
         mock.patch.object(Runner, "hosting", return_value=False),
         mock.patch.object(Runner, "executable", property(compiled)),
     ):

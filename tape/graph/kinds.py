@@ -127,7 +127,8 @@ class MadePlace(Place):
     __slots__ = ("made",)
 
     def __init__(self, slot: int, kind: Kind, made: tuple[str, int] | int | None) -> None:
-        super().__init__(slot, kind)
+        self.slot = slot
+        self.kind = kind
         self.made = made
 
 

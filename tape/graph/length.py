@@ -62,13 +62,13 @@ class Length:
         length = self._copy()
         if not kind.aval.shape and not kind.requires_grad and differentiable(kind.aval):
             length.numbers += 1
-        length.bytes += _bytes(kind.aval)
+        length.bytes += bytes_of(kind.aval)
         return length
 
     def entry(self, state: Any) -> Length:
         """Return the length with one more entry, that of ``state``."""
         length, depth, kernel = self._copy(), state.depth, state.kernel
-        length.bytes += sum(map(_bytes, kernel.out_avals))
+        length.bytes += kernel.bytes
         turns = self._turns
         if turns is not None and turns.at(depth) is kernel:
             length.numbers = 0
@@ -92,7 +92,7 @@ class Length:
     def swept(self, lines: Sequence[Any], depth: int) -> Length:
         """Return the length with a sweep that was written as a whole, to ``depth``."""
         length = self._copy()
-        length.bytes += sum(_bytes(aval) for line in lines for aval in line.kernel.out_avals)
+        length.bytes += sum([line.kernel.bytes for line in lines])
         length.size += len(lines)
         if length.size > SEGMENT_LIMIT:
             length.size -= sum(repeat.saved for repeat in repeats([line.kernel for line in lines], _TWICE) if repeat.period > SHORT)
@@ -123,5 +123,6 @@ class Length:
         self._known = depth
 
 
-def _bytes(aval: Any) -> int:
+def bytes_of(aval: Any) -> int:
+    """Return what a value of some shape and dtype takes; 0 for what is none of NumPy's."""
     return int(aval.size) * aval.dtype.itemsize if isinstance(aval.dtype, np.dtype) else 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -11,7 +13,8 @@ if TYPE_CHECKING:
 LEAST = 3  # times
 SAVED = 24  # symbols that a repeat must save
 SHORT = 8  # symbols; XLA fuses turns of loops so short where they are written out, and each would be a turn of its own otherwise
-_GRAM = 6  # symbols by which a place is recognised; shorter periods are seen as multiples of themselves
+_SHORTER = 6  # symbols: of periods up to it, multiples are met first
+_FACTOR = 0x9E3779B97F4A7C15  # of a polynomial, modulo 2**64
 _TRIES = 8
 
 
@@ -42,10 +45,13 @@ def repeats(symbols: Sequence[Hashable], least: int = LEAST) -> list[Repeat]:
     line = [numbers.setdefault(symbol, len(numbers)) for symbol in symbols]
     if len(numbers) == len(line):
         return []
-    grams: dict[tuple[int, ...], list[int]] = {}
+    windows = _windows(line)
+    if len(set(windows)) == len(windows):
+        return []
+    alike: dict[int, list[int]] = {}
     places = []
-    for i in range(len(line) - _GRAM + 1):
-        met = grams.setdefault(tuple(line[i : i + _GRAM]), [])
+    for i, window in enumerate(windows):
+        met = alike.setdefault(window, [])
         met.append(i)
         places.append(met)
     found = []
@@ -58,6 +64,30 @@ def repeats(symbols: Sequence[Hashable], least: int = LEAST) -> list[Repeat]:
             found.append(best)
             i = best.end
     return found
+
+
+def _windows(line: list[int]) -> list[int]:
+    """Return a number for what is said from each place on, ``SAVED`` symbols of it; seldom are two equal where that is not the same.
+
+    A repeat that saves so many symbols says so many again, one period later.
+    """
+    numbers = np.array(line, np.uint64)
+    width, found = 1, {1: numbers}
+    while 2 * width <= SAVED:
+        numbers = _followed(numbers, numbers, width)
+        width *= 2
+        found[width] = numbers
+    while width < SAVED:
+        part = 1 << (SAVED - width).bit_length() - 1
+        numbers = _followed(numbers, found[part], width)
+        width += part
+    return numbers.tolist()  # type: ignore[no-any-return]
+
+
+def _followed(first: Any, then: Any, width: int) -> Any:
+    """Return the numbers of windows of some width, each followed by another one."""
+    rest = then[width:]
+    return first[: len(rest)] * np.uint64(pow(_FACTOR, width, 1 << 64)) + rest[: len(first)]
 
 
 def _from(line: list[int], start: int, places: list[int], least: int) -> Repeat | None:
@@ -85,7 +115,7 @@ def _from(line: list[int], start: int, places: list[int], least: int) -> Repeat 
 def _shortest(line: list[int], start: int, period: int) -> int:
     """Return the shortest period that one period of a repeat has itself: multiples of short ones are met first."""
     body = line[start : start + period]
-    for shorter in range(1, min(period // 2, _GRAM) + 1):
+    for shorter in range(1, min(period // 2, _SHORTER) + 1):
         if period % shorter == 0 and body == body[:shorter] * (period // shorter):
             return shorter
     return period

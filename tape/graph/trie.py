@@ -70,6 +70,7 @@ class State(Step, layout.State):
     """
 
     __slots__ = (
+        "_before",
         "_cache",
         "cut",
         "ends",
@@ -119,6 +120,7 @@ class State(Step, layout.State):
         self.place: Place | None = None
         self.hazard = None
         self._cache: dict[Hashable, Any] = _NOWHERE
+        self._before: list[Any] | None = None  # the path but for its own end, where somebody has asked
 
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return what is known of the structure under ``key``, worked out once.  A key begins as in ``("plan", ...)``."""
@@ -243,14 +245,18 @@ class State(Step, layout.State):
         made = user_line()
         lines = []
         for op, inputs, where in written:
-            kinds = tuple([table[s].kind for s in inputs])
-            kernel = op if hasattr(op, "kinds") else op.kernel_of(kinds)
-            role = UNRECORDED if any(kind.requires_grad or kind.unrecorded for kind in kinds) else PLAIN
+            role = PLAIN
+            for s in inputs:
+                kind = table[s].kind
+                if kind.requires_grad or kind.unrecorded:
+                    role = UNRECORDED
+                    break
+            kernel = op if hasattr(op, "kinds") else op.kernel_of(tuple([table[s].kind for s in inputs]))
             start = n
             for kind in kernel.kinds(role):
                 table.append(Place(n, kind) if role == PLAIN else MadePlace(n, kind, made))
                 n += 1
-            lines.append(Step(kernel, inputs, tuple(range(start, n)), where, depth))
+            lines.append(Step(kernel, inputs, (start,) if n == start + 1 else tuple(range(start, n)), where, depth))
         child.n_slots = n
         child.lines = tuple(lines)
         child.length = self.length.swept(lines, depth)
@@ -259,16 +265,19 @@ class State(Step, layout.State):
 
     def path(self) -> list[Any]:
         """All entries, leaves and changes of mode from the first to this state's, in order: states, and the steps of sweeps."""
-        steps: list[Any] = []
-        state = self
-        while state.parent is not None:
-            if state.lines is None:
-                steps.append(state)
-            else:
-                steps.extend(reversed(state.lines))
-            state = state.parent
-        steps.reverse()
-        return steps
+        if self.parent is None:
+            return []
+        before, state = self._before, self.parent
+        if before is None:
+            before = []
+            while state.parent is not None and state._before is None:
+                before += (state,) if state.lines is None else reversed(state.lines)
+                state = state.parent
+            before.reverse()
+            before = state.path() + before
+            if not self.known:  # of others, what is worked out from it is kept
+                self._before = before
+        return [*before, *((self,) if self.lines is None else self.lines)]
 
 
 _EMPTY = Length()

@@ -69,10 +69,13 @@ def backwards(entries: Sequence[E], reached: AbstractSet[Any]) -> Iterator[E]:
 def needed(entries: Sequence[E], reached: set[Any]) -> list[E]:
     """Return the entries that the slots in ``reached`` depend on, in order; all slots that they read are added to it."""
     before = []
-    for entry in backwards(entries, reached):
-        reached.update(entry.inputs)
-        before.append(entry)
-    return before[::-1]
+    apart, reach = reached.isdisjoint, reached.update
+    for entry in reversed(entries):  # as backwards() does: this is a third of the time that its steps take
+        if not apart(entry.slots):
+            reach(entry.inputs)
+            before.append(entry)
+    before.reverse()
+    return before
 
 
 def active(entries: Iterable[E], start: Iterable[int], gives: Callable[[E], Iterable[int]]) -> set[int]:

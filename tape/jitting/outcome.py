@@ -256,6 +256,7 @@ class _DeadEnd:
     tree = None
     name = "jit"
     params = None
+    bytes = 0
 
     def __init__(self, kind: Kind, error: TapeError) -> None:
         self.out_avals = (kind.aval,)

@@ -17,6 +17,7 @@ from tape import jaxapi
 from tape.configuration import configuration
 from tape.errors import TapeError
 from tape.graph.kinds import Kind, Role, differentiable, kinds_of
+from tape.graph.length import bytes_of
 from tape.ops import rules  # noqa: F401 - they are entered
 from tape.ops.building import JaxprBuilder, rebuilt
 from tape.ops.linear import flatten
@@ -58,7 +59,7 @@ def _container(tree: jax.tree_util.PyTreeDef | None) -> type | None:
 class Kernel(Runner):
     """An op at given input avals; immutable but for its caches."""
 
-    __slots__ = ("_cache", "_kinds", "in_avals", "out_avals", "params", "several", "single", "transient", "tree", "visible")
+    __slots__ = ("_cache", "_kinds", "bytes", "in_avals", "out_avals", "params", "several", "single", "transient", "tree", "visible")
 
     def __init__(
         self, name: str, jaxpr: jaxapi.ClosedJaxpr, tree: jax.tree_util.PyTreeDef | None, params: object = None, visible: int | None = None
@@ -69,6 +70,7 @@ class Kernel(Runner):
         self.tree = tree
         self.in_avals = tuple(v.aval for v in jaxpr.jaxpr.invars)
         self.out_avals = tuple(v.aval for v in jaxpr.jaxpr.outvars)
+        self.bytes = sum(map(bytes_of, self.out_avals))
         self.single = tree is None or jax.tree.structure(0) == tree
         self.several = None if self.single else _container(tree)
         # Outputs beyond the visible ones are residuals: no Variable holds them, only VJPs read them.

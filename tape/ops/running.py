@@ -29,7 +29,7 @@ class Runner:
         self.tried = False  # it is part of a structure that was compiled whole in its place, and that did not come back so far
         self._cost: Cost | None = None
         self.pinned = pinned  # it runs on its own where entries run one by one
-        self.light = False  # it always runs on the host, and its values are small
+        self.light = False  # :attr:`is_light`, as far as anybody has asked
         self._host: Any = None  # what runs it there; False where that is not, or no more, for it
         self._left = 0.0  # runs there
         self._executable: Callable[..., Sequence[Any]] | None = None
@@ -44,6 +44,11 @@ class Runner:
             self._host = function if function is not None and self._left else False
             self.light = bool(self._host) and cost <= LIGHT
         return self._host
+
+    @property
+    def is_light(self) -> bool:
+        """Whether it always runs on the host, and its values are small."""
+        return self.light or (self._host is None and bool(self.hosting()) and self.light)
 
     @property
     def host(self) -> Any:

@@ -8,18 +8,14 @@ import jax
 import numpy as np
 
 from tape import jaxapi
-from tape.bounded import Bounded
 from tape.ops.building import is_number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 Host = np.ndarray[Any, Any]
 Place = list[jax.sharding.Sharding]  # where results are bound to: nowhere in particular, or one device
 
-_OFTEN = 4  # transfers of a shape; from then on a program of its own makes them, in a third of the time
-
-_SEEN: Bounded[Any, int] = Bounded("transfers", 4096)
 _put = jax.jit(lambda x: x)
 
 
@@ -33,14 +29,8 @@ def place_of(values: Sequence[Any]) -> Place | None:
     return list(places) if len(places) < 2 else None
 
 
-def to_jax(value: Any, aval: Any) -> jax.Array:
+def to_jax(value: Any, aval: Any, put: Callable[[Host], jax.Array] = jax.device_put) -> jax.Array:
     """Return JAX's array of a value of NumPy, which shares no memory with it: one more user could have it overwritten by donation."""
     if aval.weak_type:  # a number: only one of Python is such
         return _put(value.item())  # type: ignore[no-any-return]
-    array = np.array(value, aval.dtype, order="C")
-    key = (array.shape, array.dtype)
-    seen = _SEEN.get(key, 0)
-    if seen >= _OFTEN:
-        return _put(array)  # type: ignore[no-any-return]
-    _SEEN[key] = seen + 1
-    return jax.device_put(array)  # type: ignore[no-any-return]
+    return put(np.array(value, aval.dtype, order="C"))

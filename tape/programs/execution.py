@@ -19,7 +19,7 @@ from tape.configuration import checks_results, configuration
 from tape.graph.trie import CLOCK
 from tape.programs import background, numbers, variations
 from tape.programs.interpretation import evaluate, interpret, needed_entries
-from tape.programs.policy import Meetings, new_kernels, predicted
+from tape.programs.policy import Meetings, new_kernels, to_compile, to_interpret
 from tape.programs.rolling import rolled, written
 from tape.statistics import STATS
 
@@ -64,7 +64,8 @@ class Program:
         self._seen = state.seen  # the number of the run that met the structure last
         self._size = 0  # entries that a run computes
         self._used: list[int] = []  # positions of the leaves that they read
-        self._buying = self._renting = 0.0  # seconds that it is predicted to take to compile and to interpret it
+        self._renting = 0.0  # seconds that it is predicted to take to interpret it
+        self._buying: float | None = None  # and to compile it, when somebody has asked
         self._meetings: Meetings | None = None  # None before the first run
         self._compiles = True  # as far as is known
         self._executable: Callable[..., Sequence[Any]] | None = None
@@ -83,13 +84,13 @@ class Program:
         return executable(*leaves)
 
     def _run(self, state: State, leaves: Sequence[Any]) -> Sequence[Any]:
+        entries, slots = needed_entries(state, self.keep)
         if not checks_results():  # one program for all would show what is wrong with its results only
-            bought = self._meet(state, leaves)
+            bought = self._meet(state, leaves, entries)
             if self._executable is not None:
                 STATS.hits += not bought
                 STATS.executed += self._size
                 return self._executable(*leaves)
-            entries, slots = needed_entries(state, self.keep)
             by_turns = variations.known(entries, slots, self.keep, leaves)
             if by_turns is not None:
                 self._size = len(entries)
@@ -98,16 +99,17 @@ class Program:
                 return by_turns(*leaves)
         if self._meetings is not None:
             self._meetings.pay(self._renting)
-        results, self._size = interpret(state, self.keep, leaves)
+        results = interpret(entries, slots, state.table, self.keep, leaves)
+        self._size = len(entries)
         STATS.interpreted += self._size
         STATS.executed += self._size
         return results
 
-    def _meet(self, state: State, leaves: Sequence[Any]) -> bool:
+    def _meet(self, state: State, leaves: Sequence[Any], entries: Sequence[Step]) -> bool:
         """Take the compiled program where it is due by now, or else have it compiled where that is worthwhile; tell whether it was at once."""
         if self._executable is not None:
             return False
-        kernels = self._first(state) if self._meetings is None else ()
+        kernels = self._first(state, entries) if self._meetings is None else ()
         meetings = self._meetings
         assert meetings is not None
         meetings.count()
@@ -116,27 +118,26 @@ class Program:
         if self._compiling is not None:
             seconds, due = meetings.patience()
             if self._compiling[0].made_within(seconds) and due:
-                self._take(meetings, len(leaves))
+                self._take(state, meetings, len(leaves))
             return False
-        new = new_kernels(kernels, self._buying, returned=meetings.times > 1)
+        new = new_kernels(kernels, lambda: self._price(state), returned=meetings.times > 1)
         if new and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             for kernel in new:
                 kernel.tried = meetings.times == 1
             self._buy(state, leaves, meetings)
-            self._take(meetings, len(leaves))
+            self._take(state, meetings, len(leaves))
             return True
-        if self._compiles and meetings.worthwhile(self._buying):
+        if self._compiles and meetings.soon and meetings.worthwhile(price := self._price(state)):
             self._buy(state, leaves, meetings)
-            meetings.begin(self._buying)
+            meetings.begin(price)
         return False
 
-    def _first(self, state: State) -> Iterable[Kernel]:
+    def _first(self, state: State, entries: Sequence[Step]) -> Iterable[Kernel]:
         """Begin to count meetings, or go on with those of a structure that computes the same; return the kernels."""
-        entries, _ = needed_entries(state, self.keep)
         kernels = [entry.kernel for entry in entries]
         counted = Counter(kernels)
         self._size = len(kernels)
-        self._buying, self._renting = predicted(Counter([entry.kernel for entry in written(entries)]), counted)
+        self._renting = to_interpret(counted)
         near, seen = hash(tuple(kernels)), self._seen  # equal computations have the first number in common
         met, _MET[near] = near in _MET, CLOCK.now
         if met:
@@ -153,6 +154,12 @@ class Program:
         self._meetings = Meetings(seen)
         return counted
 
+    def _price(self, state: State) -> float:
+        """Return the seconds that it is predicted to take to compile it."""
+        if self._buying is None:
+            self._buying = to_compile([entry.kernel for entry in written(needed_entries(state, self.keep)[0])])
+        return self._buying
+
     def _buy(self, state: State, leaves: Sequence[Any], meetings: Meetings) -> None:
         """Begin to compile it, for all structures that compute the same."""
         self._used, key = _computation(state, self.keep)
@@ -160,7 +167,7 @@ class Program:
         if self._compiling is not None and not any(kernel.pinned or kernel.jaxpr.consts for kernel, *_ in key.steps):
             _PROGRAMS[key] = meetings, self._compiling
 
-    def _take(self, meetings: Meetings, leaves: int) -> None:
+    def _take(self, state: State, meetings: Meetings, leaves: int) -> None:
         """Have the program that was being compiled run from now on; it is compiled here unless the background has begun with it."""
         if self._compiling is None:  # another thread was quicker
             return
@@ -173,7 +180,7 @@ class Program:
             self._executable = _reading(executable, self._used, leaves)
             if not meetings.compiled:
                 STATS.compiled(job.seconds)
-            meetings.change(self._buying)
+            meetings.change(self._price(state))
         finally:
             if job.made:  # also by Ctrl-C: then it is compiled anew
                 self._compiling = None

@@ -16,13 +16,14 @@ import numpy as np
 from tape import jaxapi
 from tape.configuration import checks_results
 from tape.graph.wengert import last_uses, needed
-from tape.ops.transfer import to_jax
 from tape.programs import background
 from tape.programs.failures import StoppedError
+from tape.programs.handing import to_jax
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from tape.graph.kinds import Place
     from tape.graph.trie import State, Step
 
 
@@ -52,11 +53,12 @@ def evaluate(
     return [values[s] for s in keep]
 
 
-def interpret(state: State, keep: tuple[int, ...], leaves: Sequence[Any]) -> tuple[list[Any], int]:
-    """Return the values of ``keep``, and how many entries ran for that; should one fail, StoppedError tells which."""
-    if _at_home(leaves):
-        return _on_host(state, keep, leaves)
-    entries, slots = needed_entries(state, keep)
+def interpret(
+    entries: Sequence[Step], slots: Sequence[int], table: Sequence[Place], keep: tuple[int, ...], leaves: Sequence[Any]
+) -> list[Any]:
+    """Run the entries that ``keep`` needs, on leaves of some slots; return its values.  Should one fail, StoppedError tells which."""
+    if at_home(leaves):
+        return _on_host(entries, slots, table, keep, leaves)
     values = dict(zip(slots, leaves, strict=True))
     _prepare(entries, values)
     done = 0
@@ -67,12 +69,12 @@ def interpret(state: State, keep: tuple[int, ...], leaves: Sequence[Any]) -> tup
         return entry.kernel.executable  # type: ignore[no-any-return]
 
     try:
-        return evaluate(entries, values, keep, executable), len(entries)
+        return evaluate(entries, values, keep, executable)
     except Exception as error:
         raise StoppedError(done - 1, values) from error
 
 
-def _at_home(leaves: Sequence[Any]) -> bool:
+def at_home(leaves: Sequence[Any]) -> bool:
     """Tell whether all arrays are in the host's memory anyway, and JAX would put the results there too."""
     found = False
     for x in leaves:
@@ -94,36 +96,20 @@ def _on_cpu(sharding: jax.sharding.Sharding) -> bool:
 _REFUSALS = (LookupError, TypeError, ValueError, AttributeError)
 
 
-def _on_host(state: State, keep: tuple[int, ...], leaves: Sequence[Any]) -> tuple[list[Any], int]:
+def _on_host(
+    entries: Sequence[Step], leaf_slots: Sequence[int], table: Sequence[Place], keep: tuple[int, ...], leaves: Sequence[Any]
+) -> list[Any]:
     """:func:`interpret` where NumPy runs the kernels that it can: it has run three before JAX has called one."""
-    table = state.table
-    given: dict[int, Any] = {}  # what JAX has: leaves, and results of XLA
+    given = dict(zip(leaf_slots, leaves, strict=True))  # what JAX has: leaves, and results of XLA
+    heavy = [entry for entry in entries if not entry.kernel.light]
+    if sum([entry.kernel.cold for entry in heavy]) > 1:
+        _prepare(entries, dict(given))
+    last = _read_last(entries, keep) if heavy else {}
     values: dict[int, Any] = {}  # what NumPy has
-    reached = set(keep)
-    apart, reach = reached.isdisjoint, reached.update
-    steps: list[tuple[Step, Any]] = []  # entries, with what runs them and is light, or what no other one reads after them
-    left = len(leaves)
-    cold = 0
-    for step in reversed(state.path()):
-        kernel, slots = step.kernel, step.slots
-        if kernel is None:
-            if slots:
-                left -= 1
-                slot = slots[0]
-                given[slot] = leaf = leaves[left]
-                if slot in reached and isinstance(dtype := table[slot].kind.aval.dtype, np.dtype):
-                    values[slot] = np.asarray(leaf, dtype)
-        elif not apart(slots):
-            inputs = step.inputs
-            if kernel.light:
-                steps.append((step, None))
-            else:
-                cold += kernel.cold
-                steps.append((step, [s for s in inputs if s not in reached]))
-            reach(inputs)
-    steps.reverse()
-    if cold > 1:
-        _prepare([step for step, _ in steps], dict(given))
+    for slot in given.keys() & set().union(*[entry.inputs for entry in entries]):
+        leaf = given[slot]
+        if isinstance(dtype := table[slot].kind.aval.dtype, np.dtype):
+            values[slot] = np.asarray(leaf, dtype)
     read = values.__getitem__
     done = 0
 
@@ -149,9 +135,10 @@ def _on_host(state: State, keep: tuple[int, ...], leaves: Sequence[Any]) -> tupl
 
     try:
         with np.errstate(all="ignore"):  # NumPy warns where XLA does not
-            for step, ends in steps:
+            for step in entries:
                 inputs, slots, kernel = step.inputs, step.slots, step.kernel
-                host = kernel._host if ends is None else kernel.host
+                light = kernel.light
+                host = kernel._host if light else kernel.host
                 if host:
                     try:
                         results = host(*map(read, inputs))
@@ -165,16 +152,27 @@ def _on_host(state: State, keep: tuple[int, ...], leaves: Sequence[Any]) -> tupl
                 else:
                     kernel.leave_to_xla()
                     given.update(zip(slots, kernel.executable(*map(to_give, inputs)), strict=True))
-                if ends:  # so that big values are freed as by plain Python
-                    for s in ends:
+                if not light and step in last:  # so that big values are freed as by plain Python
+                    for s in last[step]:
                         values.pop(s, None)
                         given.pop(s, None)
                 done += 1
-            return [to_give(s) for s in keep], len(steps)
+            return [to_give(s) for s in keep]
     except Exception as error:
         for s in values:
             to_give(s)
         raise StoppedError(done, given) from error
+
+
+def _read_last(entries: Sequence[Step], keep: Iterable[int]) -> dict[Step, list[int]]:
+    """Return for each entry that is not light what it reads and no later one does."""
+    reached = set(keep)
+    found = {}
+    for entry in reversed(entries):
+        if not entry.kernel.light:
+            found[entry] = [s for s in entry.inputs if s not in reached]
+        reached.update(entry.inputs)
+    return found
 
 
 def _prepare(entries: Sequence[Step], values: dict[int, Any]) -> None:

@@ -11,16 +11,17 @@ of which costs a bounded multiple of the better choice in hindsight:
 - *In the background.*  A structure that comes back soon, or often, is compiled while the program goes on interpreting it, a big one only
   when it has cost a share of that already (a process that ends waits for its compiler).
 - *The change.*  Which meeting is the first to run compiled follows from the prediction: that by which all that ran meanwhile is predicted to
-  have taken as long as the compiler does, but for ``STALL``; a small program is waited for sooner, in a loop, ``STALL`` by ``STALL``.  So
-  it depends on what was met before, not on the clock, and results are the same from run to run.  Should the compiler be later than that, a
-  run waits for it, but never longer than ``STALL``, and no structure more than ``STALLS`` times; from then on it is interpreted until the
-  program is there.  Only then does the clock decide.
+  have taken as long as the compiler does, but for ``STALL``: interpreted meanwhile, it loses less than by waiting.  So it depends on what
+  was met before, not on the clock, and results are the same from run to run.  Should the compiler be later than that, a run waits for it,
+  but never longer than ``LIMIT``, only one in ``GAP`` seconds, whatever the structure, and no structure more than ``STALLS`` times; else it
+  is interpreted until the program is there.  Only then does the clock decide.
 
 Predictions are those of :mod:`tape.ops.costs`, and so is the time: seconds that all that ran so far was predicted to take.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from tape.graph.trie import CLOCK
@@ -28,7 +29,7 @@ from tape.ops.costs import PROGRAM
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tape.ops.kernel import Kernel
 
@@ -40,45 +41,56 @@ PATIENCE = 32  # what comes back less often may wait for it only so many runs af
 
 LEAST = 6  # kernels: fewer are compiled on their own, as what is tried out at a prompt next has some in common with it
 WORTH = 1.5  # times what its new kernels would cost alone is not too much for a program that a loop will need
-STALL = 0.2  # seconds that one run waits for the compiler
-LIMIT = STALL  # the same by the clock
+STALL = 0.02  # seconds, predicted, that one run waits for the compiler
+LIMIT = 0.2  # seconds by the clock, where that was foreseen wrongly
 STALLS = 5
-SMALL = 0.5  # seconds: what takes no longer to compile is waited for at once, by as many runs as would do
+GAP = 1.0  # seconds by the clock between two such waits: a step may be many runs
 BIG = 1.0  # seconds: what takes longer to compile is begun when interpretation has cost a share of them, and after the big ones before it
 SHARE = 25
 RUN = 5e-5  # seconds that a run of any kind takes
+HOSTED = 1e-5  # and an entry that is light, from recording it to its value
 
 
-def predicted(written: Counter[Kernel], run: Counter[Kernel]) -> tuple[float, float]:
-    """Return the seconds that compiling entries as one program takes, and those of interpreting them.
+def to_compile(kernels: Iterable[Kernel]) -> float:
+    """Return the seconds that it takes to compile a program of some kernels, as often as they are in it: once in a loop."""
+    return PROGRAM + sum([kernel.cost.part for kernel in kernels])
 
-    Kernels count as often as they are in the program, in which a loop has one turn, and as often as they run.
-    """
-    compiling = PROGRAM + sum([kernel.cost.part * times for kernel, times in written.items()])
-    return compiling, sum([kernel.cost.run * times for kernel, times in run.items()])
+
+def to_interpret(kernels: Counter[Kernel]) -> float:
+    """Return the seconds that it takes to interpret kernels, as often as they run."""
+    return sum([(HOSTED if kernel.is_light else kernel.cost.run) * times for kernel, times in kernels.items()])
 
 
 class _Time:
     """The seconds that all runs of this process were predicted to take, and when the background will be idle."""
 
-    __slots__ = ("idle", "spent")
+    __slots__ = ("_waited", "idle", "spent")
 
     def __init__(self) -> None:
         self.spent = 0.0
         self.idle = 0.0
+        self._waited = -GAP  # when a run has waited for the compiler last, by the clock
 
     @property
     def now(self) -> float:
         return self.spent + CLOCK.now * RUN
 
+    def waits(self) -> bool:
+        """Tell whether a run may wait for the compiler now; if so, it does."""
+        now = time.monotonic()
+        if now - self._waited < GAP:
+            return False
+        self._waited = now
+        return True
+
 
 TIME = _Time()
 
 
-def new_kernels(kernels: Iterable[Kernel], whole: float, *, returned: bool) -> Sequence[Kernel]:
+def new_kernels(kernels: Iterable[Kernel], whole: Callable[[], float], *, returned: bool) -> Sequence[Kernel]:
     """Return those of some kernels on whose account the program of all is compiled before they are; none where it is not to be."""
     counted = [kernel for kernel in kernels if kernel.cold and (returned or not kernel.tried)]
-    if len(counted) < LEAST or whole > WORTH * sum([kernel.cost.alone for kernel in counted]):
+    if len(counted) < LEAST or whole() > WORTH * sum([kernel.cost.alone for kernel in counted]):
         return ()
     return () if any(kernel.pinned or kernel.jaxpr.consts for kernel in kernels) else counted
 
@@ -86,7 +98,7 @@ def new_kernels(kernels: Iterable[Kernel], whole: float, *, returned: bool) -> S
 class Meetings:
     """The meetings of one structure: how it comes back, and what that says about its compilation."""
 
-    __slots__ = ("_begun", "_distance", "_due", "_last", "_rent", "_seconds", "_waits", "compiled", "times")
+    __slots__ = ("_begun", "_distance", "_due", "_last", "_rent", "_waits", "compiled", "times")
 
     def __init__(self, seen: int) -> None:
         self.times = int(seen > 0)
@@ -94,7 +106,6 @@ class Meetings:
         self._distance = 0
         self._rent = 0.0  # what interpreting it has cost so far
         self._begun = 0  # the number of the run that had it compiled
-        self._seconds = 0.0  # that this takes
         self._due = 0.0  # when it is done
         self._waits = 0
         self.compiled = False  # a run has changed over to its program
@@ -110,14 +121,18 @@ class Meetings:
         self._rent += seconds
         TIME.spent += seconds
 
+    @property
+    def soon(self) -> bool:
+        """Whether it comes back soon, or often."""
+        return self.times > 1 and (self._distance <= SOON * self.times**2 or self.times >= OFTEN)
+
     def worthwhile(self, seconds: float) -> bool:
         """Tell whether it is time to begin with a program that takes so long to compile."""
-        soon = self.times > 1 and (self._distance <= SOON * self.times**2 or self.times >= OFTEN)
-        return soon and (seconds <= BIG or self._rent * SHARE >= seconds)
+        return self.soon and (seconds <= BIG or self._rent * SHARE >= seconds)
 
     def begin(self, seconds: float) -> None:
         """Note that the background compiles it from now on."""
-        self._begun, self._seconds, self._waits = CLOCK.now, seconds, 0
+        self._begun, self._waits = CLOCK.now, 0
         self._due = TIME.now + seconds
         if seconds > BIG:
             self._due = TIME.idle = max(TIME.idle, TIME.now) + seconds
@@ -128,12 +143,11 @@ class Meetings:
             return 0.0, True
         if self._distance > LOOP and CLOCK.now - self._begun < PATIENCE:
             return 0.0, False
-        small = self._seconds <= SMALL
-        if not small and TIME.now + STALL < self._due:
+        if TIME.now + STALL < self._due:
             return 0.0, False
-        self._waits += 1
-        due = not small or self._waits * STALL >= self._seconds
-        return (LIMIT if self._waits <= STALLS else 0.0), due
+        waits = self._waits < STALLS and TIME.waits()
+        self._waits += waits
+        return (LIMIT if waits else 0.0), True
 
     def change(self, seconds: float) -> None:
         """Note that it runs compiled from now on, so that at least the time that this takes has passed."""

@@ -62,8 +62,8 @@ class Kept(NamedTuple):
 
 def residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, packs: bool = False) -> Kept:
     """Work out what a sweep reads; where that is packed, what Variables hold does not stand in for it."""
-    passed, reached = _passed(state, live, released)
-    if not reached:
+    passed, _ = _passed(state, live, released)
+    if not passed:
         return Kept()
     path, cut = state.path(), state.cut
     alive = released.union(entry.depth for entry in passed)
@@ -84,18 +84,21 @@ def residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, 
     if not packs:
         unread = [state.table[slot].kind.aval for slot in live if slot not in needed]
         heavy = sum(aval.size * aval.dtype.itemsize for aval in unread) > HEAVY
-        return Kept(tuple(sorted(saved)), bool(passed), frozenset(dead), heavy=heavy)
+        return Kept(tuple(sorted(saved)), True, frozenset(dead), heavy=heavy)
     read = saved | needed.intersection(leaf_slots(state))
-    return Kept(tuple(sorted(saved.difference(live))), bool(passed), frozenset(dead), tuple(sorted(read)))
+    return Kept(tuple(sorted(saved.difference(live))), True, frozenset(dead), tuple(sorted(read)))
 
 
 def _passed(state: State, live: tuple[int, ...], released: frozenset[int]) -> tuple[list[State], set[int]]:
     """Return the entries that sweeps from some slots go through, last to first, and the slots that they reach."""
     table, cut = state.table, state.cut
     reached = {slot for slot in live if table[slot].kind.requires_grad and slot not in cut}
-    passed = []
-    for entry in backwards(state.path(), reached):
-        if not entry.ends and entry.depth not in released:
+    passed: list[State] = []
+    if not reached:
+        return passed, reached
+    apart = reached.isdisjoint
+    for entry in reversed(state.path()):
+        if not apart(entry.slots) and not entry.ends and entry.depth not in released:
             passed.append(entry)
             reached.update(s for s in entry.inputs if table[s].kind.requires_grad and s not in cut)
     return passed, reached
@@ -243,6 +246,8 @@ def _traced(segment: Segment, live: tuple[int, ...], released: frozenset[int], k
 
 def _walked(state: State, live: tuple[int, ...], released: frozenset[int], kept: tuple[int, ...]) -> _Read:
     passed, reached = _passed(state, live, released)
+    if not passed:
+        return _Read(frozenset(), frozenset(), ())
     needed, there = _read_by(passed), set(kept)
     for entry in backwards(state.path(), needed):
         if not there.issuperset(needed.intersection(entry.slots)):

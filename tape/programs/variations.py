@@ -1,7 +1,8 @@
 """Variations: structures never met before whose loops are known from others, as those of sequences of ever other lengths.
 
 When a loop comes with another number of turns than before, its body is compiled in the background; from some runs later on, whatever has
-that loop calls the body for each turn and runs only the rest entry by entry.  Nothing of that depends on how long compiling takes.
+that loop calls the body for each turn and runs only the rest entry by entry.  Nothing of that depends on how long compiling takes.  Where
+most kernels are light (:mod:`tape.ops.hosting`), NumPy has run them all before so many calls of a body have begun.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tape import jaxapi
 from tape.graph.trie import CLOCK
 from tape.programs import background
 from tape.programs.calls import Call, Calls
-from tape.programs.interpretation import on_one_device
+from tape.programs.interpretation import at_home, on_one_device
 from tape.programs.loops import Flow, find
 from tape.programs.turns import Body, body_of, turns_of
 
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
     from tape.graph.trie import Step
     from tape.programs.loops import Loop
 
-FEWEST = 64  # entries; fewer are soon interpreted
+FEWEST = 64  # entries that are not light; fewer are soon interpreted
 AFTER = 6  # runs after the compiler began with a body, it is used
 
 
 def known(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], leaves: Sequence[Any]) -> Calls | None:
     """Return what runs entries, from leaves of some slots to the values kept, by bodies of loops that are known; None where none is."""
-    if len(entries) < FEWEST or any(e.kernel.pinned for e in entries) or not all(map(on_one_device, leaves)):
+    if len(entries) < FEWEST or (at_home(leaves) and sum([not e.kernel.is_light for e in entries]) < FEWEST):
+        return None
+    if any(e.kernel.pinned for e in entries) or not all(map(on_one_device, leaves)):
         return None
     if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         return None

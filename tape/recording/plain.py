@@ -49,6 +49,8 @@ def record(op: Any, inputs: Sequence[Any]) -> Any:
             return _record(op, [v if isinstance(v, Handle) else scalar(v) for v in inputs])
     kinds = segment.scalars
     start: Any = segment.state
+    if not start.next:  # nothing was ever recorded here
+        return _record(op, [v if isinstance(v, Handle) else scalar(v) for v in inputs])
     state = start
     key: list[Any] = [op]
     numbers: list[Cell] = []

@@ -44,6 +44,9 @@ class FunctionOp:
         return self.identity.kernel_of(kinds)
 
 
+_kernel: Any = tuple.__new__  # as NamedTuple's, in a third of the time
+
+
 class Instruction(NamedTuple):
     """One step of a sweep.
 
@@ -188,12 +191,12 @@ class _Planner:
         self._shown = hooked | self._final
         self._observed = observed
         # A Function's backward may leave out a cotangent, so that a sum to add to may be missing.  Op hooks see terms.
-        self._fused = not observed and not any(isinstance(step.op, FunctionOp) for step in self.path)
+        self._fused = not observed and FunctionOp not in {step.op.__class__ for step in self.path}
 
     def plan(self, kept: tuple[int, ...] | None) -> Plan:
         """Return the plan, which puts first what is computed again of what was not ``kept``."""
         n_slots = self._state.n_slots
-        externals = {o for step in self._steps for o in step.operands if o is not None and o < n_slots}
+        externals = {o for o in set().union(*[step.operands for step in self._steps]) if o is not None and o < n_slots}
         again: list[Instruction] = []
         if kept is not None:
             again, externals = _recompute(self._state, externals, set(kept))
@@ -268,7 +271,7 @@ class _Planner:
                 results = operands
             else:
                 results = self._numbers(len(targets))
-                self._emit(Instruction(vjp.kernel, tuple(operands), results, step.where))
+                self._emit(_kernel(Instruction, (vjp.kernel, tuple(operands), results, step.where, None, None, None, ())))
         if self._observed:
             terms = dict(zip(targets, results, strict=True))
             results = self._numbers(len(targets))
@@ -276,6 +279,8 @@ class _Planner:
             positions = range(len(inputs))
             read = (*seen, *map(terms.get, positions))
             self._call("after", read, tuple(map(numbers.get, positions)), entry=step)
+        if len(targets) == 1:
+            return ((inputs[targets[0]], results[0]),)
         return zip([inputs[i] for i in targets], results, strict=True)
 
     def add(self, step: State | None, total: int, term: int) -> int:

@@ -94,7 +94,6 @@ class Cost:
 
 def cost_of(step, monkeypatch):
     """Run a step until it is compiled; return the cost of its programs."""
-    monkeypatch.setattr(policy, "SMALL", 10.0)  # seconds to compile what is waited for
     monkeypatch.setattr(policy, "LEAST", 1 << 30)  # first steps hold more, and are not compiled
     cost = Cost()
     jit = jax.jit

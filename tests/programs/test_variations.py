@@ -9,6 +9,7 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.graph import length
+from tape.ops import running
 from tape.programs import turns, variations
 
 RANDOM = np.random.default_rng(0)
@@ -27,13 +28,19 @@ def inputs(count):
     return [jnp.asarray(RANDOM.normal(size=(2, 4)), jnp.float32) for _ in range(count)]
 
 
+@pytest.fixture
+def not_light(monkeypatch):
+    """Kernels as of primitives that only XLA has, or of bigger arrays."""
+    monkeypatch.setattr(running.Runner, "is_light", False)
+
+
 def swept(w, xs):
     w.grad = None
     loss(tnp, w, [tape.constant(x) for x in xs]).backward()
     return w.grad.value
 
 
-def test_other_lengths_reuse_the_body():
+def test_other_lengths_reuse_the_body(not_light):
     w = tape.Variable(WEIGHTS)
     counts = [8, 11, 9, 14, 7, 12, 10, 13, 16, 21, 19]
     stats = tape.stats()
@@ -48,6 +55,19 @@ def test_other_lengths_reuse_the_body():
     assert all(few == many for few, many in interpreted[: 1 + variations.AFTER])  # which run uses the body does not depend on the compiler
     assert [few for few, _ in interpreted[-3:]] == [interpreted[-1][0]] * 3  # as many for every length
     assert interpreted[-1][0] < interpreted[-1][1] / 4
+
+
+def test_loops_of_small_kernels_are_left_to_numpy():
+    turns._BODIES.clear()
+    w = tape.Variable(WEIGHTS[:, ::-1].copy())
+    stats = tape.stats()
+    for count in (8, 11, 9, 14, 7, 12, 10, 13, 16, 21, 19):
+        xs = inputs(count)
+        stats.reset()
+        found = swept(w, xs)
+        assert stats.interpreted == stats.executed > 64
+        np.testing.assert_allclose(found, jax.grad(lambda v, xs=xs: loss(jnp, v, xs))(w.value), rtol=1e-4, atol=1e-6)
+    assert not turns._BODIES
 
 
 def test_a_loop_of_one_length_leaves_its_body_to_its_program():
@@ -83,7 +103,7 @@ def refused(x):
 REFUSING = interop.lift(lambda x: jax.pure_callback(refused, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
 
 
-def test_an_entry_that_fails_is_named_though_its_loop_runs_by_turns():
+def test_an_entry_that_fails_is_named_though_its_loop_runs_by_turns(not_light):
     def chain(count, x, m=tnp, check=Refusing.apply):
         for _ in range(count):
             x = check(m.sin(x) * 0.1 + m.cos(x) + x * 0.25 - m.tanh(x) * 0.5)
