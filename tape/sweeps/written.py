@@ -106,7 +106,7 @@ class Call(NamedTuple):
             ends = [(-1, gradient) for gradient in results]
         if all(g is not None and g._segment is segment for _, g in ends):
             released = None if retains else segment.released | plan.entries
-            written = Written(segment.state, [(slot, g._place) for slot, g in ends], [numbers[e] for e in entered], released)
+            written = Written(segment.state, tuple([(slot, g._place) for slot, g in ends]), [numbers[e] for e in entered], released)
             link(self.start, self.key, written)
 
 
