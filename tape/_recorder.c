@@ -13,7 +13,7 @@ The steps of `fast`:
 A cell is referred to by those who referred to it before and by the segment, for its reference count tells whether a Variable holds it.
 
 Beside that, the loops over all leaves or results of a step stand here, each of them a function of the same name in Python (`held`, `gathered`,
-`stored`, `arrived`, `assigned`): `arrived` and `assigned` leave what is not the common case to that one.
+`stored`, `arrived`, `assigned`, `lacking`, `entered`): `arrived`, `assigned` and `entered` leave what is not the common case to that one.
 
 Structures are the bases of Python classes (tape/layout.py), with the same attributes as those of the recorder in Python.
 */
@@ -1232,6 +1232,103 @@ assigned(PyObject *Py_UNUSED(module), PyObject *added)
     Py_RETURN_TRUE;
 }
 
+/* Return the Variables that are to enter a segment where `slots` has None, as tape/extend/update.py has it; None where others are elsewhere. */
+static PyObject *
+lacking(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("lacking", nargs, 3)) {
+        return NULL;
+    }
+    Segment *segment = (Segment *)args[0];
+    PyObject *read = args[1], *slots = args[2], *made = NULL;
+    if (!PyObject_TypeCheck(args[0], &Segment_type) || segment->entered == NULL || !PyDict_CheckExact(segment->entered) || !PyList_CheckExact(read) ||
+        !PyList_CheckExact(slots) || PyList_GET_SIZE(read) != PyList_GET_SIZE(slots) || (made = PyList_New(0)) == NULL) {
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(read); i++) {
+        PyObject *slot = PyList_GET_ITEM(slots, i), *found;
+        Handle *handle = as_handle(PyList_GET_ITEM(read, i));
+        Kind *kind = handle == NULL ? NULL : (Kind *)((Place *)handle->place)->kind;
+        if (kind == NULL || !PyObject_TypeCheck(kind, &Kind_type)) {
+            goto elsewhere;
+        }
+        if (handle->segment == (PyObject *)segment) {
+            found = ((Place *)handle->place)->slot;
+        } else {
+            PyObject *id = PyLong_FromVoidPtr(handle->cell);
+            found = id == NULL ? NULL : PyDict_GetItemWithError(segment->entered, id);
+            Py_XDECREF(id);
+            found = found == NULL ? Py_None : found;
+        }
+        if (PyErr_Occurred() || (found != slot && !(PyLong_CheckExact(found) && PyLong_CheckExact(slot) && PyObject_RichCompareBool(found, slot, Py_EQ) == 1))) {
+            goto elsewhere;
+        }
+        if (slot == Py_None && (PySet_Contains(told.concrete, (PyObject *)Py_TYPE(PyList_GET_ITEM(handle->cell, 0))) != 1 ||
+                                (kind->requires_grad != Py_False && handle->segment != Py_None) || PyList_Append(made, (PyObject *)handle) < 0)) {
+            goto elsewhere;
+        }
+    }
+    return made;
+elsewhere:
+    Py_DECREF(made);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+/* Enter Variables into a segment from a slot on and return True; False, and nothing is done, where one has no derivative or no node yet. */
+static PyObject *
+entered(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("entered", nargs, 3)) {
+        return NULL;
+    }
+    Segment *segment = (Segment *)args[0];
+    PyObject *entering = args[1];
+    Py_ssize_t first = PyLong_AsSsize_t(args[2]);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    if (!PyObject_TypeCheck(args[0], &Segment_type) || !PyList_CheckExact(entering) || segment->entered == NULL || segment->leaves == NULL ||
+        segment->origins == NULL || !PyList_CheckExact(segment->leaves)) {
+        Py_RETURN_FALSE;
+    }
+    Py_ssize_t n = PyList_GET_SIZE(entering);
+    PyObject *nodes = PyList_New(n);
+    for (Py_ssize_t i = 0; nodes != NULL && i < n; i++) {
+        Handle *handle = as_handle(PyList_GET_ITEM(entering, i));
+        Kind *kind = handle == NULL ? NULL : (Kind *)((Place *)handle->place)->kind;
+        PyObject *node = NULL;
+        if (kind != NULL && PyObject_TypeCheck(kind, &Kind_type)) {
+            if (kind->requires_grad == Py_False) {
+                node = kind->unrecorded == Py_False ? Py_NewRef(Py_None) : NULL;
+            } else if (handle->extra != NULL && handle->extra != Py_None) {
+                node = PyObject_GetAttr(handle->extra, name_node);
+                if (node == Py_None) {
+                    Py_CLEAR(node);
+                }
+            }
+        }
+        if (node == NULL) {
+            Py_CLEAR(nodes);
+        } else {
+            PyList_SET_ITEM(nodes, i, node);
+        }
+    }
+    if (nodes == NULL) {
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_False);
+    }
+    int failed = 0;
+    for (Py_ssize_t i = 0; !failed && i < n; i++) {
+        PyObject *cell = ((Handle *)PyList_GET_ITEM(entering, i))->cell, *node = PyList_GET_ITEM(nodes, i);
+        PyObject *id = PyLong_FromVoidPtr(cell), *slot = PyLong_FromSsize_t(first + i);
+        failed = id == NULL || slot == NULL || PyDict_SetItem(segment->entered, id, slot) < 0 || PyList_Append(segment->leaves, cell) < 0 ||
+                 (node != Py_None && PyDict_SetItem(segment->origins, slot, node) < 0);
+        Py_XDECREF(id);
+        Py_XDECREF(slot);
+    }
+    Py_DECREF(nodes);
+    return failed ? NULL : Py_NewRef(Py_True);
+}
+
 static PyObject *
 connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
@@ -1285,6 +1382,8 @@ static PyMethodDef functions[] = {
     FAST(stored, "Put results into cells."),
     FAST(arrived, "Return what arrives at the leaves where a sweep ends."),
     {"assigned", assigned, METH_O, "Set every gradient to its sum."},
+    FAST(lacking, "Return the Variables that are to enter a segment."),
+    FAST(entered, "Enter Variables into a segment."),
     {"connect", (PyCFunction)(void (*)(void))connect, METH_VARARGS | METH_KEYWORDS, "Tell what Python has."},
     {NULL}};
 

@@ -21,6 +21,7 @@ import pytest
 import tape
 import tape.numpy as tnp
 from tape import layout
+from tape.extend import update
 from tape.graph.scope import LOCAL, close
 from tape.programs import program, retention
 from tape.programs.program import look
@@ -532,3 +533,47 @@ def test_replayed_sweeps_keep_no_reference():
         step()
     gc.collect()
     assert [sys.getrefcount(o) for o in (x, y, record.node_of(x), None.__class__, x._extra)] == before
+
+
+@native
+@pytest.mark.parametrize("what", ["as it was", "one has entered", "one pending elsewhere", "one of a sweep", "unrecorded"])
+def test_what_enters_with_an_update_is_what_python_finds(what):
+    x, y, m = tape.Variable(A), tape.Variable(A + 1), tape.constant(A)
+    for v in (x, y):
+        record.node_of(v)
+    g = x * y
+    read, slots = [g, x, m], [g._place.slot, LOCAL.segment().entered[id(x._cell)], None]
+    segment = LOCAL.segment()
+    if what == "one has entered":
+        g + m
+    if what == "one pending elsewhere":
+        close(segment)
+        read[2] = y * y
+        close(LOCAL.segment())
+    if what == "one of a sweep":
+        z = x * 2.0
+        look(z)
+        read[2] = z
+        segment = z._segment
+        read[:2] = slots[:2] = []
+    if what == "unrecorded":
+        (y * y).sum().backward()
+        read, slots = [y.grad], [None]
+        h = x * 1.0
+        segment = h._segment
+    args = segment, read, slots[-len(read) :]
+    found, python = layout.NATIVE.lacking(*args), update._lacking(*args)
+    assert (None if found is None else [*map(id, found)]) == (None if python is None else [*map(id, python)])
+    assert (found is None) == (what not in {"as it was", "unrecorded"})
+    if found is None:
+        return
+    before = len(segment.leaves), dict(segment.entered), dict(segment.origins)
+    assert layout.NATIVE.entered(segment, [*found, x], 90) == (what != "unrecorded")
+    if what == "unrecorded":
+        assert (len(segment.leaves), segment.entered, segment.origins) == before
+    else:
+        assert segment.leaves[-2:] == [m._cell, x._cell]
+        assert segment.entered[id(m._cell)] == 90
+        assert segment.origins[91] is x._extra.node
+        assert 90 not in segment.origins
+    close(segment)
