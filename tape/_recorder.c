@@ -12,6 +12,9 @@ The steps of `fast`:
   hand out the Variables of the results
 A cell is referred to by those who referred to it before and by the segment, for its reference count tells whether a Variable holds it.
 
+Beside that, the loops over all leaves or results of a step stand here, each of them a function of the same name in Python (`held`, `gathered`,
+`stored`, `arrived`, `assigned`, `lacking`, `entered`): `arrived`, `assigned` and `entered` leave what is not the common case to that one.
+
 Structures are the bases of Python classes (tape/layout.py), with the same attributes as those of the recorder in Python.
 */
 
@@ -19,7 +22,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 3 /* as in tape/layout.py */
+#define CONTRACT 4 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -144,12 +147,13 @@ STRUCTURE(Thread, "What the recorder knows of one thread.");
 /* -- what Python told at import (connect) ---------------------------------------------------------------------------------------------- */
 
 static struct {
-    PyObject *variable, *record, *begun, *node_of, *nobody, *changes, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array_mark, *number_mark;
+    PyObject *variable, *record, *begun, *node_of, *nobody, *changes, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array_mark, *number_mark, *leaf_node;
     Py_ssize_t caller, forward; /* positions in a scope */
     int sequence;               /* the role of an argument that takes several arrays */
 } told;
 
-static PyObject *thread_key, *name_node, *name_aval, *name_shape, *name_scalars, *name_positions, *name_rest, *name_names;
+static PyObject *thread_key, *name_node, *name_aval, *name_shape, *name_scalars, *name_positions, *name_rest, *name_names, *name_hooks, *name_ref,
+    *name_grad, *name_post_hooks, *name_assigned;
 
 /* -- threads --------------------------------------------------------------------------------------------------------------------------- */
 
@@ -1034,17 +1038,309 @@ held(PyObject *Py_UNUSED(module), PyObject *cells)
     return slots;
 }
 
+/* Return the values in some cells. */
+static PyObject *
+gathered(PyObject *Py_UNUSED(module), PyObject *cells)
+{
+    if (!PyList_CheckExact(cells)) {
+        PyErr_SetString(PyExc_TypeError, "the cells of leaves are in a list");
+        return NULL;
+    }
+    Py_ssize_t n = PyList_GET_SIZE(cells);
+    PyObject *values = PyList_New(n);
+    for (Py_ssize_t i = 0; values != NULL && i < n; i++) {
+        PyObject *cell = i < PyList_GET_SIZE(cells) ? PyList_GET_ITEM(cells, i) : NULL;
+        if (cell == NULL || !PyList_CheckExact(cell) || PyList_GET_SIZE(cell) != 1) {
+            PyErr_SetString(PyExc_TypeError, "a leaf of a pending segment is in a cell");
+            Py_CLEAR(values);
+        } else {
+            PyList_SET_ITEM(values, i, Py_NewRef(PyList_GET_ITEM(cell, 0)));
+        }
+    }
+    return values;
+}
+
+/* Put results into the cells of some slots, the first of them in this order; return these cells by slot. */
+static PyObject *
+stored(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("stored", nargs, 3)) {
+        return NULL;
+    }
+    PyObject *cells = args[0], *live = args[1], *results = PySequence_Fast(args[2], "results are a sequence"), *saved = NULL;
+    if (results == NULL) {
+        return NULL;
+    }
+    if (!PyDict_CheckExact(cells) || !PyTuple_CheckExact(live)) {
+        PyErr_SetString(PyExc_TypeError, "the cells of a segment are in a dict, and slots in a tuple");
+        goto end;
+    }
+    saved = PyDict_New();
+    for (Py_ssize_t i = 0; saved != NULL && i < PyTuple_GET_SIZE(live) && i < PySequence_Fast_GET_SIZE(results); i++) {
+        PyObject *slot = PyTuple_GET_ITEM(live, i), *cell = PyDict_GetItemWithError(cells, slot);
+        if (cell == NULL || !PyList_CheckExact(cell) || PyList_GET_SIZE(cell) != 1) {
+            if (!PyErr_Occurred()) {
+                PyErr_SetObject(PyExc_KeyError, slot);
+            }
+            Py_CLEAR(saved);
+        } else if (PyDict_SetItem(saved, slot, cell) < 0) {
+            Py_CLEAR(saved);
+        } else {
+            PyObject *old = PyList_GET_ITEM(cell, 0);
+            PyList_SET_ITEM(cell, 0, Py_NewRef(PySequence_Fast_GET_ITEM(results, i)));
+            Py_DECREF(old);
+        }
+    }
+end:
+    Py_DECREF(results);
+    return saved;
+}
+
+/* Return a flag of an object, or whether a dict that it has is not empty; -1 where it is neither. */
+static int
+flag(PyObject *object, PyObject *name)
+{
+    PyObject *held = PyObject_GetAttr(object, name);
+    if (held == NULL) {
+        return -1;
+    }
+    int set = PyBool_Check(held) ? held == Py_True : PyDict_CheckExact(held) ? PyDict_GET_SIZE(held) > 0 : -1;
+    Py_DECREF(held);
+    return set;
+}
+
+typedef struct { /* what arrives at the leaves where a sweep ends; references of its own */
+    PyObject *segment, *present, *cells, *fresh, *reached;
+    int sums, hooked;
+} Arrival;
+
+/* Add what arrives at one end: 1 if that is done, 0 if it is not done here. */
+static int
+arrive_at(Arrival *arrival, PyObject *end, PyObject *place)
+{
+    int done = 0;
+    PyObject *ref = NULL, *variable = NULL, *grad = NULL, *gradient = NULL, *cell = NULL, *addition = NULL;
+    if ((PyObject *)Py_TYPE(end) != told.leaf_node || !PyObject_TypeCheck(place, &Place_type) || ((Place *)place)->slot == NULL ||
+        flag(end, name_hooks) != 0 || PySet_Contains(arrival->reached, end) != 0 || PySet_Add(arrival->reached, end) < 0 ||
+        (ref = PyObject_GetAttr(end, name_ref)) == NULL || (variable = PyObject_CallNoArgs(ref)) == NULL) {
+        goto end;
+    }
+    if (variable == Py_None) { /* nobody holds it */
+        done = 1;
+        goto end;
+    }
+    Handle *handle = as_handle(variable);
+    if (handle == NULL || handle->extra == NULL || handle->extra == Py_None || (grad = PyObject_GetAttr(handle->extra, name_grad)) == NULL) {
+        goto end;
+    }
+    int hooked = flag(handle->extra, name_post_hooks);
+    PyObject *slot = ((Place *)place)->slot;
+    cell = PyDict_GetItemWithError(arrival->present, slot);
+    cell = Py_XNewRef(cell != NULL ? cell : PyDict_GetItemWithError(arrival->cells, slot));
+    if (cell == NULL && ((cell = empty_cell()) == NULL || PyDict_SetItem(arrival->cells, slot, cell) < 0)) {
+        goto end;
+    }
+    gradient = new_handle(arrival->segment, place, Py_NewRef(cell));
+    addition = gradient == NULL ? NULL : PyTuple_Pack(4, variable, gradient, Py_None, gradient);
+    if (hooked < 0 || addition == NULL || PyList_Append(arrival->fresh, addition) < 0) {
+        goto end;
+    }
+    arrival->sums |= grad != Py_None;
+    arrival->hooked |= hooked;
+    done = 1;
+end:
+    Py_XDECREF(ref);
+    Py_XDECREF(variable);
+    Py_XDECREF(grad);
+    Py_XDECREF(gradient);
+    Py_XDECREF(cell);
+    Py_XDECREF(addition);
+    return done;
+}
+
+/* Return what arrives at the leaves of a segment where a sweep ends, as tape/sweeps/accumulation.py has it; None where it is not done here. */
+static PyObject *
+arrived(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("arrived", nargs, 2)) {
+        return NULL;
+    }
+    Segment *segment = (Segment *)args[0];
+    PyObject *ends = args[1], *made = NULL;
+    if (!PyObject_TypeCheck(args[0], &Segment_type) || segment->origins == NULL || !PyDict_CheckExact(segment->origins) || segment->cells == NULL ||
+        !PyDict_CheckExact(segment->cells) || !PyTuple_CheckExact(ends)) {
+        Py_RETURN_NONE;
+    }
+    PyObject *origins = Py_NewRef(segment->origins);
+    Arrival arrival = {Py_NewRef((PyObject *)segment), Py_NewRef(segment->cells), PyDict_New(), PyList_New(0), PySet_New(NULL), 0, 0};
+    int done = arrival.cells != NULL && arrival.fresh != NULL && arrival.reached != NULL;
+    for (Py_ssize_t i = 0; done && i < PyTuple_GET_SIZE(ends); i++) {
+        PyObject *pair = PyTuple_GET_ITEM(ends, i), *end = NULL;
+        done = PyTuple_CheckExact(pair) && PyTuple_GET_SIZE(pair) == 2 && (end = PyDict_GetItemWithError(origins, PyTuple_GET_ITEM(pair, 0))) != NULL;
+        if (done) {
+            Py_INCREF(end);
+            done = arrive_at(&arrival, end, PyTuple_GET_ITEM(pair, 1));
+            Py_DECREF(end);
+        }
+    }
+    if (done) {
+        made = PyTuple_Pack(4, arrival.fresh, arrival.cells, arrival.sums ? Py_True : Py_False, arrival.hooked ? Py_True : Py_False);
+    } else if (!PyErr_Occurred()) {
+        made = Py_NewRef(Py_None);
+    }
+    Py_DECREF(origins);
+    Py_DECREF(arrival.segment);
+    Py_DECREF(arrival.present);
+    Py_XDECREF(arrival.cells);
+    Py_XDECREF(arrival.fresh);
+    Py_XDECREF(arrival.reached);
+    return made;
+}
+
+/* Return the Extra of a Variable to which something is added as it was to be (borrowed); NULL where that is not done here. */
+static PyObject *
+receiver(PyObject *addition)
+{
+    Handle *variable, *total;
+    if (!PyTuple_CheckExact(addition) || PyTuple_GET_SIZE(addition) != 4 || (variable = as_handle(PyTuple_GET_ITEM(addition, 0))) == NULL ||
+        variable->extra == NULL || variable->extra == Py_None || (total = as_handle(PyTuple_GET_ITEM(addition, 3))) == NULL ||
+        (PyList_GET_ITEM(total->cell, 0) == Py_None && total->segment != Py_None)) {
+        return NULL;
+    }
+    PyObject *grad = PyObject_GetAttr(variable->extra, name_grad);
+    int same = grad == PyTuple_GET_ITEM(addition, 2);
+    Py_XDECREF(grad);
+    return same && flag(variable->extra, name_assigned) == 0 ? variable->extra : NULL;
+}
+
+/* Set every `.grad` to its sum, and return True; False, and nothing is done, where one is not as it was or its sum has not run. */
+static PyObject *
+assigned(PyObject *Py_UNUSED(module), PyObject *added)
+{
+    Py_ssize_t n = PyList_CheckExact(added) ? PyList_GET_SIZE(added) : -1, i;
+    for (i = 0; i < n && receiver(PyList_GET_ITEM(added, i)) != NULL; i++) {
+    }
+    if (i != n) {
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_False);
+    }
+    for (i = 0; i < n; i++) { /* what was there is held by the addition: nothing is freed */
+        PyObject *addition = PyList_GET_ITEM(added, i);
+        if (PyObject_SetAttr(((Handle *)PyTuple_GET_ITEM(addition, 0))->extra, name_grad, PyTuple_GET_ITEM(addition, 3)) < 0) {
+            return NULL;
+        }
+    }
+    Py_RETURN_TRUE;
+}
+
+/* Return the Variables that are to enter a segment where `slots` has None, as tape/extend/update.py has it; None where others are elsewhere. */
+static PyObject *
+lacking(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("lacking", nargs, 3)) {
+        return NULL;
+    }
+    Segment *segment = (Segment *)args[0];
+    PyObject *read = args[1], *slots = args[2], *made = NULL;
+    if (!PyObject_TypeCheck(args[0], &Segment_type) || segment->entered == NULL || !PyDict_CheckExact(segment->entered) || !PyList_CheckExact(read) ||
+        !PyList_CheckExact(slots) || PyList_GET_SIZE(read) != PyList_GET_SIZE(slots) || (made = PyList_New(0)) == NULL) {
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(read); i++) {
+        PyObject *slot = PyList_GET_ITEM(slots, i), *found;
+        Handle *handle = as_handle(PyList_GET_ITEM(read, i));
+        Kind *kind = handle == NULL ? NULL : (Kind *)((Place *)handle->place)->kind;
+        if (kind == NULL || !PyObject_TypeCheck(kind, &Kind_type)) {
+            goto elsewhere;
+        }
+        if (handle->segment == (PyObject *)segment) {
+            found = ((Place *)handle->place)->slot;
+        } else {
+            PyObject *id = PyLong_FromVoidPtr(handle->cell);
+            found = id == NULL ? NULL : PyDict_GetItemWithError(segment->entered, id);
+            Py_XDECREF(id);
+            found = found == NULL ? Py_None : found;
+        }
+        if (PyErr_Occurred() || (found != slot && !(PyLong_CheckExact(found) && PyLong_CheckExact(slot) && PyObject_RichCompareBool(found, slot, Py_EQ) == 1))) {
+            goto elsewhere;
+        }
+        if (slot == Py_None && (PySet_Contains(told.concrete, (PyObject *)Py_TYPE(PyList_GET_ITEM(handle->cell, 0))) != 1 ||
+                                (kind->requires_grad != Py_False && handle->segment != Py_None) || PyList_Append(made, (PyObject *)handle) < 0)) {
+            goto elsewhere;
+        }
+    }
+    return made;
+elsewhere:
+    Py_DECREF(made);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+/* Enter Variables into a segment from a slot on and return True; False, and nothing is done, where one has no derivative or no node yet. */
+static PyObject *
+entered(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("entered", nargs, 3)) {
+        return NULL;
+    }
+    Segment *segment = (Segment *)args[0];
+    PyObject *entering = args[1];
+    Py_ssize_t first = PyLong_AsSsize_t(args[2]);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    if (!PyObject_TypeCheck(args[0], &Segment_type) || !PyList_CheckExact(entering) || segment->entered == NULL || segment->leaves == NULL ||
+        segment->origins == NULL || !PyList_CheckExact(segment->leaves)) {
+        Py_RETURN_FALSE;
+    }
+    Py_ssize_t n = PyList_GET_SIZE(entering);
+    PyObject *nodes = PyList_New(n);
+    for (Py_ssize_t i = 0; nodes != NULL && i < n; i++) {
+        Handle *handle = as_handle(PyList_GET_ITEM(entering, i));
+        Kind *kind = handle == NULL ? NULL : (Kind *)((Place *)handle->place)->kind;
+        PyObject *node = NULL;
+        if (kind != NULL && PyObject_TypeCheck(kind, &Kind_type)) {
+            if (kind->requires_grad == Py_False) {
+                node = kind->unrecorded == Py_False ? Py_NewRef(Py_None) : NULL;
+            } else if (handle->extra != NULL && handle->extra != Py_None) {
+                node = PyObject_GetAttr(handle->extra, name_node);
+                if (node == Py_None) {
+                    Py_CLEAR(node);
+                }
+            }
+        }
+        if (node == NULL) {
+            Py_CLEAR(nodes);
+        } else {
+            PyList_SET_ITEM(nodes, i, node);
+        }
+    }
+    if (nodes == NULL) {
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_False);
+    }
+    int failed = 0;
+    for (Py_ssize_t i = 0; !failed && i < n; i++) {
+        PyObject *cell = ((Handle *)PyList_GET_ITEM(entering, i))->cell, *node = PyList_GET_ITEM(nodes, i);
+        PyObject *id = PyLong_FromVoidPtr(cell), *slot = PyLong_FromSsize_t(first + i);
+        failed = id == NULL || slot == NULL || PyDict_SetItem(segment->entered, id, slot) < 0 || PyList_Append(segment->leaves, cell) < 0 ||
+                 (node != Py_None && PyDict_SetItem(segment->origins, slot, node) < 0);
+        Py_XDECREF(id);
+        Py_XDECREF(slot);
+    }
+    Py_DECREF(nodes);
+    return failed ? NULL : Py_NewRef(Py_True);
+}
+
 static PyObject *
 connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"variable",    "record", "begun", "node_of", "changes", "nobody",  "concrete", "arrays",   "kinds", "copied", "numpy", "generic",
-                            "dtype", "marks",  "caller",  "forward", "sequence", NULL};
-    PyObject *variable, *record, *begun, *node_of, *changes, *nobody, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array, *number;
+                            "dtype", "marks",  "leaf_node", "caller",  "forward", "sequence", NULL};
+    PyObject *variable, *record, *begun, *node_of, *changes, *nobody, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array, *number, *leaf_node;
     Py_ssize_t caller, forward;
     int sequence;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOO!O!O!OO!O!O!(OO)nni", names, &PyType_Type, &variable, &record, &begun, &node_of, &changes, &nobody,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOO!O!O!OO!O!O!(OO)O!nni", names, &PyType_Type, &variable, &record, &begun, &node_of, &changes, &nobody,
                                      &PySet_Type, &concrete, &PySet_Type, &arrays, &PyDict_Type, &kinds, &copied, &PyType_Type, &numpy, &PyType_Type, &generic,
-                                     &PyType_Type, &dtype, &array, &number, &caller, &forward, &sequence)) {
+                                     &PyType_Type, &dtype, &array, &number,
+                                     &PyType_Type, &leaf_node, &caller, &forward, &sequence)) {
         return NULL;
     }
     if (!PyType_IsSubtype((PyTypeObject *)variable, &Handle_type)) {
@@ -1066,6 +1362,7 @@ connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     Py_XSETREF(told.dtype, Py_NewRef(dtype));
     Py_XSETREF(told.array_mark, Py_NewRef(array));
     Py_XSETREF(told.number_mark, Py_NewRef(number));
+    Py_XSETREF(told.leaf_node, Py_NewRef(leaf_node));
     told.caller = caller;
     told.forward = forward;
     told.sequence = sequence;
@@ -1081,6 +1378,12 @@ static PyMethodDef functions[] = {
     FAST(record, "Record an op on a sequence of inputs."),
     FAST(handle, "Make a Variable of a segment, a place and a cell."),
     {"held", held, METH_O, "Return the slots of the cells to which somebody refers beside their dict."},
+    {"gathered", gathered, METH_O, "Return the values in some cells."},
+    FAST(stored, "Put results into cells."),
+    FAST(arrived, "Return what arrives at the leaves where a sweep ends."),
+    {"assigned", assigned, METH_O, "Set every gradient to its sum."},
+    FAST(lacking, "Return the Variables that are to enter a segment."),
+    FAST(entered, "Enter Variables into a segment."),
     {"connect", (PyCFunction)(void (*)(void))connect, METH_VARARGS | METH_KEYWORDS, "Tell what Python has."},
     {NULL}};
 
@@ -1091,7 +1394,9 @@ PyInit__recorder(void)
 {
     struct { PyObject **name; const char *text; } names[] = {
         {&thread_key, "tape._recorder"}, {&name_node, "node"},           {&name_aval, "aval"}, {&name_shape, "shape"},
-        {&name_scalars, "scalars"},      {&name_positions, "positions"}, {&name_rest, "rest"}, {&name_names, "names"}};
+        {&name_scalars, "scalars"},      {&name_positions, "positions"}, {&name_rest, "rest"}, {&name_names, "names"},
+        {&name_hooks, "hooks"},          {&name_ref, "ref"},             {&name_grad, "grad"}, {&name_post_hooks, "post_hooks"},
+        {&name_assigned, "assigned"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
             return NULL;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tape import layout
 from tape.configuration import CHANGES
 from tape.graph.kinds import LeafPlace
 from tape.graph.scope import LOCAL
@@ -147,32 +148,17 @@ def _fits(variable: Any, result: Any) -> bool:
     return variable._segment is None and variable._place.kind.aval == result._place.kind.aval
 
 
-def _repeated(segment: Segment, known: _Known, read: Sequence[Handle], variables: Sequence[Handle]) -> bool:
+def _repeated(segment: Segment, known: _Known, read: list[Any], variables: Sequence[Handle]) -> bool:
     """Do a known update, unless what it reads is elsewhere than it was."""
-    inside = segment.entered
-    entering = []
-    for v, slot in zip(read, known.slots, strict=True):
-        if v._segment is segment:
-            if v._place.slot != slot:
-                return False
-            continue
-        if inside.get(id(v._cell)) != slot:
-            return False
-        if slot is None:
-            if v._cell[0].__class__ not in CONCRETE or (v._place.kind.requires_grad and v._segment is not None):
-                return False
-            entering.append(v)
+    entering = lacking(segment, read, known.slots)
+    if entering is None:
+        return False
     cells = [[None] for _ in known.results]
     with segment.lock:
         if not segment.open:
             return False
-        for number, v in enumerate(entering, known.first):
-            segment.entered[id(v._cell)] = number
-            segment.leaves.append(v._cell)
-            if v._place.kind.requires_grad:
-                segment.origins[number] = node_of(v)
-            elif v._place.kind.unrecorded:
-                segment.leaf_lines[number] = made_at(v._place, v._segment)
+        if not _at_once(segment, entering, known.first):
+            _entered(segment, entering, known.first)
         segment.state = known.state
         segment.cells.update(zip(known.results, cells, strict=True))
     run_pending(segment, "step")
@@ -181,3 +167,38 @@ def _repeated(segment: Segment, known: _Known, read: Sequence[Handle], variables
     for variable, cell in zip(variables, cells, strict=True):
         variable._cell = cell
     return True
+
+
+def _lacking(segment: Segment, read: list[Any], slots: list[int | None]) -> list[Any] | None:
+    """Return the Variables that are to enter a segment, where ``slots`` has None; None where others are elsewhere than in these slots."""
+    inside = segment.entered
+    entering = []
+    for v, slot in zip(read, slots, strict=True):
+        if v._segment is segment:
+            if v._place.slot != slot:
+                return None
+            continue
+        if inside.get(id(v._cell)) != slot:
+            return None
+        if slot is None:
+            if v._cell[0].__class__ not in CONCRETE or (v._place.kind.requires_grad and v._segment is not None):
+                return None
+            entering.append(v)
+    return entering
+
+
+def _entered(segment: Segment, entering: list[Any], first: int) -> bool:
+    """Enter Variables into a segment (its lock is held), from the slot ``first`` on."""
+    for number, v in enumerate(entering, first):
+        segment.entered[id(v._cell)] = number
+        segment.leaves.append(v._cell)
+        if v._place.kind.requires_grad:
+            segment.origins[number] = node_of(v)
+        elif v._place.kind.unrecorded:
+            segment.leaf_lines[number] = made_at(v._place, v._segment)
+    return True
+
+
+lacking, _at_once = _lacking, _entered
+if layout.NATIVE is not None:
+    lacking, _at_once = layout.NATIVE.lacking, layout.NATIVE.entered

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tape import jaxapi
+from tape import jaxapi, layout
 from tape.configuration import applying, configuration
 from tape.graph import boundary
 from tape.graph.scope import LOCAL, close
@@ -90,7 +90,7 @@ def _run(segment: Segment, reason: str) -> None:
             results = traced.run(segment, program.keep)
         else:
             try:
-                results = program.run(state, [cell[0] for cell in segment.leaves])
+                results = program.run(state, gathered(segment.leaves))
             except Exception as error:  # noqa: BLE001 - whoever looks at what failed is told
                 with jaxapi.ensure_compile_time_eval():
                     salvage(segment, *needed_entries(state, program.keep), error)
@@ -112,11 +112,8 @@ def _settled(state: State) -> State:
 
 def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
     """Hand out what was computed and forget what no sweep will need."""
-    cells, live, kept = segment.cells, program.live, program.kept
-    saved: dict[int, Cell] = {}
-    for slot, value in zip(live, results, strict=False):
-        cell = saved[slot] = cells[slot]
-        cell[0] = value
+    live, kept = program.live, program.kept
+    saved = stored(segment.cells, live, results)
     if kept.history:
         for slot, value in zip(kept.residuals, results[len(live) :], strict=True):
             saved[slot] = [value]
@@ -126,6 +123,25 @@ def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
     else:
         segment.ran({})
         forget(segment, origins=program.roots > 0)
+
+
+def _gathered(cells: list[Cell]) -> list[Any]:
+    """Return the values in some cells."""
+    return [cell[0] for cell in cells]
+
+
+def _stored(cells: dict[int, Cell], live: tuple[int, ...], results: Sequence[Any]) -> dict[int, Cell]:
+    """Put results into the cells of some slots, the first of them in this order; return these cells by slot."""
+    saved: dict[int, Cell] = {}
+    for slot, value in zip(live, results, strict=False):
+        cell = saved[slot] = cells[slot]
+        cell[0] = value
+    return saved
+
+
+gathered, stored = _gathered, _stored
+if layout.NATIVE is not None:
+    gathered, stored = layout.NATIVE.gathered, layout.NATIVE.stored
 
 
 def _program(state: State, live: tuple[int, ...], released: frozenset[int], packs: bool) -> Program:

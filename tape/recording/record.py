@@ -16,7 +16,7 @@ from tape.configuration import CHANGES
 from tape.graph import constants
 from tape.graph.constants import ARRAYS, KINDS_OF_ARRAYS, constant, copied, handle, leaf, no_array, operand, scalar
 from tape.graph.scope import LOCAL, Scope
-from tape.graph.segment import node_of
+from tape.graph.segment import LeafNode, node_of
 from tape.graph.watcher import NOBODY
 from tape.recording import plain
 from tape.recording.entering import CONCRETE, begun, current
@@ -81,6 +81,7 @@ def connect(variable_type: type[Handle]) -> None:
             generic=np.generic,
             dtype=np.dtype,
             marks=(ARRAY, NUMBER),
+            leaf_node=LeafNode,
             caller=Scope._fields.index("caller"),
             forward=Scope._fields.index("forward"),
             sequence=SEQUENCE,

@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from tape import layout
+from tape.graph.constants import handle
 from tape.graph.scope import LOCAL, in_mode
 from tape.graph.segment import LeafNode, extra_of
 from tape.graph.trie import SWEEP
@@ -19,6 +21,10 @@ from tape.sweeps.sweep import target_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tape.graph.boxes import Cell
+    from tape.graph.kinds import Place
+    from tape.graph.segment import Segment
 
 _ASSIGNING = threading.Lock()
 
@@ -39,6 +45,38 @@ def additions(gradients: dict[Any, Any], targets: Sequence[Any] | None) -> list[
             alive = [v for ref in segment.retained.get(slot, ()) if (v := ref()) is not None]
             receivers.extend((v, gradient) for v in alive if targets is None or all(v is not t for t in targets))
     return [(v, gradient, None, gradient) for v, gradient in receivers if v is not None and gradient is not None]
+
+
+# What arrives at leaves: an addition for each that somebody holds, further cells of their segment, whether one has a gradient already, and
+# whether one has hooks that wait for it.
+Arrival = tuple[list[Addition], "dict[int, Cell]", bool, bool]
+
+
+def _arrived(segment: Segment, results: Sequence[tuple[int, Place]]) -> Arrival | None:
+    """Return what arrives at the leaves in some slots of a segment, where a sweep ends in these places; None where there are others."""
+    origins, present = segment.origins, segment.cells
+    cells: dict[int, Cell] = {}
+    fresh: list[Addition] = []
+    reached: set[LeafNode] = set()
+    sums = hooked = False
+    for slot, place in results:
+        end = origins.get(slot)  # none for a slot that was cut, unless somebody asked for its gradient
+        if end.__class__ is not LeafNode or end.hooks or end in reached:  # in the end, a leaf that entered with two values
+            return None
+        reached.add(end)
+        variable: Any = end.ref()
+        if variable is not None:
+            gradient = handle(segment, place, present.get(place.slot) or cells.setdefault(place.slot, [None]))
+            fresh.append((variable, gradient, None, gradient))
+            extra = variable._extra
+            if extra.grad is not None:
+                sums = True
+            if extra.post_hooks:
+                hooked = True
+    return fresh, cells, sums, hooked
+
+
+arrived = _arrived if layout.NATIVE is None else layout.NATIVE.arrived
 
 
 def summed(added: Sequence[Addition], consumed: Sequence[Any] = (), mode: int = SWEEP) -> Sequence[Addition]:
@@ -68,13 +106,21 @@ def awaited(added: Sequence[Addition]) -> bool:
 def assign(added: Sequence[Addition], consumed: Sequence[Any] = (), *, mode: int = SWEEP) -> None:
     """Set every ``.grad`` to its sum (which has run), or none where one could not be computed; ``mode`` is that of sums made again."""
     while True:
-        with _ASSIGNING: assigned = _assigned(added, consumed)  # fmt: skip  # noqa: E701 - see tape.locks
-        if assigned:
+        with _ASSIGNING: done = (not consumed and _at_once(added)) or _assigned(added, consumed)  # fmt: skip  # noqa: E701 - see tape.locks
+        if done:
             return
         added = summed(added, consumed, mode)
         segment = LOCAL.segment()
         if segment is not None:
             run_pending(segment, "backward")
+
+
+def _one_by_one(added: Sequence[Addition]) -> bool:  # noqa: ARG001
+    """Leave it all to :func:`_assigned`, as the one in C does what is not the common case."""
+    return False
+
+
+_at_once = _one_by_one if layout.NATIVE is None else layout.NATIVE.assigned
 
 
 def _assigned(added: Sequence[Addition], consumed: Sequence[Any]) -> bool:

@@ -13,14 +13,13 @@ import jax.numpy as jnp
 
 from tape.errors import TapeValueError, UnconnectedError, check_flag
 from tape.graph import boundary
-from tape.graph.constants import handle
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle, LeafNode, Segment
+from tape.graph.segment import Handle, Segment
 from tape.graph.trie import RECORD, SWEEP
 from tape.programs.program import run_pending
 from tape.recording import record
 from tape.sweeps import emission
-from tape.sweeps.accumulation import additions, assign, awaited, summed
+from tape.sweeps.accumulation import additions, arrived, assign, awaited, summed
 from tape.sweeps.seeds import describe, require_grad, seeds_of, variables, variables_of_tree, wide
 from tape.sweeps.sweep import Sweep, target_of
 from tape.sweeps.written import asked, call_of
@@ -28,8 +27,6 @@ from tape.sweeps.written import asked, call_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape.graph.boxes import Cell
-    from tape.sweeps.accumulation import Addition
     from tape.sweeps.written import Written
 
 
@@ -111,25 +108,11 @@ def _accumulated_again(segment: Segment, key: tuple[object, ...], entering: Sequ
     written: Written | None = segment.state.next.get(key)
     if written is None:
         return False
-    origins, present, released = segment.origins, segment.cells, segment.released
-    cells: dict[int, Cell] = {}
-    fresh: list[Addition] = []
-    reached: set[LeafNode] = set()
-    sums = hooked = False
-    for slot, place in written.results:
-        end = origins.get(slot)  # none for a slot that was cut, unless somebody asked for its gradient
-        if end.__class__ is not LeafNode or end.hooks or end in reached:  # in the end, a leaf that entered with two values
-            return False
-        reached.add(end)
-        variable: Any = end.ref()
-        if variable is not None:
-            gradient = handle(segment, place, present.get(place.slot) or cells.setdefault(place.slot, [None]))
-            fresh.append((variable, gradient, None, gradient))
-            extra = variable._extra
-            if extra.grad is not None:
-                sums = True
-            if extra.post_hooks:
-                hooked = True
+    released = segment.released
+    arrival = arrived(segment, written.results)
+    if arrival is None:
+        return False
+    fresh, cells, sums, hooked = arrival
     if not written.enter(segment, entering, cells):
         return False
     try:

@@ -106,7 +106,7 @@ class Call(NamedTuple):
             ends = [(-1, gradient) for gradient in results]
         if all(g is not None and g._segment is segment for _, g in ends):
             released = None if retains else segment.released | plan.entries
-            written = Written(segment.state, [(slot, g._place) for slot, g in ends], [numbers[e] for e in entered], released)
+            written = Written(segment.state, tuple([(slot, g._place) for slot, g in ends]), [numbers[e] for e in entered], released)
             link(self.start, self.key, written)
 
 
@@ -138,6 +138,7 @@ def asked(
         if len(given) != len(roots):
             return None
         key.append("seeds")
+        cells: set[int] = set()  # of those that enter
         for seed in given:
             if seed is None:
                 key.append(None)
@@ -147,11 +148,12 @@ def asked(
             slot = seed._place.slot if seed._segment is segment else segment.entered.get(id(seed._cell))
             if slot is not None:
                 key.append(slot)
-            elif seed._place.kind.requires_grad or seed._cell[0].__class__ not in CONCRETE or any(seed._cell is s._cell for s in entering):
+            elif seed._place.kind.requires_grad or seed._cell[0].__class__ not in CONCRETE or id(seed._cell) in cells:
                 return None
             else:
                 key.append(seed._place.kind)
                 entering.append(seed)
+                cells.add(id(seed._cell))
     if inputs is not None:
         wanted = _slots(segment, (inputs,) if isinstance(inputs, Handle) else inputs)
         if wanted is None or not (_ends_in_leaves(segment) or _ends_here(segment, frozenset([root._place.slot for root in roots]), wanted)):

@@ -7,6 +7,7 @@ gather.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
@@ -26,6 +27,7 @@ from tape.mirrored.mirror import call
 from tape.ops.kernel import Op
 from tape.programs.program import look
 from tape.recording import record
+from tape.recording.template import ARRAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +37,7 @@ Spec = tuple[Any, ...]  # per axis: "new" (of length one), "at" (one position), 
 _LIMIT = 1 << 14
 _STARTS: Bounded[int, Position] = Bounded("positions", _LIMIT)
 _PLANS: Bounded[tuple[object, ...], tuple[Op, tuple[Position, ...]]] = Bounded("indices", _LIMIT)
+_GATHERS: Bounded[tuple[object, ...], Op] = Bounded("indices with arrays", _LIMIT)
 _OPS: Bounded[tuple[str, Spec], Op] = Bounded("indexing ops", _LIMIT)
 KNOWN_POSITIVE = {"allow_negative_indices": False} if "allow_negative_indices" in inspect.signature(lax.dynamic_slice).parameters else {}
 
@@ -84,6 +87,39 @@ def getitem(v: Handle, index: object) -> Any:
             known = _PLANS[tuple(key)] = (basic_op("getitem", _read, spec), starts)
         op, starts = known
         return record.record_number(op, v, starts[0]) if len(starts) == 1 else record.record(op, (v, *starts))
+    return _by_arrays(v, index, items)
+
+
+def _by_arrays(v: Handle, index: object, items: tuple[object, ...]) -> Any:
+    """Record ``v[index]`` for an index that holds arrays, or what else is no integer, slice or new axis."""
+    key: list[Any] = [v._place.kind.aval.shape]
+    inputs: list[Any] = [v]
+    for item in items:
+        if isinstance(item, (Handle, jax.Array, np.ndarray)):
+            if (item._place.kind.aval if isinstance(item, Handle) else item).dtype.kind not in "iu":
+                break
+            key.append(ARRAY)
+            inputs.append(item if isinstance(item, Handle) else record.operand(item))
+        elif isinstance(item, slice):
+            start, stop, step = item.start, item.stop, item.step
+            if type(start) not in BOUNDS or type(stop) not in BOUNDS or type(step) not in BOUNDS:
+                break
+            key.append((start, stop, step))
+        elif item is None or item is Ellipsis:
+            key.append(item)
+        else:
+            break
+    else:
+        op = _GATHERS.get(tuple(key))
+        if op is not None:
+            with contextlib.suppress(*jaxapi.CONCRETE_ERRORS):
+                return record.record(op, inputs)
+
+        def learn(op: Op, count: int) -> None:
+            if count == len(inputs):
+                _GATHERS[tuple(key)] = op
+
+        return call(gather, "getitem", (v, expand(v, index, strict=True)), {}, learn)
     return call(gather, "getitem", (v, expand(v, index, strict=True)), {})
 
 

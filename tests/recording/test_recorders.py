@@ -21,10 +21,13 @@ import pytest
 import tape
 import tape.numpy as tnp
 from tape import layout
+from tape.extend import update
 from tape.graph.scope import LOCAL, close
-from tape.programs import retention
+from tape.programs import program, retention
 from tape.programs.program import look
 from tape.recording import record
+from tape.sweeps import accumulation
+from tape.sweeps.written import Written
 
 A = np.arange(1.0, 13.0, dtype=np.float32).reshape(3, 4) / 7
 native = pytest.mark.skipif(layout.NATIVE is None, reason="the recorder in Python runs")
@@ -426,3 +429,151 @@ def test_what_is_held_is_told_by_reference_counts():
     del holding[0]
     assert retention.held(cells) == retention._held(cells) == (5,)
     assert retention.held({}) == ()
+
+
+# -- the loops over all leaves or results of a step ----------------------------------------------------------------------------------------
+
+
+def _swept_twice(x, y):
+    """Return the pending segment of a step that was met before, and what its sweep ends with."""
+    for _ in range(3):
+        loss = (x * y + y).sum()
+        before = LOCAL.segment(), loss._place.slot
+        segment = before[0]
+        edges = dict(segment.state.next)
+        if any(isinstance(edge, Written) for edge in edges.values()):
+            return loss, segment, next(edge for edge in edges.values() if isinstance(edge, Written)).results
+        loss.backward()
+        x.grad = y.grad = None
+    pytest.fail("the sweep was not written again")
+
+
+def _told(arrival):
+    if arrival is None:
+        return None
+    fresh, cells, sums, hooked = arrival
+    return [(id(v), g is t, before, g._place.slot, g._segment) for v, g, before, t in fresh], list(cells), sums, hooked
+
+
+@native
+@pytest.mark.parametrize("prepare", ["nothing", "a gradient", "a hook", "a hook that waits", "one that nobody holds", "a cut"])
+def test_what_arrives_at_leaves_is_what_python_finds(prepare):
+    x, y = tape.Variable(A), tape.Variable(A + 1)
+    loss, segment, results = _swept_twice(x, y)
+    handles = []
+    if prepare == "a gradient":
+        x.grad = tape.constant(A)
+    if prepare == "a hook":
+        handles = [x.register_hook(lambda g: g)]
+    if prepare == "a hook that waits":
+        handles = [x.register_post_accumulate_grad_hook(lambda _: None)]
+    if prepare == "one that nobody holds":
+        del x
+    if prepare == "a cut":
+        segment.origins.pop(results[0][0])
+    told = _told(layout.NATIVE.arrived(segment, results))
+    assert told == _told(accumulation._arrived(segment, results))
+    assert (told is None) == (prepare in {"a hook", "a cut"})
+    if told is not None:
+        assert len(told[0]) == 2 - (prepare == "one that nobody holds")
+        assert told[2:] == (prepare == "a gradient", prepare == "a hook that waits")
+    del handles, loss
+
+
+@native
+def test_gradients_are_assigned_to_all_or_left_to_python():
+    x, y = tape.Variable(1.0), tape.Variable(2.0)
+    g, h = tape.constant(3.0), tape.constant(4.0)
+    for v in (x, y):
+        v.grad = None
+        record.node_of(v)  # which makes an Extra
+    added = [(x, g, None, g), (y, h, None, h)]
+    assert layout.NATIVE.assigned(added)
+    assert x.grad is g
+    assert y.grad is h
+    x.grad = None
+    assert not layout.NATIVE.assigned(added)  # y has another one by now
+    assert x.grad is None
+    y.grad = tape.constant(5.0)
+    given = y.grad
+    assert not layout.NATIVE.assigned([(y, h, given, h)])  # the user's own
+    assert y.grad is given
+
+
+@native
+def test_results_are_stored_in_the_cells_of_their_slots():
+    cells = {3: [None], 5: [None], 7: [None]}
+    saved = layout.NATIVE.stored(cells, (5, 3), ["five", "three", "more"])
+    assert saved == {5: ["five"], 3: ["three"]}
+    assert list(saved) == [5, 3]
+    assert saved[5] is cells[5]
+    assert cells[7] == [None]
+    assert saved == program._stored({3: [None], 5: [None]}, (5, 3), ["five", "three", "more"])
+    with pytest.raises(KeyError):
+        layout.NATIVE.stored(cells, (4,), ["four"])
+    for wrong in ([(1,)], [[]], [None]):
+        with pytest.raises(TypeError):
+            layout.NATIVE.gathered(wrong)
+    assert layout.NATIVE.gathered([[1], [2]]) == [1, 2]
+
+
+@native
+def test_replayed_sweeps_keep_no_reference():
+    x, y = tape.Variable(A), tape.Variable(A + 1)
+
+    def step():
+        (x * y + y).sum().backward()
+        x.grad = y.grad = None
+
+    for _ in range(20):
+        step()
+    gc.collect()
+    before = [sys.getrefcount(o) for o in (x, y, record.node_of(x), None.__class__, x._extra)]
+    for _ in range(50):
+        step()
+    gc.collect()
+    assert [sys.getrefcount(o) for o in (x, y, record.node_of(x), None.__class__, x._extra)] == before
+
+
+@native
+@pytest.mark.parametrize("what", ["as it was", "one has entered", "one pending elsewhere", "one of a sweep", "unrecorded"])
+def test_what_enters_with_an_update_is_what_python_finds(what):
+    x, y, m = tape.Variable(A), tape.Variable(A + 1), tape.constant(A)
+    for v in (x, y):
+        record.node_of(v)
+    g = x * y
+    read, slots = [g, x, m], [g._place.slot, LOCAL.segment().entered[id(x._cell)], None]
+    segment = LOCAL.segment()
+    if what == "one has entered":
+        g + m
+    if what == "one pending elsewhere":
+        close(segment)
+        read[2] = y * y
+        close(LOCAL.segment())
+    if what == "one of a sweep":
+        z = x * 2.0
+        look(z)
+        read[2] = z
+        segment = z._segment
+        read[:2] = slots[:2] = []
+    if what == "unrecorded":
+        (y * y).sum().backward()
+        read, slots = [y.grad], [None]
+        h = x * 1.0
+        segment = h._segment
+    args = segment, read, slots[-len(read) :]
+    found, python = layout.NATIVE.lacking(*args), update._lacking(*args)
+    assert (None if found is None else [*map(id, found)]) == (None if python is None else [*map(id, python)])
+    assert (found is None) == (what not in {"as it was", "unrecorded"})
+    if found is None:
+        return
+    before = len(segment.leaves), dict(segment.entered), dict(segment.origins)
+    assert layout.NATIVE.entered(segment, [*found, x], 90) == (what != "unrecorded")
+    if what == "unrecorded":
+        assert (len(segment.leaves), segment.entered, segment.origins) == before
+    else:
+        assert segment.leaves[-2:] == [m._cell, x._cell]
+        assert segment.entered[id(m._cell)] == 90
+        assert segment.origins[91] is x._extra.node
+        assert 90 not in segment.origins
+    close(segment)

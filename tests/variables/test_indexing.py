@@ -7,6 +7,7 @@ import pytest
 
 import tape
 import tape.numpy as tnp
+from tape.variables import indexing
 from tests.agreement import same
 
 X = jnp.arange(24.0).reshape(2, 3, 4)
@@ -227,3 +228,26 @@ def test_keys_are_indexed_and_assigned():
     expected = jax.random.split(jax.random.key(0), 3)
     keys[0] = keys[1]
     same(keys[::2], expected[jnp.array([1, 2])])
+
+
+@pytest.mark.parametrize("given", [tape.constant, jnp.asarray, np.asarray])
+@pytest.mark.parametrize(
+    "index",
+    [lambda i: (i,), lambda i: (i, i), lambda i: (slice(None), i), lambda i: (i, None, slice(0, 2)), lambda i: (..., i)],
+)
+def test_an_index_with_arrays_that_was_met_is_not_taken_apart_again(index, given, monkeypatch):
+    x, taken = tape.Variable(np.arange(16.0, dtype=np.float32).reshape(4, 4)), []
+    apart = indexing.expand
+    monkeypatch.setattr(indexing, "expand", lambda *args, **options: taken.append(args) or apart(*args, **options))
+    for numbers in ([0, 2, 3], [1, 1, 0], [-1, 2, 2]):
+        plain = index(np.array(numbers, np.int32))
+        items = tuple(given(i) if isinstance(i, np.ndarray) else i for i in plain)
+        y = x[items if len(items) > 1 else items[0]]
+        np.testing.assert_array_equal(y.value, x.value[plain])
+        gradient = tape.gradients((y * y).sum(), x)
+        np.testing.assert_array_equal(gradient.value, jax.grad(lambda a, plain=plain: (a[plain] ** 2).sum())(x.value))
+    assert len(taken) <= 1
+    mask = x[given(np.array([True, False, True, False]))]
+    np.testing.assert_array_equal(mask.value, x.value[np.array([0, 2])])
+    with pytest.raises((IndexError, TypeError)):
+        x[given(np.array([0.0, 1.0], np.float32))]
