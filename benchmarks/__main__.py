@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from benchmarks import compute, dispatch, dynamic, looks
+from benchmarks import accuracy, compute, dispatch, dynamic, looks
 from benchmarks.checker import WORKLOADS as CHECKS
 from benchmarks.checker import checker
 from benchmarks.first_steps import WORKLOADS as FIRSTS
@@ -47,6 +47,7 @@ KINDS: dict[str, tuple[Callable[[Report, Effort, frozenset[str]], None], frozens
     "recording": (recording, frozenset(OPS)),
     "under_jit": (under_jit, frozenset(MODELS)),
     "checker": (checker, CHECKS),
+    "accuracy": (accuracy.accuracy, accuracy.WORKLOADS),
 }
 QUICK = Effort(rounds=5, batch_seconds=0.003, warm_seconds=0.1, quick=True)
 
@@ -66,6 +67,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few rounds, and without the long cases")
     parser.add_argument("--json", metavar="FILE", help="write all figures there")
     parser.add_argument("--picture", metavar="FILE", help="draw the ratios there (needs matplotlib)")
+    parser.add_argument("--docs", metavar="FILE", help="write the table of class accuracy there, as a page")
     options = parser.parse_args()
     for name in options.name:
         if not chosen_of(name):
@@ -82,6 +84,8 @@ def main() -> None:
     report.summarize()
     if options.json:
         report.write(options.json)
+    if options.docs:
+        accuracy.document(report, options.docs)
     if options.picture:
         from benchmarks.picture import draw  # noqa: PLC0415 - matplotlib is optional
 

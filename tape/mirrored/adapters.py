@@ -14,6 +14,7 @@ from tape import jaxapi
 from tape.bounded import Bounded
 from tape.graph.constants import known_array
 from tape.graph.segment import Handle
+from tape.mirrored.composed import COMPOSED
 from tape.mirrored.detachment import refuse_reinterpretation, stop_gradient
 from tape.mirrored.mirror import call, describe, mirrored, on_values
 from tape.mirrored.selection import SELECTIONS
@@ -40,7 +41,8 @@ class UFunc:
         name = ufunc.__name__
         self.__module__ = module
         self.nin, self.nout, self.nargs, self.identity = ufunc.nin, ufunc.nout, ufunc.nargs, ufunc.identity
-        self._call = mirrored(ufunc, name, module=module) if recorded is None else recorded()
+        own = COMPOSED["jax.numpy"].get(name)
+        self._call = recorded() if recorded is not None else own(ufunc) if own else mirrored(ufunc, name, module=module)
         for method in ("reduce", "accumulate", "reduceat", "outer", "at"):
             made = mirrored(getattr(ufunc, method), f"{name}.{method}", module=module) if recorded is None else recorded(method)
             setattr(self, method, made)
@@ -167,5 +169,6 @@ SPECIAL: dict[str, dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]
         "array": array,
         "asarray": array,
     },
+    **{source: made for source, made in COMPOSED.items() if source != "jax.numpy"},
     "jax.lax": {"stop_gradient": other(stop_gradient), "bitcast_convert_type": bitcast, "full_like": like},
 }

@@ -6,7 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
+from jax.extend.core.primitives import tanh_p
 from oracles import differences, own_vjp, project
+
+import tape
 
 
 @pytest.mark.parametrize("z", [-2 + 1j, -2 - 1j, 2 + 1j, 0.5 - 1j, -0.5 + 0.5j])
@@ -26,3 +30,88 @@ def test_expm1_keeps_its_slope_far_to_the_left():
 def test_acosh_of_a_large_half_precision_number_does_not_overflow():
     (own,) = own_vjp(lambda x: (jax.lax.acosh(x),), (jnp.float16(1000),), (jnp.float16(1),))
     np.testing.assert_allclose(np.float32(own), 1e-3, rtol=1e-2)
+
+
+def slope(fun):
+    return lambda x: own_vjp(lambda v: (fun(v),), (x,), (jnp.ones_like(x),))[0]
+
+
+LINE = [-85.0, -30.0, -9.5, -3.1, -0.4, -1e-3, -1e-20, 0.0, 1e-20, 1e-3, 0.4, 0.7, 3.1, 9.5, 15.0, 30.0, 85.0]
+UNIT = [-0.999999, -0.7, -1e-3, -1e-20, 0.0, 1e-20, 1e-3, 0.3, 0.6, 0.999999]
+WIDE = [-1e12, -30.0, -0.4, -1e-20, 0.0, 1e-3, 2.5, 1e4, 1e12]
+WAVE = [x for x in LINE if abs(x) < 9]
+
+
+def sech_squared(x):
+    return 1 / np.cosh(x) ** 2
+
+
+# Derivatives of first and second order in closed forms that float64 gets right to the last digits.
+TRUE = {
+    "logistic": (lax.logistic, LINE, lambda x: sech_squared(x / 2) / 4, lambda x: -np.tanh(x / 2) * sech_squared(x / 2) / 4),
+    "sinh": (lax.sinh, LINE, np.cosh, np.sinh),
+    "cosh": (lax.cosh, LINE, np.sinh, np.cosh),
+    "asin": (lax.asin, UNIT, lambda x: ((1 - x) * (1 + x)) ** -0.5, lambda x: x * ((1 - x) * (1 + x)) ** -1.5),
+    "acos": (lax.acos, UNIT, lambda x: -(((1 - x) * (1 + x)) ** -0.5), lambda x: -x * ((1 - x) * (1 + x)) ** -1.5),
+    "atanh": (lax.atanh, UNIT, lambda x: 1 / ((1 - x) * (1 + x)), lambda x: 2 * x / ((1 - x) * (1 + x)) ** 2),
+    "atan": (lax.atan, WIDE, lambda x: 1 / (1 + x * x), lambda x: -2 * x / (1 + x * x) ** 2),
+    "atan2": (lambda x: lax.atan2(x, 2 * x / x), WIDE[5:], lambda x: 2 / (4 + x * x), lambda x: -4 * x / (4 + x * x) ** 2),
+    "asinh": (lax.asinh, WIDE, lambda x: (1 + x * x) ** -0.5, lambda x: -x * (1 + x * x) ** -1.5),
+    "erf": (lax.erf, WAVE, lambda x: 2 / np.sqrt(np.pi) * np.exp(-x * x), lambda x: -4 * x / np.sqrt(np.pi) * np.exp(-x * x)),
+    "erfc": (lax.erfc, WAVE, lambda x: -2 / np.sqrt(np.pi) * np.exp(-x * x), lambda x: 4 * x / np.sqrt(np.pi) * np.exp(-x * x)),
+}
+
+
+def hold(got, true, what):
+    """Demand eight units in the last place, where there are that many digits."""
+    got, true = np.asarray(got, "float64"), np.asarray(true)
+    normal = (np.abs(true) >= np.finfo("float32").tiny) & (np.abs(true) <= np.finfo("float32").max)
+    wrong = np.abs(got - true)[normal] / np.spacing(np.abs(true[normal]).astype("float32"))
+    assert np.all(wrong <= 8), (what, np.asarray(true)[normal][wrong > 8], got[normal][wrong > 8])
+    assert not np.any(np.isnan(got)), what
+
+
+@pytest.mark.parametrize("name", TRUE)
+def test_no_digits_are_lost_in_the_tails_and_near_zero(name):
+    fun, grid, first, second = TRUE[name]
+    x = np.asarray(grid, "float32")
+    once, twice = jax.jit(lambda x: (slope(fun)(x), slope(slope(fun))(x)))(x)
+    with np.errstate(over="ignore", under="ignore"):
+        hold(once, first(x.astype("float64")), name)
+        hold(twice, second(x.astype("float64")), f"{name}, second order")
+
+
+@pytest.mark.parametrize("name", [n for n, (_, grid, *_) in TRUE.items() if n != "atan2" and grid is not UNIT])
+def test_derivatives_at_infinity_are_limits(name):
+    fun = TRUE[name][0]
+    once, twice = (np.asarray(f(jnp.asarray([-np.inf, np.inf], "float32"))) for f in (slope(fun), slope(slope(fun))))
+    if name in {"sinh", "cosh"}:
+        assert np.all(np.isinf(once))
+        assert np.all(np.isinf(twice))
+    else:
+        np.testing.assert_array_equal(np.abs(np.concatenate([once, twice])), 0)
+
+
+def test_the_rule_of_tanh_that_keeps_the_tails():
+    x = np.asarray(LINE[1:-1], "float32")
+    usual = tape.rules.lookup(tanh_p).vjp
+    tape.rules.defvjp(tanh_p, tape.rules.accurate_tanh)
+    try:
+        once, twice = jax.jit(lambda x: (slope(lax.tanh)(x), slope(slope(lax.tanh))(x)))(x)
+        half = slope(lax.tanh)(x.astype("float16"))
+        z = jnp.asarray([0.3 + 0.4j], "complex64")
+        plane = slope(lax.tanh)(z)
+    finally:
+        tape.rules.defvjp(tanh_p, usual)
+    true = x.astype("float64")
+    hold(once, sech_squared(true), "tanh")
+    hold(twice, -2 * np.tanh(true) * sech_squared(true), "tanh, second order")
+    assert half.dtype == np.float16
+    np.testing.assert_allclose(plane, 1 - np.tanh(z) ** 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_logistic_function_keeps_its_tails_in_half_precision(dtype):
+    x = jnp.asarray([-7.0, -2.0, 0.0, 1.5, 7.0], dtype)
+    true = sech_squared(np.asarray(x, "float64") / 2) / 4
+    np.testing.assert_allclose(np.asarray(slope(lax.logistic)(x), "float64"), true, rtol=float(jnp.finfo(dtype).eps))

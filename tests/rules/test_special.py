@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 from oracles import own_vjp
@@ -25,3 +26,22 @@ HALF, TWO, THREE = (jnp.full((2,), v) for v in (0.5, 2.0, 3.0))
 def test_derivative_without_a_closed_form_is_refused(request, fun, args):
     with pytest.raises(RuleError, match=f"{request.node.callspec.id}: .*not implemented; hold .* fixed with lax.stop_gradient"):
         own_vjp(lambda *a: (fun(*a),), args, (jnp.ones(2),))
+
+
+def slope(fun):
+    return lambda x: own_vjp(lambda v: (fun(v),), (x,), (jnp.ones_like(x),))[0]
+
+
+def test_scaled_bessel_functions_keep_their_slopes_far_from_zero_and_near():
+    x = np.asarray([15.0, 200.0, 1000.0], "float32")
+    first, other = [-0.00352535640366, -7.0656554279e-5, -6.31019896263e-6], [-0.00316625526602, -7.01259626952e-5, -6.3007312943e-6]
+    for sign in (1, -1):
+        np.testing.assert_allclose(slope(lax.bessel_i0e)(sign * x), sign * np.array(first), rtol=1e-6)
+        np.testing.assert_allclose(slope(lax.bessel_i1e)(sign * x), other, rtol=1e-6)
+    small = jnp.asarray([1e-30, 1e-10, -1e-20, -1e-30], "float32")
+    np.testing.assert_allclose(slope(slope(lax.bessel_i1e))(small), -np.sign(small), rtol=1e-6)
+
+
+def test_the_inverse_error_function_keeps_its_slope_near_the_edge():
+    x = jnp.asarray([0.99993324], "float32")
+    np.testing.assert_allclose(slope(lax.erf_inv)(x), 2513.729286798386, rtol=3e-6)

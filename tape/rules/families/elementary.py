@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from jax import lax
 
+from tape.rules import slopes
+from tape.rules.cotangents import wide
 from tape.rules.registry import LINE, Cost, elementwise
 
 if TYPE_CHECKING:
@@ -19,17 +21,23 @@ _UNIT: Domain = (-0.8, 0.8)
 
 
 def function(name: str, slope: Callable[[Any, Any], Any], domain: Domain, source: str, *, cost: Cost = Cost.LOOPED, **fields: Any) -> None:
-    """Enter a function of one variable by its derivative, ``slope(out, x)``."""
-    elementwise(name, lambda ct, out, x, **_: ct * slope(out, x), domain=(domain,), source=source, cost=cost, **fields)
+    """Enter a function of one variable by its derivative, ``slope(out, x)``; half precisions are computed in single."""
+
+    def vjp(ct: Any, out: Any, x: Any, **_: Any) -> Any:
+        if x.dtype.itemsize > 2:
+            return ct * slope(out, x)
+        return lax.convert_element_type(wide(ct) * slope(wide(out), wide(x)), x.dtype)
+
+    elementwise(name, vjp, domain=(domain,), source=source, cost=cost, **fields)
 
 
 # Exponentials and logarithms
 function("exp", lambda out, x: out, LINE, "exp' = exp")
 function("exp2", lambda out, x: out * log(2.0), LINE, "(2^x)' = log(2) 2^x")
 function("expm1", lambda out, x: lax.exp(x), LINE, "expm1'(x) = exp(x); out + 1 would round to 0 far to the left", kinks=(0.0,))
-function("log", lambda out, x: 1 / x, _POSITIVE, "log'(x) = 1 / x", kinks=(0.0,))
+elementwise("log", lambda ct, out, x, **_: ct / x, domain=(_POSITIVE,), source="log'(x) = 1 / x", cost=Cost.LOOPED, kinks=(0.0,))
 function("log1p", lambda out, x: 1 / (1 + x), (-0.7, 2.0), "log1p'(x) = 1 / (1 + x)", kinks=(0.0, -1.0))
-function("logistic", lambda out, x: out * (1 - out), LINE, "s' = s (1 - s)")
+function("logistic", slopes.logistic, LINE, "s' = s (1 - s) = 1 / (2 cosh(x / 2))^2, which keeps both tails")
 
 # Roots
 function("sqrt", lambda out, x: 0.5 / out, _POSITIVE, "sqrt'(x) = 1 / (2 sqrt(x))", kinks=(0.0,))
@@ -40,15 +48,14 @@ function("cbrt", lambda out, x: 1 / (3 * lax.square(out)), _POSITIVE, "cbrt'(x) 
 function("sin", lambda out, x: lax.cos(x), LINE, "sin' = cos")
 function("cos", lambda out, x: -lax.sin(x), LINE, "cos' = -sin")
 function("tan", lambda out, x: 1 + lax.square(out), (-1.0, 1.0), "tan' = 1 + tan^2", kinks=(0.0,))
-function("asin", lambda out, x: lax.rsqrt((1 - x) * (1 + x)), _UNIT, "asin'(x) = ((1 - x) (1 + x))^(-1/2)", kinks=(0.0, 1.0, -1.0))
-function("acos", lambda out, x: -lax.rsqrt((1 - x) * (1 + x)), _UNIT, "acos'(x) = -((1 - x) (1 + x))^(-1/2)", kinks=(0.0, 1.0, -1.0))
-function("atan", lambda out, x: 1 / (1 + lax.square(x)), LINE, "atan'(x) = 1 / (1 + x^2)")
+function("asin", lambda out, x: lax.rsqrt(slopes.one_minus_square(x)), _UNIT, "asin'(x) = ((1 - x) (1 + x))^(-1/2)", kinks=(0.0, 1.0, -1.0))
+function(
+    "acos", lambda out, x: -lax.rsqrt(slopes.one_minus_square(x)), _UNIT, "acos'(x) = -((1 - x) (1 + x))^(-1/2)", kinks=(0.0, 1.0, -1.0)
+)
+function("atan", lambda out, x: slopes.atan(x), LINE, "atan'(x) = 1 / (1 + x^2)")
 elementwise(
     "atan2",
-    lambda ct, out, x, y, **_: (
-        lambda: ct * (y / (lax.square(x) + lax.square(y))),
-        lambda: ct * (-x / (lax.square(x) + lax.square(y))),
-    ),
+    lambda ct, out, x, y, **_: (lambda: ct * slopes.angle(y, x), lambda: -ct * slopes.angle(x, y)),
     source="the angle of (y, x) turns by (y dx - x dy) / (x^2 + y^2)",
     domain=((0.3, 2.0), (0.3, 2.0)),
     kinks=(0.0, 1.0, -2.0),
@@ -57,10 +64,10 @@ elementwise(
 )
 
 # Hyperbolic functions
-function("sinh", lambda out, x: lax.cosh(x), LINE, "sinh' = cosh")
-function("cosh", lambda out, x: lax.sinh(x), LINE, "cosh' = sinh", kinks=(0.0,))
+function("sinh", lambda out, x: slopes.cosh(x), LINE, "sinh' = cosh")
+function("cosh", lambda out, x: slopes.sinh(x), LINE, "cosh' = sinh", kinks=(0.0,))
 function("tanh", lambda out, x: (1 - out) * (1 + out), LINE, "tanh' = 1 - tanh^2", kinks=(0.0,))
-function("asinh", lambda out, x: lax.rsqrt(1 + lax.square(x)), _UNIT, "asinh'(x) = (1 + x^2)^(-1/2)", kinks=(0.0,))
+function("asinh", lambda out, x: slopes.asinh(x), _UNIT, "asinh'(x) = (1 + x^2)^(-1/2)", kinks=(0.0,))
 function(
     "acosh",
     lambda out, x: lax.rsqrt(x - 1) * lax.rsqrt(x + 1),
@@ -68,4 +75,4 @@ function(
     "acosh'(x) = (x - 1)^(-1/2) (x + 1)^(-1/2): two roots, for the principal branch left of the imaginary axis",
     kinks=(1.0,),
 )
-function("atanh", lambda out, x: 1 / ((1 - x) * (1 + x)), _UNIT, "atanh'(x) = 1 / ((1 - x) (1 + x))", kinks=(0.0, 1.0, -1.0))
+function("atanh", lambda out, x: 1 / slopes.one_minus_square(x), _UNIT, "atanh'(x) = 1 / ((1 - x) (1 + x))", kinks=(0.0, 1.0, -1.0))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from jax import lax
 
 from tape.errors import RuleError
+from tape.rules import slopes
 from tape.rules.families.elementary import function
 from tape.rules.registry import LINE, Cost, Example, elementwise
 
@@ -39,11 +40,11 @@ def _missing(primitive: str, argument: str) -> Callable[[], NoReturn]:
 
 
 # Error functions
-_function("erf", lambda out, x: 2 / sqrt(pi) * lax.exp(-lax.square(x)), LINE, "erf'(x) = 2 / sqrt(pi) exp(-x^2)")
-_function("erfc", lambda out, x: -2 / sqrt(pi) * lax.exp(-lax.square(x)), LINE, "erfc'(x) = -2 / sqrt(pi) exp(-x^2)")
+_function("erf", lambda out, x: 2 / sqrt(pi) * slopes.gauss(x), LINE, "erf'(x) = 2 / sqrt(pi) exp(-x^2)")
+_function("erfc", lambda out, x: -2 / sqrt(pi) * slopes.gauss(x), LINE, "erfc'(x) = -2 / sqrt(pi) exp(-x^2)")
 _function(
     "erf_inv",
-    lambda out, x: sqrt(pi) / 2 * lax.exp(lax.square(out)),
+    slopes.erf_inv,
     (-0.8, 0.8),
     "inverse of erf: sqrt(pi) / 2 exp(out^2)",
     kinks=(0.0, 1.0, -1.0),
@@ -121,16 +122,9 @@ _elementwise(
 
 
 # Bessel functions, exponentially scaled
-def _bessel_i1e(out: Any, x: Any) -> Any:
-    """Derivative of the scaled Bessel function of order one; I1(x) / x tends to 1/2 at zero."""
-    origin = x == 0
-    quotient = out / lax.select(origin, lax.full_like(x, 1), x)
-    return lax.bessel_i0e(x) - lax.sign(x) * out - lax.select(origin, lax.full_like(x, 0.5), quotient)
-
-
 for _name, _slope, _source in (
-    ("bessel_i0e", lambda out, x: lax.bessel_i1e(x) - lax.sign(x) * out, "10.29.3: I0' = I1; times exp(-|x|)"),
-    ("bessel_i1e", _bessel_i1e, "10.29.2: I1' = I0 - I1 / x; times exp(-|x|)"),
+    ("bessel_i0e", slopes.bessel_i0e, "10.29.3: I0' = I1; times exp(-|x|)"),
+    ("bessel_i1e", slopes.bessel_i1e, "10.29.2: I1' = I0 - I1 / x; times exp(-|x|)"),
 ):
     _bessel = getattr(lax, _name)
     _negative = Example(lambda x, fun=_bessel: fun(-x), (_MATRIX,), "negative")

@@ -1,0 +1,190 @@
+"""Accuracy of derivatives: the tape's and JAX's beside the true ones, in units in the last place of the true value.
+
+Asked is where the true derivative is a normal number of the dtype; the worst place counts, so that near a zero of a derivative that is a
+sum, the rounding of its terms shows.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pathlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import tape
+from benchmarks.report import Report, Score
+from benchmarks.systems import found
+from benchmarks.timing import Effort
+
+if TYPE_CHECKING:
+    from benchmarks.accuracy_cases import Case
+
+__all__ = ["WORKLOADS", "Found", "accuracy", "document", "measure"]
+
+WORKLOADS = frozenset({"derivatives beside mpmath"})
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+ORDERS = (1, 2)
+LIMIT = 8.0
+_DIGITS = 100
+_FARTHEST = {"float64": 100.0}  # in larger ones, the digits do not suffice for differences of what is nearly constant
+
+
+@dataclass(frozen=True)
+class Found:
+    """The worst errors of one derivative.
+
+    Attributes:
+        ours: the tape's, in units in the last place; infinite for NaN or a wrong infinity.
+        theirs: JAX's.
+        at: the argument where ours is worst.
+
+    """
+
+    label: str
+    order: int
+    dtype: str
+    ours: float
+    theirs: float
+    at: float
+    note: str
+
+
+def _function(case: Case, root: str) -> Callable[[Any], Any]:
+    """Return the function of the argument that is differentiated."""
+    module, _, name = case.name.rpartition(".")
+    fun = getattr(importlib.import_module(f"{root}.{module}"), name)
+    place = case.held.index(None)
+    return lambda x: fun(*[x if i == place else held for i, held in enumerate(case.held)], **case.options)
+
+
+def derivatives(case: Case) -> Callable[[Any], list[Any]]:
+    """Return the tape's first and second derivative at every element."""
+    fun = _function(case, "tape")
+    first = tape.grad(lambda x: tape.numpy.sum(fun(x)))
+    second = tape.grad(lambda x: tape.numpy.sum(first(x)))
+    return lambda x: [first(x), second(x)]
+
+
+def _native(case: Case) -> Callable[[Any], list[Any]]:
+    first = jax.grad(_function(case, "jax"))
+    return lambda x: [jax.vmap(first)(x), jax.vmap(jax.grad(first))(x)]
+
+
+@functools.cache
+def _true(case: Case, x: float, order: int) -> Any:
+    import mpmath as mp  # noqa: PLC0415 - optional
+
+    with mp.workdps(_DIGITS):
+        return mp.re(mp.diff(case.true, mp.mpf(x), order))
+
+
+def grid(case: Case, dtype: str) -> Any:
+    """Return the arguments of a case, as numbers of a dtype."""
+    with np.errstate(over="ignore"):
+        numbers = np.asarray(case.grid).astype(jnp.dtype(dtype))
+    known = set(map(float, numbers))
+    inside = [x for x in sorted(known) if min(case.grid) <= x <= max(case.grid) and abs(x) <= _FARTHEST.get(dtype, np.inf)]
+    return np.asarray([x for x in inside if x != 0 or 0.0 in case.grid], numbers.dtype)
+
+
+def errors(case: Case, order: int, numbers: Any, values: Any) -> Iterator[tuple[float, float]]:
+    """Yield error and place, wherever the true derivative is a normal number."""
+    import mpmath as mp  # noqa: PLC0415 - optional
+
+    info: Any = jnp.finfo(numbers.dtype)  # type: ignore[no-untyped-call]
+    for x, value in zip(map(float, numbers), np.asarray(values), strict=True):
+        try:
+            true = _true(case, x, order)
+        except (ZeroDivisionError, ValueError):  # a singularity
+            continue
+        if not mp.isfinite(true) or abs(true) > mp.mpf(float(info.max)) or abs(true) < mp.mpf(float(info.tiny)):
+            continue
+        unit = mp.ldexp(1, mp.frexp(true)[1] - 1 - info.nmant)
+        yield (float(abs(mp.mpf(float(value)) - true) / unit) if np.isfinite(value) else np.inf), x
+
+
+def worst(case: Case, order: int, numbers: Any, values: Any) -> tuple[float, float]:
+    """Return the largest error, and where it is."""
+    return max(errors(case, order, numbers, values), default=(0.0, np.nan))
+
+
+def measure(case: Case, dtype: str) -> list[Found]:
+    """Compare one function's derivatives in one dtype."""
+    with jax.enable_x64(dtype == "float64"):
+        numbers = grid(case, dtype)
+        own = jax.jit(derivatives(case))(numbers)
+        native = jax.jit(_native(case))(numbers)
+    rows = []
+    for order, ours, theirs in zip(ORDERS, own, native, strict=True):
+        error, at = worst(case, order, numbers, ours)
+        rows.append(Found(case.label, order, dtype, error, worst(case, order, numbers, theirs)[0], at, case.note))
+    return rows
+
+
+def accuracy(report: Report, effort: Effort, chosen: frozenset[str]) -> None:
+    """Measure all functions, in float32 alone where little is asked."""
+    del chosen
+    if not found("mpmath"):
+        print("\naccuracy: needs mpmath")
+        return
+    from benchmarks.accuracy_cases import CASES  # noqa: PLC0415 - optional
+
+    rows: list[Found] = []
+    for dtype in DTYPES[: 1 if effort.quick else None]:
+        made = [row for case in CASES for row in measure(case, dtype)]
+        report.tabled("accuracy", f"units in the last place, {dtype}", [_row(r) for r in made])
+        rows += made
+    ours = {f"{r.label}, order {r.order}": max(r.ours, 0.5) for r in rows if r.dtype == "float32" and not r.note}
+    report.scored("accuracy", Score("worst error, float32, but for what has a note", ours, LIMIT, LIMIT))
+
+
+def _row(r: Found) -> dict[str, Any]:
+    return {"function": f"{r.label}, order {r.order}", "tape": r.ours, "JAX": r.theirs, "at": r.at}
+
+
+def document(report: Report, path: str) -> None:
+    """Write the table that a run found as a page."""
+    rows = report.figures.get("accuracy", [])
+    from benchmarks.accuracy_cases import CASES  # noqa: PLC0415 - whoever has figures has it
+
+    notes = {case.label: case.note for case in CASES}
+    lines = [_HEAD]
+    for title in dict.fromkeys(row["table"] for row in rows):
+        within = [row for row in rows if row["table"] == title]
+        counts = [sum(row[who] <= LIMIT for row in within) for who in ("tape", "JAX")]
+        less = sum(row["tape"] > max(row["JAX"] * 1.25, LIMIT) for row in within)
+        lines += [f"## {title[0].upper()}{title[1:]}", ""]
+        lines += [
+            f"Of {len(within)} derivatives, {counts[0]} are right to {LIMIT:g} units, {counts[1]} of JAX's; {less} are less accurate.",
+            "",
+        ]
+        lines += ["| derivative | tape | JAX | tape's worst at | what limits it |", "| --- | --- | --- | --- | --- |"]
+        for row in within:
+            note = notes[row["function"].rpartition(", order ")[0]] if row["tape"] > LIMIT else ""
+            lines.append(f"| `{row['function']}` | {_brief(row['tape'])} | {_brief(row['JAX'])} | {row['at']:.4g} | {note} |")
+        lines.append("")
+    pathlib.Path(path).write_text("\n".join(lines), encoding="utf-8")
+
+
+def _brief(x: float) -> str:
+    return "no number" if np.isinf(x) else "lost" if x > 1e6 else f"{x:.2g}" if x < 100 else f"{x:.0f}"
+
+
+_HEAD = """# Accuracy of derivatives
+
+Written by `python -m benchmarks accuracy --quick --docs docs/accuracy.md` (without `--quick`, in the other dtypes too): the largest error of first and second derivatives over the whole domain, in
+units in the last place (ulp) of the true value, which mpmath gives to 100 digits. Asked is wherever the true value is a normal number of the
+dtype; `lost` is more than a million units: all digits. On a CPU, compiled; `tests/rules/test_accuracy.py` holds the column of float32.
+
+`tanh` has an option. Its rule reads what was computed, `1 - tanh^2`, as JAX's does, and loses the tails; `tape.rules.accurate_tanh`, given to
+`tape.rules.defvjp`, keeps them to 4 units in both orders, but reads the argument too and takes an exponential: in one run, a step of a tanh
+network of 16 x 16 took 1.01 times as long with it, one of the LSTM of the benchmarks 1.67 times, one of a scanned recurrent network 1.43 times.
+
+Functions that are lifted (`interop.lift(jax.nn.softplus)`) have the derivatives that JAX gives where it gives its own (`jax.custom_jvp`).
+"""
