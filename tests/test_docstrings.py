@@ -9,7 +9,7 @@ import pytest
 import interop
 import tape
 
-MIRRORED = ("tape.numpy", "tape.nn", "tape.scipy", "tape.lax", "tape.random")  # their docstrings are JAX's
+MIRRORED = ("tape.numpy", "tape.nn", "tape.scipy", "tape.lax", "tape.random", "tape.image")  # their docstrings are JAX's
 
 
 def modules():
