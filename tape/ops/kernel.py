@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 # An op that has no gradient for its parameters can be recorded; the sweep that asks for one says so.
-_REFUSALS = (TapeError, *FOREIGN)
+_REFUSALS: tuple[type[Exception], ...] = (TapeError, *FOREIGN)
 
 
 _PRESENT = (True,)  # the one cotangent of an entry with one result
