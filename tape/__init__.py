@@ -66,7 +66,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_NAMESPACES = ("extend", "lax", "nn", "numpy", "random", "scipy", "testing")  # imported at their first use
+_NAMESPACES = ("extend", "image", "lax", "nn", "numpy", "random", "scipy", "testing")  # imported at their first use
 
 
 def __getattr__(name: str) -> Any:

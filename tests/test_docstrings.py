@@ -10,7 +10,7 @@ import interop
 import tape
 
 NEEDED = {"interop.optax": "optax", "interop.states": "optax", "interop.nnx": "flax", "interop.linen": "flax", "interop.equinox": "equinox"}
-MIRRORED = ("tape.numpy", "tape.nn", "tape.scipy", "tape.lax", "tape.random")  # their docstrings are JAX's
+MIRRORED = ("tape.numpy", "tape.nn", "tape.scipy", "tape.lax", "tape.random", "tape.image")  # their docstrings are JAX's
 
 
 def modules():

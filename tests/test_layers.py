@@ -35,7 +35,10 @@ WAY += ["tape.graph.segment", "tape.graph.trie", "tape.graph.kinds", "tape.graph
 # Imports inside functions that would close a circle of modules.
 DOORS: dict = {}
 # Packages that import each other's modules, though no module imports itself by way of others.
-PACKAGE_DOORS: dict = {}
+PACKAGE_DOORS: dict = {
+    ("tape.ops", "tape.namespaces"): "the package has the name of jax.ops too, whose functions it gives when they are asked for",
+    ("tape.rules", "tape.namespaces"): "with the coverage of JAX's primitives, that of its functions is asked for",
+}
 # Imports for annotations that close a circle of modules.
 TYPES = {
     ("tape.graph.watcher", "tape.graph.segment"): "a watcher is told of segments, in which its scope lies",

@@ -28,8 +28,31 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_MODULES: tuple[str, ...] = ("jax.numpy", "jax.lax", "jax.nn", "jax.random", "jax.scipy", "jax.tree", "jax.tree_util", "jax.dtypes")
-_MODULES += ("tape.numpy", "tape.lax", "tape.nn", "tape.random", "tape.scipy", "math", "cmath", "operator", "_operator")
+_MODULES: tuple[str, ...] = (
+    "jax.numpy",
+    "jax.lax",
+    "jax.nn",
+    "jax.random",
+    "jax.scipy",
+    "jax.image",
+    "jax.ops",
+    "jax.tree",
+    "jax.tree_util",
+    "jax.dtypes",
+)
+_MODULES += (
+    "tape.image",
+    "tape.ops",
+    "tape.numpy",
+    "tape.lax",
+    "tape.nn",
+    "tape.random",
+    "tape.scipy",
+    "math",
+    "cmath",
+    "operator",
+    "_operator",
+)
 _MODULES += ("numpy", "numpy.linalg", "numpy.fft", "functools", "itertools")
 _SUBMODULES = ("jax.numpy", "jax.lax", "jax.nn", "jax.scipy", "tape.numpy", "tape.lax", "tape.nn", "tape.scipy")
 # Where most names are not functions of their arguments, or keep what they were given: those that are.

@@ -17,7 +17,7 @@ from tape.graph.segment import Handle
 from tape.mirrored.composed import COMPOSED
 from tape.mirrored.detachment import refuse_reinterpretation, stop_gradient
 from tape.mirrored.mirror import call, describe, mirrored, on_values
-from tape.mirrored.selection import SELECTIONS
+from tape.mirrored.selection import SELECTIONS, over_segments
 from tape.programs.program import look
 from tape.recording import record
 
@@ -143,6 +143,54 @@ def bitcast(original: Callable[..., Any]) -> Callable[..., Any]:
     return bitcast_convert_type
 
 
+def attention(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``dot_product_attention`` that takes float16 where XLA has no product of such numbers with sums in float32.
+
+    JAX asks for one, and does without where it is called outside ``jax.jit``; in a program it is too late for that.
+    """
+    recording = mirrored(original, module="tape.nn")
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def select(*args: object, **kwargs: object) -> object:
+        given = signature.bind_partial(*args, **kwargs).arguments
+        halves = [k for k in ("query", "key", "value") if _dtype(given.get(k)) == np.float16]
+        if "query" not in halves or _sums_halves(jax.default_backend()):
+            return recording(*args, **kwargs)
+        given.update({k: call(_single, "astype", (given[k],), {}) for k in halves})
+        result = recording(**given)
+        if isinstance(result, tuple):
+            return (call(_half, "astype", (result[0],), {}), *result[1:])
+        return call(_half, "astype", (result,), {})
+
+    return select
+
+
+def _dtype(x: Any) -> object:
+    return x._place.kind.aval.dtype if isinstance(x, Handle) else getattr(x, "dtype", None)
+
+
+def _single(x: jax.Array) -> jax.Array:
+    return x.astype(np.float32)
+
+
+def _half(x: jax.Array) -> jax.Array:
+    return x.astype(np.float16)
+
+
+@functools.cache
+def _sums_halves(_platform: str) -> bool:
+    """Tell whether products of float16 that are summed in float32 compile."""
+    half = jax.ShapeDtypeStruct((1, 1), np.float16)
+    precision = jax.lax.DotAlgorithmPreset.F16_F16_F32
+    with jaxapi.ensure_compile_time_eval():
+        try:
+            jax.jit(functools.partial(jnp.dot, precision=precision, preferred_element_type=np.float32)).lower(half, half)
+        except Exception:  # noqa: BLE001 - whatever says that they do not
+            return False
+    return True
+
+
 def initializer_factory(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that returns recording initializers, the same one for the same arguments."""
     known: Bounded[Any, Callable[..., Any]] = Bounded("initializers", 512)
@@ -169,6 +217,8 @@ SPECIAL: dict[str, dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]
         "array": array,
         "asarray": array,
     },
-    **{source: made for source, made in COMPOSED.items() if source != "jax.numpy"},
+    **{source: made for source, made in COMPOSED.items() if source not in {"jax.numpy", "jax.nn"}},
+    "jax.nn": {**COMPOSED.get("jax.nn", {}), "dot_product_attention": attention},
     "jax.lax": {"stop_gradient": other(stop_gradient), "bitcast_convert_type": bitcast, "full_like": like},
+    "jax.ops": dict.fromkeys(("segment_sum", "segment_prod", "segment_min", "segment_max"), over_segments),
 }

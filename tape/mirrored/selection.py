@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
@@ -21,18 +22,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 
-def _gather(positions: jax.Array, *data: jax.Array) -> jax.Array:
-    flat = [x.ravel() for x in data]
-    return (flat[0] if len(flat) == 1 else jnp.concatenate([flat[0], *[x.astype(flat[0].dtype) for x in flat[1:]]]))[positions]
+def _gather(positions: jax.Array, *data: jax.Array, dtype: Any = None) -> jax.Array:
+    """Elements of ``data``, which get ``dtype``; None: that of the first of them."""
+    to = data[0].dtype if dtype is None else dtype
+    return jnp.concatenate([x.ravel().astype(to) for x in data])[positions]
 
 
 def _take(positions: jax.Array, data: jax.Array, axis: int) -> jax.Array:
     return jnp.take(data, positions, axis)
 
 
-def _gathered(name: str, positions: object, data: list[Any]) -> Any:
+def _gathered(name: str, positions: object, data: list[Any], dtype: Any = None) -> Any:
     where = record.leaf(jnp.asarray(np.asarray(positions).astype(np.int32)))
-    return call(_gather, name, (where, *data), {})
+    return call(_gather, name, (where, *data), {"dtype": dtype})
 
 
 def _known(*values: object) -> bool:
@@ -93,16 +95,16 @@ def _by_value(fun: Callable[..., Any], data: tuple[str, ...]) -> Callable[..., A
         given.update({n: _value(given[n]) for n in data})
         results = on_values(fun, name, bound.args, bound.kwargs)
         axis = given.get("axis")
+        first: Any = results if isinstance(results, Handle) else results[0]
         if len(data) == 1:
             options: dict[str, Any] = (
                 {k: given[k] for k in ("axis", "equal_nan") if k in given} if name == "unique" else {"equal_nan": False}
             )
             positions = jnp.unique(given[data[0]], return_index=True, **options)[1]
         else:
-            first: Any = results if isinstance(results, Handle) else results[0]
             positions = _first_positions(np.concatenate([np.ravel(given[n]) for n in data]).astype(first.dtype), np.asarray(look(first)))
         if axis is None:
-            values = _gathered(name, positions, [variable(s) for s in sources])
+            values = _gathered(name, positions, [variable(s) for s in sources], first.dtype)
         else:
             values = call(_take, name, (record.leaf(positions), sources[0], axis), {})
         if isinstance(results, Handle):
@@ -127,6 +129,8 @@ def _trim_zeros(filt: object, trim: str = "fb", axis: int | Sequence[int] | None
     if not _is_array(filt) or not _known(filt):
         return call(jnp.trim_zeros, "trim_zeros", (filt, trim, axis), {})
     source = _as_source(filt)
+    if not source.ndim:
+        return source
     front, back = "f" in trim.lower(), "b" in trim.lower()
     axes = range(source.ndim) if axis is None else {a % source.ndim for a in np.atleast_1d(axis).tolist()}
     index = [slice(None)] * source.ndim
@@ -147,6 +151,26 @@ def _bincount(x: object, weights: object = None, minlength: int = 0, *, length: 
     return call(jnp.bincount, "bincount", (x, weights), {"length": length, **options})
 
 
+def over_segments(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a sum (or a product, minimum, maximum) over segments, which looks at the segments' numbers where their count is not given."""
+    name = original.__name__
+    recording = mirrored(original, name, module="tape.ops")
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def select(*args: object, **kwargs: object) -> object:
+        given = signature.bind_partial(*args, **kwargs).arguments
+        if given.get("num_segments") is not None or "segment_ids" not in given or not _known(given["segment_ids"]):
+            return recording(*args, **kwargs)
+        numbers = np.asarray(_value(given["segment_ids"]))
+        if not numbers.size:  # JAX says that a count is needed
+            return on_values(original, name, args, kwargs)
+        given["num_segments"] = max(0, int(numbers.max()) + 1)
+        return recording(**given)
+
+    return select
+
+
 def choose(a: object, choices: Sequence[object], out: None = None, mode: str = "raise") -> object:
     """Choose from arrays by position; ``mode="raise"`` looks at the positions."""
     if mode == "raise" and out is None and _known(a):
@@ -165,9 +189,11 @@ def choose(a: object, choices: Sequence[object], out: None = None, mode: str = "
 def _roots(p: object, *, strip_zeros: bool = True) -> object:
     if strip_zeros and _known(p):
         coefficients = _as_source(p)
-        positions = np.nonzero(np.asarray(look(coefficients)))[0]
-        if coefficients.ndim == 1 and positions.size:
-            return call(jnp.roots, "roots", (coefficients[int(positions[0]) :],), {"strip_zeros": False})
+        if coefficients.ndim < 2:
+            coefficients = coefficients.reshape(-1)
+            positions = np.nonzero(np.asarray(look(coefficients)))[0]
+            start = int(positions[0]) if positions.size else coefficients.size
+            return call(jnp.roots, "roots", (coefficients[start:],), {"strip_zeros": False})
     return call(jnp.roots, "roots", (p,), {"strip_zeros": strip_zeros})
 
 

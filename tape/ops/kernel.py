@@ -15,7 +15,7 @@ from jax import lax
 
 from tape import jaxapi
 from tape.configuration import configuration
-from tape.errors import TapeError
+from tape.errors import FOREIGN, TapeError
 from tape.graph.kinds import Kind, Role, differentiable, kinds_of
 from tape.graph.length import bytes_of
 from tape.ops import rules  # noqa: F401 - they are entered
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 # An op that has no gradient for its parameters can be recorded; the sweep that asks for one says so.
-_REFUSALS = (TapeError, NotImplementedError, TypeError, ValueError)
+_REFUSALS: tuple[type[Exception], ...] = (TapeError, *FOREIGN)
 
 
 _PRESENT = (True,)  # the one cotangent of an entry with one result

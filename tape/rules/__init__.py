@@ -5,8 +5,9 @@ The records are this project's own; primitives without one use JAX's derivative.
 
 from __future__ import annotations
 
+from tape.rules.inventory import Coverage, coverage
 from tape.rules.registry import Domain, Example, Rule
 from tape.rules.slopes import accurate_tanh
-from tape.rules.table import coverage, defvjp, lookup, registered
+from tape.rules.table import defvjp, lookup, registered
 
-__all__ = ["Domain", "Example", "Rule", "accurate_tanh", "coverage", "defvjp", "lookup", "registered"]
+__all__ = ["Coverage", "Domain", "Example", "Rule", "accurate_tanh", "coverage", "defvjp", "lookup", "registered"]

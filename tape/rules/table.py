@@ -97,23 +97,7 @@ def registered() -> tuple[Rule, ...]:
     return tuple({**_own(), **_given}.values())
 
 
-def coverage() -> dict[str, str]:
-    """Say for every ``lax`` primitive whose derivative a sweep uses.
-
-    Returns:
-        A dict from the primitive's name to ``"own"`` (a rule of this library; plain calls such as ``jit`` are inlined), ``"user"`` (one
-        given to :func:`defvjp`) or ``"jax"`` (JAX's derivative of the primitive).
-
-    Example:
-        >>> import tape
-        >>> tape.rules.coverage()["tanh"]
-        'own'
-
-    """
+def everything() -> list[jaxapi.Primitive]:
+    """Return the primitives of the installed JAX, and those that have a record, by name."""
     known = {p for p in vars(jaxapi.primitives).values() if isinstance(p, jaxapi.Primitive)}
-    table = {}
-    for primitive in sorted({*known, *_own(), *_given}, key=str):
-        rule = lookup(primitive)
-        called = primitive in jaxapi.CALL_JAXPR_PARAMS  # inlined: the rules of what it calls apply
-        table[str(primitive)] = "own" if called else "jax" if rule is None else "user" if rule.source == "user" else "own"
-    return table
+    return sorted({*known, *_own(), *_given}, key=str)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from tape import jaxapi
-from tape.rules.table import coverage
+from tape.rules.inventory import coverage
 from tape.testing.executables import Program
 from tape.testing.findings import LeftOut, Note, fail
 from tape.testing.precise import equations

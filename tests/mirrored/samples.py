@@ -3,7 +3,9 @@
 import pkgutil
 
 import jax
+import jax.image
 import jax.numpy as jnp
+import jax.ops
 import jax.scipy
 import numpy as np
 
@@ -11,7 +13,7 @@ from tests.agreement import first_that_fits
 
 SCIPY = [m.name for m in pkgutil.walk_packages(jax.scipy.__path__, "jax.scipy.")]
 SOURCES = ["jax.numpy", "jax.numpy.linalg", "jax.numpy.fft", "jax.nn", "jax.nn.initializers", "jax.lax", "jax.lax.linalg", "jax.random"]
-SOURCES += ["jax.scipy", *SCIPY]
+SOURCES += ["jax.image", "jax.ops", "jax.scipy", *SCIPY]
 
 X = jnp.array([[0.3, 0.7, 0.2], [0.9, 0.4, 0.6], [0.1, 0.8, 0.5]])
 V = X[0]
@@ -343,6 +345,11 @@ SAMPLES = {
         "weibull_min": (KEY, 2.0, 3.0, (2,)),
         "wrap_key_data": (jax.random.key_data(KEY),),
     },
+    "jax.image": {
+        "resize": (X, (5, 2), "cubic"),
+        "scale_and_translate": (X, (5, 2), (0, 1), V[:2] + 1, V[1:], "linear"),
+    },
+    "jax.ops": dict.fromkeys(("segment_max", "segment_min", "segment_prod", "segment_sum"), (X, np.array([1, 0, 1]))),
     "jax.scipy.linalg": {
         "block_diag": (X, V),
         "cho_solve": ((jnp.linalg.cholesky(S), True), V),

@@ -6,120 +6,15 @@ what compiles slowly.
 """
 
 import functools
-import importlib
 import os
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
-import tape
-from tape.namespaces import namespace as namespaces
-from tests.agreement import is_variable
-from tests.mirrored import samples
+from tests.mirrored.beside_jax import DIFFERENTIATED, EVERY, Sample, agree, reference, swept
 from tests.mirrored.left_out import IN_SECOND_ORDER, LEFT_OUT, ROUNDED, SLOW
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-
-
-def names(source):
-    """Public functions of a JAX module that are functions in the mirror, too."""
-    module = importlib.import_module(source)
-    ours = importlib.import_module(source.replace("jax", "tape", 1))
-    found = {*ours.__all__, *namespaces.CALLABLES.get(source, ())}
-    return sorted(n for n in found if callable(f := getattr(module, n, None)) and not isinstance(f, type))
-
-
-EVERY = [(source, name) for source in samples.SOURCES for name in names(source)]
-DIFFERENTIATED = [(s, n) for s, n in EVERY if not any(n in table.get(s, ()) for table in LEFT_OUT.values())]
-
-
-def inexact(x):
-    return isinstance(x, (jax.Array, tape.Variable)) and jnp.issubdtype(x.dtype, jnp.inexact)
-
-
-class Sample:
-    """One call of a function of JAX and of its counterpart, as functions of the inexact arrays among the arguments."""
-
-    def __init__(self, source, name, dtype):
-        theirs = getattr(importlib.import_module(source), name)
-        ours = getattr(importlib.import_module(source.replace("jax", "tape", 1)), name)
-        args, options = samples.smooth(source, name, theirs)
-        leaves, self.tree = jax.tree.flatten((args, options))
-        self.theirs, self.ours = [functools.partial(self.outputs, fun) for fun in (theirs, ours)]
-        self.leaves = [self.cast(x, dtype) if inexact(x) else x for x in leaves]
-        self.places = [i for i, x in enumerate(self.leaves) if inexact(x)]
-        self.inputs = [self.leaves[i] for i in self.places]
-        self.directions = [jnp.sin(2.0 + jnp.arange(x.size)).reshape(x.shape).astype(x.dtype) for x in self.inputs]
-
-    def cast(self, x, dtype):
-        return x.astype(np.result_type(dtype, np.complex64) if jnp.iscomplexobj(x) else dtype)
-
-    def outputs(self, fun, inputs):
-        leaves = list(self.leaves)
-        for i, x in zip(self.places, inputs, strict=True):
-            leaves[i] = x
-        args, options = jax.tree.unflatten(self.tree, leaves)
-        return [x for x in jax.tree.leaves(fun(*args, **options), is_leaf=is_variable) if inexact(x)]
-
-
-def total(outputs, xp):
-    """A number that depends on all outputs, and not linearly."""
-    found = 0
-    for k, x in enumerate(outputs):
-        real = np.zeros(0, x.dtype).real.dtype
-        weights = np.cos(1.0 + k + np.arange(x.size)).reshape(x.shape).astype(real)
-        y = x * x + x
-        parts = (xp.real(y), xp.imag(y) * 2) if jnp.issubdtype(x.dtype, jnp.complexfloating) else (y,)
-        for part in parts:
-            found = found + xp.sum(part * weights)
-    return found
-
-
-def along(gradients, directions, xp):
-    return sum(xp.sum(xp.real(g * u)) for g, u in zip(gradients, directions, strict=True))
-
-
-def reference(sample, second, inputs):
-    """JAX's value, gradients, and second derivatives along a direction."""
-
-    def value(inputs):
-        return total(sample.theirs(inputs), jnp)
-
-    def slope(inputs):
-        found, gradients = jax.value_and_grad(value)(inputs)
-        return along(gradients, sample.directions, jnp), (found, gradients)
-
-    if not second:
-        found, gradients = jax.value_and_grad(value)(inputs)
-        return [found, *gradients]
-    further, (found, gradients) = jax.grad(slope, has_aux=True)(inputs)
-    return [found, *gradients, *further]
-
-
-def swept(sample, second, inputs, looked):
-    """The same by sweeps."""
-    variables = [tape.Variable(x) for x in inputs]
-    found = total(sample.ours(variables), tape.numpy)  # the results are not held
-    if looked:
-        assert found.value is not None
-    gradients = tape.gradients(found, variables, create_graph=second, unconnected="zero")
-    if not second:
-        return [x.value for x in (found, *gradients)]
-    if looked:
-        assert gradients[0].value is not None
-    slope = along(gradients, sample.directions, tape.numpy)
-    further = tape.gradients(slope, variables, unconnected="zero") if slope.requires_grad else [tape.numpy.zeros_like(x) for x in variables]
-    return [x.value for x in (found, *gradients, *further)]
-
-
-def agree(ours, theirs, tolerance):
-    scale = max([1.0, *(float(np.max(np.abs(b), initial=0)) for b in theirs[1:])])
-    for a, b in zip(ours, theirs, strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        assert np.all(np.isfinite(b)), "the sample is not smooth"
-        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * scale)
 
 
 @pytest.mark.parametrize(("source", "name"), DIFFERENTIATED)

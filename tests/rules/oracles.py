@@ -5,6 +5,7 @@ Tolerances depend on the dtype and on the conditioning (the sum of what a direct
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
@@ -57,6 +58,22 @@ def jax_vjp(fun, args, cts):
             for o, c in zip(outs, cts, strict=True)
         )
     )
+
+
+def double(fun, vjp):
+    """``vjp`` as a function of its arguments and the cotangents that there are, in one list."""
+
+    def first(count, cts, *values):
+        rest = iter(values[count:])
+        return tuple(vjp(fun, values[:count], [None if c is None else next(rest) for c in cts]))
+
+    return first
+
+
+def second_order(fun, vjp, args, cts, seeds):
+    """Cotangents of the first order's arguments (and cotangents) for ``seeds``, by the same ``vjp``."""
+    first = functools.partial(double(fun, vjp), len(args), cts)
+    return vjp(first, (*args, *[c for c in cts if c is not None]), seeds)
 
 
 def weigh(outs, cts):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracles import MismatchError, assert_same, assert_slopes, contains, differences, flat, jax_vjp, own_vjp, project
+from oracles import MismatchError, assert_same, assert_slopes, contains, differences, flat, jax_vjp, own_vjp, project, second_order
 from records import (
     DIFFERENTIABLE,
     JAX_IS_WRONG,
@@ -34,22 +34,6 @@ def or_refused(thunk):
     except RuleError as error:
         assert "not implemented" in str(error)  # noqa: PT017 - a refusal is allowed, not required
         return None
-
-
-def double(fun, vjp):
-    """``vjp`` as a function of its arguments and the cotangents that there are, in one list."""
-
-    def first(count, cts, *values):
-        rest = iter(values[count:])
-        return tuple(vjp(fun, values[:count], [None if c is None else next(rest) for c in cts]))
-
-    return first
-
-
-def second_order(fun, vjp, args, cts, seeds):
-    """Cotangents of the first order's arguments (and cotangents) for ``seeds``, by the same ``vjp``."""
-    first = functools.partial(double(fun, vjp), len(args), cts)
-    return vjp(first, (*args, *[c for c in cts if c is not None]), seeds)
 
 
 def derivatives(record, example, drawn):

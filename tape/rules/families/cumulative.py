@@ -87,17 +87,17 @@ def _cumlogsumexp(ct: Any, out: Any, x: Any) -> Any:
     return _ratio(x, out) * _backwards(_ratio(out[:-1], out[1:]), ct)
 
 
-def _halves(first: Any, second: Any, wins: Callable[[Any, Any], Any], ct: Any) -> tuple[Any, Any]:
-    """Give a cotangent to the one of two values that wins, half to each of equals."""
-    tie = lax.eq(first, second)
+def _halves(first: Any, second: Any, pick: Callable[[Any, Any], Any], ct: Any) -> tuple[Any, Any]:
+    """Give a cotangent to the one of two values that is picked (complex numbers go by their real parts first), half to each of equals."""
+    tie, picked = lax.eq(first, second), pick(first, second)
     none, half = lax.full_like(ct, 0), ct * 0.5
     return (
-        lax.select(tie, half, lax.select(wins(first, second), ct, none)),
-        lax.select(tie, half, lax.select(wins(second, first), ct, none)),
+        lax.select(tie, half, lax.select(lax.eq(picked, first), ct, none)),
+        lax.select(tie, half, lax.select(lax.eq(picked, second), ct, none)),
     )
 
 
-def _winners(ct: Any, out: Any, x: Any, pick: Callable[[Any, Any], Any], wins: Callable[[Any, Any], Any]) -> Any:
+def _winners(ct: Any, out: Any, x: Any, pick: Callable[[Any, Any], Any]) -> Any:
     """Hand the cotangents of a running maximum (minimum) down the tree of pairwise comparisons that a parallel scan makes.
 
     Odd places hold the running extreme of pairs; an even place compares the odd one before it with itself.
@@ -107,9 +107,9 @@ def _winners(ct: Any, out: Any, x: Any, pick: Callable[[Any, Any], Any], wins: C
         return ct
     even, odd = x[: n - 1 : 2], x[1::2]
     running = out[1::2]
-    before, own = _halves(running[: (n - 1) // 2], x[2::2], wins, ct[2::2])
-    pairs = _winners(ct[1::2] + _longer(before, n // 2), running, pick(even, odd), pick, wins)
-    to_even, to_odd = (_longer(half, (n + 1) // 2) for half in _halves(even, odd, wins, pairs))
+    before, own = _halves(running[: (n - 1) // 2], x[2::2], pick, ct[2::2])
+    pairs = _winners(ct[1::2] + _longer(before, n // 2), running, pick(even, odd), pick)
+    to_even, to_odd = (_longer(half, (n + 1) // 2) for half in _halves(even, odd, pick, pairs))
     woven = jnp.stack([to_even + jnp.concatenate([ct[:1], own]), to_odd], 1)
     return lax.reshape(woven, (2 * to_even.shape[0], *x.shape[1:]))[:n]
 
@@ -126,12 +126,11 @@ register(
     cost=Cost.LOOPED,
     examples=_along(lax.cumsum),
 )
-for _name, _which, _pick, _wins in (("cummax", "largest", lax.max, lax.gt), ("cummin", "smallest", lax.min, lax.lt)):
+for _name, _which, _pick in (("cummax", "largest", lax.max), ("cummin", "smallest", lax.min)):
     register(
         _name,
-        _first(partial(_winners, pick=_pick, wins=_wins)),
+        _first(partial(_winners, pick=_pick)),
         source=f"dy_k = dx_i of the {_which} x_i, i <= k; equals share as in lax.{_name[3:]}, in the order of a parallel scan",
-        complex=False,
         cost=Cost.LOOPED,
         examples=_along(getattr(lax, _name)),
     )

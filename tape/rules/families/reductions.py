@@ -22,12 +22,16 @@ def _repeat(reduced: Any, shape: Sequence[int], axes: Sequence[int]) -> Any:
 
 
 def _extreme(ct: Any, out: Any, x: Any, *, axes: Sequence[int], **_: Any) -> Any:
-    """Split the cotangent evenly among the elements that attain the extreme."""
+    """Split the cotangent evenly among the elements that attain the extreme; where that is NaN none does, and all get NaN.
+
+    They are chosen, not multiplied with zeros and ones: XLA makes a choice of such a product, though not everywhere, and loses the NaN.
+    """
     reached = lax.eq(x, _repeat(out, x.shape, axes))
     count = lax.reduce_sum(lax.convert_element_type(reached, jnp.int32), tuple(axes))
     total = wide(ct)
     share = lax.convert_element_type(total / lax.convert_element_type(count, total.dtype), x.dtype)
-    return lax.convert_element_type(reached, x.dtype) * _repeat(share, x.shape, axes)
+    other = lax.select(lax.eq(count, lax.full_like(count, 0)), lax.full_like(share, jnp.nan), lax.full_like(share, 0))
+    return lax.select(reached, _repeat(share, x.shape, axes), _repeat(other, x.shape, axes))
 
 
 def _others(x: Any) -> Any:
