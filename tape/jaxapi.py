@@ -146,8 +146,9 @@ CONCRETE_ERRORS = (
 
 def primitive(name: str) -> Primitive | None:
     """Return the ``lax`` primitive called ``name`` (without ``_p``), or None where this JAX release has none."""
-    known = getattr(primitives, f"{name}_p", None) or getattr(jax.lax, f"{name}_p", None)  # some are listed in jax.lax only
-    return known if isinstance(known, Primitive) else None
+    known = getattr(primitives, f"{name}_p", None) or getattr(jax.lax, f"{name}_p", None)  # some are listed there only
+    listed = (p for table in (ad.primitive_jvps, ad.primitive_transposes) for p in table if p.name == name)
+    return known if isinstance(known, Primitive) else next(listed, None)
 
 
 class Setting:

@@ -2,12 +2,12 @@
 
 import inspect
 
-import jax
 import pytest
 
 import interop
 import tape
 from tape.jaxapi import primitive
+from tape.rules.left import LEFT
 
 NAMES = [
     "Function",
@@ -200,15 +200,9 @@ def test_rules_are_own(name):
     assert tape.rules.coverage()[name] == "own"
 
 
-@pytest.mark.skipif(jax.__version_info__[:2] != (0, 10), reason="other releases have other primitives")
 def test_what_is_left_to_jax():
-    """Collectives, state, and what JAX cannot differentiate either; nothing else may slip in unseen."""
-    left = {name for name, whose in tape.rules.coverage().items() if whose == "jax"}
-    collectives = {"all_gather", "all_to_all", "pmax", "pmin", "ppermute", "psum", "ragged_all_to_all"}
-    internal = {"custom_lin", "get", "swap", "call"}
-    linear_algebra = {"hessenberg", "householder_product", "schur", "tridiagonal"}
-    others = {"random_gamma", "reduce", "reduce_window", "rng_uniform", "select_and_scatter"}
-    assert left <= collectives | internal | linear_algebra | others
+    """Nothing slips in unseen: each has its reason (tests/rules/test_left.py)."""
+    assert {name for name, whose in tape.rules.coverage().items() if whose == "jax"} <= set(LEFT)
 
 
 def test_checkpoint_has_a_rule():

@@ -916,6 +916,7 @@ LISTED = {
     "interop/optax.py:Optimizer.step: some parameters": "needs a transformation that optax cannot take apart: tests/interop/test_optax.py",
     "interop/optax.py:pickle: ": "needs an environment without the package: tests/interop/test_optax.py pickles both ways",
     "tape/ops/pullback.py:{}: a jax.custom_jvp function": "in JAX's own code: tests/mirrored",
+    "tape/ops/references.py:": "needs a primitive that JAX itself rarely lets take such an array: tests/ops/test_references.py",
     "tape/programs/growth.py:": "warnings: tests/programs/test_growth.py",
     "tape/variables/cuts.py:grad: a sweep": "a warning: tests/variables/test_gradients.py",
     "interop/optax.py:Optimizer: state{}": "the state of other parameters has no repair but the right one",

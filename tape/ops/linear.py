@@ -8,6 +8,7 @@ import jax
 
 from tape import jaxapi
 from tape.graph.wengert import Constant, WengertList
+from tape.ops import references
 from tape.rules import parameters
 
 if TYPE_CHECKING:
@@ -33,8 +34,11 @@ class Equation:
 def flatten(closed: ClosedJaxpr) -> WengertList[Equation]:
     """Inline every plain call of ``closed`` (``jit``, ``closed_call``) and number its variables.
 
-    Calls with a derivative of their own (``custom_jvp_call``, ``custom_vjp_call``, ``remat``) and control flow stay single entries.
+    Calls with a derivative of their own (``custom_jvp_call``, ``custom_vjp_call``, ``remat``) and control flow stay single entries; arrays
+    that are changed in place become values.
     """
+    if references.changes_in_place(closed):
+        closed = references.without(closed)
     listed: WengertList[Equation] = WengertList([v.aval for v in closed.jaxpr.invars])
     listed.outputs = _inline(closed, tuple(range(listed.n_inputs)), listed)
     return listed

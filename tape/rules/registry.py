@@ -77,12 +77,14 @@ RULES: dict[jaxapi.Primitive, Rule] = {}
 COSTS: dict[str, Cost] = {}  # of primitives without a rule, by name: callbacks are not listed publicly
 
 
-def register(name: str, vjp: Vjp | None = None, **fields: Any) -> Callable[[Vjp], Vjp]:
+def register(
+    name: str, vjp: Vjp | None = None, *, found: Callable[[], jaxapi.Primitive | None] | None = None, **fields: Any
+) -> Callable[[Vjp], Vjp]:
     """Enter the record of the primitive called ``name``, with these fields, for the rule that it is given or decorates.
 
-    A primitive that this JAX release lacks is passed over.
+    A primitive that this JAX release lacks is passed over; one that is in none of its lists is ``found`` in what uses it.
     """
-    primitive = jaxapi.primitive(name)
+    primitive = jaxapi.primitive(name) or (None if found is None else found())
 
     def enter(vjp: Vjp) -> Vjp:
         if primitive is not None:

@@ -14,7 +14,15 @@ from tape.rules import defvjp, registered, table
 from tape.testing.samples import draw, draw_like, examples_of, generator, intervals_of  # noqa: F401 - for the suites
 
 RECORDS = registered()
-DIFFERENTIABLE = [r for r in RECORDS if r.domain]
+# Records whose primitive the derived suite cannot use as it uses all others; each has tests of its own, in test_apart.py.
+APART = {
+    "random_gamma": "the sampler refuses some proposals, so that a sample jumps where its derivative does not",
+    "rng_uniform": "every call draws other numbers",
+    "composite": "JAX cannot map it",
+    "cholesky_update": "JAX cannot map it",
+    "linear_call": "JAX cannot map it",
+}
+DIFFERENTIABLE = [r for r in RECORDS if r.domain and r.primitive.name not in APART]
 PASSING_NOTHING = [r for r in RECORDS if not r.domain]
 REALS = ("float16", "bfloat16", "float32", "float64")
 COMPLEXES = ("complex64", "complex128")
@@ -40,6 +48,10 @@ if not _clipping_confuses_jax():
 JAX_CANNOT_LOWER = {("reduce_window_max", "negative padding"), ("reduce_window_min", "negative padding")}
 
 
+# JAX refuses these by other errors than NotImplementedError.
+JAX_HAS_NONE = {"custom_vmap_call", "reduce", "reduce_window"}
+
+
 def each(records):
     return pytest.mark.parametrize("record", records, ids=[str(r.primitive) for r in records])
 
@@ -51,10 +63,10 @@ def names(record, example, dtype):
 def accepts(fun, args):
     """Tell whether ``fun`` is defined for arguments of these shapes and dtypes."""
     try:
-        jax.eval_shape(fun, *args)
+        results = jax.eval_shape(fun, *args)
     except Exception:  # noqa: BLE001 - whatever JAX refuses with
         return False
-    return True
+    return all(n >= 0 for x in jax.tree.leaves(results) for n in x.shape)  # of an empty matrix there are -1 reflections
 
 
 def trusted(record, example, thunk):
@@ -65,6 +77,10 @@ def trusted(record, example, thunk):
         return thunk()
     except NotImplementedError:
         return None
+    except (ValueError, AssertionError):
+        if record.primitive.name in JAX_HAS_NONE:
+            return None
+        raise
     except TypeError as error:
         if record.primitive.name == "clamp" and "select cases must have the same shapes" in str(error):
             return None  # JAX has no gradient for scalar bounds

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from tape.ops.rules import calls, control_flow
+from tape.ops.rules import calls, composites, control_flow, reflections

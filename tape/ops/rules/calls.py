@@ -218,16 +218,18 @@ def _hide(values: list[Any], chosen: list[int], cts: Any) -> None:
         values[i] = lax.select(lax.broadcast(true, values[i].shape), values[i], lax.full_like(values[i], 0))
 
 
-def _by_diagonal(a: Any, b: Any) -> Any:
-    """Solve (3 + a a) x = b for a diagonal system, by a solver of one's own."""
+def _by_diagonal(a: Any, b: Any, steps: float | None = None) -> Any:
+    """Solve (3 + a a) x = b for a diagonal system, by a solver of one's own, which may say how many steps it took."""
 
     def matvec(x: Any) -> Any:
         return (3 + a * a) * x
 
     def solver(matvec: Any, y: Any) -> Any:
-        return y / matvec(jnp.ones_like(y))
+        x = y / matvec(jnp.ones_like(y))
+        return x if steps is None else (x, jnp.full((), steps))
 
-    return lax.custom_linear_solve(matvec, b, solver, solver)
+    found = lax.custom_linear_solve(matvec, b, solver, solver, has_aux=steps is not None)
+    return found if steps is None else found[0]
 
 
 @register(
@@ -240,6 +242,7 @@ def _by_diagonal(a: Any, b: Any) -> Any:
         Example(lambda a, b: jnp.linalg.solve(a + 3 * jnp.eye(3, dtype=a.dtype), b), ((3, 3), (3,))),
         Example(lambda a, b: jnp.linalg.solve(a + 3 * jnp.eye(3, dtype=a.dtype), b), ((2, 3, 3), (2, 3, 2)), "batched"),
         Example(_by_diagonal, ((3,), (3,)), "own solver"),
+        Example(lambda a, b: _by_diagonal(a, b, steps=2.0), ((3,), (3,)), "solver that says more"),
     ],
 )
 def _linear_solve(ct: Any, out: Any, *ins: Any, const_lengths: Any, jaxprs: Any, wanted: Any = None, **params: Any) -> tuple[Any, ...]:
@@ -259,11 +262,13 @@ def _linear_solve(ct: Any, out: Any, *ins: Any, const_lengths: Any, jaxprs: Any,
         "jaxprs": jaxprs._replace(**{name: getattr(jaxprs, other) for name, other in turned.items()}),
     }
     operands = [x for name in const_lengths._fields for x in groups[turned[name]]]
-    ct_b = parameters.apply("linear_solve", transposed, *operands, *filled(ct, out))
+    size = len(ins) - sum(const_lengths)  # what the solver returns besides the solution carries no gradient
+    solution = out[:size]
+    ct_b = parameters.apply("linear_solve", transposed, *operands, *filled(ct[:size], solution))[:size]
     n = const_lengths.matvec
-    needed = [*asked_for(ins, wanted)[:n], *(False for _ in out)]
-    ct_matvec = pullback(jaxprs.matvec, (*groups["matvec"], *out), [lax.neg(c) for c in ct_b], needed)[:n]
-    return (*ct_matvec, *(None,) * (len(ins) - n - len(out)), *ct_b)
+    needed = [*asked_for(ins, wanted)[:n], *(False for _ in solution)]
+    ct_matvec = pullback(jaxprs.matvec, (*groups["matvec"], *solution), [lax.neg(c) for c in ct_b], needed)[:n]
+    return (*ct_matvec, *(None,) * (len(ins) - n - size), *ct_b)
 
 
 leave_to_jax("pure_callback", "io_callback", cost=Cost.HIGH)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tape.rules.registry import Cost, leave_to_jax, zero
+from tape.rules.registry import Cost, zero
 
 _DISCRETE = "the result is boolean, an integer or a key: it carries no gradient"
 
@@ -18,5 +18,4 @@ zero("bitcast_convert_type", source="the bits of a number are no smooth function
 zero("random_bits", source=_DISCRETE, cost=Cost.HIGH)
 zero("random_seed", "random_split", "random_fold_in", "random_wrap", "random_unwrap", "random_clone", source=_DISCRETE)
 zero("threefry2x32", "rng_bit_generator", source=_DISCRETE, cost=Cost.HIGH)
-leave_to_jax("random_gamma", cost=Cost.HIGH)
 zero("stop_gradient", source="by definition")

@@ -1,0 +1,144 @@
+"""Rules whose primitives the derived suite cannot use as it uses all others (``APART`` in records.py), each with an oracle of its own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from oracles import assert_same, flat, jax_vjp, own_vjp
+from records import APART, RECORDS, draw_like
+
+A, B, X = (np.linspace(low, high, 5) for low, high in ((0.6, 2.5), (0.3, 1.4), (-0.8, 0.9)))
+
+
+def second(fun, vjp, args, cts):
+    """The VJP of a VJP."""
+    return vjp(lambda *a: vjp(fun, a, cts), args, args)
+
+
+def check_by_differences(fun, args):
+    """Hold both orders to differences, one argument after the other (what is compared cannot be mapped)."""
+    fun = flat(fun)
+    cts = draw_like(jax.eval_shape(fun, *args))
+    orders = (fun, cts), (lambda *a: own_vjp(fun, a, cts), draw_like(args, "seeds"))
+    for f, seeds in orders:
+        own = jax.jit(lambda a, f=f, seeds=seeds: own_vjp(f, a, seeds))(args)
+        value = jax.jit(f)
+        for i, x in enumerate(args):
+            direction = np.asarray(draw_like([x], i)[0])
+            values = []
+            for step in (-2e-3, -1e-3, 1e-3, 2e-3):
+                moved = [a + step * direction if i == j else a for j, a in enumerate(args)]
+                values.append(sum(np.sum(np.real(c * np.asarray(o))) for c, o in zip(seeds, value(*moved), strict=True) if c is not None))
+            slope = (values[0] - 8 * values[1] + 8 * values[2] - values[3]) / 12e-3
+            np.testing.assert_allclose(np.sum(np.real(np.asarray(own[i]) * direction)), slope, rtol=1e-7, atol=1e-8)
+
+
+def test_every_record_that_is_apart_is_here():
+    assert set(APART) <= {r.primitive.name for r in RECORDS}
+
+
+def test_composite():
+    with jax.enable_x64(True):
+        fun = lax.composite(lambda x, y: (jnp.sin(x) * y, x), name="tests.fun")
+        check_by_differences(lambda x, y: fun(x, y), (A, X))
+
+
+def test_cholesky_update():
+    with jax.enable_x64(True):
+        factor = np.triu(np.cos(np.arange(9.0)).reshape(3, 3)) + 2 * np.eye(3)
+        check_by_differences(lambda r, w: lax.linalg.cholesky_update(jnp.triu(r), w), (factor, X[:3]))
+
+
+@pytest.mark.parametrize("residual", ["moves", "stands still"])
+def test_linear_call(residual):
+    with jax.enable_x64(True):
+        hold = lax.stop_gradient if residual == "stands still" else jnp.sin
+
+        def fun(a, x):
+            return jax.custom_derivatives.linear_call(lambda a, x: a * x, lambda a, ct: a * ct, hold(a), x)
+
+        args = (A, X)
+        expected = lambda a, x: (hold(a) * x,)  # noqa: E731 - the same without the call
+        cts = [B]
+        assert_same(own_vjp(flat(fun), args, cts), jax_vjp(expected, args, cts), residual)
+        assert_same(second(flat(fun), own_vjp, args, cts), second(expected, jax_vjp, args, cts), residual)
+
+
+def test_linear_call_uses_the_transpose_that_it_was_given():
+    def fun(x):
+        return (jax.custom_derivatives.linear_call(lambda _, x: 2 * x, lambda _, ct: 3 * ct, (), x),)
+
+    assert float(own_vjp(fun, (jnp.float32(1),), (jnp.float32(1),))[0]) == 3
+
+
+@pytest.mark.parametrize("sampler", ["gamma", "loggamma"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_random_gamma(sampler, dtype):
+    with jax.enable_x64(True):
+        a = (jnp.asarray(A.astype(dtype)),)
+        fun = lambda a: (getattr(jax.random, sampler)(jax.random.key(0), a, dtype=dtype),)  # noqa: E731
+        own, expected = (jax.jit(lambda a, vjp=vjp: vjp(fun, a, (B.astype(dtype),)))(a) for vjp in (own_vjp, jax_vjp))
+        assert_same(own, expected, sampler)
+        mapped = jax.vmap(lambda *a: own_vjp(fun, a, (jnp.ones((), dtype),)))(jnp.asarray(A.astype(dtype)))
+        assert np.isfinite(mapped[0]).all()
+
+
+def test_logarithm_of_a_sample_that_underflows_has_a_gradient():
+    a = jnp.full(4, 5e-4)
+    fun = lambda a: (jax.random.loggamma(jax.random.key(0), a),)  # noqa: E731
+    (sample,) = fun(a)
+    assert (np.exp(sample) < 1e-37).all()
+    own = own_vjp(fun, (a,), (jnp.ones(4),))[0]
+    with jax.enable_x64(True):  # log x = (log u + lgamma(a + 1)) / a, with u held
+        wide = np.asarray(a, "float64")
+        expected = jax.grad(lambda b: jnp.sum((wide * np.asarray(sample, "float64") - lax.lgamma(wide + 1) + lax.lgamma(b + 1)) / b))(wide)
+    np.testing.assert_allclose(own, expected, rtol=1e-4)
+
+
+def test_rng_uniform_is_differentiated_by_the_numbers_that_were_drawn():
+    from interop import lift
+    from tape import Variable
+
+    a, b = Variable(np.float32(-1)), Variable(np.float32(2))
+    drawn = lift(lambda a, b: lax.rng_uniform(a, b, (64,)))(a, b)
+    u = (drawn.value + 1) / 3
+    (drawn**2).sum().backward()
+    np.testing.assert_allclose(a.grad.value, np.sum(2 * drawn.value * (1 - u)), rtol=1e-5)
+    np.testing.assert_allclose(b.grad.value, np.sum(2 * drawn.value * u), rtol=1e-5)
+
+
+def affine(a, b):
+    """Composition of affine maps: associative, but not commutative."""
+    return a[0] * b[0], a[1] * b[0] + b[1]
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 8])
+def test_reduction_keeps_the_order_of_what_does_not_commute(n):
+    with jax.enable_x64(True):
+        x, y = np.cos(np.arange(2.0 * n)).reshape(n, 2), np.sin(np.arange(2.0 * n)).reshape(n, 2)
+        check_by_differences(lambda x, y: lax.reduce((x, y), (np.float64(1), np.float64(0)), affine, (0,)), (x, y))
+
+
+def test_initial_values_of_reductions_have_gradients():
+    with jax.enable_x64(True):
+        x, i = np.cos(np.arange(6.0)).reshape(3, 2), np.float64(0.7)
+        check_by_differences(lambda x, i: lax.reduce(x, i, lambda a, b: a + b + a * b, (0,)), (x, i))
+        check_by_differences(lambda x, i: lax.reduce(x, i, lax.mul, (1,)), (x, i))
+        check_by_differences(lambda x, i: lax.reduce_window(x, i, lax.add, (2, 2), (1, 1), "SAME"), (x, i))
+        check_by_differences(
+            lambda x, i: lax.reduce_window(x, i, lambda a, b: a + b + a * b, (2, 2), (1, 1), ((1, 1), (2, 0)), (2, 1)), (x, i)
+        )
+        check_by_differences(lambda x: lax.reduce_window(x, np.float64(0.1), lax.max, (2, 2), (1, 1), "SAME"), (x,))
+
+
+def test_reduction_of_numbers_with_their_places():
+    def largest(a, b):
+        wins = a[0] >= b[0]
+        return jnp.where(wins, a[0], b[0]), jnp.where(wins, a[1], b[1])
+
+    def fun(x):
+        return lax.reduce((x, jnp.arange(5, dtype="int32")), (np.float32(-np.inf), np.int32(0)), largest, (0,))
+
+    own = own_vjp(lambda x: (fun(x)[0],), (jnp.asarray(np.sin(np.arange(5.0)), "float32"),), (jnp.float32(2),))
+    np.testing.assert_array_equal(own[0], [0, 0, 2, 0, 0])
