@@ -77,7 +77,9 @@ __all__ = [
     "vector_jacobian_product",
 ]
 
-_MODULES = frozenset({"builtins", "core", "differential_operators", "extend", "misc", "numpy", "scipy", "test_util", "tracer", "wrap_util"})
+_MODULES = frozenset(
+    {"builtins", "core", "differential_operators", "extend", "misc", "numpy", "scipy", "test_util", "tracer", "util", "wrap_util"}
+)
 
 
 def __getattr__(name: str) -> Any:

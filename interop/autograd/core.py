@@ -14,9 +14,9 @@ from interop.autograd.primitives import (
     defvjp,
     defvjp_argnum,
     defvjp_argnums,
-    primitive,
     primitive_vjps,
 )
+from interop.autograd.primitives import with_deprecated_methods as primitive
 from interop.autograd.tracing import Call, flatten, is_variable, plain, scope, unflatten
 from interop.autograd.vspaces import VSpace, vspace
 from tape.errors import TapeTypeError

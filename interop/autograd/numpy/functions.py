@@ -10,6 +10,9 @@ from interop.autograd.numpy.dispatch import stacked, wrapped
 from interop.autograd.primitives import getval, holds_variables
 from interop.autograd.tracing import is_variable
 from tape import numpy as tnp
+from tape import stop_gradient
+from tape.graph import constants
+from tape.variables import interception
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +35,22 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, **bounds: Any) -> Any:
     if high is not None:
         clipped = tnp.where(clipped < high, clipped, high)
     return tnp.where(tnp.isnan(a), a, clipped)
+
+
+def _hypot(x: Any, y: Any) -> Any:
+    """Scale by a constant, so that nothing overflows, and derivatives of any order are right where both are equal."""
+    x, y = stacked(x), stacked(y)
+    scale = stop_gradient(tnp.maximum(tnp.abs(x), tnp.abs(y)))
+    scale = tnp.where((scale == 0) | tnp.isinf(scale), 1.0, scale)
+    return scale * tnp.sqrt((x / scale) ** 2 + (y / scale) ** 2)
+
+
+def _power(x: Any, y: Any, **options: Any) -> Any:
+    """Take a small whole number as known: all derivatives are right at zero then."""
+    if not options and isinstance(y, (int, float)) and y in {0, 1, 2, 3}:
+        x = stacked(x)
+        return x ** int(y) if y else tnp.where(True, tnp.ones_like(x), x)
+    return interception.array_ufunc(x, np.power, "__call__", stacked(x), stacked(y), **options)
 
 
 def array(object: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002 - NumPy's name
@@ -106,7 +125,7 @@ def _row_stack(tup: Any) -> Any:
 
 
 def _parts(tup: Any) -> Any:
-    return [stacked(x) if holds_variables(x) else np.asarray(x) if not is_variable(x) else x for x in tup]
+    return [x if is_variable(x) else stacked(x) if holds_variables(x) else constants.operand(np.asarray(x)) for x in tup]
 
 
 def _joining(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,6 +175,9 @@ RECORDED: dict[str, Callable[..., Any]] = {
     "absolute": _abs,
     "fabs": _abs,
     "clip": _clip,
+    "hypot": _hypot,
+    "pow": _power,
+    "power": _power,
     "real_if_close": _real_if_close,
     "gradient": _gradient,
     "partition": _partition,
