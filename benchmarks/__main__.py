@@ -13,6 +13,7 @@ from collections.abc import Callable
 from benchmarks import accuracy, compute, dispatch, dynamic, looks
 from benchmarks.checker import WORKLOADS as CHECKS
 from benchmarks.checker import checker
+from benchmarks.facade import PROGRAMS, facade
 from benchmarks.first_steps import WORKLOADS as FIRSTS
 from benchmarks.first_steps import first_steps
 from benchmarks.long_loops import WORKLOADS as LOOPS
@@ -48,6 +49,7 @@ KINDS: dict[str, tuple[Callable[[Report, Effort, frozenset[str]], None], frozens
     "under_jit": (under_jit, frozenset(MODELS)),
     "checker": (checker, CHECKS),
     "accuracy": (accuracy.accuracy, accuracy.WORKLOADS),
+    "autograd": (facade, frozenset(PROGRAMS)),
 }
 QUICK = Effort(rounds=5, batch_seconds=0.003, warm_seconds=0.1, quick=True)
 

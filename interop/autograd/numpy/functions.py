@@ -1,0 +1,205 @@
+"""Functions that differ from both NumPy and its counterpart on the tape: kinks, arrays made of Variables, what JAX lacks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from interop.autograd.numpy.dispatch import stacked, wrapped
+from interop.autograd.primitives import getval, holds_variables
+from interop.autograd.tracing import is_variable
+from tape import numpy as tnp
+from tape import stop_gradient
+from tape.graph import constants
+from tape.variables import interception
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["OWN", "RECORDED"]
+
+
+def _abs(x: Any) -> Any:
+    x = stacked(x)
+    return tnp.abs(x) if x.dtype.kind == "c" else x * tnp.sign(x)
+
+
+def _clip(a: Any, a_min: Any = None, a_max: Any = None, **bounds: Any) -> Any:
+    low, high = bounds.pop("min", a_min), bounds.pop("max", a_max)
+    bounds.pop("out", None)
+    a, low, high = stacked(a), stacked(low), stacked(high)
+    clipped = a
+    if low is not None:
+        clipped = tnp.where(clipped > low, clipped, low)
+    if high is not None:
+        clipped = tnp.where(clipped < high, clipped, high)
+    return tnp.where(tnp.isnan(a), a, clipped)
+
+
+def _hypot(x: Any, y: Any) -> Any:
+    """Scale by a constant, so that nothing overflows, and derivatives of any order are right where both are equal."""
+    x, y = stacked(x), stacked(y)
+    scale = stop_gradient(tnp.maximum(tnp.abs(x), tnp.abs(y)))
+    scale = tnp.where((scale == 0) | tnp.isinf(scale), 1.0, scale)
+    return scale * tnp.sqrt((x / scale) ** 2 + (y / scale) ** 2)
+
+
+def _power(x: Any, y: Any, **options: Any) -> Any:
+    """Take a small whole number as known: all derivatives are right at zero then."""
+    if not options and isinstance(y, (int, float)) and y in {0, 1, 2, 3}:
+        x = stacked(x)
+        return x ** int(y) if y else tnp.where(True, tnp.ones_like(x), x)
+    return interception.array_ufunc(x, np.power, "__call__", stacked(x), stacked(y), **options)
+
+
+def array(object: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002 - NumPy's name
+    """Make an array: of nested lists with Variables in them, too."""
+    if not holds_variables(object):
+        return np.array(object, *args, **kwargs)
+    dtype = args[0] if args else kwargs.get("dtype")
+    made = tnp.array(object)
+    made = made if dtype is None else made.astype(dtype)
+    ndmin = kwargs.get("ndmin", 0)
+    return made.reshape((1,) * (ndmin - made.ndim) + made.shape) if made.ndim < ndmin else made
+
+
+def where(condition: Any, *args: Any, **kwargs: Any) -> Any:
+    """Choose between two; plain Python values give plain Python values, as in HIPS autograd."""
+    if not args and not kwargs:
+        return np.where(getval(condition))
+    x = args[0] if args else kwargs["x"]
+    y = args[1] if len(args) > 1 else kwargs["y"]
+    if holds_variables((condition, x, y)):
+        return tnp.where(_as_array(condition), _as_array(x), _as_array(y))
+    result = np.where(condition, x, y)
+    return result if any(map(_holds_arrays, (condition, x, y))) else result.tolist()
+
+
+def _as_array(x: Any) -> Any:
+    return stacked(x) if holds_variables(x) else np.asarray(x) if isinstance(x, (list, tuple)) else x
+
+
+def _holds_arrays(x: Any) -> bool:
+    return isinstance(x, (np.ndarray, np.generic)) or (isinstance(x, (list, tuple)) and any(map(_holds_arrays, x)))
+
+
+def make_diagonal(D: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:  # noqa: N803 - its name there
+    """Return arrays with ``D`` along the diagonal of the last two axes."""
+    if not (offset == 0 and axis1 == -1 and axis2 == -2):
+        raise NotImplementedError("Can only handle offset=0, axis1=-1 and axis2=-2")
+    return D[..., None] * np.eye(D.shape[-1])
+
+
+def parse_einsum_input(*args: Any) -> Any:
+    """Return the operands of ``einsum`` as NumPy takes them apart."""
+    return np.einsum_path(*[getval(x) for x in args], optimize=False)
+
+
+def _real_if_close(a: Any, tol: float = 100) -> Any:
+    a = stacked(a)
+    value = getval(a)
+    return tnp.real(a) if np.iscomplexobj(value) and not np.iscomplexobj(np.real_if_close(value, tol)) else a
+
+
+def _gradient(f: Any, *varargs: Any, **kwargs: Any) -> Any:
+    """Return differences: a list for several axes as in NumPy 1, and an array of HIPS autograd's shape."""
+    return tnp.gradient(stacked(f), *varargs, **kwargs)
+
+
+def _partition(a: Any, kth: Any, axis: Any = -1, **_: Any) -> Any:
+    order = np.argpartition(getval(a), kth, axis=axis)
+    return tnp.take_along_axis(a if axis is not None else tnp.ravel(a), order, -1 if axis is None else axis)
+
+
+def _rollaxis(a: Any, axis: int, start: int = 0) -> Any:
+    return tnp.rollaxis(a, axis, start)
+
+
+def _linspace(start: Any, stop: Any, num: int = 50, **kwargs: Any) -> Any:
+    return tnp.linspace(stacked(start), stacked(stop), int(num), **kwargs)
+
+
+def _row_stack(tup: Any) -> Any:
+    return tnp.vstack(_parts(tup))
+
+
+def _parts(tup: Any) -> Any:
+    return [x if is_variable(x) else stacked(x) if holds_variables(x) else constants.operand(np.asarray(x)) for x in tup]
+
+
+def _joining(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda tup, *args, **kwargs: function(tup if is_variable(tup) else _parts(tup), *args, **kwargs)
+
+
+def array_from_args(_args: Any, _kwargs: Any, *scalars: Any) -> Any:
+    """Make an array of its last arguments."""
+    return array(list(scalars), *_args, **_kwargs)
+
+
+def concatenate_args(axis: int, *args: Any) -> Any:
+    """Concatenate its last arguments."""
+    return wrapped(np.concatenate)(args, axis)
+
+
+class _Indexer:
+    """``np.r_`` and ``np.c_``."""
+
+    def __init__(self, plain: Any, recorded: Any) -> None:
+        self._plain = plain
+        self._recorded = recorded
+
+    def __getitem__(self, index: Any) -> Any:
+        return (self._recorded if holds_variables(index) else self._plain)[index]
+
+
+class _Casting(type):
+    """The type of integer types that are called with Variables."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.__mro__[1])
+
+
+def _integer(kind: Any) -> Any:
+    """Return an integer type of NumPy that takes the values of Variables."""
+
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG001
+        return kind(*[getval(x) for x in args], **kwargs)
+
+    return _Casting(kind.__name__, (kind,), {"__new__": new, "__module__": "numpy"})
+
+
+# By name, what records.
+RECORDED: dict[str, Callable[..., Any]] = {
+    "abs": _abs,
+    "absolute": _abs,
+    "fabs": _abs,
+    "clip": _clip,
+    "hypot": _hypot,
+    "pow": _power,
+    "power": _power,
+    "real_if_close": _real_if_close,
+    "gradient": _gradient,
+    "partition": _partition,
+    "rollaxis": _rollaxis,
+    "linspace": _linspace,
+    "row_stack": _row_stack,
+    "asarray": array,
+    "asanyarray": array,
+    "ascontiguousarray": array,
+    "asfarray": array,
+}
+RECORDED |= {name: _joining(getattr(tnp, name)) for name in ("concatenate", "stack", "vstack", "hstack", "dstack", "column_stack")}
+RECORDED["concat"] = RECORDED["concatenate"]
+
+OWN: dict[str, Any] = {
+    "array": array,
+    "where": where,
+    "make_diagonal": make_diagonal,
+    "array_from_args": array_from_args,
+    "concatenate_args": concatenate_args,
+    "r_": _Indexer(np.r_, tnp.r_),
+    "c_": _Indexer(np.c_, tnp.c_),
+    "row_stack": wrapped(np.vstack, _row_stack, name="row_stack"),
+}
+OWN |= {kind.__name__: _integer(kind) for kind in (np.int8, np.int16, np.int32, np.int64)}

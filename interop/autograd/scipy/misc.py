@@ -1,0 +1,5 @@
+"""``logsumexp`` by its old name."""
+
+from interop.autograd.scipy.special import logsumexp
+
+__all__ = ["logsumexp"]

@@ -1,0 +1,150 @@
+"""The facade's numpy and scipy: NumPy's own on plain values, recorded on Variables, anywhere among the arguments."""
+
+import numpy as onp  # noqa: ICN001 - np is the facade's
+import pytest
+import scipy.signal
+import scipy.special
+import scipy.stats
+
+import interop.autograd.numpy as np
+from interop.autograd import grad
+from interop.autograd.misc.fixed_points import fixed_point
+from interop.autograd.misc.flatten import flatten
+from interop.autograd.misc.optimizers import adam, rmsprop, sgd
+from interop.autograd.scipy import integrate, linalg, signal, special, stats
+from interop.autograd.scipy.misc import logsumexp
+from interop.autograd.test_util import check_grads
+
+A = onp.array([[2.0, 0.3, -0.1], [0.4, 1.5, 0.2], [0.1, -0.3, 1.8]])
+X = onp.array([0.3, -1.2, 2.0])
+P = onp.array([0.4, 1.2, 2.5])
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    onp.random.seed(0)  # noqa: NPY002 - what check_grads draws from
+
+
+def test_on_plain_values_they_are_numpys():
+    assert type(np.sin([1.0, 2.0])) is onp.ndarray
+    assert type(np.sum([1, 2])) is onp.int64
+    assert np.add.reduce([1, 2, 3]) == 6
+    assert (np.pi, np.float64, np.newaxis) == (onp.pi, onp.float64, None)
+    assert np.zeros(2, dtype=np.int64).dtype == onp.int64
+    assert isinstance(onp.int64(3), np.int64)
+    assert type(np.where(True, 1, 2)) is int
+    missing = [n for n in dir(onp) if not n.startswith("_") and not hasattr(np, n)]
+    assert missing == []
+
+
+RECORDED = {
+    "arrays of Variables": lambda x: np.array([[x[0], 1.0], [x[1] * 2, x[2]]]),
+    "mean of a list": lambda x: np.mean([x, x * x]),
+    "concatenate": lambda x: np.concatenate([x, onp.ones(2), [1.0, 2.0]]),
+    "stack": lambda x: np.stack((x, X)),
+    "vstack": lambda x: np.vstack([x, X]),
+    "r_": lambda x: np.r_[x, 1.0, x],
+    "dot": lambda x: np.dot(A, x),
+    "einsum": lambda x: np.einsum("ij,j->i", A, x),
+    "where": lambda x: np.where(X > 0, x, x**2),
+    "clip": lambda x: np.clip(x, -1.0, 1.0),
+    "index": lambda x: x[[0, 2, 0]],
+    "reversed": lambda x: x[::-1],
+    "numpys own": lambda x: onp.sin(x) * X,
+    "var": lambda x: np.var(x, ddof=1),
+    "prod": np.prod,
+    "cumsum": np.cumsum,
+    "sort": np.sort,
+    "partition": lambda x: np.partition(x, 1),
+    "power": lambda x: np.power(x**2 + 1, 1.7),
+    "hypot": lambda x: np.hypot(x, 1.5),
+    "linspace": lambda x: np.linspace(x[0], x[1], 4),
+    "tensordot": lambda x: np.tensordot(A, np.outer(x, x), 2),
+    "gradient": np.gradient,
+    "norm": np.linalg.norm,
+    "solve": lambda x: np.linalg.solve(A, x),
+    "inv": lambda x: np.linalg.inv(A + np.diag(x**2)),
+    "slogdet": lambda x: np.linalg.slogdet(A + np.diag(x**2))[1],
+    "eigh": lambda x: np.linalg.eigh(A + A.T + np.diag(x))[0],
+    "fft": lambda x: np.real(np.fft.ifft(np.fft.fft(x) * X)),
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_derivatives_of_numpys_functions(name):
+    check_grads(RECORDED[name], modes=["rev"], order=1 if name == "eigh" else 2)(X)
+
+
+def test_kinks_are_those_of_hips_autograd():
+    assert grad(np.abs)(0.0) == 0.0
+    assert grad(lambda x: np.clip(x, 0.0, 1.0))(0.0) == 0.0
+    assert grad(lambda x: np.maximum(x, 0.0))(0.0) == 0.5
+    assert grad(grad(lambda x: np.power(x, 2.0)))(0.0) == 2.0
+
+
+SPECIAL = {
+    "gamma": special.gamma,
+    "gammaln": special.gammaln,
+    "erf": special.erf,
+    "erfinv": lambda x: special.erfinv(x / 4),
+    "expit": special.expit,
+    "j1": special.j1,
+    "yn": lambda x: special.yn(2, x),
+    "iv": lambda x: special.iv(2.5, x),
+    "betaln": lambda x: special.betaln(x, 2.0),
+    "gammainc": lambda x: special.gammainc(1.5, x),
+    "polygamma": lambda x: special.polygamma(1, x),
+    "multigammaln": lambda x: special.multigammaln(x + 2, 2),
+    "logsumexp": lambda x: logsumexp(np.outer(x, x), axis=1),
+    "norm": lambda x: stats.norm.logpdf(x, x**2, 1.0 + x) + stats.norm.logcdf(x) + stats.norm.sf(x),
+    "t": lambda x: stats.t.logpdf(x, 3.0, 0.1, x) + stats.t.cdf(x, 2.0),
+    "gamma distribution": lambda x: stats.gamma.logpdf(x, 2.0) + stats.gamma.cdf(x, 1.5),
+    "chi2": lambda x: stats.chi2.logpdf(x, 3) + stats.chi2.pdf(x, 2) + stats.chi2.cdf(x, 2),
+    "beta": lambda x: stats.beta.pdf(x / 4, 2.0, x) + stats.beta.cdf(x / 4, 2.0, 1.5),
+    "poisson": lambda x: stats.poisson.logpmf(3.0, x) + stats.poisson.cdf(2.0, x),
+    "dirichlet": lambda x: stats.dirichlet.logpdf(onp.array([0.2, 0.3, 0.5]), x),
+    "multivariate normal": lambda x: stats.multivariate_normal.logpdf(x, X, A @ A.T),
+    "sqrtm": lambda x: linalg.sqrtm(np.diag(x) + A @ A.T),
+    "sylvester": lambda x: linalg.solve_sylvester(A, A + np.diag(x), A),
+    "solve_triangular": lambda x: linalg.solve_triangular(np.tril(A) + np.diag(x), X, lower=True),
+    "convolve": lambda x: signal.convolve(x, onp.array([1.0, -2.0]), mode="same"),
+    "odeint": lambda x: integrate.odeint(lambda y, t, a: -y * a, x, onp.linspace(0, 0.5, 3), (x,), rtol=1e-10, atol=1e-10),
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_derivatives_of_scipys_functions(name):
+    fun = SPECIAL[name]
+    check_grads(fun, modes=["rev"], order=1)(P)
+    traced = []
+    grad(lambda x: (traced.append(np.array(fun(x))), np.sum(traced[-1]))[1])(P)
+    onp.testing.assert_allclose(traced[0].numpy(), fun(P), rtol=1e-9)
+
+
+def test_convolution_is_scipys():
+    rng = onp.random.default_rng(0)
+    for a, b in (((5, 4), (3, 2)), ((4,), (3,)), ((6,), (4,))):
+        left, right = rng.normal(size=a), rng.normal(size=b)
+        for mode in ("full", "same", "valid"):
+            onp.testing.assert_allclose(signal.convolve(left, right, mode=mode), scipy.signal.convolve(left, right, mode), atol=1e-12)
+
+
+def test_flatten_optimizers_and_fixed_points():
+    tree = (1.0, onp.ones((2, 3)), [onp.zeros(2), {"x": 2.0, "a": ()}])
+    vector, unflatten = flatten(tree)
+    assert vector.shape == (10,)
+    assert unflatten(vector)[2][1] == {"x": 2.0, "a": ()}
+    assert grad(lambda x, y: np.sum(flatten([x, y])[0] ** 2))(3.0, 1.0) == 6.0
+    for optimizer in (sgd, rmsprop, adam):
+        seen = []
+        best = optimizer(
+            lambda x, i: grad(lambda x: np.sum((x["a"] - 1.0) ** 2))(x),
+            {"a": onp.zeros(2)},
+            callback=lambda x, i, g, seen=seen: seen.append((i, x["a"].shape, g["a"].shape)),
+            num_iters=200,
+            step_size=0.1,
+        )
+        onp.testing.assert_allclose(best["a"], 1.0, atol=0.1)
+        assert seen[-1] == (199, (2,), (2,))
+    root = lambda a: fixed_point(lambda a: lambda x: 0.5 * (x + a / x), a, 1.0, lambda x, y: abs(x - y), 1e-10)  # noqa: E731
+    assert grad(root)(2.0) == pytest.approx(0.5 / 2**0.5)

@@ -1,0 +1,190 @@
+"""The operators of the facade: values and gradients as NumPy's, nested at will, in 64 bits, with the rules of users."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy  # noqa: ICN001 - np is the facade's
+import pytest
+import scipy.special
+
+import interop.autograd.numpy as np
+import tape
+from interop.autograd import (
+    builtins,
+    checkpoint,
+    deriv,
+    elementwise_grad,
+    grad,
+    grad_and_aux,
+    grad_named,
+    hessian,
+    hessian_tensor_product,
+    holomorphic_grad,
+    jacobian,
+    make_ggnvp,
+    make_hvp,
+    make_jvp,
+    make_vjp,
+    multigrad_dict,
+    tensor_jacobian_product,
+    value_and_grad,
+)
+from interop.autograd.extend import defjvp, defvjp, primitive
+from interop.autograd.test_util import check_grads
+from interop.autograd.tracer import getval
+
+X = numpy.array([0.3, -1.2, 2.0])
+
+
+def test_gradients_are_numpys_in_64_bits_whatever_the_setting_and_may_be_written_to():
+    assert not jax.config.jax_enable_x64
+    value, g = value_and_grad(lambda x: np.sum(np.sin(x)))(X)
+    assert (type(value), type(g), g.dtype) == (numpy.float64, numpy.ndarray, numpy.float64)
+    numpy.testing.assert_allclose(g, numpy.cos(X), rtol=1e-15)
+    g *= 2
+    assert isinstance(grad(np.sin)(1.0), float)
+    assert jnp.ones(3).dtype == jnp.float32
+
+
+@pytest.mark.parametrize("dtype", [numpy.float16, numpy.float32, numpy.float64, numpy.longdouble])
+def test_a_gradient_has_the_dtype_of_its_argument(dtype):
+    assert grad(lambda x: np.sum(x**2))(X.astype(dtype)).dtype == dtype
+
+
+def test_containers_and_several_arguments():
+    g = grad(lambda p, s: s * np.sum(p["w"][0] * p["b"]))({"w": [X, 1.0], "b": (2.0)}, 3.0)
+    numpy.testing.assert_allclose(g["w"][0], [6, 6, 6])
+    assert (g["w"][1], g["b"]) == (0.0, pytest.approx(3 * X.sum()))
+    assert grad(lambda a, b, c: a * b * c, (2, 0))(2.0, 3.0, 5.0) == (6.0, 15.0)
+    assert grad_named(lambda a, b: a * b, "b")(2.0, 3.0) == 2.0
+    assert multigrad_dict(lambda a, b=4.0: a * b)(3.0) == {"a": 4.0, "b": 3.0}
+
+
+def test_operators_close_over_outer_values_without_confusion():
+    assert grad(lambda x: x * grad(lambda y: x + y)(2.0))(1.0) == 1.0
+    assert grad(lambda x: x * grad(lambda y: x * y * y)(2.0))(3.0) == 24.0
+    inner = []
+    grad(lambda x: (inner.append(grad(np.sin)(2.0)), x)[1])(1.0)
+    assert type(inner[0]) is numpy.float64  # it depends on nothing outside
+
+
+def test_derivatives_of_tanh_to_the_sixth_order_are_those_of_jax():
+    ours, theirs = np.tanh, jnp.tanh
+    points = numpy.linspace(-2, 2, 5)
+    with jax.enable_x64(True):
+        for _ in range(6):
+            ours = elementwise_grad(ours)
+            theirs = jax.grad(theirs)
+            numpy.testing.assert_allclose(ours(points), jax.vmap(theirs)(points), rtol=1e-9, atol=1e-9)
+
+
+def test_products_and_matrices():
+    a, v = numpy.arange(6.0).reshape(2, 3) / 5, numpy.array([1.0, 2.0, -1.0])
+
+    def f(x):
+        return np.tanh(np.dot(a, x))
+
+    def loss(x):
+        return np.sum(f(x) ** 2)
+
+    j = jacobian(f)(X)
+    numpy.testing.assert_allclose(make_jvp(f)(X)(v)[1], j @ v)
+    numpy.testing.assert_allclose(make_vjp(f)(X)[0](numpy.ones(2)), j.sum(0))
+    numpy.testing.assert_allclose(tensor_jacobian_product(f)(X, numpy.ones(2)), j.sum(0))
+    h = hessian(loss)(X)
+    numpy.testing.assert_allclose(make_hvp(loss)(X)[0](v), h @ v)
+    numpy.testing.assert_allclose(hessian_tensor_product(loss)(X, v), h @ v)
+    numpy.testing.assert_allclose(make_ggnvp(f)(X)(v), j.T @ j @ v)
+    numpy.testing.assert_allclose(grad_and_aux(lambda x: (loss(x), f(x)))(X)[0], grad(loss)(X))
+    numpy.testing.assert_allclose(jacobian(lambda x: np.sum(jacobian(f)(x)))(X), grad(lambda x: np.sum(jacobian(f)(x)))(X))
+    assert holomorphic_grad(lambda z: z**2)(1.0 + 2.0j) == 2.0 + 4.0j
+    assert deriv(lambda x: x**3)(2.0) == 12.0
+
+
+def test_what_depends_on_nothing_is_zero_and_said():
+    for operator in (grad, elementwise_grad, jacobian, deriv):
+        with pytest.warns(UserWarning, match="Output seems independent of input"):
+            assert operator(lambda x: 1.0)(2.0) == 0.0
+
+
+def test_what_cannot_be_differentiated_is_refused():
+    for bad in (1, "a", None, [1, 2], {"a": 3}):
+        if bad is not None:
+            with pytest.raises(TypeError, match="Can't differentiate"):
+                grad(lambda x: 1.0)(bad)
+    for fun in (lambda x: x * 1j, lambda x: np.array([x, x]), lambda x: np.allclose(x, x)):
+        with pytest.raises(TypeError):
+            grad(fun)(1.0)
+    with pytest.raises(TypeError, match="argnum"):
+        grad(lambda x: x, 3)(1.0)
+
+
+def test_a_primitive_runs_scipy_and_its_rule_is_differentiated_by_running_again():
+    seen = []
+
+    @primitive
+    def j0(x):
+        seen.append(type(x))
+        return scipy.special.j0(x)
+
+    j1 = primitive(scipy.special.j1)
+    defvjp(j0, lambda ans, x: lambda g: -g * j1(x))
+    defvjp(j1, lambda ans, x: lambda g: g * (j0(x) - ans / x))
+    assert grad(j0)(1.5) == pytest.approx(-scipy.special.j1(1.5))
+    assert grad(grad(j0))(1.5) == pytest.approx(-scipy.special.j0(1.5) + scipy.special.j1(1.5) / 1.5)
+    assert set(seen) == {numpy.float64}
+    check_grads(lambda x: np.sum(j0(x)))(X)
+    numpy.testing.assert_allclose(jacobian(j0)(X), numpy.diag(-scipy.special.j1(X)))
+
+
+def test_a_primitive_of_containers_and_with_several_results():
+    @primitive
+    def both(p, n):
+        return p["a"] * n, p["b"] + n
+
+    defvjp(both, lambda ans, p, n: lambda g: {"a": g[0] * n, "b": g[1]}, None)
+    g = grad(lambda p: sum(both(p, 3.0)))({"a": 2.0, "b": 5.0})
+    assert g == {"a": 3.0, "b": 1.0}
+
+
+def test_a_missing_rule_is_refused_and_a_jvp_alone_serves_forward_mode():
+    unknown = primitive(lambda x: 2.0 * x)
+    with pytest.raises(NotImplementedError, match="not defined"):
+        grad(unknown)(1.0)
+    defjvp(unknown, lambda g, ans, x: 2.0 * g)
+    assert deriv(unknown)(1.0) == 2.0
+    with pytest.raises(NotImplementedError, match="not defined"):
+        grad(unknown)(1.0)
+
+
+def test_a_wrong_rule_is_found():
+    wrong = primitive(lambda x: x * 2.0)
+    defvjp(wrong, lambda ans, x: lambda g: g * 2.001)
+    with pytest.raises(AssertionError, match=r"\(VJP\) check"):
+        check_grads(wrong, modes=["rev"])(1.0)
+
+
+def test_python_looks_at_values():
+    def f(x):
+        assert builtins.isinstance(x, float)
+        assert builtins.type(x * X) is numpy.ndarray
+        assert getval(x) == 2.0
+        return x**2 if x > 1 else -x
+
+    assert (grad(f)(2.0), grad(checkpoint(f))(2.0)) == (4.0, 4.0)
+
+
+def test_a_variable_of_the_users_keeps_its_gradient():
+    w = tape.Variable(numpy.float32(3.0))
+    g = grad(lambda x: x * x * w)(2.0)
+    assert float(g) == 12.0
+    g.backward()
+    assert float(w.grad) == 4.0
+
+
+def test_importing_interop_does_not_import_the_facade():
+    script = "import sys, interop; assert not any('interop.autograd' in m for m in sys.modules); assert 'autograd' in dir(interop)"
+    script += "; assert float(interop.autograd.grad(lambda x: x * x)(3.0)) == 6.0"
+    subprocess.run([sys.executable, "-c", script], check=True)  # noqa: S603 - its own interpreter
