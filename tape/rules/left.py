@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 _PLACED = "how it is transposed depends on the mesh and on what varies over which of its axes, which only JAX's trace knows"
-_CHOSEN = "JAX has no derivative of it; write it with all_gather and a maximum"
+_CHOSEN = "JAX has no derivative of it either"
 _STATE = "changes an array in place: one made inside the op becomes a value before the sweep, one from outside is refused"
 _EFFECT = "runs for its effect, and no value with a derivative comes out of it"
-_HOST = "runs outside of JAX, so that nobody knows its derivative; give it one with jax.custom_vjp"
+_HOST = "runs outside of JAX, where nobody knows its derivative"
 _TYPE = "changes between a type of JAX's extensions and the one underneath"
 _INSIDE = "stands in what JAX writes for itself while it differentiates"
 _LOW = "multiplies numbers of so few bits that no cotangent has their type"
