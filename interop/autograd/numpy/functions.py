@@ -37,6 +37,14 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, **bounds: Any) -> Any:
     return tnp.where(tnp.isnan(a), a, clipped)
 
 
+def _std(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, ddof: Any = 0, keepdims: Any = False) -> Any:  # noqa: ARG001
+    """Be constant where there is one element: the derivative is zero, where that of a square root is infinite."""
+    a = stacked(a)
+    axes = range(a.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+    one = all(a.shape[i] == 1 for i in axes)
+    return (tnp.var if one and not ddof else tnp.std)(a, axis=axis, ddof=ddof, keepdims=bool(keepdims))
+
+
 def _hypot(x: Any, y: Any) -> Any:
     """Scale by a constant, so that nothing overflows, and derivatives of any order are right where both are equal."""
     x, y = stacked(x), stacked(y)
@@ -176,6 +184,7 @@ RECORDED: dict[str, Callable[..., Any]] = {
     "fabs": _abs,
     "clip": _clip,
     "hypot": _hypot,
+    "std": _std,
     "pow": _power,
     "power": _power,
     "real_if_close": _real_if_close,
