@@ -111,8 +111,9 @@ def _real_if_close(a: Any, tol: float = 100) -> Any:
 
 
 def _gradient(f: Any, *varargs: Any, **kwargs: Any) -> Any:
-    """Return differences: a list for several axes as in NumPy 1, and an array of HIPS autograd's shape."""
-    return tnp.gradient(stacked(f), *varargs, **kwargs)
+    """Return differences: a tuple for several axes, as NumPy 2 does."""
+    made = tnp.gradient(stacked(f), *varargs, **kwargs)
+    return tuple(made) if isinstance(made, list) else made
 
 
 def _partition(a: Any, kth: Any, axis: Any = -1, **_: Any) -> Any:
