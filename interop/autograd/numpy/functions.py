@@ -37,6 +37,14 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, **bounds: Any) -> Any:
     return tnp.where(tnp.isnan(a), a, clipped)
 
 
+def _std(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, ddof: Any = 0, keepdims: Any = False) -> Any:  # noqa: ARG001
+    """Be constant where there is one element: the derivative is zero, where that of a square root is infinite."""
+    a = stacked(a)
+    axes = range(a.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+    one = all(a.shape[i] == 1 for i in axes)
+    return (tnp.var if one and not ddof else tnp.std)(a, axis=axis, ddof=ddof, keepdims=bool(keepdims))
+
+
 def _hypot(x: Any, y: Any) -> Any:
     """Scale by a constant, so that nothing overflows, and derivatives of any order are right where both are equal."""
     x, y = stacked(x), stacked(y)
@@ -103,8 +111,9 @@ def _real_if_close(a: Any, tol: float = 100) -> Any:
 
 
 def _gradient(f: Any, *varargs: Any, **kwargs: Any) -> Any:
-    """Return differences: a list for several axes as in NumPy 1, and an array of HIPS autograd's shape."""
-    return tnp.gradient(stacked(f), *varargs, **kwargs)
+    """Return differences: a tuple for several axes, as NumPy 2 does."""
+    made = tnp.gradient(stacked(f), *varargs, **kwargs)
+    return tuple(made) if isinstance(made, list) else made
 
 
 def _partition(a: Any, kth: Any, axis: Any = -1, **_: Any) -> Any:
@@ -176,6 +185,7 @@ RECORDED: dict[str, Callable[..., Any]] = {
     "fabs": _abs,
     "clip": _clip,
     "hypot": _hypot,
+    "std": _std,
     "pow": _power,
     "power": _power,
     "real_if_close": _real_if_close,

@@ -26,3 +26,15 @@ _RECORDED: dict[str, Any] = {"norm": _norm, "eigh": _eigh}
 globals().update({name: _wrapped(getattr(_np.linalg, name), _RECORDED.get(name)) for name in _np.linalg.__all__ if name != "LinAlgError"})
 LinAlgError = _np.linalg.LinAlgError
 __all__ = list(_np.linalg.__all__)
+
+_swapaxes, _einsum = _wrapped(_np.swapaxes), _wrapped(_np.einsum)
+
+
+def T(x: Any) -> Any:  # noqa: N802 - its name there
+    """Swap the last two axes."""
+    return _swapaxes(x, -1, -2)
+
+
+def _dot(a: Any, b: Any) -> Any:
+    """Multiply stacks of matrices."""
+    return _einsum("...ij,...jk->...ik", a, b)
