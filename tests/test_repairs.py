@@ -459,6 +459,12 @@ ROWS = {
             "found is not None",
         ),
         (
+            "tape.rules.coverage().matching(3)",
+            "pass '*' for everything",
+            "found = tape.rules.coverage().matching('*')",
+            "found['tanh'] == 'own'",
+        ),
+        (
             "tape.rules.defvjp(doubling(None), 3)",
             "pass rule(ct, out, *ins, **params)",
             "y = interop.lift(doubling(lambda ct, out, *ins, **params: (2 * ct,)).bind)(x)",

@@ -21,7 +21,7 @@ from tests.mirrored.beside_jax import DIFFERENTIATED, Sample, agree, reference, 
 from tests.mirrored.left_out import IN_SECOND_ORDER, LEFT_OUT, ROUNDED, SLOW
 
 SECONDS = float(
-    os.environ.get("COVERAGE_SECONDS", "1")
+    os.environ.get("COVERAGE_SECONDS", "0.6")
 )  # of processor time for the ways to call one function: what comes later is not asked
 NOT_ASKED = {"reads, writes or prints", "needs a mapped axis, a mesh or a token", "a function of functions (tests/callables)"}
 UNDEFINED = {"jax.numpy.empty", "jax.numpy.empty_like", "jax.lax.empty", "jax.lax.rng_uniform"}  # results without defined values
