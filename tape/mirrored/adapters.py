@@ -17,7 +17,7 @@ from tape.graph.segment import Handle
 from tape.mirrored.composed import COMPOSED
 from tape.mirrored.detachment import refuse_reinterpretation, stop_gradient
 from tape.mirrored.mirror import call, describe, mirrored, on_values
-from tape.mirrored.selection import SELECTIONS, over_segments
+from tape.mirrored.selection import SELECTIONS, THROUGH, over_segments
 from tape.programs.program import look
 from tape.recording import record
 
@@ -127,7 +127,15 @@ def looking(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def other(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return what makes, of any function, another one."""
-    return lambda original: functools.wraps(original)(functools.partial(function))
+    through = THROUGH.get(function)
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        made: Any = functools.wraps(original)(functools.partial(function))
+        if through is not None:
+            made.through = through
+        return made  # type: ignore[no-any-return]
+
+    return make
 
 
 def bitcast(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -213,6 +213,7 @@ def _looking(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _WHERE = mirrored(jnp.where, "where")
+THROUGH: dict[object, Any] = {_where: _WHERE}  # what serves all calls that it has served before
 
 compress = _by_position(jnp.compress, ("a",), "condition")
 repeat = _by_position(jnp.repeat, ("a",), "repeats")

@@ -26,6 +26,7 @@ from tape.mirrored.adapters import SPECIAL, Indexer, UFunc, initializer_factory,
 from tape.mirrored.mirror import mirrored
 from tape.mirrored.structures import MIRRORED_CLASSES, mirrored_class
 from tape.namespaces.factories import FACTORIES
+from tape.recording import record
 from tape.variables.variable import Variable
 
 if TYPE_CHECKING:
@@ -147,7 +148,10 @@ class Namespace:
             counterpart = initializer_factory(value)
         else:
             return mirrored(value, name, module=self.name)
+        through = getattr(counterpart, "through", None)  # what knows all calls that it was met with
         counterpart = saying(counterpart, name)
+        if through is not None and (front := record.quick(counterpart, through=through)) is not counterpart:
+            counterpart = functools.update_wrapper(front, counterpart)
         counterpart.__module__ = self.name
         counterpart.__name__ = counterpart.__qualname__ = name
         return counterpart

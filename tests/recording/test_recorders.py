@@ -60,6 +60,8 @@ FAST = {
     "keywords": "tnp.mean(g, axis=(0, 1), keepdims=True)",
     "name": "tnp.einsum('ij,ij->i', g, h)",
     "shape": "g.reshape((4, 3))",
+    "where": "tnp.where(g > 1.0, g, h)",
+    "where, with numbers": "tnp.where(g > 1.0, 0.5, g)",
     "shape as arguments": "g.reshape(4, 3)",
     "dtype": "g.astype(np.float32)",
     "property": "g.T",
