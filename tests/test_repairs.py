@@ -503,6 +503,12 @@ ROWS = {
     ],
     "rules": [
         (
+            "tape.rules.coverage().matching(3)",
+            "pass '*' for everything",
+            "c = tape.rules.coverage().matching('*')",
+            "len(c.primitives) == len(tape.rules.coverage().primitives)",
+        ),
+        (
             "tape.lax.while_loop(lambda v: v.sum() < 9, lambda v: v * v + 1, x).sum().backward()",
             "lax.fori_loop with Python integers",
             "y = tape.lax.fori_loop(0, 2, lambda k, v: 2 * v, x)",

@@ -74,6 +74,20 @@ class Rule:
 
 
 RULES: dict[jaxapi.Primitive, Rule] = {}
+SOUGHT: dict[str, tuple[Callable[[], jaxapi.Primitive | None], Callable[[jaxapi.Primitive], Rule]]] = {}  # by name, not found yet
+
+
+def find(name: str) -> None:
+    """Enter the record that is to be found under a name, if there is one."""
+    sought = SOUGHT.get(name)
+    if sought is not None:
+        found, record = sought
+        primitive = found()
+        if primitive is not None:
+            RULES[primitive] = record(primitive)
+        SOUGHT.pop(name, None)  # last: another thread finds it in one of the two
+
+
 COSTS: dict[str, Cost] = {}  # of primitives without a rule, by name: callbacks are not listed publicly
 
 
@@ -82,13 +96,16 @@ def register(
 ) -> Callable[[Vjp], Vjp]:
     """Enter the record of the primitive called ``name``, with these fields, for the rule that it is given or decorates.
 
-    A primitive that this JAX release lacks is passed over; one that is in none of its lists is ``found`` in what uses it.
+    A primitive that this JAX release lacks is passed over; one that is in none of its lists is ``found`` in what uses it, when a
+    primitive of its name is met: that takes JAX some milliseconds.
     """
-    primitive = jaxapi.primitive(name) or (None if found is None else found())
+    primitive = jaxapi.primitive(name)
 
     def enter(vjp: Vjp) -> Vjp:
         if primitive is not None:
             RULES[primitive] = Rule(primitive, vjp, **fields)
+        elif found is not None:
+            SOUGHT[name] = found, lambda primitive: Rule(primitive, vjp, **fields)
         return vjp
 
     if vjp is not None:

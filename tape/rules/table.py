@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tape import jaxapi
 from tape.errors import TapeTypeError
-from tape.rules.registry import COSTS, RULES, Cost, Rule
+from tape.rules.registry import COSTS, RULES, SOUGHT, Cost, Rule, find
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +21,20 @@ def _own() -> dict[jaxapi.Primitive, Rule]:
     from tape.rules import families  # noqa: F401, PLC0415 - as above
 
     return RULES
+
+
+def _own_of(primitive: jaxapi.Primitive) -> Rule | None:
+    own = _own()
+    if primitive.name in SOUGHT:
+        find(primitive.name)
+    return own.get(primitive)
+
+
+def _all() -> dict[jaxapi.Primitive, Rule]:
+    own = _own()
+    for name in list(SOUGHT):
+        find(name)
+    return own
 
 
 def defvjp(primitive: jaxapi.Primitive, rule: Callable[..., Any]) -> None:
@@ -55,7 +69,7 @@ def defvjp(primitive: jaxapi.Primitive, rule: Callable[..., Any]) -> None:
             f"tape.rules.defvjp: the rule for {primitive} cannot be called (got {type(rule).__name__}); pass rule(ct, out, *ins, **params)"
         )
         raise TapeTypeError(msg)
-    own = _own().get(primitive)
+    own = _own_of(primitive)
     if own is None:
         _given[primitive] = Rule(primitive, rule, (), "user", cost=cost_of(primitive))
     elif rule is own.vjp:  # it is put back
@@ -77,7 +91,7 @@ def changed() -> frozenset[jaxapi.Primitive]:
 
 def lookup(primitive: jaxapi.Primitive) -> Rule | None:
     """Return the record of ``primitive``, or None where JAX's own derivative is used."""
-    return _given.get(primitive) or _own().get(primitive)
+    return _given.get(primitive) or _own_of(primitive)
 
 
 def cost_of(primitive: jaxapi.Primitive) -> Cost:
@@ -94,10 +108,10 @@ def is_cheap(primitive: jaxapi.Primitive) -> bool:
 
 def registered() -> tuple[Rule, ...]:
     """All records, in the order of registration."""
-    return tuple({**_own(), **_given}.values())
+    return tuple({**_all(), **_given}.values())
 
 
 def everything() -> list[jaxapi.Primitive]:
     """Return the primitives of the installed JAX, and those that have a record, by name."""
     known = {p for p in vars(jaxapi.primitives).values() if isinstance(p, jaxapi.Primitive)}
-    return sorted({*known, *_own(), *_given}, key=str)
+    return sorted({*known, *_all(), *_given}, key=str)
