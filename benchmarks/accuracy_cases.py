@@ -136,6 +136,8 @@ LIMITS: dict[str, tuple[tuple[float, float], str]] = {
     "numpy.hypot(x, 3)": ((8.0, 21.0), "composed of quotients, which cancel"),
     "numpy.sinc": ((np.inf, np.inf), "JAX's own formula; its square of a tiny number underflows"),
     "numpy.tanh": ((np.inf, np.inf), "the tails, by default: `accurate_tanh` keeps them"),
+    "nn.sigmoid": ((np.inf, np.inf), "the upper tail, by default: `accurate_logistic` keeps it"),
+    "scipy.special.expit": ((np.inf, np.inf), "the upper tail, by default: `accurate_logistic` keeps it"),
     "nn.mish": ((80.0, np.inf), "tanh inside it"),
     "nn.gelu": ((np.inf, np.inf), "tanh inside it"),
     "nn.gelu(x, approximate=False)": ((106.0, 172.0), "the rounding of the error function's argument; less accurate than JAX"),

@@ -58,6 +58,7 @@ SIGNATURES = {
     tape.gradients: "(outputs, inputs, grad_outputs=None, *, unconnected='raise', retain_graph=None, create_graph=False)",
     tape.stream_gradients: "(outputs, grad_outputs=None, *, inputs=None)",
     tape.Variable.backward: "(self, grad=None, *, inputs=None, ignore=(), retain_graph=None, create_graph=False)",
+    tape.rules.accurate_logistic: "(ct, out, x, **_)",
     tape.rules.accurate_tanh: "(ct, out, x, **_)",
     tape.rules.defvjp: "(primitive, rule)",
     tape.grad: "(fun, argnums=0, has_aux=False, holomorphic=False, allow_int=False)",
@@ -82,7 +83,7 @@ SIGNATURES = {
     tape.checkpoint_name: "(value, name)",
     tape.checkpoint_scan: "(f, init, xs=None, length=None, reverse=False, unroll=1, *, schedule='log')",
     tape.checkpoint_sequential: "(functions, state, *, schedule='root')",
-    interop.lift: "(jax_fun)",
+    interop.lift: "(jax_fun, *, inline=False)",
     interop.lower: "(tape_fun)",
 }
 

@@ -412,8 +412,8 @@ def all_but_one(cells, original=program.held):
     return original(cells)[:-1]
 
 
-def half(made, consumed, original=accumulation._assigned):
-    return original(made[:1], consumed)
+def half(added):
+    return accumulation._assigned(added[:1], ())
 
 
 def nothing_failed(segment, values, failed, leaf_slots, original=failures._hand_out):
@@ -446,7 +446,7 @@ PLANTED = {
     "accumulation is dropped": (emission, "add", keep_last),
     "residuals follow a rebound leaf": (emission, "forward_handle", newest_value),
     "a Variable's value is not kept": (program, "held", all_but_one),
-    "one gradient of several is assigned": (accumulation, "_assigned", half),
+    "one gradient of several is assigned": (accumulation, "_at_once", half),
     "what failed has a value": (failures, "_hand_out", nothing_failed),
     "what did not fail has none": (failures, "_hand_out", all_failed),
     "no_grad does nothing": (modes, "set_scope", lambda scope: set_scope(scope.but(mode=LOCAL.scope.mode))),

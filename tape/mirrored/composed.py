@@ -22,7 +22,7 @@ Slope = Any  # a function of the arguments: what the tangent of one of them is m
 
 
 def _silu(x: Any) -> Any:
-    return lax.logistic(x) * (1 + slopes.bounded(x) * lax.logistic(-x))
+    return slopes.sigma(x) * (1 + slopes.bounded(x) * slopes.sigma(-x))
 
 
 def _squareplus(x: Any, b: Any) -> Any:
@@ -38,15 +38,15 @@ def _difference(x: Any, y: Any) -> Any:
 
 SLOPES: dict[str, dict[str, tuple[Slope, ...]]] = {
     "jax.nn": {
-        "softplus": (lax.logistic,),
-        "log_sigmoid": (lambda x: lax.logistic(-x),),
+        "softplus": (slopes.sigma,),
+        "log_sigmoid": (lambda x: slopes.sigma(-x),),
         "silu": (_silu,),
         "swish": (_silu,),
         "soft_sign": (lambda x: lax.integer_pow(1 + lax.abs(x), -2),),
         "squareplus": (_squareplus, lambda x, b: 0.25 * lax.rsqrt(x * x + b)),
     },
     "jax.numpy": {
-        "logaddexp": (lambda x, y: lax.logistic(_difference(x, y)), lambda x, y: lax.logistic(_difference(y, x))),
+        "logaddexp": (lambda x, y: slopes.sigma(_difference(x, y)), lambda x, y: slopes.sigma(_difference(y, x))),
     },
     "jax.scipy.special": {
         "ndtr": (lambda x: slopes.gauss(x, -0.5) / sqrt(2 * pi),),

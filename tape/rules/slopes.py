@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import pi, sqrt
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -65,9 +66,35 @@ def accurate_tanh(ct: Any, out: Any, x: Any, **_: Any) -> Any:
     return lax.convert_element_type(wide(ct) * sech_squared(wide(x)), x.dtype)
 
 
-def logistic(out: Any, x: Any) -> Any:
-    """Return the derivative of the logistic function: that of ``(1 + tanh(x / 2)) / 2``."""
-    return out * (1 - out) if jnp.iscomplexobj(x) else 0.25 * sech_squared(0.5 * x)
+def accurate_logistic(ct: Any, out: Any, x: Any, **_: Any) -> Any:
+    """VJP rule of the logistic function that keeps its tails, for :func:`tape.rules.defvjp`, as :func:`accurate_tanh` does.
+
+    It is that of ``(1 + tanh(x / 2)) / 2``.  A step of an LSTM needs 1.8 times as long; the rule that there is gives ``s (1 - s)``, as JAX's
+    does, which is 17 % off at 15.
+
+    Example:
+        >>> import tape
+        >>> from jax.extend.core.primitives import logistic_p
+        >>> usual = tape.rules.lookup(logistic_p)
+        >>> tape.rules.defvjp(logistic_p, tape.rules.accurate_logistic)
+        >>> x = tape.Variable(30.0)
+        >>> print(f"{float(tape.gradients(tape.nn.sigmoid(x), x).value):.1e}")
+        9.4e-14
+        >>> tape.rules.defvjp(logistic_p, usual.vjp)
+
+    """
+    if jnp.iscomplexobj(x):
+        return ct * (out * (1 - out))
+    return lax.convert_element_type(wide(ct) * (0.25 * sech_squared(0.5 * wide(x))), x.dtype)
+
+
+@jax.custom_jvp
+def sigma(x: Any) -> Any:
+    """The logistic function of real numbers, whose derivative keeps its tails: for slopes, which are differentiated again at second order."""
+    return lax.logistic(x)
+
+
+sigma.defjvps(lambda t, out, x: t * (0.25 * sech_squared(0.5 * x)))
 
 
 def one_minus_square(x: Any) -> Any:

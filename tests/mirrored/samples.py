@@ -349,7 +349,10 @@ SAMPLES = {
         "resize": (X, (5, 2), "cubic"),
         "scale_and_translate": (X, (5, 2), (0, 1), V[:2] + 1, V[1:], "linear"),
     },
-    "jax.ops": dict.fromkeys(("segment_max", "segment_min", "segment_prod", "segment_sum"), (X, np.array([1, 0, 1]))),
+    "jax.ops": {
+        **dict.fromkeys(("segment_max", "segment_min", "segment_sum"), (X, np.array([1, 0, 1]), 2)),
+        "segment_prod": (X, np.array([2, 0, 1]), 3, False, True),  # JAX has a derivative of those whose places differ
+    },
     "jax.scipy.linalg": {
         "block_diag": (X, V),
         "cho_solve": ((jnp.linalg.cholesky(S), True), V),

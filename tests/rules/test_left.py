@@ -38,8 +38,17 @@ def flows(eqn):
     return all(any(hasattr(v.aval, "dtype") and differentiable(v.aval) for v in side) for side in (eqn.invars, eqn.outvars))
 
 
+def _is_jaxs(rule):
+    """Tell whether a derivative is JAX's own, not that of a library on it which another test has imported."""
+    while isinstance(rule, functools.partial):
+        rule = rule.func
+    module = getattr(rule, "__module__", "jax")
+    return module.partition(".")[0] in {"jax", "jaxlib"} and not module.startswith("jax.experimental")
+
+
 def test_what_jax_can_differentiate_has_a_rule_or_a_reason():
-    derived = {*jaxapi.ad.primitive_jvps, *jaxapi.ad.primitive_transposes}
+    tables = (jaxapi.ad.primitive_jvps, jaxapi.ad.primitive_transposes)
+    derived = {p for table in tables for p, rule in table.items() if _is_jaxs(rule)}
     assert forgotten(derived) <= {"mulhi"}  # of integers
 
 

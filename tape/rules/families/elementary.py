@@ -37,7 +37,7 @@ function("exp2", lambda out, x: out * log(2.0), LINE, "(2^x)' = log(2) 2^x")
 function("expm1", lambda out, x: lax.exp(x), LINE, "expm1'(x) = exp(x); out + 1 would round to 0 far to the left", kinks=(0.0,))
 elementwise("log", lambda ct, out, x, **_: ct / x, domain=(_POSITIVE,), source="log'(x) = 1 / x", cost=Cost.LOOPED, kinks=(0.0,))
 function("log1p", lambda out, x: 1 / (1 + x), (-0.7, 2.0), "log1p'(x) = 1 / (1 + x)", kinks=(0.0, -1.0))
-function("logistic", slopes.logistic, LINE, "s' = s (1 - s) = 1 / (2 cosh(x / 2))^2, which keeps both tails")
+function("logistic", lambda out, x: out * (1 - out), LINE, "s' = s (1 - s)")
 
 # Roots
 function("sqrt", lambda out, x: 0.5 / out, _POSITIVE, "sqrt'(x) = 1 / (2 sqrt(x))", kinks=(0.0,))
