@@ -23,7 +23,7 @@ LEFT = {
         "all_gather all_gather_invariant all_gather_reduced all_to_all pbroadcast pbroadcast_dynamic ppermute preduced psum psum_invariant "
         "pvary pcast ragged_all_to_all reduce_scatter reduced_vary_cast reduced_vary_cast_p reshard relayout shard_map "
         "unreduced_psum unreduced_reduce_scatter vary_unreduced_cast vary_unreduced_cast_p sharding_cast xla_pmap psend precv pgather "
-        "psum_scatter_start collective_start collective_done",
+        "psum_scatter_start collective_start collective_done global_array_to_host_local_array host_local_array_to_global_array",
     ),
     **_each(_CHOSEN, "pmax pmin"),
     **_each(_STATE, "accum_grad_in_ref addupdate empty_ref free_ref freeze get new_ref run_state swap box_get box_set new_box"),
