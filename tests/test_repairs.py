@@ -795,6 +795,24 @@ ROWS = {
             "same(x, -A)",
         ),
         (
+            "import interop.autograd as ag; ag.grad(lambda v: v * 2)(np.ones(2))",
+            "use jacobian or elementwise_grad for arrays",
+            "j = ag.jacobian(lambda v: v * 2)(np.ones(2))",
+            "same(j, 2 * np.eye(2))",
+        ),
+        (
+            "import interop.autograd as ag; ag.grad(lambda v: v * 1j)(1.0)",
+            "holomorphic_grad for complex numbers",
+            "g = ag.holomorphic_grad(lambda v: v * v)(1j)",
+            "same(g, 2j)",
+        ),
+        (
+            "import interop.autograd as ag, interop.autograd.extend; p = ag.extend.primitive(lambda v: 2 * v); ag.grad(p)(1.0)",
+            "give one with defvjp",
+            "ag.extend.defvjp(p, lambda ans, v: lambda g: 2 * g); g = ag.grad(p)(1.0)",
+            "same(g, 2)",
+        ),
+        (
             "interop.scipy.minimize(lambda v: v * v, [1.0, 2.0])",
             "for instance with .sum()",
             "f = interop.scipy.minimize(lambda v: (v * v).sum(), [1.0, 2.0])",

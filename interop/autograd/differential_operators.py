@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 make_vjp = unary_to_nary(core.make_vjp)
 make_jvp = unary_to_nary(core.make_jvp)
-_ADVICE = "Try jacobian, elementwise_grad or holomorphic_grad."
+_ADVICE = "use jacobian or elementwise_grad for arrays, holomorphic_grad for complex numbers"
 
 
 def _called(fun: Callable[[Any], Any], x: Any, name: str, *, scalar: bool = True) -> Call:
@@ -31,11 +31,11 @@ def _called(fun: Callable[[Any], Any], x: Any, name: str, *, scalar: bool = True
     call = Call(fun, x)
     size = sum(v.size for v in call.outputs)
     if any(v.dtype.kind == "c" for v in call.outputs):
-        msg = f"{name} only applies to real-output functions. {_ADVICE}"
+        msg = f"{name}: the function must return real numbers; {_ADVICE}"
         raise TapeTypeError(msg)
     if any(v.dtype.kind not in "fV" and not (v.dtype.kind in "iu" and v.shape) for v in call.outputs) or (scalar and size != 1):
         shapes = ", ".join(f"{v.dtype}{list(v.shape)}" for v in call.outputs) or "nothing"
-        msg = f"{name} only applies to real scalar-output functions (the output is {shapes}). {_ADVICE}"
+        msg = f"{name}: the function must return one real number, but it returns {shapes}; {_ADVICE}"
         raise TapeTypeError(msg)
     if not call.connected:
         call.warn()
@@ -162,7 +162,7 @@ def record_zeros(count: int, v: Any) -> Any:
 def holomorphic_grad(fun: Callable[[Any], Any], x: Any) -> Any:
     """Return a function that computes the derivative of a holomorphic function."""
     if vspace(x).iscomplex is False:
-        warnings.warn("Input to holomorphic_grad is not complex", stacklevel=2)
+        warnings.warn("holomorphic_grad: the argument is real; grad is for such", stacklevel=2)
     return grad(lambda x: tnp.real(fun(x)))(x)
 
 

@@ -22,7 +22,7 @@ from tape.graph.scope import LOCAL
 from tape.graph.trie import RECORD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = [
     "def_linear",
@@ -68,6 +68,11 @@ def holds_variables(x: Any) -> bool:
     if isinstance(x, dict):
         return any(map(holds_variables, x.values()))
     return isinstance(x, (tuple, list)) and any(map(holds_variables, x))
+
+
+def _no_rule(name: str, give: str, places: Iterable[int]) -> str:
+    """Return the message for a primitive that is differentiated by arguments for which nobody gave a rule."""
+    return f"{name}: there is no rule for its derivative by argument {', '.join(map(str, places))}; give one with {give}"
 
 
 class _Arguments:
@@ -152,7 +157,7 @@ class _Primitive(Function):
         if vjpmaker is None:
             if ctx._call is not None and ctx._call.linear and call.function in primitive_jvps:
                 return _returned([np.zeros(v.shape, v.dtype) for v in ctx.saved[0]], ctx)  # of seeds that are zeros, for a jvp
-            msg = f"VJP of {call.name} wrt argnums {tuple(call.arguments.places)} not defined"
+            msg = _no_rule(call.name, "defvjp", call.arguments.places)
             raise TapeNotImplementedError(msg)
         args, answer, wrap = _seen(ctx, call)
         rule = vjpmaker(tuple(call.arguments.places), answer, args, call.arguments.kwargs)
@@ -233,7 +238,7 @@ def primitive(f_raw: Callable[..., Any]) -> Any:
         if not differentiated or f_wrapped in _NO_TRACE:
             return f_raw(*arguments.filled([plain(v) for v in arguments.variables]), **arguments.kwargs)
         if f_wrapped not in primitive_vjps and f_wrapped not in primitive_jvps:
-            msg = f"VJP of {name} wrt argnums {tuple(arguments.places)} not defined"
+            msg = _no_rule(name, "defvjp", arguments.places)
             raise TapeNotImplementedError(msg)
         if kind.jvp is None and f_wrapped in primitive_jvps:
             kind.jvp, kind._is_checked = staticmethod(_Primitive.push), False
@@ -297,7 +302,7 @@ def defvjp(fun: Any, *vjpmakers: Callable[..., Any] | None, argnums: Sequence[in
     def vjp_argnums(wanted: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Callable[[Any], list[Any]]:
         missing = [n for n in wanted if n not in makers]
         if missing:
-            msg = f"VJP of {get_name(fun)} wrt argnums {tuple(missing)} not defined"
+            msg = _no_rule(get_name(fun), "defvjp", missing)
             raise TapeNotImplementedError(msg)
         vjps = [None if (make := makers[n]) is None else make(ans, *args, **kwargs) for n in wanted]
         return lambda g: [None if vjp is None else vjp(g) for vjp in vjps]
@@ -326,7 +331,7 @@ def defjvp(fun: Any, *jvpfuns: Callable[..., Any] | str | None, argnums: Sequenc
 
     def jvpmaker(argnum: int, g: Any, ans: Any, args: Any, kwargs: Any) -> Any:
         if argnum not in makers:
-            msg = f"JVP of {get_name(fun)} wrt argnum {argnum} not defined"
+            msg = _no_rule(get_name(fun), "defjvp", [argnum])
             raise TapeNotImplementedError(msg)
         rule = makers[argnum]
         if rule == "same":
@@ -354,7 +359,7 @@ def _sum(terms: Sequence[Any], like: Any) -> Any:
 def _check(fun: Any, rules: Any) -> None:
     for rule in rules:
         if rule is not None and not callable(rule):
-            msg = f"Bad rule {rule!r} for {get_name(fun)}: a function, or None where nothing flows"
+            msg = f"{get_name(fun)}: a rule is a function, or None where nothing flows, not {rule!r}"
             raise TapeTypeError(msg)
 
 

@@ -41,11 +41,11 @@ def check_vjp(f: Callable[[Any], Any], x: Any) -> None:
     tangent, cotangent = inputs.randn(), outputs.randn()
     pulled = inputs.covector(vjp(outputs.covector(cotangent)))
     if vspace(pulled) != inputs:
-        msg = f"VSpace mismatch of the VJP of {get_name(f)}: {vspace(pulled)}, but the argument is in {inputs}"
+        msg = f"{get_name(f)}: its VJP gives {vspace(pulled)}, but the argument is in {inputs}"
         raise AssertionError(msg)
     exact, numeric = inputs.inner_prod(tangent, pulled), outputs.inner_prod(cotangent, make_numerical_jvp(f, x)(tangent))
     if not scalar_close(numeric, exact):
-        msg = f"Derivative (VJP) check of {get_name(f)} failed with arg {x}:\nanalytic: {exact}\nnumeric:  {numeric}"
+        msg = f"{get_name(f)}: its VJP gives {exact} at {x}, and differences {numeric}"
         raise AssertionError(msg)
 
 
@@ -59,11 +59,11 @@ def check_equivalent(x: Any, y: Any) -> None:
     """Check that two values are in one space and, along a random direction, equal to 1e-6."""
     space, other = vspace(x), vspace(y)
     if space != other:
-        msg = f"VSpace mismatch:\nx: {space}\ny: {other}"
+        msg = f"the two are in other spaces: {space} and {other}"
         raise AssertionError(msg)
     v = space.randn()
     if not scalar_close(space.inner_prod(x, v), space.inner_prod(y, v)):
-        msg = f"Value mismatch:\nx: {x}\ny: {y}"
+        msg = f"the two differ: {x} and {y}"
         raise AssertionError(msg)
 
 

@@ -36,7 +36,7 @@ __all__ = ["INDEPENDENT", "Call", "flatten", "is_variable", "plain", "scope", "u
 
 _ALIAS = Op("alias", lambda x: x)
 _FLOATING = frozenset({np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.complex64), np.dtype(np.complex128)})
-INDEPENDENT = "Output seems independent of input."
+INDEPENDENT = "Output seems independent of input."  # that library's words, by which programs filter the warning
 
 
 class _Running(threading.local):
@@ -218,12 +218,12 @@ def _constant(x: Any) -> Any:
         return record.constant(
             x if x.dtype.kind not in "fc" or x.dtype in _FLOATING else x.astype(np.float64 if x.dtype.kind == "f" else complex)
         )
-    msg = f"Can't find vector space for value {x!r} of type {type(x)}: what is differentiated returns numbers that are floating, or arrays"
+    msg = f"a function that is differentiated returns floating numbers, arrays or containers of them, not {x!r} ({type(x).__name__})"
     raise TapeTypeError(msg)
 
 
 def _not_differentiable(value: Any) -> TapeTypeError:
-    return TapeTypeError(f"Can't differentiate w.r.t. type {type(value)}: pass a float or an array of floats, or leave it out of argnum")
+    return TapeTypeError(f"there is no derivative by {type(value).__name__}: pass a float or an array of floats, or leave it out of argnum")
 
 
 def _inactive(node: LeafNode) -> bool:

@@ -144,7 +144,7 @@ def vspace(value: Any) -> Any:
 
 def _described(x: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     if isinstance(x, (bool, int, np.integer, np.bool_)) or not (hasattr(x, "dtype") or isinstance(x, (float, complex))):
-        msg = f"Can't find vector space for value {x!r} of type {type(x)}: only floats, arrays and containers of them have one"
+        msg = f"only floats, arrays and containers of them have a vector space, not {x!r} ({type(x).__name__})"
         raise TapeTypeError(msg)
     return (tuple(x.shape), np.dtype(x.dtype)) if hasattr(x, "dtype") else ((), np.asarray(x).dtype)
 

@@ -93,10 +93,12 @@ def _holds_arrays(x: Any) -> bool:
 
 
 def make_diagonal(D: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:  # noqa: N803 - its name there
-    """Return arrays with ``D`` along the diagonal of the last two axes."""
-    if not (offset == 0 and axis1 == -1 and axis2 == -2):
-        raise NotImplementedError("Can only handle offset=0, axis1=-1 and axis2=-2")
-    return D[..., None] * np.eye(D.shape[-1])
+    """Return the smallest square arrays with ``D`` along a diagonal of two axes: what ``diagonal`` takes apart."""
+    xp: Any = tnp if holds_variables(D) else np
+    before, after = (np.zeros((*D.shape[:-1], max(n, 0))) for n in (-offset, offset))
+    padded = xp.concatenate([before, D, after], axis=-1)
+    made = padded[..., None] * np.eye(padded.shape[-1], k=offset)
+    return xp.moveaxis(made, (-2, -1), (axis1, axis2))
 
 
 def parse_einsum_input(*args: Any) -> Any:

@@ -150,3 +150,14 @@ def test_flatten_optimizers_and_fixed_points():
         assert seen[-1] == (199, (2,), (2,))
     root = lambda a: fixed_point(lambda a: lambda x: 0.5 * (x + a / x), a, 1.0, lambda x, y: abs(x - y), 1e-10)  # noqa: E731
     assert grad(root)(2.0) == pytest.approx(0.5 / 2**0.5)
+
+
+@pytest.mark.parametrize("offset", [-2, 0, 1])
+@pytest.mark.parametrize("axes", [(0, 1), (-1, -2), (1, 2)])
+def test_make_diagonal_is_what_diagonal_takes_apart(offset, axes):
+    d = onp.random.default_rng(0).normal(size=(2, 3))
+    made = np.make_diagonal(d, offset, *axes)
+    onp.testing.assert_allclose(onp.diagonal(made, offset, *axes), d)
+    assert onp.count_nonzero(made) == d.size
+    found = grad(lambda d: np.sum(np.make_diagonal(d, offset, *axes) ** 2))(d)
+    onp.testing.assert_allclose(found, 2 * d)

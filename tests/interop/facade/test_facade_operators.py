@@ -112,7 +112,7 @@ def test_what_depends_on_nothing_is_zero_and_said():
 def test_what_cannot_be_differentiated_is_refused():
     for bad in (1, "a", None, [1, 2], {"a": 3}):
         if bad is not None:
-            with pytest.raises(TypeError, match="Can't differentiate"):
+            with pytest.raises(TypeError, match="no derivative by"):
                 grad(lambda x: 1.0)(bad)
     for fun in (lambda x: x * 1j, lambda x: np.array([x, x]), lambda x: np.allclose(x, x)):
         with pytest.raises(TypeError):
@@ -151,18 +151,18 @@ def test_a_primitive_of_containers_and_with_several_results():
 
 def test_a_missing_rule_is_refused_and_a_jvp_alone_serves_forward_mode():
     unknown = primitive(lambda x: 2.0 * x)
-    with pytest.raises(NotImplementedError, match="not defined"):
+    with pytest.raises(NotImplementedError, match="there is no rule"):
         grad(unknown)(1.0)
     defjvp(unknown, lambda g, ans, x: 2.0 * g)
     assert deriv(unknown)(1.0) == 2.0
-    with pytest.raises(NotImplementedError, match="not defined"):
+    with pytest.raises(NotImplementedError, match="there is no rule"):
         grad(unknown)(1.0)
 
 
 def test_a_wrong_rule_is_found():
     wrong = primitive(lambda x: x * 2.0)
     defvjp(wrong, lambda ans, x: lambda g: g * 2.001)
-    with pytest.raises(AssertionError, match=r"\(VJP\) check"):
+    with pytest.raises(AssertionError, match="its VJP gives"):
         check_grads(wrong, modes=["rev"])(1.0)
 
 
