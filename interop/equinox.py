@@ -138,6 +138,12 @@ class Module(Bridge):
             return self._recorded(name)
         return value
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_"):
+            msg = f"interop.equinox.Module: {name} cannot be set: an Equinox module does not change"
+            raise TapeAttributeError(msg)
+        super().__setattr__(name, value)
+
     def __repr__(self) -> str:
         return f"interop.equinox.Module({self._module!r})"
 

@@ -314,6 +314,13 @@ def test_equinox_attributes_are_the_modules():
     assert not copy.deepcopy(fixed).layers[0].bias.requires_grad
 
 
+def test_an_equinox_module_does_not_take_what_a_call_would_not_see():
+    module = _equinox()
+    with pytest.raises(AttributeError, match="cannot be set"):
+        module.layers = ()
+    assert len(module.layers) == 2
+
+
 def test_a_raw_call_of_a_part_does_not_lose_gradients():
     module = _equinox()
     with pytest.raises(LostGradientError):
