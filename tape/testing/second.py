@@ -176,15 +176,23 @@ def _second_along(evidence: Evidence, compared: dict[str, Any], j: int, v: list[
     return got, slack
 
 
-def _values_agree(evidence: Evidence, compared: dict[str, Any], j: int, b: int, v: list[Any]) -> bool:
-    """Tell whether the function's values have the rule's second derivative along a direction, and not the reference's.
+def _values_agree(
+    evidence: Evidence, gradients: Measurement | Untraced, point: list[list[Any]], direction: list[Any], k: int, bad: np.ndarray, b: int
+) -> bool:
+    """Tell whether the function's values have the rule's second derivative by some elements of an argument, and not the reference's.
 
-    A branch for one point alone, as at a removable singularity, has no derivatives unless its rule says so.
+    A branch for one point alone, as at a removable singularity, has no derivatives unless its rule says so. Only the elements in doubt
+    (``bad``) are moved, all as far: beside others that are right, the share of one of them would be lost in what rounding allows.
+    ``point`` is the arguments with cotangents, and the same nudged.
     """
-    if evidence.by_differences or not evidence.asks_values or any(np.iscomplexobj(a) for a in v):
+    if evidence.by_differences or not evidence.asks_values or any(np.iscomplexobj(a) for a in direction):
         return False
-    along = _curved(evidence, b, v)
-    right, wrong = (not along.apart(*_second_along(evidence, compared, j, v, of)) for of in ("g", "r"))
+    n = len(evidence.traced)
+    length = np.sqrt(np.mean(np.square(direction[k])))
+    v = [np.where(bad, np.copysign(length, d), 0.0) if i == k else np.zeros_like(d) for i, d in enumerate(direction)]
+    compared = gradients.compare(point, [v, v])
+    along = _curved(evidence, b, v[:n])
+    right, wrong = (not along.apart(*_second_along(evidence, compared, 0, v, of)) for of in ("g", "r"))
     return right and not wrong and bool(along.error < CLEAR * abs(along.value))
 
 
@@ -219,7 +227,7 @@ def _judged(
     if not generic and at_kink:
         return None  # where the first derivative is one of several, there is no second one
     j = (generic or list(wrong))[0]
-    if not generic and k < n and _values_agree(evidence, compared, j, chosen[j], us[2 * j]):
+    if not generic and k < n and _values_agree(evidence, gradients, points[2 * j : 2 * j + 2], us[2 * j], k, wrong[j], chosen[j]):
         return None
     rs, gs = ([a[2 * j] for a in compared[key]] for key in ("r", "g"))
     with np.errstate(invalid="ignore"):

@@ -78,6 +78,35 @@ def test_an_infinite_derivative_is_inconclusive(fun):
         check_gradients(fun, np.float32([0.0, 1.0]), strict=True)
 
 
+def sinc_with_slope(at_zero):
+    """Sinc whose derivative is right, but for the derivative of that at zero."""
+
+    def bwd(residuals, ct):
+        (x,) = residuals
+        safe = jnp.where(x == 0, 1.0, x)
+        return (ct * jnp.where(x == 0, at_zero * x, (jnp.cos(jnp.pi * safe) - jnp.sinc(safe)) / safe),)
+
+    return ruled(jnp.sinc, bwd)
+
+
+@pytest.mark.parametrize("x", [[0.0, 0.4, 0.2], [0.0, 0.4], [0.0, 0.5], [0.0, -0.7, 1.5]])
+def test_a_removable_singularity_beside_other_elements_is_judged_by_itself(x):
+    """The share of one element is lost in what rounding allows the others: whatever the direction drawn, it is looked at alone."""
+    for seed in range(3):
+        assert check_gradients(jnp.sinc, np.float32(x), seed=seed).verdict == "pass"
+        assert check_gradients(sinc_with_slope(-(np.pi**2) / 3), np.float32(x), seed=seed).verdict == "pass"
+
+
+@pytest.mark.parametrize("slope", [-1.0, 3.0, -4.0])
+def test_a_wrong_slope_at_a_removable_singularity_does_not_pass(slope):
+    for seed in range(3):
+        try:
+            verdict = check_gradients(sinc_with_slope(slope), np.float32([0.0, 0.4, 0.2]), seed=seed).verdict
+        except GradientMismatch:
+            continue
+        assert verdict != "pass"
+
+
 def test_the_error_is_an_assertion():
     fun, args, _ = WRONG["sign"]
     with pytest.raises(AssertionError):
