@@ -119,3 +119,39 @@ def test_offload(capsys, monkeypatch):
     assert rows["int8"][0] < 50
     assert 1e-4 < rows["bfloat16"][1] < 0.02
     assert 1e-4 < rows["int8"][1] < 0.1
+
+
+EXPERIMENTS = [
+    "burgers",
+    "gaussian_process",
+    "implicit",
+    "influence",
+    "kfac",
+    "lanczos",
+    "maml",
+    "mechanics",
+    "ode",
+    "policy_gradient",
+    "trees",
+    "verify",
+    "wgan_gp",
+]  # each asserts what it shows; with --quick as much of it as a few steps can show
+
+
+def test_every_example_is_run():
+    run = {*EXPERIMENTS, "digits", "streaming", "data_parallel", "truncated_bptt", "loss_scaling", "offload"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} - {"experiment"} == run
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiment(name, tmp_path, capsys, monkeypatch):
+    for needed in ("matplotlib", "optax", "rich", "scipy", "sklearn"):
+        pytest.importorskip(needed)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    output = tmp_path / f"{name}.png"
+    assert importlib.import_module(name).main(["--quick", "--output", str(output)])
+    assert output.read_bytes().startswith(b"\x89PNG")
+    printed = capsys.readouterr()
+    assert printed.out.rstrip().endswith(f"picture in {output}")
+    assert not printed.err  # no bar where there is no terminal
