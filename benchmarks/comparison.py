@@ -107,5 +107,5 @@ def verify(workload: Workload, *, tiny: bool, names: Iterable[str] | None = None
 def compare(workload: Workload, effort: Effort, names: Iterable[str] | None = None) -> Comparison:
     """Time a workload in all suited systems whose results are right."""
     steps, failures = verify(workload, tiny=False, names=names)
-    times = interleave({name: (step, systems()[name].wait) for name, step in steps.items()}, effort)
+    times = interleave({name: (step, systems()[name].wait, systems()[name].learnt) for name, step in steps.items()}, effort)
     return Comparison(workload.name, times, failures)

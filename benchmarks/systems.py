@@ -44,11 +44,30 @@ def convert(tree: Any, to: Callable[[Any], Any]) -> Any:
     return to(tree) if isinstance(tree, np.ndarray) else tree
 
 
+_NESTED = frozenset({tuple, list, dict})
+
+
 def leaves(tree: Any) -> list[Any]:
-    """Return what nested tuples, lists and dicts (in the order of their keys, as JAX takes them apart) hold."""
-    if isinstance(tree, dict):
-        return leaves([tree[key] for key in sorted(tree)])
-    return [x for item in tree for x in leaves(item)] if isinstance(tree, (tuple, list)) else [tree]
+    """Return what nested tuples, lists and dicts (in the order of their keys, as JAX takes them apart) hold.
+
+    It is a part of the steps of systems that know no trees, so it is quick where nothing is nested.
+    """
+    if tree.__class__ not in _NESTED:
+        return [tree]
+    found: list[Any] = []
+    for item in [tree[key] for key in sorted(tree)] if tree.__class__ is dict else tree:
+        if item.__class__ in _NESTED:
+            found += leaves(item)
+        else:
+            found.append(item)
+    return found
+
+
+def _first(tree: Any) -> Any:
+    """Return the first of what nested tuples and lists hold."""
+    while tree.__class__ is tuple or tree.__class__ is list:
+        tree = tree[0]
+    return tree
 
 
 class Namespace:
@@ -115,6 +134,9 @@ class System:
 
     def wait(self, results: Any) -> None:
         """Wait for results that are still being computed."""
+
+    def learnt(self) -> object:
+        """Return what is another value after a step that was not of the steady state; systems that learn nothing return None."""
 
     def numpy(self, results: Any) -> list[Any]:
         """Return the arrays of a tree of results."""
@@ -278,7 +300,7 @@ class Tape(System):
 
         def step(*data: Any) -> Any:
             results = program(xp, parameters, *data)
-            _ = leaves(results)[0].value  # dispatches what no backward() has run; pending results that nobody sees would never run
+            _ = _first(results).value  # dispatches what no backward() has run; pending results that nobody sees would never run
             return results
 
         return step
@@ -300,6 +322,10 @@ class Tape(System):
 
     def wait(self, results: Any) -> None:
         jax.block_until_ready([v.value for v in leaves(results)])
+
+    def learnt(self) -> object:
+        stats = tape.stats()
+        return stats.interpreted, stats.compiles
 
     def numpy(self, results: Any) -> list[Any]:
         return [np.asarray(v.value) for v in leaves(results)]

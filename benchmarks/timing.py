@@ -19,6 +19,10 @@ from typing import Any
 __all__ = ["Effort", "Spread", "Times", "geometric_mean", "interleave", "quantile", "ratio"]
 
 REST = 0.02  # seconds
+PATIENCE = 30.0  # seconds until the steady state is no longer waited for
+
+# A step, what waits for its result, and, of a system that learns, what is another value after a step that was not of the steady state.
+Stepping = tuple[Callable[[], Any], Callable[[Any], None]] | tuple[Callable[[], Any], Callable[[Any], None], Callable[[], object]]
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,8 @@ class Effort:
         rounds: batches per system.
         batch_seconds: what a batch is to last, in seconds; it holds at least one step.
         warm_seconds: how long every system runs before the first batch, in seconds.
+        settle_steps: after so many steps in which a system learnt nothing it is in its steady state, and no batch begins before that, or
+            before :data:`PATIENCE` has passed.
         quick: whether long cases are left out.
 
     """
@@ -36,6 +42,7 @@ class Effort:
     rounds: int = 15
     batch_seconds: float = 0.01
     warm_seconds: float = 0.5
+    settle_steps: int = 0
     quick: bool = False
 
 
@@ -95,20 +102,30 @@ def _batch(step: Callable[[], Any], wait: Callable[[Any], None], count: int) -> 
     return time.perf_counter() - started
 
 
-def _warm(step: Callable[[], Any], wait: Callable[[Any], None], seconds: float) -> float:
-    """Run a step at least five times and for some time; return the seconds of the fastest one."""
-    fastest, ran, stop = math.inf, 0, time.perf_counter() + seconds
-    while ran < 5 or time.perf_counter() < stop:
+def _nothing() -> None:
+    """Stand for what a system has learnt that learns nothing."""
+
+
+def _warm(step: Callable[[], Any], wait: Callable[[Any], None], learnt: Callable[[], object] = _nothing, *, effort: Effort) -> float:
+    """Run a step at least five times, for some time, and until the system has settled; return the seconds of the fastest one."""
+    fastest, ran, started = math.inf, 0, time.perf_counter()
+    known, since = learnt(), 0  # and the number of steps before it was learnt
+    settles = 0 if learnt is _nothing else effort.settle_steps
+    while True:
+        spent = time.perf_counter() - started
+        if ran >= 5 and spent >= effort.warm_seconds and (ran - since >= settles or spent >= PATIENCE):
+            return fastest
         fastest = min(fastest, _batch(step, wait, 1))
         ran += 1
-    return fastest
+        if settles and (knows := learnt()) != known:
+            known, since = knows, ran
 
 
-def interleave(steps: Mapping[str, tuple[Callable[[], Any], Callable[[Any], None]]], effort: Effort) -> dict[str, Times]:
+def interleave(steps: Mapping[str, Stepping], effort: Effort) -> dict[str, Times]:
     """Time several systems in turn.
 
     Args:
-        steps: for each system a step, and what waits for the step's result.
+        steps: for each system a step, what waits for the step's result, and, if it learns, what it has learnt.
         effort: how long to measure.
 
     Returns:
@@ -116,11 +133,11 @@ def interleave(steps: Mapping[str, tuple[Callable[[], Any], Callable[[Any], None
 
     """
     gc.collect()
-    counts = {name: max(1, round(effort.batch_seconds / _warm(step, wait, effort.warm_seconds))) for name, (step, wait) in steps.items()}
+    counts = {name: max(1, round(effort.batch_seconds / _warm(*stepping, effort=effort))) for name, stepping in steps.items()}
     found: dict[str, list[float]] = {name: [] for name in steps}
     shuffled = random.Random(0)  # noqa: S311 - an order, no secret
     for _ in range(effort.rounds):
-        for name, (step, wait) in shuffled.sample(list(steps.items()), len(steps)):
+        for name, (step, wait, *_rest) in shuffled.sample(list(steps.items()), len(steps)):
             time.sleep(REST)
             _batch(step, wait, 1)  # fetches its arrays and its code back into the caches
             found[name].append(_batch(step, wait, counts[name]) / counts[name] * 1e6)

@@ -6,14 +6,15 @@ structure was met before, and what enters are leaves of arrays, numbers and arra
 
 The steps of `fast`:
   enter    what an input is in the segment: a slot that it has, or the one that it gets as a leaf; the trie says which state follows
-  look up  the child of that state by (op, slots), which knows the places of the results
+  look up  the child of that state by (op, slots), which knows the places of the results: mostly the one that was found last
   commit   one check, and then leaves, cells and the new state are stored in one breath: nothing in between calls Python, frees an object or
            allocates one that the garbage collector knows, so no other thread and no signal comes between (see Segment in graph/segment.py)
   hand out the Variables of the results
 A cell is referred to by those who referred to it before and by the segment, for its reference count tells whether a Variable holds it.
 
 Beside that, the loops over all leaves or results of a step stand here, each of them a function of the same name in Python (`held`, `gathered`,
-`stored`, `arrived`, `assigned`, `lacking`, `entered`): `arrived`, `assigned` and `entered` leave what is not the common case to that one.
+`stored`, `handed`, `emptied`, `arrived`, `assigned`, `lacking`, `entered`): `handed`, `arrived`, `assigned` and `entered` leave what is not the common case to
+that one.  `replayed` is a whole call of backward() that was made before, up to the run; `Gradient` and `Value` are properties of Variables.
 
 Structures are the bases of Python classes (tape/layout.py), with the same attributes as those of the recorder in Python.
 */
@@ -22,7 +23,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 4 /* as in tape/layout.py */
+#define CONTRACT 5 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -34,10 +35,17 @@ typedef struct { PyObject_HEAD PyObject *cell, *segment, *place, *extra, *weak; 
 typedef struct { PyObject_HEAD PyObject *slot, *kind; } Place;
 typedef struct { PyObject_HEAD PyObject *aval, *requires_grad, *unrecorded; } Kind;
 typedef struct { PyObject_HEAD PyObject *kernel, *inputs, *slots, *where, *depth; } Step;
-typedef struct { PyObject_HEAD PyObject *kernel, *inputs, *slots, *where, *depth, *next, *n_slots, *place, *several, *quick; } State;
-typedef struct { PyObject_HEAD PyObject *epoch, *state, *cells, *entered, *leaves, *origins, *scalars, *weak; } Segment;
+typedef struct { PyObject_HEAD PyObject *kernel, *inputs, *slots, *where, *depth, *next, *n_slots, *place, *several, *quick, *latest, *child; } State;
+typedef struct {
+    PyObject_HEAD
+    PyObject *epoch, *configuration, *state, *lock, *serial, *generation, *released, *packing, *scalars; /* what it begins with */
+    PyObject *trace, *failed, *pending, *open;
+    PyObject *cells, *entered, *origins, *leaf_lines, *functions, *hooks, *lines, *retained, *saved, *ways; /* dicts */
+    PyObject *leaves, *borrowed, *leaf_places;                                                             /* lists */
+    PyObject *weak;
+} Segment;
 typedef struct { PyObject_HEAD PyObject *epoch; } Changes;
-typedef struct { PyObject_HEAD PyObject *segment, *scope; } Thread;
+typedef struct { PyObject_HEAD PyObject *segment, *scope, *begun; } Thread; /* begun: held while the recorder in Python goes on with it */
 typedef struct { PyObject_HEAD PyObject *make; } Local;
 typedef struct {
     PyObject_HEAD
@@ -45,6 +53,18 @@ typedef struct {
     int swapped;
     vectorcallfunc call;
 } Function;
+typedef struct { PyObject *dict; } Attribute; /* what follows a property */
+
+/* PyObject_TypeCheck for a type of this file: what derives from it has it among its bases of C, one or two steps up. */
+static inline int
+is_a(const void *object, const PyTypeObject *wanted)
+{
+    const PyTypeObject *type = Py_TYPE((PyObject *)object);
+    while (type != NULL && type != wanted) {
+        type = type->tp_base;
+    }
+    return type != NULL;
+}
 
 static void
 clear_fields(PyObject **first, PyObject **end)
@@ -93,13 +113,13 @@ COLLECTED(Kind, aval, unrecorded)
 FREED(Kind, )
 COLLECTED(Step, kernel, depth)
 FREED(Step, )
-COLLECTED(State, kernel, quick)
+COLLECTED(State, kernel, child)
 FREED(State, )
-COLLECTED(Segment, epoch, scalars)
+COLLECTED(Segment, epoch, leaf_places)
 FREED(Segment, WEAKLY(Segment))
 COLLECTED(Changes, epoch, epoch)
 FREED(Changes, )
-COLLECTED(Thread, segment, scope)
+COLLECTED(Thread, segment, begun)
 FREED(Thread, )
 COLLECTED(Local, make, make)
 FREED(Local, )
@@ -114,11 +134,17 @@ static PyMemberDef Kind_members[] = {
 static PyMemberDef Step_members[] = {MEMBER(Step, "kernel", kernel), MEMBER(Step, "inputs", inputs), MEMBER(Step, "slots", slots),
                                      MEMBER(Step, "where", where),   MEMBER(Step, "depth", depth),   {NULL}};
 static PyMemberDef State_members[] = {MEMBER(State, "next", next),       MEMBER(State, "n_slots", n_slots), MEMBER(State, "place", place),
-                                      MEMBER(State, "several", several), MEMBER(State, "quick", quick),     {NULL}};
-static PyMemberDef Segment_members[] = {MEMBER(Segment, "epoch", epoch),     MEMBER(Segment, "state", state),
-                                        MEMBER(Segment, "cells", cells),     MEMBER(Segment, "entered", entered),
-                                        MEMBER(Segment, "leaves", leaves),   MEMBER(Segment, "origins", origins),
-                                        MEMBER(Segment, "scalars", scalars), {NULL}};
+                                      MEMBER(State, "several", several), MEMBER(State, "quick", quick),     MEMBER(State, "latest", latest), {NULL}};
+static PyMemberDef Segment_members[] = {
+    MEMBER(Segment, "epoch", epoch), MEMBER(Segment, "configuration", configuration), MEMBER(Segment, "state", state),
+    MEMBER(Segment, "lock", lock), MEMBER(Segment, "serial", serial), MEMBER(Segment, "generation", generation),
+    MEMBER(Segment, "released", released), MEMBER(Segment, "packing", packing), MEMBER(Segment, "scalars", scalars),
+    MEMBER(Segment, "trace", trace), MEMBER(Segment, "failed", failed), MEMBER(Segment, "pending", pending),
+    MEMBER(Segment, "open", open), MEMBER(Segment, "cells", cells), MEMBER(Segment, "entered", entered),
+    MEMBER(Segment, "origins", origins), MEMBER(Segment, "leaf_lines", leaf_lines), MEMBER(Segment, "functions", functions),
+    MEMBER(Segment, "hooks", hooks), MEMBER(Segment, "lines", lines), MEMBER(Segment, "retained", retained),
+    MEMBER(Segment, "saved", saved), MEMBER(Segment, "ways", ways), MEMBER(Segment, "leaves", leaves),
+    MEMBER(Segment, "borrowed", borrowed), MEMBER(Segment, "leaf_places", leaf_places), {NULL}};
 static PyMemberDef Changes_members[] = {MEMBER(Changes, "epoch", epoch), {NULL}};
 static PyMemberDef Function_members[] = {MEMBER(Function, "slow", slow), MEMBER(Function, "known", known), MEMBER(Function, "roles", roles), {NULL}};
 
@@ -148,12 +174,12 @@ STRUCTURE(Thread, "What the recorder knows of one thread.");
 
 static struct {
     PyObject *variable, *record, *begun, *node_of, *nobody, *changes, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array_mark, *number_mark, *leaf_node;
-    Py_ssize_t caller, forward; /* positions in a scope */
+    Py_ssize_t caller, forward, trace; /* positions in a scope */
     int sequence;               /* the role of an argument that takes several arrays */
 } told;
 
 static PyObject *thread_key, *name_node, *name_aval, *name_shape, *name_scalars, *name_positions, *name_rest, *name_names, *name_hooks, *name_ref,
-    *name_grad, *name_post_hooks, *name_assigned;
+    *name_grad, *name_post_hooks, *name_assigned, *name_updater, *name_state, *name_results, *name_released, *name_cut;
 
 /* -- threads --------------------------------------------------------------------------------------------------------------------------- */
 
@@ -187,6 +213,7 @@ thread_of(Local *self)
     if (thread != NULL) {
         thread->segment = Py_NewRef(PyTuple_GET_ITEM(first, 0));
         thread->scope = Py_NewRef(PyTuple_GET_ITEM(first, 1));
+        thread->begun = NULL;
         PyObject_GC_Track((PyObject *)thread);
         int failed = PyDict_SetItem(held, thread_key, (PyObject *)thread);
         Py_DECREF(thread); /* the dict holds it */
@@ -256,7 +283,7 @@ pending(Thread *thread)
     segment = PyWeakref_GetObject(thread->segment);
     segment = segment == Py_None ? NULL : Py_XNewRef(segment);
 #endif
-    if (segment != NULL && !PyObject_TypeCheck(segment, &Segment_type)) {
+    if (segment != NULL && !is_a(segment, &Segment_type)) {
         Py_CLEAR(segment);
     }
     return (Segment *)segment;
@@ -264,7 +291,7 @@ pending(Thread *thread)
 
 /* Return the segment in which a thread may record, begun where there is none (a new reference); NULL where it is not done here. */
 static Segment *
-recording(Thread *thread)
+recording(Thread *thread, int *begins)
 {
     Segment *segment = pending(thread);
     if (segment != NULL && segment->epoch != NULL && segment->epoch == ((Changes *)told.changes)->epoch) {
@@ -272,7 +299,8 @@ recording(Thread *thread)
     }
     Py_XDECREF(segment);
     PyObject *begun = thread == NULL ? NULL : PyObject_CallNoArgs(told.begun);
-    if (begun != NULL && !PyObject_TypeCheck(begun, &Segment_type)) {
+    *begins = 1;
+    if (begun != NULL && !is_a(begun, &Segment_type)) {
         Py_CLEAR(begun);
     }
     return (Segment *)begun;
@@ -305,12 +333,12 @@ typedef struct { /* where an entry stands before it is committed */
 static inline Handle *
 as_handle(PyObject *value)
 {
-    if ((PyObject *)Py_TYPE(value) != told.variable && !PyObject_TypeCheck(value, &Handle_type)) {
+    if ((PyObject *)Py_TYPE(value) != told.variable && !is_a(value, &Handle_type)) {
         return NULL;
     }
     Handle *handle = (Handle *)value;
     if (handle->cell == NULL || handle->place == NULL || handle->segment == NULL || !PyList_CheckExact(handle->cell) ||
-        PyList_GET_SIZE(handle->cell) != 1 || !PyObject_TypeCheck(handle->place, &Place_type) || ((Place *)handle->place)->slot == NULL) {
+        PyList_GET_SIZE(handle->cell) != 1 || !is_a(handle->place, &Place_type) || ((Place *)handle->place)->slot == NULL) {
         return NULL;
     }
     return handle;
@@ -321,7 +349,7 @@ static int
 enter_leaf(Walk *walk, PyObject *kind, PyObject *cell, PyObject *id, PyObject *node)
 {
     PyObject *child = PyDict_GetItemWithError(walk->state->next, kind), *slots;
-    if (cell == NULL || child == NULL || walk->count == MOST || !PyObject_TypeCheck(child, &State_type) || ((State *)child)->next == NULL ||
+    if (cell == NULL || child == NULL || walk->count == MOST || !is_a(child, &State_type) || ((State *)child)->next == NULL ||
         (slots = ((State *)child)->slots) == NULL || !PyTuple_CheckExact(slots) || PyTuple_GET_SIZE(slots) != 1) {
         Py_XDECREF(cell);
         Py_XDECREF(id);
@@ -357,7 +385,7 @@ slot_of(Walk *walk, Handle *handle)
         return Py_NewRef(slot);
     }
     Kind *kind = (Kind *)place->kind;
-    if (PySet_Contains(told.concrete, (PyObject *)Py_TYPE(value)) != 1 || kind == NULL || !PyObject_TypeCheck(kind, &Kind_type) ||
+    if (PySet_Contains(told.concrete, (PyObject *)Py_TYPE(value)) != 1 || kind == NULL || !is_a(kind, &Kind_type) ||
         kind->unrecorded != Py_False) {
         Py_DECREF(id);
         return NULL;
@@ -515,7 +543,7 @@ hand_out(Walk *walk, State *start, State *child)
     PyObject *places = NULL;
     PyTypeObject *container = NULL;
     if (child->quick == Py_True) {
-        if (child->place != NULL && PyObject_TypeCheck(child->place, &Place_type)) {
+        if (child->place != NULL && is_a(child->place, &Place_type)) {
             made[0] = new_handle(segment, child->place, empty_cell());
             results = made[0] != NULL;
         }
@@ -547,6 +575,41 @@ hand_out(Walk *walk, State *start, State *child)
     return result;
 }
 
+/* Return the child of a state by (op, slots) (a new reference): the one found last, where all of them are the same objects, or by a look-up. */
+static PyObject *
+found(State *state, PyObject *op, PyObject *const *slots, Py_ssize_t n)
+{
+    PyObject *key = state->latest;
+    if (key != NULL && PyTuple_CheckExact(key) && state->child != NULL && PyTuple_GET_SIZE(key) == n + 1 && PyTuple_GET_ITEM(key, 0) == op) {
+        Py_ssize_t same = 0;
+        while (same < n && PyTuple_GET_ITEM(key, same + 1) == slots[same]) {
+            same++;
+        }
+        if (same == n) {
+            return Py_NewRef(state->child);
+        }
+    }
+    if ((key = PyTuple_New(n + 1)) == NULL) {
+        return NULL;
+    }
+    PyTuple_SET_ITEM(key, 0, Py_NewRef(op));
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyTuple_SET_ITEM(key, i + 1, Py_NewRef(slots[i]));
+    }
+    PyObject *child = Py_XNewRef(PyDict_GetItemWithError(state->next, key));
+    if (child != NULL && is_a(child, &State_type)) {
+        PyObject *before[] = {state->latest, state->child};
+        state->latest = Py_NewRef(key);
+        state->child = Py_NewRef(child);
+        Py_XDECREF(before[0]);
+        Py_XDECREF(before[1]);
+    } else {
+        Py_CLEAR(child);
+    }
+    Py_DECREF(key);
+    return child;
+}
+
 /* Record one entry: return its result, or NULL without an exception if that is not done here. */
 static PyObject *
 fast(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
@@ -555,45 +618,58 @@ fast(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
         return NULL;
     }
     Walk walk = {.thread = this_thread(), .count = 0};
-    walk.segment = recording(walk.thread);
+    int begun = 0;
+    walk.segment = recording(walk.thread, &begun);
     if (walk.segment == NULL) {
         return NULL;
     }
     Segment *segment = walk.segment;
-    PyObject *result = NULL, *key = NULL, *held = NULL;
+    PyObject *result = NULL, *held = NULL, *slots[MOST] = {NULL};
     State *start = (State *)segment->state;
-    if (start == NULL || !PyObject_TypeCheck(start, &State_type) || segment->entered == NULL || segment->cells == NULL ||
+    if (start == NULL || !is_a(start, &State_type) || segment->entered == NULL || segment->cells == NULL ||
         segment->leaves == NULL || segment->origins == NULL || segment->scalars == NULL) {
         goto end;
     }
     held = Py_NewRef((PyObject *)start);
     walk.state = (State *)Py_NewRef((PyObject *)start);
-    key = PyTuple_New(n + 1);
-    if (key == NULL) {
-        goto end;
-    }
-    PyTuple_SET_ITEM(key, 0, Py_NewRef(op));
     for (Py_ssize_t i = 0; i < n; i++) {
         Handle *handle = as_handle(inputs[i]);
         PyObject *slot = handle != NULL ? slot_of(&walk, handle) : slot_of_value(&walk, inputs[i]);
         if (slot == NULL) {
             goto end;
         }
-        PyTuple_SET_ITEM(key, i + 1, slot);
+        slots[i] = slot;
     }
-    PyObject *child = PyDict_GetItemWithError(walk.state->next, key);
-    if (child != NULL && PyObject_TypeCheck(child, &State_type)) {
-        result = hand_out(&walk, start, (State *)Py_NewRef(child));
+    PyObject *child = found(walk.state, op, slots, n);
+    if (child != NULL) {
+        result = hand_out(&walk, start, (State *)child);
     }
 end:
-    Py_XDECREF(key);
+    clear_fields(slots, slots + n);
     for (int i = 0; i < walk.count; i++) {
         clear_fields(&walk.entering[i].cell, &walk.entering[i].node + 1);
     }
     Py_XDECREF(walk.state);
     Py_XDECREF(held);
+    if (begun && result == NULL) { /* nobody else holds it so far */
+        Py_XSETREF(walk.thread->begun, Py_NewRef((PyObject *)segment));
+    }
     Py_DECREF(segment);
     return result;
+}
+
+/* Let go of a segment that was begun here for an entry that the recorder in Python has recorded. */
+static PyObject *
+went_on(PyObject *made)
+{
+    Thread *thread = this_thread();
+    if (thread != NULL && thread->begun != NULL) {
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        Py_CLEAR(thread->begun);
+        PyErr_Restore(type, value, trace);
+    }
+    return made;
 }
 
 /* The same with the recorder in Python for what is not done here. */
@@ -613,7 +689,7 @@ record_all(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
     }
     made = PyObject_CallFunctionObjArgs(told.record, op, list, NULL);
     Py_DECREF(list);
-    return made;
+    return went_on(made);
 }
 
 /* -- calls ----------------------------------------------------------------------------------------------------------------------------- */
@@ -782,7 +858,7 @@ known_index(Function *self, PyObject *v, PyObject *index)
 {
     Handle *handle = as_handle(v);
     Kind *kind = handle == NULL ? NULL : (Kind *)((Place *)handle->place)->kind;
-    if (kind == NULL || !PyObject_TypeCheck(kind, &Kind_type) || kind->aval == NULL) {
+    if (kind == NULL || !is_a(kind, &Kind_type) || kind->aval == NULL) {
         return NULL;
     }
     PyObject *shape = PyObject_GetAttr(kind->aval, name_shape), *made = NULL, *key = NULL;
@@ -875,7 +951,7 @@ Function_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject
     if (made != NULL || PyErr_Occurred()) {
         return made;
     }
-    return PyObject_Vectorcall(self->slow, args, nargsf, kwnames);
+    return went_on(PyObject_Vectorcall(self->slow, args, nargsf, kwnames));
 }
 
 static PyTypeObject Function_type;
@@ -944,6 +1020,107 @@ STRUCTURE(Function, NULL, .tp_members = Function_members, .tp_getset = Function_
           .tp_vectorcall_offset = offsetof(Function, call), .tp_call = PyVectorcall_Call, .tp_descr_get = Function_bound,
           .tp_repr = Function_text);
 
+/* -- attributes ------------------------------------------------------------------------------------------------------------------------ */
+
+/* Properties of Variables that find out here what they mostly are: a gradient, and a value that is there.  The rest is that of a property. */
+
+static Attribute *
+attribute(PyObject *self)
+{
+    return (Attribute *)((char *)self + PyProperty_Type.tp_basicsize);
+}
+
+static int
+Attribute_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(attribute(self)->dict);
+    return PyProperty_Type.tp_traverse(self, visit, arg);
+}
+
+static int
+Attribute_clear(PyObject *self)
+{
+    Py_CLEAR(attribute(self)->dict);
+    return PyProperty_Type.tp_clear == NULL ? 0 : PyProperty_Type.tp_clear(self);
+}
+
+static void
+Attribute_dealloc(PyObject *self)
+{
+    Py_CLEAR(attribute(self)->dict);
+    PyProperty_Type.tp_dealloc(self);
+}
+
+/* Return the structure of a Variable of which nobody is told that it is read; NULL for any other. */
+static Handle *
+unwatched(PyObject *value, Py_ssize_t at)
+{
+    Thread *thread = value == NULL || told.changes == NULL ? NULL : this_thread();
+    return thread != NULL && unobserved(thread, at) ? as_handle(value) : NULL;
+}
+
+static PyObject *
+Gradient_get(PyObject *self, PyObject *variable, PyObject *type)
+{
+    Handle *handle = unwatched(variable, told.trace);
+    if (handle != NULL && handle->extra != NULL && (handle->extra != Py_None || handle->segment == Py_None)) {
+        PyObject *grad = handle->extra == Py_None ? Py_NewRef(Py_None) : PyObject_GetAttr(handle->extra, name_grad);
+        if (grad == NULL || grad != Py_None || handle->segment == Py_None) {
+            return grad;
+        }
+        Py_DECREF(grad);
+    }
+    return PyProperty_Type.tp_descr_get(self, variable, type);
+}
+
+static int
+Gradient_set(PyObject *self, PyObject *variable, PyObject *value)
+{
+    Handle *handle = value == Py_None ? unwatched(variable, told.trace) : NULL;
+    if (handle == NULL || handle->extra == NULL) {
+        return PyProperty_Type.tp_descr_set(self, variable, value);
+    }
+    PyObject *extra = Py_NewRef(handle->extra);
+    int failed = extra != Py_None && (PyObject_SetAttr(extra, name_assigned, Py_False) < 0 || PyObject_SetAttr(extra, name_grad, Py_None) < 0);
+    Py_DECREF(extra);
+    return -failed;
+}
+
+static PyObject *
+Value_get(PyObject *self, PyObject *variable, PyObject *type)
+{
+    Handle *handle = unwatched(variable, told.trace);
+    if (handle != NULL && unobserved(this_thread(), told.caller)) {
+        PyObject *value = PyList_GET_ITEM(handle->cell, 0);
+        if (PySet_Contains(told.arrays, (PyObject *)Py_TYPE(value)) == 1) {
+            return Py_NewRef(value);
+        }
+    }
+    return PyErr_Occurred() ? NULL : PyProperty_Type.tp_descr_get(self, variable, type);
+}
+
+#define ATTRIBUTE(Type, ...)                                                                                                                \
+    static PyTypeObject Type##_type = {                                                                                                     \
+        PyVarObject_HEAD_INIT(NULL, 0)                                                                                                      \
+        .tp_name = "tape._recorder." #Type,                                                                                                 \
+        .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,                                                                                \
+        .tp_traverse = Attribute_traverse,                                                                                                  \
+        .tp_clear = Attribute_clear,                                                                                                        \
+        .tp_dealloc = Attribute_dealloc,                                                                                                    \
+        __VA_ARGS__}
+
+ATTRIBUTE(Gradient, .tp_descr_get = Gradient_get, .tp_descr_set = Gradient_set);
+ATTRIBUTE(Value, .tp_descr_get = Value_get);
+
+static int
+ready_attribute(PyTypeObject *type)
+{
+    type->tp_base = &PyProperty_Type;
+    type->tp_basicsize = PyProperty_Type.tp_basicsize + (Py_ssize_t)sizeof(Attribute);
+    type->tp_dictoffset = PyProperty_Type.tp_basicsize;
+    return PyType_Ready(type);
+}
+
 /* -- the module ------------------------------------------------------------------------------------------------------------------------ */
 
 static int
@@ -1002,6 +1179,28 @@ record(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     PyObject *made = record_all(args[0], ((PyTupleObject *)inputs)->ob_item, PyTuple_GET_SIZE(inputs));
     Py_DECREF(inputs);
     return made;
+}
+
+/* Have a new segment hold nothing so far, as tape/graph/segment.py has it. */
+static PyObject *
+emptied(PyObject *Py_UNUSED(module), PyObject *value)
+{
+    if (!is_a(value, &Segment_type)) {
+        PyErr_SetString(PyExc_TypeError, "what is emptied is a segment");
+        return NULL;
+    }
+    Segment *segment = (Segment *)value;
+    for (PyObject **field = &segment->trace; field < &segment->weak; field++) {
+        PyObject *empty = field < &segment->pending ? Py_NewRef(Py_None)
+                          : field < &segment->cells ? Py_NewRef(Py_True)
+                          : field < &segment->leaves ? PyDict_New()
+                                                     : PyList_New(0);
+        if (empty == NULL) {
+            return NULL;
+        }
+        Py_XSETREF(*field, empty);
+    }
+    Py_RETURN_NONE;
 }
 
 static PyObject *
@@ -1096,6 +1295,57 @@ end:
     return saved;
 }
 
+/* Put results into their cells, as `stored`, for a segment that keeps nothing else, and have it be one that has run: True if that is done.
+   Sweeps to leaves behind it find its origins where these are kept. */
+static PyObject *
+handed(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("handed", nargs, 4)) {
+        return NULL;
+    }
+    Segment *segment = (Segment *)args[0];
+    if (!is_a(args[0], &Segment_type) || segment->leaf_places == NULL || !PyList_CheckExact(segment->leaf_places) ||
+        PyList_GET_SIZE(segment->leaf_places) != 0 || segment->origins == NULL || !PyDict_CheckExact(segment->origins)) {
+        Py_RETURN_FALSE;
+    }
+    PyObject *origins = args[3] == Py_True ? Py_NewRef(segment->origins) : NULL;
+    if (origins == NULL) {
+        PyObject *cut = PyObject_GetAttr(segment->state, name_cut);
+        if (cut == NULL) {
+            return NULL;
+        }
+        int none = PyFrozenSet_CheckExact(cut) && PySet_GET_SIZE(cut) == 0;
+        Py_DECREF(cut);
+        if (!none) {
+            Py_RETURN_FALSE;
+        }
+        origins = PyDict_New();
+    }
+    PyObject *cells = PyDict_New(), *entered = PyDict_New(), *functions = PyDict_New(), *nothing = PyDict_New();
+    PyObject *leaves = PyList_New(0), *borrowed = PyList_New(0), *given[] = {segment->cells, args[1], args[2]}, *saved = NULL;
+    if (origins != NULL && cells != NULL && entered != NULL && functions != NULL && nothing != NULL && leaves != NULL && borrowed != NULL) {
+        Py_XINCREF(given[0]);
+        saved = stored(module, given, 3);
+        Py_XDECREF(given[0]);
+    }
+    struct { PyObject **field, *value; } now[] = {
+        {&segment->pending, Py_NewRef(Py_False)}, {&segment->open, Py_NewRef(Py_False)}, {&segment->failed, Py_NewRef(Py_None)},
+        {&segment->cells, cells}, {&segment->entered, entered}, {&segment->functions, functions}, {&segment->saved, nothing},
+        {&segment->leaves, leaves}, {&segment->borrowed, borrowed}, {&segment->origins, origins}};
+    for (size_t i = 0; i < sizeof now / sizeof *now; i++) { /* all of them, and then what was there is freed */
+        if (saved != NULL) {
+            PyObject *before = *now[i].field;
+            *now[i].field = now[i].value;
+            now[i].value = before;
+        }
+    }
+    for (size_t i = 0; i < sizeof now / sizeof *now; i++) {
+        Py_XDECREF(now[i].value);
+    }
+    Py_XDECREF(saved);
+    return saved == NULL ? NULL : Py_NewRef(Py_True);
+}
+
 /* Return a flag of an object, or whether a dict that it has is not empty; -1 where it is neither. */
 static int
 flag(PyObject *object, PyObject *name)
@@ -1111,6 +1361,7 @@ flag(PyObject *object, PyObject *name)
 
 typedef struct { /* what arrives at the leaves where a sweep ends; references of its own */
     PyObject *segment, *present, *cells, *fresh, *reached;
+    PyObject *updater; /* the one who updates all of them, None where there is no such one; NULL before the first */
     int sums, hooked;
 } Arrival;
 
@@ -1119,8 +1370,8 @@ static int
 arrive_at(Arrival *arrival, PyObject *end, PyObject *place)
 {
     int done = 0;
-    PyObject *ref = NULL, *variable = NULL, *grad = NULL, *gradient = NULL, *cell = NULL, *addition = NULL;
-    if ((PyObject *)Py_TYPE(end) != told.leaf_node || !PyObject_TypeCheck(place, &Place_type) || ((Place *)place)->slot == NULL ||
+    PyObject *ref = NULL, *variable = NULL, *grad = NULL, *gradient = NULL, *cell = NULL, *addition = NULL, *updater = NULL;
+    if ((PyObject *)Py_TYPE(end) != told.leaf_node || !is_a(place, &Place_type) || ((Place *)place)->slot == NULL ||
         flag(end, name_hooks) != 0 || PySet_Contains(arrival->reached, end) != 0 || PySet_Add(arrival->reached, end) < 0 ||
         (ref = PyObject_GetAttr(end, name_ref)) == NULL || (variable = PyObject_CallNoArgs(ref)) == NULL) {
         goto end;
@@ -1145,10 +1396,18 @@ arrive_at(Arrival *arrival, PyObject *end, PyObject *place)
     if (hooked < 0 || addition == NULL || PyList_Append(arrival->fresh, addition) < 0) {
         goto end;
     }
+    updater = PyObject_GetAttr(handle->extra, name_updater);
+    if (updater == NULL) {
+        goto end;
+    }
+    if (arrival->updater != updater) {
+        Py_XSETREF(arrival->updater, Py_NewRef(arrival->updater == NULL ? updater : Py_None));
+    }
     arrival->sums |= grad != Py_None;
     arrival->hooked |= hooked;
     done = 1;
 end:
+    Py_XDECREF(updater);
     Py_XDECREF(ref);
     Py_XDECREF(variable);
     Py_XDECREF(grad);
@@ -1158,6 +1417,40 @@ end:
     return done;
 }
 
+/* Gather what arrives at the leaves of a segment where a sweep ends: 1 if that is done, 0 if it is not done here. */
+static int
+arrive(Arrival *arrival, Segment *segment, PyObject *ends)
+{
+    *arrival = (Arrival){.segment = Py_NewRef((PyObject *)segment)};
+    if (segment->origins == NULL || !PyDict_CheckExact(segment->origins) || segment->cells == NULL || !PyDict_CheckExact(segment->cells) ||
+        !PyTuple_CheckExact(ends)) {
+        return 0;
+    }
+    PyObject *origins = Py_NewRef(segment->origins);
+    arrival->present = Py_NewRef(segment->cells);
+    arrival->cells = PyDict_New();
+    arrival->fresh = PyList_New(0);
+    arrival->reached = PySet_New(NULL);
+    int done = arrival->cells != NULL && arrival->fresh != NULL && arrival->reached != NULL;
+    for (Py_ssize_t i = 0; done && i < PyTuple_GET_SIZE(ends); i++) {
+        PyObject *pair = PyTuple_GET_ITEM(ends, i), *end = NULL;
+        done = PyTuple_CheckExact(pair) && PyTuple_GET_SIZE(pair) == 2 && (end = PyDict_GetItemWithError(origins, PyTuple_GET_ITEM(pair, 0))) != NULL;
+        if (done) {
+            Py_INCREF(end);
+            done = arrive_at(arrival, end, PyTuple_GET_ITEM(pair, 1));
+            Py_DECREF(end);
+        }
+    }
+    Py_DECREF(origins);
+    return done;
+}
+
+static void
+free_arrival(Arrival *arrival)
+{
+    clear_fields(&arrival->segment, &arrival->updater + 1);
+}
+
 /* Return what arrives at the leaves of a segment where a sweep ends, as tape/sweeps/accumulation.py has it; None where it is not done here. */
 static PyObject *
 arrived(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
@@ -1165,36 +1458,117 @@ arrived(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     if (!counted("arrived", nargs, 2)) {
         return NULL;
     }
-    Segment *segment = (Segment *)args[0];
-    PyObject *ends = args[1], *made = NULL;
-    if (!PyObject_TypeCheck(args[0], &Segment_type) || segment->origins == NULL || !PyDict_CheckExact(segment->origins) || segment->cells == NULL ||
-        !PyDict_CheckExact(segment->cells) || !PyTuple_CheckExact(ends)) {
+    if (!is_a(args[0], &Segment_type)) {
         Py_RETURN_NONE;
     }
-    PyObject *origins = Py_NewRef(segment->origins);
-    Arrival arrival = {Py_NewRef((PyObject *)segment), Py_NewRef(segment->cells), PyDict_New(), PyList_New(0), PySet_New(NULL), 0, 0};
-    int done = arrival.cells != NULL && arrival.fresh != NULL && arrival.reached != NULL;
-    for (Py_ssize_t i = 0; done && i < PyTuple_GET_SIZE(ends); i++) {
-        PyObject *pair = PyTuple_GET_ITEM(ends, i), *end = NULL;
-        done = PyTuple_CheckExact(pair) && PyTuple_GET_SIZE(pair) == 2 && (end = PyDict_GetItemWithError(origins, PyTuple_GET_ITEM(pair, 0))) != NULL;
-        if (done) {
-            Py_INCREF(end);
-            done = arrive_at(&arrival, end, PyTuple_GET_ITEM(pair, 1));
-            Py_DECREF(end);
-        }
-    }
-    if (done) {
+    Arrival arrival;
+    PyObject *made = NULL;
+    if (arrive(&arrival, (Segment *)args[0], args[1])) {
         made = PyTuple_Pack(4, arrival.fresh, arrival.cells, arrival.sums ? Py_True : Py_False, arrival.hooked ? Py_True : Py_False);
     } else if (!PyErr_Occurred()) {
         made = Py_NewRef(Py_None);
     }
-    Py_DECREF(origins);
-    Py_DECREF(arrival.segment);
-    Py_DECREF(arrival.present);
-    Py_XDECREF(arrival.cells);
-    Py_XDECREF(arrival.fresh);
-    Py_XDECREF(arrival.reached);
+    free_arrival(&arrival);
     return made;
+}
+
+/* Advance a segment to where a sweep was written, unless it moved meanwhile: 1 if that is done, 0 if not, -1 if memory ended. */
+static int
+advance(Segment *segment, PyObject *start, PyObject *before, PyObject *state, PyObject *released, PyObject *cells)
+{
+    if (segment->state != start || segment->released != before || segment->epoch == NULL || segment->epoch != ((Changes *)told.changes)->epoch || segment->open != Py_True ||
+        !PyDict_CheckExact(segment->cells)) {
+        return 0;
+    }
+    PyObject *slot, *cell;
+    for (Py_ssize_t at = 0; PyDict_Next(cells, &at, &slot, &cell);) {
+        if (PyDict_SetItem(segment->cells, slot, cell) < 0) {
+            PyObject *type, *value, *trace;
+            PyErr_Fetch(&type, &value, &trace);
+            for (at = 0; PyDict_Next(cells, &at, &slot, &cell);) {
+                if (PyDict_DelItem(segment->cells, slot) < 0) {
+                    PyErr_Clear();
+                }
+            }
+            PyErr_Restore(type, value, trace);
+            return -1;
+        }
+    }
+    segment->state = Py_NewRef(state);
+    if (released != Py_None) {
+        segment->released = Py_NewRef(released);
+        Py_DECREF(before);
+    }
+    Py_DECREF(start); /* who called refers to both */
+    return 1;
+}
+
+/* Return the pending segment of this thread if a sweep from a root is decided by the tape alone, as asked of tape/sweeps/written.py has it. */
+static Segment *
+swept(PyObject *root)
+{
+    Thread *thread = told.changes == NULL ? NULL : this_thread();
+    Handle *handle = as_handle(root);
+    Segment *segment = handle == NULL ? NULL : pending(thread);
+    if (segment == NULL) {
+        return NULL;
+    }
+    Kind *kind = (Kind *)((Place *)handle->place)->kind;
+    if (segment->epoch == NULL || segment->epoch != ((Changes *)told.changes)->epoch || handle->segment != (PyObject *)segment ||
+        segment->hooks == NULL || !PyDict_CheckExact(segment->hooks) || PyDict_GET_SIZE(segment->hooks) != 0 || segment->retained == NULL ||
+        !PyDict_CheckExact(segment->retained) || PyDict_GET_SIZE(segment->retained) != 0 || segment->packing != Py_None ||
+        segment->trace != Py_None || segment->released == NULL || !unobserved(thread, told.trace) || kind == NULL ||
+        !is_a(kind, &Kind_type) || kind->requires_grad != Py_True || handle->extra == NULL ||
+        (handle->extra != Py_None && flag(handle->extra, name_assigned) != 0) || !is_a(segment->state, &State_type) ||
+        ((State *)segment->state)->next == NULL || !PyDict_CheckExact(((State *)segment->state)->next)) {
+        Py_CLEAR(segment);
+    }
+    return segment;
+}
+
+/* Write a call of backward() again as it was written at this point of the tape before, from one root without a seed, whose key ends with what
+   is given: return the segment, what was released in it before, what arrives at leaves, whether some have a gradient already, whether some
+   have hooks that wait for it, and whether somebody updates all of them.  None where it is not done here: nothing has changed then. */
+static PyObject *
+replayed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("replayed", nargs, 2)) {
+        return NULL;
+    }
+    PyObject *root = args[0], *made = NULL, *start = NULL, *key = NULL, *written = NULL, *state = NULL, *results = NULL, *released = NULL;
+    Arrival arrival = {NULL};
+    Segment *segment = swept(root);
+    if (segment == NULL) {
+        goto end;
+    }
+    start = Py_NewRef(segment->state);
+    PyObject *before = segment->released, *slot = ((Place *)((Handle *)root)->place)->slot;
+    if ((key = PyTuple_Pack(5, Py_False, Py_False, before, args[1], slot)) == NULL) {
+        goto end;
+    }
+    written = Py_XNewRef(PyDict_GetItemWithError(((State *)start)->next, key));
+    if (written == NULL || (state = PyObject_GetAttr(written, name_state)) == NULL || !is_a(state, &State_type) ||
+        (results = PyObject_GetAttr(written, name_results)) == NULL || (released = PyObject_GetAttr(written, name_released)) == NULL ||
+        !arrive(&arrival, segment, results)) {
+        goto end;
+    }
+    before = PyTuple_GET_ITEM(key, 2); /* held by it */
+    int waits = !arrival.sums && arrival.updater != NULL && arrival.updater != Py_None;
+    made = PyTuple_Pack(6, (PyObject *)segment, before, arrival.fresh, arrival.sums ? Py_True : Py_False, arrival.hooked ? Py_True : Py_False,
+                        waits ? Py_True : Py_False);
+    if (made != NULL && advance(segment, start, before, state, released, arrival.cells) != 1) {
+        Py_CLEAR(made);
+    }
+end:
+    free_arrival(&arrival);
+    Py_XDECREF(start);
+    Py_XDECREF(key);
+    Py_XDECREF(written);
+    Py_XDECREF(state);
+    Py_XDECREF(results);
+    Py_XDECREF(released);
+    Py_XDECREF(segment);
+    return made != NULL || PyErr_Occurred() ? made : Py_NewRef(Py_None);
 }
 
 /* Return the Extra of a Variable to which something is added as it was to be (borrowed); NULL where that is not done here. */
@@ -1204,7 +1578,8 @@ receiver(PyObject *addition)
     Handle *variable, *total;
     if (!PyTuple_CheckExact(addition) || PyTuple_GET_SIZE(addition) != 4 || (variable = as_handle(PyTuple_GET_ITEM(addition, 0))) == NULL ||
         variable->extra == NULL || variable->extra == Py_None || (total = as_handle(PyTuple_GET_ITEM(addition, 3))) == NULL ||
-        (PyList_GET_ITEM(total->cell, 0) == Py_None && total->segment != Py_None)) {
+        (PyList_GET_ITEM(total->cell, 0) == Py_None && total->segment != Py_None &&
+         !(is_a(total->segment, &Segment_type) && ((Segment *)total->segment)->failed == Py_None))) {
         return NULL;
     }
     PyObject *grad = PyObject_GetAttr(variable->extra, name_grad);
@@ -1213,7 +1588,7 @@ receiver(PyObject *addition)
     return same && flag(variable->extra, name_assigned) == 0 ? variable->extra : NULL;
 }
 
-/* Set every `.grad` to its sum, and return True; False, and nothing is done, where one is not as it was or its sum has not run. */
+/* Set every `.grad` to its sum, and return True; False, and nothing is done, where one is not as it was or its sum may have failed. */
 static PyObject *
 assigned(PyObject *Py_UNUSED(module), PyObject *added)
 {
@@ -1241,7 +1616,7 @@ lacking(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     }
     Segment *segment = (Segment *)args[0];
     PyObject *read = args[1], *slots = args[2], *made = NULL;
-    if (!PyObject_TypeCheck(args[0], &Segment_type) || segment->entered == NULL || !PyDict_CheckExact(segment->entered) || !PyList_CheckExact(read) ||
+    if (!is_a(args[0], &Segment_type) || segment->entered == NULL || !PyDict_CheckExact(segment->entered) || !PyList_CheckExact(read) ||
         !PyList_CheckExact(slots) || PyList_GET_SIZE(read) != PyList_GET_SIZE(slots) || (made = PyList_New(0)) == NULL) {
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     }
@@ -1249,7 +1624,7 @@ lacking(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
         PyObject *slot = PyList_GET_ITEM(slots, i), *found;
         Handle *handle = as_handle(PyList_GET_ITEM(read, i));
         Kind *kind = handle == NULL ? NULL : (Kind *)((Place *)handle->place)->kind;
-        if (kind == NULL || !PyObject_TypeCheck(kind, &Kind_type)) {
+        if (kind == NULL || !is_a(kind, &Kind_type)) {
             goto elsewhere;
         }
         if (handle->segment == (PyObject *)segment) {
@@ -1287,7 +1662,7 @@ entered(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     if (PyErr_Occurred()) {
         return NULL;
     }
-    if (!PyObject_TypeCheck(args[0], &Segment_type) || !PyList_CheckExact(entering) || segment->entered == NULL || segment->leaves == NULL ||
+    if (!is_a(args[0], &Segment_type) || !PyList_CheckExact(entering) || segment->entered == NULL || segment->leaves == NULL ||
         segment->origins == NULL || !PyList_CheckExact(segment->leaves)) {
         Py_RETURN_FALSE;
     }
@@ -1297,7 +1672,7 @@ entered(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
         Handle *handle = as_handle(PyList_GET_ITEM(entering, i));
         Kind *kind = handle == NULL ? NULL : (Kind *)((Place *)handle->place)->kind;
         PyObject *node = NULL;
-        if (kind != NULL && PyObject_TypeCheck(kind, &Kind_type)) {
+        if (kind != NULL && is_a(kind, &Kind_type)) {
             if (kind->requires_grad == Py_False) {
                 node = kind->unrecorded == Py_False ? Py_NewRef(Py_None) : NULL;
             } else if (handle->extra != NULL && handle->extra != Py_None) {
@@ -1333,14 +1708,14 @@ static PyObject *
 connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"variable",    "record", "begun", "node_of", "changes", "nobody",  "concrete", "arrays",   "kinds", "copied", "numpy", "generic",
-                            "dtype", "marks",  "leaf_node", "caller",  "forward", "sequence", NULL};
+                            "dtype", "marks",  "leaf_node", "caller",  "forward", "trace", "sequence", NULL};
     PyObject *variable, *record, *begun, *node_of, *changes, *nobody, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array, *number, *leaf_node;
-    Py_ssize_t caller, forward;
+    Py_ssize_t caller, forward, trace;
     int sequence;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOO!O!O!OO!O!O!(OO)O!nni", names, &PyType_Type, &variable, &record, &begun, &node_of, &changes, &nobody,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOO!O!O!OO!O!O!(OO)O!nnni", names, &PyType_Type, &variable, &record, &begun, &node_of, &changes, &nobody,
                                      &PySet_Type, &concrete, &PySet_Type, &arrays, &PyDict_Type, &kinds, &copied, &PyType_Type, &numpy, &PyType_Type, &generic,
                                      &PyType_Type, &dtype, &array, &number,
-                                     &PyType_Type, &leaf_node, &caller, &forward, &sequence)) {
+                                     &PyType_Type, &leaf_node, &caller, &forward, &trace, &sequence)) {
         return NULL;
     }
     if (!PyType_IsSubtype((PyTypeObject *)variable, &Handle_type)) {
@@ -1351,7 +1726,7 @@ connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     Py_XSETREF(told.record, Py_NewRef(record));
     Py_XSETREF(told.begun, Py_NewRef(begun));
     Py_XSETREF(told.node_of, Py_NewRef(node_of));
-    Py_XSETREF(told.changes, PyObject_TypeCheck(changes, &Changes_type) ? Py_NewRef(changes) : NULL);
+    Py_XSETREF(told.changes, is_a(changes, &Changes_type) ? Py_NewRef(changes) : NULL);
     Py_XSETREF(told.nobody, Py_NewRef(nobody));
     Py_XSETREF(told.concrete, Py_NewRef(concrete));
     Py_XSETREF(told.arrays, Py_NewRef(arrays));
@@ -1365,6 +1740,7 @@ connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     Py_XSETREF(told.leaf_node, Py_NewRef(leaf_node));
     told.caller = caller;
     told.forward = forward;
+    told.trace = trace;
     told.sequence = sequence;
     Py_RETURN_NONE;
 }
@@ -1380,7 +1756,10 @@ static PyMethodDef functions[] = {
     {"held", held, METH_O, "Return the slots of the cells to which somebody refers beside their dict."},
     {"gathered", gathered, METH_O, "Return the values in some cells."},
     FAST(stored, "Put results into cells."),
+    FAST(handed, "Put results into cells of a segment that keeps nothing else."),
+    {"emptied", emptied, METH_O, "Have a new segment hold nothing."},
     FAST(arrived, "Return what arrives at the leaves where a sweep ends."),
+    FAST(replayed, "Write a sweep again from one root."),
     {"assigned", assigned, METH_O, "Set every gradient to its sum."},
     FAST(lacking, "Return the Variables that are to enter a segment."),
     FAST(entered, "Enter Variables into a segment."),
@@ -1396,19 +1775,20 @@ PyInit__recorder(void)
         {&thread_key, "tape._recorder"}, {&name_node, "node"},           {&name_aval, "aval"}, {&name_shape, "shape"},
         {&name_scalars, "scalars"},      {&name_positions, "positions"}, {&name_rest, "rest"}, {&name_names, "names"},
         {&name_hooks, "hooks"},          {&name_ref, "ref"},             {&name_grad, "grad"}, {&name_post_hooks, "post_hooks"},
-        {&name_assigned, "assigned"}};
+        {&name_assigned, "assigned"},    {&name_updater, "updater"},     {&name_state, "state"}, {&name_results, "results"},
+        {&name_released, "released"},    {&name_cut, "cut"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
             return NULL;
         }
     }
     PyTypeObject *types[] = {&Handle_type,  &Place_type, &Kind_type,  &Step_type, &State_type,
-                             &Segment_type, &Changes_type, &Local_type, &Function_type};
+                             &Segment_type, &Changes_type, &Local_type, &Function_type, &Gradient_type, &Value_type};
     PyObject *made = PyModule_Create(&module);
     Thread_type.tp_flags &= ~Py_TPFLAGS_BASETYPE;
     Function_type.tp_flags &= ~Py_TPFLAGS_BASETYPE;
     Function_type.tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;
-    if (made == NULL || PyType_Ready(&Thread_type) < 0) {
+    if (made == NULL || PyType_Ready(&Thread_type) < 0 || ready_attribute(&Gradient_type) < 0 || ready_attribute(&Value_type) < 0) {
         Py_XDECREF(made);
         return NULL;
     }

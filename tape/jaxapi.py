@@ -115,9 +115,9 @@ def _core(name: str) -> Any:
 DropVar: Any = _core("DropVar")
 _axes_are_named: Callable[[], bool] = _core("nonempty_axis_env_DO_NOT_USE")
 _axis_names: Callable[[], list[Any]] = _core("unsafe_get_axis_names_DO_NOT_USE")
-_trace_state: Any = functools.partial(_core("get_opaque_trace_state"), convention="nnx")
+_trace_state: Any = _core("get_opaque_trace_state")
 _taken_trace, _set_trace = _core("take_current_trace"), _core("set_current_trace")
-_OUTSIDE = _trace_state()
+_OUTSIDE = _trace_state("nnx")
 
 
 def named_axes() -> tuple[tuple[Any, int], ...]:
@@ -223,7 +223,7 @@ def watch(changed: Callable[[bool], None]) -> bool:
 
 def in_trace() -> bool:
     """Tell whether a JAX transformation is tracing right now."""
-    return bool(_trace_state() != _OUTSIDE)
+    return not _trace_state("nnx") == _OUTSIDE  # noqa: SIM201 - it has no != of its own, which takes as long again
 
 
 def current_trace() -> Any:

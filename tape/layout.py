@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLE = "TAPE_RECORDER"
-CONTRACT = 4  # changes with what the two sides know of each other: an extension that was built before that is not used
+CONTRACT = 5  # changes with what the two sides know of each other: an extension that was built before that is not used
 
 
 def _found() -> tuple[Any, str]:
@@ -74,12 +74,40 @@ if TYPE_CHECKING or NATIVE is None:
     class State(Step):
         """See :class:`tape.graph.trie.State`."""
 
-        __slots__ = ("n_slots", "next", "place", "quick", "several")
+        __slots__ = ("latest", "n_slots", "next", "place", "quick", "several")
 
     class Segment:
         """See :class:`tape.graph.segment.Segment`."""
 
-        __slots__ = ("__weakref__", "cells", "entered", "epoch", "leaves", "origins", "scalars", "state")
+        __slots__ = (
+            "__weakref__",
+            "borrowed",
+            "cells",
+            "configuration",
+            "entered",
+            "epoch",
+            "failed",
+            "functions",
+            "generation",
+            "hooks",
+            "leaf_lines",
+            "leaf_places",
+            "leaves",
+            "lines",
+            "lock",
+            "open",
+            "origins",
+            "packing",
+            "pending",
+            "released",
+            "retained",
+            "saved",
+            "scalars",
+            "serial",
+            "state",
+            "trace",
+            "ways",
+        )
 
     class Changes:
         """See :class:`tape.configuration.Changes`."""
@@ -95,6 +123,10 @@ if TYPE_CHECKING or NATIVE is None:
         def __init__(self, make: Callable[[], tuple[Any, Any]]) -> None:
             self.segment, self.scope = make()
 
+    Gradient = property
+    Value = property
+
 else:
     Handle, Place, Kind, Step, State = NATIVE.Handle, NATIVE.Place, NATIVE.Kind, NATIVE.Step, NATIVE.State
     Segment, Changes, Local = NATIVE.Segment, NATIVE.Changes, NATIVE.Local
+    Gradient, Value = NATIVE.Gradient, NATIVE.Value

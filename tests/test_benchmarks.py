@@ -88,6 +88,17 @@ def test_interleaving_waits_for_each_batch():
     assert len(times["a"].rounds) == 2
 
 
+def test_a_system_that_learns_is_timed_in_its_steady_state():
+    ran = []
+    learnt = lambda: min(len(ran), 7)  # noqa: E731 - it learns in its first seven steps
+    steps = {"a": (lambda: ran.append(0), lambda _: None, learnt)}
+    interleave(steps, Effort(rounds=1, batch_seconds=0.0, warm_seconds=0.0, settle_steps=20))
+    assert len(ran) == 7 + 20 + 2
+    ran.clear()
+    interleave(steps, Effort(rounds=1, batch_seconds=0.0, warm_seconds=0.0))
+    assert len(ran) == 5 + 2
+
+
 def test_scores_know_which_way_is_better():
     assert Score("", {"x": 1.0, "y": 4.0}, 2.0).reached
     assert not Score("", {"x": 1.0, "y": 4.0}, 2.0, worst_limit=3.0).reached

@@ -63,15 +63,19 @@ def constant(value: Any) -> Any:
     if isinstance(value, (bool, int, float, complex, np.generic)):
         return scalar(value)
     if isinstance(value, jax.Array):
-        aval: Any = jax.typeof(value)
-        if not isinstance(value, jaxapi.Tracer) and getattr(value, "aval", None) == aval:
-            ARRAYS.add(value.__class__)
+        note_type(value)
     else:
         try:
             value = jax.numpy.array(value) if isinstance(value, np.ndarray) else known_array(value)
         except (TypeError, ValueError) as e:
             raise errors.TapeTypeError(no_array(value, e)) from e
     return leaf(value, unrecorded=LOCAL.scope.caller.bring(value))
+
+
+def note_type(value: jax.Array) -> None:
+    """Note the type of an array of JAX, unless it is a tracer or its aval has to be worked out."""
+    if not isinstance(value, jaxapi.Tracer) and getattr(value, "aval", None) == jax.typeof(value):
+        ARRAYS.add(value.__class__)
 
 
 def known_array(value: Any, *, copy: bool = False) -> jax.Array:

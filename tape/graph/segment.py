@@ -136,6 +136,21 @@ class TracerMetError(Exception):
     """An input of an op is a JAX tracer, or will be one: the op cannot be part of a segment outside the transformation."""
 
 
+_NONE: frozenset[int] = frozenset()
+
+
+def _emptied(segment: Any) -> None:
+    """Have a new segment hold nothing so far."""
+    segment.trace = segment.failed = None
+    segment.pending = segment.open = True
+    segment.cells, segment.entered, segment.origins, segment.leaf_lines, segment.functions = {}, {}, {}, {}, {}
+    segment.hooks, segment.lines, segment.retained, segment.saved, segment.ways = {}, {}, {}, {}, {}
+    segment.leaves, segment.borrowed, segment.leaf_places = [], [], []
+
+
+emptied = _emptied if layout.NATIVE is None else layout.NATIVE.emptied
+
+
 class Segment(layout.Segment):
     """A run of entries: pending, and then run, by :meth:`ran`.
 
@@ -144,61 +159,52 @@ class Segment(layout.Segment):
     advances ``state`` and enters the cells.  Whoever runs the segment takes ``epoch`` away first.
     """
 
-    __slots__ = (
-        "borrowed",
-        "configuration",
-        "failed",
-        "functions",
-        "generation",
-        "hooks",
-        "leaf_lines",
-        "leaf_places",
-        "lines",
-        "lock",
-        "open",
-        "packing",
-        "pending",
-        "released",
-        "retained",
-        "saved",
-        "serial",
-        "trace",
-        "ways",
-    )
+    __slots__ = ()
 
     serials: ClassVar[itertools.count[int]] = itertools.count()
 
+    # At all times.
+    epoch: Any
+    configuration: Configuration
+    state: State
+    pending: bool
+    lock: threading.RLock
+    serial: int
+    generation: int  # how many segments lie behind each other on a way back from it
+    trace: Any  # the JAX transformation that its values belong to (tape.recording.staging)
+    leaves: list[Any]  # cells, or boxes (tape.graph.boxes)
+    origins: dict[int, Any]  # slot of a differentiable leaf, or of one that was cut -> LeafNode, or (segment, slot)
+    leaf_lines: dict[int, tuple[str, int] | None]  # slot of an unrecorded leaf -> the user's line where it was made
+    functions: dict[int, Any]  # first slot of a tape.Function's entry -> its context
+    hooks: dict[int, dict[int, Callable[..., Any]]]
+    lines: dict[int, tuple[str, int]]  # first slot of an entry that op hooks saw -> where it was recorded this time
+    retained: dict[int, list[weakref.ref[Handle]]]
+    released: frozenset[int]  # depths of the entries that a sweep released
+    packing: Any  # who packs what it keeps (tape.hooking.packing)
+    # As long as it is pending, as is the epoch.
+    open: bool
+    scalars: dict[type, Kind]
+    cells: dict[int, Cell]
+    entered: dict[int, int]  # id(cell of a leaf) -> slot; self.leaves keeps the cells alive
+    borrowed: list[Cell]  # further cells in it, of values that were made again (tape.recording.staging)
+    leaf_places: list[weakref.ref[LeafPlace]]  # of leaves whose values this segment will give
+    # Once it has run.
+    saved: dict[int, Any]  # slot -> cell, or box
+    ways: dict[int, Cell]  # slot -> what newer segments hold that lead to it and do not hold its value (tape.graph.boxes)
+    failed: dict[int, Any] | None  # slots without a value, because an entry failed -> why
+
     def __init__(self, mode: int) -> None:
-        # At all times.
-        self.epoch: Any = CHANGES.epoch  # before the configuration is read: should it change meanwhile, the epoch tells
-        self.configuration: Configuration = configuration()
-        self.state: State = root(self.configuration, mode)
-        self.pending = True
+        self.epoch = CHANGES.epoch  # before the configuration is read: should it change meanwhile, the epoch tells
+        self.configuration = settings = configuration()
+        self.state = root(settings, mode)
         self.lock = threading.RLock()
         self.serial = next(self.serials)
-        self.generation = 0  # how many segments lie behind each other on a way back from it
-        self.trace: Any = None  # the JAX transformation that its values belong to (tape.recording.staging)
-        self.leaves: list[Any] = []  # cells, or boxes (tape.graph.boxes)
-        self.origins: dict[int, Any] = {}  # slot of a differentiable leaf, or of one that was cut -> LeafNode, or (segment, slot)
-        self.leaf_lines: dict[int, tuple[str, int] | None] = {}  # slot of an unrecorded leaf -> the user's line where it was made
-        self.functions: dict[int, Any] = {}  # first slot of a tape.Function's entry -> its context
-        self.hooks: dict[int, dict[int, Callable[..., Any]]] = {}
-        self.lines: dict[int, tuple[str, int]] = {}  # first slot of an entry that op hooks saw -> where it was recorded this time
-        self.retained: dict[int, list[weakref.ref[Handle]]] = {}
-        self.released: frozenset[int] = frozenset()  # depths of the entries that a sweep released
+        self.generation = 0
+        self.released = _NONE
         packing = LOCAL.scope.packing
-        self.packing: Any = packing if packing is not None and packing.applies() else None  # who packs what it keeps (tape.hooking.packing)
-        # As long as it is pending, as is the epoch.
-        self.open = True
-        self.scalars = KINDS[self.configuration[0]]  # the first setting: whether there are 64-bit types
-        self.cells: dict[int, Cell] = {}
-        self.entered: dict[int, int] = {}  # id(cell of a leaf) -> slot; self.leaves keeps the cells alive
-        self.borrowed: list[Cell] = []  # further cells in it, of values that were made again (tape.recording.staging)
-        self.leaf_places: list[weakref.ref[LeafPlace]] = []  # of leaves whose values this segment will give
-        # Once it has run.
-        self.saved: dict[int, Any] = {}  # slot -> cell, or box
-        self.ways: dict[int, Cell] = {}  # slot -> what newer segments hold that lead to it and do not hold its value (tape.graph.boxes)
-        self.failed: dict[int, Any] | None = None  # slots without a value, because an entry failed -> why
+        self.packing = packing if packing is not None and packing.applies() else None
+        self.scalars = KINDS[settings[0]]  # the first setting: whether there are 64-bit types
+        emptied(self)
         STATS.segments[id(self)] = weakref.ref(self)
 
     def __del__(self, ended: Callable[[Segment], None] = STATS.ended) -> None:  # bound now: when Python ends, the name may be gone first

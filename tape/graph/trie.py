@@ -96,6 +96,7 @@ class State(Step, layout.State):
         self.parent = parent
         self.mode = mode
         self.next: dict[Any, Any] = _NOWHERE
+        self.latest: tuple[Any, ...] | None = None  # of these edges, the one that the recorder in C found last
         # One list is shared along a chain of states; the first n_slots of it are this state's.
         self.table: list[Place]
         self.length: Length
@@ -121,6 +122,10 @@ class State(Step, layout.State):
         self.hazard = None
         self._cache: dict[Hashable, Any] = _NOWHERE
         self._before: list[Any] | None = None  # the path but for its own end, where somebody has asked
+
+    def known_of(self, key: Hashable) -> Any:
+        """Return what is known of the structure under ``key`` (see :meth:`cached`), or None."""
+        return self._cache.get(key)
 
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return what is known of the structure under ``key``, worked out once.  A key begins as in ``("plan", ...)``."""
@@ -360,6 +365,7 @@ def _evict() -> None:
     for key in [key for key, state in _ROOTS.items() if id(state) not in kept]:
         del _ROOTS[key]
     for state in states.values():
+        state.latest = None
         if state.next and id(state) in kept:
             state.next = {key: edge for key, edge in list(state.next.items()) if id(_target(edge)) in kept}
     _count = len(kept)
@@ -370,7 +376,7 @@ def root(configuration: Hashable, mode: int) -> State:
     """Return the empty tape for a JAX configuration and grad mode."""
     if _count > _limit:
         holding(_LOCK, _evict)
-    key = (configuration, jaxapi.named_axes(), mode)
+    key = (id(configuration), jaxapi.named_axes(), mode)  # equal ones are one object, and slow to hash
     state = _ROOTS.get(key)
     if state is None:
         state = _ROOTS[key] = State(None, mode)

@@ -80,7 +80,8 @@ def _run(segment: Segment, reason: str) -> None:
     if segment.hooks:  # as if held: what is computed again has no hooks
         live = tuple(slot for slot in cells if slot in live or segment.hooks.get(slot))
     packs = segment.packing is not None
-    program = state.cached(("program", live, segment.released, packs), lambda: _program(state, live, segment.released, packs))
+    key = ("program", live, segment.released, packs)
+    program = state.known_of(key) or state.cached(key, lambda: _program(state, live, segment.released, packs))
     results: Sequence[Any] = ()
     if program.keep:
         CLOCK.now += 1
@@ -113,6 +114,8 @@ def _settled(state: State) -> State:
 def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
     """Hand out what was computed and forget what no sweep will need."""
     live, kept = program.live, program.kept
+    if not kept.history and handed(segment, live, results, program.roots > 0):
+        return
     saved = stored(segment.cells, live, results)
     if kept.history:
         for slot, value in zip(kept.residuals, results[len(live) :], strict=True):
@@ -139,9 +142,14 @@ def _stored(cells: dict[int, Cell], live: tuple[int, ...], results: Sequence[Any
     return saved
 
 
-gathered, stored = _gathered, _stored
+def _handed(segment: Segment, live: tuple[int, ...], results: Sequence[Any], origins: bool) -> bool:  # noqa: ARG001
+    """Leave what :func:`_store` does for a segment that keeps nothing for sweeps to it, as the one in C does what is not the common case."""
+    return False
+
+
+gathered, stored, handed = _gathered, _stored, _handed
 if layout.NATIVE is not None:
-    gathered, stored = layout.NATIVE.gathered, layout.NATIVE.stored
+    gathered, stored, handed = layout.NATIVE.gathered, layout.NATIVE.stored, layout.NATIVE.handed
 
 
 def _program(state: State, live: tuple[int, ...], released: frozenset[int], packs: bool) -> Program:

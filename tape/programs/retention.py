@@ -37,13 +37,12 @@ ONLY_SEGMENT = _baseline()
 
 
 def _held(cells: dict[int, Any]) -> tuple[int, ...]:
+    """Return the slots whose cells somebody holds beside this dict: Variables, or newer segments."""
     counts = map(sys.getrefcount, cells.values())  # nothing else here may refer to a cell
     return tuple(itertools.compress(cells, map(ONLY_SEGMENT.__lt__, counts)))
 
 
-def held(cells: dict[int, Any]) -> tuple[int, ...]:
-    """Return the slots whose cells somebody holds beside this dict: Variables, or newer segments."""
-    return _held(cells) if layout.NATIVE is None else layout.NATIVE.held(cells)
+held = _held if layout.NATIVE is None else layout.NATIVE.held
 
 
 _KEPT: dict[int, list[Any]] = {0: [None]}

@@ -41,7 +41,13 @@ def begun() -> Segment | None:
     scope = LOCAL.scope
     if scope.staged:
         scope.staged[:] = [ref for ref in scope.staged if ref() is not None]  # of a transformation that is over, nothing else tells
-    return None if scope.eager or scope.staged or watched() else current()
+    if scope.eager or scope.staged or (scope.observer is not None and not scope.unseen):
+        return None
+    if LOCAL.segment() is not None:
+        return current()
+    segment = Segment(scope.mode)
+    LOCAL.segment = weakref.ref(segment)
+    return segment
 
 
 def goes_on(segment: Segment) -> bool:

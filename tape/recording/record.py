@@ -84,5 +84,6 @@ def connect(variable_type: type[Handle]) -> None:
             leaf_node=LeafNode,
             caller=Scope._fields.index("caller"),
             forward=Scope._fields.index("forward"),
+            trace=Scope._fields.index("trace"),
             sequence=SEQUENCE,
         )

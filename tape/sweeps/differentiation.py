@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from tape import layout
 from tape.errors import TapeValueError, UnconnectedError, check_flag
 from tape.graph import boundary
 from tape.graph.scope import LOCAL
@@ -18,8 +19,9 @@ from tape.graph.segment import Handle, Segment
 from tape.graph.trie import RECORD, SWEEP
 from tape.programs.program import run_pending
 from tape.recording import record
+from tape.rules import table
 from tape.sweeps import emission
-from tape.sweeps.accumulation import additions, arrived, assign, awaited, summed
+from tape.sweeps.accumulation import Addition, additions, arrived, assign, awaited, summed
 from tape.sweeps.seeds import describe, require_grad, seeds_of, variables, variables_of_tree, wide
 from tape.sweeps.sweep import Sweep, target_of
 from tape.sweeps.written import asked, call_of
@@ -67,6 +69,10 @@ def backward(
     """
     known = call = None
     if inputs is None and ignore.__class__ is tuple and not ignore and not create_graph and (retain_graph is None or retain_graph is False):
+        again = None if grad_outputs is not None else replayed(outputs, table.revision())
+        if again is not None:
+            _accumulate(*again)
+            return
         known = asked(outputs, None, grad_outputs)
     if known is not None:
         if _accumulated_again(*known):
@@ -115,9 +121,15 @@ def _accumulated_again(segment: Segment, key: tuple[object, ...], entering: Sequ
     fresh, cells, sums, hooked = arrival
     if not written.enter(segment, entering, cells):
         return False
+    _accumulate(segment, released, fresh, sums, hooked, not sums and awaited(fresh))
+    return True
+
+
+def _accumulate(segment: Segment, released: frozenset[int], fresh: Sequence[Addition], sums: bool, hooked: bool, waits: bool) -> None:
+    """Run what was written again, unless somebody ``waits`` who will update all, and add it to the leaves; undo what it released on failure."""
     try:
         added = summed(fresh) if sums else fresh
-        if released or not awaited(added):
+        if released or not waits:
             run_pending(segment, "backward")
         assign(added)
     except BaseException:
@@ -127,7 +139,14 @@ def _accumulated_again(segment: Segment, key: tuple[object, ...], entering: Sequ
     if hooked:
         for variable, *_ in added:
             _call_post_hooks(variable)
-    return True
+
+
+def _not_here(root: object, revision: int) -> tuple[Segment, frozenset[int], list[Addition], bool, bool, bool] | None:  # noqa: ARG001
+    """Leave it to :func:`_accumulated_again`, which the one in C does for one root."""
+    return None
+
+
+replayed = _not_here if layout.NATIVE is None else layout.NATIVE.replayed
 
 
 def _call_post_hooks(variable: Any) -> None:

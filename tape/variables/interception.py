@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from tape.bounded import Bounded
 from tape.errors import TapeTypeError, saying
 from tape.graph.segment import Handle
 from tape.mirrored.adapters import array as array_of
@@ -40,6 +42,9 @@ def namespace(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
+_COUNTERPARTS: Bounded[np.ufunc, Callable[..., Any]] = Bounded("ufuncs", 512)  # of those that were called
+
+
 def array_ufunc(_self: Handle, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> object:
     """Record a NumPy ufunc, or one of its methods, on Variables.
 
@@ -47,7 +52,11 @@ def array_ufunc(_self: Handle, ufunc: np.ufunc, method: str, *inputs: Any, **opt
         TapeTypeError: it has no counterpart, or an option that arrays which cannot be written to do not have.
 
     """
-    name = ufunc.__name__
+    if method == "__call__" and not options:
+        known = _COUNTERPARTS.get(ufunc)
+        if known is not None and not any(x.__class__ is list or x.__class__ is tuple for x in inputs):
+            return known(*inputs)
+    name = sys.intern(ufunc.__name__)  # NumPy makes it anew: Python's cache of attributes would keep each of them that was looked up
     if method == "at":
         _at(name, *inputs)
         return None
@@ -65,6 +74,7 @@ def array_ufunc(_self: Handle, ufunc: np.ufunc, method: str, *inputs: Any, **opt
         raise TapeTypeError(msg)
     inputs = tuple([array(x) if isinstance(x, (list, tuple)) else x for x in inputs])
     if method == "__call__":
+        _COUNTERPARTS[ufunc] = fun
         dtype = options.pop("dtype", None)
         if options.pop("where", True) is not True:
             msg = f"np.{name}: where= needs an array to write into; use tape.numpy.where(condition, result, other)"

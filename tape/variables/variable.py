@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from tape import jaxapi
+from tape import jaxapi, layout
 from tape.errors import (
     GradientDtypeError,
     GradientShapeError,
@@ -23,7 +23,7 @@ from tape.errors import (
     unknown_keyword,
 )
 from tape.graph import boundary
-from tape.graph.constants import known_array
+from tape.graph.constants import ARRAYS, known_array, note_type
 from tape.graph.kinds import WIDER, Place, differentiable, kind_of
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, end_of, extra_of, node_of
@@ -146,7 +146,7 @@ class Variable(Convertible):
 
     # -- the value --------------------------------------------------------------------------------------------------
 
-    @property
+    @layout.Value
     def value(self) -> jax.Array:
         """The ``jax.Array``; looking at it runs what is pending.
 
@@ -154,7 +154,10 @@ class Variable(Convertible):
         """
         if LOCAL.scope.caller is not NOBODY:
             LOCAL.scope.caller.take(self)
-        return as_array(look(self))
+        array = as_array(look(self))
+        if array.__class__ not in ARRAYS:
+            note_type(array)
+        return array
 
     @value.setter
     def value(self, value: object) -> None:
@@ -174,7 +177,7 @@ class Variable(Convertible):
 
     # -- gradients --------------------------------------------------------------------------------------------------
 
-    @property
+    @layout.Gradient
     def grad(self) -> Any:
         """The gradient that sweeps have gathered (a Variable), or None.
 

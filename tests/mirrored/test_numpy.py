@@ -10,6 +10,7 @@ import pytest
 import tape
 import tape.numpy as tnp
 from tape.namespaces import namespace as namespaces
+from tape.variables import interception
 from tests.agreement import same
 from tests.mirrored import samples
 
@@ -193,3 +194,32 @@ def test_dlpack_has_the_signature_of_the_array_api():
     constant = tape.constant(np.arange(3.0, dtype=np.float32))
     assert constant.__dlpack__(copy=True) is not None
     np.testing.assert_array_equal(np.from_dlpack(constant), np.arange(3.0))
+
+
+def test_a_ufunc_called_again_takes_what_it_took(monkeypatch):
+    v = tape.Variable(np.float32([1.0, 2.0, 3.0]))
+    for _ in range(3):
+        assert np.multiply(v, [2, 3, 4]).value.tolist() == [2.0, 6.0, 12.0]
+        assert np.add(v, 1.0).value.tolist() == [2.0, 3.0, 4.0]
+        assert np.add(v, np.float32(1), dtype=np.float16).dtype == np.float16
+        assert np.add.reduce(v).value == 6.0
+        with pytest.raises(tape.errors.TapeTypeError):
+            np.add(v, 1.0, out=np.zeros(3, np.float32))
+
+
+def test_the_name_of_a_ufunc_is_looked_up_as_one_object(monkeypatch):
+    """NumPy makes it anew each time, and Python's cache of attributes would hold each of them."""
+    seen = []
+
+    class Empty:
+        def __getattr__(self, name):
+            seen.append(name)
+            raise AttributeError(name)
+
+    monkeypatch.setattr(interception, "namespace", lambda _: Empty())
+    monkeypatch.setattr(interception, "_COUNTERPARTS", {})
+    v = tape.Variable(1.0)
+    for _ in range(3):
+        with pytest.raises(tape.errors.TapeTypeError):
+            np.sin(v)
+    assert len({*map(id, seen)}) == 1

@@ -545,6 +545,14 @@ def counted(monkeypatch):
         return known
 
     monkeypatch.setattr(differentiation, "asked", counting)
+    at_once = differentiation.replayed
+
+    def replaying(*args):
+        found = at_once(*args)
+        counts["replayed"] += found is not None
+        return found
+
+    monkeypatch.setattr(differentiation, "replayed", replaying)
     return counts
 
 

@@ -19,15 +19,19 @@ import numpy as np
 import pytest
 
 import tape
+import tape.extend
 import tape.numpy as tnp
 from tape import layout
 from tape.extend import update
+from tape.graph import trie
 from tape.graph.scope import LOCAL, close
+from tape.graph.segment import Segment
 from tape.programs import program, retention
 from tape.programs.program import look
 from tape.recording import record
-from tape.sweeps import accumulation
-from tape.sweeps.written import Written
+from tape.rules import table
+from tape.sweeps import accumulation, differentiation
+from tape.sweeps.written import Written, asked
 
 A = np.arange(1.0, 13.0, dtype=np.float32).reshape(3, 4) / 7
 native = pytest.mark.skipif(layout.NATIVE is None, reason="the recorder in Python runs")
@@ -480,6 +484,159 @@ def test_what_arrives_at_leaves_is_what_python_finds(prepare):
         assert len(told[0]) == 2 - (prepare == "one that nobody holds")
         assert told[2:] == (prepare == "a gradient", prepare == "a hook that waits")
     del handles, loss
+
+
+@native
+@pytest.mark.parametrize(
+    "prepare",
+    ["nothing", "a gradient", "a hook", "a hook that waits", "an owner", "a seed", "a retained one", "a hook on a result", "met once"],
+)
+def test_a_sweep_is_replayed_where_the_tape_alone_decides(prepare):
+    x, y = tape.Variable(A), tape.Variable(A + 1)
+    loss, segment, _ = _swept_twice(x, y)
+    handles = []
+    if prepare == "a gradient":
+        x.grad = tape.constant(A)
+    if prepare == "a hook":
+        handles = [x.register_hook(lambda g: g)]
+    if prepare == "a hook that waits":
+        handles = [x.register_post_accumulate_grad_hook(lambda _: None)]
+    if prepare == "an owner":
+        tape.extend.awaiting([x, y], owner=x)
+    if prepare == "a seed":
+        loss.grad = 2.0
+    if prepare == "a retained one":
+        loss.retain_grad()
+    if prepare == "a hook on a result":
+        handles = [loss.register_hook(lambda g: g)]
+    if prepare == "met once":
+        loss = loss * 3.0
+        loss = loss - 1.0
+    start, released, cells = segment.state, segment.released, dict(segment.cells)
+    known = None if prepare in {"a hook", "met once"} else asked(loss, None, None)
+    written = None if known is None else start.next.get(known[1])
+    python = None if written is None else _told(accumulation._arrived(segment, written.results))
+    found = differentiation.replayed(loss, table.revision())
+    assert (found is None) == (python is None) == (prepare in {"a hook", "a seed", "a retained one", "a hook on a result", "met once"})
+    if found is None:
+        assert (segment.state, segment.released, segment.cells) == (start, released, cells)
+        return
+    one, before, fresh, sums, hooked, waits = found
+    added = {slot: cell for slot, cell in segment.cells.items() if slot not in cells}
+    assert (one, before, waits) == (segment, released, prepare == "an owner")
+    assert _told((fresh, added, sums, hooked)) == python
+    assert waits == (not sums and accumulation.awaited(fresh))
+    assert (segment.state, segment.released) == (written.state, written.released)
+    assert all(segment.cells[g._place.slot] is g._cell for _, g, *_ in fresh)
+    close(segment)
+    del handles
+
+
+@native
+@pytest.mark.parametrize("what", [None, 3, A, tape.constant(1.0)])
+def test_what_is_no_pending_root_is_not_replayed(what):
+    assert differentiation.replayed(what, table.revision()) is None
+    loss = (tape.Variable(A) * 2.0).sum()
+    look(loss)
+    assert differentiation.replayed(loss, table.revision()) is None
+
+
+@native
+def test_a_segment_that_keeps_nothing_is_handed_its_results_as_by_python():
+    def attributes(segment):
+        return {name: getattr(segment, name) for name in dir(layout.Segment) if not name.startswith("_")}
+
+    def ran(hand):
+        x = tape.Variable(A)
+        y = tnp.sin(x) * 2.0
+        segment = y._segment
+        results = ["a value"]
+        if hand:
+            assert layout.NATIVE.handed(segment, (y._place.slot,), results, False)
+        else:
+            program._stored(segment.cells, (y._place.slot,), results)
+            segment.ran({})
+            retention.forget(segment)
+        close(segment)
+        told = attributes(segment)
+        return y._cell, {name: told[name] for name in told.keys() - {"lock", "serial", "state", "epoch", "configuration"}}
+
+    assert ran(hand=True) == ran(hand=False)
+    y = tnp.sin(tape.Variable(A))
+    origins = y._segment.origins
+    assert layout.NATIVE.handed(y._segment, (), [], True)
+    assert y._segment.origins is origins
+    with pytest.raises(KeyError):
+        layout.NATIVE.handed(y._segment, (99,), ["none"], True)
+    assert not layout.NATIVE.handed(None, (), [], True)
+    close(y._segment)
+
+
+@native
+def test_an_entry_that_is_new_begins_one_segment():
+    """The recorder in C begins it, and the one in Python records in the same one."""
+    for op in (lambda v: tnp.sinc(v), lambda v: v * np.float16(2), lambda v: v.reshape(2, 6)):
+        x = tape.Variable(A)
+        before = next(Segment.serials)
+        kept = op(x)
+        assert next(Segment.serials) == before + 2
+        assert kept._segment is LOCAL.segment()
+        close(kept._segment)
+    gone = weakref.ref(tnp.cosh(tape.Variable(A))._segment)
+    assert gone() is None  # nobody holds it any more
+
+
+@native
+def test_what_went_from_the_trie_is_not_found(monkeypatch):
+    x = tape.Variable(A)
+
+    def state():
+        y = tnp.sin(tnp.cos(x))
+        found = y._segment.state
+        close(y._segment)
+        return found
+
+    state()
+    known = state()
+    assert state() is known
+    monkeypatch.setattr(trie, "_limit", 0)
+    monkeypatch.setattr(trie, "RECENT", -1)
+    trie._evict()
+    assert known.parent.latest is None
+    assert state() is not known
+
+
+def test_the_properties_are_properties():
+    for name in ("grad", "value"):
+        found = inspect.getattr_static(tape.Variable, name)
+        assert isinstance(found, property)
+        assert found.__doc__ == found.fget.__doc__
+        assert found.fset is not None
+        assert inspect.isdatadescriptor(found)
+        assert getattr(tape.Variable, name) is found
+
+
+@native
+def test_the_properties_keep_no_reference():
+    x = tape.Variable(A)
+    x.grad = A
+    objects = [x, x.grad, x.value, x._extra, x._cell, None.__class__]
+    before = [sys.getrefcount(o) for o in objects]
+    for _ in range(50):
+        assert x.grad is objects[1]
+        assert x.value is objects[2]
+    assert [sys.getrefcount(o) for o in objects] == before
+    x.grad = None
+    assert x.grad is None
+    assert sys.getrefcount(objects[1]) == before[1] - 1
+    for wrong in (None, 3, A):
+        for name in ("grad", "value"):
+            descriptor = inspect.getattr_static(tape.Variable, name)
+            if wrong is not None:  # of None, a property is asked for itself
+                with pytest.raises((AttributeError, TypeError)):
+                    descriptor.__get__(wrong, int)
+            with pytest.raises((AttributeError, TypeError)):
+                descriptor.__set__(wrong, None)
 
 
 @native

@@ -27,6 +27,15 @@ def recalls(monkeypatch):
         return known
 
     monkeypatch.setattr(differentiation, "asked", counting)
+    at_once = differentiation.replayed
+
+    def replaying(*args):
+        found = at_once(*args)
+        if found is not None:
+            counted.append(found)
+        return found
+
+    monkeypatch.setattr(differentiation, "replayed", replaying)
     return counted
 
 
