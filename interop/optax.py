@@ -20,9 +20,10 @@ except ImportError as e:
     raise TapeImportError(msg, name=e.name, path=e.path) from e
 
 import tape
-from interop.lift import lift
+from interop.lift import lift_exactly
+from interop.optimizer_state import KeepsState
 from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen, following, policy_of, started, unscaled, widened
-from interop.states import check_contents, contents, held, kept, owners, plain, settable, zeroed
+from interop.states import check_contents, contents, kept, owners, zeroed
 from tape import extend
 from tape.errors import SeedError, TapeTypeError, TapeValueError, unknown_keyword
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["DynamicLossScale", "LossScaleState", "Optimizer"]
 
 
-class Optimizer:
+class Optimizer(KeepsState):
     """Update Variables by an optax transformation.
 
     Args:
@@ -144,50 +145,7 @@ class Optimizer:
                 leaves = kept(self._owned(tree, self._following[tree]), leaves, state, skipped, present)
             return made, leaves
 
-        self._update: Any = lift(update)
-
-    @property
-    def state(self) -> Any:
-        """Optax's state, a pytree of arrays; assigning one of the same structure and shapes replaces it."""
-        places = jax.tree.unflatten(self._state_tree, range(len(self._state)))[0]
-        return settable(self._looked_at()[0], places, lambda place: self._state[place])
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        state = plain(state)
-        present, scaling = self._looked_at()
-        given: Any = jax.tree.structure(state)
-        trees: set[Any] = {tree for pair in self._following.items() for tree in pair} | {self._state_tree}
-        if given not in [tree.children()[0] for tree in trees]:
-            msg = (
-                "Optimizer: state must be a pytree as optax's transformation makes it for these parameters "
-                f"({jax.tree.structure(present)}), got {given if jax.tree.structure(0) != given else type(state).__name__}; assign what "
-                ".state of such an optimizer gave"
-            )
-            raise TapeValueError(msg)
-        if given == jax.tree.structure(present):
-            for (path, new), old in zip(jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(present), strict=True):
-                if np.shape(new) != np.shape(old):
-                    name = jax.tree_util.keystr(path)
-                    msg = f"Optimizer: state{name} must have shape {np.shape(old)}, got {np.shape(new)}; it belongs to other parameters"
-                    raise TapeValueError(msg)
-        self._keep(state, scaling)
-
-    @property
-    def scaling(self) -> LossScaleState | None:
-        """What the loss scale has come to, as arrays; assigning replaces it.  None without one."""
-        return self._looked_at()[1]
-
-    @scaling.setter
-    def scaling(self, scaling: LossScaleState) -> None:
-        if self.loss_scale is None or not isinstance(scaling, LossScaleState):
-            wanted = "a LossScaleState" if self.loss_scale is not None else "None: this optimizer has no loss scale"
-            msg = f"Optimizer: scaling must be {wanted}, got {type(scaling).__name__}"
-            raise TapeTypeError(msg)
-        made = started(DynamicLossScale())
-        self._keep(
-            self._looked_at()[0], LossScaleState(*[np.asarray(x, like.dtype).reshape(()) for x, like in zip(scaling, made, strict=True)])
-        )
+        self._update: Any = lift_exactly(update)
 
     @property
     def loss_scale(self) -> Any:
@@ -219,18 +177,6 @@ class Optimizer:
                 raise SeedError(msg)
             seed = seed.reshape(loss.shape)
         loss.backward(seed, **options)
-
-    def _looked_at(self) -> tuple[Any, LossScaleState | None]:
-        """Return optax's state and that of the loss scale, as arrays."""
-        leaves = [extend.array(x) if extend.is_variable(x) else x for x in self._state]
-        return jax.tree.unflatten(self._state_tree, leaves)  # type: ignore[no-any-return]
-
-    def _keep(self, state: Any, scaling: LossScaleState | None) -> None:
-        leaves, self._state_tree = jax.tree.flatten((state, scaling), is_leaf=extend.is_variable)
-        self._scaled = scaling is not None
-        self._state = [held(x) for x in leaves]  # Variables, so that a compiled step finds them and writes to them
-        self._repeats = all(map(extend.is_variable, self._state))
-        self._known = extend.Update()
 
     def step(self, **extra: Any) -> None:
         """Apply one update from the ``.grad`` of the parameters, divided by the loss scale if there is one.
