@@ -10,6 +10,7 @@ import interop
 import tape
 
 NEEDED = {
+    "interop.einops": "einops",
     "interop.equinox": "equinox",
     "interop.linen": "flax",
     "interop.nnx": "flax",

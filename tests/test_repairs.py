@@ -1038,6 +1038,7 @@ LISTED = {
     "tape/ops/references.py:": "needs a primitive that JAX itself rarely lets take such an array: tests/ops/test_references.py",
     "tape/programs/growth.py:": "warnings: tests/programs/test_growth.py",
     "tape/variables/cuts.py:grad: a sweep": "a warning: tests/variables/test_gradients.py",
+    "interop/einops.py:interop.einops needs": "needs an environment without the package: tests/interop/test_loading.py",
     "interop/encoding.py:": "needs a damaged file, or several processes: tests/interop/test_saving.py",
     "interop/orbax.py:": "needs an environment without the package, or a damaged file: tests/interop/test_saving.py",
     "interop/safetensors.py:": "needs an environment without the package, or a damaged file: tests/interop/test_saving.py",
