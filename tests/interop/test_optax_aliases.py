@@ -32,7 +32,7 @@ NOT_ALONE = {  # those that need more than a learning rate: arguments, or other 
     "optax.lbfgs": "a line search: below",
     "optax.scale_by_learning_rate": None,
     "optax.contrib.scale_by_madgrad": None,
-    "optax.noisy_sgd": {"key": 0},
+    "optax.noisy_sgd": {"key": 0} if "key" in inspect.signature(optax.noisy_sgd).parameters else None,
     "optax.polyak_sgd": "below",
     "optax.contrib.momo": "below",
     "optax.contrib.momo_adam": "below",
@@ -55,7 +55,7 @@ WRAPPERS = {
         else optax.sgd(0.1)
     ),
     "multi_transform": lambda: optax.multi_transform({"a": optax.adam(0.1), "b": optax.sgd(0.5, momentum=0.9)}, LABELS),
-    "partition": lambda: optax.partition({"a": optax.adam(0.1), "b": optax.set_to_zero()}, LABELS),
+    "partition": lambda: getattr(optax, "partition", optax.multi_transform)({"a": optax.adam(0.1), "b": optax.set_to_zero()}, LABELS),
     "masked": lambda: optax.masked(optax.lion(0.1), MASK),
     "freeze": lambda: optax.chain(optax.sgd(0.1), optax.masked(optax.set_to_zero(), MASK)),
     "MultiSteps": lambda: optax.MultiSteps(optax.adam(0.1), 3),

@@ -376,6 +376,7 @@ def test_a_part_that_refuses_changes_no_other(place):
     ],
 )
 def test_what_cannot_be_saved_says_so(state, error, words, tmp_path):
+    pytest.importorskip("orbax.checkpoint")
     with pytest.raises(error, match=words):
         interop.save(tmp_path / "run", state)
     with pytest.raises(TapeValueError, match="format must be one of 'safetensors', 'orbax' or None, got 'pickle'"):
