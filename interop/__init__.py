@@ -6,13 +6,17 @@ import importlib
 import pkgutil
 from typing import Any
 
+from interop.arrival import expect
 from interop.lift import lift
 from interop.lower import lower
+from interop.saving import load, save
 from tape.errors import TapeAttributeError
 
-__all__ = ["lift", "lower"]
+__all__ = ["lift", "load", "lower", "save"]
 
 _MODULES = frozenset(m.name for m in pkgutil.iter_modules(__path__)) - frozenset(__all__)  # imported at their first use
+
+expect("einops", "interop.einops")
 
 
 def __getattr__(name: str) -> Any:

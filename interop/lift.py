@@ -25,7 +25,7 @@ from tape.recording import record
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-__all__ = ["lift"]
+__all__ = ["lift", "lift_exactly"]
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 _VALUELESS = (Handle, str, jax.tree_util.PyTreeDef)  # leaves whose kind or value alone tells what to record
@@ -63,6 +63,15 @@ def lift(jax_fun: Callable[..., Any], *, inline: bool = False) -> Callable[..., 
         array([0.6, 0.8], dtype=float32)
 
     """
+    return _lift(jax_fun, inline=inline, exact=False)
+
+
+def lift_exactly(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
+    """Lift a function whose results are to be those of ``jax.jit`` of it to the last bit, from the first call on: XLA compiles it at once."""
+    return _lift(jax_fun, inline=False, exact=True)
+
+
+def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool) -> Callable[..., Any]:
     if not callable(jax_fun):
         msg = f"lift: expected a function, got {type(jax_fun).__name__}"
         raise TapeTypeError(msg)
@@ -115,7 +124,7 @@ def lift(jax_fun: Callable[..., Any], *, inline: bool = False) -> Callable[..., 
         if trace is None or trace.applied.stale():
             applied = _Applied(jax_fun, tree, template, name)
             static = [x.value for x in template if x is not _DYNAMIC]
-            call = Call((lift, name, inline, tuple([x is _DYNAMIC for x in template]), kinds), tree, [jax_fun, *static])
+            call = Call((lift, name, inline, exact, tuple([x is _DYNAMIC for x in template]), kinds), tree, [jax_fun, *static])
             known = call.known(record.constant) if trace is None else None
             if known is not None:
                 trace = traces[key] = _Trace(applied, known[0], known[1])
@@ -124,7 +133,7 @@ def lift(jax_fun: Callable[..., Any], *, inline: bool = False) -> Callable[..., 
             if any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts):  # it belongs to the JAX transformation that is running
                 return record.record(Op(name, applied), variables), None
             hoisted, results = jaxapi.hoist(jaxpr, range(len(variables))), jax.tree.structure(shapes)
-            op: Any = Inlined(hoisted, results) if inline else intern(name, hoisted, results)
+            op: Any = Inlined(hoisted, results) if inline else intern(name, hoisted, results, exact=exact)
             trace = traces[key] = _Trace(applied, op, [record.constant(c) for c in jaxpr.consts])
             if not applied.reads and not jaxpr.effects:
                 call.learn(op, jaxpr.consts, trace.constants, ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
+import re
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -20,23 +21,27 @@ except ImportError as e:
     raise TapeImportError(msg, name=e.name, path=e.path) from e
 
 import tape
-from interop.lift import lift
+from interop.lift import lift_exactly
+from interop.line_search import checked_loss, searched
+from interop.optimizer_state import KeepsState
+from interop.parameter_groups import Group, parameter_groups
 from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen, following, policy_of, started, unscaled, widened
-from interop.states import check_contents, contents, held, kept, owners, plain, settable, zeroed
+from interop.states import check_contents, contents, injected, kept, owners, synced, zeroed
 from tape import extend
 from tape.errors import SeedError, TapeTypeError, TapeValueError, unknown_keyword
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-__all__ = ["DynamicLossScale", "LossScaleState", "Optimizer"]
+__all__ = ["DynamicLossScale", "Group", "LossScaleState", "Optimizer", "parameter_groups"]
 
 
-class Optimizer:
+class Optimizer(KeepsState):
     """Update Variables by an optax transformation.
 
     Args:
-        parameters: the leaves to train: a pytree of Variables (or one, or an iterator) that require grad.
+        parameters: the leaves to train: a pytree of Variables (or one, or an iterator) that require grad.  For ``optax.lookahead``:
+            ``optax.LookaheadParams.init_synced(variables)``; ``.parameters.slow`` are other Variables then.
         transformation: an ``optax.GradientTransformation``.
         loss_scale: None; a number, or a :class:`DynamicLossScale`, by which backward passes are to be seeded (``optimizer.backward(loss)``,
             or ``loss.backward(optimizer.loss_scale)``), and by which :meth:`step` divides their gradients.  A step whose gradients are
@@ -53,7 +58,8 @@ class Optimizer:
     Attributes:
         parameters: the pytree of Variables.
         state: optax's state, a pytree of arrays.  Hyperparameters of ``optax.inject_hyperparams`` are set there
-            (``optimizer.state.hyperparams["learning_rate"] = 0.01``); for the rest, assign a state.
+            (``optimizer.state.hyperparams["learning_rate"] = 0.01``).  The rest is a copy, whose lists and dictionaries may be changed without
+            effect on the optimizer until it is assigned: ``state = optimizer.state; state[0].mu["w"] = x; optimizer.state = state``.
         scaling: what the loss scale has come to, a :class:`LossScaleState` of arrays, or None.
 
     Raises:
@@ -83,12 +89,14 @@ class Optimizer:
     ) -> None:
         if hasattr(parameters, "__iter__") and jax.tree_util.all_leaves([parameters]):  # a generator, the values of a dictionary
             parameters = list(parameters)
+        parameters, lookahead = synced(parameters)
         self.parameters = parameters
         self._leaves, self._tree = jax.tree.flatten(parameters, is_leaf=extend.is_variable)
         if not self._leaves:
             msg = "Optimizer: no parameters were given; pass a pytree of Variables that require grad"
             raise TapeValueError(msg)
         self._leaves = [extend.identity(p) if extend.is_variable(p) else p for p in self._leaves]
+        self._fast = len(jax.tree.leaves(parameters.fast, is_leaf=extend.is_variable)) if lookahead else len(self._leaves)
         seen: set[int] = set()
         for i, p in enumerate(self._leaves):
             if not isinstance(p, tape.Variable):
@@ -121,7 +129,8 @@ class Optimizer:
         self._following: dict[Any, Any] = {}  # tree of a state -> tree of the next one
         values = jax.tree.unflatten(self._tree, [extend.array(p) for p in self._leaves])
         self._keep(transformation.init(values if policy is None else widened(values)), None if policy is None else started(policy))
-        extended = optax.with_extra_args_support(transformation)
+        extended = self._extended = optax.with_extra_args_support(transformation)
+        self._asked: frozenset[str] | None = frozenset()  # what the transformation needs of a closure; None: a search by it
 
         def update(
             gradients: list[Any], values: list[Any], state: list[Any], tree: Any, extra: dict[str, Any], present: Any
@@ -132,10 +141,11 @@ class Optimizer:
             if policy is not None:
                 counting, values = unscaled(counting, scaling.scale), widened(values)
             before = jax.tree.unflatten(self._tree, values)
-            updates, after = extended.update(jax.tree.unflatten(self._tree, counting), known, before, **extra)
+            pulled = jax.tree.unflatten(self._tree, counting)
+            updates, after = extended.update(pulled.fast if lookahead else pulled, known, before, **extra)
             made = jax.tree.leaves(optax.apply_updates(before, updates))
             if policy is not None:
-                finite = all_finite(counting)
+                finite = all_finite(counting[: self._fast])
                 made, after = chosen(finite, made, given), chosen(finite, after, known)
                 scaling = following(policy, scaling, finite)
             leaves, self._following[tree] = jax.tree.flatten((after, scaling))
@@ -144,50 +154,7 @@ class Optimizer:
                 leaves = kept(self._owned(tree, self._following[tree]), leaves, state, skipped, present)
             return made, leaves
 
-        self._update: Any = lift(update)
-
-    @property
-    def state(self) -> Any:
-        """Optax's state, a pytree of arrays; assigning one of the same structure and shapes replaces it."""
-        places = jax.tree.unflatten(self._state_tree, range(len(self._state)))[0]
-        return settable(self._looked_at()[0], places, lambda place: self._state[place])
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        state = plain(state)
-        present, scaling = self._looked_at()
-        given: Any = jax.tree.structure(state)
-        trees: set[Any] = {tree for pair in self._following.items() for tree in pair} | {self._state_tree}
-        if given not in [tree.children()[0] for tree in trees]:
-            msg = (
-                "Optimizer: state must be a pytree as optax's transformation makes it for these parameters "
-                f"({jax.tree.structure(present)}), got {given if jax.tree.structure(0) != given else type(state).__name__}; assign what "
-                ".state of such an optimizer gave"
-            )
-            raise TapeValueError(msg)
-        if given == jax.tree.structure(present):
-            for (path, new), old in zip(jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(present), strict=True):
-                if np.shape(new) != np.shape(old):
-                    name = jax.tree_util.keystr(path)
-                    msg = f"Optimizer: state{name} must have shape {np.shape(old)}, got {np.shape(new)}; it belongs to other parameters"
-                    raise TapeValueError(msg)
-        self._keep(state, scaling)
-
-    @property
-    def scaling(self) -> LossScaleState | None:
-        """What the loss scale has come to, as arrays; assigning replaces it.  None without one."""
-        return self._looked_at()[1]
-
-    @scaling.setter
-    def scaling(self, scaling: LossScaleState) -> None:
-        if self.loss_scale is None or not isinstance(scaling, LossScaleState):
-            wanted = "a LossScaleState" if self.loss_scale is not None else "None: this optimizer has no loss scale"
-            msg = f"Optimizer: scaling must be {wanted}, got {type(scaling).__name__}"
-            raise TapeTypeError(msg)
-        made = started(DynamicLossScale())
-        self._keep(
-            self._looked_at()[0], LossScaleState(*[np.asarray(x, like.dtype).reshape(()) for x, like in zip(scaling, made, strict=True)])
-        )
+        self._update: Any = lift_exactly(update)
 
     @property
     def loss_scale(self) -> Any:
@@ -220,39 +187,37 @@ class Optimizer:
             seed = seed.reshape(loss.shape)
         loss.backward(seed, **options)
 
-    def _looked_at(self) -> tuple[Any, LossScaleState | None]:
-        """Return optax's state and that of the loss scale, as arrays."""
-        leaves = [extend.array(x) if extend.is_variable(x) else x for x in self._state]
-        return jax.tree.unflatten(self._state_tree, leaves)  # type: ignore[no-any-return]
-
-    def _keep(self, state: Any, scaling: LossScaleState | None) -> None:
-        leaves, self._state_tree = jax.tree.flatten((state, scaling), is_leaf=extend.is_variable)
-        self._scaled = scaling is not None
-        self._state = [held(x) for x in leaves]  # Variables, so that a compiled step finds them and writes to them
-        self._repeats = all(map(extend.is_variable, self._state))
-        self._known = extend.Update()
-
-    def step(self, **extra: Any) -> None:
+    def step(self, closure: Callable[[], Any] | None = None, **extra: Any) -> Any:
         """Apply one update from the ``.grad`` of the parameters, divided by the loss scale if there is one.
 
-        A backward pass to these parameters alone, of a structure met before, waits for it: both run as one program.
+        A backward pass to these parameters alone, of a structure met before, waits for it: both run as one program.  The update rounds as
+        ``jax.jit`` of optax's does.
 
         Args:
+            closure: computes the gradients anew and returns the loss, as in PyTorch: ``optimizer.zero_grad(); loss = f(); loss.backward();
+                return loss``.  It is called once, or by a line search (``optax.lbfgs``) as often as that needs: then optax runs on values,
+                step by step, which is slower than with ``value_fn``, and rounds as optax without ``jax.jit`` does.
             extra: extra arguments for transformations that take them: ``value=loss`` for instance, and for line searches (``optax.lbfgs``)
                 also ``grad=`` (the gradients, in the tree of the parameters) and ``value_fn=interop.lower(f)``, where ``f`` computes the
                 loss.
 
+        Returns:
+            What the closure returned at first, or None.
+
         Raises:
-            TapeTypeError: the transformation needs such an argument, and it is not there.
+            TapeTypeError: the transformation needs such an argument, and it is not there; the closure returns no Variable, or a line search
+                by it is asked for inside of ``tape.jit``.
             TapeValueError: no parameter has a gradient; one has none, with ``missing="raise"``; or one has none, and optax cannot tell
                 what it keeps for it.  Nothing is changed then.
             ExecutionError: an update could not be computed.  Nothing is changed then.
 
         """
+        if closure is not None:
+            return self._closed(closure, extra)
         check_contents(self._contents)
         repeats = self._repeats and not extra
         if repeats and not self._update.stale() and self._known.again(self._leaves, self._state):
-            return
+            return None
         gradients, present = self._gradients()
         try:
             with extend.updating():
@@ -264,10 +229,53 @@ class Optimizer:
                 raise
             raise TapeTypeError(_NEEDED.format(str(e).partition(": ")[2])) from e
         self._assign(values, state)
+        return None
+
+    def _closed(self, closure: Callable[[], Any], extra: dict[str, Any]) -> Any:
+        """Take a step with what a closure computes."""
+        with tape.enable_grad():
+            loss = checked_loss(closure())
+        while self._asked is not None:
+            offered = {"value": loss, "grad": jax.tree.unflatten(self._tree, [p.grad for p in self._leaves])}
+            try:
+                self.step(**{name: offered[name] for name in self._asked}, **extra)
+            except TapeTypeError as e:
+                needed = frozenset(re.findall(r"'(\w+)'", str(e))) if "needs more than gradients" in str(e) else frozenset()
+                if not needed or not needed <= offered.keys() | {"value_fn"}:
+                    raise
+                self._asked = None if "value_fn" in needed else self._asked | needed
+            else:
+                return loss
+        if self._policy is not None:
+            msg = "Optimizer.step: a line search by a closure has no loss scale; make the Optimizer without loss_scale"
+            raise TapeValueError(msg)
+        check_contents(self._contents)
+        self._gradients()  # refuses where there are none
+        made, state = searched(self._extended.update, closure, loss, self._leaves, self._tree, self._looked_at()[0])
+        for p, x in zip(self._leaves, made, strict=True):
+            p.value = x
+        self._keep(state, None)
+        return loss
+
+    @property
+    def param_groups(self) -> list[Group]:
+        """The groups that :func:`parameter_groups` made, with their parameters and hyperparameters, which can be set; one where it did not."""
+        found = [node.hyperparams for node in jax.tree.leaves(self.state, is_leaf=injected) if injected(node)]
+        if isinstance(self.parameters, list) and len(found) == len(self.parameters) > 1:
+            return list(map(Group, self.parameters, found))
+        return [Group(self.parameters, found[0] if len(found) == 1 else {})]
 
     def _gradients(self) -> tuple[list[Any], Any]:
-        """Return the gradients, and which parameters they are for: None for none in the list, or all of them with an array that tells."""
-        leaves = self._leaves
+        """Return the gradients, and which parameters they are for: None for none in the list, or all of them with an array that tells.
+
+        The slow parameters of ``optax.lookahead`` have none: they stand there themselves, and nobody reads them.
+        """
+        slow = self._leaves[self._fast :]
+        found, present = self._found(self._leaves[: self._fast])
+        return [*found, *slow], present if present is None else np.append(present, [True] * len(slow))
+
+    def _found(self, leaves: list[Any]) -> tuple[list[Any], Any]:
+        """Return the gradients of some parameters, as above."""
         found = [p.grad if p.requires_grad else None for p in leaves]
         missing = tuple([i for i, gradient in enumerate(found) if gradient is None])
         if not missing:

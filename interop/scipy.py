@@ -13,7 +13,7 @@ import scipy.optimize
 import tape
 import tape.numpy as tnp
 from tape import extend
-from tape.errors import TapeTypeError, TapeValueError
+from tape.errors import TapeError, TapeTypeError, TapeValueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -96,6 +96,8 @@ def minimize(
 def least_squares(fun: Callable[..., Any], x0: Any, *, args: tuple[Any, ...] = (), **options: Any) -> Any:
     """Minimise a sum of squares by ``scipy.optimize.least_squares``, to which the tape gives the Jacobian.
 
+    It is computed column by column (forward mode) where there are more residuals than numbers in ``x0``, otherwise row by row.
+
     Args:
         fun: takes Variables in the structure of ``x0``, and ``args``; returns the residuals, a Variable or a pytree of them.
         x0: where to begin: an array, a list of numbers, or a pytree of arrays.
@@ -123,9 +125,8 @@ def least_squares(fun: Callable[..., Any], x0: Any, *, args: tuple[Any, ...] = (
         raise TapeTypeError(msg)
     flat = _Flat("least_squares", fun, x0, args)
     residuals = functools.partial(flat.vector, fun)
-    jacobian = tape.jacobian(residuals)
     result = scipy.optimize.least_squares(
-        lambda x: _numbers(residuals(flat.variable(x))), flat.start, jac=lambda x: _numbers(jacobian(flat.variable(x))), **options
+        lambda x: _numbers(residuals(flat.variable(x))), flat.start, jac=_Jacobian(flat, residuals), **options
     )
     result.x = flat.tree(result.x)
     return result
@@ -207,6 +208,33 @@ class _Flat:
         return float(value), _numbers(gradient)
 
 
+class _Jacobian:
+    """The Jacobian of a function at SciPy's points: by columns where more numbers come out of it than go in, otherwise by rows."""
+
+    def __init__(self, flat: _Flat, fun: Callable[[Any], Any]) -> None:
+        self._flat, self._fun = flat, fun
+        self._jacobian: Callable[..., Any] | None = None
+
+    def __call__(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        point = self._flat.variable(x)
+        if self._jacobian is None:
+            with tape.no_grad():
+                tall = self._fun(point).size > x.size
+            self._jacobian = tape.jacfwd if tall and self._has_columns(point) else tape.jacrev
+        return _numbers(self._jacobian(self._fun)(point))
+
+    def _has_columns(self, point: tape.Variable) -> bool:
+        """Tell whether forward mode, which differentiates the sweep, agrees with the sweep: a ``tape.Function`` may cut that off."""
+        try:
+            by_columns = _numbers(tape.jacfwd(self._fun)(point))
+        except TapeError:
+            return False
+        weights = np.cos(np.arange(len(by_columns)))
+        values = self._fun(point)
+        (by_rows,) = tape.gradients(values, [point], weights.astype(values.dtype), unconnected="zero")
+        return bool(np.all(abs(weights @ by_columns - _numbers(by_rows)) <= 1e-3 * (abs(weights) @ abs(by_columns))))
+
+
 def _numbers(x: Any) -> np.ndarray[Any, Any]:
     return np.asarray(x.detach(), np.float64)
 
@@ -215,15 +243,13 @@ def _constraint(flat: _Flat, constraint: Any) -> Any:
     """Return SciPy's constraint with derivatives from the tape."""
     if isinstance(constraint, dict) and callable(constraint.get("fun")) and constraint.get("jac") is None:
         value = functools.partial(flat.vector, constraint["fun"], args=constraint.get("args", ()))
-        jacobian = tape.jacobian(value)
         return {
             "type": constraint["type"],
             "fun": lambda x: _numbers(value(flat.variable(x))),
-            "jac": lambda x: _numbers(jacobian(flat.variable(x))),
+            "jac": _Jacobian(flat, value),
         }
     if isinstance(constraint, scipy.optimize.NonlinearConstraint) and not callable(constraint.jac):
         value = functools.partial(flat.vector, constraint.fun)
-        jacobian = tape.jacobian(value)
 
         def curvature(x: Any, weights: Any) -> np.ndarray[Any, Any]:
             return _numbers(tape.hessian(lambda v: (value(v) * np.asarray(weights, flat._dtype)).sum())(flat.variable(x)))
@@ -232,7 +258,7 @@ def _constraint(flat: _Flat, constraint: Any) -> Any:
             lambda x: _numbers(value(flat.variable(x))),
             constraint.lb,
             constraint.ub,
-            jac=lambda x: _numbers(jacobian(flat.variable(x))),
+            jac=_Jacobian(flat, value),
             hess=curvature,
             keep_feasible=constraint.keep_feasible,
         )

@@ -17,7 +17,7 @@ from tape.errors import TapeTypeError, TapeValueError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-__all__ = ["Hyperparameters", "check_contents", "contents", "held", "kept", "owners", "plain", "settable", "zeroed"]
+__all__ = ["Hyperparameters", "check_contents", "contents", "held", "injected", "kept", "owners", "plain", "settable", "synced", "zeroed"]
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 
@@ -33,6 +33,18 @@ def contents(parameters: Any) -> list[tuple[Any, tuple[Any, ...]]]:
 
     jax.tree.flatten(parameters, is_leaf=note)
     return [(node, tuple(node.values() if isinstance(node, dict) else node)) for node in found]
+
+
+def synced(parameters: Any) -> tuple[Any, bool]:
+    """Return parameters, those of ``optax.lookahead`` with slow Variables of their own where the fast ones stand for both; tell if they are."""
+    if not isinstance(parameters, optax.LookaheadParams):
+        return parameters, False
+    fast = {id(extend.identity(p)) for p in jax.tree.leaves(parameters.fast, is_leaf=extend.is_variable) if extend.is_variable(p)}
+
+    def own(p: Any) -> Any:
+        return tape.Variable(extend.array(p), name=p.name) if extend.is_variable(p) and id(extend.identity(p)) in fast else p
+
+    return parameters._replace(slow=jax.tree.map(own, parameters.slow, is_leaf=extend.is_variable)), True
 
 
 def check_contents(containers: Sequence[tuple[Any, tuple[Any, ...]]]) -> None:
@@ -201,6 +213,11 @@ def _unflattened(names: tuple[str, ...], values: Any) -> Any:
 jax.tree_util.register_pytree_with_keys(Hyperparameters, _flattened, _unflattened)
 
 
+def injected(node: Any) -> bool:
+    """Tell whether a part of a state is that of ``optax.inject_hyperparams``."""
+    return isinstance(getattr(node, "hyperparams", None), dict) and hasattr(node, "inner_state") and hasattr(node, "_replace")
+
+
 def settable(state: Any, places: Any, find: Callable[[int], Any]) -> Any:
     """Return a state in which hyperparameters can be set.
 
@@ -210,9 +227,6 @@ def settable(state: Any, places: Any, find: Callable[[int], Any]) -> Any:
         find: returns the Variable that the optimizer keeps in a place.
 
     """
-
-    def injected(node: Any) -> bool:
-        return isinstance(getattr(node, "hyperparams", None), dict) and hasattr(node, "inner_state") and hasattr(node, "_replace")
 
     def replaced(node: Any, numbers: Any) -> Any:
         if not injected(node):

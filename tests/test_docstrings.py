@@ -9,7 +9,18 @@ import pytest
 import interop
 import tape
 
-NEEDED = {"interop.optax": "optax", "interop.states": "optax", "interop.nnx": "flax", "interop.linen": "flax", "interop.equinox": "equinox"}
+NEEDED = {
+    "interop.einops": "einops",
+    "interop.equinox": "equinox",
+    "interop.linen": "flax",
+    "interop.nnx": "flax",
+    "interop.optax": "optax",
+    "interop.optimizer_state": "optax",
+    "interop.orbax": "orbax.checkpoint",
+    "interop.safetensors": "safetensors",
+    "interop.saving": "safetensors",
+    "interop.states": "optax",
+}
 MIRRORED = ("tape.numpy", "tape.nn", "tape.scipy", "tape.lax", "tape.random", "tape.image")  # their docstrings are JAX's
 
 

@@ -85,6 +85,8 @@ SIGNATURES = {
     tape.checkpoint_sequential: "(functions, state, *, schedule='root')",
     interop.lift: "(jax_fun, *, inline=False)",
     interop.lower: "(tape_fun)",
+    interop.save: "(path, state, *, format=None)",
+    interop.load: "(path, state=None, *, strict=True, format=None)",
 }
 
 ATTRIBUTES = [
@@ -183,7 +185,7 @@ def plain(function):
 
 def test_names():
     assert sorted(tape.__all__) == sorted(NAMES)
-    assert sorted(interop.__all__) == ["lift", "lower"]
+    assert sorted(interop.__all__) == ["lift", "load", "lower", "save"]
 
 
 @pytest.mark.parametrize("function", SIGNATURES, ids=lambda f: f.__qualname__)

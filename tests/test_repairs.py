@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 SCENE = """
 import functools, jax, jax.numpy as jnp, numpy as np, optax
-import interop, interop.optax, interop.scipy, tape, tape.lax, tape.nn, tape.numpy as tnp, tape.random, tape.scipy.special
+import interop, interop.optax, interop.saving, interop.scipy, tape, tape.lax, tape.nn, tape.numpy as tnp, tape.random, tape.scipy.special
 from jax.flatten_util import ravel_pytree
 from tests.repairs import *
 A = np.array([1.0, -2.0, 0.5], np.float32)
@@ -78,7 +78,8 @@ ROWS = {
         ("float(h)", "reduce it", "f = float(h.sum())", "same(f, 5.25)"),
         ("float(h)", "index one element", "f = float(h[1])", "f == 4.0"),
         ("float(tape.constant(1j))", "take .real", "f = float(tape.constant(1j).real)", "f == 0.0"),
-        ("np.asarray(h)", "use .value", "a = np.asarray(h.value)", "same(a, A * A)"),
+        ("np.asarray(h)", "use .numpy()", "a = h.numpy()", "same(a, A * A)"),
+        ("np.asarray(h)", ".value", "a = np.asarray(h.value)", "same(a, A * A)"),
         ("np.asarray(h)", ".detach() for a constant", "a = np.asarray(h.detach())", "same(a, A * A)"),
         ("np.asarray(h)", "tape.numpy functions", "y = tnp.asarray(h)", "grad_is(y.sum(), x, 2 * A)"),
         ("jnp.sin(x)", "tape.numpy", "y = tnp.sin(x)", "grad_is(y.sum(), x, np.cos(A))"),
@@ -881,6 +882,95 @@ ROWS = {
             "optimizer, loss = o, total(x); optimizer.step(value=loss)",
             "float(total(x)) < 5.25",
         ),
+        (
+            "o = interop.optax.Optimizer([x], optax.sgd(0.5)); o.step(lambda: total(x).backward())",
+            "end it with `return loss`",
+            "def closure(): loss = total(x); loss.backward(); return loss\nx.grad = None; o.step(closure)",
+            "same(x, 0 * A)",
+        ),
+        (
+            "o = interop.optax.Optimizer([x], optax.sgd(0.5)); o.step(lambda: x * x)",
+            ".mean()",
+            "def closure(): loss = (x * x).mean(); loss.backward(); return loss\no.step(closure)",
+            "same(x, A - A / 3)",
+        ),
+        (
+            (
+                "o = interop.optax.Optimizer([x], optax.lbfgs())\ndef closure(): o.zero_grad(); l = total(x); l.backward(); return l\n"
+                "tape.jit(lambda: o.step(closure))()"
+            ),
+            "take the step outside of it",
+            "o.step(closure)",
+            "float(total(x)) < 5.25",
+        ),
+        (
+            (
+                "o = interop.optax.Optimizer([x], optax.lbfgs(), loss_scale=2.0)\n"
+                "def closure(): o.zero_grad(); l = total(x); o.backward(l); return l\no.step(closure)"
+            ),
+            "make the Optimizer without loss_scale",
+            "o = interop.optax.Optimizer([x], optax.lbfgs()); o.step(closure)",
+            "float(total(x)) < 5.25",
+        ),
+        (
+            "interop.optax.parameter_groups([{'learning_rate': 0.1}], optax.sgd)",
+            "{'params': variables, 'learning_rate': 0.1}",
+            "o = interop.optax.Optimizer(*interop.optax.parameter_groups([{'params': [x], 'learning_rate': 0.1}], optax.sgd))",
+            "list(o) == [x]",
+        ),
+        (
+            "interop.optax.parameter_groups([{'params': [x]}], 0.1)",
+            "a function that makes a transformation, as optax.sgd",
+            "o = interop.optax.Optimizer(*interop.optax.parameter_groups([{'params': [x]}], optax.sgd, learning_rate=0.1))",
+            "list(o) == [x]",
+        ),
+        (
+            (
+                "o = interop.optax.Optimizer(*interop.optax.parameter_groups([{'params': [x]}], optax.sgd, learning_rate=0.1)); "
+                "o.param_groups[0]['params'] = [m]"
+            ),
+            "make a new Optimizer for others",
+            "o = interop.optax.Optimizer(*interop.optax.parameter_groups([{'params': [m]}], optax.sgd, learning_rate=0.1))",
+            "list(o) == [m]",
+        ),
+        (
+            "o = interop.optax.Optimizer([x], optax.adam(0.5)); o.load_state_dict({})",
+            "make the Optimizer as that one was",
+            "o.load_state_dict(interop.optax.Optimizer([x], optax.adam(0.5)).state_dict())",
+            "o.state[0].count == 0",
+        ),
+        (
+            "o = interop.optax.Optimizer([x], optax.adam(0.5)); o.load_state_dict({'state.0.count': 3})",
+            "pass strict=False",
+            "o.load_state_dict({'state.0.count': 3}, strict=False)",
+            "o.state[0].count == 3",
+        ),
+    ],
+    "saving": [
+        (
+            "interop.saving.load_state_dict({'x': x, 'n': 1}, {'x': 2 * A})",
+            "pass strict=False",
+            "found = interop.saving.load_state_dict({'x': x, 'n': 1}, {'x': 2 * A}, strict=False)",
+            "same(x, 2 * A) and found['n'] == 1",
+        ),
+        (
+            "interop.saving.state_dict({'a.b': x, 'a': {'b': m}})",
+            "give them other keys",
+            "found = interop.saving.state_dict({'a.c': x, 'a': {'b': m}})",
+            "sorted(found) == ['a.b', 'a.c']",
+        ),
+        (
+            "interop.saving.state_dict([np.array(['x', 'y'])])",
+            "strings on their own",
+            "found = interop.saving.state_dict(['x', 'y'])",
+            "found == {'0': 'x', '1': 'y'}",
+        ),
+        (
+            "interop.saving.state_dict({'a': object()})",
+            "objects with state_dict() and load_state_dict()",
+            "o = interop.optax.Optimizer([x], optax.adam(0.5)); found = interop.saving.state_dict({'a': o})",
+            "sorted(found) == ['a.state.0.count', 'a.state.0.mu.0', 'a.state.0.nu.0']",
+        ),
     ],
     "jit": [
         (
@@ -949,7 +1039,12 @@ LISTED = {
     "tape/ops/references.py:": "needs a primitive that JAX itself rarely lets take such an array: tests/ops/test_references.py",
     "tape/programs/growth.py:": "warnings: tests/programs/test_growth.py",
     "tape/variables/cuts.py:grad: a sweep": "a warning: tests/variables/test_gradients.py",
-    "interop/optax.py:Optimizer: state{}": "the state of other parameters has no repair but the right one",
+    "interop/einops.py:interop.einops needs": "needs an environment without the package: tests/interop/test_loading.py",
+    "interop/encoding.py:": "needs a damaged file, or several processes: tests/interop/test_saving.py",
+    "interop/orbax.py:": "needs an environment without the package, or a damaged file: tests/interop/test_saving.py",
+    "interop/safetensors.py:": "needs an environment without the package, or a damaged file: tests/interop/test_saving.py",
+    "interop/optimizer_state.py:Optimizer.load_state_dict: {} must": "the state of other parameters has no repair but the right one",
+    "interop/optimizer_state.py:Optimizer: state{}": "the state of other parameters has no repair but the right one",
     "tape/callables/captures.py:the function captured": "needs a function that captures others at each of five traces",
     "tape/callables/captures.py:a traced function assigned": "by assignments that the tape itself makes: another check is before it for those of the user",
     "tape/jitting/tracing.py:jit: {} met other": "needs a function that captures others at each of five traces",

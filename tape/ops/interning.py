@@ -26,12 +26,16 @@ if TYPE_CHECKING:
 _OPS: Bounded[Hashable, Op] = Bounded("programs of callables", 2048)
 
 
-def intern(name: str, jaxpr: jaxapi.ClosedJaxpr, tree: jax.tree_util.PyTreeDef) -> Op:
-    """Return the op of a traced program whose results form ``tree``, the same one for an equal program."""
-    key = (name, tree, _Fingerprint().closed(jaxpr), configuration())
+def intern(name: str, jaxpr: jaxapi.ClosedJaxpr, tree: jax.tree_util.PyTreeDef, *, exact: bool = False) -> Op:
+    """Return the op of a traced program whose results form ``tree``, the same one for an equal program.
+
+    One that is ``exact`` rounds as ``jax.jit`` of the program does also where it runs on its own.
+    """
+    key = (name, tree, _Fingerprint().closed(jaxpr), configuration(), exact)
     op = _OPS.get(key)
     if op is None:
         kernel = Kernel(name, jaxpr, tree)
+        kernel.exact = exact
         op = Op(name, lambda *arrays: jax.tree.unflatten(tree, kernel.inline(*arrays)))
         op.adopt(kernel)
     _OPS[key] = op  # the newest, also if it is known

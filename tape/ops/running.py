@@ -20,7 +20,21 @@ CALLS = 64  # of a kernel on its own; each brings its results back from the host
 class Runner:
     """What runs a jaxpr: inline as part of a program, on arrays of NumPy, or on JAX's."""
 
-    __slots__ = ("_calls", "_cost", "_executable", "_first", "_host", "_left", "inline", "jaxpr", "light", "name", "pinned", "tried")
+    __slots__ = (
+        "_calls",
+        "_cost",
+        "_executable",
+        "_first",
+        "_host",
+        "_left",
+        "exact",
+        "inline",
+        "jaxpr",
+        "light",
+        "name",
+        "pinned",
+        "tried",
+    )
 
     def __init__(self, name: str, jaxpr: jaxapi.ClosedJaxpr, pinned: bool) -> None:
         self.name = name
@@ -29,6 +43,7 @@ class Runner:
         self.tried = False  # it is part of a structure that was compiled whole in its place, and that did not come back so far
         self._cost: Cost | None = None
         self.pinned = pinned  # it runs on its own where entries run one by one
+        self.exact = False  # it is to round as jax.jit does, so that nothing but XLA runs it, with all of its optimisation
         self.light = False  # :attr:`is_light`, as far as anybody has asked
         self._host: Any = None  # what runs it there; False where that is not, or no more, for it
         self._left = 0.0  # runs there
@@ -39,7 +54,7 @@ class Runner:
     def hosting(self) -> Any:
         """Return what runs the kernel on arrays of NumPy; False where it is no kernel for that, or worth its compilation by now."""
         if self._host is None:
-            function, cost = (None, 0.0) if self.pinned else hosted(self.jaxpr)
+            function, cost = (None, 0.0) if self.pinned or self.exact else hosted(self.jaxpr)
             self._left = runs(cost)
             self._host = function if function is not None and self._left else False
             self.light = bool(self._host) and cost <= LIGHT
@@ -86,7 +101,7 @@ class Runner:
                 return inline(*args)
 
             run.__name__ = self.name
-            quick = self.cost.small and not self.pinned  # JAX takes options where it does not trace
+            quick = self.cost.small and not self.pinned and not self.exact  # JAX takes options where it does not trace
             self._executable = jax.jit(run, compiler_options=quick_options(jax.default_backend()) if quick else None)
             host = self.hosting()
             if host:

@@ -101,8 +101,8 @@ class Convertible(methods.ArrayMethods):
 
     @property
     def device(self) -> Any:
-        """The device (or sharding) of the value."""
-        return as_array(look(self)).device
+        """The device (or sharding) of the value; None in a JAX transformation or ``tape.jit``, where it has none yet."""
+        return getattr(as_array(look(self)), "device", None)
 
     @property
     def sharding(self) -> Any:
@@ -159,7 +159,7 @@ class Convertible(methods.ArrayMethods):
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if self._place.kind.requires_grad and not jaxapi.fetches(sys._getframe(1).f_code):
             msg = (
-                f"np.asarray of a Variable that requires grad ({describe(self)}) would lose its gradient; use .value or "
+                f"np.asarray of a Variable that requires grad ({describe(self)}) would lose its gradient; use .numpy(), .value or "
                 ".detach() for a constant, or tape.numpy functions to stay on the tape"
             )
             raise LostGradientError(msg)

@@ -1,5 +1,6 @@
 """``import interop`` is enough: submodules load at their first use, and say what they need."""
 
+import importlib.util
 import subprocess
 import sys
 
@@ -8,6 +9,27 @@ import pytest
 import interop
 import tape
 
+FRAMEWORKS = ("optax", "flax", "equinox", "torch", "orbax", "safetensors", "einops", "autograd", "scipy.optimize")
+EARLY = """
+import sys
+before = set(sys.modules)
+import tape, interop
+dir(interop)
+early = [m for m in set(sys.modules) - before if m in {frameworks!r} or m.split(".")[0] in {frameworks!r}]
+early += [m for m in sys.modules if m.startswith("interop.") and m.split(".")[1] in {modules!r}]
+assert not early, early
+"""
+MODULES = ("autograd", "einops", "equinox", "linen", "nnx", "optax", "orbax", "safetensors", "scipy", "torch")
+NEEDS = {
+    "einops": ("einops", "einops"),
+    "equinox": ("equinox", "equinox"),
+    "linen": ("flax", "flax"),
+    "nnx": ("flax", "flax"),
+    "optax": ("optax", "optax"),
+    "orbax": ("orbax", "orbax"),
+    "safetensors": ("safetensors", "safetensors"),
+    "torch": ("torch", "torch"),
+}
 SCRIPT = """
 import sys, interop
 assert "interop.optax" not in sys.modules and "optax" not in sys.modules
@@ -17,22 +39,61 @@ assert callable(interop.lift)  # a function still, not the module of its name
 """
 MISSING = """
 import sys
-sys.modules["optax"] = None  # what is not installed
 import interop, tape
-for use in (lambda: interop.optax, lambda: __import__("interop.optax")):
+for module, (package, extra) in {needs!r}.items():
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        del sys.modules[name]
+    sys.modules[package] = None  # what is not installed
+    for use in (lambda: getattr(interop, module), lambda: __import__("interop." + module)):
+        try:
+            use()
+        except ImportError as e:
+            assert isinstance(e, tape.errors.TapeError), e
+            assert f"pip install 'jax-tape[{{extra}}]'" in str(e), e
+        else:
+            raise AssertionError(module)
+for format in ("safetensors", "orbax"):
     try:
-        use()
+        interop.save("nowhere", {{"a": 1}}, format=format)
     except ImportError as e:
-        assert isinstance(e, tape.errors.TapeError)
-        assert "pip install 'jax-tape[optax]'" in str(e), e
+        assert f"jax-tape[{{format}}]" in str(e)
     else:
-        raise AssertionError
+        raise AssertionError(format)
 """
 
 
-@pytest.mark.parametrize("script", [SCRIPT, MISSING], ids=["loaded", "missing"])
-def test_submodules_load_at_their_first_use(script):
-    subprocess.run([sys.executable, "-c", script], check=True)  # noqa: S603 - its own interpreter
+def there(name):
+    return importlib.util.find_spec(f"interop.{name}") is not None
+
+
+def run(script):
+    return subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)  # noqa: S603 - its own interpreter
+
+
+def test_submodules_load_at_their_first_use():
+    assert not run(SCRIPT).stderr
+
+
+def test_a_missing_package_says_which_extra_to_install():
+    done = run(MISSING.format(needs={name: need for name, need in NEEDS.items() if there(name)}))
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_is_imported_early():
+    script = EARLY.format(frameworks=FRAMEWORKS, modules=MODULES)
+    assert run(script).returncode == 0, run(script).stderr
+    for planted in ("import interop.optax", "import equinox", "interop.scipy"):  # the test would see it
+        assert "AssertionError: [" in run(script.replace("dir(interop)", planted)).stderr
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_are_listed_and_load(name):
+    if not there(name):
+        pytest.skip(f"interop.{name} is not here")
+    assert name in dir(interop)
+    package = NEEDS.get(name, ("numpy", None))[0]
+    pytest.importorskip(package)
+    assert getattr(interop, name) is sys.modules[f"interop.{name}"]
 
 
 def test_what_there_is_not_is_an_ordinary_error():

@@ -125,6 +125,38 @@ def test_least_squares(options):
     np.testing.assert_allclose([pieces.x["a"], pieces.x["b"]], wanted.x, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("rows", "used"), [(9, ["jacfwd"]), (1, ["jacrev"])])
+def test_jacobians_are_computed_from_their_shorter_side(rows, used, monkeypatch):
+    seen = []
+    for name in ("jacfwd", "jacrev"):
+        real = getattr(tape, name)
+        monkeypatch.setattr(tape, name, lambda f, name=name, real=real: seen.append(name) or real(f))
+    weights = np.arange(1.0, 1.0 + 2 * rows).reshape(rows, 2)
+    found = interop.scipy.least_squares(lambda p: tnp.tanh(weights @ (p - 1)), [0.8, 1.1], method="trf")
+    assert sorted(set(seen)) == used
+    assert found.cost < 1e-9
+
+
+class Opaque(tape.Function):
+    """The derivative of its backward is not to be had."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**2
+
+    @staticmethod
+    def backward(ctx, ct):
+        return tape.constant(np.asarray((2 * ctx.saved[0] * ct).detach()))
+
+
+def test_a_function_without_a_second_derivative_has_a_jacobian():
+    found = interop.scipy.least_squares(lambda p: Opaque.apply(p) - np.array([4.0, 9.0]), [1.0, 1.0])
+    np.testing.assert_allclose(found.x, [2.0, 3.0], rtol=1e-6)
+    tall = interop.scipy.least_squares(lambda p: tnp.concatenate([Opaque.apply(p) - np.array([4.0, 9.0]), 0 * p]), [1.0, 1.0])
+    np.testing.assert_allclose(tall.x, [2.0, 3.0], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [

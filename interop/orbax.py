@@ -1,0 +1,97 @@
+"""Folders of orbax: written beside and renamed, so that there is the old one or the new one."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import secrets
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+try:
+    import orbax.checkpoint as ocp
+except ImportError as e:
+    from tape.errors import TapeImportError
+
+    msg = "interop.orbax needs the package orbax-checkpoint, which is not installed; run pip install 'jax-tape[orbax]'"
+    raise TapeImportError(msg, name=e.name, path=e.path) from e
+
+from tape.errors import TapeValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["read", "write"]
+
+_STATE, _NOTES = "state", "notes"  # the items of a checkpoint
+
+
+def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray[Any, Any]], notes: str) -> None:
+    """Write a folder: after this it is the new one; before, and if anything fails, :func:`read` finds the old one."""
+    _recovered(path)
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    items = {_NOTES: ocp.args.JsonSave({_NOTES: notes})}
+    if arrays:
+        items[_STATE] = ocp.args.PyTreeSave(dict(arrays))
+    try:
+        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+            checkpointer.save(beside, ocp.args.Composite(**items))
+        if path.exists():
+            path.rename(_previous(path))
+        beside.rename(path)
+    except BaseException:
+        _recovered(path)
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    shutil.rmtree(_previous(path), ignore_errors=True)
+
+
+def read(path: pathlib.Path) -> tuple[dict[str, Any], str | None]:
+    """Return a folder's arrays, and the notes that were written with them, if they were.
+
+    Raises:
+        FileNotFoundError: there is none.
+        TapeValueError: it is no checkpoint of orbax, or is damaged.
+
+    """
+    _recovered(path)
+    if not path.is_dir():
+        raise FileNotFoundError(2, "there is no checkpoint", str(path))
+    ours, state = (path / _NOTES).is_dir(), path / _STATE
+    try:
+        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+            found = checkpointer.restore(path, ocp.args.Composite(**{_NOTES: ocp.args.JsonRestore()})) if ours else {}
+        arrays = _arrays(state) if state.is_dir() else {} if ours else _arrays(path)
+        notes = found[_NOTES][_NOTES] if ours else None
+    except Exception as e:  # of many kinds, from several libraries
+        msg = f"load: {path} is cut off or damaged, or no checkpoint of orbax ({type(e).__name__}: {str(e)[:200]}); take another copy"
+        raise TapeValueError(msg) from e
+    return arrays, notes
+
+
+def _arrays(path: pathlib.Path) -> dict[str, Any]:
+    """Return the arrays of a pytree that orbax has saved, by dotted name, in the host's memory."""
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        described = checkpointer.metadata(path)
+        tree = getattr(getattr(described, "item_metadata", described), "tree", described)
+        wanted = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+        found = checkpointer.restore(path, ocp.args.PyTreeRestore(restore_args=wanted))
+    leaves = jax.tree_util.tree_leaves_with_path(found)
+    return {jax.tree_util.keystr(at, simple=True, separator="."): leaf for at, leaf in leaves}
+
+
+def _previous(path: pathlib.Path) -> pathlib.Path:
+    """Return where the old folder is while a new one takes its place."""
+    return path.with_name(path.name + ".previous")
+
+
+def _recovered(path: pathlib.Path) -> None:
+    """Have the old folder be there again where a save was cut off between its two renames; go on where it was after them."""
+    if path.exists():
+        shutil.rmtree(_previous(path), ignore_errors=True)
+    elif _previous(path).is_dir():
+        with contextlib.suppress(FileNotFoundError):  # another process was quicker
+            _previous(path).rename(path)

@@ -1,0 +1,107 @@
+"""Groups of parameters with hyperparameters of their own, as users of PyTorch know them, in terms of optax."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import optax
+
+from tape.errors import TapeTypeError, TapeValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Group", "parameter_groups"]
+
+PARAMS = "params"
+
+
+def parameter_groups(groups: Sequence[Mapping[str, Any]], factory: Callable[..., Any], **defaults: Any) -> tuple[list[Any], Any]:
+    """Make parameters and a transformation of groups: what :class:`Optimizer` takes.
+
+    It is ``optax.multi_transform`` of ``optax.inject_hyperparams(factory)``, so that ``optimizer.param_groups[i]["learning_rate"] = 0.01`` sets a
+    hyperparameter between steps.
+
+    Args:
+        groups: dictionaries with "params", a pytree of Variables, and the hyperparameters in which a group differs.
+        factory: what makes a transformation of hyperparameters, ``optax.adamw`` for instance.
+        defaults: the hyperparameters of all groups that have no others.
+
+    Returns:
+        The list of the groups' parameters, and the transformation.
+
+    Raises:
+        TapeTypeError: ``factory`` cannot be called, or takes no such hyperparameter.
+        TapeValueError: there are no groups, or one has no "params".
+
+    Example:
+        >>> import interop, optax, tape
+        >>> body, head = tape.Variable(1.0), tape.Variable(1.0)
+        >>> groups = [{"params": [body]}, {"params": [head], "learning_rate": 0.5}]
+        >>> optimizer = interop.optax.Optimizer(*interop.optax.parameter_groups(groups, optax.sgd, learning_rate=0.25))
+        >>> (body + head).backward()
+        >>> optimizer.step()
+        >>> float(body), float(head)
+        (0.75, 0.5)
+        >>> optimizer.param_groups[1]["learning_rate"] = 0.25
+        >>> optimizer.step()
+        >>> float(body), float(head)
+        (0.5, 0.25)
+
+    """
+    if not callable(factory):
+        msg = f"parameter_groups: expected a function that makes a transformation, as optax.sgd, got {type(factory).__name__}"
+        raise TapeTypeError(msg)
+    groups = list(groups)
+    for i, group in enumerate(groups or [{}]):
+        if not hasattr(group, "keys") or PARAMS not in group:
+            what = f"group {i} has no 'params'" if groups else "there are no groups"
+            msg = f"parameter_groups: {what}; pass dictionaries as {{'params': variables, 'learning_rate': 0.1}}"
+            raise TapeValueError(msg)
+    transforms: dict[Any, Any] = {}
+    for i, group in enumerate(groups):
+        given = {**defaults, **{name: x for name, x in group.items() if name != PARAMS}}
+        static = [name for name in inspect.signature(factory).parameters if name not in given]
+        try:
+            transforms[i] = optax.inject_hyperparams(factory, static_args=static)(**given)
+        except TypeError as e:
+            msg = f"parameter_groups: group {i}: {e}"
+            raise TapeTypeError(msg) from e
+    parameters = [list(p) if _is_iterator(p := group[PARAMS]) else p for group in groups]
+    return parameters, optax.multi_transform(transforms, lambda trees: [jax.tree.map(lambda _, i=i: i, t) for i, t in enumerate(trees)])
+
+
+class Group(MutableMapping[str, Any]):
+    """One group: its parameters under "params", and its hyperparameters, which can be set for the steps that follow."""
+
+    def __init__(self, params: Any, hyperparameters: MutableMapping[str, Any]) -> None:
+        self._params = params
+        self._hyperparameters = hyperparameters
+
+    def __getitem__(self, name: str) -> Any:
+        return self._params if name == PARAMS else self._hyperparameters[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name == PARAMS:
+            msg = "Optimizer: the parameters of a group stay as they are; make a new Optimizer for others"
+            raise TapeTypeError(msg)
+        self._hyperparameters[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._hyperparameters[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([PARAMS, *self._hyperparameters])
+
+    def __len__(self) -> int:
+        return 1 + len(self._hyperparameters)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+def _is_iterator(x: object) -> bool:
+    return isinstance(x, Iterator)
