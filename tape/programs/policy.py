@@ -16,7 +16,7 @@ of which costs a bounded multiple of the better choice in hindsight:
   than that, a run waits for it, but never longer than ``LIMIT``, only one in ``GAP`` seconds, whatever the structure, and no structure more
   than ``STALLS`` times; else it is interpreted until the program is there.  Only then does the clock decide.
 
-Predictions are those of :mod:`tape.ops.costs`, and so is the time: seconds that all that ran so far was predicted to take.
+Predictions are those of :mod:`tape.programs.costs`, and so is the time: seconds that all that ran so far was predicted to take.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ import time
 from typing import TYPE_CHECKING
 
 from tape.graph.trie import CLOCK
-from tape.ops.costs import PROGRAM
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Callable, Iterable, Sequence
 
     from tape.ops.kernel import Kernel
@@ -49,17 +47,6 @@ GAP = 1.0  # seconds by the clock between two such waits: a step may be many run
 BIG = 1.0  # seconds: what takes longer to compile is begun when interpretation has cost a share of them, and after the big ones before it
 SHARE = 25
 RUN = 5e-5  # seconds that a run of any kind takes
-HOSTED = 1e-5  # and an entry that is light, from recording it to its value
-
-
-def to_compile(kernels: Iterable[Kernel]) -> float:
-    """Return the seconds that it takes to compile a program of some kernels, as often as they are in it: once in a loop."""
-    return PROGRAM + sum([kernel.cost.part for kernel in kernels])
-
-
-def to_interpret(kernels: Counter[Kernel]) -> float:
-    """Return the seconds that it takes to interpret kernels, as often as they run."""
-    return sum([(HOSTED if kernel.is_light else kernel.cost.run) * times for kernel, times in kernels.items()])
 
 
 class _Time:

@@ -18,7 +18,7 @@ from tape import jaxapi
 from tape.graph.kinds import is_scalar
 from tape.graph.repeats import SHORT, repeats
 from tape.programs.calls import Call, Calls
-from tape.programs.costs import TURN, Costs, branches
+from tape.programs.costs import TURN, Costs, branches, to_compile
 from tape.programs.interpretation import on_one_device
 from tape.programs.loops import Carried, Flow, Outside, Same, find
 from tape.programs.turns import turns_of
@@ -149,7 +149,7 @@ def _chosen(flow: Flow, loops: Sequence[Loop], leaves: dict[int, Any]) -> tuple[
 
 
 def _is_long(entries: Sequence[Step]) -> bool:
-    return len(entries) >= MANY or sum([entry.kernel.cost.part for entry in entries]) >= LONG
+    return len(entries) >= MANY or to_compile([entry.kernel for entry in entries]) >= LONG
 
 
 def _longer(flow: Flow, loop: Loop) -> float:
