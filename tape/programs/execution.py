@@ -94,6 +94,8 @@ class Program:
                 return self._executable(*leaves)
             by_turns = variations.known(entries, slots, self.keep, leaves)
             if by_turns is not None:
+                if self._meetings is not None:
+                    self._meetings.pay(self._renting * by_turns.count / len(entries))
                 self._size = len(entries)
                 STATS.interpreted += by_turns.alone
                 STATS.executed += self._size
