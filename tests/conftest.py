@@ -47,6 +47,7 @@ def pytest_sessionstart(session):
 def _patient(monkeypatch):
     """Wait for the compiler at once, and as long as it takes, so that what runs compiled does not depend on what else the machine does."""
     monkeypatch.setattr(policy, "STALL", 60.0)
+    monkeypatch.setattr(policy, "PART", 1.0)
     monkeypatch.setattr(policy, "LIMIT", 60.0)
     monkeypatch.setattr(policy, "GAP", 0.0)
 

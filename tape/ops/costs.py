@@ -41,6 +41,11 @@ class Cost(NamedTuple):
     run: float
 
     @property
+    def work(self) -> float:
+        """Seconds of a run as a part of a program."""
+        return self.run - _CALL
+
+    @property
     def small(self) -> bool:
         """Whether a run takes hardly longer than to start it, so that it is compiled quickly."""
         return self.run <= _CALL + _LITTLE

@@ -46,6 +46,11 @@ class Calls:
             self._used_up[i].append(slot)
 
     @property
+    def count(self) -> int:
+        """How many calls there are."""
+        return len(self._calls)
+
+    @property
     def alone(self) -> int:
         """How many calls are single entries."""
         return sum(call.entry for call in self._calls)

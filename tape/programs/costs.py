@@ -1,56 +1,40 @@
-"""Costs: what it takes to run loops in one way or another, estimated in seconds on one core; only their proportions matter."""
+"""Costs of programs: what it takes to compile them, to interpret what they consist of, and to run their loops in one way or another.
+
+These are seconds on one core, of what is predicted of each kernel (:mod:`tape.ops.costs`).
+"""
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tape.bounded import Bounded
-from tape.ops.linear import equations_in
+from tape.graph.length import bytes_of
+from tape.ops.costs import PROGRAM
 from tape.programs.loops import Carried, Outside, Same
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections import Counter
+    from collections.abc import Iterable, Sequence
 
     from tape.graph.trie import Step
     from tape.ops.kernel import Kernel
     from tape.programs.loops import Flow, Loop
 
-PRODUCT = 2e-11  # a multiplication and an addition, of matrices
-ELEMENT = 1e-9  # an operation on an element
+HOSTED = 1e-5  # an entry that is light, from recording it to its value
 MOVED = 5e-10  # a byte that goes into a stack and out of it again
 TURN = 3e-6  # a turn of a loop of XLA's
 CALL, OPERAND = 15e-6, 5e-7  # a call of a program, and each of its arguments and results
 
-_WORK: Bounded[Kernel, float] = Bounded("costs", 4096)
+
+def to_compile(kernels: Iterable[Kernel]) -> float:
+    """Return the seconds that it takes to compile a program of some kernels, as often as they are in it: once in a loop."""
+    return float(PROGRAM + sum([kernel.cost.part for kernel in kernels]))
 
 
-def work(kernel: Kernel) -> float:
-    """Return the seconds that a kernel takes in a program."""
-    return _WORK.cached(kernel, lambda: ELEMENT + sum(_equation(e) for e in equations_in(kernel.jaxpr.jaxpr)))
-
-
-def _equation(eqn: Any) -> float:
-    size = sum(_size(v.aval) for v in eqn.outvars)
-    if eqn.primitive.name == "dot_general":
-        (contracted, _), _ = eqn.params["dimension_numbers"]
-        shape = eqn.invars[0].aval.shape
-        return float(PRODUCT * size * math.prod(shape[d] for d in contracted))
-    if eqn.primitive.name == "conv_general_dilated":
-        numbers = eqn.params["dimension_numbers"]
-        right = eqn.invars[1].aval
-        return float(PRODUCT * size * right.size / max(1, right.shape[numbers.rhs_spec[0]]))
-    return ELEMENT * size
-
-
-def _size(aval: Any) -> int:
-    return int(getattr(aval, "size", 0))
-
-
-def _bytes(aval: Any) -> int:
-    return _size(aval) * aval.dtype.itemsize if isinstance(aval.dtype, np.dtype) else 0
+def to_interpret(kernels: Counter[Kernel]) -> float:
+    """Return the seconds that it takes to interpret kernels, as often as they run."""
+    return float(sum([(HOSTED if kernel.is_light else kernel.cost.run) * times for kernel, times in kernels.items()]))
 
 
 def branches(turn: Sequence[Step], loop: Loop) -> bool:
@@ -105,9 +89,10 @@ class Costs:
             for source, aval in zip(sources, entry.kernel.in_avals, strict=True)
             if isinstance(source, Outside) and len(source.slots) > 1
         }
-        into = sum(_bytes(aval) for slots, aval in columns.items() if not self._rows[list(slots)].all())
+        into = sum(bytes_of(aval) for slots, aval in columns.items() if not self._rows[list(slots)].all())
         out = sum(
-            _bytes(turn[place].kernel.out_avals[number]) * float(self._alone[slots].mean()) for (place, number), slots in loop.each.items()
+            bytes_of(turn[place].kernel.out_avals[number]) * float(self._alone[slots].mean())
+            for (place, number), slots in loop.each.items()
         )
         return into + out
 
@@ -115,4 +100,4 @@ class Costs:
         """Return the seconds that a turn takes itself, and what is added to it where it is one of a loop of XLA's, and where it is a call."""
         turn = self._flow.entries[loop.start : loop.start + loop.period]
         operands = len({s for sources in loop.reads for s in sources if not isinstance(s, Same)}) + len(loop.each) + len(loop.last)
-        return sum(work(e.kernel) for e in turn), TURN + MOVED * self.moved(loop), CALL + OPERAND * operands
+        return sum(e.kernel.cost.work for e in turn), TURN + MOVED * self.moved(loop), CALL + OPERAND * operands

@@ -18,8 +18,9 @@ from tape.bounded import Bounded
 from tape.configuration import checks_results, configuration
 from tape.graph.trie import CLOCK
 from tape.programs import background, numbers, variations
+from tape.programs.costs import to_compile, to_interpret
 from tape.programs.interpretation import evaluate, interpret, needed_entries
-from tape.programs.policy import Meetings, new_kernels, to_compile, to_interpret
+from tape.programs.policy import Meetings, new_kernels
 from tape.programs.rolling import rolled, written
 from tape.statistics import STATS
 
@@ -93,6 +94,8 @@ class Program:
                 return self._executable(*leaves)
             by_turns = variations.known(entries, slots, self.keep, leaves)
             if by_turns is not None:
+                if self._meetings is not None:
+                    self._meetings.pay(self._renting * by_turns.count / len(entries))
                 self._size = len(entries)
                 STATS.interpreted += by_turns.alone
                 STATS.executed += self._size

@@ -11,12 +11,12 @@ of which costs a bounded multiple of the better choice in hindsight:
 - *In the background.*  A structure that comes back soon, or often, is compiled while the program goes on interpreting it, a big one only
   when it has cost a share of that already (a process that ends waits for its compiler).
 - *The change.*  Which meeting is the first to run compiled follows from the prediction: that by which all that ran meanwhile is predicted to
-  have taken as long as the compiler does, but for ``STALL``: interpreted meanwhile, it loses less than by waiting.  So it depends on what
-  was met before, not on the clock, and results are the same from run to run.  Should the compiler be later than that, a run waits for it,
-  but never longer than ``LIMIT``, only one in ``GAP`` seconds, whatever the structure, and no structure more than ``STALLS`` times; else it
-  is interpreted until the program is there.  Only then does the clock decide.
+  have taken as long as the compiler does, but for what one run may wait, ``STALL``; of a small program, when a third of its compilation has
+  passed.  So it depends on what was met before, not on the clock, and results are the same from run to run.  Should the compiler be later
+  than that, a run waits for it, but never longer than ``LIMIT``, only one in ``GAP`` seconds, whatever the structure, and no structure more
+  than ``STALLS`` times; else it is interpreted until the program is there.  Only then does the clock decide.
 
-Predictions are those of :mod:`tape.ops.costs`, and so is the time: seconds that all that ran so far was predicted to take.
+Predictions are those of :mod:`tape.programs.costs`, and so is the time: seconds that all that ran so far was predicted to take.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ import time
 from typing import TYPE_CHECKING
 
 from tape.graph.trie import CLOCK
-from tape.ops.costs import PROGRAM
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Callable, Iterable, Sequence
 
     from tape.ops.kernel import Kernel
@@ -41,24 +39,14 @@ PATIENCE = 32  # what comes back less often may wait for it only so many runs af
 
 LEAST = 6  # kernels: fewer are compiled on their own, as what is tried out at a prompt next has some in common with it
 WORTH = 1.5  # times what its new kernels would cost alone is not too much for a program that a loop will need
-STALL = 0.02  # seconds, predicted, that one run waits for the compiler
+STALL = 0.15  # seconds, predicted, that one run may wait for the compiler,
+PART = 2 / 3  # and the part of the compilation: a loop that ends before does not wait
 LIMIT = 0.2  # seconds by the clock, where that was foreseen wrongly
 STALLS = 5
 GAP = 1.0  # seconds by the clock between two such waits: a step may be many runs
 BIG = 1.0  # seconds: what takes longer to compile is begun when interpretation has cost a share of them, and after the big ones before it
 SHARE = 25
 RUN = 5e-5  # seconds that a run of any kind takes
-HOSTED = 1e-5  # and an entry that is light, from recording it to its value
-
-
-def to_compile(kernels: Iterable[Kernel]) -> float:
-    """Return the seconds that it takes to compile a program of some kernels, as often as they are in it: once in a loop."""
-    return PROGRAM + sum([kernel.cost.part for kernel in kernels])
-
-
-def to_interpret(kernels: Counter[Kernel]) -> float:
-    """Return the seconds that it takes to interpret kernels, as often as they run."""
-    return sum([(HOSTED if kernel.is_light else kernel.cost.run) * times for kernel, times in kernels.items()])
 
 
 class _Time:
@@ -98,7 +86,7 @@ def new_kernels(kernels: Iterable[Kernel], whole: Callable[[], float], *, return
 class Meetings:
     """The meetings of one structure: how it comes back, and what that says about its compilation."""
 
-    __slots__ = ("_begun", "_distance", "_due", "_last", "_rent", "_waits", "compiled", "times")
+    __slots__ = ("_begun", "_distance", "_done", "_due", "_last", "_rent", "_waits", "compiled", "times")
 
     def __init__(self, seen: int) -> None:
         self.times = int(seen > 0)
@@ -106,7 +94,8 @@ class Meetings:
         self._distance = 0
         self._rent = 0.0  # what interpreting it has cost so far
         self._begun = 0  # the number of the run that had it compiled
-        self._due = 0.0  # when it is done
+        self._done = 0.0  # when it is compiled
+        self._due = 0.0  # when a run waits for that
         self._waits = 0
         self.compiled = False  # a run has changed over to its program
 
@@ -133,9 +122,10 @@ class Meetings:
     def begin(self, seconds: float) -> None:
         """Note that the background compiles it from now on."""
         self._begun, self._waits = CLOCK.now, 0
-        self._due = TIME.now + seconds
+        self._done = TIME.now + seconds
         if seconds > BIG:
-            self._due = TIME.idle = max(TIME.idle, TIME.now) + seconds
+            self._done = TIME.idle = max(TIME.idle, TIME.now) + seconds
+        self._due = self._done - min(STALL, PART * seconds)
 
     def patience(self) -> tuple[float, bool]:
         """Return how many seconds to wait for the background now, and whether its program is due then."""
@@ -143,7 +133,7 @@ class Meetings:
             return 0.0, True
         if self._distance > LOOP and CLOCK.now - self._begun < PATIENCE:
             return 0.0, False
-        if TIME.now + STALL < self._due:
+        if TIME.now < self._due:
             return 0.0, False
         waits = self._waits < STALLS and TIME.waits()
         self._waits += waits
@@ -153,4 +143,4 @@ class Meetings:
         """Note that it runs compiled from now on, so that at least the time that this takes has passed."""
         if not self.compiled:
             self.compiled = True
-            TIME.spent += max(self._due - TIME.now, 0.0) if self._begun else seconds
+            TIME.spent += max(self._done - TIME.now, 0.0) if self._begun else seconds

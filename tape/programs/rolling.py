@@ -18,7 +18,7 @@ from tape import jaxapi
 from tape.graph.kinds import is_scalar
 from tape.graph.repeats import SHORT, repeats
 from tape.programs.calls import Call, Calls
-from tape.programs.costs import TURN, Costs, branches
+from tape.programs.costs import TURN, Costs, branches, to_compile
 from tape.programs.interpretation import on_one_device
 from tape.programs.loops import Carried, Flow, Outside, Same, find
 from tape.programs.turns import turns_of
@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from tape.graph.trie import Step
     from tape.programs.loops import Loop, Result
 
-MANY = 600  # entries; what is shorter is compiled in a second or two, and XLA fuses across turns,
+MANY = 600  # entries,
+LONG = 1.5  # or seconds to compile them; what is shorter than both is written out, and XLA fuses across turns,
 FEW = 100  # unless it would compute the same over and over for that
 UNROLLED = 2000  # entries outside of loops, beyond which each loop becomes one whatever it costs
-_SHARE = 0.6  # of a turn that a loop of XLA's may cost besides
+_SHARE = 0.6  # of a turn that a loop of XLA's may cost besides,
+_RUNS = 5_000  # or so many runs until what it costs besides comes to what it takes longer to compile its turns
 _LONG = 8  # times as long as its call is a turn that is called
 
 
@@ -114,7 +116,7 @@ def rolled(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], l
 def written(entries: Sequence[Step]) -> list[Step]:
     """Return about the entries that the program of some is made of: of what repeats, one turn."""
     kept = list(entries)
-    if len(kept) >= MANY:
+    if _is_long(kept):
         for repeat in reversed(repeats([entry.kernel for entry in entries])):
             if repeat.period > SHORT:
                 del kept[repeat.start + repeat.period : repeat.end]
@@ -125,14 +127,14 @@ def _chosen(flow: Flow, loops: Sequence[Loop], leaves: dict[int, Any]) -> tuple[
     """Return the loops that become XLA's, and those whose turns are called."""
     costs = Costs(flow, loops, [slot for slot, leaf in leaves.items() if is_scalar(leaf)])
     together = all(on_one_device(leaf) for leaf in leaves.values())
-    many = len(flow.entries) >= MANY
+    many = _is_long(flow.entries)
     scans, called, left = [], [], []
     for loop in loops:
         turn, scan, call = costs.of_turns(loop)
         if together and call < scan and call * _LONG < turn and many:
             called.append(loop)
         elif branches(flow.entries[loop.start : loop.end], loop) or (
-            many and loop.period > SHORT and (scan <= TURN or scan < turn * _SHARE)
+            many and loop.period > SHORT and (scan <= TURN or scan < max(turn * _SHARE, _longer(flow, loop) / _RUNS))
         ):
             scans.append(loop)
             costs.stacked(loop)
@@ -144,6 +146,16 @@ def _chosen(flow: Flow, loops: Sequence[Loop], leaves: dict[int, Any]) -> tuple[
             scans.append(loop)
             size -= loop.saved
     return sorted(scans, key=lambda loop: loop.start), called
+
+
+def _is_long(entries: Sequence[Step]) -> bool:
+    return len(entries) >= MANY or to_compile([entry.kernel for entry in entries]) >= LONG
+
+
+def _longer(flow: Flow, loop: Loop) -> float:
+    """Return the seconds per turn by which a loop takes longer to compile where its turns are written out."""
+    turn = flow.entries[loop.start : loop.start + loop.period]
+    return float(sum([entry.kernel.cost.part for entry in turn])) * (loop.count - 1) / loop.count
 
 
 class _Writing:

@@ -392,3 +392,22 @@ def test_weights_of_layers(scale, monkeypatch):
         assert (len(found.compiling(w.leaves)) > 1) is (scale is not None)
         if layers == 6 and scale:
             assert len(turns._BODIES) == before
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_what_would_take_long_to_compile_is_a_loop(slow):
+    """The operations of a turn are small, and there are few of them: what they take to compile decides."""
+    kind = Op("part", (lambda x: jnp.stack([x[:2].sum(), x[1:].max(), x.sum()])) if slow else jnp.sin)
+    w = Writer(0)
+    x, other = w.array(), w.array()
+    for _ in range(20):
+        for _ in range(PADDED):
+            (x,) = w.entry("part", x, op=kind)
+        (x,) = w.entry("mul", *w.entry("scaled", x, w.leaf(0.5)), other)
+    w = w.written([x])
+    assert rolling.FEW < len(w.entries) < rolling.MANY
+    found = rolling.rolled(w.entries, w.slots, w.keep, w.leaves)
+    assert (found is not None) is slow
+    assert (len(rolling.written(w.entries)) < len(w.entries)) is slow
+    if slow:
+        agree(found(*w.leaves), plain(w))

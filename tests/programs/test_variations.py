@@ -10,7 +10,7 @@ import tape
 import tape.numpy as tnp
 from tape.graph import length
 from tape.ops import running
-from tape.programs import turns, variations
+from tape.programs import policy, turns, variations
 
 RANDOM = np.random.default_rng(0)
 WEIGHTS = RANDOM.normal(size=(4, 4)).astype(np.float32)
@@ -55,6 +55,31 @@ def test_other_lengths_reuse_the_body(not_light):
     assert all(few == many for few, many in interpreted[: 1 + variations.AFTER])  # which run uses the body does not depend on the compiler
     assert [few for few, _ in interpreted[-3:]] == [interpreted[-1][0]] * 3  # as many for every length
     assert interpreted[-1][0] < interpreted[-1][1] / 4
+
+
+def test_what_runs_by_turns_takes_its_time_too(not_light, monkeypatch):
+    """Its program is waited for when that is predicted to have taken as long as the compiler."""
+    monkeypatch.setattr(policy, "STALL", 0.0)
+    w = tape.Variable(WEIGHTS[::-1].copy())
+    for count in (17, 20, 18, 23, 22, 25, 24, 26, 27):  # which no other test has; one of them has the body compiled
+        swept(w, inputs(count))
+    xs, stats = inputs(28), tape.stats()
+    spent, ran = [], []
+    for _ in range(4):
+        stats.reset()
+        before = policy.TIME.spent
+        swept(w, xs)
+        spent.append(policy.TIME.spent - before)
+        ran.append(stats.interpreted / stats.executed)
+    assert all(0 < part < 0.25 for part in ran)
+    assert spent == pytest.approx([spent[0]] * 4)
+    assert spent[0] > 0
+    for _ in range(1 + int(2.0 / spent[0])):
+        stats.reset()
+        swept(w, xs)
+        if not stats.interpreted:
+            break
+    assert not stats.interpreted
 
 
 def test_loops_of_small_kernels_are_left_to_numpy():
