@@ -12,6 +12,7 @@ from tape.functions.function import Function, once_differentiable
 from tape.hooking.handles import register_multi_grad_hook
 from tape.hooking.observing import OpHook, hooks
 from tape.hooking.packing import save_on_host, saved_value_hooks
+from tape.insight.listing import Tape
 from tape.jitting.jitted import jit
 from tape.mirrored.absent import missing_function
 from tape.mirrored.detachment import stop_gradient
@@ -26,6 +27,7 @@ from tape.variables.variable import Variable, constant
 __all__ = [
     "Function",
     "OpHook",
+    "Tape",
     "Variable",
     "backward",
     "checkpoint",

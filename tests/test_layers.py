@@ -14,6 +14,7 @@ WAY = [
     "tape.command",
     "tape.testing",
     "tape",
+    "tape.insight.listing",
     "tape.jitting.jitted",
     "tape.transforms",
     "tape.variables.variable",

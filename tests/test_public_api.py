@@ -12,6 +12,7 @@ from tape.rules.left import LEFT
 NAMES = [
     "Function",
     "OpHook",
+    "Tape",
     "Variable",
     "backward",
     "checkpoint",
@@ -53,6 +54,11 @@ NAMES = [
 
 SIGNATURES = {
     tape.Variable: "(value, *, requires_grad=None, name=None)",
+    tape.Tape: "(*, keep=False)",
+    tape.Tape.of: "(outputs)",
+    tape.Tape.text: "(self, *, width=None, color=None, fold=True, inner=False)",
+    tape.Tape.gradients: "(self, outputs, inputs, grad_outputs=None, **options)",
+    tape.Tape.function: "(self, inputs, outputs)",
     tape.constant: "(value)",
     tape.backward: "(outputs, grad_outputs=None, *, inputs=None, ignore=(), retain_graph=None, create_graph=False)",
     tape.gradients: "(outputs, inputs, grad_outputs=None, *, unconnected='raise', retain_graph=None, create_graph=False)",
