@@ -22,6 +22,7 @@ NAMES = [
     "checkpoint_sequential",
     "constant",
     "detect_anomaly",
+    "draw",
     "eager",
     "enable_grad",
     "errors",
@@ -55,7 +56,9 @@ NAMES = [
 SIGNATURES = {
     tape.Variable: "(value, *, requires_grad=None, name=None)",
     tape.Tape: "(*, keep=False)",
+    tape.Tape.draw: "(self, path=None, *, group='function', fold=True, flow=None)",
     tape.Tape.of: "(outputs)",
+    tape.draw: "(outputs, path=None, *, group='function', fold=True, flow=False)",
     tape.Tape.text: "(self, *, width=None, color=None, fold=True, inner=False)",
     tape.Tape.gradients: "(self, outputs, inputs, grad_outputs=None, **options)",
     tape.Tape.function: "(self, inputs, outputs)",

@@ -32,6 +32,12 @@ def grad_is(y, v, wanted): return same(tape.gradients(y, v), wanted)
 ROWS = {
     "insight": [
         (
+            "tape.draw(h, 'h.png')",
+            "give the file one of",
+            "import tempfile; v = tape.draw(h, tempfile.mkdtemp() + '/h.dot')",
+            "'digraph' in v.dot()",
+        ),
+        (
             "t = tape.Tape()\nwith t: h + 1\nwith t: h + 1",
             "with tape.Tape() as t",
             "with tape.Tape() as t: v = h + 1",
@@ -990,6 +996,8 @@ CASES = [(group, *row) for group, rows in ROWS.items() for row in rows]
 _ADVICE = re.compile(r"; |\b(use|pass|call|write|convert|cast|assign|wrap|run) ")
 # What is not provoked above, by file and the beginning of the message, and why.
 LISTED = {
+    "tape/insight/picture.py:Picture.svg": "needs an environment without Graphviz, or one that is too slow: tests/insight/test_drawing.py",
+    "tape/insight/picture.py:{}: group must be": "says which groups there are",
     "tape/jitting/tracing.py:jit: the function looks": "the error that it quotes has the advice",
     "tape/transforms/reverse.py:grad: the function returned dtype": "says what is asked of the function",
     "tape/transforms/jacobians.py:{}: the function returned dtype": "says what is asked of the function",

@@ -13,8 +13,11 @@ from tape.graph.lines import user_frame
 from tape.graph.scope import LOCAL, set_scope
 from tape.graph.segment import Handle
 from tape.insight import text
+from tape.insight.flow import cotangents, norms
+from tape.insight.markup import html_table
 from tape.insight.notes import Lone, Notes, Record
 from tape.insight.past import Past
+from tape.insight.picture import Picture, check_options
 from tape.insight.reading import Reading
 from tape.insight.replaying import Replay
 from tape.modes import Mode
@@ -24,6 +27,7 @@ from tape.sweeps.seeds import variables, variables_of_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from tape.insight.entries import Entry, Value
@@ -312,6 +316,60 @@ class Tape:
             return results[0] if one else tuple(results)
 
         return functools.update_wrapper(replayed, _recorded, assigned=("__doc__",), updated=())
+
+    def draw(self, path: str | Path | None = None, *, group: str | None = "function", fold: bool = True, flow: object = None) -> Picture:
+        """Return a picture of the tape; see :func:`tape.draw`.
+
+        Args:
+            path: a file to write it to as well.
+            group: what entries are put together by: ``"function"``, ``"class"`` or ``"module"`` of yours that recorded them; None: nothing.
+            fold: whether loops are folded.
+            flow: Variables (one, or a sequence) from which a sweep is to be made, to show the norms of gradients as colour and width.
+
+        """
+        check_options("draw", group, fold)
+        reading = self._reading()
+        flows = None if flow is None else norms(cotangents("draw", reading, variables("draw", "flow", flow)))
+        picture = Picture(reading.entries, group, fold=fold, flow=flows)
+        if path is not None:
+            picture.save(path)
+        return picture
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {"text/plain": self.text(width=100, color=False), "text/html": html_table(self.text(width=140, color=True))}
+
+
+def draw(
+    outputs: object, path: str | Path | None = None, *, group: str | None = "function", fold: bool = True, flow: bool = False
+) -> Picture:
+    """Return a picture of what leads to some Variables.
+
+    Args:
+        outputs: a Variable, a sequence or a pytree of them.
+        path: a file to write it to as well: ``.html`` (zoom, fold, search, click an entry to see its line), ``.svg`` (needs Graphviz's
+            program ``dot``), ``.dot``, or ``.mmd`` (Mermaid).
+        group: what entries are put together by: ``"function"``, ``"class"`` or ``"module"`` of yours that recorded them (or the
+            ``jax.named_scope`` in a function that ``interop.lift`` takes apart); None: by nothing.
+        fold: whether loops are folded.
+        flow: whether a sweep is made from ``outputs``, to show the norms of gradients as colour and width; it releases nothing.
+
+    Returns:
+        A :class:`tape.insight.picture.Picture`: ``html()``, ``svg()``, ``dot()``, ``mermaid()`` and ``save(path)``; notebooks show it.
+
+    Raises:
+        TapeValueError: an option is none of these; or, for ``flow``, an output does not require grad.
+        ReleasedTapeError: for ``flow``, the tape was released.
+        TapeImportError: for ``.svg``, there is no program ``dot``.
+
+    Example:
+        >>> import tape, tape.numpy as tnp
+        >>> x = tape.Variable([1.0, 2.0], name="x")
+        >>> tape.draw(tnp.sin(x).sum())
+        <picture of a tape with 2 entries in 1 lanes: save('tape.html') writes it>
+
+    """
+    check_flag("draw", "flow", flow)
+    return Tape.of(outputs).draw(path, group=group, fold=fold, flow=variables_of_tree("draw", "outputs", outputs)[0] if flow else None)
 
 
 def _recorded(*_: Any) -> Any:
