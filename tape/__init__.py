@@ -12,6 +12,7 @@ from tape.functions.function import Function, once_differentiable
 from tape.hooking.handles import register_multi_grad_hook
 from tape.hooking.observing import OpHook, hooks
 from tape.hooking.packing import save_on_host, saved_value_hooks
+from tape.insight.explaining import explain
 from tape.insight.listing import Tape, draw
 from tape.jitting.jitted import jit
 from tape.mirrored.absent import missing_function
@@ -41,6 +42,7 @@ __all__ = [
     "eager",
     "enable_grad",
     "errors",
+    "explain",
     "grad",
     "gradients",
     "hessian",

@@ -14,6 +14,7 @@ WAY = [
     "tape.command",
     "tape.testing",
     "tape",
+    "tape.insight.explaining",
     "tape.insight.listing",
     "tape.jitting.jitted",
     "tape.transforms",

@@ -33,8 +33,9 @@ Place = tuple[int, int]  # id of a part, slot; the id of a leaf, -1
 class Replay:
     """What leads from inputs to outputs: entries to compute again, and the values of the other leaves."""
 
-    def __init__(self, reading: Reading, inputs: Sequence[Handle], outputs: Sequence[Handle]) -> None:
+    def __init__(self, reading: Reading, inputs: Sequence[Handle], outputs: Sequence[Handle], *, present: bool = False) -> None:
         self._reading = reading
+        self._present = present  # where the value of a leaf is gone, its Variable's present one does
         self._parts = {id(place[0]): place[0] for place in reading.places if not isinstance(place, Lone)}
         self._by_segment = {id(s): part for part in self._parts.values() if (s := part.ref()) is not None}
         self._made = self._results()
@@ -80,17 +81,21 @@ class Replay:
         )
         raise TapeValueError(msg)
 
-    def resolved(self, part: Part, slot: int) -> Place:
+    @classmethod
+    def resolve(cls, part: Part, slot: int) -> Place:
         """Return where a slot's value comes from, by way of leaves that are results of other parts."""
         source: Source | None = part.sources.get(slot)
-        return (id(part), slot) if source is None else self._of_source(source)
+        return (id(part), slot) if source is None else cls._of_source(source)
 
-    def _of_source(self, source: Source) -> Place:
+    resolved = resolve
+
+    @classmethod
+    def _of_source(cls, source: Source) -> Place:
         if isinstance(source, Leaf):
             return id(source), -1
         if isinstance(source[0], Lone):
             return id(source[0]), source[1]
-        return self.resolved(source[0], source[1])
+        return cls.resolve(source[0], source[1])
 
     def _results(self) -> dict[Place, tuple[int, Any, Any]]:
         """Return for each result on the tape the number of its entry, its part (or itself, where it ran alone), and its step."""
@@ -157,6 +162,8 @@ class Replay:
                 run_pending(segment, "look")
             if cell.__class__ is list and cell[0] is not None:
                 return cell[0]
+        if self._present and leaf is not None and (variable := leaf.variable()) is not None:
+            return look(variable)
         msg = (
             "function: a value that the outputs depend on is gone (a sweep released it, or nobody holds what it belongs to); make the function "
             "before the sweep, pass retain_graph=True to that, or have the values of leaves kept by tape.Tape(keep=True)"
@@ -180,6 +187,11 @@ class Replay:
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Compute the outputs."""
+        _, read = self.values(arrays)
+        return [jnp.asarray(read(place)) for place in self.outputs]
+
+    def values(self, arrays: Sequence[Any]) -> tuple[dict[Place, Any], Callable[[Place], Any]]:
+        """Compute everything between the inputs and the outputs; return the values, and what reads one."""
         values: dict[Place, Any] = dict(self.constants)
         for places, array, aval in zip(self.inputs, arrays, self._avals, strict=True):
             values.update(dict.fromkeys(places, _checked(array, aval)))
@@ -192,7 +204,7 @@ class Replay:
             operands = [read(self.resolved(part, slot)) for slot in step.inputs]
             for slot, result in zip(step.slots, call(*operands), strict=False):
                 values.setdefault((id(part), slot), result)
-        return [jnp.asarray(read(place)) for place in self.outputs]
+        return values, read
 
 
 def _checked(array: Any, aval: Any) -> Any:
