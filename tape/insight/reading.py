@@ -87,7 +87,7 @@ class Reading:
                     step.mode == CONSTANT,
                     released is None or step.depth in released,
                     named.params,
-                    None if kernel.transient else kernel.jaxpr,
+                    None if kernel.transient else kernel.jaxpr.jaxpr,
                 ),
                 (part, number),
             )

@@ -29,7 +29,7 @@ def test_it_computes_and_differentiates_as_the_tape():
     same(f(A, A + 1), y)
     same(f(other, A), plain(other, A))
     for i in (0, 1):
-        same(jax.jit(jax.grad(f, i))(other, A), jax.grad(plain, i)(other, A))
+        same(jax.jit(jax.grad(f, i))(other, A), jax.grad(plain, i)(other, A), 1e-5)  # 1 - tanh^2 where that is nearly 0
     same(jax.hessian(f)(other, A), jax.hessian(plain)(other, A), 1e-5)
     same(jax.vmap(f, (0, None))(np.stack([A, other]), A), [plain(A, A), plain(other, A)])
     same(t.function(x, y)(other), plain(other, A + 1))

@@ -352,6 +352,21 @@ def test_steps_of_training_fold_too():
     assert "10 times" in text or "9 times" in text
 
 
+def test_updates_that_are_known_are_listed_every_time():
+    optax = pytest.importorskip("optax")
+    import interop.optax
+
+    w = tape.Variable(A, name="w")
+    optimizer = interop.optax.Optimizer([w], optax.adam(0.01))
+    with tape.Tape() as t:
+        for _ in range(6):
+            optimizer.zero_grad()
+            (w * w).sum().backward()
+            optimizer.step()
+    assert sum(e.no_grad and e.sweep is None for e in t) == 6
+    assert "6 times the like" in t.text(width=100, color=False)
+
+
 @pytest.mark.parametrize("width", [40, 80, 140])
 def test_lines_are_no_wider_than_the_terminal(width):
     some_quite_long_name_of_a_parameter = tape.Variable(np.ones((4, 4), np.float32))
