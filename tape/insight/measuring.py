@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.errors import ReleasedTapeError
 from tape.insight import causes
 from tape.insight.causes import Cause
 from tape.insight.explanation import Step
 from tape.insight.notes import Lone
-from tape.insight.replaying import Place, Replay
+from tape.insight.replaying import UNKNOWN, Place, Replay
 from tape.sweeps.plan import FunctionOp
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ class Measurement:
                     one = self._cotangents[place]
                     self.total = one if self.total is None else self.total + one
             self._path = self._paths()
-        self.steps = [Step(self._reading.entries[n], norm(v), None if c is None else norm(c)) for n, v, c in self._path]
+        self.steps = [
+            Step(self._reading.entries[n], None if v is _GONE else norm(v), None if c is None else norm(c)) for n, v, c in self._path
+        ]
 
     def stopping(self) -> list[Cause]:
         """Return the entries at which a gradient arrives, and which give none to their inputs."""
@@ -69,7 +72,8 @@ class Measurement:
     def _sweep(self, replay: Replay, read: Any) -> tuple[dict[Place, Any], dict[tuple[int, Place], Any]]:
         """Sweep once more, entry by entry; return what arrives at each value, and what each entry gives to each of its inputs."""
         (root,) = replay.outputs
-        cotangents: dict[Place, Any] = {root: np.ones_like(np.asarray(read(root)))}
+        aval = self._connection.output._place.kind.aval
+        cotangents: dict[Place, Any] = {root: np.ones(aval.shape, aval.dtype)}
         edges: dict[tuple[int, Place], Any] = {}
         numbers = {
             (id(p), self._reading.steps_of(p)[at].slots[:1]): n
@@ -84,8 +88,18 @@ class Measurement:
             if all(ct is None for ct in cts) or step.ends:
                 continue
             sources = [replay.resolved(part, s) for s in step.inputs]
-            operands = [jnp.asarray(read(s)) for s in sources]
-            results = [jnp.asarray(read((id(part), s))) for s in step.slots]
+            operands = [read(s) for s in sources]
+            results = [read((id(part), s)) for s in step.slots]
+            slots = (*step.inputs, *step.slots)
+            unknown = [i for i, x in enumerate((*operands, *results)) if x is UNKNOWN]
+            if unknown and (isinstance(step.op, FunctionOp) or not set(step.kernel.residuals()).isdisjoint(unknown)):
+                msg = f"explain: a value that the derivative of {step.kernel.name} reads is gone; ask before the sweep that releases it"
+                raise ReleasedTapeError(msg)
+            known = [
+                jnp.zeros(table[s].kind.aval.shape, table[s].kind.aval.dtype) if x is UNKNOWN else jnp.asarray(x)
+                for s, x in zip(slots, (*operands, *results), strict=True)
+            ]
+            operands, results = known[: len(operands)], known[len(operands) :]
             wanted = [table[s].kind.requires_grad for s in step.inputs]
             if isinstance(step.op, FunctionOp):
                 wanted = [w and i < step.op.arguments for i, w in enumerate(wanted)]
@@ -116,12 +130,12 @@ class Measurement:
             part, at = self._reading.places[number]  # type: ignore[misc]
             results = [(id(part), s) for s in self._reading.steps_of(part)[at].slots]
             place = next((r for r in results if r in self._cotangents), results[0])
-            way.append((number, np.asarray(self._values[place]), self._cotangents.get(place)))
+            way.append((number, _array(self._values[place]), self._cotangents.get(place)))
         return way[::-1]
 
     def _operands(self, number: int) -> list[Any]:
         part, at = self._reading.places[number]  # type: ignore[misc]
-        return [np.asarray(self._read(Replay.resolve(part, s))) for s in self._reading.steps_of(part)[at].inputs]
+        return [_array(self._read(Replay.resolve(part, s))) for s in self._reading.steps_of(part)[at].inputs]
 
     def _born(self) -> Cause | None:
         """Return the first entry between the two whose value is not finite, though what it reads is."""
@@ -131,7 +145,7 @@ class Measurement:
             place = (id(part), step.slots[0]) if step.slots else None
             if place is None or place not in self._values:
                 continue
-            result = np.asarray(self._values[place])
+            result = _array(self._values[place])
             if result.dtype.kind not in "fc" or np.all(np.isfinite(result)):
                 continue
             operands = self._operands(number)
@@ -213,6 +227,13 @@ class Measurement:
                 what = f"{e.op} of shapes {shapes[0]} and {shapes[1]} makes {e.shape}: each element meets every other one"
                 return [Cause("wrong axis", number, what, "give both the same shape: y[:, None], or x.reshape(-1)")]
         return []
+
+
+_GONE = np.zeros(0, np.float32)
+
+
+def _array(value: Any) -> Any:
+    return _GONE if value is UNKNOWN else np.asarray(value)
 
 
 def norm(array: Any) -> float:

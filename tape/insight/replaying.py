@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tape.insight.notes import Source
     from tape.insight.reading import Reading
 
+UNKNOWN: Any = object()  # stands for a value that is gone, where that may be
 Place = tuple[int, int]  # id of a part, slot; the id of a leaf, -1
 
 
@@ -162,8 +163,9 @@ class Replay:
                 run_pending(segment, "look")
             if cell.__class__ is list and cell[0] is not None:
                 return cell[0]
-        if self._present and leaf is not None and (variable := leaf.variable()) is not None:
-            return look(variable)
+        if self._present:
+            variable = None if leaf is None else leaf.variable()
+            return UNKNOWN if variable is None else look(variable)
         msg = (
             "function: a value that the outputs depend on is gone (a sweep released it, or nobody holds what it belongs to); make the function "
             "before the sweep, pass retain_graph=True to that, or have the values of leaves kept by tape.Tape(keep=True)"
@@ -198,13 +200,26 @@ class Replay:
 
         def read(place: Place) -> Any:
             behind = self._stopped.get(place)
-            return values[place] if behind is None or place in values else jax.lax.stop_gradient(read(behind))
+            if behind is None or place in values:
+                return values[place]
+            value = read(behind)
+            return value if value is UNKNOWN else jax.lax.stop_gradient(value)
 
         for part, step, call in self.steps:
             operands = [read(self.resolved(part, slot)) for slot in step.inputs]
+            if any(x is UNKNOWN for x in operands):
+                values.update({(id(part), slot): _kept(part, slot) for slot in step.slots})
+                continue
             for slot, result in zip(step.slots, call(*operands), strict=False):
                 values.setdefault((id(part), slot), result)
         return values, read
+
+
+def _kept(part: Part, slot: int) -> Any:
+    """Return a result that is still there, or UNKNOWN."""
+    segment = part.ref()
+    cell = None if segment is None else segment.saved.get(slot)
+    return cell[0] if cell.__class__ is list and cell[0] is not None else UNKNOWN
 
 
 def _checked(array: Any, aval: Any) -> Any:

@@ -140,6 +140,18 @@ def test_after_a_sweep_it_says_what_it_can():
     assert len(w) == 2
 
 
+def test_values_that_no_sweep_reads_may_be_gone():
+    x = tape.Variable(A, name="x")
+    y = x
+    for _ in range(5):
+        y = y + 1.0
+    float(y.sum())
+    z = (tnp.sin(y) * 2.0).sum()
+    why = tape.explain(z, x)
+    assert why.verdict == "fine"
+    assert np.isclose(why.norm, np.linalg.norm(2 * np.cos(A + 5)), rtol=1e-5)
+
+
 def test_a_loss_that_was_made_of_a_number():
     x = tape.Variable(A)
     loss = tape.Variable(float((x * x).sum()))
