@@ -12,6 +12,8 @@ from tape.functions.function import Function, once_differentiable
 from tape.hooking.handles import register_multi_grad_hook
 from tape.hooking.observing import OpHook, hooks
 from tape.hooking.packing import save_on_host, saved_value_hooks
+from tape.insight.explaining import explain
+from tape.insight.listing import Tape, draw
 from tape.jitting.jitted import jit
 from tape.mirrored.absent import missing_function
 from tape.mirrored.detachment import stop_gradient
@@ -26,6 +28,7 @@ from tape.variables.variable import Variable, constant
 __all__ = [
     "Function",
     "OpHook",
+    "Tape",
     "Variable",
     "backward",
     "checkpoint",
@@ -35,9 +38,11 @@ __all__ = [
     "checkpoint_sequential",
     "constant",
     "detect_anomaly",
+    "draw",
     "eager",
     "enable_grad",
     "errors",
+    "explain",
     "grad",
     "gradients",
     "hessian",

@@ -14,6 +14,8 @@ WAY = [
     "tape.command",
     "tape.testing",
     "tape",
+    "tape.insight.explaining",
+    "tape.insight.listing",
     "tape.jitting.jitted",
     "tape.transforms",
     "tape.variables.variable",

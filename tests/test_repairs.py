@@ -30,6 +30,70 @@ def grad_is(y, v, wanted): return same(tape.gradients(y, v), wanted)
 """
 
 ROWS = {
+    "insight": [
+        (
+            "tape.draw(h, 'h.png')",
+            "give the file one of",
+            "import tempfile; v = tape.draw(h, tempfile.mkdtemp() + '/h.dot')",
+            "'digraph' in v.dot()",
+        ),
+        (
+            "t = tape.Tape()\nwith t: h + 1\nwith t: h + 1",
+            "with tape.Tape() as t",
+            "with tape.Tape() as t: v = h + 1",
+            "len(t) == 1",
+        ),
+        ("tape.Tape().__exit__(None, None, None)", "with tape.Tape() as t", "with tape.Tape() as t: v = h + 1", "len(t) == 1"),
+        ("y = total(x); f = tape.Tape.of(y).function(x, y); f(A, A)", "pass one for each of inputs", "v = f(A)", "same(v, total(A))"),
+        (
+            "with tape.Tape() as t: y = total(x)\nt.function(x, h)",
+            "use tape.Tape.of",
+            "v = tape.Tape.of(h).function(x, h)(A)",
+            "same(v, A * A)",
+        ),
+        (
+            "with tape.Tape() as t: y = total(x)\nt.function(m, y)",
+            "compute it while the tape is open",
+            "with tape.Tape() as t: y = total(m)\nv = t.function(m, y)(M)",
+            "same(v, total(M))",
+        ),
+        (
+            "with tape.Tape() as t: y = (x * m[0, 0]).sum(); y.backward()\nt.function(x, y)",
+            "tape.Tape(keep=True)",
+            "with tape.Tape(keep=True) as t: y = (x * m[0, 0]).sum(); y.backward()\nv = t.function(x, y)(A)",
+            "same(v, 2 * A.sum())",
+        ),
+        (
+            "y = total(x); tape.Tape.of(y).function(x, y)(A[:2])",
+            "record it again for others",
+            "u = tape.Variable(A[:2]); y = total(u); v = tape.Tape.of(y).function(u, y)(A[:2])",
+            "same(v, total(A[:2]))",
+        ),
+        (
+            "with tape.Tape() as t: y = x * 1; x.value = A + 1; z = y * x\nt.function(x, z)",
+            "take a tape.Tape() of the part after it",
+            "with tape.Tape() as t: z = y * x\nv = t.function(x, z)(A)",
+            "same(v, A * A)",
+        ),
+        (
+            "y = total(x); tape.Tape.of(y).function([x, x], y)",
+            "give each input once",
+            "v = tape.Tape.of(y).function([x], y)(A)",
+            "same(v, total(A))",
+        ),
+        (
+            "with tape.eager(), tape.Tape() as t: y = c * 2.0 * x\nt.function(x, y)",
+            "record it without tape.eager()",
+            "with tape.Tape() as t: y = c * 2.0 * x\nv = t.function(x, y)(A)",
+            "same(v, 2 * A * A)",
+        ),
+        (
+            "Third = made()\nwith tape.Tape() as t: y = Third.apply(x).sum()\nt._outputs = [y, t.function(x, y)]; y.backward()\nt.function(x, y)",
+            "tape.Tape(keep=True)",
+            "with tape.Tape(keep=True) as t: y = Third.apply(x).sum(); y.backward()\nv = t.function(x, y)(A)",
+            "same(v, total(A))",
+        ),
+    ],
     "variables": [
         ("tape.Variable('text')", "pass a number", "v = tape.Variable([1.0, 2.0])", "same(v, [1, 2])"),
         ("tape.Variable(2**40)", "pass a float", "v = tape.Variable(2.0**40)", "same(v, 2.0**40)"),
@@ -1022,6 +1086,10 @@ CASES = [(group, *row) for group, rows in ROWS.items() for row in rows]
 _ADVICE = re.compile(r"; |\b(use|pass|call|write|convert|cast|assign|wrap|run) ")
 # What is not provoked above, by file and the beginning of the message, and why.
 LISTED = {
+    "tape/insight/measuring.py:explain: a value": "is caught, and becomes a note of the explanation",
+    "tape/insight/explaining.py:explain: {} must be": "says what it takes",
+    "tape/insight/picture.py:Picture.svg": "needs an environment without Graphviz, or one that is too slow: tests/insight/test_drawing.py",
+    "tape/insight/picture.py:{}: group must be": "says which groups there are",
     "tape/jitting/tracing.py:jit: the function looks": "the error that it quotes has the advice",
     "tape/transforms/reverse.py:grad: the function returned dtype": "says what is asked of the function",
     "tape/transforms/jacobians.py:{}: the function returned dtype": "says what is asked of the function",

@@ -98,7 +98,7 @@ class Update:
         """
         self._began = None
         scope = LOCAL.scope
-        if scope.eager or scope.observer is not None or any(there() is not None for there in scope.staged):
+        if scope.eager or scope.observer is not None or scope.notes is not None or any(there() is not None for there in scope.staged):
             return False
         if scope.trace is not NOBODY or scope.forward is not NOBODY or scope.caller is not NOBODY:
             return False

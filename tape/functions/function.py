@@ -131,7 +131,7 @@ class Function:
         ctx = Context(cls, layout, tuple([k.aval for k in kinds]), needs)
         if True in needs:
             check_defined(cls, Function, "backward")
-            if watched():
+            if LOCAL.scope.observer is not None and watched():
                 return LOCAL.scope.observer.around(cls.__name__, None, tuple(inputs), cls._call, ctx, inputs)
         return cls._call(ctx, inputs)
 

@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import jax
+import jaxlib
+
 from tape.bounded import Bounded
 
 if TYPE_CHECKING:
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = str(Path(__file__).parents[1])
 _INTEROP = str(Path(__file__).parents[2] / "interop")
+_JAX = tuple(str(Path(str(module.__file__)).parent) for module in (jax, jaxlib))
 _FOREIGN: Bounded[str, bool] = Bounded("files", 4096)  # file of some code -> whether it is outside this library
 _LINES: set[CodeType] = set()  # functions of this library that record for others
 
@@ -20,6 +24,19 @@ _LINES: set[CodeType] = set()  # functions of this library that record for other
 def lines_of(code: CodeType) -> None:
     """Have a function of this library that records for others say in its local variable ``where`` which line of theirs it is at."""
     _LINES.add(code)
+
+
+def is_foreign(file: str) -> bool:
+    """Tell whether some code is the user's: neither of this library, nor of JAX."""
+    return not file.startswith((_PACKAGE, _INTEROP, *_JAX, "<frozen"))
+
+
+def user_frame() -> FrameType | None:
+    """Return the innermost frame outside this library."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((_PACKAGE, _INTEROP)):
+        frame = frame.f_back
+    return frame
 
 
 def user_line() -> tuple[str, int] | None:

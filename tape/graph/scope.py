@@ -33,6 +33,7 @@ class Scope(NamedTuple):
     packing: Any = None  # the hooks for saved values (tape.hooking.packing)
     observer: Any = None  # the op hooks that are active (tape.hooking.observing)
     gathered: dict[Any, Any] | None = None  # what the running sweep has for hooks over several Variables (tape.hooking.handles)
+    notes: Any = None  # what the tapes that are open note (tape.insight.notes)
 
     def but(self, **changes: Any) -> Scope:
         """Return the same scope with some fields changed: ``_replace``, in half the time."""
@@ -77,7 +78,7 @@ def set_scope(scope: Scope) -> None:
     """Make a scope this thread's, and have the pending segment go on in its mode, in the slow way where op hooks see it."""
     segment = LOCAL.segment()
     if segment is not None:
-        if scope.observer is not None and not scope.unseen:
+        if (scope.observer is not None or scope.notes is not None) and not scope.unseen:
             segment.epoch = None
         if segment.state.mode != scope.mode:
             segment.state = segment.state.switched(scope.mode)
@@ -138,9 +139,9 @@ def in_mode(mode: int, function: Callable[..., Any], *args: Any) -> Any:
 
 
 def watched() -> bool:
-    """Tell whether op hooks see what is recorded now."""
+    """Tell whether op hooks, or tapes that are open, see what is recorded now."""
     scope = LOCAL.scope
-    return scope.observer is not None and not scope.unseen
+    return (scope.observer is not None or scope.notes is not None) and not scope.unseen
 
 
 def close(segment: Segment) -> None:

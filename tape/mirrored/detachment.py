@@ -27,7 +27,10 @@ def detach(variable: Handle) -> Any:
     value = LOCAL.scope.trace.read(variable, flows=False)._cell[0]
     if isinstance(value, jaxapi.Tracer):
         return record.leaf(jax.lax.stop_gradient(value))
-    return handle(None, Place(-1, kind_of(kind.aval)), [value])
+    detached = handle(None, Place(-1, kind_of(kind.aval)), [value])
+    if LOCAL.scope.notes is not None:
+        LOCAL.scope.notes.detached(variable, detached)
+    return detached
 
 
 def stop_gradient(x: Any) -> Any:

@@ -30,7 +30,7 @@ def run(segment: Segment, keep: tuple[int, ...]) -> Sequence[Any]:
         if jaxapi.makes_jaxpr(segment.trace):
             table = segment.state.table
             return _merged(entries, {s: (v, table[s].kind.aval) for s, v in values.items()}, keep, segment.state.cut)
-        return evaluate(entries, values, keep, lambda step: _kernel(step, segment.state.cut).inline)
+        return evaluate(entries, values, keep, lambda step: differentiable_as_recorded(step, segment.state.cut).inline)
 
 
 def run_again(cut: Segment) -> None:
@@ -55,7 +55,7 @@ def _is_traced(cell: object) -> bool:
     return cell.__class__ is list and isinstance(cell[0], jaxapi.Tracer)
 
 
-def _kernel(step: Step, cut: frozenset[int]) -> Kernel:
+def differentiable_as_recorded(step: Step, cut: frozenset[int]) -> Kernel:
     """Return an entry's kernel; recorded under ``no_grad`` or cut from its past, JAX may not differentiate it either."""
     found: Kernel = step.kernel
     if step.mode == CONSTANT:
@@ -75,5 +75,7 @@ def _merged(entries: Sequence[Step], leaves: dict[int, tuple[Any, Any]], keep: S
             atoms[slot] = joined.input(aval)
             inputs.append(value)
     for step in entries:
-        atoms.update(zip(step.slots, joined.inline(_kernel(step, cut).jaxpr, [atoms[s] for s in step.inputs]), strict=True))
+        atoms.update(
+            zip(step.slots, joined.inline(differentiable_as_recorded(step, cut).jaxpr, [atoms[s] for s in step.inputs]), strict=True)
+        )
     return joined.call("tape", [atoms[s] for s in keep], inputs)

@@ -99,7 +99,7 @@ def _record(op: Any, inputs: Sequence[Handle]) -> Any:
     if segment is None or segment.epoch is not CHANGES.epoch:
         scope = LOCAL.scope
         if watched():
-            return scope.observer.record(op, inputs)
+            return (scope.notes or scope.observer).record(op, inputs)
         if scope.eager:
             return record_at_once(op, inputs)
         if scope.staged and any(v._segment is not None and v._segment.trace is not None for v in inputs):

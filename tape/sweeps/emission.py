@@ -63,6 +63,11 @@ def _filled(aval: Any, value: int) -> Op:
     return _FILLED.cached((shape, dtype, value), lambda: Op("ones" if value else "zeros", lambda: jnp.full(shape, value, dtype)))
 
 
+def is_seed(op: object) -> bool:
+    """Tell whether an op gives the cotangents that a sweep begins with by default."""
+    return any(op is known for known in list(_FILLED.values()))
+
+
 def forward_handle(segment: Segment, state: State, slot: int, leaf_index: dict[int, int]) -> Any:
     """Return a Variable for a forward slot of ``segment``, pending or run (with its lock held)."""
     place, leaf = state.table[slot], leaf_index.get(slot)
@@ -124,6 +129,8 @@ def emit(
             results = written.again(target)
             if results is None:
                 raise SegmentClosedError
+            if LOCAL.scope.notes is not None:
+                LOCAL.scope.notes.replayed(plan.instructions, segment, target, start)
             return {slot: result for (slot, _), result in zip(written.results, results, strict=True)}
     if sources is None:
         sources = _sources(plan, segment, state)
@@ -208,6 +215,7 @@ def _write(
     record_one = record.record if target.trace is None else staging.record_staged
     steps, n_forward, kept = plan.instructions, plan.n_forward, {value for _, value in plan.outputs}
     last = {operand: i for i, step in enumerate(steps) for operand in step.operands if operand is not None}
+    notes = LOCAL.scope.notes
     with within(writing=True):
         for i, step in enumerate(steps):
             operands = [None if o is None else values.get(o) for o in step.operands]
@@ -218,6 +226,8 @@ def _write(
             else:
                 results = _call_kernel(step, operands, n_forward, batch, record_one)
             values.update((number, value) for number, value in zip(step.results, results, strict=True) if number is not None)
+            if notes is not None:
+                notes.wrote(step, segment, results)
             for o in step.operands:
                 if o is not None and last[o] == i and o >= n_forward and o not in kept:
                     values.pop(o, None)

@@ -63,6 +63,7 @@ class Instruction(NamedTuple):
     slot: int | None = None
     entry: State | None = None
     wanted: tuple[bool, ...] = ()
+    depth: int | None = None  # of the entry whose derivative it is part of: not the entry itself, of which the plan is kept
 
     @property
     def inputs(self) -> list[int]:
@@ -271,7 +272,7 @@ class _Planner:
                 results = operands
             else:
                 results = self._numbers(len(targets))
-                self._emit(_kernel(Instruction, (vjp.kernel, tuple(operands), results, step.where, None, None, None, ())))
+                self._emit(_kernel(Instruction, (vjp.kernel, tuple(operands), results, step.where, None, None, None, (), step.depth)))
         if self._observed:
             terms = dict(zip(targets, results, strict=True))
             results = self._numbers(len(targets))
@@ -286,7 +287,8 @@ class _Planner:
     def add(self, step: State | None, total: int, term: int) -> int:
         """Write an addition."""
         results = self._numbers(1)
-        self._emit(Instruction(ADD, (total, term), results, where=None if step is None else step.where))
+        where, depth = (None, None) if step is None else (step.where, step.depth)
+        self._emit(Instruction(ADD, (total, term), results, where=where, depth=depth))
         return results[0]
 
 

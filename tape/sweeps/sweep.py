@@ -116,6 +116,8 @@ class Sweep:
 
     def arrive_at(self, roots: Sequence[Any], seeds: Sequence[Any]) -> None:
         """Begin with a seed for each root; None is ones."""
+        if LOCAL.scope.notes is not None:
+            LOCAL.scope.notes.begin_sweep()
         for root, seed in zip(roots, seeds, strict=True):
             self.arrive(target_of(root), emission.ones_like(root._place.kind.aval) if seed is None else self._seed(seed))
 

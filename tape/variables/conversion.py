@@ -6,6 +6,7 @@ Shape and dtype are known without running anything; everything else looks at the
 from __future__ import annotations
 
 import functools
+import html
 import sys
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -143,6 +144,21 @@ class Convertible(methods.ArrayMethods):
         if body.startswith("Array("):
             body = body[len("Array(") : -1]
         return f"Variable({body}{flags}{named})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: what it is, and then the value."""
+        kind = self._place.kind
+        extra = self._extra
+        about = [str(kind.aval.str_short()), "requires grad" if kind.requires_grad else "constant"]
+        if extra is not None and extra.name:
+            about.insert(0, f"<b>{html.escape(extra.name)}</b>")
+        if kind.requires_grad:
+            made = None if self._segment is None else methods.producer(self._segment.state, self._place.slot)
+            about.append("leaf" if made is None else f"by {html.escape(made.name)}")
+            if extra is not None and extra.grad is not None:
+                about.append("has .grad")
+        head = f'<span style="opacity:.7">{", ".join(about)}</span>'
+        return f'<div style="font-family:monospace">{head}<pre style="margin:2px 0">{html.escape(repr(self))}</pre></div>'
 
     def __len__(self) -> int:
         if not self.shape:

@@ -1,0 +1,185 @@
+"""Connections: what leads from one Variable to another on the tape, and where that is cut for gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tape.insight import causes
+from tape.insight.causes import Cause
+from tape.insight.listing import Tape
+from tape.insight.notes import Leaf, Lone
+from tape.insight.replaying import Place, Replay
+from tape.sweeps.seeds import describe
+
+if TYPE_CHECKING:
+    from tape.insight.entries import Entry
+    from tape.insight.reading import Reading
+
+
+class Connection:
+    """What leads from an input to an output.
+
+    Attributes:
+        tape: the past of the output.
+        targets: the places of the input there.
+        leads: the entries that depend on it, each with the positions of the inputs by which it does.
+        note: how sure it is that these are of the input.
+
+    """
+
+    def __init__(self, output: Any, given: Any) -> None:
+        self.output, self.given = output, given
+        self.tape = Tape.of(output)
+        self.reading: Reading = self.tape._reading()
+        self.note = ""
+        self.targets = self._targets()
+        self.leads = self._leads()
+
+    def _targets(self) -> set[Place]:
+        """Return the places of the input on the tape."""
+        found = {(key, -1) for key, leaf in self.reading.found.items() if leaf.variable() is self.given}
+        if self.given._segment is not None:
+            found |= {
+                (id(place[0]), self.given._place.slot)
+                for place in self.reading.places
+                if not isinstance(place, Lone) and place[0].ref() is self.given._segment
+            }
+        if not found:  # of what has no gradient and was looked at, the tape no longer knows which Variables it read
+            kind = self.given._place.kind
+            found = {
+                (key, -1) for key, leaf in self.reading.found.items() if leaf.kind is kind and leaf.variable() is None and leaf.cell is None
+            }
+            if found and kind.requires_grad:
+                self.note = (
+                    "that it was this input is told by its shape and dtype only: what was looked at and has no gradient keeps no more"
+                )
+        return found
+
+    def _source(self, number: int, i: int) -> Place | None:
+        """Return where the i-th input of an entry comes from."""
+        place = self.reading.places[number]
+        if isinstance(place, Lone):
+            return None
+        part, at = place
+        return Replay.resolve(part, self.reading.steps_of(part)[at].inputs[i])
+
+    def _leads(self) -> dict[int, list[int]]:
+        """Return the entries that depend on the input, each with the positions of the inputs by which it does."""
+        made: set[Place] = set(self.targets)
+        found: dict[int, list[int]] = {}
+        for number, place in enumerate(self.reading.places):
+            if isinstance(place, Lone):
+                continue
+            part, at = place
+            step = self.reading.steps_of(part)[at]
+            positions = [i for i, slot in enumerate(step.inputs) if self._detached(Replay.resolve(part, slot)) in made]
+            if positions and not made.issuperset({(id(part), slot) for slot in step.slots}):
+                found[number] = positions
+                made |= {(id(part), slot) for slot in step.slots}
+        return found
+
+    def _detached(self, place: Place) -> Place:
+        leaf = self.reading.found.get(place[0])
+        return place if leaf is None or leaf.behind is None or not isinstance(leaf.behind, Leaf) else (id(leaf.behind), -1)
+
+    def way(self) -> list[Entry]:
+        """Return the entries of the shortest way back from the output."""
+        if not self.leads:
+            return []
+        entries = self.reading.entries
+        at: int | None = max(self.leads)
+        way: list[Entry] = []
+        while at is not None:
+            way.append(entries[at])
+            befores = [v.entry for v in entries[at].inputs if v.entry is not None and v.entry in self.leads]
+            at = min(befores, default=None)
+        return way
+
+    def _kind(self, number: int, i: int) -> Any:
+        part, at = self.reading.places[number]  # type: ignore[misc]
+        return part.state.table[self.reading.steps_of(part)[at].slots[i]].kind
+
+    def _carries(self, number: int, i: int) -> bool:
+        """Tell whether a gradient could have flowed to an input of an entry."""
+        value = self.reading.entries[number].inputs[i] if i < len(self.reading.entries[number].inputs) else None
+        return value is not None and (value.requires_grad or value.entry is None)
+
+    def flows(self) -> set[int]:
+        """Return the entries through which gradients flow from the output to the input."""
+        entries = self.reading.entries
+        forward: set[int] = set()
+        for number, positions in self.leads.items():
+            e = entries[number]
+            if not e.requires_grad:
+                continue
+            for i in positions:
+                place = self._source(number, i)
+                value = e.inputs[i] if i < len(e.inputs) else None
+                if value is not None and value.requires_grad and (place in self.targets or value.entry in forward):
+                    forward.add(number)
+        last = next((n for n in reversed(range(len(entries))) if self._is_output(n)), None)
+        return forward if last in forward else set()
+
+    def _is_output(self, number: int) -> bool:
+        place = self.reading.places[number]
+        if isinstance(place, Lone):
+            return False
+        part, at = place
+        return part.ref() is self.output._segment and self.output._place.slot in self.reading.steps_of(part)[at].slots
+
+    def unconnected(self) -> Cause:
+        """Say why nothing leads from the input to the output."""
+        if not self.reading.entries:
+            return Cause(
+                "detached loss",
+                None,
+                f"the output ({describe(self.output)}) has no past on the tape: it was made of a value (float(), .item(), .value, .numpy()), or detached",
+                "keep the Variable itself, and take float(loss) only to print it",
+            )
+        shared = []
+        if self.given._segment is not None:
+            past = Tape.of(self.given)
+            own = [leaf for leaf in self.reading.found.values() if leaf.kind.requires_grad]
+            shared = [leaf for leaf in past._reading().found.values() if any(_same(leaf, other) for other in own)]
+        if shared:
+            names = ", ".join(dict.fromkeys(leaf.name or "a leaf" for leaf in shared))
+            return Cause(
+                "rebinding",
+                None,
+                f"the input is a result that was computed of {names} beside the output, which does not depend on it: the name was bound to a new Variable",
+                "update in place (with tape.no_grad(): w -= step), and ask for the gradient of the Variable that the output was computed from",
+            )
+        return Cause(
+            "not used",
+            None,
+            "nothing that is on the tape leads from the input to the output (what was looked at and has no gradient keeps no past)",
+            "use this very Variable in the computation, not a copy or its .value; print a tape.Tape() around it to see what was recorded",
+        )
+
+    def suspects(self) -> list[Cause]:
+        """Return the entries whose derivative is 0 by what they are."""
+        found = []
+        for number in sorted(self.leads):
+            e = self.reading.entries[number]
+            if e.op in causes.STEPS:
+                found.append(
+                    Cause("rounding", number, f"{e.op} has the derivative 0", "pass the gradient through: x + (tnp.round(x) - x).detach()")
+                )
+        return found[:3]
+
+    def cuts(self) -> list[Cause]:
+        """Return where what depends on the input loses its gradient."""
+        found = []
+        for number in self.leads:
+            e = self.reading.entries[number]
+            unrecorded = any(self._kind(number, i).unrecorded for i in range(len(e.outputs)))
+            if not e.requires_grad and any(self._carries(number, i) for i in self.leads[number]):
+                found.append(causes.cut_at(e, bool(unrecorded)))
+        return found[:4]
+
+
+def _same(a: Leaf, b: Leaf) -> bool:
+    """Tell whether two leaves are the same value of one Variable, which may be gone."""
+    if a.cell is not None and b.cell is not None:
+        return a.cell is b.cell
+    return a.variable() is not None and a.variable() is b.variable()

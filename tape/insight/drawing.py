@@ -1,0 +1,130 @@
+"""Drawing: what a picture shows, before anybody lays it out: lanes, groups in groups, and entries."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tape.insight.folding import Block, folded
+from tape.insight.scopes import scope_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tape.insight.entries import Entry
+
+_ROW = 80  # items side by side
+
+
+@dataclass(eq=False)
+class Group:
+    """What is drawn as one when it is closed: an iteration of a loop, all of them (``times``), or what one call of a function recorded."""
+
+    label: str
+    items: list[Entry | Group] = field(default_factory=list)
+    times: int = 0
+    key: str = ""
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield what is in it, at any depth."""
+        for item in self.items:
+            if isinstance(item, Group):
+                yield from item.entries()
+            else:
+                yield item
+
+
+def lanes(entries: Sequence[Entry], group: str | None, *, fold: bool) -> list[Group]:
+    """Return a lane for the forward, and one for each sweep, with their entries in groups."""
+    numbers = itertools.count()
+    found = []
+    for sweep in sorted({e.sweep or 0 for e in entries} or {0}):
+        own = [e for e in entries if (e.sweep or 0) == sweep]
+        places = {e.number: i for i, e in enumerate(own)}
+        items: list[Entry | Group] = [
+            _opened(item, own, places) if isinstance(item, Block) else item for item in (folded(own) if fold else own)
+        ]
+        lane = Group("forward" if not sweep else f"sweep {sweep}", items)
+        if group is not None:
+            _scoped(lane, group)
+        _chunked(lane)
+        for inner in _groups(lane):
+            inner.key = f"g{next(numbers)}"
+        found.append(lane)
+    return found
+
+
+def _chunked(group: Group) -> None:
+    """Put long rows of entries into groups by their numbers, so that a picture of them can be overlooked."""
+    for item in group.items:
+        if isinstance(item, Group):
+            _chunked(item)
+    count = len(group.items)
+    if count > _ROW:
+        step = max(10, math.isqrt(count))
+        parts = [group.items[i : i + step] for i in range(0, count, step)]
+        group.items = [Group(f"%{_first(part[0])} to %{_first(part[-1])}", part) for part in parts]
+
+
+def _first(item: Entry | Group) -> int:
+    return next(item.entries()).number if isinstance(item, Group) else item.number
+
+
+def _groups(group: Group) -> Iterator[Group]:
+    for item in group.items:
+        if isinstance(item, Group):
+            yield item
+            yield from _groups(item)
+
+
+def _opened(block: Block, own: Sequence[Entry], places: dict[int, int], shift: int = 0) -> Group:
+    """Return all iterations of a block, of which the first is known; a block in it is as many entries further on in each."""
+    first, last = places[block.first] + shift, places[block.last] + shift
+    period = (last - first + 1) // block.times
+    turns = []
+    for turn in range(block.times):
+        further = shift + turn * period
+        items: list[Entry | Group] = [
+            _opened(item, own, places, further) if isinstance(item, Block) else own[places[item.number] + further] for item in block.items
+        ]
+        turns.append(Group(f"{turn + 1} of {block.times}", items))
+    names = ", ".join(dict.fromkeys(e.op for e in turns[0].entries()))
+    one = [item for turn in turns for item in turn.items] if period == 1 else turns
+    return Group(f"{block.times} x {names if len(names) < 34 else names[:33] + '…'}", list(one), block.times)
+
+
+def _scoped(group: Group, kind: str) -> None:
+    """Put entries next to each other that stand in one scope into a group of that."""
+    items: list[Entry | Group] = []
+    for scope, run in itertools.groupby(group.items, lambda item: _scope(item, kind)):
+        listed = list(run)
+        for item in listed:
+            if isinstance(item, Group):
+                _scoped_inside(item, kind, scope)
+        if scope and len(listed) > 1:
+            items.append(Group(scope, listed))
+        else:
+            items += listed
+    if len(items) == 1 and isinstance(items[0], Group) and not group.times:
+        group.items = items[0].items if items[0].times == 0 and group.label == "forward" else items
+        return
+    group.items = items
+
+
+def _scoped_inside(group: Group, kind: str, outer: str) -> None:
+    """Group what is in a loop, where it stands in several scopes."""
+    if group.times:
+        for item in group.items:
+            if isinstance(item, Group):
+                _scoped_inside(item, kind, outer)
+    elif len({_scope(item, kind) for item in group.items}) > 1:
+        _scoped(group, kind)
+
+
+def _scope(item: Entry | Group, kind: str) -> str:
+    if isinstance(item, Group):
+        scopes = {scope_of(e, kind) for e in item.entries()}
+        return scopes.pop() if len(scopes) == 1 else ""
+    return scope_of(item, kind)

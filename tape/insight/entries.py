@@ -1,0 +1,151 @@
+"""Entries: what users see of a tape, as small objects that do not change."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tape.graph.length import bytes_of
+from tape.insight.inner import inner_entries, weight
+from tape.recording.template import ARRAY, fill
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """What an entry reads or gives.
+
+    Attributes:
+        entry: number of the entry that gives it; None for a leaf, or what comes from before the tape.
+        index: which of that entry's results it is.
+        name: ``"%3"`` for the result of entry 3, ``"%3.1"`` for its second one; for others what the user calls them, or ``"leaf0"`` (it
+            requires grad), ``"const0"`` (it does not), ``"past0"`` (an entry before the tape made it), or the number itself.
+        shape: its shape.
+        dtype: its dtype.
+        nbytes: its size in bytes.
+        requires_grad: whether gradients flow to it.
+
+    """
+
+    entry: int | None
+    index: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    nbytes: int
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, kind: Any, name: str, entry: int | None = None, index: int = 0) -> Value:
+        """Return a value of some kind."""
+        aval = kind.aval
+        return cls(entry, index, name, tuple(aval.shape), aval.dtype, bytes_of(aval), kind.requires_grad)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {typed(self)}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """One line of the tape.
+
+    Attributes:
+        number: its place on the tape, from 0: ``t.entries[e.number] is e``.
+        op: what the op is called: ``"tanh"``; the VJP of one is ``"vjp_tanh"``.
+        inputs: the :class:`Value` objects that it reads, in the op's order.
+        outputs: those that it gives.
+        where: file and line of the user's code; None where there is none.  An entry of a sweep has the line of that which it is the VJP of.
+        scope: the ``jax.named_scope`` of an entry in a function that ``interop.lift`` takes apart; "" elsewhere.
+        sweep: the number of the sweep that wrote it, from 1; None for what the user recorded.
+        of: the number of the entry of whose VJP it is part; None where there is none, or it is not on this tape.
+        inside: the name of the ``tape.Function`` whose forward or backward recorded it; None elsewhere.
+        no_grad: whether it was recorded as a constant (under ``no_grad``, by ``detach`` ...).
+        released: whether what a sweep through it would need is gone: a sweep released it, or nobody holds what follows from it.
+        shape: the shape of its first result (None where it has none).
+        dtype: the dtype of its first result.
+        nbytes: the size of its results together, in bytes.
+        requires_grad: whether gradients flow through it.
+        params: its static parameters by name.
+        inner: the primitives that it consists of, as entries: what a checkpoint, a loop or a lifted function does inside.
+
+    """
+
+    number: int
+    op: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    where: tuple[str, int] | None = None
+    sweep: int | None = None
+    of: int | None = None
+    inside: str | None = None
+    no_grad: bool = False
+    released: bool = False
+    _params: Any = field(default=None, repr=False)
+    _jaxpr: Any = field(default=None, repr=False)
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape of its first result."""
+        return self.outputs[0].shape if self.outputs else None
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The dtype of its first result."""
+        return self.outputs[0].dtype if self.outputs else None
+
+    @property
+    def nbytes(self) -> int:
+        """The size of its results together, in bytes."""
+        return sum(value.nbytes for value in self.outputs)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow through it."""
+        return any(value.requires_grad for value in self.outputs)
+
+    @property
+    def scope(self) -> str:
+        """The ``jax.named_scope`` that it was recorded in."""
+        return getattr(self.where, "scope", "")
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Its static parameters by name."""
+        given: Iterable[Any] = self._params.items() if isinstance(self._params, dict) else self._params or ()
+        return {name: fill(template, itertools.repeat(ARRAY)) for name, template in given}
+
+    @property
+    def inner(self) -> tuple[Entry, ...]:
+        """The primitives that it consists of."""
+        return () if self._jaxpr is None else inner_entries(self._jaxpr, Entry, Value)
+
+    @property
+    def weight(self) -> int:
+        """How many primitives it consists of, those in loops and branches counted once."""
+        return 0 if self._jaxpr is None else weight(self._jaxpr)
+
+    def __str__(self) -> str:
+        at = "" if self.where is None else f"  {self.where[0]}:{self.where[1]}"
+        return f"{signature(self)}{at}"
+
+    def __repr__(self) -> str:
+        return f"<entry {self}>"
+
+
+def typed(value: Value) -> str:
+    """Return shape and dtype in short: ``float32[3,4]``."""
+    return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+
+
+def signature(entry: Entry) -> str:
+    """Return an entry as one writes it: ``%3 = tanh(%2)``."""
+    results = ", ".join(map(str, entry.outputs)) or f"%{entry.number}"
+    return f"{results} = {entry.op}({', '.join(map(str, entry.inputs))})"

@@ -1,0 +1,107 @@
+"""Explanations: what was found out about a gradient, as text and as a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tape.insight.entries import Entry, signature, typed
+from tape.insight.markup import html_table
+from tape.insight.picture import Picture
+from tape.insight.scopes import source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape.insight.causes import Cause
+    from tape.insight.listing import Tape
+
+
+class Step(NamedTuple):
+    """One entry of the path from the output to the input.
+
+    Attributes:
+        entry: the entry.
+        value: the Euclidean norm of its result; None where values are not known.
+        gradient: that of the gradient that arrives at its result; None where none does, or values are not known.
+
+    """
+
+    entry: Entry
+    value: float | None
+    gradient: float | None
+
+
+class Explanation:
+    """What :func:`explain` found; ``print`` shows it.
+
+    Attributes:
+        verdict: ``"None"``, ``"zero"``, ``"tiny"``, ``"huge"``, ``"NaN"``, ``"inf"`` or ``"fine"``; ``"connected"`` where values are not
+            known and the structure lets a gradient flow.
+        causes: what it suffers from, the most likely first: objects with ``kind``, ``entry``, ``what`` and ``repair``.
+        path: the entries from the output back to the input, with norms: along it flows most, or would flow.
+        norm: the Euclidean norm of the gradient; None where there is none, or values are not known.
+
+    """
+
+    def __init__(
+        self, tape: Tape, names: tuple[str, str], verdict: str, found: Sequence[Cause], path: Sequence[Step], norm: float | None, note: str
+    ) -> None:
+        self._tape = tape
+        self._names = names
+        self.verdict = verdict
+        self.causes = tuple(found)
+        self.path = tuple(path)
+        self.norm = norm
+        self._note = note
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(c.kind for c in self.causes)
+        return f"<explanation: the gradient is {self.verdict}{f' ({kinds})' if kinds else ''}>"
+
+    def __str__(self) -> str:
+        output, given = self._names
+        lines = [
+            f"The gradient of {output} with respect to {given} is {self.verdict}"
+            + ("" if self.norm is None else f" (norm {self.norm:.4g})")
+            + "."
+        ]
+        for cause in self.causes:
+            at = ""
+            if cause.entry is not None:
+                entry = self._tape[cause.entry]
+                at = f" at {signature(entry)}" + ("" if entry.where is None else f", {entry.where[0]}:{entry.where[1]}")
+            lines += [f"  cause: {cause.kind}{at}", f"         {cause.what}"]
+            if cause.entry is not None and (text := source_of(self._tape[cause.entry].where)):
+                lines.append(f"         > {text}")
+            lines.append(f"  repair: {cause.repair}")
+        if self._note:
+            lines.append(f"  note: {self._note}")
+        if self.path:
+            lines.append("  path, from the output back:")
+            lines += _path_lines(self.path)
+        return "\n".join(lines)
+
+    def draw(self) -> Picture:
+        """Return a picture of what leads from the input to the output, with the norms of gradients."""
+        flow = {s.entry.number: s.gradient for s in self.path if s.gradient is not None}
+        return Picture(self._tape.entries, "function", fold=True, flow=flow)
+
+    def _repr_html_(self) -> str:
+        return html_table(str(self)) + self.draw()._repr_html_()
+
+
+def _path_lines(path: Sequence[Step]) -> list[str]:
+    rows = [
+        (
+            f"%{s.entry.number}",
+            s.entry.op,
+            " ".join(dict.fromkeys(typed(v) for v in s.entry.outputs)),
+            "" if s.value is None else f"|value| {s.value:.3g}",
+            "no gradient" if s.gradient is None else f"|gradient| {s.gradient:.3g}",
+            "" if s.entry.where is None else f"{s.entry.where[0].rsplit('/', 1)[-1]}:{s.entry.where[1]}",
+        )
+        for s in path
+    ]
+    shown = rows if len(rows) <= 24 else [*rows[:12], ("...", f"{len(rows) - 24} more", "", "", "", ""), *rows[-12:]]
+    widths = [max(len(r[i]) for r in shown) for i in range(6)]
+    return ["    " + "  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)).rstrip() for r in shown]

@@ -1,0 +1,247 @@
+"""Measuring: values and gradients between two Variables, computed once more entry by entry, and where they go wrong."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tape import jaxapi
+from tape.errors import ReleasedTapeError
+from tape.insight import causes
+from tape.insight.causes import Cause
+from tape.insight.explanation import Step
+from tape.insight.notes import Lone
+from tape.insight.replaying import UNKNOWN, Place, Replay
+from tape.sweeps.plan import FunctionOp
+
+if TYPE_CHECKING:
+    from tape.insight.connection import Connection
+
+
+class Measurement:
+    """What arrives where.
+
+    Attributes:
+        total: the gradient of the input; None where none arrives.
+        steps: the way that most of it goes, from the output to the input.
+
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._reading = connection.reading
+        self._leads = connection.leads
+        self._targets = connection.targets
+        replay = Replay(self._reading, [], [connection.output], present=True)
+        with jaxapi.ensure_compile_time_eval():
+            self._values, self._read = replay.values([])
+            self._cotangents, self._edges = self._sweep(replay, self._read)
+            self.total: Any = None
+            for place in self._targets:
+                if place in self._cotangents:
+                    one = self._cotangents[place]
+                    self.total = one if self.total is None else self.total + one
+            self._path = self._paths()
+        self.steps = [
+            Step(self._reading.entries[n], None if v is _GONE else norm(v), None if c is None else norm(c)) for n, v, c in self._path
+        ]
+
+    def stopping(self) -> list[Cause]:
+        """Return the entries at which a gradient arrives, and which give none to their inputs."""
+        giving = {number for number, _ in self._edges}
+        found = []
+        for number in sorted(self._leads):
+            part, at = self._reading.places[number]  # type: ignore[misc]
+            arrives = any((id(part), slot) in self._cotangents for slot in self._reading.steps_of(part)[at].slots)
+            if arrives and number not in giving:
+                e = self._reading.entries[number]
+                known = e.op in causes.STEPS
+                repair = (
+                    "pass the gradient through: x + (tnp.round(x) - x).detach()"
+                    if known
+                    else "use another op, or a tape.Function with a backward"
+                )
+                found.append(Cause("rounding" if known else "no derivative", number, f"{e.op} has the derivative 0 everywhere", repair))
+        return found[:3] or self._connection.suspects()
+
+    def _sweep(self, replay: Replay, read: Any) -> tuple[dict[Place, Any], dict[tuple[int, Place], Any]]:
+        """Sweep once more, entry by entry; return what arrives at each value, and what each entry gives to each of its inputs."""
+        (root,) = replay.outputs
+        aval = self._connection.output._place.kind.aval
+        cotangents: dict[Place, Any] = {root: np.ones(aval.shape, aval.dtype)}
+        edges: dict[tuple[int, Place], Any] = {}
+        numbers = {
+            (id(p), self._reading.steps_of(p)[at].slots[:1]): n
+            for n, place in enumerate(self._reading.places)
+            if not isinstance(place, Lone)
+            for p, at in (place,)
+        }
+        for part, step, call in reversed(replay.steps):
+            number = numbers[id(part), step.slots[:1]]
+            table = part.state.table
+            cts = [cotangents.get((id(part), s)) if table[s].kind.requires_grad and s not in part.state.cut else None for s in step.slots]
+            if all(ct is None for ct in cts) or step.ends:
+                continue
+            sources = [replay.resolved(part, s) for s in step.inputs]
+            operands = [read(s) for s in sources]
+            results = [read((id(part), s)) for s in step.slots]
+            slots = (*step.inputs, *step.slots)
+            unknown = [i for i, x in enumerate((*operands, *results)) if x is UNKNOWN]
+            if unknown and (isinstance(step.op, FunctionOp) or not set(step.kernel.residuals()).isdisjoint(unknown)):
+                msg = f"explain: a value that the derivative of {step.kernel.name} reads is gone; ask before the sweep that releases it"
+                raise ReleasedTapeError(msg)
+            known = [
+                jnp.zeros(table[s].kind.aval.shape, table[s].kind.aval.dtype) if x is UNKNOWN else jnp.asarray(x)
+                for s, x in zip(slots, (*operands, *results), strict=True)
+            ]
+            operands, results = known[: len(operands)], known[len(operands) :]
+            wanted = [table[s].kind.requires_grad for s in step.inputs]
+            if isinstance(step.op, FunctionOp):
+                wanted = [w and i < step.op.arguments for i, w in enumerate(wanted)]
+                pulled = jax.vjp(lambda *xs, call=call: list(call(*xs)), *operands)[1](
+                    [jnp.asarray(np.zeros_like(r) if c is None else c) for r, c in zip(results, cts, strict=True)]
+                )
+            else:
+                pulled = step.kernel.pull(operands, results, [None if c is None else jnp.asarray(c) for c in cts], wanted)
+            for source, want, gradient in zip(sources, wanted, pulled, strict=True):
+                if want and gradient is not None:
+                    array = np.asarray(gradient)
+                    cotangents[source] = cotangents[source] + array if source in cotangents else array
+                    edge = (number, source)
+                    edges[edge] = edges[edge] + array if edge in edges else array
+        return cotangents, edges
+
+    def _paths(self) -> list[tuple[int, Any, Any]]:
+        """Return the way that most of the gradient goes, from the output to the input: entries, results, and what arrives at them."""
+        consumers: dict[Place, list[int]] = {}
+        for number, source in self._edges:
+            consumers.setdefault(source, []).append(number)
+        starts = [t for t in self._targets if t in consumers]
+        way: list[tuple[int, Any, Any]] = []
+        place: Place | None = max(starts, key=lambda t: _weight(self._cotangents[t]), default=None)
+        while place is not None and place in consumers:
+            here = place
+            number = max((_weight(self._edges[n, here]), n) for n in consumers[here])[1]
+            part, at = self._reading.places[number]  # type: ignore[misc]
+            results = [(id(part), s) for s in self._reading.steps_of(part)[at].slots]
+            place = next((r for r in results if r in self._cotangents), results[0])
+            way.append((number, _array(self._values[place]), self._cotangents.get(place)))
+        return way[::-1]
+
+    def _operands(self, number: int) -> list[Any]:
+        part, at = self._reading.places[number]  # type: ignore[misc]
+        return [_array(self._read(Replay.resolve(part, s))) for s in self._reading.steps_of(part)[at].inputs]
+
+    def _born(self) -> Cause | None:
+        """Return the first entry between the two whose value is not finite, though what it reads is."""
+        for number in sorted(self._leads):
+            part, at = self._reading.places[number]  # type: ignore[misc]
+            step = self._reading.steps_of(part)[at]
+            place = (id(part), step.slots[0]) if step.slots else None
+            if place is None or place not in self._values:
+                continue
+            result = _array(self._values[place])
+            if result.dtype.kind not in "fc" or np.all(np.isfinite(result)):
+                continue
+            operands = self._operands(number)
+            if all(np.all(np.isfinite(x)) for x in operands if x.dtype.kind in "fc"):
+                born = causes.born_at(self._reading.entries[number], operands, result)
+                return self._masked(number, born) or born
+        return None
+
+    def _masked(self, first: int, born: Cause) -> Cause | None:
+        """Say it where what is infinite is multiplied by 0 further on."""
+        for number in sorted(self._leads):
+            e = self._reading.entries[number]
+            if number <= first or e.op not in ("multiply", "dot", "matmul", "einsum"):
+                continue
+            operands = [x for x in self._operands(number) if x.dtype.kind in "fc"]
+            if any(np.any(np.isinf(x)) for x in operands) and any(np.any(x == 0) for x in operands):
+                what = f"{born.what} (%{first}), and {e.op} by a mask of zeros does not take it away: 0 * inf is NaN"
+                repair = (
+                    "select instead of multiplying, around the input: safe = tnp.where(mask, x, 1.0), then tnp.where(mask, f(safe), 0.0)"
+                )
+                return Cause("infinity times zero", number, what, repair)
+        return None
+
+    def broken(self) -> list[Cause]:
+        """Return the entry at which what is not finite comes from: in the forward, or in the sweep."""
+        born = self._born()
+        if born is not None:
+            return [born]
+        for number, _, arriving in self._path:
+            given = [g for (n, _), g in self._edges.items() if n == number]
+            if arriving is not None and np.all(np.isfinite(arriving)) and any(not np.all(np.isfinite(g)) for g in given):
+                return [causes.not_finite_at(self._reading.entries[number], self._operands(number), arriving)]
+        return []
+
+    def killed(self) -> list[Cause]:
+        """Return the entry at which a gradient that is not 0 becomes 0."""
+        for i, (number, result, arriving) in enumerate(self._path):
+            behind = self._path[i + 1][2] if i + 1 < len(self._path) else np.zeros(1)
+            if arriving is not None and np.any(arriving) and (behind is None or not np.any(behind)):
+                return [causes.zero_at(self._reading.entries[number], self._operands(number), result)]
+        return []
+
+    def rate(self, size: float, kind: str) -> Cause:
+        """Say how a gradient shrinks or grows along a long way, or at one entry."""
+        first = next((s.gradient for s in self.steps if s.gradient), 1.0)
+        ops = Counter(s.entry.op for s in self.steps)
+        pairs = [(a.entry, b.gradient / a.gradient) for a, b in itertools.pairwise(self.steps) if a.gradient and b.gradient]
+        entry, factor = (min if kind == "vanishing" else max)(pairs, key=lambda p: p[1], default=(self.steps[-1].entry, 1.0))
+        whole = abs(np.log(size / first)) or 1.0
+        if abs(np.log(factor)) > 0.5 * whole:
+            what = f"{entry.op} multiplies the gradient by {factor:.3g}"
+            repair = (
+                "it is saturated: scale its input down, or normalise"
+                if kind == "vanishing"
+                else "keep its input away from where it is steep"
+            )
+            return Cause("saturation" if kind == "vanishing" else "steep", entry.number, what, repair)
+        repeated, count = ops.most_common(1)[0]
+        rate = float(np.exp((np.log(size) - np.log(first)) / max(count, 1)))
+        what = f"along {len(self.steps)} entries ({count} times {repeated}) the gradient is multiplied by {rate:.3g} a turn"
+        repair = (
+            "use gates (LSTM, GRU) or residual connections, orthogonal weights, or shorter ways (truncated backpropagation)"
+            if kind == "vanishing"
+            else "clip gradients (tape.op_hooks.GradientClipper), use smaller or orthogonal weights, or shorter ways (truncated backpropagation)"
+        )
+        return Cause(kind, entry.number, what, repair)
+
+    def shapes(self) -> list[Cause]:
+        """Return entries whose result is larger than each of what they read: (n, 1) with (n,) makes (n, n)."""
+        for number in sorted(self._leads):
+            e = self._reading.entries[number]
+            shapes = [v.shape for v in e.inputs if v.shape]
+            if (
+                e.op in ("subtract", "add", "multiply", "divide")
+                and len(shapes) == 2
+                and e.shape not in shapes
+                and len({len(s) for s in shapes}) == 2
+            ):
+                what = f"{e.op} of shapes {shapes[0]} and {shapes[1]} makes {e.shape}: each element meets every other one"
+                return [Cause("wrong axis", number, what, "give both the same shape: y[:, None], or x.reshape(-1)")]
+        return []
+
+
+_GONE = np.zeros(0, np.float32)
+
+
+def _array(value: Any) -> Any:
+    return _GONE if value is UNKNOWN else np.asarray(value)
+
+
+def norm(array: Any) -> float:
+    """Return the Euclidean norm, at the precision of double."""
+    wide = np.abs(np.asarray(array)).astype(np.float64)
+    return float(np.sqrt(np.sum(wide * wide)))
+
+
+def _weight(array: Any) -> tuple[bool, float]:
+    finite = bool(np.all(np.isfinite(array)))
+    return not finite, norm(array) if finite else 0.0

@@ -1,0 +1,362 @@
+"""Notes: what a tape that is open keeps of what its thread records.
+
+While one is open, every op is recorded in the slow way, as with op hooks: the entries, and the programs that they come to, are the same.
+What is noted is where it was recorded this time, what each input is, and which entries a sweep wrote for which others.  Structures of the
+trie are kept, and weak references; no value, and nothing that holds one (unless the tape is to keep the values of leaves).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+
+from tape import jaxapi
+from tape.graph.kinds import is_scalar
+from tape.graph.lines import user_frame, user_line
+from tape.graph.scope import LOCAL, within
+from tape.graph.segment import Handle, LeafNode
+from tape.insight.names import name_of
+from tape.recording import record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import FrameType
+
+    from tape.graph.segment import Segment
+    from tape.graph.trie import State
+    from tape.sweeps.plan import Instruction
+
+Line = tuple[str, int]
+
+
+class Leaf:
+    """A value that no entry on the tape made: what it is called, and its kind."""
+
+    __slots__ = ("behind", "cell", "kind", "name", "number", "value", "variable")
+
+    def __init__(self, variable: Handle | None, kind: Any, name: str | None = None, number: Any = None) -> None:
+        self.variable: Callable[[], Any] = _nobody if variable is None else weakref.ref(variable)
+        self.kind = kind
+        self.name = name
+        self.number = number  # of Python or NumPy, which stands in the place of a name
+        self.value: Callable[[], Any] = _nobody  # weakly: another value of the same Variable is another leaf
+        self.cell: Any = None  # of a tape that keeps the values of leaves
+        self.behind: Source | None = None  # what it is the value of, if it was detached from that
+
+
+def _nobody() -> None:
+    """Stand for a weak reference to what is not known."""
+
+
+class Mark(NamedTuple):
+    """Which sweep wrote an entry, and for which one: the part it stands in, and its depth there."""
+
+    sweep: int
+    part: Part | None
+    depth: int | None
+
+
+class Part:
+    """What is noted of one segment; its entries go by their numbers in it, from 0."""
+
+    __slots__ = ("begin", "functions", "inside", "lines", "marks", "n_leaves", "only", "ref", "sources", "state")
+
+    def __init__(self, segment: Segment) -> None:
+        self.ref: Callable[[], Segment | None] = weakref.ref(segment)
+        self.state: State = segment.state
+        self.begin = segment.state.depth  # what was recorded before does not belong to the tape
+        self.only: frozenset[int] | None = None  # if not all of the others do, the numbers of those that do
+        self.n_leaves = len(segment.leaves)
+        self.lines: dict[int, Line | None] = {}
+        self.inside: dict[int, str] = {}  # numbers of entries of a Function's forward -> its name
+        self.sources: dict[int, Source] = {}  # slots of leaves
+        self.marks: dict[int, Mark] = {}  # first slots of entries
+        self.functions: dict[int, Any] = {}  # first slots of a Function's entries -> its context, where leaves are kept
+
+
+class Lone:
+    """An entry that ran at once and left no segment behind."""
+
+    __slots__ = ("inputs", "kinds", "line", "mark", "mode", "op")
+
+    def __init__(self, op: Any, inputs: list[Source], kinds: list[Any], line: Line | None, mode: int, mark: Mark | None) -> None:
+        self.op = op
+        self.inputs = inputs
+        self.kinds = kinds
+        self.line = line
+        self.mode = mode
+        self.mark = mark
+
+
+Source = Leaf | tuple[Part | Lone, int]  # a result of another entry goes by its slot (or its number among the results)
+
+
+class Span(NamedTuple):
+    """Entries of a part that were recorded one after another: their numbers are ``begin`` to ``end - 1``."""
+
+    part: Part
+    begin: int
+    end: int
+
+
+class Record:
+    """What one tape notes."""
+
+    def __init__(self, *, keep: bool, frame: FrameType | None) -> None:
+        self.keep = keep
+        self.frame = frame  # where the tape is open: Variables are called there as the user calls them
+        self.trace: Any = jaxapi.current_trace()  # what is recorded in other JAX transformations is not on this tape
+        self.parts: dict[int, Part] = {}  # by the ids of segments
+        self.order: list[Span | Lone] = []
+        self.sweeps: list[Line | None] = []  # where each was asked for
+        self.began: list[int] = []  # how many entries there were on the tape when each began
+        self._leaves: dict[int, Leaf] = {}  # by the ids of Variables
+        self._made: dict[int, tuple[Callable[[], Any], tuple[Lone, int]]] = {}  # by the ids of Variables that lone entries made
+        for ref in (LOCAL.segment, *LOCAL.scope.staged):
+            segment = ref()
+            if segment is not None:
+                self._part(segment)
+
+    def close(self) -> None:
+        """Take note of what was recorded last, and let go of where that was."""
+        self.synchronise()
+        self.frame = self.trace = None
+        self._leaves, self._made = {}, {}
+
+    @property
+    def concerned(self) -> bool:
+        """Whether what is recorded now belongs to the tape."""
+        return self.trace is not None and jaxapi.current_trace() is self.trace
+
+    def _part(self, segment: Segment) -> Part:
+        part = self.parts.get(id(segment))
+        if part is None or part.ref() is not segment:
+            part = self.parts[id(segment)] = Part(segment)
+            for slot in list(segment.origins) if segment.leaves else ():
+                if slot not in segment.state.cut:
+                    part.sources[slot] = self._source(segment, slot, None)
+        return part
+
+    def new_part(self, segment: Segment) -> Part:
+        """Return what is noted of a segment; one that is met now began with the entries that follow."""
+        part = self.parts.get(id(segment))
+        if part is None or part.ref() is not segment:
+            part = self._part(segment)
+            state = segment.state
+            while state.parent is not None:
+                state = state.parent
+            part.state, part.begin, part.n_leaves = state, 0, 0
+        return part
+
+    def synchronise(self) -> None:
+        """Take note of what the segments came to."""
+        for part in list(self.parts.values()):
+            segment = part.ref()
+            if segment is not None:
+                self.grown(part, segment)
+
+    def grown(self, part: Part, segment: Segment) -> None:
+        """Take note of the entries that a segment got since the last time, and of what its new leaves are."""
+        if self.keep and segment.functions:
+            part.functions.update(segment.functions)
+        state, before = segment.state, part.state
+        if state is before:
+            return
+        slots = []
+        step: State | None = state
+        while step is not None and step is not before:
+            if step.kernel is None and step.slots:
+                slots.append(step.slots[0])
+            step = step.parent
+        slots.reverse()
+        part.state = state
+        leaves = segment.leaves
+        for number, slot in enumerate(slots, part.n_leaves):
+            if slot not in part.sources and number < len(leaves):
+                part.sources[slot] = self._source(segment, slot, leaves[number])
+            source = part.sources.get(slot)
+            if self.keep and isinstance(source, Leaf) and source.cell is None and number < len(leaves):
+                source.cell = leaves[number]
+        part.n_leaves += len(slots)
+        if state.depth > before.depth:
+            last = self.order[-1] if self.order else None
+            if isinstance(last, Span) and last.part is part and last.end == before.depth:
+                self.order[-1] = last._replace(end=state.depth)
+            else:
+                self.order.append(Span(part, before.depth, state.depth))
+
+    def _source(self, segment: Segment, slot: int, cell: Any) -> Source:
+        """Find out what a leaf is that a sweep read, or that entered unseen."""
+        kind = segment.state.table[slot].kind
+        origin = segment.origins.get(slot)
+        if isinstance(origin, LeafNode):
+            variable: Any = origin.ref()
+            if variable is not None:
+                return self.leaf(variable)
+        elif origin is not None:
+            return self._part(origin[0]), origin[1]
+        for part in self.parts.values():
+            other = part.ref()
+            if other is None or other is segment:
+                continue
+            for cells in (other.cells, other.saved):
+                for at, there in list(cells.items()):
+                    if there is cell:
+                        return part, at
+            for at, there in zip((s for s in part.sources), other.leaves, strict=False):
+                if there is cell:
+                    return part.sources[at]
+        value = cell[0] if cell.__class__ is list else None
+        return Leaf(None, kind, number=value if is_scalar(value) else None)
+
+    def leaf(self, variable: Any) -> Leaf:
+        """Return the leaf that a Variable is now."""
+        known = self._leaves.get(id(variable))
+        value = variable._cell[0] if variable._cell.__class__ is list else None
+        if known is not None and known.variable() is variable and (known.value() is value or known.value is _nobody):
+            return known
+        if is_scalar(value) and known is None and not (variable._extra is not None and variable._extra.name):
+            return Leaf(variable, variable._place.kind, number=value)
+        name = variable._extra.name if variable._extra is not None and variable._extra.name else None
+        leaf = self._leaves[id(variable)] = Leaf(variable, variable._place.kind, name or name_of(variable, (self.frame, user_frame())))
+        with contextlib.suppress(TypeError):  # a number
+            leaf.value = weakref.ref(value)
+        return leaf
+
+    def source(self, variable: Any) -> Source:
+        """Return what an input is."""
+        segment = variable._segment
+        if segment is not None:
+            part = self.parts.get(id(segment))
+            if part is None or part.ref() is not segment:
+                part = self._part(segment)
+                part.state, part.begin = segment.state, segment.state.depth  # it was recorded before
+            return part, variable._place.slot
+        made = self._made.get(id(variable))
+        if made is not None and made[0]() is variable:
+            return made[1]
+        return self.leaf(variable)
+
+    def noted(self, op: Any, inputs: Sequence[Any], outputs: Sequence[Any], line: Line | None, *, mark: Mark | None = None) -> None:
+        """Take note of one entry."""
+        segment = next((v._segment for v in outputs if v._segment is not None), None)
+        if segment is None and outputs:
+            sources = [self.source(v) for v in inputs]
+            lone = Lone(op, sources, [v._place.kind for v in outputs], line, LOCAL.scope.mode, mark)
+            self.order.append(lone)
+            for i, v in enumerate(outputs):
+                self._made[id(v)] = weakref.ref(v), (lone, i)
+            return
+        segment = segment or LOCAL.segment()
+        if segment is None:
+            return
+        part = self.new_part(segment)
+        entry = segment.state
+        while entry.kernel is None and entry.parent is not None and entry.lines is None:
+            entry = entry.parent
+        if len(entry.inputs) == len(inputs):
+            for slot, v in zip(entry.inputs, inputs, strict=True):
+                if slot not in part.sources and v._segment is not segment and v._place.segment is not segment:
+                    part.sources[slot] = self.source(v)
+        self.grown(part, segment)
+        number = entry.depth - 1
+        if mark is not None:
+            if entry.slots:
+                part.marks[entry.slots[0]] = mark
+            return
+        part.lines[number] = line
+        if line is not None and entry.slots:
+            segment.lines[entry.slots[0]] = line  # as where op hooks see it
+        name = getattr(LOCAL.scope.caller, "_who", "")
+        if name:
+            part.inside[number] = name
+
+
+class Notes:
+    """What the open tapes of a thread note: the recorder and the sweeps tell."""
+
+    __slots__ = ("records",)
+
+    def __init__(self, records: tuple[Record, ...]) -> None:
+        self.records = records
+
+    def _concerned(self) -> list[Record]:
+        return [one for one in self.records if one.concerned]
+
+    def record(self, op: Any, inputs: Sequence[Any]) -> Any:
+        """Record one entry, as :func:`tape.recording.record.record` does, and note it."""
+        line = user_line()
+        observer = LOCAL.scope.observer
+        before = list(inputs)  # their places now: what is pending may be run by recording
+        if observer is not None:
+            result = observer.record(op, inputs)
+        else:
+            with within(unseen=True):
+                result = record.record(op, inputs)
+        outputs = [v for v in jax.tree.leaves(result, is_leaf=_is_handle) if isinstance(v, Handle)]
+        for one in self._concerned():
+            one.noted(op, before, outputs, line)
+        return result
+
+    def detached(self, variable: Any, result: Any) -> None:
+        """Note that a value was taken off the tape, which is no entry."""
+        for one in self._concerned():
+            leaf = one.leaf(result)
+            leaf.behind = one.source(variable)
+
+    def begin_sweep(self) -> None:
+        """Note that a sweep begins."""
+        line = user_line()
+        for one in self._concerned():
+            one.synchronise()
+            one.sweeps.append(line)
+            one.began.append(sum(1 if isinstance(x, Lone) else x.end - x.begin for x in one.order))
+
+    def replayed(self, instructions: Sequence[Instruction], forward: Segment, target: Segment, start: State) -> None:
+        """Note that a sweep of ``forward`` was written on ``target``, which stood at ``start``, as it was written before."""
+        steps = [step for step in _steps_since(target.state, start) if step.kernel is not None]
+        for one in self._concerned():
+            origin = one.parts.get(id(forward))
+            for step, instruction in zip(steps, instructions, strict=False):
+                self._mark(one, target, step.slots, origin, instruction.depth)
+            one.grown(one.new_part(target), target)
+
+    def wrote(self, instruction: Instruction, forward: Segment, results: Sequence[Any]) -> None:
+        """Note what one instruction of the sweep of ``forward`` came to."""
+        depth = instruction.depth if instruction.entry is None else instruction.entry.depth
+        for one in self._concerned():
+            origin = one.parts.get(id(forward))
+            made = [v for v in results if v is not None]
+            target = next((v._segment for v in made if v._segment is not None), None)
+            if target is not None:
+                slots = tuple(v._place.slot for v in made if v._segment is target)
+                if slots:
+                    self._mark(one, target, slots, origin, depth)
+                one.grown(one.new_part(target), target)
+            elif made and instruction.op is not None:
+                mark = Mark(len(one.sweeps), origin, depth)
+                one.noted(instruction.op, (), made, instruction.where, mark=mark)
+
+    def _mark(self, one: Record, target: Segment, slots: Sequence[int], origin: Part | None, depth: int | None) -> None:
+        part = one.new_part(target)
+        if origin is not None and origin.ref() is None:
+            origin = None
+        for slot in slots:
+            part.marks.setdefault(slot, Mark(len(one.sweeps), origin, depth))
+
+
+def _steps_since(state: State, start: State) -> list[Any]:
+    """Return the lines of a tape after ``start``."""
+    found: list[Any] = []
+    step: State | None = state
+    while step is not None and step is not start:
+        found += (step,) if step.lines is None else reversed(step.lines)
+        step = step.parent
+    return found[::-1]
+
+
+def _is_handle(x: object) -> bool:
+    return isinstance(x, Handle)

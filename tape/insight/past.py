@@ -1,0 +1,206 @@
+"""The past of Variables: the part of the tape that leads to them, recorded before anybody looked."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any
+
+from tape.graph.kinds import is_scalar
+from tape.graph.lines import user_frame
+from tape.graph.segment import LeafNode, Segment
+from tape.graph.trie import SWEEP, State
+from tape.graph.wengert import needed
+from tape.insight.names import walk
+from tape.insight.notes import Leaf, Mark, Part, Span
+from tape.programs.retention import leaf_slots
+from tape.statistics import STATS
+from tape.sweeps import emission
+from tape.sweeps.plan import ADD, FunctionOp, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape.graph.segment import Handle
+
+
+class Past:
+    """The parts of the tape that lead to some Variables.
+
+    Derivatives lead from one segment to an older one; values through which no gradient flows do as long as somebody holds the older one.
+    """
+
+    def __init__(self, outputs: Sequence[Handle]) -> None:
+        self.parts: dict[int, Part] = {}  # by the ids of segments
+        self._segments: dict[int, Segment] = {}
+        self._wanted: dict[int, set[int]] = {}
+        self._heap: list[tuple[int, int]] = []
+        self._leaves: dict[int, Leaf] = {}
+        self._frame = user_frame()
+        self._names: dict[int, tuple[str, Any]] | None = None
+        for v in outputs:
+            if v._segment is not None:
+                self._arrive(v._segment, v._place.slot)
+        self._cells: dict[int, tuple[Segment, int]] | None = None
+        segments = []
+        while self._heap:
+            _, key = heapq.heappop(self._heap)
+            segments.append(self._segments[key])
+            self._go_back(self._segments[key])
+        segments = list(dict.fromkeys(segments))[::-1]
+        segments.sort(key=lambda s: s.serial)
+        self.order = [Span(part, 0, part.state.depth) for s in segments for part in (self.parts[id(s)],)]
+        for span in self.order:
+            _forwards(span.part)
+            _matched(span.part, [one.part for one in self.order])
+
+    def _arrive(self, segment: Segment, slot: int) -> None:
+        key = id(segment)
+        self._segments[key] = segment
+        wanted = self._wanted.setdefault(key, set())
+        if slot not in wanted:
+            wanted.add(slot)
+            heapq.heappush(self._heap, (-segment.serial, key))
+
+    def _go_back(self, segment: Segment) -> None:
+        """Find what leads to the slots of a segment that are wanted."""
+        part = self.parts.get(id(segment))
+        if part is None:
+            part = self.parts[id(segment)] = Part(segment)
+            part.begin = 0
+        reached = set(self._wanted[id(segment)])
+        path = part.state.path()
+        steps = needed(path, reached)
+        entries = [step for step in path if step.kernel is not None]
+        numbers = {id(step): number for number, step in enumerate(entries)}
+        part.only = (part.only or frozenset()) | {numbers[id(step)] for step in steps if step.kernel is not None}
+        slots, leaves = leaf_slots(part.state), segment.leaves
+        for i, slot in enumerate(slots):
+            if slot in reached and slot not in part.sources:
+                self._enter(part, segment, slot, leaves[i] if i < len(leaves) else None)
+
+    def _enter(self, part: Part, segment: Segment, slot: int, cell: Any) -> None:
+        """Say what a leaf of a segment is."""
+        kind = part.state.table[slot].kind
+        origin = segment.origins.get(slot)
+        if isinstance(origin, tuple):
+            part.sources[slot] = self._part(origin[0]), origin[1]
+            self._arrive(*origin)
+            return
+        if isinstance(origin, LeafNode):
+            part.sources[slot] = self._leaf(origin.ref(), kind, cell)
+            return
+        if cell.__class__ is list:
+            made = self._made_by(cell, segment)
+            if made is not None:
+                part.sources[slot] = self._part(made[0]), made[1]
+                self._arrive(*made)
+                return
+            if is_scalar(cell[0]):
+                part.sources[slot] = Leaf(None, kind, number=cell[0])
+                return
+        part.sources[slot] = self._leaf(None, kind, cell)
+
+    def _part(self, segment: Segment) -> Part:
+        part = self.parts.get(id(segment))
+        if part is None:
+            part = self.parts[id(segment)] = Part(segment)
+        return part
+
+    def _leaf(self, variable: Any, kind: Any, cell: Any) -> Leaf:
+        key = id(variable if cell is None else cell)
+        known = self._leaves.get(key)
+        if known is not None and (cell is not None or variable is not None):
+            return known
+        name = variable.name if variable is not None else None
+        called = self._called().get(id(variable if variable is not None else cell))
+        if called is not None:
+            name = name or called[1].name or called[0]
+            variable = variable if variable is not None else called[1]
+        leaf = self._leaves[key] = Leaf(variable, kind, name)
+        leaf.cell = cell if cell.__class__ is list else None
+        return leaf
+
+    def _called(self) -> dict[int, tuple[str, Any]]:
+        """Return the Variables that the user's frame leads to, with their names there, by their ids and those of their cells."""
+        if self._names is None:
+            found = list(walk(self._frame)) if self._frame is not None else []
+            self._names = {id(v._cell): (name, v) for name, v in reversed(found)}
+            self._names |= {id(v): (name, v) for name, v in reversed(found)}
+            self._frame = None
+        return self._names
+
+    def _made_by(self, cell: Any, reader: Segment) -> tuple[Segment, int] | None:
+        """Return the segment that made a value through which no gradient flows, if it is still there."""
+        if self._cells is None:
+            self._cells = {}
+            for ref in list(STATS.segments.values()):
+                segment = ref()
+                if segment is not None and not segment.failed:
+                    for cells in (segment.cells, segment.saved):
+                        self._cells.update({id(there): (segment, slot) for slot, there in list(cells.items()) if there.__class__ is list})
+        found = self._cells.get(id(cell))
+        if found is None and id(cell) in self._called():  # which tells of a result that no sweep reads
+            variable = self._called()[id(cell)][1]
+            found = None if variable._segment is None else (variable._segment, variable._place.slot)
+        return None if found is None or found[0] is reader or found[0].serial > reader.serial else found
+
+
+def _forwards(part: Part) -> None:
+    """Note which entries the forward of a ``tape.Function`` recorded: what its entry reads besides its arguments."""
+    path = [step for step in part.state.path() if step.kernel is not None]
+    for at, step in enumerate(path):
+        if step.op.__class__ is FunctionOp:
+            reached = set(step.inputs[step.op.arguments :])
+            for number in range(at - 1, -1, -1):
+                before = path[number]
+                if before.mode == SWEEP and before.__class__ is State and not reached.isdisjoint(before.slots):
+                    reached.update(before.inputs)
+                    part.inside.setdefault(number, step.op.name)
+                    part.lines.setdefault(number, None)
+
+
+def _matched(part: Part, parts: Sequence[Part]) -> None:
+    """Find out which entries of a part a sweep wrote, and for which ones, by the plans that are known of the structures.
+
+    The sweep of a sweep has the number after that.
+    """
+    named = [step.kernel if step.op is None else step.op for step in part.state.path() if step.kernel is not None]
+    first = [step.slots[0] if step.slots else -1 for step in part.state.path() if step.kernel is not None]
+    found: dict[int, tuple[Part, Plan]] = {}
+    for origin in parts:
+        for plan, begin in _plans(origin, part):
+            steps = plan.instructions
+            for start in range(begin, len(named) - len(steps) + 1):
+                if all(_same(step.op, named[start + i]) for i, step in enumerate(steps)):
+                    if start not in found or len(found[start][1].instructions) < len(steps):
+                        found[start] = origin, plan
+                    break
+    for start in sorted(found):
+        origin, plan = found[start]
+        forward = [step for step in origin.state.path() if step.kernel is not None]
+        swept = [forward[depth - 1].slots for depth in plan.entries if depth <= len(forward)]
+        order = 1 + max((origin.marks[s[0]].sweep for s in swept if s and s[0] in origin.marks), default=0)
+        before = start - 1
+        while before >= 0 and emission.is_seed(named[before]):
+            part.marks.setdefault(first[before], Mark(order, origin, None))
+            before -= 1
+        for i, step in enumerate(plan.instructions):
+            if first[start + i] >= 0:
+                part.marks.setdefault(first[start + i], Mark(order, origin, step.depth))
+
+
+def _same(op: Any, recorded: Any) -> bool:
+    return op is recorded or (op is ADD and recorded.name == ADD.name)
+
+
+def _plans(origin: Part, part: Part) -> list[tuple[Plan, int]]:
+    """Return the plans of sweeps of one part that may have been written on the same or another one, and from which entry on."""
+    found: list[tuple[Plan, int]] = []
+    state = origin.state
+    while True:
+        for key, known in list(state._cache.items()):
+            if key.__class__ is tuple and key[0] == "plan" and known.straight and known.instructions and known.pending == (origin is part):
+                found.append((known, state.depth if origin is part else 0))
+        if origin is not part or state.parent is None:
+            return found
+        state = state.parent

@@ -1,0 +1,181 @@
+"""Reading: what was noted, or is found in the past of Variables, becomes entries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tape.graph.trie import CONSTANT, SWEEP
+from tape.insight.entries import Entry, Value
+from tape.insight.notes import Leaf, Lone, Part, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape.insight.notes import Mark, Source
+
+
+class Reading:
+    """The entries of a tape: where each was found, and what their leaves are.
+
+    Attributes:
+        entries: in order.
+        leaves: the values that they read and do not make, in the order of their use.
+        places: for each entry its part and number there, or the entry that ran alone.
+        numbers: of entries, by (part, number in it).
+
+    """
+
+    def __init__(self, order: Sequence[Span | Lone], began: Sequence[int] = ()) -> None:
+        self.entries: list[Entry] = []
+        self.leaves: list[Value] = []
+        self.sources: list[Source] = []  # of the leaves
+        self.found: dict[int, Leaf] = {}  # leaves by their ids, numbers too
+        self.places: list[tuple[Part, int] | Lone] = []
+        self.numbers: dict[tuple[int, int], int] = {}  # by (id of the part, number in it)
+        self.steps: dict[int, list[Any]] = {}  # by the ids of parts: their entries
+        self._began = began
+        self._made: dict[tuple[int, int], Value] = {}  # by (id of the part or lone entry, slot or number of the result)
+        self._known: dict[Any, Value] = {}  # leaves, by what they are
+        self._names: dict[str, int] = {}
+        for item in order:
+            if isinstance(item, Lone):
+                self._lone(item)
+            else:
+                self._span(item)
+
+    def steps_of(self, part: Part) -> list[Any]:
+        """Return the entries of a part, in order."""
+        steps = self.steps.get(id(part))
+        if steps is None:
+            steps = self.steps[id(part)] = [step for step in part.state.path() if step.kernel is not None]
+        return steps
+
+    def _span(self, span: Span) -> None:
+        part = span.part
+        segment = part.ref()
+        released: Any = None if segment is None or not (segment.pending or segment.leaves or segment.saved) else segment.released
+        steps = self.steps_of(part)
+        for number in range(span.begin, span.end):
+            if part.only is not None and number not in part.only:
+                continue
+            step = steps[number]
+            kernel = step.kernel
+            named = step.op if step.op is not None else kernel
+            visible = step.slots[: kernel.visible]
+            place = len(self.entries)
+            arguments = getattr(named, "arguments", None)  # a tape.Function's: the others were computed from them
+            inputs = tuple([self._value(part, slot) for slot in step.inputs[:arguments]])
+            outputs = []
+            for i, slot in enumerate(visible):
+                name = f"%{place}" if len(visible) == 1 else f"%{place}.{i}"
+                made = self._made[id(part), slot] = Value.of(part.state.table[slot].kind, name, place, i)
+                outputs.append(made)
+            mark = part.marks.get(step.slots[0]) if step.slots else None
+            line = part.lines.get(number)
+            if line is None and segment is not None and step.slots:
+                line = segment.lines.get(step.slots[0])
+            self.numbers[id(part), number] = place
+            self._enter(
+                Entry(
+                    place,
+                    named.name,
+                    inputs,
+                    tuple(outputs),
+                    line or step.where,
+                    *self._sweep(part, number, step, mark),
+                    part.inside.get(number),
+                    step.mode == CONSTANT,
+                    released is None or step.depth in released,
+                    named.params,
+                    None if kernel.transient else kernel.jaxpr.jaxpr,
+                ),
+                (part, number),
+            )
+
+    def _enter(self, entry: Entry, place: tuple[Part, int] | Lone) -> None:
+        if entry.of is not None:
+            line = self.entries[entry.of].where
+            object.__setattr__(entry, "where", line)
+        self.entries.append(entry)
+        self.places.append(place)
+
+    def _sweep(self, part: Part, number: int, step: Any, mark: Mark | None) -> tuple[int | None, int | None]:
+        """Return which sweep wrote an entry, and for which one."""
+        if mark is not None:
+            return max(mark.sweep, 1), self._of(mark)
+        if number in part.lines or step.mode == CONSTANT:
+            return None, None
+        begun = sum(1 for first in self._began if first <= len(self.entries))
+        if begun:
+            return begun, None
+        if step.mode != SWEEP and hasattr(step.op, "kernel_of"):
+            return None, None
+        return (self.entries[-1].sweep or 1) if self.entries else 1, None
+
+    def _of(self, mark: Mark) -> int | None:
+        if mark.part is None or mark.depth is None:
+            return None
+        return self.numbers.get((id(mark.part), mark.depth - 1))
+
+    def _lone(self, lone: Lone) -> None:
+        place = len(self.entries)
+        inputs = tuple([self._value_of(source) for source in lone.inputs])
+        outputs = []
+        for i, kind in enumerate(lone.kinds):
+            name = f"%{place}" if len(lone.kinds) == 1 else f"%{place}.{i}"
+            made = self._made[id(lone), i] = Value.of(kind, name, place, i)
+            outputs.append(made)
+        sweep = None if lone.mark is None else max(lone.mark.sweep, 1)
+        of = None if lone.mark is None else self._of(lone.mark)
+        entry = Entry(
+            place, lone.op.name, inputs, tuple(outputs), lone.line, sweep, of, None, lone.mode == CONSTANT, True, lone.op.params, None
+        )
+        self._enter(entry, lone)
+
+    def _value(self, part: Part, slot: int) -> Value:
+        made = self._made.get((id(part), slot))
+        if made is not None:
+            return made
+        source = part.sources.get(slot)
+        return self._leaf((part, slot)) if source is None else self._value_of(source)
+
+    def _value_of(self, source: Source) -> Value:
+        if isinstance(source, Leaf):
+            return self._leaf(source)
+        whole, slot = source
+        if isinstance(whole, Lone):
+            return self._made.get((id(whole), slot)) or self._leaf(source)
+        return self._value(whole, slot)
+
+    def _leaf(self, source: Source) -> Value:
+        """Return what is not made on the tape."""
+        key = source if isinstance(source, Leaf) else (id(source[0]), source[1])
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        if isinstance(source, Leaf):
+            kind = source.kind
+            self.found[id(source)] = source
+            if source.number is not None:
+                value = self._known[key] = Value.of(kind, _written(source.number))
+                return value
+            variable = source.variable()
+            name = source.name or (variable.name if variable is not None else None) or ("leaf" if kind.requires_grad else "const")
+        else:
+            whole, slot = source
+            kind = whole.kinds[slot] if isinstance(whole, Lone) else whole.state.table[slot].kind
+            name = "past"
+        named = isinstance(source, Leaf) and name not in ("leaf", "const")
+        count = self._names.get(name, 0)
+        self._names[name] = count + 1
+        shown = (name if not count else f"{name}'{count + 1}") if named else f"{name}{count}"
+        value = self._known[key] = Value.of(kind, shown)
+        self.leaves.append(value)
+        self.sources.append(source)
+        return value
+
+
+def _written(number: Any) -> str:
+    item = number.item() if hasattr(number, "item") else number
+    text = f"{item:.6g}" if isinstance(item, float) else repr(item)
+    return f"{text}.0" if isinstance(item, float) and text.lstrip("-").isdigit() else text

@@ -1,0 +1,251 @@
+"""Replaying: a part of the tape as a function of JAX arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from tape.errors import ReleasedTapeError, TapeTypeError, TapeValueError
+from tape.graph import boundary
+from tape.graph.kinds import differentiable
+from tape.graph.scope import within
+from tape.graph.segment import Handle
+from tape.insight.notes import Leaf, Lone, Part
+from tape.modes import enable_grad
+from tape.programs.program import look, run_pending
+from tape.programs.retention import leaf_slots
+from tape.programs.traced import differentiable_as_recorded
+from tape.recording import record
+from tape.sweeps.plan import FunctionOp
+from tape.sweeps.seeds import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tape.insight.notes import Source
+    from tape.insight.reading import Reading
+
+UNKNOWN: Any = object()  # stands for a value that is gone, where that may be
+Place = tuple[int, int]  # id of a part, slot; the id of a leaf, -1
+
+
+class Replay:
+    """What leads from inputs to outputs: entries to compute again, and the values of the other leaves."""
+
+    def __init__(self, reading: Reading, inputs: Sequence[Handle], outputs: Sequence[Handle], *, present: bool = False) -> None:
+        self._reading = reading
+        self._present = present  # where the value of a leaf is gone, its Variable's present one does
+        self._parts = {id(place[0]): place[0] for place in reading.places if not isinstance(place, Lone)}
+        self._by_segment = {id(s): part for part in self._parts.values() if (s := part.ref()) is not None}
+        self._made = self._results()
+        self._avals = [v._place.kind.aval for v in inputs]
+        self.inputs = [self._given(i, v) for i, v in enumerate(inputs)]
+        for i, places in enumerate(self.inputs):
+            if any(not set(places).isdisjoint(other) for other in self.inputs[:i]):
+                msg = f"function: inputs[{i}] ({describe(inputs[i])}) is given twice; give each input once"
+                raise TapeValueError(msg)
+        self.outputs = [self._place("outputs", i, v) for i, v in enumerate(outputs)]
+        self.constants: dict[Place, Any] = {}
+        self.steps: list[tuple[Part, Any, Any]] = []
+        self._stopped: dict[Place, Place] = {}  # what was detached, and from what
+        self._needed()
+
+    def _given(self, i: int, variable: Handle) -> list[Place]:
+        """Return the places of an input: that of the result that it is, or those where the leaf is read."""
+        if variable._segment is not None and id(variable._segment) in self._by_segment:
+            return [self._place("inputs", i, variable)]
+        found = [(key, -1) for key, s in self._reading.found.items() if s.variable() is variable]
+        if len(found) > 1:
+            msg = (
+                f"function: inputs[{i}] ({describe(variable)}) had {len(found)} values on this tape, for it was assigned in between; "
+                "take a tape.Tape() of the part after it"
+            )
+            raise TapeValueError(msg)
+        if not found:
+            msg = f"function: inputs[{i}] ({describe(variable)}) is not on this tape, as a leaf or as a result; take what t.leaves shows, or compute it while the tape is open"
+            raise TapeValueError(msg)
+        return found
+
+    def _place(self, argument: str, i: int, variable: Handle) -> Place:
+        part = None if variable._segment is None else self._by_segment.get(id(variable._segment))
+        if part is not None:
+            place = id(part), variable._place.slot
+            if place in self._made or any(not isinstance(s, Leaf) and (id(s[0]), s[1]) == place for s in self._reading.sources):
+                return place
+        found = [(key, -1) for key, s in self._reading.found.items() if s.variable() is variable]
+        if len(found) == 1:
+            return found[0]
+        msg = (
+            f"function: {argument}[{i}] ({describe(variable)}) is not on this tape; compute it while the tape is open, or use tape.Tape.of"
+        )
+        raise TapeValueError(msg)
+
+    @classmethod
+    def resolve(cls, part: Part, slot: int) -> Place:
+        """Return where a slot's value comes from, by way of leaves that are results of other parts."""
+        source: Source | None = part.sources.get(slot)
+        return (id(part), slot) if source is None else cls._of_source(source)
+
+    resolved = resolve
+
+    @classmethod
+    def _of_source(cls, source: Source) -> Place:
+        if isinstance(source, Leaf):
+            return id(source), -1
+        if isinstance(source[0], Lone):
+            return id(source[0]), source[1]
+        return cls.resolve(source[0], source[1])
+
+    def _results(self) -> dict[Place, tuple[int, Any, Any]]:
+        """Return for each result on the tape the number of its entry, its part (or itself, where it ran alone), and its step."""
+        made: dict[Place, tuple[int, Any, Any]] = {}
+        for number, place in enumerate(self._reading.places):
+            if isinstance(place, Lone):
+                made.update({(id(place), i): (number, place, None) for i in range(len(place.kinds))})
+            else:
+                part, at = place
+                step = self._reading.steps_of(part)[at]
+                made.update({(id(part), slot): (number, part, step) for slot in step.slots})
+        return made
+
+    def _needed(self) -> None:
+        known = {place for places in self.inputs for place in places}
+        waiting = [place for place in self.outputs if place not in known]
+        between: dict[int, tuple[Part, Any]] = {}
+        while waiting:
+            place = waiting.pop()
+            if place in known or place in self.constants:
+                continue
+            leaf = self._reading.found.get(place[0])
+            if leaf is not None and leaf.behind is not None:
+                self._stopped[place] = self._of_source(leaf.behind)
+                waiting.append(self._stopped[place])
+                continue
+            entry = self._made.get(place)
+            if entry is None:
+                self.constants[place] = self._constant(place)
+                continue
+            number, part, step = entry
+            if number in between:
+                continue
+            if step is None:
+                msg = f"function: {part.op.name} ran at once (tape.eager()), and is not kept on the tape; record it without tape.eager()"
+                raise TapeValueError(msg)
+            between[number] = part, step
+            waiting += [self.resolved(part, slot) for slot in step.inputs]
+        for number in sorted(between):
+            part, step = between[number]
+            self.steps.append((part, step, self._call(part, step)))
+
+    def _constant(self, place: Place) -> Any:
+        """Return the value of a leaf that is no input."""
+        leaf = self._reading.found.get(place[0])
+        if leaf is not None and leaf.number is not None:
+            return leaf.number
+        if leaf is not None and leaf.cell is not None and leaf.cell[0] is not None:
+            return leaf.cell[0]
+        for part in self._parts.values():
+            segment = part.ref()
+            if segment is None or not segment.leaves:
+                continue
+            for i, slot in enumerate(leaf_slots(part.state)):
+                if self.resolved(part, slot) == place and i < len(segment.leaves):
+                    cell = segment.leaves[i]
+                    if cell.__class__ is list and cell[0] is not None:
+                        return cell[0]
+        source = next((s for s in self._reading.sources if not isinstance(s, Leaf) and (id(s[0]), s[1]) == place), None)
+        if source is not None and isinstance(source[0], Part):
+            segment = source[0].ref()
+            cell = None if segment is None else segment.saved.get(place[1]) or segment.cells.get(place[1])
+            if cell.__class__ is list and cell[0] is None and segment is not None:
+                run_pending(segment, "look")
+            if cell.__class__ is list and cell[0] is not None:
+                return cell[0]
+        if self._present:
+            variable = None if leaf is None else leaf.variable()
+            return UNKNOWN if variable is None else look(variable)
+        msg = (
+            "function: a value that the outputs depend on is gone (a sweep released it, or nobody holds what it belongs to); make the function "
+            "before the sweep, pass retain_graph=True to that, or have the values of leaves kept by tape.Tape(keep=True)"
+        )
+        raise ReleasedTapeError(msg)
+
+    def _call(self, part: Part, step: Any) -> Callable[..., Sequence[Any]]:
+        """Return an entry as a function of arrays, whose derivative is that which was recorded."""
+        if isinstance(step.op, FunctionOp):
+            segment = part.ref()
+            backward = part.functions.get(step.slots[0]) or (segment.functions.get(step.slots[0]) if segment is not None else None)
+            context = getattr(backward, "_context", None)
+            if context is None or context._layout is None or not hasattr(context._function, "apply"):
+                msg = (
+                    f"function: the backward of {step.op.name} is gone (a sweep released it); make the function before the sweep, pass "
+                    "retain_graph=True to that, or take tape.Tape(keep=True)"
+                )
+                raise ReleasedTapeError(msg)
+            return _function(context._function, context._layout, tuple(context._places), step.op.arguments)
+        return differentiable_as_recorded(step, part.state.cut).inline
+
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """Compute the outputs."""
+        _, read = self.values(arrays)
+        return [jnp.asarray(read(place)) for place in self.outputs]
+
+    def values(self, arrays: Sequence[Any]) -> tuple[dict[Place, Any], Callable[[Place], Any]]:
+        """Compute everything between the inputs and the outputs; return the values, and what reads one."""
+        values: dict[Place, Any] = dict(self.constants)
+        for places, array, aval in zip(self.inputs, arrays, self._avals, strict=True):
+            values.update(dict.fromkeys(places, _checked(array, aval)))
+
+        def read(place: Place) -> Any:
+            behind = self._stopped.get(place)
+            if behind is None or place in values:
+                return values[place]
+            value = read(behind)
+            return value if value is UNKNOWN else jax.lax.stop_gradient(value)
+
+        for part, step, call in self.steps:
+            operands = [read(self.resolved(part, slot)) for slot in step.inputs]
+            if any(x is UNKNOWN for x in operands):
+                values.update({(id(part), slot): _kept(part, slot) for slot in step.slots})
+                continue
+            for slot, result in zip(step.slots, call(*operands), strict=False):
+                values.setdefault((id(part), slot), result)
+        return values, read
+
+
+def _kept(part: Part, slot: int) -> Any:
+    """Return a result that is still there, or UNKNOWN."""
+    segment = part.ref()
+    cell = None if segment is None else segment.saved.get(slot)
+    return cell[0] if cell.__class__ is list and cell[0] is not None else UNKNOWN
+
+
+def _checked(array: Any, aval: Any) -> Any:
+    """Return an argument as the array that was recorded would be."""
+    if isinstance(array, Handle):
+        array = look(array)
+    if isinstance(array, (bool, int, float, complex)):
+        array = jnp.asarray(array, aval.dtype)
+    given = jax.typeof(array) if isinstance(array, jax.Array) else jnp.asarray(array)
+    if given.shape != aval.shape or given.dtype != aval.dtype:
+        msg = (
+            f"function: an argument of shape {given.shape}, dtype {given.dtype} is given where shape {aval.shape}, dtype {aval.dtype} was "
+            "recorded; the function is for those: record it again for others"
+        )
+        raise (TapeValueError if given.shape != aval.shape else TapeTypeError)(msg)
+    return array if isinstance(array, jax.Array) else jnp.asarray(array)
+
+
+def _function(function: Any, layout: Any, places: tuple[int, ...], arguments: int) -> Callable[..., Sequence[Any]]:
+    """Return the entry of a ``tape.Function`` as a function of arrays: its forward runs anew, and its backward is the user's."""
+
+    def call(*operands: Any) -> Sequence[Any]:
+        with enable_grad(), boundary.allowing_captures(), within(notes=None):
+            inputs = [record.leaf(jnp.asarray(x), requires_grad=differentiable(jnp.asarray(x))) for x in operands[:arguments]]
+            args, kwargs = layout.filled(inputs)
+            flat = jax.tree.leaves(function.apply(*args, **kwargs), is_leaf=lambda x: isinstance(x, Handle))
+            return [look(flat[i]) for i in places]
+
+    return call

@@ -1,0 +1,224 @@
+"""The tape as text: a table as wide as the terminal, in colours where it is one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tape.insight.entries import typed
+from tape.insight.folding import Block, folded
+from tape.op_hooks.showing import size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tape.insight.entries import Entry, Value
+    from tape.insight.folding import Item
+
+_COLOURS = {
+    "number": "2",
+    "op": "1;36",
+    "type": "33",
+    "bytes": "2",
+    "line": "2",
+    "note": "35",
+    "sweep": "1;34",
+    "leaf": "32",
+    "fold": "1;33",
+}
+_LEAST = 8  # characters of a column that gives way
+_LIMIT = 1000  # lines shown
+
+
+def coloured() -> bool:
+    """Tell whether the standard output is a terminal that is to have colours (``NO_COLOR`` and ``FORCE_COLOR`` are heeded)."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return bool(getattr(sys.stdout, "isatty", lambda: False)()) and os.environ.get("TERM") != "dumb"
+
+
+def columns() -> int:
+    """Return how many characters a line may have."""
+    return max(40, shutil.get_terminal_size((100, 24)).columns)
+
+
+class Row:
+    """One line of the table: cells by their column, after an indentation."""
+
+    __slots__ = ("cells", "depth", "style", "whole")
+
+    def __init__(self, depth: int, cells: dict[str, str], whole: str | None = None, style: str = "") -> None:
+        self.depth = depth
+        self.cells = cells
+        self.whole = whole  # a line that has no columns
+        self.style = style  # of the whole line, or of its op
+
+
+ORDER = ("number", "op", "inputs", "type", "bytes", "note", "line")
+_RIGHT = frozenset({"number", "bytes"})
+
+
+def table(
+    entries: Sequence[Entry],
+    leaves: Sequence[Value],
+    sweeps: Sequence[tuple[str, int] | None],
+    *,
+    width: int,
+    color: bool,
+    fold: bool,
+    inner: bool,
+) -> str:
+    """Return the tape as a table."""
+    names = _short_files([e.where[0] for e in entries if e.where is not None])
+    rows = [_leaf(value) for value in leaves]
+    shows = Shows(sweeps, names, inner, any(e.requires_grad and not e.released for e in entries))
+    rows += _rows(folded(entries) if fold else entries, shows)
+    cut = 0
+    if len(rows) > _LIMIT:
+        cut = len(rows) - _LIMIT
+        half = _LIMIT // 2
+        rows = [*rows[:half], Row(0, {}, f"... {cut} lines left out: t.entries has them ...", style="fold"), *rows[-half:]]
+    return "\n".join(_laid_out(rows, width, color))
+
+
+def _leaf(value: Value) -> Row:
+    note = "requires grad" if value.requires_grad else ""
+    return Row(0, {"op": value.name, "type": typed(value), "bytes": size(value.nbytes), "note": note}, style="leaf")
+
+
+class Shows(NamedTuple):
+    """What of entries is shown."""
+
+    sweeps: Sequence[tuple[str, int] | None]
+    names: dict[str, str]  # of files, in short
+    inner: bool
+    released: bool  # not where all are
+
+    def line(self, where: tuple[str, int]) -> str:
+        """Return a line in short."""
+        return f"{self.names.get(where[0], Path(where[0]).name)}:{where[1]}"
+
+
+def _rows(items: Sequence[Item], shows: Shows, depth: int = 0) -> Iterator[Row]:
+    sweep: int | None = None
+    for item in items:
+        of = _sweep_of(item)
+        if of != sweep and of is not None and depth == 0:
+            at = shows.sweeps[of - 1] if of <= len(shows.sweeps) else None
+            yield Row(0, {}, f"sweep {of}" + ("" if at is None else f", asked for at {shows.line(at)}"), style="sweep")
+        sweep = of
+        if isinstance(item, Block):
+            said = f"{item.times} times the like, entries {item.first} to {item.last}:"
+            yield Row(depth, {}, said, style="fold")
+            yield from _rows(item.items, shows, depth + 1)
+        else:
+            yield _entry(item, shows, depth)
+            if shows.inner and item.weight > 1:
+                yield from _rows(item.inner, shows._replace(inner=item.weight > len(item.inner)), depth + 1)
+
+
+def _sweep_of(item: Item) -> int | None:
+    while isinstance(item, Block):
+        item = item.items[0]
+    return item.sweep
+
+
+def _entry(entry: Entry, shows: Shows, depth: int) -> Row:
+    notes = []
+    if entry.of is not None:
+        notes.append(f"of %{entry.of}")
+    if entry.inside is not None:
+        notes.append(f"in {entry.inside}")
+    if entry.no_grad:
+        notes.append("no grad")
+    if entry.released and entry.requires_grad and shows.released:
+        notes.append("released")
+    if entry.weight >= 8 and any(e.weight > 1 for e in entry.inner):
+        notes.append(f"{entry.weight} inside")
+    if entry.scope:
+        notes.append(entry.scope)
+    where = "" if entry.where is None else shows.line(entry.where)
+    types = " ".join(dict.fromkeys(typed(v) for v in entry.outputs))
+    if len(entry.outputs) > 1 and " " not in types:
+        types = f"{len(entry.outputs)} x {types}"
+    inputs = " ".join(map(str, entry.inputs))
+    cells = {
+        "number": f"%{entry.number}",
+        "op": entry.op,
+        "inputs": inputs,
+        "type": types,
+        "bytes": size(entry.nbytes) if entry.outputs else "",
+    }
+    return Row(depth, {**cells, "note": ", ".join(notes), "line": where})
+
+
+def _short_files(files: Sequence[str]) -> dict[str, str]:
+    """Return the shortest endings of paths that tell them apart."""
+    known = list(dict.fromkeys(files))
+    short = {}
+    for file in known:
+        parts = Path(file).parts
+        for count in range(1, len(parts) + 1):
+            ending = "/".join(parts[-count:])
+            if not any(other != file and other.endswith("/" + ending) for other in known) or count == len(parts):
+                short[file] = ending
+                break
+        else:
+            short[file] = file
+    return short
+
+
+def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
+    widths = {c: max((len(r.cells.get(c, "")) + (2 * r.depth if c == "number" else 0) for r in rows), default=0) for c in ORDER}
+    shown = [c for c in ORDER if widths[c]]
+    for giving, least in (("inputs", 16), ("op", 14), ("note", 10), ("line", 14), ("inputs", _LEAST), ("type", 12), ("op", _LEAST)):
+        over = sum(widths[c] for c in shown) + 2 * (len(shown) - 1) - width
+        if over > 0 and giving in shown:
+            widths[giving] = max(min(widths[giving], least), widths[giving] - over)
+    for gone in ("bytes", "note"):
+        if sum(widths[c] for c in shown) + 2 * (len(shown) - 1) > width and gone in shown:
+            shown.remove(gone)
+    over = sum(widths[c] for c in shown) + 2 * (len(shown) - 1) - width
+    for giving in ("line", "inputs", "type", "op"):
+        if over > 0 and giving in shown:
+            less = min(over, max(widths[giving] - 4, 0))
+            widths[giving] -= less
+            over -= less
+    for row in rows:
+        if row.whole is not None:
+            yield _painted("  " * row.depth + _clipped(row.whole, width - 2 * row.depth), _COLOURS[row.style], color)
+            continue
+        cells = []
+        for column in shown:
+            text = row.cells.get(column, "")
+            if column == "number":
+                text = ("  " * row.depth + text.rjust(widths[column] - 2 * _deepest(rows))) if text else ""
+                text = text.ljust(widths[column])
+            elif column == "line":
+                text = _clipped(text, widths[column], end=False)
+            else:
+                text = _clipped(text, widths[column])
+                text = text.rjust(widths[column]) if column in _RIGHT else text.ljust(widths[column])
+            cells.append(_painted(text, _COLOURS.get(row.style if column == "op" and row.style else column, ""), color))
+        yield "  ".join(cells).rstrip()
+
+
+def _deepest(rows: Sequence[Row]) -> int:
+    return max((row.depth for row in rows if row.cells), default=0)
+
+
+def _clipped(text: str, width: int, *, end: bool = True) -> str:
+    if len(text) <= width:
+        return text
+    if width <= 1:
+        return text[:width]
+    return f"{text[: width - 1]}…" if end else f"…{text[1 - width :]}"
+
+
+def _painted(text: str, code: str, color: bool) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if color and code and text.strip() else text

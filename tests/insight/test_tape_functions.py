@@ -1,0 +1,163 @@
+"""``Tape.function``: what was recorded, as a function of JAX arrays with the derivative that was recorded."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tape
+import tape.lax
+import tape.numpy as tnp
+
+A = np.array([1.0, -2.0, 0.5], np.float32)
+
+
+def same(a, b, tolerance=1e-6):
+    np.testing.assert_allclose(jax.device_get(a), jax.device_get(b), rtol=tolerance, atol=tolerance)
+
+
+def test_it_computes_and_differentiates_as_the_tape():
+    x, w = tape.Variable(A, name="x"), tape.Variable(A + 1, name="w")
+    with tape.Tape() as t:
+        y = (tnp.tanh(x * w) * w).sum()
+
+    def plain(x, w):
+        return (jnp.tanh(x * w) * w).sum()
+
+    f = t.function([x, w], y)
+    other = A * 3 - 1
+    same(f(A, A + 1), y)
+    same(f(other, A), plain(other, A))
+    for i in (0, 1):
+        same(jax.jit(jax.grad(f, i))(other, A), jax.grad(plain, i)(other, A), 1e-5)  # 1 - tanh^2 where that is nearly 0
+    same(jax.hessian(f)(other, A), jax.hessian(plain)(other, A), 1e-5)
+    same(jax.vmap(f, (0, None))(np.stack([A, other]), A), [plain(A, A), plain(other, A)])
+    same(t.function(x, y)(other), plain(other, A + 1))
+    same(tape.Tape.of(y).function(x, y)(other), plain(other, A + 1))
+
+
+def test_trees_results_as_inputs_and_several_outputs():
+    p = {"a": tape.Variable(A), "b": tape.Variable(A)}
+    with tape.Tape() as t:
+        h = p["a"] * 2.0
+        y, z = h * p["b"], tnp.sin(h)
+    f = t.function(p, {"y": y, "z": z})
+    got = f({"a": A, "b": A + 1})
+    same(got["y"], 2 * A * (A + 1))
+    same(t.function(h, [y, z])(A)[0], A * A)
+    same(t.function((h,), z)(A), np.sin(A))
+
+
+def test_what_is_cut_is_a_constant_to_jax():
+    x = tape.Variable(A)
+    with tape.Tape() as t:
+        with tape.no_grad():
+            a = x * 3.0
+        y = (x * a + x * (x * x).detach() + tape.stop_gradient(x)).sum()
+    f = t.function(x, y)
+    same(jax.grad(f)(A), 3 * A + A * A)
+    same(f(2 * A), (12 * A * A + 8 * A**3 + 2 * A).sum())
+
+
+def test_gradients_on_the_tape_are_part_of_the_function():
+    x = tape.Variable(A)
+    with tape.Tape() as t:
+        y = (x * x * x).sum()
+        g = tape.gradients(y, x, create_graph=True)
+        penalty = (g * g).sum()
+    f = t.function(x, penalty)
+    same(f(A + 1), (9 * (A + 1) ** 4).sum(), 1e-4)
+    same(jax.grad(f)(A), 36 * A**3, 1e-4)
+
+
+def test_the_backward_of_a_function_is_the_users():
+    class Twice(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return tnp.sin(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved
+            return 10 * x * g
+
+    x = tape.Variable(A)
+    with tape.Tape() as t:
+        y = (Twice.apply(x * 2.0) * 3.0).sum()
+    f = t.function(x, y)
+    same(f(A + 1), (3 * np.sin(2 * (A + 1))).sum())
+    same(jax.grad(f)(A + 1), 60 * 2 * (A + 1))
+    same(jax.jit(jax.grad(f))(A + 1), 60 * 2 * (A + 1))
+
+
+def test_a_mask_of_the_input_is_computed_anew():
+    x = tape.Variable(A)
+    with tape.Tape() as t:
+        mask = x > 0
+        assert bool(mask.any())
+        y = tnp.where(mask, x, 10.0 * x).sum()
+        del mask
+    same(t.function(x, y)(-A), np.where(A < 0, -A, -10 * A).sum())
+
+
+def test_after_a_sweep_it_needs_the_leaves():
+    x, w = tape.Variable(A), tape.Variable(A)
+    with tape.Tape() as t, tape.Tape(keep=True) as kept:
+        y = (tnp.sin(x) * w).sum()
+        y.backward()
+    with pytest.raises(tape.errors.ReleasedTapeError, match="keep=True"):
+        t.function(x, y)
+    same(kept.function(x, y)(A + 1), (np.sin(A + 1) * A).sum())
+    with tape.Tape() as t:
+        y = (tnp.sin(x) * w).sum()
+        f = t.function(x, y)
+        y.backward()
+    same(f(A + 1), (np.sin(A + 1) * A).sum())
+
+
+def test_loops_and_steps_of_jit_are_part_of_it():
+    x = tape.Variable(A)
+    step = tape.jit(lambda v: tnp.tanh(v) * 2)
+    with tape.Tape() as t:
+        h, _ = tape.lax.scan(lambda c, _: (tnp.sin(c), None), step(x), None, length=3)
+        y = h.sum()
+
+    def plain(x):
+        h = jnp.tanh(x) * 2
+        for _ in range(3):
+            h = jnp.sin(h)
+        return h.sum()
+
+    same(t.function(x, y)(A + 1), plain(A + 1))
+    same(jax.grad(t.function(x, y))(A + 1), jax.grad(plain)(A + 1))
+
+
+def test_mistakes_are_said():
+    x, other = tape.Variable(A), tape.Variable(A)
+    with tape.Tape() as t:
+        y = (x * 2).sum()
+    outside = other * 2
+    with pytest.raises(tape.errors.TapeValueError, match="is not on this tape"):
+        t.function(other, y)
+    with pytest.raises(tape.errors.TapeValueError, match="is not on this tape"):
+        t.function(x, outside)
+    with pytest.raises(tape.errors.TapeValueError, match="given twice"):
+        t.function([x, x], y)
+    f = t.function(x, y)
+    with pytest.raises(tape.errors.TapeValueError, match="shape"):
+        f(A[:2])
+    with pytest.raises(tape.errors.TapeTypeError, match="dtype"):
+        f(A.astype(np.int32))
+    with pytest.raises(tape.errors.TapeTypeError, match="takes 1 arrays"):
+        f(A, A)
+
+
+def test_a_variable_that_was_assigned_in_between_is_refused():
+    x = tape.Variable(A)
+    with tape.Tape() as t:
+        a = x * 2
+        x.value = A + 1
+        y = (a * x).sum()
+    with pytest.raises(tape.errors.TapeValueError, match="assigned in between"):
+        t.function(x, y)
