@@ -12,19 +12,6 @@ from tests.rules.oracles import assert_same, flat, jax_vjp, own_vjp, second_orde
 from tests.rules.records import accepts, draw, draw_like, examples_of, trusted
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
-# What has no rule of the tape's own, and why; a primitive that is neither here nor has a rule makes the page stale.
-LEFT = {
-    **dict.fromkeys(
-        ("all_gather", "all_to_all", "pmax", "pmin", "ppermute", "psum", "ragged_all_to_all"), "a collective: JAX transposes it in its mesh"
-    ),
-    **dict.fromkeys(("custom_lin", "get", "swap", "call"), "internal to JAX's transformations, or state"),
-    **dict.fromkeys(("hessenberg", "householder_product", "schur", "tridiagonal"), "JAX has no derivative, or its own"),
-    "random_gamma": "JAX's derivative of the sampler",
-    "reduce": "holds a function of the user's",
-    "reduce_window": "holds a function of the user's",
-    "rng_uniform": "draws numbers",
-    "select_and_scatter": "holds functions of the user's",
-}
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import platform
 
 import jax
 
-from tests.coverage.primitives import LEFT
+from tape.rules.left import LEFT
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "coverage.md"
 HEAD = """# What is covered
