@@ -75,6 +75,18 @@ ROWS = {
         ("x[0] = 5.0", "`x = x.at[i].set(y)`", "y = x; x = x.at[0].set(5.0)", "same(y, A) and grad_is(x.sum(), y, [0, 1, 1])"),
         ("i[0] = x[0]", "convert x with .astype('float32')", "i = i.astype('float32'); i[0] = x[0]", "grad_is(i.sum(), x, [1, 0, 0])"),
         ("i[0] = x[0]", "pass y.detach()", "i[0] = x[0].detach()", "same(i, [1, 2, 3])"),
+        (
+            "r = jax.new_ref(jnp.asarray(A)); interop.lift(lambda v: v * r[...])(x)",
+            "f(x, ref[...])",
+            "ref = jax.new_ref(jnp.asarray(A)); y = interop.lift(lambda v, w: v * w)(x, ref[...])",
+            "grad_is(y.sum(), x, A)",
+        ),
+        (
+            "r = jax.new_ref(jnp.asarray(A)); interop.lift(lambda v: v * r[...])(x)",
+            "make it inside of the function with jax.new_ref",
+            "y = interop.lift(lambda v: v * jax.new_ref(jnp.asarray(A))[...])(x)",
+            "grad_is(y.sum(), x, A)",
+        ),
         ("a = np.zeros(2, int); a[0] = x[0]", "array[i] = int(v)", "a = np.zeros(2, int); a[0] = int(x[0])", "same(a, [1, 0])"),
         (
             "a = np.zeros(2, complex); a[1] = x[0]",

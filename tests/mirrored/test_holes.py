@@ -23,6 +23,25 @@ def test_a_set_has_the_dtype_of_both(name, sets):
     same(getattr(tnp, name)(*map(tape.Variable, sets)), getattr(jnp, name)(*sets))
 
 
+@pytest.mark.parametrize("name", ["union1d", "intersect1d", "setxor1d", "setdiff1d", "unique"])
+@pytest.mark.parametrize("sets", [(2.5, 2.5), (jnp.full(3, 2.0), jnp.full(2, 2.0)), (jnp.full(3, 2.0), FLOATS)])
+def test_a_set_of_weak_numbers_is_weak(name, sets):
+    given = sets[:1] if name == "unique" else sets
+    ours, theirs = getattr(tnp, name)(*map(tape.Variable, given)), getattr(jnp, name)(*given)
+    same(ours, theirs)
+    assert (ours.weak_type, ours.requires_grad) == (theirs.weak_type, True)
+
+
+@pytest.mark.parametrize("name", ["histogram", "histogram_bin_edges"])
+def test_bins_that_require_grad(name):
+    """By keyword as well; edges that are handed back have their gradient."""
+    x, bins = tape.Variable(FLOATS), tape.Variable(jnp.array([0.0, 1.0, 9.0]))
+    for found in (getattr(tnp, name)(x, bins), getattr(tnp, name)(x, bins=bins)):
+        edges = found if name == "histogram_bin_edges" else found[1]
+        same(found, getattr(jnp, name)(FLOATS, bins.value))
+        close(tape.gradients(edges[1] ** 2, bins), jnp.array([0.0, 2.0, 0.0]))
+
+
 @pytest.mark.parametrize("p", [0.5, jnp.zeros(4), jnp.zeros(0), jnp.array([0.0, 1.0, -3.0, 2.0])])
 def test_roots_of_constants(p):
     same(tnp.roots(tape.Variable(p)), jnp.roots(p))

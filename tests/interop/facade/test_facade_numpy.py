@@ -197,3 +197,17 @@ def test_eigenvectors_of_general_matrices(a):
         return np.abs(w), np.abs(v)
 
     check_grads(fun, order=1)(a)
+
+
+def test_lists_of_different_shapes_are_no_array():
+    with pytest.raises(ValueError, match="not of one shape"):
+        grad(lambda x: np.sum(np.array([x, [x, x]])))(2.0)
+
+
+@pytest.mark.parametrize("name", ["fmax", "fmin", "maximum", "minimum"])
+def test_equal_numbers_share_the_gradient(name):
+    assert grad(lambda x: np.sum(getattr(np, name)(x, onp.array([1.0, 0.0, 2.0]))))(onp.ones(3))[0] == 0.5
+    given = onp.array([1.0, onp.nan, 3.0]), onp.array([onp.nan, 2.0, 1.0])
+    seen = []
+    grad(lambda x: seen.append(getattr(np, name)(x, given[1])) or x[0])(given[0])
+    assert onp.array_equal(seen[0].value, getattr(onp, name)(*given), equal_nan=True)
