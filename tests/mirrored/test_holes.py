@@ -113,9 +113,10 @@ def test_the_extreme_of_nan_has_the_gradient_nan(run, name):
     np.testing.assert_array_equal(run(gradient, x), expected)
 
 
-@pytest.mark.parametrize("name", ["cummax", "cummin"])
-def test_running_extremes_of_complex_numbers(name):
+@pytest.mark.parametrize(("name", "times"), [("cummax", [3, 0, 0, 2, 0]), ("cummin", [1, 1, 3, 0, 0])])
+def test_running_extremes_of_complex_numbers(name, times):
+    """Each has the gradient of as many results as it is; since 0.12 JAX has no derivative of them."""
     x = jnp.array([1 + 1j, 0.5 + 2j, 3j, 1.5 + 1j, 1 + 1j])
     v = tape.Variable(x)
     found = tape.gradients(abs(getattr(tape.lax, name)(v)).sum(), v)
-    close(found, jax.grad(lambda x: jnp.abs(getattr(jax.lax, name)(x)).sum())(x))
+    close(found, jnp.array(times) * jnp.conj(x) / jnp.abs(x))
