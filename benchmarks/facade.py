@@ -145,9 +145,97 @@ def mixture(ag: Any, xp: Any, rng: np.random.Generator) -> Step:
     return lambda: step(p)
 
 
+def lstm(ag: Any, xp: Any, rng: np.random.Generator) -> Step:
+    """A long short-term memory of 24 units over 20 steps, which predicts the next of 12 characters."""
+    gates = ("change", "forget", "ingate", "outgate")
+    parameters = {name: rng.normal(size=(12 + 24 + 1, 24)) * 0.2 for name in gates} | {"predict": rng.normal(size=(24, 12)) * 0.2}
+    inputs, bias = np.eye(12)[rng.integers(12, size=(21, 8))], np.ones((8, 1))
+
+    def sigmoid(x: Any) -> Any:
+        return 0.5 * (xp.tanh(x) + 1.0)
+
+    def loss(p: Any) -> Any:
+        hidden, cell, total = np.zeros((8, 24)), np.zeros((8, 24)), 0.0
+        for x, following in itertools.pairwise(inputs):
+            joined = xp.hstack((x, hidden, bias))
+            change, forget, ingate, outgate = (xp.dot(joined, p[name]) for name in gates)
+            cell = sigmoid(forget) * cell + sigmoid(ingate) * xp.tanh(change)
+            hidden = sigmoid(outgate) * xp.tanh(cell)
+            out = xp.dot(hidden, p["predict"])
+            total = total - xp.mean(xp.sum((out - xp.log(xp.sum(xp.exp(out), axis=1, keepdims=True))) * following, axis=1))
+        return total
+
+    step = ag.value_and_grad(loss)
+    return lambda: step(parameters)
+
+
+def convnet(ag: Any, xp: Any, rng: np.random.Generator) -> Step:
+    """A convolution, pooling by maxima and a dense layer, on 8 pictures of 14 by 14."""
+    convolve = importlib.import_module(f"{ag.__name__}.scipy.signal").convolve
+    pictures, labels = rng.normal(size=(8, 1, 14, 14)), np.eye(10)[rng.integers(10, size=8)]
+    parameters = [rng.normal(size=(1, 6, 5, 5)) * 0.2, np.zeros((1, 6, 1, 1)), rng.normal(size=(150, 10)) * 0.1]
+
+    def loss(p: Any) -> Any:
+        kernel, bias, dense = p
+        x = convolve(pictures, kernel, axes=([2, 3], [2, 3]), dot_axes=([1], [0]), mode="valid") + bias
+        pooled = xp.max(xp.max(xp.reshape(xp.tanh(x), (8, 6, 5, 2, 5, 2)), axis=3), axis=4)
+        out = xp.dot(xp.reshape(pooled, (8, -1)), dense)
+        return -xp.mean(xp.sum((out - xp.log(xp.sum(xp.exp(out), axis=1, keepdims=True))) * labels, axis=1))
+
+    step = ag.value_and_grad(loss)
+    return lambda: step(parameters)
+
+
+def ode_net(ag: Any, xp: Any, rng: np.random.Generator) -> Step:
+    """The distance of a trajectory, whose slope is a small net, from another one; the derivative is the adjoint's."""
+    odeint = importlib.import_module(f"{ag.__name__}.scipy.integrate").odeint
+    times, wanted = np.linspace(0.0, 2.0, 5), rng.normal(size=(5, 2))
+    parameters = (rng.normal(size=(2, 8)) * 0.5, rng.normal(size=(8, 2)) * 0.5)
+
+    def slope(y: Any, _: Any, w: Any, u: Any) -> Any:
+        return xp.dot(xp.tanh(xp.dot(y, w)), u)
+
+    def loss(p: Any) -> Any:
+        return xp.mean((odeint(slope, np.array([1.0, 0.5]), times, p) - wanted) ** 2)
+
+    step = ag.value_and_grad(loss)
+    return lambda: step(parameters)
+
+
+def natural_gradient_svi(ag: Any, xp: Any, rng: np.random.Generator) -> Step:
+    """A natural gradient: of the variational bound of 20 means and deviations, over the diagonal of Fisher's matrix."""
+    logpdf = importlib.import_module(f"{ag.__name__}.scipy.stats.norm").logpdf
+    observed, noise = rng.normal(size=10), rng.normal(size=(50, 20))
+    parameters = np.concatenate([-np.ones(20), -2 * np.ones(20)])
+
+    def loss(p: Any) -> Any:
+        mean, log_std = p[:20], p[20:]
+        samples = noise * xp.exp(log_std) + mean
+        mu, log_sigma = samples[:, :10], samples[:, 10:]
+        density = xp.sum(logpdf(log_sigma, 0, 1.35), axis=1) + xp.sum(logpdf(observed, mu, xp.exp(log_sigma)), axis=1)
+        return -xp.sum(log_std) - xp.mean(density)
+
+    gradient = ag.grad(loss)
+    return lambda: gradient(parameters) / np.concatenate([np.exp(-2 * parameters[20:]), 2 * np.ones(20)])
+
+
 PROGRAMS: dict[str, Callable[[Any, Any, np.random.Generator], Step]] = {
     f"facade: {f.__name__.replace('_', ' ')}": f
-    for f in (logistic_regression, neural_net, rnn, gaussian_process, black_box_svi, tanh_chain, rosenbrock_hessian, fluid, mixture)
+    for f in (
+        logistic_regression,
+        neural_net,
+        rnn,
+        gaussian_process,
+        black_box_svi,
+        tanh_chain,
+        rosenbrock_hessian,
+        fluid,
+        mixture,
+        lstm,
+        convnet,
+        ode_net,
+        natural_gradient_svi,
+    )
 }
 
 

@@ -1,11 +1,14 @@
 """Every benchmark computes the same in all systems, and its harness notices when it does not."""
 
 import dataclasses
+import types
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import compute, dispatch, dynamic, looks, structures
+from benchmarks import compute, dispatch, dynamic, facade, looks, structures
 from benchmarks.comparison import DisagreementError, agree, suited, verify
 from benchmarks.looking import disagreement
 from benchmarks.peers import systems
@@ -34,6 +37,25 @@ def test_systems_agree_where_structures_vary(workload):
 @pytest.mark.parametrize("loop", [looks.ball(20), *looks.WORKLOADS[1:]], ids=lambda w: w.name)
 def test_loops_with_looks_agree(loop):
     assert disagreement(loop, runs=2) is None
+
+
+JAX = types.SimpleNamespace(
+    __name__="jax",
+    value_and_grad=jax.value_and_grad,
+    grad=jax.grad,
+    hessian=jax.hessian,
+    elementwise_grad=lambda f: jax.grad(lambda x: f(x).sum()),
+)
+NOT_OF_JAX = {"facade: convnet", "facade: ode net"}  # their convolution and their solver have other signatures there
+
+
+@pytest.mark.parametrize("name", sorted(set(facade.PROGRAMS) - NOT_OF_JAX))
+def test_a_program_of_the_facade_agrees_with_jax(name):
+    with jax.enable_x64(True):
+        expected = jax.jit(facade.PROGRAMS[name](JAX, jnp, np.random.default_rng(0)))()
+    step = facade.step_of(name, "interop.autograd")
+    for _ in range(2):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10), step(), expected)
 
 
 def test_a_wrong_gradient_is_noticed():

@@ -139,7 +139,8 @@ def jacobian(fun: Callable[[Any], Any], x: Any) -> Any:
     with scope():
         call = Call(fun, x)
         if len(call.outputs) != 1 or call.outputs[0].dtype.kind == "c":
-            msg = f"jacobian: the function must return one real array, got {len(call.outputs)} arrays"
+            got = ", ".join([f"{v.dtype}{list(v.shape)}" for v in call.outputs]) or "nothing"
+            msg = f"jacobian: the function must return one real array, got {got}"
             raise TapeTypeError(msg)
         (out,) = call.outputs
         if not call.connected:

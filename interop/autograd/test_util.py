@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["check_equivalent", "check_grads", "check_jvp", "check_vjp", "combo_check", "make_numerical_jvp", "scalar_close"]
 
 TOL = RTOL = EPS = 1e-6
+_FAILED = "({}) check of {} failed"  # what programs that test their checks look for
 
 
 def scalar_close(a: Any, b: Any) -> bool:
@@ -41,18 +42,22 @@ def check_vjp(f: Callable[[Any], Any], x: Any) -> None:
     tangent, cotangent = inputs.randn(), outputs.randn()
     pulled = inputs.covector(vjp(outputs.covector(cotangent)))
     if vspace(pulled) != inputs:
-        msg = f"{get_name(f)}: its VJP gives {vspace(pulled)}, but the argument is in {inputs}"
+        msg = f"{_FAILED.format('VJP', get_name(f))}: its VJP gives {vspace(pulled)}, but the argument is in {inputs}"
         raise AssertionError(msg)
     exact, numeric = inputs.inner_prod(tangent, pulled), outputs.inner_prod(cotangent, make_numerical_jvp(f, x)(tangent))
     if not scalar_close(numeric, exact):
-        msg = f"{get_name(f)}: its VJP gives {exact} at {x}, and differences {numeric}"
+        msg = f"{_FAILED.format('VJP', get_name(f))}: its VJP gives {exact} at {x}, and differences {numeric}"
         raise AssertionError(msg)
 
 
 def check_jvp(f: Callable[[Any], Any], x: Any) -> None:
     """Compare the JVP at ``x`` with a difference along a random direction."""
     tangent = vspace(x).randn()
-    check_equivalent(make_jvp(f, x)(tangent)[1], make_numerical_jvp(f, x)(tangent))
+    try:
+        check_equivalent(make_jvp(f, x)(tangent)[1], make_numerical_jvp(f, x)(tangent))
+    except AssertionError as e:
+        msg = f"{_FAILED.format('JVP', get_name(f))} at {x}: {e}"
+        raise AssertionError(msg) from e
 
 
 def check_equivalent(x: Any, y: Any) -> None:

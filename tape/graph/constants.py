@@ -137,6 +137,12 @@ def operand(value: Any) -> Any:
 
 def no_array(value: object, error: Exception) -> str:
     """Say that JAX makes no array of a value."""
+    if isinstance(value, jax.Ref):
+        shape = f"shape {value.shape}, dtype {value.dtype}"
+        return (
+            f"an array that is changed in place (jax.Ref, {shape}) cannot be an operand of an op; read it before, and pass what it holds: "
+            "f(x, ref[...]), or make it inside of the function with jax.new_ref"
+        )
     kind = f"a NumPy array of dtype {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
     said = "" if isinstance(value, np.ndarray) else f" ({error})"
     return f"cannot make an array of {kind}{said}; pass a number, a NumPy or JAX array of numbers, or nested lists of numbers"

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def _gather(positions: jax.Array, *data: jax.Array, dtype: Any = None) -> jax.Array:
-    """Elements of ``data``, which get ``dtype``; None: that of the first of them."""
+    """Elements of ``data``, which get ``dtype``; None: that of the first of them.  Those of weak types stay so."""
     to = data[0].dtype if dtype is None else dtype
-    return jnp.concatenate([x.ravel().astype(to) for x in data])[positions]
+    return jnp.concatenate([x.ravel() if x.dtype == to else x.ravel().astype(to) for x in data])[positions]
 
 
 def _take(positions: jax.Array, data: jax.Array, axis: int) -> jax.Array:
@@ -104,7 +104,8 @@ def _by_value(fun: Callable[..., Any], data: tuple[str, ...]) -> Callable[..., A
         else:
             positions = _first_positions(np.concatenate([np.ravel(given[n]) for n in data]).astype(first.dtype), np.asarray(look(first)))
         if axis is None:
-            values = _gathered(name, positions, [variable(s) for s in sources], first.dtype)
+            found_in = sources[:1] if name == "setdiff1d" else sources
+            values = _gathered(name, positions, [variable(s) for s in found_in], first.dtype)
         else:
             values = call(_take, name, (record.leaf(positions), sources[0], axis), {})
         if isinstance(results, Handle):

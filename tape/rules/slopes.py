@@ -113,6 +113,8 @@ def atan(x: Any) -> Any:
 
 def angle(x: Any, y: Any) -> Any:
     """``x / (x^2 + y^2)``."""
+    if jnp.iscomplexobj(x):
+        return x / (lax.square(x) + lax.square(y))
     m = scale(x, y)
     return x / m / (lax.square(x / m) + lax.square(y / m)) / m
 

@@ -5,10 +5,11 @@ Shape and dtype are known without running anything; everything else looks at the
 
 from __future__ import annotations
 
+import dis
 import functools
 import html
 import sys
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import jax
 import numpy as np
@@ -18,6 +19,7 @@ from tape.errors import ConcretizationError, LostGradientError, TapeError, TapeR
 from tape.graph import boundary
 from tape.graph.constants import known_array
 from tape.graph.scope import LOCAL
+from tape.graph.trie import RECORD
 from tape.mirrored import absent
 from tape.programs.program import look
 from tape.sweeps.seeds import describe
@@ -25,6 +27,7 @@ from tape.variables import methods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from jax.typing import DTypeLike
 
@@ -92,6 +95,10 @@ class Convertible(methods.ArrayMethods):
     def tolist(self) -> Any:
         """Return the value as nested lists of Python scalars."""
         return _said("tolist", self, concrete(self, "tolist").tolist)
+
+    def tobytes(self, order: Literal["K", "A", "C", "F"] | None = "C") -> bytes:
+        """Return the value's bytes."""
+        return _said("tobytes", self, lambda: np.asarray(concrete(self, "tobytes")).tobytes(order))
 
     def block_until_ready(self) -> Self:
         """Run what is pending, wait for it, and return self."""
@@ -285,16 +292,48 @@ def _said(what: str, variable: Handle, convert: Callable[..., T], *args: object)
         return convert(*args)
     except (TypeError, ValueError, IndexError, OverflowError) as e:
         raise (wrap(e, f"{what} of a Variable ({describe(variable)})") or e) from e
+    except RuntimeError as e:
+        raise _elsewhere(what, variable, e) from e
+
+
+def _elsewhere(what: str, variable: Handle, error: RuntimeError) -> RuntimeError:
+    """Return what to say where other processes have a part of the value; any other error as it is."""
+    value = as_array(look(variable))
+    if value.is_fully_addressable:
+        return error
+    msg = (
+        f"{what}: the value of a Variable ({describe(variable)}) lies on devices of several processes, and this one has "
+        f"{len(value.addressable_shards)} of its {len(value.sharding.device_set)} pieces; look at v.addressable_shards, or gather it with "
+        "jax.experimental.multihost_utils.process_allgather(v.value, tiled=True)"
+    )
+    return TapeRuntimeError(msg)
 
 
 def _convert(kind: Callable[[Any], T], variable: Handle) -> T:
+    if variable._place.kind.requires_grad and LOCAL.scope.mode == RECORD:
+        _check_assignment(kind.__name__, variable, sys._getframe(2))
     try:
         return kind(_scalar(variable, kind.__name__))
     except TapeError:
         raise
+    except RuntimeError as e:
+        raise _elsewhere(kind.__name__, variable, e) from e
     except TypeError as e:
         repair = "reduce it, or index one element" if variable._place.kind.aval.size != 1 else "take .real, or convert it first"
         msg = f"{kind.__name__}: needs a Variable of size 1 and a dtype that fits, got {describe(variable)}; {repair}"
         raise TapeTypeError(msg) from e
     except (ValueError, OverflowError) as e:  # int(nan), int(inf)
         raise (wrap(e, f"{kind.__name__} of a Variable ({describe(variable)})") or e) from e
+
+
+_ASSIGNS = dis.opmap["STORE_SUBSCR"]
+
+
+def _check_assignment(what: str, variable: Handle, caller: FrameType) -> None:
+    """Refuse ``array[i] = v``, for which an array of NumPy asks for ``float(v)``: the gradient would be lost, as by ``np.asarray(v)``."""
+    if caller.f_code.co_code[caller.f_lasti] == _ASSIGNS:
+        msg = (
+            f"array[i] = v: an array that is not on the tape would keep {what}(v) of a Variable that requires grad ({describe(variable)}), "
+            f"and lose its gradient; write array[i] = {what}(v) for the number, or array = tape.numpy.asarray(array).at[i].set(v)"
+        )
+        raise LostGradientError(msg)

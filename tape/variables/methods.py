@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from tape.callables.purity import words
 from tape.errors import TapeTypeError, saying
@@ -140,10 +139,6 @@ class ArrayMethods(Operators):
     def devices(self) -> set[jax.Device]:
         """Return the devices that hold the value."""
         return look(self).devices()  # type: ignore[no-any-return]
-
-    def tobytes(self, order: Literal["K", "A", "C", "F"] | None = "C") -> bytes:
-        """Return the value's bytes."""
-        return saying(lambda: np.asarray(look(self)).tobytes(order), "tobytes")()  # type: ignore[no-any-return]
 
     def nonzero(self, *, fill_value: object = None, size: int | None = None) -> Any:
         """Return the indices of the elements that are not zero, looking at the values unless ``size`` is given."""

@@ -37,7 +37,8 @@ from tape.recording.record import handle, leaf
 from tape.sweeps import differentiation, emission
 from tape.sweeps.seeds import describe
 from tape.variables import copies, cuts, methods, pytrees
-from tape.variables.conversion import Convertible, as_array
+from tape.variables.conversion import as_array
+from tape.variables.placement import Placed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,7 +62,7 @@ def _to_array(value: object, where: str) -> jax.Array:
         raise TapeTypeError(msg) from e
 
 
-class Variable(Convertible):
+class Variable(Placed):
     """A value on the tape.
 
     Args:

@@ -20,10 +20,12 @@ def main(argv=None):
     """Run, print, write."""
     from tests.coverage import functions, primitives
     from tests.coverage.pieces import rows_of
-    from tests.coverage.report import document, totals
+    from tests.coverage.report import document, kept, totals
 
     parser = argparse.ArgumentParser(prog="python -m tests.coverage", description=__doc__)
-    parser.add_argument("--only", default="", help="a part of a name")
+    parser.add_argument("--only", default="", help="a part of a name; several with commas")
+    parser.add_argument("--part", choices=functions.PARTS, help="check this part of functions' rows only")
+    parser.add_argument("--keep", type=pathlib.Path, help="a page: what is not checked now stays as it says")
     parser.add_argument("--kind", choices=("primitive", "function"), help="check rows of this kind only")
     parser.add_argument("--facts", action="store_true", help="check nothing: what is known at once")
     parser.add_argument("--jobs", type=int, default=1)
@@ -34,11 +36,23 @@ def main(argv=None):
     asked = {"primitive": primitives, "function": functions}
     found = {kind: {name: module.known(name) for name in module.facts()} for kind, module in asked.items()}
     for kind, names in found.items():
-        chosen = [name for name in names if options.only in name and options.kind in (None, kind) and not options.facts]
-        pieces += [(kind, chosen[i : i + PIECE]) for i in range(0, len(chosen), PIECE)]
+        asked_for = options.only.split(",")
+        chosen = [n for n in names if any(part in n for part in asked_for) and options.kind in (None, kind) and not options.facts]
+        pieces += [
+            (kind, chosen[i : i + PIECE], (options.part,) if options.part else functions.PARTS) for i in range(0, len(chosen), PIECE)
+        ]
+    if options.keep:
+        kept(options.keep.read_text(), found["primitive"], found["function"])
     with multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=RENEWED) as pool:
         for done, (kind, rows) in enumerate(pool.imap(rows_of, pieces), 1):
-            found[kind] |= {line["name"]: line for line in rows}
+            for line in rows:
+                before = found[kind][line["name"]]
+                if options.part:
+                    other = "derivatives in double precision"
+                    line["differences"] += [d for d in before["differences"] if (d[0] == other) is (options.part == "calls")]
+                    untouched = "orders" if options.part == "calls" else "counts"
+                    line[untouched] = before[untouched]
+                found[kind][line["name"]] = line
             print(f"\r{done}/{len(pieces)}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     lines = [list(rows.values()) for rows in found.values()]

@@ -144,6 +144,18 @@ def gradients(theirs, with_inputs, inputs, variables, found, expected):
 SELECTED = "the shape of the result depends on values (tests/mirrored/test_numpy.py)"  # they have gradients, of which JAX has none
 
 
+def in_turns(calls):
+    """One call of each kind after the other, as long as there are some: what the time suffices for has all kinds in it."""
+    left = dict(calls)
+    while left:
+        for kind in list(left):
+            call = next(left[kind], None)
+            if call is None:
+                del left[kind]
+            else:
+                yield kind, call
+
+
 def forms_of(source, name, kinds=tuple(forms.KINDS)):
     """Compare every way to call a function; return how many there are that JAX takes, by kind, and what differs."""
     theirs = getattr(importlib.import_module(source), name)
@@ -151,20 +163,30 @@ def forms_of(source, name, kinds=tuple(forms.KINDS)):
     args, options = samples.smooth(source, name, theirs)
     derived = reason(f"{source}.{name}") != SELECTED
     counts, differences, begun = {}, [], time.process_time()
-    for kind in kinds:
-        for label, given, named in forms.KINDS[kind](theirs, args, options):
-            if time.process_time() - begun > SECONDS:
-                return counts, differences
-            verdict = compare(theirs, ours, given, named, derived)
-            if verdict == "refused":
-                continue
-            taken, same = counts.get(kind, (0, 0))
-            counts[kind] = (taken + 1, same + (verdict == "same"))
-            if verdict != "same":
-                differences.append((label, verdict))
-            elif kind == "dtype" and " " not in label:
-                counts.setdefault("dtypes", []).append(label)
+    for kind, (label, given, named) in in_turns({kind: iter(forms.KINDS[kind](theirs, args, options)) for kind in kinds}):
+        if time.process_time() - begun > SECONDS:
+            break
+        verdict = compare(theirs, ours, given, named, derived)
+        if verdict == "refused":
+            continue
+        taken, same = counts.get(kind, (0, 0))
+        counts[kind] = (taken + 1, same + (verdict == "same"))
+        if verdict != "same":
+            differences.append((label, verdict))
+        elif kind == "dtype" and " " not in label:
+            counts.setdefault("dtypes", []).append(label)
     return counts, differences
+
+
+def mapped_by_jax(sample, inputs):
+    """Return first derivatives of the counterpart under ``vmap``; none where JAX does not map its own function."""
+    doubled = [jnp.stack([x, x]) for x in inputs]
+    try:
+        return [x[1] for x in jax.vmap(lambda *xs: swept(sample, False, list(xs), False))(*doubled)]
+    except NotImplementedError:
+        if attempt(lambda: jax.vmap(lambda *xs: reference(sample, False, list(xs)))(*doubled))[1] is None:
+            raise
+        return []
 
 
 def orders_of(source, name):
@@ -175,8 +197,7 @@ def orders_of(source, name):
 
         @jax.jit
         def everything(inputs):
-            batched = jax.vmap(lambda *xs: swept(sample, False, list(xs), False))(*[jnp.stack([x, x]) for x in inputs])
-            return reference(sample, second, inputs), swept(sample, second, inputs, False), [x[1] for x in batched]
+            return reference(sample, second, inputs), swept(sample, second, inputs, False), mapped_by_jax(sample, inputs)
 
         expected, found, mapped = everything(sample.inputs)
         tolerance = 1e-5 if (source, name) in ROUNDED else 1e-8
@@ -191,15 +212,18 @@ def known(name):
     return {"name": name, "how": how, "why": why, "orders": "", "counts": {}, "differences": []}
 
 
-def row(name):
-    """All that the page says of a function."""
+PARTS = ("orders", "calls")
+
+
+def row(name, parts=PARTS):
+    """All that the page says of a function, or a part of it."""
     source, _, last = name.rpartition(".")
     line = known(name)
     how, why = line["how"], line["why"]
-    asked = how == "recorded" and why not in NOT_ASKED and name not in UNDEFINED
+    asked = "calls" in parts and how == "recorded" and why not in NOT_ASKED and name not in UNDEFINED
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if (source, last) in DIFFERENTIATED:
+        if "orders" in parts and (source, last) in DIFFERENTIATED:
             try:
                 line["orders"] = orders_of(source, last)
             except Exception as error:  # noqa: BLE001 - it stands on the page
@@ -213,7 +237,7 @@ def row(name):
     return line
 
 
-def rows(names):
-    found = [row(name) for name in names]
+def rows(names, parts=PARTS):
+    found = [row(name, parts) for name in names]
     jax.clear_caches()
     return found

@@ -5,5 +5,5 @@ from tests.coverage import functions, primitives
 
 def rows_of(piece):
     """Make the rows of some primitives or functions."""
-    kind, names = piece
-    return kind, (primitives if kind == "primitive" else functions).rows(names)
+    kind, names, parts = piece
+    return kind, (primitives if kind == "primitive" else functions).rows(names, parts)

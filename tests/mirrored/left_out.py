@@ -110,15 +110,12 @@ LEFT_OUT = {
         "jax.numpy.linalg": _names("eig eigvals"),
         "jax.lax.linalg": _names("eig"),
     },
-    "there is nothing to differentiate, or it has a test of its own": {
-        "jax.lax": _names(
-            """
-            ConvGeneralDilatedDimensionNumbers PrecisionLike bitcast_convert_type conv_general_dilated_local dce_sink
-            empty ragged_dot_general rng_bit_generator rng_uniform shape_as_value stage stop_gradient
-            """
-        ),
-        "jax.scipy.special": _names("sph_harm_y"),
-    },
+    "JAX maps and transposes some of its forms only (tests/mirrored/test_namespaces.py)": {"jax.lax": _names("ragged_dot_general")},
+    "a type of arguments": {"jax.lax": _names("ConvGeneralDilatedDimensionNumbers DotDimensionNumbers PrecisionLike")},
+    "reads bits: where a gradient would be lost it is refused (tests/variables)": {"jax.lax": _names("bitcast_convert_type")},
+    "cuts gradients off (tests/contracts)": {"jax.lax": _names("stop_gradient")},
+    "draws numbers, or has no defined values": {"jax.lax": _names("empty rng_bit_generator rng_uniform")},
+    "for a traced function only: hands its argument on": {"jax.lax": _names("dce_sink shape_as_value stage")},
 }
 
 # Those of which JAX has a first derivative only.

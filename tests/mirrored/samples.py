@@ -422,6 +422,7 @@ SMOOTH = {
         "associative_scan": (lambda a, b: a * b, X),
         "betainc": (FIXED + 1, FIXED + 2, X),
         "cond": (True, lambda x: x * x, lambda x: x, X),
+        "conv_general_dilated_local": (X[None], jnp.stack([S, X, S + X]).ravel()[:24].reshape(2, 6, 2), (1,), "VALID", (2,)),
         "fori_loop": (0, 3, lambda i, x: x * x + i, X),
         "igamma": (FIXED + 1, X),
         "igammac": (FIXED + 1, X),
@@ -457,6 +458,7 @@ SMOOTH = {
         "welch": (SIGNAL, {"nperseg": 8}),
     },
     "jax.scipy.special": {
+        "sph_harm_y": (jnp.array([1, 2]), jnp.array([0, 1]), V[:2], 2 * V[:2], {"n_max": 3}),
         "bessel_jn": (V, {"v": 2}),
         "betainc": (FIXED + 1, FIXED + 2, X),
         "gammainc": (FIXED + 1, X),

@@ -11,6 +11,7 @@ from interop.autograd.primitives import getval, holds_variables
 from interop.autograd.tracing import is_variable
 from tape import numpy as tnp
 from tape import stop_gradient
+from tape.errors import TapeTypeError, TapeValueError
 from tape.graph import constants
 from tape.variables import interception
 
@@ -53,6 +54,16 @@ def _hypot(x: Any, y: Any) -> Any:
     return scale * tnp.sqrt((x / scale) ** 2 + (y / scale) ** 2)
 
 
+def _skipping_nan(choose: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``fmax`` or ``fmin``: what is equal shares the gradient, as for ``maximum``."""
+
+    def recorded(x: Any, y: Any) -> Any:
+        x, y = stacked(x), stacked(y)
+        return tnp.where(tnp.isnan(x), y, tnp.where(tnp.isnan(y), x, choose(x, y)))
+
+    return recorded
+
+
 def _power(x: Any, y: Any, **options: Any) -> Any:
     """Take a small whole number as known: all derivatives are right at zero then."""
     if not options and isinstance(y, (int, float)) and y in {0, 1, 2, 3}:
@@ -66,7 +77,11 @@ def array(object: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002 - NumPy'
     if not holds_variables(object):
         return np.array(object, *args, **kwargs)
     dtype = args[0] if args else kwargs.get("dtype")
-    made = tnp.array(object)
+    try:
+        made = tnp.array(object)
+    except TapeTypeError as e:
+        msg = f"array: the lists are not of one shape: {e}"
+        raise TapeValueError(msg) from e
     made = made if dtype is None else made.astype(dtype)
     ndmin = kwargs.get("ndmin", 0)
     return made.reshape((1,) * (ndmin - made.ndim) + made.shape) if made.ndim < ndmin else made
@@ -186,6 +201,8 @@ RECORDED: dict[str, Callable[..., Any]] = {
     "absolute": _abs,
     "fabs": _abs,
     "clip": _clip,
+    "fmax": _skipping_nan(tnp.maximum),
+    "fmin": _skipping_nan(tnp.minimum),
     "hypot": _hypot,
     "std": _std,
     "pow": _power,

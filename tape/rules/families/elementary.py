@@ -59,7 +59,6 @@ elementwise(
     source="the angle of (y, x) turns by (y dx - x dy) / (x^2 + y^2)",
     domain=((0.3, 2.0), (0.3, 2.0)),
     kinks=(0.0, 1.0, -2.0),
-    complex=False,
     cost=Cost.LOOPED,
 )
 

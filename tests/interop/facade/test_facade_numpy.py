@@ -1,5 +1,8 @@
 """The facade's numpy and scipy: NumPy's own on plain values, recorded on Variables, anywhere among the arguments."""
 
+from inspect import signature
+
+import jax
 import numpy as onp  # noqa: ICN001 - np is the facade's
 import pytest
 import scipy.signal
@@ -18,6 +21,7 @@ from interop.autograd.test_util import check_grads
 A = onp.array([[2.0, 0.3, -0.1], [0.4, 1.5, 0.2], [0.1, -0.3, 1.8]])
 X = onp.array([0.3, -1.2, 2.0])
 P = onp.array([0.4, 1.2, 2.5])
+DERIVED = "enable_eigvec_derivs" in signature(jax.lax.linalg.eig).parameters  # so do second derivatives of eigenvalues
 
 
 @pytest.fixture(autouse=True)
@@ -161,3 +165,48 @@ def test_make_diagonal_is_what_diagonal_takes_apart(offset, axes):
     assert onp.count_nonzero(made) == d.size
     found = grad(lambda d: np.sum(np.make_diagonal(d, offset, *axes) ** 2))(d)
     onp.testing.assert_allclose(found, 2 * d)
+
+
+@pytest.mark.parametrize("triangle", ["L", "U"])
+def test_a_hermitian_matrix_is_the_triangle_that_is_named(triangle):
+    """As for NumPy, whose signs of eigenvectors are those of that triangle's routine."""
+    values, vectors = onp.linalg.eigh(A, triangle)
+    seen = []
+    grad(lambda a: seen.append(np.linalg.eigh(a, triangle)) or np.sum(a))(A)
+    (found,) = seen
+    assert onp.allclose(found[0].value, values)
+    assert onp.allclose(found[1].value, vectors)
+    check_grads(lambda a: np.linalg.eigh(a, triangle)[1])(A)
+    check_grads(lambda a: np.linalg.eigvalsh(a, triangle))(A)
+
+
+def test_eigenvalues_of_a_real_matrix_are_real_where_they_are():
+    real = onp.array([[2.0, 1.0], [0.5, 3.0]])
+    check_grads(np.linalg.eigvals, order=2 if DERIVED else 1)(real)
+    assert onp.allclose(grad(lambda a: np.sum(np.linalg.eig(a).eigenvalues))(real), onp.eye(2))
+    turned = onp.array([[0.2, -1.0], [1.5, 0.1]])
+    check_grads(lambda a: np.abs(np.linalg.eigvals(a)), order=2 if DERIVED else 1)(turned)
+
+
+@pytest.mark.skipif(not DERIVED, reason="this JAX refuses derivatives of eigenvectors")
+@pytest.mark.parametrize("a", [A, A + 1j * A.T, onp.stack([A, A.T])], ids=["real", "complex", "a batch"])
+def test_eigenvectors_of_general_matrices(a):
+    def fun(a):
+        w, v = np.linalg.eig(a)
+        return np.abs(w), np.abs(v)
+
+    check_grads(fun, order=1)(a)
+
+
+def test_lists_of_different_shapes_are_no_array():
+    with pytest.raises(ValueError, match="not of one shape"):
+        grad(lambda x: np.sum(np.array([x, [x, x]])))(2.0)
+
+
+@pytest.mark.parametrize("name", ["fmax", "fmin", "maximum", "minimum"])
+def test_equal_numbers_share_the_gradient(name):
+    assert grad(lambda x: np.sum(getattr(np, name)(x, onp.array([1.0, 0.0, 2.0]))))(onp.ones(3))[0] == 0.5
+    given = onp.array([1.0, onp.nan, 3.0]), onp.array([onp.nan, 2.0, 1.0])
+    seen = []
+    grad(lambda x: seen.append(getattr(np, name)(x, given[1])) or x[0])(given[0])
+    assert onp.array_equal(seen[0].value, getattr(onp, name)(*given), equal_nan=True)

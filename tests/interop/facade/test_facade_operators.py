@@ -188,3 +188,13 @@ def test_importing_interop_does_not_import_the_facade():
     script = "import sys, interop; assert not any('interop.autograd' in m for m in sys.modules); assert 'autograd' in dir(interop)"
     script += "; assert float(interop.autograd.grad(lambda x: x * x)(3.0)) == 6.0"
     subprocess.run([sys.executable, "-c", script], check=True)  # noqa: S603 - its own interpreter
+
+
+@pytest.mark.parametrize("mode", ["rev", "fwd"])
+def test_a_check_that_fails_says_of_what(mode):
+    wrong = primitive(lambda x: x * 2.0)
+    wrong.__name__ = "doubled"
+    defvjp(wrong, lambda _ans, _x: lambda g: g * 2.001)
+    defjvp(wrong, lambda g, _ans, _x: g * 2.001)
+    with pytest.raises(AssertionError, match=rf"\({'VJP' if mode == 'rev' else 'JVP'}\) check of doubled failed"):
+        check_grads(wrong, modes=[mode])(1.0)
