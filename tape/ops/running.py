@@ -20,13 +20,28 @@ CALLS = 64  # of a kernel on its own; each brings its results back from the host
 class Runner:
     """What runs a jaxpr: inline as part of a program, on arrays of NumPy, or on JAX's."""
 
-    __slots__ = ("_calls", "_cost", "_executable", "_first", "_host", "_left", "inline", "jaxpr", "light", "name", "pinned", "tried")
+    __slots__ = (
+        "_calls",
+        "_cost",
+        "_executable",
+        "_first",
+        "_host",
+        "_left",
+        "inline",
+        "jaxpr",
+        "light",
+        "name",
+        "pinned",
+        "spread",
+        "tried",
+    )
 
     def __init__(self, name: str, jaxpr: jaxapi.ClosedJaxpr, pinned: bool) -> None:
         self.name = name
         self.jaxpr = jaxpr
         self.inline: Callable[..., Sequence[Any]] = jaxapi.jaxpr_as_fun(jaxpr)
         self.tried = False  # it is part of a structure that was compiled whole in its place, and that did not come back so far
+        self.spread = False  # it was part of a structure that ran on several devices
         self._cost: Cost | None = None
         self.pinned = pinned  # it runs on its own where entries run one by one
         self.light = False  # :attr:`is_light`, as far as anybody has asked
