@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 
 from benchmarks import accuracy, compute, dispatch, dynamic, looks
+from benchmarks.bridges import BRIDGES, bridges
 from benchmarks.checker import WORKLOADS as CHECKS
 from benchmarks.checker import checker
 from benchmarks.facade import PROGRAMS, facade
@@ -25,6 +26,7 @@ from benchmarks.recording import OPS, recording
 from benchmarks.report import Report, machine
 from benchmarks.scale import WORKLOADS as SCALES
 from benchmarks.scale import scale
+from benchmarks.sharded import LAYOUTS, sharded
 from benchmarks.startup import WORKLOADS as STARTS
 from benchmarks.startup import startup
 from benchmarks.steady import compute_bound, dispatch_bound
@@ -50,6 +52,8 @@ KINDS: dict[str, tuple[Callable[[Report, Effort, frozenset[str]], None], frozens
     "checker": (checker, CHECKS),
     "accuracy": (accuracy.accuracy, accuracy.WORKLOADS),
     "autograd": (facade, frozenset(PROGRAMS)),
+    "bridges": (bridges, frozenset(BRIDGES)),
+    "sharded": (sharded, frozenset(LAYOUTS)),
 }
 QUICK = Effort(rounds=5, batch_seconds=0.003, warm_seconds=0.1, quick=True)
 

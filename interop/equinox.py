@@ -32,8 +32,7 @@ class Module(Bridge):
 
     Calling it, or a method of its class, records one op; for a batch, ``tape.vmap(module)(x)``.  Every other attribute is that of the Equinox
     module, with Variables in the place of arrays: ``module.layers[0].weight.grad`` is a gradient.  What Equinox hands through (an
-    ``eqx.nn.State``, keys) is an argument and a result here, too; such a state is constant for gradients (what
-    ``tape.vmap`` returns of one is to be detached).
+    ``eqx.nn.State``, keys) is an argument and a result here, too; such a state is constant for gradients.
 
     Args:
         module: the Equinox module, or any pytree that can be called.
@@ -78,7 +77,7 @@ class Module(Bridge):
         self._parameters = {name: x for name, x in held if x.requires_grad}
         self._state = {name: x for name, x in held if not x.requires_grad}
         self._variables_in_order = [x for _, x in held]
-        self._calls: dict[str, Callable[..., Any]] = {}
+        self._calls: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Record a call; Variables, arrays and numbers among the arguments are inputs of the op, anything else is static."""
@@ -103,17 +102,23 @@ class Module(Bridge):
         other._hold(jax.tree.unflatten(tree, [leaves[x.number] if isinstance(x, _Place) else x for x in changed]))
         return other
 
-    def _recorded(self, method: str) -> Callable[..., Any]:
-        call = self._calls.get(method)
+    def __tape_vmap__(self, *axes: Any) -> Callable[..., Any]:
+        return self._recorded("__call__").__tape_vmap__(*axes)  # type: ignore[attr-defined, no-any-return]
+
+    def _recorded(self, method: str, call: Callable[..., Any] | None = None) -> Callable[..., Any]:
+        """Return what records a method (or ``call``, which maps it over axes), found again where it was made before."""
         if call is None:
-            call = self._calls[method] = self._lifted(method)
+            call = self._calls.get(method)
+            if call is None:
+                call = self._calls[method] = self._lifted(method)
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
             return jax.tree.map(_constant, call(self._variables_in_order, *args, **kwargs), is_leaf=_is_state)
 
+        recorded.__tape_vmap__ = lambda *axes: self._recorded(method, self._lifted(method, axes))  # type: ignore[attr-defined]
         return recorded
 
-    def _lifted(self, method: str) -> Callable[..., Any]:
+    def _lifted(self, method: str, axes: tuple[Any, Any, dict[str, Any]] | None = None) -> Callable[..., Any]:
         tree, static = self._tree, self._static
         places = [i for i, x in enumerate(static) if x is None]
 
@@ -121,10 +126,15 @@ class Module(Bridge):
             leaves = list(static)
             for i, array in zip(places, arrays, strict=True):
                 leaves[i] = array
-            return getattr(jax.tree.unflatten(tree, leaves), method)(*args, **kwargs)
+            bound = getattr(jax.tree.unflatten(tree, leaves), method)
+            if axes is not None:
+                in_axes, out_axes, options = axes
+                bound = jax.vmap(bound, in_axes, out_axes, **options)
+            return bound(*args, **kwargs)
 
         name = type(self._module).__name__
-        call.__name__ = name if method == "__call__" else f"{name}.{method}"
+        name = name if method == "__call__" else f"{name}.{method}"
+        call.__name__ = name if axes is None else f"vmap({name})"
         return lift(call, inline=self._inline)
 
     def __getattr__(self, name: str) -> Any:

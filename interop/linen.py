@@ -101,7 +101,8 @@ class Module(Bridge):
             The method's result; a pair of it and the changed collections, where ``mutable`` is not false.
 
         """
-        key = (method, tuple(mutable) if isinstance(mutable, list) else mutable, capture_intermediates)
+        collections = frozenset(mutable) if isinstance(mutable, (list, tuple, set)) else mutable
+        key = (method, collections, capture_intermediates)
         call = self._calls.get(key)
         if call is None:
             call = self._calls[key] = self._lifted(method, mutable, capture_intermediates)

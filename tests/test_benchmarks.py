@@ -13,6 +13,7 @@ from benchmarks.comparison import DisagreementError, agree, suited, verify
 from benchmarks.looking import disagreement
 from benchmarks.peers import systems
 from benchmarks.report import Score, ratios
+from benchmarks.sharded import collectives
 from benchmarks.timing import Effort, Times, interleave, quantile, ratio
 from benchmarks.varying import disagreements
 
@@ -127,3 +128,13 @@ def test_scores_know_which_way_is_better():
     assert Score("", {"x": 9.0}, 8.0, at_least=True).reached
     assert not Score("", {"x": 7.0}, 8.0, at_least=True).reached
     assert ratios([], "tape", "jax.jit") == {}
+
+
+def test_collectives_are_counted_by_kind():
+    hlo = """
+  %all-reduce = f32[4,8]{1,0} all-reduce(%dot), channel_id=1
+  %all-gather-start = (f32[4]{0}, f32[8]{0}) all-gather-start(%p), channel_id=2
+  %all-gather-done = f32[8]{0} all-gather-done(%all-gather-start)
+  ROOT %all-reduce.1 = (f32[], f32[4]{0}) all-reduce(%a, %b), channel_id=3
+"""
+    assert collectives(hlo) == {"all-gather": 1, "all-reduce": 2}

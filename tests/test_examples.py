@@ -60,6 +60,25 @@ def test_data_parallel():
     assert all(float(distance) < 1e-6 for _, _, distance in rows)
 
 
+def test_distributed():
+    """In one process of eight devices, and in two that share eight."""
+    pytest.importorskip("optax")
+    command = [sys.executable, EXAMPLES / "distributed.py", "--quick"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "JAX_PLATFORMS": "cpu"}
+    printed = subprocess.run(  # noqa: S603 - the repository's own file
+        command, check=True, capture_output=True, text=True, timeout=300, env=environment
+    ).stdout
+    rows = re.findall(
+        r"^(\S+(?: sharded)?) +(8 devices|2 processes of 4 devices): loss (\S+), within (\S+) of one device$", printed, re.MULTILINE
+    )
+    ways = ["data-parallel", "tensor-parallel", "fully sharded"]
+    assert [(name, where) for name, where, _, _ in rows] == [(w, d) for d in ("8 devices", "2 processes of 4 devices") for w in ways]
+    assert all(float(distance) < 1e-13 for *_, distance in rows)
+    first, last = map(float, re.search(r"^one device: loss (\S+), after 8 steps (\S+)$", printed, re.MULTILINE).groups())
+    assert last < first / 2
+    assert {float(loss) for _, _, loss, _ in rows} == {last}
+
+
 def test_truncated_bptt(tmp_path, capsys, monkeypatch):
     for needed in ("matplotlib", "optax"):
         pytest.importorskip(needed)

@@ -1146,6 +1146,7 @@ LISTED = {
     "tape/functions/context.py:{}{} of {} was": "the second of its repairs needs a function of two outputs: tests/functions",
     "tape/functions/custom_derivatives.py:{} returned": "the further checks of what vmap returns are made in the same way",
     "tape/functions/checks.py:{}.jvp": "as for backward's gradients",
+    "tape/variables/conversion.py:{}: part of": "needs several processes: tests/scale/test_processes.py",
     "tape/modes.py:{}: left in": "threads: tests/test_threads.py",
     "tape/programs/failures.py:{}, recorded": "free memory: tests/recording/test_failures.py",
     "tape/ops/rules/calls.py:a custom_vjp": "in JAX's own code: tests/rules/test_calls.py",

@@ -10,7 +10,7 @@ import numpy as np
 from tape import errors, jaxapi, layout
 from tape.bounded import Bounded
 from tape.graph import boundary
-from tape.graph.kinds import GivenPlace, Kind, Place, kind_of, scalar_kind
+from tape.graph.kinds import GivenPlace, Kind, Place, kind_of, leaf_kind, scalar_kind
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
@@ -51,7 +51,8 @@ if layout.NATIVE is not None:
 def leaf(value: Any, *, requires_grad: bool = False, unrecorded: bool | str = False) -> Any:
     """Make a Variable that no entry produced, of an array or tracer; one that requires grad is an argument of a function."""
     place = GivenPlace if requires_grad else Place
-    made = handle(None, place(-1, kind_of(jax.typeof(value), requires_grad=requires_grad, unrecorded=unrecorded)), [value])
+    kind = leaf_kind(value, requires_grad=True) if requires_grad else kind_of(jax.typeof(value), unrecorded=unrecorded)
+    made = handle(None, place(-1, kind), [value])
     boundary.made(made)
     return made
 

@@ -7,10 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType, NamedSharding
 
 from tape import errors, layout
 from tape.bounded import Bounded
-from tape.jaxapi import X64
+from tape.jaxapi import X64, ShapedArray
 
 # How the results of an entry relate to gradients; integer and boolean ones are PLAIN whatever the entry is.  A further role is to be
 # unrecorded for a reason given in words: the words themselves.
@@ -33,22 +34,55 @@ class Kind(layout.Kind):
 
     __slots__ = ()
 
+    sharding: Any = None  # how a gradient of it is to lie on several devices (PlacedKind)
+
     def __init__(self, aval: Any, requires_grad: bool, unrecorded: bool | str) -> None:
         self.aval = aval
         self.requires_grad = requires_grad
         self.unrecorded = unrecorded
 
 
-_KINDS: Bounded[tuple[Any, bool, bool | str], Kind] = Bounded("kinds", 1 << 16)  # structures with one that went are new ones; no more
+class PlacedKind(Kind):
+    """The kind of a leaf that lies on several devices in a way that its type does not tell: its gradients are to lie so, too."""
+
+    __slots__ = ("sharding",)
+
+    def __init__(self, aval: Any, requires_grad: bool, unrecorded: bool | str, sharding: NamedSharding) -> None:
+        super().__init__(aval, requires_grad, unrecorded)
+        self.sharding = sharding
 
 
-def kind_of(aval: Any, *, requires_grad: bool = False, unrecorded: bool | str = False) -> Kind:
+_KINDS: Bounded[tuple[Any, ...], Kind] = Bounded("kinds", 1 << 16)  # structures with one that went are new ones; no more
+
+
+def kind_of(aval: Any, *, requires_grad: bool = False, unrecorded: bool | str = False, sharding: NamedSharding | None = None) -> Kind:
     """Return the one Kind of these properties."""
-    key = (aval, requires_grad, unrecorded)
+    key = (aval, requires_grad, unrecorded) if sharding is None else (aval, requires_grad, unrecorded, sharding)
     kind = _KINDS.get(key)
     if kind is None:
-        kind = _KINDS[key] = Kind(aval, requires_grad, unrecorded)
+        made = Kind(aval, requires_grad, unrecorded) if sharding is None else PlacedKind(aval, requires_grad, unrecorded, sharding)
+        kind = _KINDS[key] = made
     return kind
+
+
+def leaf_kind(value: Any, *, requires_grad: bool) -> Kind:
+    """Return the kind of a leaf that holds an array; one that requires grad has its sharding, where that is over several devices."""
+    return kind_of(jax.typeof(value), requires_grad=requires_grad, sharding=sharding_of(value) if requires_grad else None)
+
+
+def sharding_of(value: Any) -> NamedSharding | None:
+    """Return how an array is bound to several devices; None where it is not, and where its type tells (on explicit axes of a mesh)."""
+    if not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer) or not value.committed:
+        return None
+    sharding = value.sharding
+    if not isinstance(sharding, NamedSharding) or sharding.num_devices == 1 or AxisType.Explicit in sharding.mesh.axis_types:
+        return None
+    return NamedSharding(sharding.mesh, sharding.spec)  # whatever memory it is in
+
+
+def cotangent_aval(aval: Any) -> ShapedArray:
+    """Return the shape and dtype of the cotangent of a value, which lies on the devices of a mesh as the value does."""
+    return ShapedArray(aval.shape, aval.dtype) if aval.sharding.mesh.empty else aval.strip_weak_type()
 
 
 def kinds_of(avals: tuple[Any, ...], role: Role) -> tuple[Kind, ...]:

@@ -22,6 +22,7 @@ from tape.jaxapi import Tracer
 from tape.jitting.outcome import ARRAY, GRADIENT, MADE, ONE, SAME, Made, Tree
 from tape.jitting.tracing import Step, hooks_of
 from tape.mirrored.detachment import detach
+from tape.programs.devices import settled, there_are_several
 from tape.programs.program import look, run_pending
 from tape.recording import record
 from tape.recording.record import handle
@@ -54,6 +55,7 @@ class Binding:
     ) -> None:
         self.step = step
         self.executable = run
+        self._waits = there_are_several()
         self.unrepeatable = bool(step.jaxpr.effects) or bool(donated)
         self._edges = [(e.get, e.holder, e.key, e.content) for e in edges if e.get is not None]
         outcome = step.outcome
@@ -199,6 +201,8 @@ class Binding:
             raise ExecutionError(msg) from e
         if results and isinstance(results[0], Tracer):
             raise TracedError
+        if self._waits:
+            settled(results)
         with STATE:
             return self._deliver(results)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jax import lax
 
+from tape.graph.kinds import cotangent_aval
 from tape.graph.wengert import Constant
 from tape.jaxapi import ClosedJaxpr, DropVar, JaxprEqn, Literal, ShapedArray, Var, assembled, call, no_origin, trace
 from tape.rules import parameters
@@ -67,7 +68,7 @@ class JaxprBuilder:
     def add(self, total: Atom, term: Atom) -> Atom:
         """Add the sum of two cotangents."""
         aval: Any = term.aval
-        return self.inline(_sum(ShapedArray(aval.shape, aval.dtype)), [total, term])[0]
+        return self.inline(_sum(cotangent_aval(aval)), [total, term])[0]
 
     def closed(self, outputs: Sequence[Any]) -> ClosedJaxpr:
         """Return the whole."""

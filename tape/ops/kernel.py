@@ -16,7 +16,7 @@ from jax import lax
 from tape import jaxapi
 from tape.configuration import configuration
 from tape.errors import FOREIGN, TapeError
-from tape.graph.kinds import Kind, Role, differentiable, kinds_of
+from tape.graph.kinds import Kind, Role, cotangent_aval, differentiable, kinds_of
 from tape.graph.length import bytes_of
 from tape.ops import rules  # noqa: F401 - they are entered
 from tape.ops.building import JaxprBuilder, rebuilt
@@ -242,7 +242,7 @@ class Kernel(Runner):
         return self._vjp_of(jaxpr, targets)
 
     def _cotangents(self, present: tuple[bool, ...]) -> list[Any]:
-        return [jaxapi.ShapedArray(a.shape, a.dtype) for a, p in zip(self.out_avals, present, strict=True) if p]
+        return [cotangent_aval(a) for a, p in zip(self.out_avals, present, strict=True) if p]
 
     def _added(self, vjp: Vjp, present: tuple[bool, ...], adding: tuple[bool, ...], same: tuple[int, ...]) -> Vjp:
         """Add what a VJP gives to the sums that there are, and for one value to each other."""
@@ -250,9 +250,7 @@ class Kernel(Runner):
         values = [into.input(aval) for aval in (*self.in_avals, *self.out_avals, *self._cotangents(present))]
         read = [values[i] for i in vjp.sources]
         terms = read if vjp.kernel is None else into.inline(vjp.kernel.jaxpr, read)
-        sums: dict[int, Any] = {
-            i: into.input(jaxapi.ShapedArray(a.shape, a.dtype)) for i, a in enumerate(self.in_avals) if adding and adding[i]
-        }
+        sums: dict[int, Any] = {i: into.input(cotangent_aval(a)) for i, a in enumerate(self.in_avals) if adding and adding[i]}
         firsts = [same[i] if same else i for i in vjp.targets]
         for first, term in zip(firsts, terms, strict=True):
             sums[first] = into.add(sums[first], term) if first in sums else term

@@ -33,6 +33,7 @@ class Runner:
         "light",
         "name",
         "pinned",
+        "spread",
         "tried",
     )
 
@@ -41,6 +42,7 @@ class Runner:
         self.jaxpr = jaxpr
         self.inline: Callable[..., Sequence[Any]] = jaxapi.jaxpr_as_fun(jaxpr)
         self.tried = False  # it is part of a structure that was compiled whole in its place, and that did not come back so far
+        self.spread = False  # it was part of a structure that ran on several devices
         self._cost: Cost | None = None
         self.pinned = pinned  # it runs on its own where entries run one by one
         self.exact = False  # it is to round as jax.jit does, so that nothing but XLA runs it, with all of its optimisation

@@ -19,8 +19,9 @@ from tape.configuration import checks_results, configuration
 from tape.graph.trie import CLOCK
 from tape.programs import background, numbers, variations
 from tape.programs.costs import to_compile, to_interpret
+from tape.programs.devices import settling, several
 from tape.programs.interpretation import evaluate, interpret, needed_entries
-from tape.programs.policy import Meetings, new_kernels
+from tape.programs.policy import Meetings, new_kernels, new_to_several
 from tape.programs.rolling import rolled, written
 from tape.statistics import STATS
 
@@ -49,6 +50,7 @@ class Program:
         "_meetings",
         "_renting",
         "_seen",
+        "_several",
         "_size",
         "_used",
         "keep",
@@ -69,6 +71,7 @@ class Program:
         self._buying: float | None = None  # and to compile it, when somebody has asked
         self._meetings: Meetings | None = None  # None before the first run
         self._compiles = True  # as far as is known
+        self._several = False  # it runs on several devices
         self._executable: Callable[..., Sequence[Any]] | None = None
         self._compiling: tuple[background.Job, Callable[..., Sequence[Any]]] | None = None
 
@@ -112,12 +115,14 @@ class Program:
         """Take the compiled program where it is due by now, or else have it compiled where that is worthwhile; tell whether it was at once."""
         if self._executable is not None:
             return False
-        kernels = self._first(state, entries) if self._meetings is None else ()
+        kernels = self._first(state, leaves, entries) if self._meetings is None else ()
         meetings = self._meetings
         assert meetings is not None
         meetings.count()
         if self._compiling is not None and self._compiling[0].lost:
             self._compiling = None
+        if self._several:
+            return self._meet_on_several(state, leaves, meetings, kernels)
         if self._compiling is not None:
             seconds, due = meetings.patience()
             if self._compiling[0].made_within(seconds) and due:
@@ -135,11 +140,23 @@ class Program:
             meetings.begin(price)
         return False
 
-    def _first(self, state: State, entries: Sequence[Step]) -> Iterable[Kernel]:
+    def _meet_on_several(self, state: State, leaves: Sequence[Any], meetings: Meetings, kernels: Iterable[Kernel]) -> bool:
+        """:meth:`_meet` on several devices, where nothing depends on the clock."""
+        bought = self._compiling is None
+        if bought:
+            new = new_to_several(kernels)
+            if not (self._compiles and (new or meetings.times > 1)) or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+                return False
+            self._buy(state, leaves, meetings)
+        self._take(state, meetings, len(leaves))
+        return bought
+
+    def _first(self, state: State, leaves: Sequence[Any], entries: Sequence[Step]) -> Iterable[Kernel]:
         """Begin to count meetings, or go on with those of a structure that computes the same; return the kernels."""
         kernels = [entry.kernel for entry in entries]
         counted = Counter(kernels)
         self._size = len(kernels)
+        self._several = several(leaves)
         self._renting = to_interpret(counted)
         near, seen = hash(tuple(kernels)), self._seen  # equal computations have the first number in common
         met, _MET[near] = near in _MET, CLOCK.now
@@ -180,7 +197,7 @@ class Program:
         except Exception:  # noqa: BLE001 - the compiler refuses the whole: each entry on its own may well run
             self._compiles = False
         else:
-            self._executable = _reading(executable, self._used, leaves)
+            self._executable = settling(_reading(executable, self._used, leaves))
             if not meetings.compiled:
                 STATS.compiled(job.seconds)
             meetings.change(self._price(state))

@@ -17,6 +17,7 @@ from tape import jaxapi
 from tape.configuration import checks_results
 from tape.graph.wengert import last_uses, needed
 from tape.programs import background
+from tape.programs.devices import settled, settling
 from tape.programs.failures import StoppedError
 from tape.programs.handing import to_jax
 
@@ -66,7 +67,7 @@ def interpret(
     def executable(entry: Step) -> Callable[..., Sequence[Any]]:
         nonlocal done
         done += 1
-        return entry.kernel.executable  # type: ignore[no-any-return]
+        return settling(entry.kernel.executable)
 
     try:
         return evaluate(entries, values, keep, executable)
@@ -151,7 +152,7 @@ def _on_host(
                         values.update(zip(slots, results, strict=True))
                 else:
                     kernel.leave_to_xla()
-                    given.update(zip(slots, kernel.executable(*map(to_give, inputs)), strict=True))
+                    given.update(zip(slots, settled(kernel.executable(*map(to_give, inputs))), strict=True))
                 if not light and step in last:  # so that big values are freed as by plain Python
                     for s in last[step]:
                         values.pop(s, None)

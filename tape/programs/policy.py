@@ -16,6 +16,9 @@ of which costs a bounded multiple of the better choice in hindsight:
   than that, a run waits for it, but never longer than ``LIMIT``, only one in ``GAP`` seconds, whatever the structure, and no structure more
   than ``STALLS`` times; else it is interpreted until the program is there.  Only then does the clock decide.
 
+What runs on several devices is compiled at its first meeting where many of its kernels are new to them, else at its second one, and here:
+processes that share devices decide alike, and so little is gained by interpretation there that nothing is foreseen.
+
 Predictions are those of :mod:`tape.programs.costs`, and so is the time: seconds that all that ran so far was predicted to take.
 """
 
@@ -81,6 +84,17 @@ def new_kernels(kernels: Iterable[Kernel], whole: Callable[[], float], *, return
     if len(counted) < LEAST or whole() > WORTH * sum([kernel.cost.alone for kernel in counted]):
         return ()
     return () if any(kernel.pinned or kernel.jaxpr.consts for kernel in kernels) else counted
+
+
+def new_to_several(kernels: Iterable[Kernel]) -> bool:
+    """Tell whether the program of some kernels, which run on several devices, is compiled before they are, one by one.
+
+    Each counts for one such program only, as in :func:`new_kernels`.
+    """
+    new = [kernel for kernel in kernels if not kernel.spread]
+    for kernel in new:
+        kernel.spread = True
+    return len(new) >= LEAST and not any(kernel.pinned or kernel.jaxpr.consts for kernel in kernels)
 
 
 class Meetings:

@@ -14,6 +14,7 @@ from tape.graph.segment import Handle, Segment, SegmentClosedError, TracerMetErr
 from tape.graph.trie import SWEEP
 from tape.graph.watcher import NOBODY
 from tape.ops.kernel import Op
+from tape.ops.placing import leaf_kernel, placing
 from tape.programs.growth import count
 from tape.programs.program import computed, run_pending
 
@@ -174,10 +175,13 @@ def made_leaf(variable: Handle, result: Handle | None = None) -> bool:
     if segment is None or source._cell[0] is not None or LOCAL.segment() is not segment or segment.epoch is not CHANGES.epoch:
         return False
     old = source._place
-    key = (_LEAF, old.slot)
+    sharding = variable._place.kind.sharding
+    op = _LEAF if sharding is None else placing(sharding, "leaf")
+    key = (op, old.slot)
     child: State | None = segment.state.next.get(key)
     if child is None:
-        child = segment.state.entry(key, _LEAF, _LEAF.kernel_of((old.kind,)), (old.slot,), ends=True)
+        kernel = op.kernel_of((old.kind,)) if sharding is None else leaf_kernel(op, old.kind, sharding)
+        child = segment.state.entry(key, op, kernel, (old.slot,), ends=True)
     (slot,) = child.slots
     node = node_of(variable)
     cell = [None]

@@ -15,6 +15,7 @@ from tape.configuration import configuration
 from tape.graph.trie import CONSTANT
 from tape.graph.wengert import active, backwards, sweep
 from tape.ops.kernel import Op
+from tape.ops.placing import placing
 from tape.rules import table
 
 if TYPE_CHECKING:
@@ -236,6 +237,11 @@ class _Planner:
                 (cotangents[i],) = replaced = self._numbers(1)
                 self._call("hooks", (total,), replaced, slot=slot)
                 total = replaced[0]
+            if step.ends and (sharding := step.places[i].kind.sharding) is not None:
+                (cotangents[i],) = placed = self._numbers(1)
+                kernel = placing(sharding).kernel_of((step.places[i].kind,))
+                self._emit(Instruction(kernel, (total,), placed, step.where))
+                total = placed[0]
             if step.ends or slot in self._final:
                 self._outputs.append((slot, total))
         if step.ends:

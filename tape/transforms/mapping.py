@@ -29,8 +29,8 @@ def vmap(
     """Return a function that maps ``fun`` over an axis of its arguments; a call is one entry of the tape, through which gradients flow.
 
     Args:
-        fun: a function of the tape over pytrees.  It is traced at every call, so it may not look at values; Variables that it captures
-            are not mapped, and get their gradients.  It may take gradients itself: ``tape.vmap(tape.grad(loss))`` gives one per example.
+        fun: a function of the tape over pytrees.  It is traced at every call (a module of :mod:`interop.equinox` once), so it may not look
+            at values; Variables that it captures are not mapped, and get their gradients.  It may take gradients itself: ``tape.vmap(tape.grad(loss))`` gives one per example.
         in_axes: which axis of each positional argument is mapped: an int, None (not mapped), or a tuple of them or of trees of them, as for
             ``jax.vmap``.  Keyword arguments are mapped over their first axis.
         out_axes: where the mapped axis appears in the results: an int, None (for what is not mapped), or a tree of them.
@@ -66,9 +66,12 @@ def vmap(
     def apply(body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         return jax.vmap(body, in_axes, out_axes, **options)(*args, **kwargs)
 
+    own = getattr(fun, "__tape_vmap__", None)  # of a bridge's module: an op that is traced once
+    recorded = None if own is None else own(in_axes, out_axes, options)
+
     @functools.wraps(fun)
     def mapped(*args: object, **kwargs: object) -> object:
-        result = invoke(apply, name, (fun, args, kwargs), {})
+        result = invoke(apply, name, (fun, args, kwargs), {}) if recorded is None else recorded(*args, **kwargs)
         given = any(isinstance(x, Handle) for x in flatten((args, kwargs))[0])
         if given or any(x._place.kind.requires_grad for x in flatten(result)[0]):
             return result

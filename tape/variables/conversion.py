@@ -277,7 +277,15 @@ def concrete(variable: Handle, what: str) -> jax.Array:
             "tape.lax.cond or tape.numpy.where instead of Python control flow, or leave it out of the transformed function"
         )
         raise ConcretizationError(msg)
-    return as_array(value)
+    array = as_array(value)
+    if not (array.is_fully_addressable or array.is_fully_replicated):
+        msg = (
+            f"{what}: part of the value of a Variable ({describe(variable)}) is on devices of other processes; have all processes gather it by "
+            "jax.experimental.multihost_utils.process_allgather(x.value, tiled=True), or look at the part of this one, "
+            "x.value.addressable_shards"
+        )
+        raise TapeRuntimeError(msg)
+    return array
 
 
 def _scalar(variable: Handle, what: str) -> Any:

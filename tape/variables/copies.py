@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from tape import jaxapi
 from tape.errors import TapeValueError
 from tape.graph import boundary
-from tape.graph.kinds import Place, kind_of
+from tape.graph.kinds import Place, kind_of, leaf_kind
 from tape.graph.segment import Handle, extra_of, outside
 from tape.programs.program import look
 from tape.recording.record import handle
@@ -43,7 +43,8 @@ def _restored(
 ) -> Any:
     if implementation is not None:
         value = jax.random.wrap_key_data(value, impl=implementation)
-    leaf = _leaf(value, Place(-1, kind_of(jax.typeof(value), requires_grad=requires_grad, unrecorded=unrecorded)), name)
+    kind = leaf_kind(value, requires_grad=True) if requires_grad else kind_of(jax.typeof(value), unrecorded=unrecorded)
+    leaf = _leaf(value, Place(-1, kind), name)
     if gradient is not None:
         leaf.grad = gradient
     return leaf

@@ -14,7 +14,7 @@ import jax
 from tape import jaxapi
 from tape.errors import TapeRuntimeError, warn
 from tape.graph import boundary
-from tape.graph.kinds import Place, kind_of
+from tape.graph.kinds import Place, kind_of, leaf_kind
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, Segment, end_of, node_of
@@ -137,8 +137,15 @@ def _make_leaf(variable: Handle, segment: Segment) -> None:
 
 def hold(variable: Handle, array: jax.Array, *, requires_grad: bool) -> None:
     """Have the handle be a leaf that holds ``array``."""
-    aval = jax.typeof(array) if isinstance(array, jax.Array) else variable._place.kind.aval  # there may be no more than a shape
-    place = Place(-1, kind_of(aval, requires_grad=requires_grad))
+    sharding = variable._place.kind.sharding
+    if requires_grad and sharding is not None and isinstance(array, jaxapi.Tracer):  # a step that is traced leaves it as it lies
+        array = jax.lax.with_sharding_constraint(array, sharding)
+        kind = kind_of(jax.typeof(array), requires_grad=True, sharding=sharding)
+    elif isinstance(array, jax.Array):
+        kind = leaf_kind(array, requires_grad=requires_grad)
+    else:  # there may be no more than a shape
+        kind = kind_of(variable._place.kind.aval, requires_grad=requires_grad)
+    place = Place(-1, kind)
     variable._segment, variable._cell, variable._place = None, [array], place  # at once, for the threads that share it
 
 

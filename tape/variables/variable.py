@@ -24,7 +24,7 @@ from tape.errors import (
 )
 from tape.graph import boundary
 from tape.graph.constants import ARRAYS, known_array, note_type
-from tape.graph.kinds import WIDER, Place, differentiable, kind_of
+from tape.graph.kinds import WIDER, Place, differentiable, leaf_kind
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, end_of, extra_of, node_of
 from tape.graph.watcher import NOBODY
@@ -102,7 +102,7 @@ class Variable(Placed):
         _check_name(name)
         self._cell = [array]
         self._segment = None
-        self._place = Place(-1, kind_of(jax.typeof(array), requires_grad=bool(requires_grad)))
+        self._place = Place(-1, leaf_kind(array, requires_grad=bool(requires_grad)))
         self._extra = None
         boundary.made(self)
         if name is not None:

@@ -207,10 +207,11 @@ def _cover(body: jaxapi.ClosedJaxpr, held: list[int]) -> list[int]:
 def _hide(values: list[Any], chosen: list[int], cts: Any) -> None:
     """Replace chosen values by ones that are equal, which XLA cannot know before the cotangents are there.
 
-    On CPU, XLA drops the barrier before it looks for common subexpressions, and would undo the checkpoint.
+    On CPU, XLA drops the barrier before it looks for common subexpressions, and would undo the checkpoint.  On a mesh it may: there one
+    number of a cotangent would have to go from one device to all.
     """
     ct = next((ct for ct in cts if ct is not None and ct.size), None)
-    if ct is None:
+    if ct is None or not jax.typeof(ct).sharding.mesh.empty:
         return
     first = lax.reshape(lax.slice(ct, (0,) * ct.ndim, (1,) * ct.ndim), ())
     true = lax.bitwise_or(lax.eq(first, first), lax.ne(first, first))

@@ -301,6 +301,7 @@ def test_linen_returns_what_is_mutable():
     hidden.sum().backward()
     assert module.variables["params"]["Dense_0"]["bias"].grad is not None
     assert "intermediates" not in module.variables
+    assert set(module(X, mutable={"intermediates"})[1]) == {"intermediates"}  # a set has no hash
     np.testing.assert_allclose(module(X, method="twice").detach(), 2 * module(X).detach(), rtol=1e-6)
     np.testing.assert_allclose(module(X, method=LinenNet.twice).detach(), 2 * module(X).detach(), rtol=1e-6)
 

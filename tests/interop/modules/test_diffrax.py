@@ -1,0 +1,116 @@
+"""Neural differential equations: Diffrax solves through the tape, trained step by step as Diffrax and Equinox train them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import interop
+import tape
+
+eqx = pytest.importorskip("equinox")
+diffrax = pytest.importorskip("diffrax")
+
+STEPS = 20
+TIMES = jnp.linspace(0.0, 1.0, 5)
+SOLVES = {
+    "recursive checkpoints": {"adjoint": diffrax.RecursiveCheckpointAdjoint(), "stepsize_controller": diffrax.PIDController(1e-6, 1e-6)},
+    "direct": {"adjoint": diffrax.DirectAdjoint(), "max_steps": 16},
+    "backwards in time": {"adjoint": diffrax.BacksolveAdjoint()},
+}
+
+
+@pytest.fixture(autouse=True)
+def _wide():
+    with jax.enable_x64(True):
+        yield
+
+
+class Field(eqx.Module):
+    """The vector field."""
+
+    mlp: eqx.nn.MLP
+
+    def __init__(self, key):
+        self.mlp = eqx.nn.MLP(2, 2, 8, 1, activation=jnp.tanh, key=key, dtype=jnp.float64)
+
+    def __call__(self, t, y, args):
+        return self.mlp(y) - 0.1 * t * y
+
+
+class Options(dict):
+    """Options of a solve, the same ones wherever they are met."""
+
+    __hash__ = object.__hash__
+
+
+def solved(field, start, times, **options):
+    options = {"max_steps": 64, **options}
+    saved = diffrax.SaveAt(ts=times)
+    return diffrax.diffeqsolve(
+        diffrax.ODETerm(field), diffrax.Tsit5(), times[0], times[-1], 0.25, start, saveat=saved, throw=False, **options
+    ).ys
+
+
+class Model(eqx.Module):
+    """A neural differential equation: states at some times."""
+
+    field: Field
+    options: dict = eqx.field(static=True)
+
+    def __call__(self, times, start):
+        return solved(self.field, start, times, **self.options)
+
+
+@pytest.mark.parametrize("name", SOLVES)
+def test_a_neural_differential_equation(name):
+    times = jnp.asarray(TIMES, jnp.float64)
+    start = jnp.array([1.0, -0.5])
+    goal = jnp.stack([jnp.cos(times), jnp.sin(times)], 1)
+    native = Model(Field(jax.random.key(0)), Options(SOLVES[name]))
+    ours = interop.equinox.Module(native)
+    transformation = optax.adam(1e-2)
+    state = transformation.init(eqx.filter(native, eqx.is_inexact_array))
+
+    @eqx.filter_jit
+    def step(model, state):
+        value, gradients = eqx.filter_value_and_grad(lambda m: ((m(times, start) - goal) ** 2).mean())(model)
+        updates, state = transformation.update(gradients, state)
+        return eqx.apply_updates(model, updates), state, value
+
+    wanted = []
+    for _ in range(STEPS):
+        native, state, value = step(native, state)
+        wanted.append(float(value))
+    optimizer = interop.optax.Optimizer(ours.parameters(), transformation)
+    found = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = ((ours(times, start) - goal) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        found.append(float(loss))
+    np.testing.assert_allclose(found, wanted, rtol=1e-9)
+    assert found[-1] < found[0]
+
+
+def test_second_derivatives_of_a_solve():
+    """Of a solve that JAX differentiates twice itself."""
+    times = jnp.asarray(TIMES, jnp.float64)
+    start = jnp.array([1.0, -0.5])
+
+    def end(start, rate):
+        return (solved(lambda _, y, __: -rate * jnp.sin(y), start, times, **SOLVES["direct"])[-1] ** 2).sum()
+
+    def penalty(start, rate):
+        return (jax.grad(end)(start, rate) ** 2).sum()
+
+    wanted = jax.grad(penalty, (0, 1))(start, jnp.float64(0.7))
+    lifted = interop.lift(end)
+    for _ in range(3):
+        y, rate = tape.Variable(start), tape.Variable(jnp.float64(0.7))
+        (g,) = tape.gradients(lifted(y, rate), [y], create_graph=True)
+        (g**2).sum().backward()
+        np.testing.assert_allclose(y.grad.numpy(), wanted[0], rtol=1e-9)
+        np.testing.assert_allclose(rate.grad.numpy(), wanted[1], rtol=1e-9)
