@@ -221,6 +221,7 @@ def initializer_factory(original: Callable[..., Any]) -> Callable[..., Any]:
 SPECIAL: dict[str, dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
     "jax.numpy": {
         **{name: other(selection) for name, selection in SELECTIONS.items()},
+        **{name: made for name, made in COMPOSED["jax.numpy"].items() if not isinstance(getattr(jnp, name), jnp.ufunc)},
         **dict.fromkeys(("zeros_like", "ones_like", "empty_like", "full_like"), like),
         "array": array,
         "asarray": array,
