@@ -60,6 +60,14 @@ def _function(case: Case, root: str) -> Callable[[Any], Any]:
     module, _, name = case.name.rpartition(".")
     fun = getattr(importlib.import_module(f"{root}.{module}"), name)
     place = case.held.index(None)
+    if case.stacked:
+        stack = importlib.import_module(f"{root}.numpy").stack
+
+        def of_vector(x: Any) -> Any:
+            y = fun(stack([x if h is None else jnp.full(x.shape, h, x.dtype) for h in case.stacked], axis=-1), axis=-1)
+            return y[..., case.element] if y.ndim > x.ndim else y
+
+        return of_vector
     return lambda x: fun(*[x if i == place else held for i, held in enumerate(case.held)], **case.options)
 
 
@@ -178,9 +186,11 @@ def _brief(x: float) -> str:
 
 _HEAD = """# Accuracy of derivatives
 
-Written by `python -m benchmarks accuracy --quick --docs docs/accuracy.md` (without `--quick`, in the other dtypes too): the largest error of first and second derivatives over the whole domain, in
+Written by `python -m benchmarks accuracy --docs docs/accuracy.md` (with it, in float32 only): the largest error of first and second derivatives over the whole domain, in
 units in the last place (ulp) of the true value, which mpmath gives to 100 digits. Asked is wherever the true value is a normal number of the
 dtype; `lost` is more than a million units: all digits. On a CPU, compiled; `tests/rules/test_accuracy.py` holds the column of float32.
+What limits it is said for float32; in the half precisions, what is computed step by step in them (first of all XLA's values, and what JAX
+composes of several) is rounded at each.
 
 The rules of `tanh` and `logistic` keep the tails: `(1 + |tanh|)^2 exp(-2 |x|)` in place of `1 - tanh^2`. They read the argument, and take an exponential: in
 one run (one thread, fastest of 250), a step of the tanh network of the benchmarks took 1.004 times as long with it, the LSTM's 1.004 times, the scanned

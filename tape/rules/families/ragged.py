@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from tape.errors import RuleError
@@ -37,17 +36,17 @@ def _product(x: Any, y: Any, to: Sequence[int], like: Any, labels: tuple[list[in
 
 
 def _grouped(x: Any, y: Any) -> Any:
-    return lax.ragged_dot(x, y, np.array([1, 3], "int32"))
+    return lax.ragged_dot(x, y, jnp.asarray([1, 3], "int32"))
 
 
 def _along(x: Any, y: Any) -> Any:
     numbers = lax.RaggedDotDimensionNumbers((([0], [0]), ([], [])), [0], [])
-    return lax.ragged_dot_general(x, y, np.array([2, 1], "int32"), numbers)
+    return lax.ragged_dot_general(x, y, jnp.asarray([2, 1], "int32"), numbers)
 
 
 def _in_batches(x: Any, y: Any) -> Any:
     numbers = lax.RaggedDotDimensionNumbers((([2], [1]), ([0], [0])), [0], [])
-    return lax.ragged_dot_general(x, y, np.array([1, 1], "int32"), numbers)
+    return lax.ragged_dot_general(x, y, jnp.asarray([1, 1], "int32"), numbers)
 
 
 @register(
