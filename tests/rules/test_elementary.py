@@ -110,3 +110,11 @@ def test_gates_keep_their_tails(name):
     hold(once, first(true), name)
     hold(twice, second(true), f"{name}, second order")
     np.testing.assert_allclose(plane, jax.vmap(jax.grad(fun, holomorphic=True))(z), rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e-33, 1e-22, 2e19, 1e37])
+def test_angles_of_two_tiny_or_huge_numbers_keep_their_slopes(size):
+    y, x = (jnp.asarray(v * size, "float32") for v in (0.3, -1.2))
+    by_y, by_x = jax.jit(lambda y, x: own_vjp(lambda y, x: (lax.atan2(y, x),), (y, x), (jnp.float32(1e-3 * size),)))(y, x)
+    true = np.array([-1.2, -0.3]) / (0.3**2 + 1.2**2) * 1e-3  # XLA folds a scale that is divided by into its square
+    np.testing.assert_allclose([by_y, by_x], true, rtol=1e-6)
