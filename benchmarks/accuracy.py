@@ -186,7 +186,7 @@ def _brief(x: float) -> str:
 
 _HEAD = """# Accuracy of derivatives
 
-Written by `python -m benchmarks accuracy --docs docs/accuracy.md` (with it, in float32 only): the largest error of first and second derivatives over the whole domain, in
+Written by `python -m benchmarks accuracy --quick --docs docs/accuracy.md` (without `--quick`, in the other dtypes too): the largest error of first and second derivatives over the whole domain, in
 units in the last place (ulp) of the true value, which mpmath gives to 100 digits. Asked is wherever the true value is a normal number of the
 dtype; `lost` is more than a million units: all digits. On a CPU, compiled; `tests/rules/test_accuracy.py` holds the column of float32.
 What limits it is said for float32; in the half precisions, what is computed step by step in them (first of all XLA's values, and what JAX
