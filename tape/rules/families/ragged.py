@@ -74,7 +74,7 @@ def _ragged_dot_general(
 ) -> tuple[Any, ...]:
     """Product of two arrays, one dimension of the first being in groups: one that is kept, summed over, or of the batch."""
     if group_offset is not None:
-        msg = "VJP rule of ragged_dot_general: group_offset has no derivative here, nor in JAX; leave it out and slice the groups"
+        msg = "VJP rule of ragged_dot_general: products with a group_offset have no derivative here, nor in JAX"
         raise RuleError(msg)
     numbers = ragged_dot_dimension_numbers
     (over_x, over_y), (batch_x, batch_y) = numbers.dot_dimension_numbers
