@@ -17,6 +17,7 @@ from tape.graph.segment import Handle
 from tape.mirrored.composed import COMPOSED
 from tape.mirrored.detachment import refuse_reinterpretation, stop_gradient
 from tape.mirrored.mirror import call, describe, mirrored, on_values
+from tape.mirrored.reduced import REDUCED
 from tape.mirrored.selection import SELECTIONS, THROUGH, over_segments
 from tape.programs.program import look
 from tape.recording import record
@@ -221,12 +222,15 @@ def initializer_factory(original: Callable[..., Any]) -> Callable[..., Any]:
 SPECIAL: dict[str, dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
     "jax.numpy": {
         **{name: other(selection) for name, selection in SELECTIONS.items()},
+        **{name: made for name, made in COMPOSED["jax.numpy"].items() if not isinstance(getattr(jnp, name), jnp.ufunc)},
+        **REDUCED["jax.numpy"],
         **dict.fromkeys(("zeros_like", "ones_like", "empty_like", "full_like"), like),
         "array": array,
         "asarray": array,
     },
-    **{source: made for source, made in COMPOSED.items() if source not in {"jax.numpy", "jax.nn"}},
-    "jax.nn": {**COMPOSED.get("jax.nn", {}), "dot_product_attention": attention},
+    "jax.numpy.linalg": REDUCED["jax.numpy.linalg"],
+    "jax.scipy.special": {**COMPOSED["jax.scipy.special"], **REDUCED["jax.scipy.special"]},
+    "jax.nn": {**COMPOSED["jax.nn"], **REDUCED["jax.nn"], "dot_product_attention": attention},
     "jax.lax": {"stop_gradient": other(stop_gradient), "bitcast_convert_type": bitcast, "full_like": like},
     "jax.ops": dict.fromkeys(("segment_sum", "segment_prod", "segment_min", "segment_max"), over_segments),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from math import pi, sqrt
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -12,17 +11,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape.mirrored.mirror import mirrored
-from tape.rules import slopes
+from tape.rules import bessel, gates, gaussian, slopes
 from tape.rules.cotangents import wide
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Slope = Any  # a function of the arguments: what the tangent of one of them is multiplied with
-
-
-def _silu(x: Any) -> Any:
-    return slopes.sigma(x) * (1 + slopes.bounded(x) * slopes.sigma(-x))
+Given = Any  # a slope per argument, or a function that chooses them by the options after the first argument
 
 
 def _squareplus(x: Any, b: Any) -> Any:
@@ -31,45 +27,59 @@ def _squareplus(x: Any, b: Any) -> Any:
     return jnp.where(x < 0, missing, 1 - missing)
 
 
-def _difference(x: Any, y: Any) -> Any:
-    """``x - y``, and no difference of equals: two infinities of a sign."""
-    return jnp.where(jnp.isinf(x) & (x == y), 0, x - y)
+def _hypot(x: Any, y: Any) -> Any:
+    """``x / hypot(x, y)``, and what JAX has at the kink."""
+    kink = (x == 0) & (y == 0)
+    return jnp.where(kink, 0.5, slopes.direction(jnp.where(kink, 1, x), y))
 
 
-SLOPES: dict[str, dict[str, tuple[Slope, ...]]] = {
+SLOPES: dict[str, dict[str, Given]] = {
     "jax.nn": {
-        "softplus": (slopes.sigma,),
-        "log_sigmoid": (lambda x: slopes.sigma(-x),),
-        "silu": (_silu,),
-        "swish": (_silu,),
+        "softplus": (gates.sigma,),
+        "log_sigmoid": (lambda x: gates.sigma(-x),),
+        "silu": (gates.silu,),
+        "swish": (gates.silu,),
+        "mish": (gates.mish,),
+        "gelu": lambda approximate: (gates.gelu if approximate else gaussian.gelu,),
         "soft_sign": (lambda x: lax.integer_pow(1 + lax.abs(x), -2),),
         "squareplus": (_squareplus, lambda x, b: 0.25 * lax.rsqrt(x * x + b)),
     },
     "jax.numpy": {
-        "logaddexp": (lambda x, y: slopes.sigma(_difference(x, y)), lambda x, y: slopes.sigma(_difference(y, x))),
+        "hypot": (_hypot, lambda x, y: _hypot(y, x)),
+        "logaddexp": (gates.of_difference, lambda x, y: gates.of_difference(y, x)),
+        "logaddexp2": (gates.of_binary_difference, lambda x, y: gates.of_binary_difference(y, x)),
+        "sinc": (slopes.sinc,),
     },
     "jax.scipy.special": {
-        "ndtr": (lambda x: slopes.gauss(x, -0.5) / sqrt(2 * pi),),
+        "ndtr": (gaussian.density,),
+        "ndtri": (gaussian.ndtri,),
+        "log_ndtr": lambda _order: (gaussian.log_ndtr,),
         "i0": (jax.scipy.special.i1,),
-        "i1": (slopes.bessel_i1,),
+        "i1": (bessel.i1,),
     },
 }
 
 
-def _differentiated(given: tuple[Slope, ...], module: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Mirror a function with derivatives of its own for arguments of one real dtype; half precisions are computed in single."""
+@functools.cache
+def _ruled(original: Callable[..., Any], slopes: tuple[Slope, ...], static: tuple[Any, ...]) -> Callable[..., Any]:
+    """Give a function of arrays of one real dtype its derivatives; half precisions are computed in single."""
 
     @jax.custom_jvp
     def ruled(*args: Any) -> Any:
-        return original(*args)
+        return original(*args, *static)
 
     @ruled.defjvp
     def _(primals: Any, tangents: Any) -> Any:
         out = ruled(*primals)
         single = [wide(x) for x in primals]
-        total = sum(wide(t) * slope(*single) for t, slope in zip(tangents, given, strict=True))
+        total = sum(wide(t) * slope(*single) for t, slope in zip(tangents, slopes, strict=True))
         return out, lax.convert_element_type(total, out.dtype)
 
+    return ruled
+
+
+def _differentiated(given: Given, module: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Mirror a function with derivatives of its own for arguments of a real dtype."""
     signature = None if isinstance(original, jnp.ufunc) else inspect.signature(original)
 
     @functools.wraps(original)
@@ -78,10 +88,12 @@ def _differentiated(given: tuple[Slope, ...], module: str, original: Callable[..
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             args, kwargs = bound.args, bound.kwargs
-        dtype = jnp.result_type(*args)
-        if kwargs or len(args) != len(given) or not jnp.issubdtype(dtype, jnp.floating):
+        arrays, static = (args[:1], args[1:]) if callable(given) else (args, ())
+        slopes = given(*static) if callable(given) else given
+        dtype = jnp.result_type(*arrays)
+        if kwargs or len(arrays) != len(slopes) or not jnp.issubdtype(dtype, jnp.floating):
             return original(*args, **kwargs)
-        return ruled(*jnp.broadcast_arrays(*[jnp.asarray(x, dtype) for x in args]))
+        return _ruled(original, slopes, static)(*jnp.broadcast_arrays(*[jnp.asarray(x, dtype) for x in arrays]))
 
     return mirrored(function, original.__name__, module=module)
 

@@ -33,7 +33,6 @@ LEFT = {
     **_each(_INSIDE, "call call_hi_primitive custom_lin custom_transpose_call eval_jaxpr linear_map remat_opt stage tie"),
     **_each(_LOW, "scaled_dot"),
     **_each(_NOWHERE, "select_and_scatter"),
-    "ragged_dot_general": "a device has kernels for some of its forms only, and JAX knows which it can transpose",
     "schur": "JAX has no derivative of it: the vectors' signs and phases are free, and equal or complex eigenvalues have no smooth form",
     "random_clone": "hands on a key; of numbers, of which it can be asked too, JAX has no derivative",
     "layout_constraint": "lays a value out for the device, and its cotangent as JAX chooses",

@@ -142,3 +142,77 @@ def test_reduction_of_numbers_with_their_places():
 
     own = own_vjp(lambda x: (fun(x)[0],), (jnp.asarray(np.sin(np.arange(5.0)), "float32"),), (jnp.float32(2),))
     np.testing.assert_array_equal(own[0], [0, 0, 2, 0, 0])
+
+
+def _groups(sizes, rows):
+    ends = np.cumsum(sizes)
+    return ((np.arange(rows) >= (ends - sizes)[:, None]) & (np.arange(rows) < ends[:, None])).astype("float32")
+
+
+RAGGED = {
+    "rows": ((([1], [1]), ([], [])), [0], [0], (4, 3), (2, 3, 2), [1, 2], "mk,gkn,gm->mn"),
+    "rows in batches": ((([2], [2]), ([0], [1])), [1], [0], (2, 4, 3), (2, 2, 3, 5), [1, 3], "bmk,gbkn,gm->bmn"),
+    "summed": ((([0], [0]), ([], [])), [0], [], (4, 3), (4, 2), [3, 1], "km,kn,gk->gmn"),
+    "batches": ((([2], [1]), ([0], [0])), [0], [], (2, 3, 4), (2, 4, 5), [1, 1], "bmk,bkn,gb->bmn"),
+    "an empty group": ((([1], [1]), ([], [])), [0], [0], (4, 3), (3, 3, 2), [4, 0, 0], "mk,gkn,gm->mn"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("name", RAGGED)
+def test_ragged_products_are_products_with_masks_to_second_order(name, dtype):
+    numbers, ragged, grouped, left, right, sizes, equation = RAGGED[name]
+    sizes = np.array(sizes, "int32")
+    rng = np.random.default_rng(3)
+    with jax.enable_x64(dtype == "float64"):
+        x, y = (jnp.asarray(rng.standard_normal(s), dtype) for s in (left, right))
+        dimensions = lax.RaggedDotDimensionNumbers(numbers, ragged, grouped)
+        mask = _groups(sizes, left[ragged[0]])
+
+        def product(x, y):
+            return (jnp.sin(lax.ragged_dot_general(x, y, sizes, dimensions)),)
+
+        def dense(x, y):
+            return (jnp.sin(jnp.einsum(equation, x, y, mask.astype(x.dtype))),)
+
+        def both(vjp, fun):
+            def first(x, y):
+                return vjp(fun, (x, y), tuple(jnp.ones_like(z) for z in fun(x, y)))
+
+            return lambda x, y: (*first(x, y), *vjp(lambda x, y: tuple(g * g for g in first(x, y)), (x, y), (x, y)))
+
+        own, expected = (jax.jit(both(vjp, fun))(x, y) for vjp, fun in ((own_vjp, product), (jax_vjp, dense)))
+    for a, b in zip(own, expected, strict=True):
+        assert a.dtype == b.dtype
+        tolerance = 8 * float(jnp.finfo(dtype).eps)
+        np.testing.assert_allclose(
+            *(np.asarray(v, "float64") for v in (a, b)), rtol=tolerance, atol=tolerance * np.abs(np.asarray(b, "float64")).max()
+        )
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("lower", [True, False])
+def test_eigh_that_reads_one_triangle_gives_it_the_gradient(lower, dtype):
+    rng = np.random.default_rng(4)
+    with jax.enable_x64(True):
+        a = np.asarray(rng.standard_normal((3, 3)) + (1j * rng.standard_normal((3, 3)) if dtype == "complex128" else 0), dtype)
+        weights = np.array([1.0, -2.0, 0.5])
+
+        def fun(a):
+            v, w = lax.linalg.eigh(a, lower=lower, symmetrize_input=False)
+            return (jnp.sum(weights * w) + jnp.sum(jnp.abs(v) ** 2 * np.arange(9.0).reshape(3, 3)),)
+
+        def slope(a):
+            return own_vjp(fun, (a,), (jnp.ones(()),))[0]
+
+        def curved(a):
+            return (jnp.sum(jnp.real(slope(a) * np.arange(9.0).reshape(3, 3))),)
+
+        for one, found in ((fun, slope(a)), (curved, own_vjp(curved, (a,), (jnp.ones(()),))[0])):
+            value = jax.jit(lambda a, one=one: one(a)[0])
+            for part in (1, 1j) if dtype == "complex128" else (1,):
+                for i in np.ndindex(3, 3):
+                    step = np.zeros((3, 3), dtype)
+                    step[i] = 1e-5 * part
+                    numeric = (8 * (value(a + step) - value(a - step)) - (value(a + 2 * step) - value(a - 2 * step))) / 12e-5
+                    np.testing.assert_allclose(np.real(found[i] * part), numeric, rtol=1e-7, atol=1e-7)

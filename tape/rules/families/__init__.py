@@ -13,6 +13,7 @@ from tape.rules.families import (
     fourier,
     indexing,
     layout,
+    ragged,
     recent,
     reductions,
     sampling,

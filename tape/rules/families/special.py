@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from jax import lax
 
 from tape.errors import RuleError
-from tape.rules import slopes
+from tape.rules import bessel, gammas, gaussian
+from tape.rules.cotangents import wide
 from tape.rules.families.elementary import function
 from tape.rules.registry import LINE, Cost, Example, elementwise
 
@@ -26,6 +27,11 @@ def _held(fun: Callable[..., Any], *first: float, name: str = "") -> Example:
     return Example(lambda x: fun(*[lax.full_like(x, value) for value in first], x), (_MATRIX,), name)
 
 
+def _single(fun: Callable[..., Any], *args: Any) -> Any:
+    """Compute in single precision what has half precision."""
+    return lax.convert_element_type(fun(*map(wide, args)), args[-1].dtype)
+
+
 def _missing(primitive: str, argument: str) -> Callable[[], NoReturn]:
     """Refuse the derivative in an argument for which there is no closed form, neither here nor in JAX."""
 
@@ -40,22 +46,22 @@ def _missing(primitive: str, argument: str) -> Callable[[], NoReturn]:
 
 
 # Error functions
-_function("erf", lambda out, x: 2 / sqrt(pi) * slopes.gauss(x), LINE, "erf'(x) = 2 / sqrt(pi) exp(-x^2)")
-_function("erfc", lambda out, x: -2 / sqrt(pi) * slopes.gauss(x), LINE, "erfc'(x) = -2 / sqrt(pi) exp(-x^2)")
+_function("erf", lambda out, x: 2 / sqrt(pi) * gaussian.gauss(x), LINE, "erf'(x) = 2 / sqrt(pi) exp(-x^2)")
+_function("erfc", lambda out, x: -2 / sqrt(pi) * gaussian.gauss(x), LINE, "erfc'(x) = -2 / sqrt(pi) exp(-x^2)")
 _function(
     "erf_inv",
-    slopes.erf_inv,
+    gaussian.erf_inv,
     (-0.8, 0.8),
     "inverse of erf: sqrt(pi) / 2 exp(out^2)",
     kinks=(0.0, 1.0, -1.0),
 )
 
 # Gamma and polygamma functions
-_function("lgamma", lambda out, x: lax.digamma(x), (0.5, 4.0), "log|Gamma|' = digamma", kinks=(-1.5, 1.0))
-_function("digamma", lambda out, x: lax.polygamma(lax.full_like(x, 1), x), (0.5, 4.0), "digamma' = polygamma(1, .)")
+_function("lgamma", lambda out, x: gammas.digamma(x), (0.5, 4.0), "log|Gamma|' = digamma", kinks=(-1.5, 1.0))
+_function("digamma", lambda out, x: gammas.trigamma(x), (0.5, 4.0), "digamma' = trigamma")
 _elementwise(
     "polygamma",
-    lambda ct, out, m, x, **_: (_missing("polygamma", "the order m"), lambda: ct * lax.polygamma(m + 1, x)),
+    lambda ct, out, m, x, **_: (_missing("polygamma", "the order m"), lambda: ct * _single(lambda m, x: gammas.polygamma(m + 1, x), m, x)),
     source="d/dx polygamma(m, x) = polygamma(m + 1, x)",
     domain=((0.5, 4.0),),
     examples=[_held(lax.polygamma, 1, name="order 1"), _held(lax.polygamma, 2, name="order 2")],
@@ -69,14 +75,9 @@ _elementwise(
 )
 
 
-def _gamma_density(a: Any, x: Any) -> Any:
-    """Density of the gamma distribution of shape a, the derivative of its lower incomplete integral."""
-    return lax.exp((a - 1) * lax.log(x) - x - lax.lgamma(a))
-
-
 _elementwise(
     "igamma",
-    lambda ct, out, a, x, **_: (lambda: ct * lax.igamma_grad_a(a, x), lambda: ct * _gamma_density(a, x)),
+    lambda ct, out, a, x, **_: (lambda: ct * lax.igamma_grad_a(a, x), lambda: ct * _single(gammas.gamma_density, a, x)),
     source=_DLMF + "8.8.13: dP/dx = x^(a - 1) exp(-x) / Gamma(a); in a the series of lax.igamma_grad_a",
     domain=((0.7, 3.0), (0.5, 3.0)),
     cost=Cost.LOOPED,
@@ -84,7 +85,7 @@ _elementwise(
 )
 _elementwise(
     "igammac",
-    lambda ct, out, a, x, **_: (lambda: -ct * lax.igamma_grad_a(a, x), lambda: -ct * _gamma_density(a, x)),
+    lambda ct, out, a, x, **_: (lambda: -ct * lax.igamma_grad_a(a, x), lambda: -ct * _single(gammas.gamma_density, a, x)),
     source="Q = 1 - P",
     domain=((0.7, 3.0), (0.5, 3.0)),
     cost=Cost.LOOPED,
@@ -94,7 +95,7 @@ _elementwise(
     "igamma_grad_a",
     lambda ct, out, a, x, **_: (
         _missing("igamma_grad_a", "the shape a"),
-        lambda: ct * (_gamma_density(a, x) * (lax.log(x) - lax.digamma(a))),
+        lambda: ct * (_single(gammas.gamma_density, a, x) * (lax.log(x) - lax.digamma(a))),
     ),
     source="the order of the derivatives is free: d/da of the gamma density",
     domain=((0.5, 3.0),),
@@ -102,18 +103,12 @@ _elementwise(
 )
 
 
-def _beta_density(a: Any, b: Any, x: Any) -> Any:
-    """Density of the beta distribution, the derivative of the regularized incomplete integral."""
-    log_beta = lax.lgamma(a) + lax.lgamma(b) - lax.lgamma(a + b)
-    return lax.exp((a - 1) * lax.log(x) + (b - 1) * lax.log1p(-x) - log_beta)
-
-
 _elementwise(
     "regularized_incomplete_beta",
     lambda ct, out, a, b, x, **_: (
         _missing("regularized_incomplete_beta", "a"),
         _missing("regularized_incomplete_beta", "b"),
-        lambda: ct * _beta_density(a, b, x),
+        lambda: ct * _single(gammas.beta_density, a, b, x),
     ),
     source=_DLMF + "8.17.1: dI/dx = x^(a - 1) (1 - x)^(b - 1) / B(a, b)",
     domain=((0.2, 0.8),),
@@ -123,8 +118,8 @@ _elementwise(
 
 # Bessel functions, exponentially scaled
 for _name, _slope, _source in (
-    ("bessel_i0e", slopes.bessel_i0e, "10.29.3: I0' = I1; times exp(-|x|)"),
-    ("bessel_i1e", slopes.bessel_i1e, "10.29.2: I1' = I0 - I1 / x; times exp(-|x|)"),
+    ("bessel_i0e", bessel.i0e, "10.29.3: I0' = I1; times exp(-|x|)"),
+    ("bessel_i1e", bessel.i1e, "10.29.2: I1' = I0 - I1 / x; times exp(-|x|)"),
 ):
     _bessel = getattr(lax, _name)
     _negative = Example(lambda x, fun=_bessel: fun(-x), (_MATRIX,), "negative")

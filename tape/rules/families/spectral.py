@@ -54,8 +54,11 @@ def _eigenpairs(a: Any, **options: Any) -> tuple[Any, Any]:
         Example(_eigenpairs, ((0, 0),), "empty"),
     ],
 )
-def _eigh(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, **params: Any) -> Any:
-    """Differentiate A = V W V^H: the gradient is V (diag(GW) + F * (V^H GV)) V^H with F the inverse gaps; values alone need no gaps."""
+def _eigh(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, *, lower: bool = True, **params: Any) -> Any:
+    """Differentiate A = V W V^H: the gradient is V (diag(GW) + F * (V^H GV)) V^H with F the inverse gaps; values alone need no gaps.
+
+    One triangle is read, which gets the gradients of both, and of the diagonal only the real part.
+    """
     v, w = out
     grad_v, grad_w = conjugate(ct[0]), ct[1]
     terms = []
@@ -64,7 +67,9 @@ def _eigh(ct: tuple[Any, ...], out: tuple[Any, ...], a: Any, **params: Any) -> A
     if grad_v is not None:
         _whole("eigh", w.shape[-1], a.shape[-1])
         terms.append(dot(v, _inverse_gaps(w).astype(a.dtype) * dot(adjoint(v), grad_v), adjoint(v)))
-    return conjugate(total(*terms))
+    whole = total(*terms)
+    halves = 0.5 * (whole + adjoint(whole))
+    return conjugate((jnp.tril if lower else jnp.triu)(halves * (2 - identity(halves))))
 
 
 def _singular(a: Any, **options: Any) -> tuple[Any, Any, Any]:

@@ -1,0 +1,189 @@
+"""Reductions whose derivatives lose digits as composed of primitives: norms, spreads, softmax. JAX's values, with derivatives of their own."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from tape.mirrored.mirror import mirrored
+from tape.rules import slopes
+from tape.rules.cotangents import wide
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Tangent = Any  # a function of x, its tangent, and the axes, which are kept as ones
+
+_PLAIN = {"dtype": None, "out": None, "where": None, "mean": None, "correction": None}  # of options: with others, JAX's own derivative
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _unit(x: Any, axes: tuple[int, ...]) -> Any:
+    """``x / |x|``, scaled, for its squares overflow and underflow before it does."""
+    u = x * slopes.scale(x, axis=axes)
+    return u / jnp.sqrt(jnp.sum(lax.square(u), axes, keepdims=True))
+
+
+@_unit.defjvp
+def _(axes: tuple[int, ...], primals: Any, tangents: Any) -> Any:
+    x, t = primals[0], tangents[0]
+    u = _unit(x, axes)
+    scale = slopes.scale(x, axis=axes)
+    scaled = x * scale
+    top = _largest(lax.abs(x), axes)
+    along = jnp.sum(jnp.where(top, t, 0), axes, keepdims=True) / _picked(u, top, axes)
+    d = jnp.where(top, 0, t - u * along)  # what is along x makes no difference, and would be a difference of equals
+    length = jnp.sqrt(jnp.sum(lax.square(scaled), axes, keepdims=True))
+    return u, (d - u * jnp.sum(u * d, axes, keepdims=True)) / length * scale
+
+
+def _picked(u: Any, top: Any, axes: tuple[int, ...]) -> Any:
+    """The chosen element, and 1 where there is none."""
+    found = jnp.sum(jnp.where(top, u, 0), axes, keepdims=True)
+    return jnp.where(found == 0, 1, found)
+
+
+def _largest(x: Any, axes: tuple[int, ...]) -> Any:
+    """Tell which element is the largest; none where several are."""
+    top = x == jnp.max(x, axes, keepdims=True)
+    return lax.stop_gradient(top & (jnp.sum(top, axes, keepdims=True) == 1))
+
+
+def _norm(x: Any, t: Any, axes: tuple[int, ...]) -> Any:
+    return jnp.sum(t * _unit(x, axes), axes, keepdims=True)
+
+
+def _centred(x: Any, axes: tuple[int, ...]) -> Any:
+    """``x`` less its mean, and less what that was rounded by."""
+    once = x - jnp.mean(x, axes, keepdims=True)
+    return once - jnp.mean(once, axes, keepdims=True)
+
+
+def _deviation(x: Any, t: Any, axes: tuple[int, ...], *, count: float) -> Any:
+    """``(x - m) / (n s)``, scaled as a norm."""
+    return _norm(_centred(x, axes), t, axes) / count**0.5
+
+
+def _variance(x: Any, t: Any, axes: tuple[int, ...], *, count: float) -> Any:
+    return jnp.sum(t * _centred(x, axes), axes, keepdims=True) * (2 / count)
+
+
+def _from_largest(x: Any, t: Any, axes: tuple[int, ...]) -> Any:
+    """Tangents less that of the one largest element: its weight is nearly 1 where the others' are small, and the difference is lost.
+
+    Transposed, its gradient becomes minus the sum of all others'.
+    """
+    top = _largest(x, axes)
+    return jnp.where(top, 0, t - jnp.sum(jnp.where(top, t, 0), axes, keepdims=True))
+
+
+def _log_softmax(x: Any, t: Any, axes: tuple[int, ...]) -> Any:
+    d = _from_largest(lax.stop_gradient(x), t, axes)
+    return d - jnp.sum(_ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x) * d, axes, keepdims=True)
+
+
+def _softmax(x: Any, t: Any, axes: tuple[int, ...]) -> Any:
+    p = _ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x)
+    d = _from_largest(lax.stop_gradient(x), t, axes)
+    return p * (d - jnp.sum(p * d, axes, keepdims=True))
+
+
+@functools.cache
+def _ruled(
+    original: Callable[..., Any], tangent: Tangent, axes: tuple[int, ...], options: tuple[tuple[str, Any], ...]
+) -> Callable[..., Any]:
+    """Give a function of one real array its derivative; half precisions are computed in single."""
+
+    @jax.custom_jvp
+    def ruled(x: Any) -> Any:
+        return original(x, **dict(options))
+
+    @ruled.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        out = ruled(*primals)
+        total = tangent(wide(primals[0]), wide(tangents[0]), axes)
+        return out, lax.convert_element_type(lax.reshape(total, out.shape), out.dtype)
+
+    return ruled
+
+
+def _axes(ndim: int, axis: Any) -> tuple[int, ...]:
+    """Return the axes as numbers from zero on; none where they are not plain."""
+    if axis is None:
+        return tuple(range(ndim))
+    given = axis if isinstance(axis, tuple) else (axis,)
+    if not all(isinstance(a, int) and -ndim <= a < ndim for a in given):
+        return ()
+    axes = tuple(operator.index(a) % ndim for a in given)
+    return axes if len(set(axes)) == len(axes) else ()
+
+
+def _of_norm(x: Any, given: Mapping[str, Any]) -> tuple[Tangent, tuple[int, ...]] | None:
+    """Choose the axes of a norm that is the root of a sum of squares."""
+    order, axis = given["ord"], given["axis"]
+    axes = _axes(x.ndim, axis)
+    matrix = isinstance(order, str)
+    plain = order is None or (order == "fro" and len(axes) == 2) or (not matrix and order == 2 and len(axes) == 1)
+    return (_norm, axes) if plain else None
+
+
+def _of_vector_norm(x: Any, given: Mapping[str, Any]) -> tuple[Tangent, tuple[int, ...]] | None:
+    return (_norm, _axes(x.ndim, given["axis"])) if not isinstance(given["ord"], str) and given["ord"] == 2 else None
+
+
+def _of_spread(tangent: Tangent) -> Callable[[Any, Mapping[str, Any]], tuple[Tangent, tuple[int, ...]] | None]:
+    kinds: dict[float, Tangent] = {}
+
+    def choose(x: Any, given: Mapping[str, Any]) -> tuple[Tangent, tuple[int, ...]] | None:
+        axes = _axes(x.ndim, given["axis"])
+        count = prod(x.shape[a] for a in axes) - given["ddof"]
+        return (kinds.setdefault(count, functools.partial(tangent, count=count)), axes) if count > 0 else None
+
+    return choose
+
+
+def _of_weights(tangent: Tangent) -> Callable[[Any, Mapping[str, Any]], tuple[Tangent, tuple[int, ...]]]:
+    return lambda x, given: (tangent, _axes(x.ndim, given["axis"]))
+
+
+def _reducing(choose: Callable[..., Any], module: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Mirror a reduction with a derivative of its own for real arrays, where its options are plain."""
+    signature = inspect.signature(original)
+    first = next(iter(signature.parameters))
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = dict(bound.arguments)
+        x = given.pop(first)
+        real = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.floating) and x.size and x.ndim
+        if not real or any(name in _PLAIN and value is not None for name, value in given.items()):
+            return original(*args, **kwargs)
+        chosen = choose(x, given)
+        if chosen is None or not chosen[1]:
+            return original(*args, **kwargs)
+        return _ruled(original, *chosen, tuple(given.items()))(x)
+
+    return mirrored(function, original.__name__, module=module)
+
+
+_CHOICES: dict[str, dict[str, Callable[..., Any]]] = {
+    "jax.numpy": {"std": _of_spread(_deviation), "var": _of_spread(_variance)},
+    "jax.numpy.linalg": {"norm": _of_norm, "vector_norm": _of_vector_norm},
+    "jax.nn": {"softmax": _of_weights(_softmax), "log_softmax": _of_weights(_log_softmax)},
+    "jax.scipy.special": {"softmax": _of_weights(_softmax), "log_softmax": _of_weights(_log_softmax)},
+}
+
+# By JAX module and name: what makes the counterpart of such a function.
+REDUCED: dict[str, dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
+    source: {name: functools.partial(_reducing, choose, source.replace("jax", "tape", 1)) for name, choose in named.items()}
+    for source, named in _CHOICES.items()
+}

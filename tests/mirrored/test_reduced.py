@@ -1,0 +1,115 @@
+"""Norms, spreads and softmax: derivatives hold where squares overflow or underflow, about a large mean, and where a weight is nearly 1."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tape
+import tape.numpy as tn
+from tape import nn
+
+BASE = np.array([0.3, -1.2, 2.5, 0.7])
+
+
+def slope(fun):
+    return tape.grad(lambda x: tn.sum(fun(x)))
+
+
+def both(fun, weights):
+    first = slope(fun)
+    return lambda x: (first(x), slope(lambda x: first(x) * weights.astype(x.dtype))(x))
+
+
+def true(fun, x, weights):
+    with jax.enable_x64(True):
+        first = jax.grad(lambda x: jnp.sum(fun(x)))
+        second = jax.grad(lambda x: jnp.sum(first(x) * weights))
+        return [np.asarray(f(np.asarray(x, "float64"))) for f in (first, second)]
+
+
+@pytest.mark.parametrize("size", [1e-37, 1e-20, 1e19, 1e37])
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("name", ["norm", "vector_norm", "std"])
+def test_squares_out_of_range_lose_no_gradient(name, jitted, size):
+    ours, theirs = (getattr(n, name) if name == "std" else getattr(n.linalg, name) for n in (tn, jnp))
+    x = (BASE * size).astype("float32")
+    weights = np.array([0.4, -0.8, 0.5, 1.3])
+    fun = slope(ours)
+    once = (jax.jit(fun) if jitted else fun)(x)
+    np.testing.assert_allclose(once, true(theirs, x, weights)[0], rtol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["norm", "vector_norm", "std"])
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
+def test_second_derivatives_of_norms_are_scaled(name, size):
+    ours, theirs = (getattr(n, name) if name == "std" else getattr(n.linalg, name) for n in (tn, jnp))
+    x = (BASE * size).astype("float32")
+    weights = np.array([0.4, -0.8, 0.5, 1.3])
+    np.testing.assert_allclose(jax.jit(both(ours, weights))(x)[1], true(theirs, x, weights)[1], rtol=2e-5)
+
+
+@pytest.mark.parametrize("axis", [None, -1, (0, 1)])
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("name", ["norm", "std", "var"])
+def test_axes_are_those_of_the_function(name, keepdims, axis):
+    ours, theirs = (n.linalg.norm if name == "norm" else getattr(n, name) for n in (tn, jnp))
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype("float32")
+    weights = np.cos(np.arange(12.0)).reshape(3, 4)
+    options = {"axis": axis, "keepdims": keepdims} | ({} if name == "norm" else {"ddof": 1})
+    found = jax.jit(both(lambda x: tn.sin(ours(x, **options)), weights))(x)
+    for a, b in zip(found, true(lambda x: jnp.sin(theirs(x, **options)), x, weights), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("fun", [tn.var, tn.std])
+def test_spreads_about_a_large_mean(fun):
+    x = (1e6 + np.random.default_rng(1).standard_normal(40)).astype("float32")
+    expected = true(jnp.var if fun is tn.var else jnp.std, x, np.ones(40))[0]
+    np.testing.assert_allclose(slope(fun)(x), expected, rtol=1e-5, atol=1e-6)
+
+
+LOGITS = [np.array(v, "float32") for v in ([20, 0, -1, -2], [12, 0, -1, -2], [40, 0, 1, 2], [1, 1, 0, 0], [0, 0, 0, 0], [-np.inf, 3, 1, 0])]
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+@pytest.mark.parametrize("x", LOGITS, ids=str)
+def test_the_gradient_of_what_is_nearly_certain(name, x):
+    own = jax.jit(slope(lambda x: getattr(nn, name)(x)[0]))(x)
+    z = np.exp(x.astype("longdouble") - x.max())
+    p = z / z.sum()
+    rest = z[1:].sum() / z.sum()  # 1 - p of the first
+    expected = np.concatenate([[rest], -p[1:]])
+    if name == "softmax":
+        expected = expected * p[0]
+    np.testing.assert_allclose(own, expected.astype("float64"), rtol=2e-6, atol=1e-38)
+
+
+def test_a_classifier_that_is_sure_still_learns():
+    logits = tape.Variable(np.array([[20.0, 0.0, -1.0], [0.0, 25.0, 1.0]], "float32"))
+    loss = -tn.mean(nn.log_softmax(logits)[np.arange(2), np.array([0, 1])])
+    loss.backward()
+    rows = np.asarray(logits.grad.value, "float64")
+    assert np.all(rows[[0, 1], [0, 1]] < 0)
+    np.testing.assert_allclose(rows.sum(1), 0, atol=1e-16)
+
+
+def test_options_beyond_the_plain_ones_are_jaxs():
+    x = BASE.astype("float32")
+    keep = np.array([True, True, False, True])
+    for ours, theirs in (
+        (lambda x: tn.std(x, where=keep), lambda x: jnp.std(x, where=keep)),
+        (lambda x: tn.linalg.norm(x, 3), lambda x: jnp.linalg.norm(x, 3)),
+        (lambda x: nn.softmax(x, where=keep), lambda x: jax.nn.softmax(x, where=keep)),
+    ):
+        np.testing.assert_allclose(
+            slope(lambda x, f=ours: tn.sin(f(x)))(x), jax.grad(lambda x, f=theirs: jnp.sum(jnp.sin(f(x))))(x), rtol=1e-5
+        )
+
+
+def test_halves_keep_their_dtype():
+    for dtype in ("float16", "bfloat16"):
+        x = jnp.asarray(BASE * 200, dtype)
+        grad = slope(tn.linalg.norm)(x)
+        assert grad.dtype == x.dtype
+        np.testing.assert_allclose(np.asarray(grad, "float64"), BASE / np.linalg.norm(BASE), rtol=2 * float(jnp.finfo(dtype).eps))
