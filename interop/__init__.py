@@ -6,11 +6,12 @@ import importlib
 import pkgutil
 from typing import Any
 
+from interop.export import export
 from interop.lift import lift
 from interop.lower import lower
 from tape.errors import TapeAttributeError
 
-__all__ = ["lift", "lower"]
+__all__ = ["export", "lift", "lower"]
 
 _MODULES = frozenset(m.name for m in pkgutil.iter_modules(__path__)) - frozenset(__all__)  # imported at their first use
 

@@ -183,7 +183,7 @@ def plain(function):
 
 def test_names():
     assert sorted(tape.__all__) == sorted(NAMES)
-    assert sorted(interop.__all__) == ["lift", "lower"]
+    assert sorted(interop.__all__) == ["export", "lift", "lower"]
 
 
 @pytest.mark.parametrize("function", SIGNATURES, ids=lambda f: f.__qualname__)
