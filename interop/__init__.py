@@ -7,12 +7,13 @@ import pkgutil
 from typing import Any
 
 from interop.arrival import expect
+from interop.export import export
 from interop.lift import lift
 from interop.lower import lower
 from interop.saving import load, save
 from tape.errors import TapeAttributeError
 
-__all__ = ["lift", "load", "lower", "save"]
+__all__ = ["export", "lift", "load", "lower", "save"]
 
 _MODULES = frozenset(m.name for m in pkgutil.iter_modules(__path__)) - frozenset(__all__)  # imported at their first use
 

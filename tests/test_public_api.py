@@ -194,7 +194,7 @@ def plain(function):
 
 def test_names():
     assert sorted(tape.__all__) == sorted(NAMES)
-    assert sorted(interop.__all__) == ["lift", "load", "lower", "save"]
+    assert sorted(interop.__all__) == ["export", "lift", "load", "lower", "save"]
 
 
 @pytest.mark.parametrize("function", SIGNATURES, ids=lambda f: f.__qualname__)

@@ -1162,6 +1162,8 @@ LISTED = {
     "interop/linen.py:interop.linen.Module: the variables have no": "needs Flax: tests/interop/modules/test_modules.py",
     "interop/linen.py:interop.linen.Module: {} writes": "needs Flax: tests/interop/modules/test_modules.py",
     "interop/nnx.py:interop.nnx.Module: {}": "needs Flax: tests/interop/modules/test_modules.py",
+    "interop/export.py:": "tests/interop/test_export.py",
+    "interop/torch/": "needs PyTorch: tests/interop/modules/test_from_torch.py and test_to_torch.py",
     "interop/modules.py:{}: {}{}; pass strict=False": "needs Flax or Equinox: tests/interop/modules/test_modules.py",
 }
 

@@ -10,6 +10,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.export
 import numpy as np
 
 from tape import errors, jaxapi
@@ -85,7 +86,7 @@ class _Splitter:
         self.baked_bytes = 0
         self.met_scalars = False
 
-    def split(self, value: object, takes_array: int) -> Any:
+    def split(self, value: Any, takes_array: int) -> Any:
         """Return the template of ``value`` and append the arrays in it."""
         if isinstance(value, Handle):
             return self._array(value)
@@ -110,6 +111,8 @@ class _Splitter:
         if isinstance(value, Structured):
             leaves, tree = jax.tree.flatten(value.inner, is_leaf=lambda x: isinstance(x, Handle))
             return self._node(tree, leaves)
+        if jax.export.is_symbolic_dim(value):
+            return self._array(record.leaf(jax.numpy.asarray(value))) if takes_array and self.scalars else Static(value)
         if not isinstance(value, type) and hasattr(value, "__jax_array__"):
             return self._array(record.constant(value.__jax_array__()))
         if isinstance(value, _SCALARS):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tape import layout
 from tape.configuration import applying
 from tape.graph.boxes import UNREAD, Box
+from tape.graph.length import bytes_of
 from tape.graph.wengert import backwards
 from tape.statistics import STATS
 
@@ -82,7 +83,7 @@ def residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, 
             saved.update(missing)
     if not packs:
         unread = [state.table[slot].kind.aval for slot in live if slot not in needed]
-        heavy = sum(aval.size * aval.dtype.itemsize for aval in unread) > HEAVY
+        heavy = sum(map(bytes_of, unread)) > HEAVY
         return Kept(tuple(sorted(saved)), True, frozenset(dead), heavy=heavy)
     read = saved | needed.intersection(leaf_slots(state))
     return Kept(tuple(sorted(saved.difference(live))), True, frozenset(dead), tuple(sorted(read)))

@@ -83,6 +83,8 @@ def getitem(v: Handle, index: object) -> Any:
     else:
         known = _PLANS.get(tuple(key))
         if known is None:
+            if any(n.__class__ is not int for n in shape):  # symbolic lengths of jax.export, with which JAX reckons itself
+                return record.record(Op("getitem", functools.partial(gather, index=index)), (v,))
             spec, starts = plan(shape, items, windows=True)
             known = _PLANS[tuple(key)] = (basic_op("getitem", _read, spec), starts)
         op, starts = known

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 
@@ -59,7 +60,7 @@ def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Handle, objec
     op = Op(called, Application(fun, (ARRAY, ARRAY), ()))
     listed = saying(array(jnp.asarray), called)
 
-    def forward(self: Handle, other: object) -> object:
+    def forward(self: Handle, other: Any) -> object:
         if other.__class__ is self.__class__ or isinstance(other, Handle):
             return record_two(op, self, other)
         if type(other) in NUMBERS or isinstance(other, np.generic):
@@ -68,13 +69,17 @@ def _binary(name: str, fun: Callable[..., Any]) -> tuple[Callable[[Handle, objec
             return record.record(op, (self, _constant(other, called)))
         if name in _COMPARISONS and isinstance(other, (list, tuple)):
             return record.record(op, (self, listed(other)))
+        if jax.export.is_symbolic_dim(other):
+            return record.record(op, (self, _length(other)))
         return _no_operand(self, other, called)
 
-    def reflected(self: Handle, other: object) -> object:
+    def reflected(self: Handle, other: Any) -> object:
         if type(other) in NUMBERS or isinstance(other, np.generic):
             return record_number(op, self, other, first=True)
         if isinstance(other, _OPERANDS):
             return record.record(op, (_constant(other, called), self))
+        if jax.export.is_symbolic_dim(other):
+            return record.record(op, (_length(other), self))
         return NotImplemented if name in _SEQUENCES else _no_operand(self, other, called)
 
     both = record.quick(forward, two=op), record.quick(reflected, two=op, swapped=True)
@@ -90,6 +95,11 @@ def _no_operand(variable: Handle, other: object, called: str) -> object:
     repair = "make an array of it: tape.numpy.asarray(operand)" if listed else "pass a Variable, an array or a number"
     msg = f"{called}: an operand beside a Variable ({describe(variable)}) is of type {type(other).__name__}; {repair}"
     raise TapeTypeError(msg)
+
+
+def _length(symbolic: Any) -> Handle:
+    """Return a symbolic length of ``jax.export`` as the number that it will be."""
+    return record.leaf(jnp.asarray(symbolic))  # type: ignore[no-any-return]
 
 
 def _constant(value: object, called: str) -> Handle:

@@ -1,0 +1,203 @@
+"""From the tape to PyTorch: a function of the tape on tensors, with a place in torch's graph.
+
+A call keeps its part of the tape, and torch's backward sweeps it.  A derivative that torch is to differentiate is another such call.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+import torch
+
+import tape
+from interop.torch.structures import mapped
+from interop.torch.tensors import conjugated, own, to_variable
+from tape import extend, jaxapi
+from tape.errors import LostGradientError, TapeTypeError
+from tape.functions.reads import Reads
+from tape.graph.kinds import differentiable
+from tape.graph.scope import within
+from tape.modes import eager, enable_grad, no_grad
+from tape.programs.program import look
+from tape.recording import record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["to_torch"]
+
+
+def to_torch(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function of the tape callable on torch tensors; a call is one node (``torch.autograd.Function``) of torch's graph.
+
+    Args:
+        tape_fun: a function of Variables (in tuples, lists, mappings and dataclasses, among anything else) that returns Variables or
+            arrays.  It runs once a call; what it records is kept, and swept by torch's backward, in whatever thread that runs.  Ops run one by
+            one (``tape.eager``), so that the same tensors give the same bits, as torch's own do; give ``tape.jit(tape_fun)`` to compile it.
+
+    Returns:
+        A function of tensors in the places of Variables.  Derivatives of any order flow (``create_graph=True``) to the tensors that require
+        grad; under ``torch.no_grad`` nothing is recorded.  Results that do not depend on those, integers among them, do not require grad.
+        Tensors are copied on the way, so that operations in place on either side change nothing on the other.  Dtypes and devices are
+        kept, as the module says: a tensor of float64 is refused while JAX's x64 mode is off, and not rounded.
+
+        ``torch.func`` and forward mode of torch (``torch.vmap``, ``torch.func.grad``, ``jvp``) are refused by torch.
+
+    Raises:
+        TapeTypeError: ``tape_fun`` cannot be called; in a call: a tensor's dtype, layout or device is none of JAX's.
+        TapeOverflowError: an integer needs 64 bits, and x64 mode is off.
+        LostGradientError: in a call: the result depends on a Variable that requires grad and is no argument.
+
+    Example:
+        >>> import torch, interop.torch, tape.numpy as tnp
+        >>> smooth = interop.torch.to_torch(lambda x, *, beta: tnp.logaddexp(beta * x, 0.0) / beta)
+        >>> x = torch.tensor([0.0, 1.0], requires_grad=True)
+        >>> smooth(x, beta=2.0).sum().backward()
+        >>> x.grad
+        tensor([0.5000, 0.8808])
+
+    """
+    if not callable(tape_fun):
+        msg = f"to_torch: expected a function, got {type(tape_fun).__name__}"
+        raise TapeTypeError(msg)
+    name = getattr(tape_fun, "__name__", type(tape_fun).__name__)
+
+    @functools.wraps(tape_fun)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        tensors: list[torch.Tensor] = []
+
+        def note(x: Any) -> Any:
+            if isinstance(x, torch.Tensor):
+                tensors.append(x)
+            return x
+
+        mapped(note, (args, kwargs))
+        run = _Run(tape_fun, name, args, kwargs)
+        results = iter(_Call.apply(run, *tensors) if tensors else run.tensors((), ()))
+        return mapped(lambda x: next(results) if _is_array(x) else x, run.result)
+
+    return called
+
+
+def _is_array(x: Any) -> bool:
+    return extend.is_variable(x) or isinstance(x, (jax.Array, np.ndarray))
+
+
+class _Run:
+    """One call: of tensors, to the part of the tape that it records."""
+
+    def __init__(self, fun: Callable[..., Any], name: str, args: Any, kwargs: Any) -> None:
+        self._fun = fun
+        self._name = name
+        self.wide = jaxapi.X64.value
+        self._arguments = args, kwargs
+        self.result: Any = None  # the function's, with what it returned in the places of tensors
+        self.inputs: Sequence[Any] = ()
+        self.outputs: Sequence[Any] = ()
+
+    def tensors(self, tensors: Sequence[torch.Tensor], needs: Sequence[bool]) -> list[torch.Tensor]:
+        """Run; return the results as tensors."""
+        inputs = [_variable(t, f"to_torch: {self._name}: tensor {i}", need) for i, (t, need) in enumerate(zip(tensors, needs, strict=True))]
+        it = iter(inputs)
+        args, kwargs = mapped(lambda x: next(it) if isinstance(x, torch.Tensor) else x, self._arguments)
+        reads = Reads()
+        with enable_grad() if any(needs) else no_grad(), eager(), within(forward=reads):
+            self.result = self._fun(*args, **kwargs)
+            outputs: list[Any] = []
+            mapped(lambda x: outputs.append(x) if _is_array(x) else x, self.result)
+            outputs = [x if extend.is_variable(x) else record.constant(x) for x in outputs]
+        if any(needs):
+            try:
+                reads.check(self._name, inputs, outputs)
+            except LostGradientError as e:
+                msg = (
+                    f"to_torch: {self._name} reads a Variable that requires grad and is no argument, so its gradient would be lost; pass its "
+                    "value as a tensor, or read variable.detach()"
+                )
+                raise LostGradientError(msg) from e
+        del self._arguments
+        self.result = mapped(lambda x: record.constant(False) if _is_array(x) else x, self.result)
+        self.inputs, self.outputs = inputs, outputs
+        return [own(look(v)) for v in outputs]
+
+
+class _Derivative:
+    """The sweep of a call: of its inputs and cotangents, to the gradients of the inputs ``wanted``."""
+
+    def __init__(self, run: Any, wanted: Sequence[int], present: Sequence[int]) -> None:
+        self._run = run
+        self.wide = run.wide
+        self._wanted = wanted
+        self._present = present
+        self.flows: list[bool] = []
+        self.inputs: Sequence[Any] = ()
+        self.outputs: Sequence[Any] = ()
+
+    def tensors(self, tensors: Sequence[torch.Tensor], needs: Sequence[bool]) -> list[torch.Tensor]:
+        """Sweep; return the gradients that there are."""
+        count = len(self._wanted)
+        seeds = [_variable(t, "to_torch: a gradient", need) for t, need in zip(tensors[count:], needs[count:], strict=True)]
+        found = _swept(self._run, self._wanted, self._present, seeds, create=any(needs))
+        self.flows = [g is not None for g in found]
+        self.inputs = [*[self._run.inputs[i] for i in self._wanted], *seeds]
+        self.outputs = [g for g in found if g is not None]
+        return [own(look(g)) for g in self.outputs]
+
+
+def _swept(run: Any, wanted: Sequence[int], present: Sequence[int], seeds: Sequence[Any], *, create: bool) -> Sequence[Any]:
+    with enable_grad(), eager():
+        found: tuple[Any, ...] = tape.gradients(
+            [run.outputs[i] for i in present],
+            [run.inputs[i] for i in wanted],
+            seeds,
+            unconnected="none",
+            retain_graph=True,  # it goes with torch's graph
+            create_graph=create,
+        )
+    return found
+
+
+def _variable(tensor: torch.Tensor, what: str, requires_grad: bool) -> Any:
+    constant = to_variable(tensor, what)
+    return record.leaf(look(constant), requires_grad=True) if requires_grad and differentiable(constant) else constant
+
+
+class _Call(torch.autograd.Function):  # type: ignore[misc] # torch's types are not looked at
+    """A node of torch's graph that is a part of the tape."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Any, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        results = run.tensors(tensors, ctx.needs_input_grad[1:])
+        ctx.run = run
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*[t for t, v in zip(results, run.outputs, strict=True) if not v.requires_grad])
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        with jax.enable_x64(ctx.run.wide):  # a thread's own, and this may be another one
+            return _Call._swept(ctx, gradients)
+
+    @staticmethod
+    def _swept(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
+        run = ctx.run
+        wanted = [i for i, v in enumerate(run.inputs) if v.requires_grad and ctx.needs_input_grad[i + 1]]
+        present = [i for i, g in enumerate(gradients) if g is not None]
+        found: list[torch.Tensor | None] = [None] * (1 + len(run.inputs))
+        if not (wanted and present):
+            return tuple(found)
+        seeds = conjugated([g for g in gradients if g is not None])
+        derivative = _Derivative(run, wanted, present)
+        if torch.is_grad_enabled():
+            tensors = ctx.saved_tensors
+            results = _Call.apply(derivative, *[tensors[i] for i in wanted], *seeds)
+        else:
+            results = derivative.tensors([*[torch.empty(0)] * len(wanted), *seeds], [False] * (len(wanted) + len(seeds)))
+        it = iter(conjugated(results))
+        for i, flows in zip(wanted, derivative.flows, strict=True):
+            found[i + 1] = next(it) if flows else None
+        return tuple(found)

@@ -1,0 +1,164 @@
+"""Routines: a torch callable, with the parameters it may read, as an op of the tape: arguments in, results out."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+import torch
+
+from interop.torch.graphs import Graph, NothingError, check_sources, op_named
+from interop.torch.programs import record_traced
+from interop.torch.structures import mapped
+from interop.torch.tensors import own, shared
+from tape import extend
+from tape.errors import LostGradientError
+from tape.graph import boundary
+from tape.graph.constants import operand
+from tape.graph.scope import LOCAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from interop.torch.store import Store
+
+__all__ = ["Routine"]
+
+
+class _Place:
+    """Stands for an array among the arguments."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class Arguments:
+    """The arguments of a call, with arrays taken out; ``variables`` has them."""
+
+    __slots__ = ("_args", "_kwargs", "variables")
+
+    def __init__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.variables: list[Any] = []
+
+        def take(x: Any) -> Any:
+            if isinstance(x, (jax.Array, np.ndarray)) or extend.is_variable(x):
+                self.variables.append(extend.identity(x) if extend.is_variable(x) else operand(x))
+                return _Place(len(self.variables) - 1)
+            if isinstance(x, torch.Tensor) and x.requires_grad:
+                msg = (
+                    f"{name}: an argument is a torch tensor that requires grad (shape {tuple(x.shape)}), whose gradient would be lost; pass "
+                    "a tape.Variable, or tensor.detach()"
+                )
+                raise LostGradientError(msg)
+            return x.item() if isinstance(x, np.generic) else x
+
+        self._args = mapped(take, args)
+        self._kwargs = mapped(take, kwargs)
+
+    def filled(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with tensors in the places of arrays."""
+        if not tensors:
+            return self._args, self._kwargs
+
+        def put(x: Any) -> Any:
+            return tensors[x.number] if isinstance(x, _Place) else x
+
+        return mapped(put, self._args), mapped(put, self._kwargs)
+
+
+def tensors_in(result: Any) -> list[torch.Tensor]:
+    """Return the tensors in a result of torch's, in order."""
+    found: list[torch.Tensor] = []
+
+    def note(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            found.append(x)
+        return x
+
+    mapped(note, result)
+    return found
+
+
+class Routine:
+    """A torch callable that is recorded.
+
+    Args:
+        name: what it is called on the tape.
+        fun: the callable.
+        store: what it may read.
+        indices: which of the store's parameters it may read.
+
+    """
+
+    def __init__(self, name: str, fun: Callable[..., Any], store: Store, indices: Sequence[int] = ()) -> None:
+        self.name = name
+        self.fun = fun
+        self.store = store
+        self.indices = indices
+        self._op = op_named(name)
+        self._checked: set[Any] = set()  # ways of calling whose sources were seen to be inputs
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a call; return what torch does, with Variables in the place of tensors."""
+        arguments = Arguments(self.name, args, kwargs)
+        variables = [*[self.store.parameters[i] for i in self.indices], *arguments.variables]
+        if LOCAL.scope.trace.capturing or any(map(boundary.is_traced, variables)):
+            result, outputs = record_traced(self.name, self.fun, self.store, self.indices, arguments)
+        else:
+            run = _Run(self, arguments)
+            try:
+                outputs = self._op.apply(run, self.name, *variables)
+            except NothingError:
+                outputs = ()
+            result = run.result
+            self.store.note(run.tensors, run.versions)
+        it = iter(outputs)
+        return mapped(lambda x: next(it) if isinstance(x, torch.Tensor) else x, result)
+
+    def check(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor | None], needs: tuple[bool, ...]) -> None:
+        """Refuse results that depend on what is no input; a module is asked once for each mode and choice of gradients."""
+        key = (needs, tuple([m.training for m in self.store.modules])) if self.store.modules else None
+        if key is None or key not in self._checked:
+            check_sources(self.name, outputs, inputs)
+            self._checked.add(key)
+
+
+class _Run:
+    """One run on values."""
+
+    __slots__ = ("arguments", "result", "routine", "tensors", "versions")
+
+    result: Any
+
+    def __init__(self, routine: Routine, arguments: Arguments) -> None:
+        self.routine = routine
+        self.arguments = arguments
+        self.tensors: Sequence[torch.Tensor] = ()
+        self.versions: Sequence[int] = ()
+
+    def __call__(self, values: list[Any], needs: tuple[bool, ...]) -> Graph:
+        routine, store = self.routine, self.routine.store
+        count = len(routine.indices)
+        self.tensors = tensors = store.present()
+        self.versions = [t._version for t in tensors]
+        leaves: list[torch.Tensor | None] = [tensors[i] if need else None for i, need in zip(routine.indices, needs, strict=False)]
+        given = []
+        for value, need in zip(values[count:], needs[count:], strict=True):
+            leaf = shared(value).requires_grad_() if need else None
+            leaves.append(leaf)
+            given.append(own(value) if leaf is None else leaf)
+        recorded = any(needs)
+        with store.installed(tensors), torch.inference_mode(mode=False), torch.set_grad_enabled(recorded):
+            given = [t.clone() if t.requires_grad else t for t in given]  # which torch code may write to
+            args, kwargs = self.arguments.filled(given)
+            self.result = routine.fun(*args, **kwargs)
+            outputs = tensors_in(self.result)
+        if not outputs:
+            raise NothingError
+        if recorded:
+            routine.check(outputs, leaves, needs)
+        return Graph(leaves, outputs, functools.partial(store.installed, tensors))
