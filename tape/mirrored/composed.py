@@ -56,6 +56,7 @@ SLOPES: dict[str, dict[str, Given]] = {
         "log_ndtr": lambda _order: (gaussian.log_ndtr,),
         "i0": (jax.scipy.special.i1,),
         "i1": (bessel.i1,),
+        "spence": (slopes.spence,),  # JAX's is NaN from 1 to 2
     },
 }
 

@@ -175,6 +175,19 @@ def sinc(x: Any) -> Any:
     return parted(x, lax.abs(x) < 0.5, lambda x: (pi * pi * x) * _series(lax.square(pi * x), 1), far)
 
 
+def spence(x: Any) -> Any:
+    """``log(x) / (1 - x)``, the derivative of the dilogarithm of ``1 - x``; by the series of the logarithm about 1."""
+
+    def near(x: Any) -> Any:
+        total = lax.full_like(x, 0)
+        for k in range(20 if x.dtype.itemsize < 8 else 42, 0, -1):
+            total = total * (1 - x) + 1 / k
+        return -total
+
+    x = bounded(x)
+    return parted(x, lax.abs(x - 1) < 0.4, near, lambda x: lax.log(x) / (1 - x), zero=1.0, one=3.0)
+
+
 def _sinc_curvature(x: Any) -> Any:
     def far(x: Any) -> Any:
         y, cosine = _sinc(x)

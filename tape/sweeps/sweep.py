@@ -48,6 +48,15 @@ def target_of(variable: Handle) -> Target:
     return resolved((variable._segment, variable._place.slot))
 
 
+def hazardous(segment: Segment, step: State) -> str:
+    """Say what an entry uses that has no derivative on the tape, and why it has none."""
+    place = segment.state.table[step.inputs[step.hazard]]  # type: ignore[index]
+    aval = place.kind.aval
+    at = "" if step.where is None else f" ({step.where[0]}:{step.where[1]})"
+    why = why_unrecorded(place.kind.unrecorded, made_at(place, segment))
+    return f"{step.kernel.name}{at} uses a value of shape {aval.shape}, dtype {aval.dtype} that has no derivative on the tape: {why}"
+
+
 def resolved(target: Target) -> Target:
     """Return the end that sweeps find where a target was cut from its past, and any other target as it is."""
     if isinstance(target, LeafNode):
@@ -286,15 +295,7 @@ class Sweep:
             )
             raise ReleasedTapeError(msg)
         if plan.hazard is not None:
-            step = plan.hazard
-            place = segment.state.table[step.inputs[step.hazard]]  # type: ignore[index]
-            kind = place.kind
-            aval = kind.aval
-            at = "" if step.where is None else f" ({step.where[0]}:{step.where[1]})"
-            name = step.kernel.name
-            why = why_unrecorded(kind.unrecorded, made_at(place, segment))
-            msg = f"{name}{at} uses a value of shape {aval.shape}, dtype {aval.dtype} that has no derivative on the tape: {why}"
-            raise UnrecordedGradientError(msg)
+            raise UnrecordedGradientError(hazardous(segment, plan.hazard))
 
     def _find_paths(self, begin: Iterable[Segment]) -> None:
         """Find which slots of which segments lead to a target (oldest first), not through what is ignored."""

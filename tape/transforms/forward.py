@@ -6,22 +6,25 @@ products", 2017); XLA drops what is computed twice.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
-from tape.errors import TapeTypeError, TapeValueError
-from tape.graph.scope import within
-from tape.graph.segment import Handle
+from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError
+from tape.graph.scope import LOCAL, within
+from tape.graph.segment import Handle, LeafNode, Segment
+from tape.graph.wengert import backwards
 from tape.recording import record
-from tape.sweeps.sweep import Sweep, target_of
+from tape.sweeps.sweep import Sweep, hazardous, target_of
 from tape.transforms.inputs import Call, check_callable, check_recorded, flatten, variable
 from tape.transforms.reverse import pull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tape.graph.trie import State
     from tape.variables.variable import Variable
 
 
@@ -31,11 +34,14 @@ class Linear:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.seeds = [record.leaf(jnp.zeros(v.shape, v.dtype), requires_grad=v._place.kind.requires_grad) for v in call.outputs]
+        current, serial = LOCAL.segment(), next(Segment.serials)
+        start = {} if current is None else {current: current.state.n_slots}
         with within(linear=not call.nested):
             self.pulled = pull(call, call.outputs, self.seeds, create_graph=True)
-        for gradient in self.pulled:
-            if isinstance(gradient, Handle):
-                check_recorded(call.name, gradient)
+        gradients = [g for g in self.pulled if isinstance(g, Handle)]
+        for gradient in gradients:
+            check_recorded(call.name, gradient)
+        _check_linear(call.name, gradients, start, serial)
 
     def push(self, tangents: Sequence[object], batch: int | None = None) -> list[Variable]:
         """Push tangents (one per input leaf; with ``batch``, stacked along a first axis) forward to the outputs."""
@@ -46,6 +52,46 @@ class Linear:
         nested = self.call.nested or any(isinstance(t, Handle) and t._place.kind.requires_grad for t in tangents)
         pushed = dict(zip(map(id, able), swept(roots, able, batch, create_graph=nested) if able else (), strict=True))
         return [pushed[id(s)] if id(s) in pushed else zeros(v, batch) for s, v in zip(self.seeds, self.call.outputs, strict=True)]
+
+
+def _check_linear(name: str, gradients: Sequence[Handle], start: dict[Segment, int], serial: int) -> None:
+    """Refuse a sweep that read its cotangents outside the tape (in a backward, or in a hook).
+
+    What it computed of them does not lead back to the seeds then: a sweep from there would not meet it, and give zero.  Only what the
+    sweep wrote is looked at: segments that are newer than ``serial``, and of older ones the slots from ``start`` on.
+    """
+    todo: dict[Segment, set[int]] = {}
+    for target in map(target_of, gradients):
+        if not isinstance(target, LeafNode):
+            todo.setdefault(target[0], set()).add(target[1])
+    while todo:
+        segment = max(todo, key=lambda s: s.serial)
+        wanted, state = tuple(sorted(todo.pop(segment))), segment.state
+        first = start.get(segment, 0 if segment.serial > serial else state.n_slots)
+        hazard, ends = state.cached(("linear", first, wanted), partial(_written, state, first, wanted))
+        if hazard is not None:
+            msg = f"{name}: {hazardous(segment, hazard)}"
+            raise UnrecordedGradientError(msg)
+        for slot in ends:
+            origin = segment.origins.get(slot)
+            if origin is not None and not isinstance(origin, LeafNode):
+                todo.setdefault(origin[0], set()).add(origin[1])
+
+
+def _written(state: State, first: int, wanted: Sequence[int]) -> tuple[State | None, tuple[int, ...]]:
+    """Walk back from slots to ``first``; return an entry on the way that uses what was not recorded, and the ends."""
+    reached, ends, cut = set(wanted), [], state.cut
+    for step in backwards(state.path(), reached):
+        if step.slots[0] < first:
+            break
+        there = [slot for slot in step.slots if slot in reached and (step.ends or slot in cut)]
+        ends += there
+        if len(there) == len(reached.intersection(step.slots)):
+            continue
+        if step.hazard is not None:
+            return step, ()
+        reached.update(slot for slot in step.inputs if state.table[slot].kind.requires_grad)
+    return None, tuple(ends)
 
 
 def swept(roots: Sequence[tuple[Variable, Any]], inputs: Sequence[Variable], batch: int | None, *, create_graph: bool) -> list[Variable]:

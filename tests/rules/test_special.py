@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 from oracles import own_vjp
 
+import tape
 from tape.errors import RuleError
 
 HALF, TWO, THREE = (jnp.full((2,), v) for v in (0.5, 2.0, 3.0))
@@ -45,3 +47,17 @@ def test_scaled_bessel_functions_keep_their_slopes_far_from_zero_and_near():
 def test_the_inverse_error_function_keeps_its_slope_near_the_edge():
     x = jnp.asarray([0.99993324], "float32")
     np.testing.assert_allclose(slope(lax.erf_inv)(x), 2513.729286798386, rtol=3e-6)
+
+
+def test_spence_between_one_and_two():
+    """JAX's derivative is NaN there, and 0 at 1; the identity is spence'(x) = log(x) / (1 - x), whose limit at 1 is -1."""
+    with jax.enable_x64(True):
+        v = tape.Variable(np.array([0.01, 0.5, 0.61, 0.999, 1.0, 1.001, 1.39, 1.5, 2.0, 7.0]))
+        x = v.numpy()
+        slope = tape.gradients(tape.scipy.special.spence(v).sum(), v, create_graph=True)
+        curvature = tape.gradients(slope.sum(), v)
+        beside = np.where(x == 1, 2, x)
+        logarithm = np.log1p(beside - 1)
+        np.testing.assert_allclose(slope.value, np.where(x == 1, -1, logarithm / (1 - beside)), rtol=1e-14)
+        expected = np.where(x == 1, 0.5, 1 / (beside * (1 - beside)) + logarithm / (1 - beside) ** 2)
+        np.testing.assert_allclose(curvature.value, expected, rtol=1e-9)  # the expected loses digits next to 1
