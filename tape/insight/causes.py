@@ -172,6 +172,15 @@ def born_at(entry: Entry, operands: Sequence[Any], result: Any) -> Cause:
     )
 
 
+def sums_to_one(result: np.ndarray, cotangent: np.ndarray) -> bool:
+    """Tell whether what follows a softmax sums it over the axis over which it is normalised, so that nothing depends on its input."""
+    return any(
+        bool(np.all(np.ptp(cotangent, axis=axis) == 0)) and np.allclose(result.sum(axis), 1, rtol=1e-2)
+        for axis, length in enumerate(result.shape)
+        if length > 1
+    )
+
+
 def zero_at(entry: Entry, operands: Sequence[Any], result: Any) -> Cause:
     """Say why an entry passes nothing on of a gradient that is not 0."""
     op, number = entry.op, entry.number

@@ -42,7 +42,7 @@ def begun() -> Segment | None:
     scope = LOCAL.scope
     if scope.staged:
         scope.staged[:] = [ref for ref in scope.staged if ref() is not None]  # of a transformation that is over, nothing else tells
-    if scope.eager or scope.staged or (scope.observer is not None and not scope.unseen):
+    if scope.eager or scope.staged or watched():
         return None
     if LOCAL.segment() is not None:
         return current()
