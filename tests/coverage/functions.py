@@ -25,6 +25,7 @@ SECONDS = float(
 )  # of processor time for the ways to call one function: what comes later is not asked
 NOT_ASKED = {"reads, writes or prints", "needs a mapped axis, a mesh or a token", "a function of functions (tests/callables)"}
 UNDEFINED = {"jax.numpy.empty", "jax.numpy.empty_like", "jax.lax.empty", "jax.lax.rng_uniform"}  # results without defined values
+BEYOND = {("jax.scipy.special.spence", "zeros")}  # JAX says 0 at 0, and it is minus infinity (tests/rules/test_special.py)
 TOLERANCE = {"float16": 5e-3, "bfloat16": 4e-2, "float32": 1e-3, "complex64": 1e-3}
 
 
@@ -167,7 +168,7 @@ def forms_of(source, name, kinds=tuple(forms.KINDS)):
         if time.process_time() - begun > SECONDS:
             break
         verdict = compare(theirs, ours, given, named, derived)
-        if verdict == "refused":
+        if verdict == "refused" or (f"{source}.{name}", label) in BEYOND:
             continue
         taken, same = counts.get(kind, (0, 0))
         counts[kind] = (taken + 1, same + (verdict == "same"))

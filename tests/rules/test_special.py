@@ -61,3 +61,5 @@ def test_spence_between_one_and_two():
         np.testing.assert_allclose(slope.value, np.where(x == 1, -1, logarithm / (1 - beside)), rtol=1e-14)
         expected = np.where(x == 1, 0.5, 1 / (beside * (1 - beside)) + logarithm / (1 - beside) ** 2)
         np.testing.assert_allclose(curvature.value, expected, rtol=1e-9)  # the expected loses digits next to 1
+        edge = tape.Variable(0.0)
+        assert tape.gradients(tape.scipy.special.spence(edge), edge).item() == -np.inf
