@@ -136,10 +136,14 @@ def _i1e(x: Any) -> Any:
 
 # What does not reach eight units, by label: what the errors of both orders may be in float32 (inf: all digits are lost somewhere), and why.
 LIMITS: dict[str, tuple[tuple[float, float], str]] = {
+    "numpy.tanh": ((np.inf, np.inf), "the tails, by default: `accurate_tanh` keeps them"),
+    "nn.sigmoid": ((np.inf, np.inf), "the upper tail, by default: `accurate_logistic` keeps it"),
+    "scipy.special.expit": ((np.inf, np.inf), "the upper tail, by default: `accurate_logistic` keeps it"),
     "numpy.cbrt": ((64.0, 64.0), "XLA's value where it does not optimise, as in the tests"),
     "numpy.power(0.125, x)": ((55.0, 57.0), "the rounding of an exponent, as in XLA's value"),
     "nn.mish": ((8.0, 20.0), "near a zero of the second derivative"),
-    "nn.gelu": ((99.0, 72.0), "the rounding of tanh's argument, from which the tails are computed"),
+    "nn.gelu": ((np.inf, np.inf), "the tails: keeping them took 3.6 % more operations of a transformer's program"),
+    "numpy.sinc": ((8.0, 400.0), "near a zero of the second derivative"),
     "numpy.std([x, 1, 3])[0]": ((14.0, 8.0), "near its zero"),
     "numpy.std([x, 3e+25, -3e+25])[0]": ((np.inf, np.inf), "a sum of huge numbers that cancel"),
     "numpy.std([x, 1e+06, 1e+06])[0]": (

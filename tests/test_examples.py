@@ -158,7 +158,7 @@ EXPERIMENTS = [
 
 
 def test_every_example_is_run():
-    run = {*EXPERIMENTS, "digits", "streaming", "data_parallel", "truncated_bptt", "loss_scaling", "offload"}
+    run = {*EXPERIMENTS, "digits", "distributed", "streaming", "data_parallel", "truncated_bptt", "loss_scaling", "offload"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} - {"experiment"} == run
 
 

@@ -69,6 +69,8 @@ SIGNATURES = {
     tape.gradients: "(outputs, inputs, grad_outputs=None, *, unconnected='raise', retain_graph=None, create_graph=False)",
     tape.stream_gradients: "(outputs, grad_outputs=None, *, inputs=None)",
     tape.Variable.backward: "(self, grad=None, *, inputs=None, ignore=(), retain_graph=None, create_graph=False)",
+    tape.rules.accurate_logistic: "(ct, out, x, **_)",
+    tape.rules.accurate_tanh: "(ct, out, x, **_)",
     tape.rules.defvjp: "(primitive, rule)",
     tape.grad: "(fun, argnums=0, has_aux=False, holomorphic=False, allow_int=False)",
     tape.value_and_grad: "(fun, argnums=0, has_aux=False, holomorphic=False, allow_int=False)",

@@ -81,8 +81,10 @@ def sharding_of(value: Any) -> NamedSharding | None:
 
 
 def cotangent_aval(aval: Any) -> ShapedArray:
-    """Return the shape and dtype of the cotangent of a value, which lies on the devices of a mesh as the value does."""
-    return ShapedArray(aval.shape, aval.dtype) if aval.sharding.mesh.empty else aval.strip_weak_type()
+    """Return the shape and dtype of the cotangent of a value, which lies on the devices of a mesh as the value does (not inside shard_map)."""
+    mesh = aval.sharding.mesh
+    plain = mesh.empty or AxisType.Manual in mesh.axis_types
+    return ShapedArray(aval.shape, aval.dtype) if plain else aval.strip_weak_type()
 
 
 def kinds_of(avals: tuple[Any, ...], role: Role) -> tuple[Kind, ...]:

@@ -5,8 +5,9 @@ The records are this project's own; primitives without one use JAX's derivative.
 
 from __future__ import annotations
 
+from tape.rules.gates import accurate_logistic, accurate_tanh
 from tape.rules.inventory import Coverage, coverage
 from tape.rules.registry import Domain, Example, Rule
 from tape.rules.table import defvjp, lookup, registered
 
-__all__ = ["Coverage", "Domain", "Example", "Rule", "coverage", "defvjp", "lookup", "registered"]
+__all__ = ["Coverage", "Domain", "Example", "Rule", "accurate_logistic", "accurate_tanh", "coverage", "defvjp", "lookup", "registered"]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tape.rules.cotangents import wide
 from tape.rules.slopes import bounded, difference, exp2, parted
 
 if TYPE_CHECKING:
@@ -35,6 +36,57 @@ def logistic(out: Any, x: Any) -> Any:
 logistic.defjvps(None, lambda t, slope, out, x: t * (-lax.tanh(0.5 * x) * slope))
 
 
+def accurate_tanh(ct: Any, out: Any, x: Any, **_: Any) -> Any:
+    """VJP rule of tanh that keeps its tails, for :func:`tape.rules.defvjp`: ``(1 + |tanh|)^2 exp(-2 |x|)``.
+
+    It reads the argument, which is kept for the sweep beside the result then: a recurrent network keeps twice as much.  The rule that there
+    is gives ``1 - tanh^2``, which has lost two digits of float32 at 3, and all of them at 9, as JAX's has.
+
+    Example:
+        >>> import tape
+        >>> from jax.extend.core.primitives import tanh_p
+        >>> usual = tape.rules.lookup(tanh_p)
+        >>> tape.rules.defvjp(tanh_p, tape.rules.accurate_tanh)
+        >>> x = tape.Variable(20.0)
+        >>> print(f"{float(tape.gradients(tape.numpy.tanh(x), x).value):.1e}")
+        1.7e-17
+        >>> tape.rules.defvjp(tanh_p, usual.vjp)
+
+    """
+    if jnp.iscomplexobj(x):
+        return ct * ((1 - out) * (1 + out))
+    return _of_single(tanh, lax.tanh, ct, out, x)
+
+
+def accurate_logistic(ct: Any, out: Any, x: Any, **_: Any) -> Any:
+    """VJP rule of the logistic function that keeps its tails, for :func:`tape.rules.defvjp`: ``max(s, 1 - s)^2 exp(-|x|)``.
+
+    It reads the argument as :func:`accurate_tanh` does.  The rule that there is gives ``s (1 - s)``, as JAX's does, which is 17 % off at 15.
+
+    Example:
+        >>> import tape
+        >>> from jax.extend.core.primitives import logistic_p
+        >>> usual = tape.rules.lookup(logistic_p)
+        >>> tape.rules.defvjp(logistic_p, tape.rules.accurate_logistic)
+        >>> x = tape.Variable(30.0)
+        >>> print(f"{float(tape.gradients(tape.nn.sigmoid(x), x).value):.1e}")
+        9.4e-14
+        >>> tape.rules.defvjp(logistic_p, usual.vjp)
+
+    """
+    if jnp.iscomplexobj(x):
+        return ct * (out * (1 - out))
+    return _of_single(logistic, lax.logistic, ct, out, x)
+
+
+def _of_single(slope: Callable[[Any, Any], Any], function: Callable[[Any], Any], ct: Any, out: Any, x: Any) -> Any:
+    """Multiply by a slope; for half precisions in single, of the function computed again: the slope multiplies what ``out`` was rounded by."""
+    if x.dtype.itemsize > 2:
+        return ct * slope(out, x)
+    single = wide(x)
+    return lax.convert_element_type(wide(ct) * slope(function(single), single), x.dtype)
+
+
 @jax.custom_jvp
 def sigma(x: Any) -> Any:
     """The logistic function of real numbers, whose derivative keeps its tails: for slopes, which are differentiated again at second order."""
@@ -57,41 +109,29 @@ def of_binary_difference(x: Any, y: Any) -> Any:
     return jnp.where(d < 0, t, 1) / (1 + t)
 
 
-def _gated(parts: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], Any]:
-    """Return the derivative of ``x s(w)``, given ``s(w)`` and ``s(-w)``, and the first two derivatives of w."""
-
-    @jax.custom_jvp
-    def slope(x: Any) -> Any:
-        x = bounded(x, _SATURATED)
-        s, other, first, _ = parts(x)
-        return s * (1 + x * first * other)
-
-    def curvature(t: Any, _: Any, x: Any) -> Any:
-        x = bounded(x, _SATURATED)
-        s, other, first, second = parts(x)
-        return t * (s * other * (2 * first + x * second + x * first * first * (other - s)))
-
-    slope.defjvps(curvature)
-    return slope
-
-
-def _identity(x: Any) -> tuple[Any, ...]:
+def _both(x: Any) -> tuple[Any, Any]:
+    """``s(x)`` and ``s(-x)``."""
     t = lax.exp(-lax.abs(x))
     upper = 1 / (1 + t)
     lower = t * upper
-    return jnp.where(x < 0, lower, upper), jnp.where(x < 0, upper, lower), 1, 0
+    return jnp.where(x < 0, lower, upper), jnp.where(x < 0, upper, lower)
 
 
-def _cubic(x: Any) -> tuple[Any, ...]:
-    """``w = 2 c (x + 0.044715 x^3)``, and ``s(w)`` by the tanh that the function itself takes: XLA computes it once."""
-    c = np.sqrt(2 / np.pi).astype(x.dtype)
-    u = c * (x + 0.044715 * (x**3))
-    upper = 0.5 + 0.5 * lax.abs(jnp.tanh(u))
-    lower = upper * lax.exp(-2 * lax.abs(u))
-    return jnp.where(u < 0, lower, upper), jnp.where(u < 0, upper, lower), 2 * c * (1 + 0.134145 * lax.square(x)), 12 * 0.044715 * c * x
+@jax.custom_jvp
+def silu(x: Any) -> Any:
+    """Derivative of ``x s(x)``."""
+    x = bounded(x, _SATURATED)
+    s, other = _both(x)
+    return s * (1 + x * other)
 
 
-silu, gelu = _gated(_identity), _gated(_cubic)
+def _silu_curvature(t: Any, _: Any, x: Any) -> Any:
+    x = bounded(x, _SATURATED)
+    s, other = _both(x)
+    return t * (s * other * (2 + x * (other - s)))
+
+
+silu.defjvps(_silu_curvature)
 
 
 def mish(x: Any) -> Any:

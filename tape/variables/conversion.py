@@ -279,12 +279,7 @@ def concrete(variable: Handle, what: str) -> jax.Array:
         raise ConcretizationError(msg)
     array = as_array(value)
     if not (array.is_fully_addressable or array.is_fully_replicated):
-        msg = (
-            f"{what}: part of the value of a Variable ({describe(variable)}) is on devices of other processes; have all processes gather it by "
-            "jax.experimental.multihost_utils.process_allgather(x.value, tiled=True), or look at the part of this one, "
-            "x.value.addressable_shards"
-        )
-        raise TapeRuntimeError(msg)
+        raise TapeRuntimeError(_in_pieces(what, variable, array))
     return array
 
 
@@ -309,12 +304,17 @@ def _elsewhere(what: str, variable: Handle, error: RuntimeError) -> RuntimeError
     value = as_array(look(variable))
     if value.is_fully_addressable:
         return error
-    msg = (
-        f"{what}: the value of a Variable ({describe(variable)}) lies on devices of several processes, and this one has "
-        f"{len(value.addressable_shards)} of its {len(value.sharding.device_set)} pieces; look at v.addressable_shards, or gather it with "
+    return TapeRuntimeError(_in_pieces(what, variable, value))
+
+
+def _in_pieces(what: str, variable: Handle, value: jax.Array) -> str:
+    """Say that other processes have a part of a value, and how to look at it."""
+    here, all_of_them = len(value.addressable_shards), len(value.sharding.device_set)
+    return (
+        f"{what}: the value of a Variable ({describe(variable)}) lies in part on devices of other processes, and this one has {here} of its "
+        f"{all_of_them} pieces; look at v.addressable_shards, or gather it with "
         "jax.experimental.multihost_utils.process_allgather(v.value, tiled=True)"
     )
-    return TapeRuntimeError(msg)
 
 
 def _convert(kind: Callable[[Any], T], variable: Handle) -> T:

@@ -103,6 +103,7 @@ def train(state, steps):
 
 
 @by_xla()
+@by_xla()  # as below
 def test_everything_comes_back_to_the_bit(place):
     saved, other = everything(3), everything(2)
     train(saved, 2)

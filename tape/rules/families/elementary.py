@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 from jax import lax
 
-from tape.rules import gates, slopes
+from tape.rules import slopes
 from tape.rules.cotangents import wide
 from tape.rules.registry import LINE, Cost, elementwise
 
@@ -27,20 +27,15 @@ def function(
     domain: Domain,
     source: str,
     *,
-    again: Callable[[Any], Any] | None = None,
     cost: Cost = Cost.LOOPED,
     **fields: Any,
 ) -> None:
-    """Enter a function of one variable by its derivative, ``slope(out, x)``; half precisions are computed in single.
-
-    Where the slope multiplies what ``out`` was rounded by, the function is computed ``again`` then.
-    """
+    """Enter a function of one variable by its derivative, ``slope(out, x)``; half precisions are computed in single."""
 
     def vjp(ct: Any, out: Any, x: Any, **_: Any) -> Any:
         if x.dtype.itemsize > 2:
             return ct * slope(out, x)
-        single = wide(x)
-        return lax.convert_element_type(wide(ct) * slope(again(single) if again else wide(out), single), x.dtype)
+        return lax.convert_element_type(wide(ct) * slope(wide(out), wide(x)), x.dtype)
 
     elementwise(name, vjp, domain=(domain,), source=source, cost=cost, **fields)
 
@@ -55,13 +50,7 @@ function("exp2", lambda out, x: log(2.0) * (out if jnp.iscomplexobj(x) else slop
 function("expm1", lambda out, x: lax.exp(x), LINE, "expm1'(x) = exp(x); out + 1 would round to 0 far to the left", kinks=(0.0,))
 elementwise("log", lambda ct, out, x, **_: ct / x, domain=(_POSITIVE,), source="log'(x) = 1 / x", cost=Cost.LOOPED, kinks=(0.0,))
 function("log1p", lambda out, x: 1 / (1 + x), (-0.7, 2.0), "log1p'(x) = 1 / (1 + x)", kinks=(0.0, -1.0))
-function(
-    "logistic",
-    lambda out, x: out * (1 - out) if jnp.iscomplexobj(x) else gates.logistic(out, x),
-    LINE,
-    "s' = s (1 - s) = max(s, 1 - s)^2 exp(-|x|)",
-    again=lax.logistic,
-)
+function("logistic", lambda out, x: out * (1 - out), LINE, "s' = s (1 - s)")  # the argument is not kept; gates.accurate_logistic reads it
 
 # Roots
 function("sqrt", lambda out, x: 0.5 / out, _POSITIVE, "sqrt'(x) = 1 / (2 sqrt(x))", kinks=(0.0,))
@@ -89,14 +78,7 @@ elementwise(
 # Hyperbolic functions
 function("sinh", lambda out, x: slopes.cosh(x), LINE, "sinh' = cosh")
 function("cosh", lambda out, x: slopes.sinh(x), LINE, "cosh' = sinh", kinks=(0.0,))
-function(
-    "tanh",
-    lambda out, x: (1 - out) * (1 + out) if jnp.iscomplexobj(x) else gates.tanh(out, x),
-    LINE,
-    "tanh' = 1 - tanh^2 = (1 + |tanh|)^2 exp(-2 |x|)",
-    again=lax.tanh,
-    kinks=(0.0,),
-)
+function("tanh", lambda out, x: (1 - out) * (1 + out), LINE, "tanh' = 1 - tanh^2", kinks=(0.0,))  # likewise; gates.accurate_tanh
 function("asinh", lambda out, x: slopes.asinh(x), _UNIT, "asinh'(x) = (1 + x^2)^(-1/2)", kinks=(0.0,))
 function(
     "acosh",
