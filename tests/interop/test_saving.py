@@ -103,7 +103,6 @@ def train(state, steps):
 
 
 @by_xla()
-@by_xla()  # as below
 def test_everything_comes_back_to_the_bit(place):
     saved, other = everything(3), everything(2)
     train(saved, 2)
@@ -115,8 +114,9 @@ def test_everything_comes_back_to_the_bit(place):
     assert loaded["function"] is jnp.sin
     values = interop.load(place)
     assert (values["step"], values["list.0"].shape, values["double"].dtype) == (5, (), np.float64)
-    train(saved, 3)
-    train(loaded, 3)
+    with tape.eager():  # else a program that is ready for the second run alone would round its sums otherwise
+        train(saved, 3)
+        train(loaded, 3)
     same(loaded, saved)
 
 
