@@ -34,10 +34,10 @@ class _Arrival(importlib.abc.MetaPathFinder):
     """Finds one library where the others do, and nothing else."""
 
     def __init__(self, library: str, module: str) -> None:
-        self.library, self.module = library, module
+        self.awaited, self.module = library, module
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:  # noqa: ARG002 - Python's
-        if name != self.library:
+        if name != self.awaited:
             return None
         with contextlib.suppress(ValueError):  # another thread was quicker
             sys.meta_path.remove(self)

@@ -201,7 +201,7 @@ def browse(tmp_path_factory):
     return go
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium to draw in; what the page holds is tested above without one")
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_browser_draws_a_small_tape(browse, dark):
     t, loss = double()
@@ -216,7 +216,7 @@ def test_a_browser_draws_a_small_tape(browse, dark):
         assert f">{lane}</text>" in dom
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium to draw in; what the page holds is tested above without one")
 def test_a_browser_draws_two_thousand_entries(browse):
     rng = np.random.default_rng(0)
     functions = [tnp.tanh, tnp.sin, tnp.cos, lambda v: v * 0.5]

@@ -1,5 +1,6 @@
 """Contract 21: forward products refuse what a backward or a hook computed of its cotangent outside the tape."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -78,3 +79,23 @@ def test_contract_21_a_hook_that_reads_its_cotangent_is_refused():
 
     with pytest.raises(tape.errors.UnrecordedGradientError):
         tape.jacfwd(function)(X)
+
+
+AROUND = {
+    "jit": jax.jit,
+    "vmap": lambda f: lambda x: jax.vmap(f)(x[None]),
+    "tape.jit": lambda f: lambda x: tape.jit(f)(tape.Variable(x)),
+    "eager": lambda f: tape.eager()(f),
+    "another one": lambda f: lambda x: tape.jvp(f, (x,), (np.ones_like(x),)),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_contract_21_a_transformation_around_hides_no_read(around):
+    op = sine(LOSING["a recorded factor"])
+
+    def product(x):
+        return tape.jvp(lambda v: op(2 * v) * v, (x,), (jnp.ones(2),))[1]
+
+    with pytest.raises(tape.errors.UnrecordedGradientError, match="no derivative on the tape"):
+        AROUND[around](product)(X)
