@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import linecache
 import pkgutil
 
 import pytest
@@ -33,11 +34,12 @@ def modules():
 
 
 @pytest.mark.parametrize("name", sorted(modules()))
-def test_examples(name):
+def test_examples(name, monkeypatch):
     needed = "torch" if name.startswith("interop.torch") else NEEDED.get(name)
     if needed:
         pytest.importorskip(needed, reason=f"{name} needs it")
     module = importlib.import_module(name)
+    monkeypatch.setattr(linecache, "checkcache", lambda filename=None: None)  # doctest's debugger asks for every file at each example
     failed, _ = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     assert failed == 0
 

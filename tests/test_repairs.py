@@ -1190,7 +1190,14 @@ def _messages():
 
 
 def _says(text, message):
-    return re.search(re.sub(r"\\{\d?\\}", r"(.|\n)*", re.escape(text)), message) is not None
+    """Whether what stands between the gaps of the text stands in the message in this order; one regular expression took 15 s for all."""
+    end = 0
+    for part in re.split(r"\{\d?\}", text):
+        start = message.find(part, end)
+        if start < 0:
+            return False
+        end = start + len(part)
+    return True
 
 
 _said = {}  # what each row provoked
