@@ -23,7 +23,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 5 /* as in tape/layout.py */
+#define CONTRACT 6 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -39,9 +39,9 @@ typedef struct { PyObject_HEAD PyObject *kernel, *inputs, *slots, *where, *depth
 typedef struct {
     PyObject_HEAD
     PyObject *epoch, *configuration, *state, *lock, *serial, *generation, *released, *packing, *scalars; /* what it begins with */
-    PyObject *trace, *failed, *pending, *open;
-    PyObject *cells, *entered, *origins, *leaf_lines, *functions, *hooks, *lines, *retained, *saved, *ways; /* dicts */
-    PyObject *leaves, *borrowed, *leaf_places;                                                             /* lists */
+    PyObject *trace, *run, *ways, *open;
+    PyObject *cells, *entered, *origins, *leaf_lines, *functions, *hooks, *lines, *retained; /* dicts */
+    PyObject *leaves, *borrowed, *leaf_places;                                              /* lists */
     PyObject *weak;
 } Segment;
 typedef struct { PyObject_HEAD PyObject *epoch; } Changes;
@@ -139,11 +139,11 @@ static PyMemberDef Segment_members[] = {
     MEMBER(Segment, "epoch", epoch), MEMBER(Segment, "configuration", configuration), MEMBER(Segment, "state", state),
     MEMBER(Segment, "lock", lock), MEMBER(Segment, "serial", serial), MEMBER(Segment, "generation", generation),
     MEMBER(Segment, "released", released), MEMBER(Segment, "packing", packing), MEMBER(Segment, "scalars", scalars),
-    MEMBER(Segment, "trace", trace), MEMBER(Segment, "failed", failed), MEMBER(Segment, "pending", pending),
-    MEMBER(Segment, "open", open), MEMBER(Segment, "cells", cells), MEMBER(Segment, "entered", entered),
+    MEMBER(Segment, "trace", trace), MEMBER(Segment, "run", run), MEMBER(Segment, "open", open),
+    MEMBER(Segment, "cells", cells), MEMBER(Segment, "entered", entered),
     MEMBER(Segment, "origins", origins), MEMBER(Segment, "leaf_lines", leaf_lines), MEMBER(Segment, "functions", functions),
     MEMBER(Segment, "hooks", hooks), MEMBER(Segment, "lines", lines), MEMBER(Segment, "retained", retained),
-    MEMBER(Segment, "saved", saved), MEMBER(Segment, "ways", ways), MEMBER(Segment, "leaves", leaves),
+    MEMBER(Segment, "ways", ways), MEMBER(Segment, "leaves", leaves),
     MEMBER(Segment, "borrowed", borrowed), MEMBER(Segment, "leaf_places", leaf_places), {NULL}};
 static PyMemberDef Changes_members[] = {MEMBER(Changes, "epoch", epoch), {NULL}};
 static PyMemberDef Function_members[] = {MEMBER(Function, "slow", slow), MEMBER(Function, "known", known), MEMBER(Function, "roles", roles), {NULL}};
@@ -1191,7 +1191,7 @@ emptied(PyObject *Py_UNUSED(module), PyObject *value)
     }
     Segment *segment = (Segment *)value;
     for (PyObject **field = &segment->trace; field < &segment->weak; field++) {
-        PyObject *empty = field < &segment->pending ? Py_NewRef(Py_None)
+        PyObject *empty = field < &segment->open ? Py_NewRef(Py_None)
                           : field < &segment->cells ? Py_NewRef(Py_True)
                           : field < &segment->leaves ? PyDict_New()
                                                      : PyList_New(0);
@@ -1296,11 +1296,11 @@ end:
 }
 
 /* Put results into their cells, as `stored`, for a segment that keeps nothing else, and have it be one that has run: True if that is done.
-   Sweeps to leaves behind it find its origins where these are kept. */
+   Sweeps to leaves behind it find its origins where these are kept; `nothing` is what such a run keeps. */
 static PyObject *
 handed(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (!counted("handed", nargs, 4)) {
+    if (!counted("handed", nargs, 5)) {
         return NULL;
     }
     Segment *segment = (Segment *)args[0];
@@ -1321,17 +1321,17 @@ handed(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         }
         origins = PyDict_New();
     }
-    PyObject *cells = PyDict_New(), *entered = PyDict_New(), *functions = PyDict_New(), *nothing = PyDict_New();
+    PyObject *cells = PyDict_New(), *entered = PyDict_New(), *functions = PyDict_New();
     PyObject *leaves = PyList_New(0), *borrowed = PyList_New(0), *given[] = {segment->cells, args[1], args[2]}, *saved = NULL;
-    if (origins != NULL && cells != NULL && entered != NULL && functions != NULL && nothing != NULL && leaves != NULL && borrowed != NULL) {
+    if (origins != NULL && cells != NULL && entered != NULL && functions != NULL && leaves != NULL && borrowed != NULL) {
         Py_XINCREF(given[0]);
         saved = stored(module, given, 3);
         Py_XDECREF(given[0]);
     }
     struct { PyObject **field, *value; } now[] = {
-        {&segment->pending, Py_NewRef(Py_False)}, {&segment->open, Py_NewRef(Py_False)}, {&segment->failed, Py_NewRef(Py_None)},
-        {&segment->cells, cells}, {&segment->entered, entered}, {&segment->functions, functions}, {&segment->saved, nothing},
-        {&segment->leaves, leaves}, {&segment->borrowed, borrowed}, {&segment->origins, origins}};
+        {&segment->run, Py_NewRef(args[4])}, {&segment->open, Py_NewRef(Py_False)}, {&segment->cells, cells},
+        {&segment->entered, entered}, {&segment->functions, functions}, {&segment->leaves, leaves},
+        {&segment->borrowed, borrowed}, {&segment->origins, origins}};
     for (size_t i = 0; i < sizeof now / sizeof *now; i++) { /* all of them, and then what was there is freed */
         if (saved != NULL) {
             PyObject *before = *now[i].field;
@@ -1579,7 +1579,7 @@ receiver(PyObject *addition)
     if (!PyTuple_CheckExact(addition) || PyTuple_GET_SIZE(addition) != 4 || (variable = as_handle(PyTuple_GET_ITEM(addition, 0))) == NULL ||
         variable->extra == NULL || variable->extra == Py_None || (total = as_handle(PyTuple_GET_ITEM(addition, 3))) == NULL ||
         (PyList_GET_ITEM(total->cell, 0) == Py_None && total->segment != Py_None &&
-         !(is_a(total->segment, &Segment_type) && ((Segment *)total->segment)->failed == Py_None))) {
+         !(is_a(total->segment, &Segment_type) && ((Segment *)total->segment)->run == Py_None))) {
         return NULL;
     }
     PyObject *grad = PyObject_GetAttr(variable->extra, name_grad);

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLE = "TAPE_RECORDER"
-CONTRACT = 5  # changes with what the two sides know of each other: an extension that was built before that is not used
+CONTRACT = 6  # changes with what the two sides know of each other: an extension that was built before that is not used
 
 
 def _found() -> tuple[Any, str]:
@@ -86,7 +86,6 @@ if TYPE_CHECKING or NATIVE is None:
             "configuration",
             "entered",
             "epoch",
-            "failed",
             "functions",
             "generation",
             "hooks",
@@ -98,10 +97,9 @@ if TYPE_CHECKING or NATIVE is None:
             "open",
             "origins",
             "packing",
-            "pending",
             "released",
             "retained",
-            "saved",
+            "run",
             "scalars",
             "serial",
             "state",

@@ -63,7 +63,7 @@ class Stats:
     @property
     def live_bytes(self) -> int:
         """Bytes of the arrays that the tape keeps: inputs of pending entries, and residuals."""
-        kept = [c for s in self._alive() for c in (*s.leaves, *s.saved.values())]
+        kept = [c for s in self._alive() for c in (*s.leaves, *(() if s.run is None else s.run.saved.values()))]
         arrays = {id(a): a for c in kept for a in (c if c.__class__ is list else c.arrays())}
         return sum(int(getattr(a, "nbytes", 0)) for a in arrays.values())
 

@@ -152,6 +152,15 @@ ROWS = {
             "grad_is(y.sum(), x, A)",
         ),
         ("a = np.zeros(2, int); a[0] = x[0]", "array[i] = int(v)", "a = np.zeros(2, int); a[0] = int(x[0])", "same(a, [1, 0])"),
+        ("import math; math.exp(x[0])", "math.exp(float(v))", "import math; y = math.exp(float(x[0]))", "same(y, np.e)"),
+        ("import math; math.exp(x[0])", "tape.numpy.exp", "y = tape.numpy.exp(x[0])", "grad_is(y, x, [np.e, 0, 0])"),
+        ("a = np.zeros(2, int); a.fill(x[0])", "array.fill(int(v))", "a = np.zeros(2, int); a.fill(int(x[0]))", "same(a, [1, 1])"),
+        (
+            "a = np.zeros(2, int); a.fill(x[0])",
+            "array = tape.numpy.full_like(array, v)",
+            "a = tape.numpy.full_like(np.zeros(2), x[0])",
+            "grad_is(a.sum(), x, [2, 0, 0])",
+        ),
         (
             "a = np.zeros(2, complex); a[1] = x[0]",
             "array = tape.numpy.asarray(array).at[i].set(v)",

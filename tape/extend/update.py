@@ -162,8 +162,7 @@ def _repeated(segment: Segment, known: _Known, read: list[Any], variables: Seque
         segment.state = known.state
         segment.cells.update(zip(known.results, cells, strict=True))
     run_pending(segment, "step")
-    if segment.failed:
-        check_slots(segment, known.results)
+    check_slots(segment, known.results)
     for variable, cell in zip(variables, cells, strict=True):
         variable._cell = cell
     return True

@@ -10,7 +10,7 @@ import functools
 import itertools
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tape import layout
 from tape.configuration import CHANGES, Configuration, configuration, on_change
@@ -141,18 +141,36 @@ _NONE: frozenset[int] = frozenset()
 
 def _emptied(segment: Any) -> None:
     """Have a new segment hold nothing so far."""
-    segment.trace = segment.failed = None
-    segment.pending = segment.open = True
+    segment.trace = segment.run = segment.ways = None
+    segment.open = True
     segment.cells, segment.entered, segment.origins, segment.leaf_lines, segment.functions = {}, {}, {}, {}, {}
-    segment.hooks, segment.lines, segment.retained, segment.saved, segment.ways = {}, {}, {}, {}, {}
+    segment.hooks, segment.lines, segment.retained = {}, {}, {}
     segment.leaves, segment.borrowed, segment.leaf_places = [], [], []
 
 
 emptied = _emptied if layout.NATIVE is None else layout.NATIVE.emptied
 
 
+class Run(NamedTuple):
+    """What there is of a segment once it has run, beside what it has at all times.  A segment that has none is pending."""
+
+    saved: dict[int, Any]  # slot -> cell, or box: what is kept for sweeps
+    failed: dict[int, Any] = {}  # slots without a value, because an entry failed -> why  # noqa: RUF012 - a default
+    boxed: bool = False  # there are boxes among them
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The slots whose values are there for sweeps, as they are or in a box: part of the structure."""
+        if not self.boxed:
+            return tuple(self.saved)
+        return tuple([slot for slot, kept in self.saved.items() if kept.__class__ is not Box or kept.readable])
+
+
+NOTHING = Run({})  # what most runs keep whose results no sweep comes to
+
+
 class Segment(layout.Segment):
-    """A run of entries: pending, and then run, by :meth:`ran`.
+    """A run of entries: pending as long as there is no ``run`` of it, which :meth:`ran` gives it once and for all.
 
     Any thread may run it, but only the thread that made it records in it, as long as it is ``open``.  That thread takes no lock: it sees
     that ``epoch`` is the present one, and in the same breath (nothing in between calls: so no other thread and no signal comes between)
@@ -167,7 +185,6 @@ class Segment(layout.Segment):
     epoch: Any
     configuration: Configuration
     state: State
-    pending: bool
     lock: threading.RLock
     serial: int
     generation: int  # how many segments lie behind each other on a way back from it
@@ -180,6 +197,7 @@ class Segment(layout.Segment):
     lines: dict[int, tuple[str, int]]  # first slot of an entry that op hooks saw -> where it was recorded this time
     retained: dict[int, list[weakref.ref[Handle]]]
     released: frozenset[int]  # depths of the entries that a sweep released
+    ways: dict[int, Cell] | None  # slot -> what newer segments hold that lead to it and do not hold its value (tape.graph.boxes)
     packing: Any  # who packs what it keeps (tape.hooking.packing)
     # As long as it is pending, as is the epoch.
     open: bool
@@ -189,9 +207,7 @@ class Segment(layout.Segment):
     borrowed: list[Cell]  # further cells in it, of values that were made again (tape.recording.staging)
     leaf_places: list[weakref.ref[LeafPlace]]  # of leaves whose values this segment will give
     # Once it has run.
-    saved: dict[int, Any]  # slot -> cell, or box
-    ways: dict[int, Cell]  # slot -> what newer segments hold that lead to it and do not hold its value (tape.graph.boxes)
-    failed: dict[int, Any] | None  # slots without a value, because an entry failed -> why
+    run: Run | None
 
     def __init__(self, mode: int) -> None:
         self.epoch = CHANGES.epoch  # before the configuration is read: should it change meanwhile, the epoch tells
@@ -216,30 +232,44 @@ class Segment(layout.Segment):
         self.leaf_places.append(weakref.ref(place))
         return place
 
-    def ran(self, saved: dict[int, Any], failed: dict[int, Any] | None = None) -> None:
-        """Be no longer pending, and keep these values for sweeps; leaves that have their values now do not keep the segment."""
-        self.saved, self.failed = saved, failed
-        self.pending = self.open = False  # Ctrl-C before this line leaves it to be run again
+    @property
+    def pending(self) -> bool:
+        """Whether it is still to run."""
+        return self.run is None
+
+    @property
+    def results(self) -> dict[int, Any]:
+        """What there is of its results by slot: the cells of those that Variables may hold, as long as it is pending, or what is saved."""
+        return self.cells if self.run is None else self.run.saved
+
+    @property
+    def swept(self) -> bool:
+        """Whether a sweep may still go through it."""
+        return self.run is None or bool(self.leaves or self.run.saved)
+
+    def way(self, slot: int) -> Cell:
+        """Return what a newer segment is to hold that leads to a slot and does not hold its value."""
+        if self.ways is None:
+            self.ways = {}
+        return self.ways.setdefault(slot, [None])
+
+    def ran(self, run: Run) -> None:
+        """Be no longer pending, and keep this for sweeps; leaves that have their values now do not keep the segment."""
+        self.run = run  # Ctrl-C before this line leaves it to be run again
+        self.open = False
         self.cells, self.entered, self.borrowed = {}, {}, []
         for ref in self.leaf_places:
             place = ref()
-            if place is not None and not (failed and place.slot in failed):
+            if place is not None and place.slot not in run.failed:
                 place.segment = _has_run()  # not None: another thread may just be about to ask it for the value
         self.leaf_places = []
-
-    @property
-    def kept(self) -> tuple[int, ...]:
-        """The slots whose values are there for sweeps, as they are or in a box: part of the structure, once it has run."""
-        if self.packing is None:
-            return tuple(self.saved)
-        return tuple([slot for slot, kept in self.saved.items() if kept.__class__ is not Box or kept.readable])
 
 
 @functools.cache
 def _has_run() -> Segment:
     """Stand for the segments that leaves no longer wait for."""
     segment = Segment(CONSTANT)
-    segment.ran({})
+    segment.ran(NOTHING)
     return segment
 
 

@@ -18,7 +18,7 @@ from tape import jaxapi
 from tape.errors import TapeTypeError, TapeValueError
 from tape.graph.boxes import Box, Cell
 from tape.graph.scope import LOCAL, no_segment, parked, set_scope
-from tape.graph.segment import Handle, LeafNode, Segment
+from tape.graph.segment import Handle, LeafNode, Run, Segment
 from tape.graph.trie import CONSTANT
 from tape.graph.watcher import NOBODY
 from tape.modes import Mode
@@ -76,10 +76,11 @@ class Packing:
 
         The segment has run; Variables hold the ``live`` slots, and a sweep reads values of those in ``read`` (ascending, leaves too).
         """
-        state = segment.state
+        state, run = segment.state, segment.run
+        assert run is not None
         path = state.path()
         leaves = leaf_slots(state)
-        cells = {**dict(zip(leaves, segment.leaves, strict=True)), **segment.saved}
+        cells = {**dict(zip(leaves, segment.leaves, strict=True)), **run.saved}
         own = {slot for step in path if step.ends for slot in step.slots if isinstance(segment.origins.get(slot), LeafNode)}
         kept: dict[int, Any] = {}
         for slot in read:
@@ -95,13 +96,13 @@ class Packing:
         inputs: list[Any] = []
         for slot in leaves:
             origin = segment.origins.get(slot)
-            way = origin[0].ways.setdefault(origin[1], [None]) if isinstance(origin, tuple) else None
+            way = origin[0].way(origin[1]) if isinstance(origin, tuple) else None
             if slot in kept or (slot not in own and slot not in read and packable(cells[slot][0])):
                 inputs.append(Box(kept.get(slot), way=way))
             else:
                 inputs.append(cells[slot])
         segment.leaves = inputs
-        segment.saved = {slot: boxes.get(slot, cells[slot]) for slot in segment.saved if slot in read or slot in boxes}
+        segment.run = Run({slot: boxes.get(slot, cells[slot]) for slot in run.saved if slot in read or slot in boxes}, boxed=True)
         for tree, values in saved:
             tree.leaves = values
 

@@ -167,7 +167,7 @@ class Tape:
         found = []
         for item in self._order:
             segment = None if isinstance(item, Lone) else item.part.ref()
-            found.append(None if segment is None else (segment.released, segment.pending, bool(segment.leaves or segment.saved)))
+            found.append(None if segment is None else (segment.released, segment.pending, segment.swept))
         return tuple(found)
 
     @property

@@ -202,10 +202,9 @@ class Record:
             other = part.ref()
             if other is None or other is segment:
                 continue
-            for cells in (other.cells, other.saved):
-                for at, there in list(cells.items()):
-                    if there is cell:
-                        return part, at
+            for at, there in list(other.results.items()):
+                if there is cell:
+                    return part, at
             for at, there in zip((s for s in part.sources), other.leaves, strict=False):
                 if there is cell:
                     return part.sources[at]

@@ -135,9 +135,9 @@ class Past:
             self._cells = {}
             for ref in list(STATS.segments.values()):
                 segment = ref()
-                if segment is not None and not segment.failed:
-                    for cells in (segment.cells, segment.saved):
-                        self._cells.update({id(there): (segment, slot) for slot, there in list(cells.items()) if there.__class__ is list})
+                if segment is not None:
+                    made = list(segment.results.items())
+                    self._cells.update({id(there): (segment, slot) for slot, there in made if there.__class__ is list})
         found = self._cells.get(id(cell))
         if found is None and id(cell) in self._called():  # which tells of a result that no sweep reads
             variable = self._called()[id(cell)][1]

@@ -53,7 +53,7 @@ class Reading:
     def _span(self, span: Span) -> None:
         part = span.part
         segment = part.ref()
-        released: Any = None if segment is None or not (segment.pending or segment.leaves or segment.saved) else segment.released
+        released: Any = None if segment is None or not segment.swept else segment.released
         steps = self.steps_of(part)
         for number in range(span.begin, span.end):
             if part.only is not None and number not in part.only:

@@ -158,7 +158,7 @@ class Replay:
         source = next((s for s in self._reading.sources if not isinstance(s, Leaf) and (id(s[0]), s[1]) == place), None)
         if source is not None and isinstance(source[0], Part):
             segment = source[0].ref()
-            cell = None if segment is None else segment.saved.get(place[1]) or segment.cells.get(place[1])
+            cell = None if segment is None else segment.results.get(place[1])
             if cell.__class__ is list and cell[0] is None and segment is not None:
                 run_pending(segment, "look")
             if cell.__class__ is list and cell[0] is not None:
@@ -218,7 +218,7 @@ class Replay:
 def _kept(part: Part, slot: int) -> Any:
     """Return a result that is still there, or UNKNOWN."""
     segment = part.ref()
-    cell = None if segment is None else segment.saved.get(slot)
+    cell = None if segment is None or segment.run is None else segment.run.saved.get(slot)
     return cell[0] if cell.__class__ is list and cell[0] is not None else UNKNOWN
 
 

@@ -15,7 +15,7 @@ from tape.callables.objects import MISSING, Writable
 from tape.callables.reach import Holder, spelled
 from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, UnrecordedGradientError
 from tape.graph.kinds import Kind, Place, kind_of, why_unrecorded
-from tape.graph.segment import Handle, LeafNode, Segment, itself, made_at, outside
+from tape.graph.segment import NOTHING, Handle, LeafNode, Segment, itself, made_at, outside
 from tape.graph.trie import RECORD, State
 from tape.graph.wengert import backwards
 from tape.jaxapi import Tracer
@@ -288,6 +288,6 @@ def _dead_end(kind: Kind, error: TapeError, leaves: Sequence[LeafNode]) -> tuple
     state = state.entry((kernel,), kernel, kernel, tuple(range(count)))
     segment.state = state
     segment.epoch = None
-    segment.ran({})
+    segment.ran(NOTHING)
     assert state.place is not None
     return segment, state.place

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tape.errors import ExecutionError, NonFiniteError, OutOfMemoryError, TapeError
+from tape.graph.segment import Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,9 +77,10 @@ def failed_entry(entry: Step, error: Exception) -> BaseException:
 
 def check_slots(segment: Segment, slots: Sequence[int]) -> None:
     """Raise the error of the first slot that has no value because an entry failed."""
-    if segment.failed:
+    run = segment.run
+    if run is not None and run.failed:
         for slot in slots:
-            failure = segment.failed.get(slot)
+            failure = run.failed.get(slot)
             if failure is not None:
                 raise failure.error() from failure.cause
 
@@ -132,7 +134,7 @@ def _hand_out(segment: Segment, values: dict[int, Any], failed: dict[int, Failur
         if slot not in leaf_slots:
             cell = saved[slot] = cells.get(slot) or [None]
             cell[0] = value
-    segment.ran(saved, failed)
+    segment.ran(Run(saved, failed))
 
 
 def _nobody_to_blame(error: Exception, entries: Sequence[Step]) -> BaseException | None:

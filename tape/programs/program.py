@@ -12,7 +12,7 @@ from tape import jaxapi, layout
 from tape.configuration import applying, configuration
 from tape.graph import boundary
 from tape.graph.scope import LOCAL, close
-from tape.graph.segment import Handle
+from tape.graph.segment import NOTHING, Handle, Run
 from tape.graph.trie import CLOCK
 from tape.graph.watcher import NOBODY
 from tape.programs import traced
@@ -60,7 +60,7 @@ def run_pending(segment: Segment, reason: str) -> None:
     """
     trim_one()
     with segment.lock:
-        if not segment.pending:
+        if segment.run is not None:
             return
         segment.open, segment.epoch = False, None  # should it belong to another thread, that one does not touch it any more
         if configuration() is segment.configuration:
@@ -95,7 +95,7 @@ def _run(segment: Segment, reason: str) -> None:
             except Exception as error:  # noqa: BLE001 - whoever looks at what failed is told
                 with jaxapi.ensure_compile_time_eval():
                     salvage(segment, *needed_entries(state, program.keep), error)
-    failed = not segment.pending
+    failed = segment.run is not None
     if not failed:
         _store(segment, program, results)
     if packs and program.kept.history and not failed:
@@ -114,7 +114,7 @@ def _settled(state: State) -> State:
 def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
     """Hand out what was computed and forget what no sweep will need."""
     live, kept = program.live, program.kept
-    if not kept.history and handed(segment, live, results, program.roots > 0):
+    if not kept.history and handed(segment, live, results, program.roots > 0, NOTHING):
         return
     saved = stored(segment.cells, live, results)
     if kept.history:
@@ -122,9 +122,9 @@ def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
             saved[slot] = [value]
         if kept.dead:
             segment.released |= kept.dead
-        segment.ran(saved)
+        segment.ran(Run(saved))
     else:
-        segment.ran({})
+        segment.ran(NOTHING)
         forget(segment, origins=program.roots > 0)
 
 
@@ -142,7 +142,7 @@ def _stored(cells: dict[int, Cell], live: tuple[int, ...], results: Sequence[Any
     return saved
 
 
-def _handed(segment: Segment, live: tuple[int, ...], results: Sequence[Any], origins: bool) -> bool:  # noqa: ARG001
+def _handed(segment: Segment, live: tuple[int, ...], results: Sequence[Any], origins: bool, nothing: Run) -> bool:  # noqa: ARG001
     """Leave what :func:`_store` does for a segment that keeps nothing for sweeps to it, as the one in C does what is not the common case."""
     return False
 

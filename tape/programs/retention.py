@@ -17,6 +17,7 @@ from tape import layout
 from tape.configuration import applying
 from tape.graph.boxes import UNREAD, Box
 from tape.graph.length import bytes_of
+from tape.graph.segment import NOTHING, Run
 from tape.graph.wengert import backwards
 from tape.statistics import STATS
 
@@ -109,12 +110,12 @@ def _read_by(passed: list[State]) -> set[int]:
     return {(*e.inputs, *e.slots)[i] for e in passed for i in e.kernel.residuals()}  # no leaves
 
 
-def _live(segment: Segment) -> tuple[int, ...]:
+def _live(segment: Segment, run: Run) -> tuple[int, ...]:
     """Return the slots of a segment that has run from which a sweep may come: Variables hold them, or newer segments lead there."""
-    saved, ways = segment.saved, segment.ways
-    live = list(held(saved))
-    live += [slot for slot, kept in saved.items() if kept.__class__ is Box and kept.held]
-    if ways:
+    live = list(held(run.saved))
+    if run.boxed:
+        live += [slot for slot, kept in run.saved.items() if kept.__class__ is Box and kept.held]
+    if ways := segment.ways:
         live += [slot for slot in held(ways) if slot not in live]
     return tuple(live)
 
@@ -122,29 +123,31 @@ def _live(segment: Segment) -> tuple[int, ...]:
 def entries_of(segment: Segment) -> int:
     """Return how many entries of a segment are pending, or could still be swept."""
     with segment.lock:
-        if segment.pending:
+        run = segment.run
+        if run is None:
             return segment.state.depth
-        return len(_read(segment, _live(segment)).entries) if segment.leaves else 0
+        return len(_read(segment, run, _live(segment, run)).entries) if segment.leaves else 0
 
 
 STATS.entries_of = entries_of
 
 
 def forget(segment: Segment, *, origins: bool = False) -> None:
-    """Drop everything that a segment keeps for sweeps; with its ``origins``, a sweep to a leaf behind it finds that it was released."""
+    """Drop everything that a segment which has run keeps for sweeps; with its ``origins``, a sweep to a leaf behind it finds that it was released."""
     segment.leaves = []
     if not origins:
         segment.origins = {slot: end for slot, end in segment.origins.items() if slot in segment.state.cut}  # sweeps end there as before
-    segment.saved = {}
+    segment.run = NOTHING
     segment.functions = {}
 
 
 def thin(segment: Segment, slots: Iterable[int]) -> None:
     """Drop some of the values that a segment keeps, unless somebody else holds them: a later sweep that reads them computes them again."""
-    if segment.trace is not None or segment.failed or _acts(segment.state):
-        return
     with segment.lock:
-        saved = segment.saved
+        run = segment.run
+        if run is None or run.failed or segment.trace is not None or _acts(segment.state):
+            return
+        saved = run.saved
         if any(kept.__class__ is Box for kept in (*segment.leaves, *saved.values())):  # not all can be computed again
             return
         for slot in slots:
@@ -175,10 +178,11 @@ def trim_one() -> None:
     if segment is None or not segment.lock.acquire(blocking=False):
         return
     try:
-        if segment.saved:
-            live = _live(segment)
+        run = segment.run
+        if run is not None and run.saved:
+            live = _live(segment, run)
             held = live, segment.released
-            if held == before or _let_go(segment, live):
+            if held == before or _let_go(segment, run, live):
                 _SHARED.append((ref, held))
     finally:
         segment.lock.release()
@@ -192,27 +196,28 @@ _HEAVY: _Noted = deque()  # those noted since the last run
 
 def trim(segment: Segment) -> int:
     """Let a segment that has run (its lock is held) go of what no sweep from held Variables reads; return how many entries one passes."""
-    if segment.pending:
+    run = segment.run
+    if run is None:
         return int(segment.state.depth)
-    return _let_go(segment, _live(segment))
+    return _let_go(segment, run, _live(segment, run))
 
 
-def _let_go(segment: Segment, live: tuple[int, ...]) -> int:
+def _let_go(segment: Segment, run: Run, live: tuple[int, ...]) -> int:
     """:func:`trim` a segment to which sweeps come by the slots that are ``live``."""
     while True:
-        still = _read(segment, live)
+        still = _read(segment, run, live)
         unreached = segment.functions and segment.functions.keys() - still.entries
         if not unreached:
             break
         for slot in unreached:  # what these saved may be what holds others
             del segment.functions[slot]
-        live = _live(segment)
+        live = _live(segment, run)
     if not still.entries:
         forget(segment, origins=True)
-    elif segment.trace is None and not segment.failed:
-        saved, read = segment.saved, still.slots
+    elif segment.trace is None and not run.failed:
+        saved, read = run.saved, still.slots
         if not read.issuperset(saved):
-            segment.saved = {slot: kept for slot, kept in saved.items() if slot in read}
+            segment.run = Run({slot: kept for slot, kept in saved.items() if slot in read}, boxed=run.boxed)
         if still.unread:
             leaves = list(segment.leaves)
             for i in still.unread:
@@ -233,9 +238,9 @@ class _Read(NamedTuple):
     unread: tuple[int, ...]
 
 
-def _read(segment: Segment, live: tuple[int, ...]) -> _Read:
+def _read(segment: Segment, run: Run, live: tuple[int, ...]) -> _Read:
     """Work out what sweeps from some slots need, where the values that are kept are there and the others are computed again."""
-    released, kept = segment.released, segment.kept
+    released, kept = segment.released, run.kept
     return segment.state.cached(("read", live, released, kept), lambda: _traced(segment, live, released, kept))
 
 

@@ -35,14 +35,15 @@ def run(segment: Segment, keep: tuple[int, ...]) -> Sequence[Any]:
 
 def run_again(cut: Segment) -> None:
     """Compute anew what JAX differentiates of a segment that has run, now that some of it is cut, and of newer ones that read it."""
-    if not any(_is_traced(cell) for cell in cut.saved.values()):
+    if cut.run is None or not any(_is_traced(cell) for cell in cut.run.saved.values()):
         return
     changed: set[int] = set()  # ids of cells
     found = [s for ref in list(STATS.segments.values()) if (s := ref()) is not None and s.serial >= cut.serial]
     for segment in sorted(found, key=lambda s: s.serial):
-        if segment.pending or not segment.leaves or (segment is not cut and changed.isdisjoint(map(id, segment.leaves))):
+        run_of = segment.run
+        if run_of is None or not segment.leaves or (segment is not cut and changed.isdisjoint(map(id, segment.leaves))):
             continue
-        cells = {slot: cell for slot, cell in segment.saved.items() if _is_traced(cell)}
+        cells = {slot: cell for slot, cell in run_of.saved.items() if _is_traced(cell)}
         keep = tuple(cells)
         if any(step.kernel.jaxpr.effects for step in needed_entries(segment.state, keep)[0]):
             continue

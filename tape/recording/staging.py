@@ -19,7 +19,7 @@ from tape.graph.constants import handle
 from tape.graph.kinds import MadePlace, is_scalar
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle, Segment, SegmentClosedError, made_at
+from tape.graph.segment import Handle, Run, Segment, SegmentClosedError, made_at
 from tape.graph.trie import CONSTANT
 from tape.graph.watcher import NOBODY
 from tape.graph.wengert import needed
@@ -68,7 +68,7 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
             line = made_at(place, segment) if place.made.__class__ is int else user_line()
             place = MadePlace(place.slot, place.kind, line)  # noqa: PLW2901
         made.append(handle(segment if place.kind.requires_grad else None, place, cell))
-    segment.ran(saved)
+    segment.ran(Run(saved))
     if not differentiable:
         forget(segment)
     elif segment.packing is not None:

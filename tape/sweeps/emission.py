@@ -71,10 +71,11 @@ def is_seed(op: object) -> bool:
 def forward_handle(segment: Segment, state: State, slot: int, leaf_index: dict[int, int]) -> Any:
     """Return a Variable for a forward slot of ``segment``, pending or run (with its lock held)."""
     place, leaf = state.table[slot], leaf_index.get(slot)
-    if segment.pending:  # the cell is known to the segment, so that it gets its value should a traced cotangent make us look at it
+    run = segment.run
+    if run is None:  # the cell is known to the segment, so that it gets its value should a traced cotangent make us look at it
         return handle(segment, place, segment.cells.setdefault(slot, [None]) if leaf is None else segment.leaves[leaf])
     if leaf is None:
-        return handle(segment, place, segment.saved[slot])
+        return handle(segment, place, run.saved[slot])
     origin, cell = segment.origins.get(slot), segment.leaves[leaf]
     if isinstance(origin, tuple):
         return handle(origin[0], Place(origin[1], place.kind), cell)

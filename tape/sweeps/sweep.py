@@ -235,7 +235,7 @@ class Sweep:
     def _sweep_segment(self, segment: Segment, cotangents: dict[int, Any]) -> None:
         slots = tuple(sorted(cotangents))
         while True:
-            if segment.pending:
+            if segment.run is None:
                 if segment.packing is not None:
                     run_pending(segment, "saved values")  # forward and reverse as one program would keep nothing in between
                 elif not staging.recording(segment):
@@ -274,7 +274,7 @@ class Sweep:
         if self._targets is not None:
             watched |= _slots_in(segment, self._targets)
         hooked = frozenset([slot for slot, hooks in segment.hooks.items() if hooks]) if segment.hooks else _NONE
-        kept = None if segment.pending else segment.kept
+        kept = None if segment.run is None else segment.run.kept
         observed = self.observer is not None
         plan = plan_sweep(segment.state, slots, wanted, self._blocked(segment), watched, hooked, kept, observed)
         self._check(segment, plan)

@@ -5,7 +5,6 @@ Shape and dtype are known without running anything; everything else looks at the
 
 from __future__ import annotations
 
-import dis
 import functools
 import html
 import sys
@@ -23,11 +22,10 @@ from tape.graph.trie import RECORD
 from tape.mirrored import absent
 from tape.programs.program import look
 from tape.sweeps.seeds import describe
-from tape.variables import methods
+from tape.variables import callers, methods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType
 
     from jax.typing import DTypeLike
 
@@ -319,7 +317,13 @@ def _in_pieces(what: str, variable: Handle, value: jax.Array) -> str:
 
 def _convert(kind: Callable[[Any], T], variable: Handle) -> T:
     if variable._place.kind.requires_grad and LOCAL.scope.mode == RECORD:
-        _check_assignment(kind.__name__, variable, sys._getframe(2))
+        asking = callers.sink(sys._getframe(2))
+        if asking is not None:
+            msg = (
+                f"{asking.reads}: it would take {kind.__name__}(v) of a Variable that requires grad ({describe(variable)}), and lose its "
+                f"gradient; write {asking.number.format(kind.__name__)} for the number, or {asking.recorded} to stay on the tape"
+            )
+            raise LostGradientError(msg)
     try:
         return kind(_scalar(variable, kind.__name__))
     except TapeError:
@@ -332,16 +336,3 @@ def _convert(kind: Callable[[Any], T], variable: Handle) -> T:
         raise TapeTypeError(msg) from e
     except (ValueError, OverflowError) as e:  # int(nan), int(inf)
         raise (wrap(e, f"{kind.__name__} of a Variable ({describe(variable)})") or e) from e
-
-
-_ASSIGNS = dis.opmap["STORE_SUBSCR"]
-
-
-def _check_assignment(what: str, variable: Handle, caller: FrameType) -> None:
-    """Refuse ``array[i] = v``, for which an array of NumPy asks for ``float(v)``: the gradient would be lost, as by ``np.asarray(v)``."""
-    if caller.f_code.co_code[caller.f_lasti] == _ASSIGNS:
-        msg = (
-            f"array[i] = v: an array that is not on the tape would keep {what}(v) of a Variable that requires grad ({describe(variable)}), "
-            f"and lose its gradient; write array[i] = {what}(v) for the number, or array = tape.numpy.asarray(array).at[i].set(v)"
-        )
-        raise LostGradientError(msg)

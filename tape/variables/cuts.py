@@ -120,8 +120,9 @@ def _make_leaf(variable: Handle, segment: Segment) -> None:
         if hooks is not None:
             end.hooks = hooks
         segment.retained.pop(slot, None)
-        if segment.saved and slot not in segment.saved:  # computed again it would not be this leaf
-            segment.saved[slot] = variable._cell
+        run = segment.run
+        if run is not None and run.saved and slot not in run.saved:  # computed again it would not be this leaf
+            run.saved[slot] = variable._cell
         segment.origins[slot] = end
         segment.state = segment.state.severed(frozenset([slot]))
     if not segment.pending:

@@ -207,7 +207,7 @@ def test_contract_17_a_sweep_frees_residuals_at_once(big):
     del c, h
     y.backward()
     x.zero_grad()
-    assert not segment.saved
+    assert not segment.run.saved
     assert not segment.leaves
     del x
     assert big.alive() == []

@@ -262,7 +262,7 @@ def test_save_on_host_moves_values_and_brings_them_back(tier):
     for _ in range(3):
         with tape.save_on_host():
             x = tnp.tanh(w @ x)
-    kept = [a for s in tape.statistics.STATS._alive() for p in s.saved.values() if isinstance(p, Box) for a in p.arrays()]
+    kept = [a for s in tape.statistics.STATS._alive() if s.run for p in s.run.saved.values() if isinstance(p, Box) for a in p.arrays()]
     assert {a.sharding.memory_kind for a in kept if isinstance(a, jax.Array)} == {"pinned_host"}
     (x * x).sum().backward()
     close(w.grad, slope(W))

@@ -25,7 +25,7 @@ from tape import layout
 from tape.extend import update
 from tape.graph import trie
 from tape.graph.scope import LOCAL, close
-from tape.graph.segment import Segment
+from tape.graph.segment import NOTHING, Segment
 from tape.programs import program, retention
 from tape.programs.program import look
 from tape.recording import record
@@ -552,10 +552,10 @@ def test_a_segment_that_keeps_nothing_is_handed_its_results_as_by_python():
         segment = y._segment
         results = ["a value"]
         if hand:
-            assert layout.NATIVE.handed(segment, (y._place.slot,), results, False)
+            assert layout.NATIVE.handed(segment, (y._place.slot,), results, False, NOTHING)
         else:
             program._stored(segment.cells, (y._place.slot,), results)
-            segment.ran({})
+            segment.ran(NOTHING)
             retention.forget(segment)
         close(segment)
         told = attributes(segment)
@@ -564,11 +564,12 @@ def test_a_segment_that_keeps_nothing_is_handed_its_results_as_by_python():
     assert ran(hand=True) == ran(hand=False)
     y = tnp.sin(tape.Variable(A))
     origins = y._segment.origins
-    assert layout.NATIVE.handed(y._segment, (), [], True)
+    assert layout.NATIVE.handed(y._segment, (), [], True, NOTHING)
     assert y._segment.origins is origins
+    assert y._segment.run is NOTHING
     with pytest.raises(KeyError):
-        layout.NATIVE.handed(y._segment, (99,), ["none"], True)
-    assert not layout.NATIVE.handed(None, (), [], True)
+        layout.NATIVE.handed(y._segment, (99,), ["none"], True, NOTHING)
+    assert not layout.NATIVE.handed(None, (), [], True, NOTHING)
     close(y._segment)
 
 
