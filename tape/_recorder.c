@@ -14,7 +14,8 @@ A cell is referred to by those who referred to it before and by the segment, for
 
 Beside that, the loops over all leaves or results of a step stand here, each of them a function of the same name in Python (`held`, `gathered`,
 `stored`, `handed`, `emptied`, `arrived`, `assigned`, `lacking`, `entered`): `handed`, `arrived`, `assigned` and `entered` leave what is not the common case to
-that one.  `replayed` is a whole call of backward() that was made before, up to the run; `Gradient` and `Value` are properties of Variables.
+that one.  `replayed` is a whole call of backward() that was made before, up to the run, `regained` one of gradients(), `emitted` what a sweep writes for
+one segment; `Gradient` and `Value` are properties of Variables.
 
 Structures are the bases of Python classes (tape/layout.py), with the same attributes as those of the recorder in Python.
 */
@@ -175,11 +176,13 @@ STRUCTURE(Thread, "What the recorder knows of one thread.");
 static struct {
     PyObject *variable, *record, *begun, *node_of, *nobody, *changes, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array_mark, *number_mark, *leaf_node;
     Py_ssize_t caller, forward, trace; /* positions in a scope */
+    long growth; /* segments behind each other, and multiples of them, at which somebody looks whether a loop's tape grows */
     int sequence;               /* the role of an argument that takes several arrays */
 } told;
 
 static PyObject *thread_key, *name_node, *name_aval, *name_shape, *name_scalars, *name_positions, *name_rest, *name_names, *name_hooks, *name_ref,
-    *name_grad, *name_post_hooks, *name_assigned, *name_updater, *name_state, *name_results, *name_released, *name_cut;
+    *name_grad, *name_post_hooks, *name_assigned, *name_updater, *name_state, *name_results, *name_released, *name_cut, *name_made, *name_ends,
+    *name_externals, *name_entries, *name_table;
 
 /* -- threads --------------------------------------------------------------------------------------------------------------------------- */
 
@@ -315,18 +318,20 @@ unobserved(Thread *thread, Py_ssize_t at)
 
 /* -- one entry ------------------------------------------------------------------------------------------------------------------------- */
 
-#define MOST 16 /* inputs on the fast path */
+#define MOST 16   /* inputs on the fast path */
+#define LEAVES 48 /* that enter together */
 
 typedef struct { /* a leaf that enters with the entry; references of its own */
-    PyObject *cell, *id, *slot, *node;
+    PyObject *cell, *id, *slot, *node, *line;
 } Entering;
 
 typedef struct { /* where an entry stands before it is committed */
     Thread *thread;
     Segment *segment;
     State *state; /* the one after what has entered so far; a reference of its own */
-    Entering entering[MOST];
+    PyObject *generation; /* that of the segment then, where it is another one; a reference of its own */
     int count;
+    Entering entering[LEAVES];
 } Walk;
 
 /* Return a Variable's structure; NULL for what is none, and for what stands for another one (its fields are empty). */
@@ -346,21 +351,160 @@ as_handle(PyObject *value)
 
 /* Advance a walk by a leaf of a kind; takes over `cell`, and the others where they are given. */
 static int
-enter_leaf(Walk *walk, PyObject *kind, PyObject *cell, PyObject *id, PyObject *node)
+enter_leaf(Walk *walk, PyObject *kind, PyObject *cell, PyObject *id, PyObject *node, PyObject *line)
 {
     PyObject *child = PyDict_GetItemWithError(walk->state->next, kind), *slots;
-    if (cell == NULL || child == NULL || walk->count == MOST || !is_a(child, &State_type) || ((State *)child)->next == NULL ||
+    if (cell == NULL || child == NULL || walk->count == LEAVES || !is_a(child, &State_type) || ((State *)child)->next == NULL ||
         (slots = ((State *)child)->slots) == NULL || !PyTuple_CheckExact(slots) || PyTuple_GET_SIZE(slots) != 1) {
         Py_XDECREF(cell);
         Py_XDECREF(id);
         Py_XDECREF(node);
+        Py_XDECREF(line);
         return 0;
     }
     Py_INCREF(child);
     Py_DECREF(walk->state);
     walk->state = (State *)child;
-    walk->entering[walk->count++] = (Entering){cell, id, Py_NewRef(PyTuple_GET_ITEM(slots, 0)), node};
+    walk->entering[walk->count++] = (Entering){cell, id, Py_NewRef(PyTuple_GET_ITEM(slots, 0)), node, line};
     return 1;
+}
+
+static void
+begin_walk(Walk *walk)
+{
+    walk->thread = this_thread();
+    walk->segment = NULL;
+    walk->state = NULL;
+    walk->generation = NULL;
+    walk->count = 0;
+}
+
+static void
+end_walk(Walk *walk)
+{
+    for (int i = 0; i < walk->count; i++) {
+        clear_fields(&walk->entering[i].cell, &walk->entering[i].line + 1);
+    }
+    Py_CLEAR(walk->state);
+    Py_CLEAR(walk->generation);
+}
+
+/* Tell whether a structure has no slots that were cut from their past. */
+static int
+uncut(PyObject *state)
+{
+    PyObject *cut = PyObject_GetAttr(state, name_cut);
+    int none = cut != NULL && PyFrozenSet_CheckExact(cut) && PySet_GET_SIZE(cut) == 0;
+    Py_XDECREF(cut);
+    return none;
+}
+
+/* Return where sweeps go on from a value that another segment gave, which lies behind this one then; NULL where that is not done here: it was
+   cut, its segment is the newer one, or so many lie behind each other that somebody is to look (tape/programs/growth.py). */
+static PyObject *
+given_by(Walk *walk, PyObject *origin, PyObject *slot)
+{
+    Segment *before = (Segment *)origin, *segment = walk->segment;
+    if (!is_a(origin, &Segment_type) || before->pending != Py_False || before->trace != Py_None || before->generation == NULL || before->serial == NULL ||
+        segment->generation == NULL || segment->serial == NULL || !uncut(before->state)) {
+        return NULL;
+    }
+    PyObject *present = walk->generation == NULL ? segment->generation : walk->generation;
+    long long behind = PyLong_AsLongLong(before->generation), here = PyLong_AsLongLong(present);
+    long long serial = PyLong_AsLongLong(before->serial), own = PyLong_AsLongLong(segment->serial);
+    long long then = behind >= here ? behind + 1 : here;
+    if (PyErr_Occurred() || serial > own || then % told.growth == 0) {
+        return NULL;
+    }
+    if (then != here) {
+        PyObject *generation = PyLong_FromLongLong(then);
+        if (generation == NULL) {
+            return NULL;
+        }
+        Py_XSETREF(walk->generation, generation);
+    }
+    return PyTuple_Pack(2, origin, slot);
+}
+
+/* Return the line where an unrecorded value was made that `origin` (or nobody) gave, as made_at in tape/graph/segment.py has it. */
+static PyObject *
+line_of(Place *place, PyObject *origin)
+{
+    PyObject *made = PyObject_GetAttr((PyObject *)place, name_made);
+    if (made == NULL || !PyLong_CheckExact(made)) {
+        return made;
+    }
+    PyObject *line = Py_None;
+    if (origin != Py_None) {
+        PyObject *lines = is_a(origin, &Segment_type) ? ((Segment *)origin)->leaf_lines : NULL;
+        line = lines != NULL && PyDict_CheckExact(lines) ? PyDict_GetItemWithError(lines, made) : NULL;
+        line = line == NULL && !PyErr_Occurred() ? Py_None : line;
+    }
+    Py_DECREF(made);
+    return Py_XNewRef(line);
+}
+
+/* Return the slot that a cell has in the segment of a walk (a new reference), NULL where it has none; `id` is its number. */
+static PyObject *
+slot_there(Walk *walk, PyObject *cell, PyObject *id)
+{
+    PyObject *slot = PyDict_GetItemWithError(walk->segment->entered, id);
+    for (int i = 0; slot == NULL && i < walk->count; i++) {
+        slot = walk->entering[i].cell == cell ? walk->entering[i].slot : NULL;
+    }
+    return Py_XNewRef(slot);
+}
+
+/* Return the slot (a new reference) of the value in a cell, which enters as a leaf where it has none.  `origin` gave it at `at`, or is None;
+   then its gradient goes to `node`, or to that of a Variable that is a leaf. */
+static PyObject *
+slot_of_cell(Walk *walk, PyObject *cell, Place *place, PyObject *origin, PyObject *at, PyObject *node, Handle *leaf)
+{
+    PyObject *id = PyLong_FromVoidPtr(cell), *line = NULL;
+    PyObject *slot = id == NULL ? NULL : slot_there(walk, cell, id);
+    if (slot != NULL || id == NULL) {
+        Py_XDECREF(id);
+        return slot;
+    }
+    Kind *kind = (Kind *)place->kind;
+    if (PySet_Contains(told.concrete, (PyObject *)Py_TYPE(PyList_GET_ITEM(cell, 0))) != 1 || kind == NULL || !is_a(kind, &Kind_type)) {
+        Py_DECREF(id);
+        return NULL;
+    }
+    Py_INCREF(cell); /* what Python does below may rebind the Variable */
+    Py_INCREF(kind);
+    int ready = 1;
+    if (kind->requires_grad != Py_False) { /* a gradient will come: to the leaf's node, or to another segment */
+        if (!unobserved(walk->thread, told.forward)) {
+            node = NULL;
+        } else if (node != NULL) {
+            Py_INCREF(node);
+        } else if (origin != Py_None) {
+            node = given_by(walk, origin, at);
+        } else if (leaf != NULL && leaf->extra != NULL) {
+            node = leaf->extra == Py_None ? Py_NewRef(Py_None) : PyObject_GetAttr(leaf->extra, name_node);
+            if (node == Py_None) {
+                Py_DECREF(node);
+                node = PyObject_CallOneArg(told.node_of, (PyObject *)leaf);
+            }
+        }
+        ready = node != NULL;
+    } else {
+        node = NULL;
+        if (kind->unrecorded != Py_False) {
+            line = unobserved(walk->thread, told.forward) ? line_of(place, origin) : NULL;
+            ready = line != NULL;
+        }
+    }
+    if (!ready) {
+        Py_DECREF(cell);
+        Py_DECREF(kind);
+        Py_DECREF(id);
+        return NULL;
+    }
+    int entered = enter_leaf(walk, (PyObject *)kind, cell, id, node, line);
+    Py_DECREF(kind);
+    return entered ? Py_NewRef(walk->entering[walk->count - 1].slot) : NULL;
 }
 
 /* Return the slot of a Variable (a new reference), which enters as a leaf where it has none. */
@@ -371,45 +515,13 @@ slot_of(Walk *walk, Handle *handle)
     if (handle->segment == (PyObject *)walk->segment) {
         return Py_NewRef(place->slot);
     }
-    PyObject *cell = handle->cell, *value = PyList_GET_ITEM(cell, 0), *node = NULL;
-    PyObject *id = PyLong_FromVoidPtr(cell);
-    if (id == NULL) {
-        return NULL;
-    }
-    PyObject *slot = PyDict_GetItemWithError(walk->segment->entered, id);
-    for (int i = 0; slot == NULL && i < walk->count; i++) {
-        slot = walk->entering[i].cell == cell ? walk->entering[i].slot : NULL;
-    }
-    if (slot != NULL) {
-        Py_DECREF(id);
-        return Py_NewRef(slot);
-    }
-    Kind *kind = (Kind *)place->kind;
-    if (PySet_Contains(told.concrete, (PyObject *)Py_TYPE(value)) != 1 || kind == NULL || !is_a(kind, &Kind_type) ||
-        kind->unrecorded != Py_False) {
-        Py_DECREF(id);
-        return NULL;
-    }
-    Py_INCREF(cell); /* what Python does below may rebind the Variable */
-    Py_INCREF(kind);
-    if (kind->requires_grad != Py_False) { /* a gradient will come: to the leaf's node */
-        if (handle->segment == Py_None && handle->extra != NULL && unobserved(walk->thread, told.forward)) {
-            node = handle->extra == Py_None ? Py_NewRef(Py_None) : PyObject_GetAttr(handle->extra, name_node);
-            if (node == Py_None) {
-                Py_DECREF(node);
-                node = PyObject_CallOneArg(told.node_of, (PyObject *)handle);
-            }
-        }
-        if (node == NULL) {
-            Py_DECREF(cell);
-            Py_DECREF(kind);
-            Py_DECREF(id);
-            return NULL;
-        }
-    }
-    int entered = enter_leaf(walk, (PyObject *)kind, cell, id, node);
-    Py_DECREF(kind);
-    return entered ? Py_NewRef(walk->entering[walk->count - 1].slot) : NULL;
+    PyObject *cell = Py_NewRef(handle->cell), *origin = Py_NewRef(handle->segment); /* held: Python may rebind the Variable */
+    Py_INCREF(place);
+    PyObject *slot = slot_of_cell(walk, cell, place, origin, place->slot, NULL, handle);
+    Py_DECREF(cell);
+    Py_DECREF(origin);
+    Py_DECREF(place);
+    return slot;
 }
 
 /* Return the kind of a number of Python or NumPy (borrowed) where it was met before; NULL otherwise, and for integers that may not fit. */
@@ -451,7 +563,7 @@ slot_of_value(Walk *walk, PyObject *value)
     if (cell != NULL) {
         PyList_SET_ITEM(cell, 0, Py_NewRef(value));
     }
-    int entered = cell != NULL && enter_leaf(walk, kind, cell, NULL, NULL);
+    int entered = cell != NULL && enter_leaf(walk, kind, cell, NULL, NULL, NULL);
     Py_XDECREF(kind);
     Py_XDECREF(taken);
     return entered ? Py_NewRef(walk->entering[walk->count - 1].slot) : NULL;
@@ -494,7 +606,8 @@ undo(Walk *walk, Py_ssize_t leaves, PyObject *const *made, Py_ssize_t results)
     PyList_SetSlice(segment->leaves, leaves, PyList_GET_SIZE(segment->leaves), NULL);
     for (int i = 0; i < walk->count; i++) {
         Entering *e = &walk->entering[i];
-        if ((e->id != NULL && PyDict_DelItem(segment->entered, e->id) < 0) || (e->node != NULL && PyDict_DelItem(segment->origins, e->slot) < 0)) {
+        if ((e->id != NULL && PyDict_DelItem(segment->entered, e->id) < 0) || (e->node != NULL && PyDict_DelItem(segment->origins, e->slot) < 0) ||
+            (e->line != NULL && PyDict_DelItem(segment->leaf_lines, e->slot) < 0)) {
             PyErr_Clear();
         }
     }
@@ -525,9 +638,15 @@ commit(Walk *walk, State *start, State *child, PyObject *const *made, Py_ssize_t
     for (int i = 0; i < walk->count; i++) {
         Entering *e = &walk->entering[i];
         if (PyList_Append(segment->leaves, e->cell) < 0 || (e->id != NULL && PyDict_SetItem(segment->entered, e->id, e->slot) < 0) ||
-            (e->node != NULL && PyDict_SetItem(segment->origins, e->slot, e->node) < 0)) {
+            (e->node != NULL && PyDict_SetItem(segment->origins, e->slot, e->node) < 0) ||
+            (e->line != NULL && PyDict_SetItem(segment->leaf_lines, e->slot, e->line) < 0)) {
             return undo(walk, leaves, made, results);
         }
+    }
+    if (walk->generation != NULL) {
+        PyObject *before = segment->generation;
+        segment->generation = Py_NewRef(walk->generation);
+        Py_DECREF(before); /* a number: nothing of Python's runs */
     }
     segment->state = Py_NewRef((PyObject *)child);
     Py_DECREF(start); /* its child refers to it: nothing is freed */
@@ -617,8 +736,9 @@ fast(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
     if (n > MOST || told.changes == NULL) {
         return NULL;
     }
-    Walk walk = {.thread = this_thread(), .count = 0};
+    Walk walk;
     int begun = 0;
+    begin_walk(&walk);
     walk.segment = recording(walk.thread, &begun);
     if (walk.segment == NULL) {
         return NULL;
@@ -627,7 +747,7 @@ fast(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
     PyObject *result = NULL, *held = NULL, *slots[MOST] = {NULL};
     State *start = (State *)segment->state;
     if (start == NULL || !is_a(start, &State_type) || segment->entered == NULL || segment->cells == NULL ||
-        segment->leaves == NULL || segment->origins == NULL || segment->scalars == NULL) {
+        segment->leaves == NULL || segment->origins == NULL || segment->leaf_lines == NULL || segment->scalars == NULL) {
         goto end;
     }
     held = Py_NewRef((PyObject *)start);
@@ -646,10 +766,7 @@ fast(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
     }
 end:
     clear_fields(slots, slots + n);
-    for (int i = 0; i < walk.count; i++) {
-        clear_fields(&walk.entering[i].cell, &walk.entering[i].node + 1);
-    }
-    Py_XDECREF(walk.state);
+    end_walk(&walk);
     Py_XDECREF(held);
     if (begun && result == NULL) { /* nobody else holds it so far */
         Py_XSETREF(walk.thread->begun, Py_NewRef((PyObject *)segment));
@@ -1571,6 +1688,327 @@ end:
     return made != NULL || PyErr_Occurred() ? made : Py_NewRef(Py_None);
 }
 
+/* Return the slot of the wanted Variable of gradients() in a segment (borrowed), as _slots in tape/sweeps/written.py has it; NULL where it is not done here. */
+static PyObject *
+wanted_in(Segment *segment, PyObject *variable)
+{
+    Handle *handle = as_handle(variable);
+    if (handle == NULL) {
+        return NULL;
+    }
+    PyObject *own = ((Place *)handle->place)->slot;
+    if (handle->segment == (PyObject *)segment) {
+        return own;
+    }
+    PyObject *id = PyLong_FromVoidPtr(handle->cell);
+    PyObject *slot = id == NULL ? NULL : PyDict_GetItemWithError(segment->entered, id);
+    Py_XDECREF(id);
+    PyObject *origin = slot == NULL ? NULL : PyDict_GetItemWithError(segment->origins, slot);
+    if (origin == NULL) {
+        return NULL;
+    }
+    if (PyTuple_CheckExact(origin)) {
+        int same = PyTuple_GET_ITEM(origin, 0) == handle->segment && PyObject_RichCompareBool(PyTuple_GET_ITEM(origin, 1), own, Py_EQ) == 1;
+        return same ? slot : NULL;
+    }
+    if ((PyObject *)Py_TYPE(origin) != told.leaf_node || handle->extra == NULL || handle->extra == Py_None) {
+        return NULL;
+    }
+    PyObject *node = PyObject_GetAttr(handle->extra, name_node);
+    Py_XDECREF(node);
+    return node == origin ? slot : NULL;
+}
+
+/* Tell whether two ends are the same one: nodes of leaves, or slots of segments. */
+static int
+same_end(PyObject *a, PyObject *b)
+{
+    return a == b || (PyTuple_CheckExact(a) && PyTuple_CheckExact(b) && PyTuple_GET_ITEM(a, 0) == PyTuple_GET_ITEM(b, 0) &&
+                      PyObject_RichCompareBool(PyTuple_GET_ITEM(a, 1), PyTuple_GET_ITEM(b, 1), Py_EQ) != 0);
+}
+
+/* Tell whether a sweep that ends at some slots goes through a segment only and calls no hooks elsewhere, as _ends_here in
+   tape/sweeps/written.py has it; 0 also where that would take a walk. */
+static int
+ends_here(Segment *segment, PyObject *ends, PyObject *wanted)
+{
+    Py_ssize_t n = PyTuple_GET_SIZE(ends);
+    PyObject *origins[LEAVES];
+    if (n > LEAVES) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *origin = origins[i] = PyDict_GetItemWithError(segment->origins, PyTuple_GET_ITEM(ends, i));
+        if (origin == NULL) {
+            return 0;
+        }
+        for (Py_ssize_t j = 0; j < i; j++) {
+            if (same_end(origin, origins[j])) {
+                return 0;
+            }
+        }
+        if (!PyTuple_CheckExact(origin)) {
+            if ((PyObject *)Py_TYPE(origin) != told.leaf_node || flag(origin, name_hooks) != 0) {
+                return 0;
+            }
+            continue;
+        }
+        Segment *before = (Segment *)PyTuple_GET_ITEM(origin, 0);
+        if (!is_a((PyObject *)before, &Segment_type) || before->hooks == NULL || !PyDict_CheckExact(before->hooks) || PyDict_GET_SIZE(before->hooks) != 0 ||
+            before->configuration != segment->configuration || before->serial == NULL || !uncut(before->state)) {
+            return 0;
+        }
+        for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(wanted); j++) {
+            PyObject *target = PyDict_GetItemWithError(segment->origins, PyTuple_GET_ITEM(wanted, j));
+            if (target == NULL) { /* made here */
+                continue;
+            }
+            if (!PyTuple_CheckExact(target) || !is_a(PyTuple_GET_ITEM(target, 0), &Segment_type)) {
+                return 0;
+            }
+            Segment *other = (Segment *)PyTuple_GET_ITEM(target, 0);
+            if (before == other ? !same_end(origin, target)
+                                : other->serial == NULL || PyObject_RichCompareBool(before->serial, other->serial, Py_GT) != 0) {
+                return 0;
+            }
+        }
+    }
+    return !PyErr_Occurred();
+}
+
+/* Return the cell of a result in a segment, one that it has, or a new one that is put into `cells` (a new reference). */
+static PyObject *
+result_cell(Segment *segment, PyObject *cells, PyObject *slot)
+{
+    PyObject *cell = PyDict_GetItemWithError(segment->cells, slot);
+    if (cell == NULL && !PyErr_Occurred()) {
+        cell = PyDict_GetItemWithError(cells, slot);
+    }
+    if (cell != NULL || PyErr_Occurred()) {
+        return Py_XNewRef(cell);
+    }
+    cell = empty_cell();
+    if (cell != NULL && PyDict_SetItem(cells, slot, cell) < 0) {
+        Py_CLEAR(cell);
+    }
+    return cell;
+}
+
+/* Write a call of gradients() again as it was written at this point of the tape before, from one root without a seed to one Variable, or to several in
+   a tuple or list: return its result.  None where it is not done here: nothing has changed then. */
+static PyObject *
+regained(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("regained", nargs, 5)) {
+        return NULL;
+    }
+    PyObject *root = args[0], *inputs = args[1], *made = NULL, *start = NULL, *key = NULL, *wanted = NULL, *written = NULL, *cells = NULL;
+    PyObject *state = NULL, *results = NULL, *released = NULL, *ends = NULL, *held = NULL;
+    int several = PyTuple_CheckExact(inputs) || PyList_CheckExact(inputs);
+    Segment *segment = swept(root);
+    if (segment == NULL || segment->entered == NULL || segment->origins == NULL || segment->cells == NULL || !PyDict_CheckExact(segment->cells)) {
+        goto end;
+    }
+    Py_ssize_t n = several ? PySequence_Fast_GET_SIZE(inputs) : 1;
+    if ((wanted = PyTuple_New(n)) == NULL) {
+        goto end;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *slot = wanted_in(segment, several ? PySequence_Fast_GET_ITEM(inputs, i) : inputs);
+        if (slot == NULL) {
+            goto end;
+        }
+        PyTuple_SET_ITEM(wanted, i, Py_NewRef(slot));
+    }
+    start = Py_NewRef(segment->state);
+    PyObject *before = segment->released;
+    key = PyTuple_Pack(6, args[2], args[3], before, args[4], ((Place *)((Handle *)root)->place)->slot, wanted);
+    if (key == NULL || (written = Py_XNewRef(PyDict_GetItemWithError(((State *)start)->next, key))) == NULL ||
+        (ends = PyObject_GetAttr(written, name_ends)) == NULL || !PyTuple_CheckExact(ends) || !ends_here(segment, ends, wanted) ||
+        (state = PyObject_GetAttr(written, name_state)) == NULL || !is_a(state, &State_type) ||
+        (results = PyObject_GetAttr(written, name_results)) == NULL || !PyTuple_CheckExact(results) || PyTuple_GET_SIZE(results) != n ||
+        (released = PyObject_GetAttr(written, name_released)) == NULL || (cells = PyDict_New()) == NULL || (held = PyTuple_New(n)) == NULL) {
+        goto end;
+    }
+    before = PyTuple_GET_ITEM(key, 2); /* held by it */
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *pair = PyTuple_GET_ITEM(results, i);
+        Place *place = PyTuple_CheckExact(pair) && PyTuple_GET_SIZE(pair) == 2 ? (Place *)PyTuple_GET_ITEM(pair, 1) : NULL;
+        if (place == NULL || !is_a((PyObject *)place, &Place_type)) {
+            goto end;
+        }
+        PyObject *gradient = new_handle((PyObject *)segment, (PyObject *)place, result_cell(segment, cells, place->slot));
+        if (gradient == NULL) {
+            goto end;
+        }
+        PyTuple_SET_ITEM(held, i, gradient);
+    }
+    if (advance(segment, start, before, state, released, cells) == 1) {
+        made = Py_NewRef(several ? held : PyTuple_GET_ITEM(held, 0));
+    }
+end:
+    Py_XDECREF(held);
+    Py_XDECREF(cells);
+    Py_XDECREF(start);
+    Py_XDECREF(key);
+    Py_XDECREF(wanted);
+    Py_XDECREF(written);
+    Py_XDECREF(state);
+    Py_XDECREF(results);
+    Py_XDECREF(released);
+    Py_XDECREF(ends);
+    Py_XDECREF(segment);
+    return made != NULL || PyErr_Occurred() ? made : Py_NewRef(Py_None);
+}
+
+/* Enter the value that a segment that has run has at a slot: its slot in the segment of a walk (a new reference). */
+static PyObject *
+slot_of_forward(Walk *walk, Segment *from, PyObject *table, PyObject *leaves, PyObject *slot)
+{
+    Py_ssize_t number = PyLong_AsSsize_t(slot);
+    PyObject *index = PyDict_GetItemWithError(leaves, slot), *cell = NULL, *origin = (PyObject *)from, *at = slot, *node = NULL;
+    if (PyErr_Occurred() || number < 0 || number >= PyList_GET_SIZE(table)) {
+        return NULL;
+    }
+    Place *place = (Place *)PyList_GET_ITEM(table, number);
+    if (index == NULL) {
+        cell = PyDict_GetItemWithError(from->saved, slot);
+    } else {
+        Py_ssize_t i = PyLong_AsSsize_t(index);
+        cell = !PyErr_Occurred() && i >= 0 && i < PyList_GET_SIZE(from->leaves) ? PyList_GET_ITEM(from->leaves, i) : NULL;
+        PyObject *end = PyDict_GetItemWithError(from->origins, slot);
+        origin = Py_None;
+        if (end != NULL && PyTuple_CheckExact(end) && PyTuple_GET_SIZE(end) == 2) {
+            origin = PyTuple_GET_ITEM(end, 0);
+            at = PyTuple_GET_ITEM(end, 1);
+        } else {
+            node = end;
+        }
+    }
+    if (cell == NULL || !PyList_CheckExact(cell) || PyList_GET_SIZE(cell) != 1 || !is_a((PyObject *)place, &Place_type)) {
+        return NULL;
+    }
+    Kind *kind = (Kind *)place->kind;
+    if (kind == NULL || !is_a((PyObject *)kind, &Kind_type) || (index != NULL && kind->unrecorded != Py_False && kind->requires_grad == Py_False)) {
+        return NULL; /* of an unrecorded leaf, the segment knows the line */
+    }
+    Py_INCREF(cell);
+    Py_INCREF(place);
+    Py_INCREF(origin);
+    Py_INCREF(at);
+    Py_XINCREF(node);
+    PyObject *entered = slot_of_cell(walk, cell, place, origin, at, node, NULL);
+    Py_XDECREF(node);
+    Py_DECREF(at);
+    Py_DECREF(origin);
+    Py_DECREF(place);
+    Py_DECREF(cell);
+    return entered;
+}
+
+/* Tell whether two frozensets of numbers have nothing in common. */
+static int
+apart(PyObject *a, PyObject *b)
+{
+    if (!PyFrozenSet_CheckExact(a) || !PyFrozenSet_CheckExact(b)) {
+        return 0;
+    }
+    if (PySet_GET_SIZE(a) == 0 || PySet_GET_SIZE(b) == 0) {
+        return 1;
+    }
+    PyObject *common = PyNumber_And(a, b);
+    int none = common != NULL && PySet_GET_SIZE(common) == 0;
+    Py_XDECREF(common);
+    return none;
+}
+
+/* Write the plan of a segment that has run, of some structure whose leaves have these positions, with these seeds, where it was written at this point
+   of the tape before: return the slots where it ends and the cotangents there.  None where it is not done here: nothing has changed then. */
+static PyObject *
+emitted(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("emitted", nargs, 5)) {
+        return NULL;
+    }
+    PyObject *plan = args[0], *structure = args[2], *leaves = args[3], *seeds = args[4];
+    PyObject *made = NULL, *externals = NULL, *table = NULL, *entries = NULL, *start = NULL, *key = NULL, *written = NULL, *state = NULL, *results = NULL, *cells = NULL;
+    Segment *from = (Segment *)args[1];
+    Walk walk;
+    int begun = 0;
+    begin_walk(&walk);
+    if (!is_a(args[1], &Segment_type) || from->pending != Py_False || !PyDict_CheckExact(leaves) || !PyList_CheckExact(seeds) || told.changes == NULL ||
+        from->released == NULL || !PyFrozenSet_CheckExact(from->released) || from->trace != Py_None ||
+        from->saved == NULL || from->leaves == NULL || from->origins == NULL) {
+        Py_RETURN_NONE;
+    }
+    walk.segment = recording(walk.thread, &begun);
+    Segment *segment = walk.segment;
+    if (segment == NULL) {
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    }
+    if (!is_a(segment->state, &State_type) || segment->entered == NULL || segment->cells == NULL || segment->leaves == NULL || segment->origins == NULL ||
+        segment->leaf_lines == NULL || segment->open != Py_True || (externals = PyObject_GetAttr(plan, name_externals)) == NULL ||
+        !PyTuple_CheckExact(externals) || (table = PyObject_GetAttr(structure, name_table)) == NULL || !PyList_CheckExact(table) ||
+        (entries = PyObject_GetAttr(plan, name_entries)) == NULL || !apart(from->released, entries)) {
+        goto end;
+    }
+    start = Py_NewRef(segment->state);
+    walk.state = (State *)Py_NewRef(start);
+    Py_ssize_t n = PyTuple_GET_SIZE(externals), m = PyList_GET_SIZE(seeds);
+    if ((key = PyTuple_New(2 + n + m)) == NULL) {
+        goto end;
+    }
+    PyTuple_SET_ITEM(key, 0, Py_NewRef(plan));
+    PyTuple_SET_ITEM(key, 1, Py_NewRef(Py_None)); /* one sweep */
+    for (Py_ssize_t i = 0; i < n + m; i++) {
+        Handle *seed = i < n || i - n >= PyList_GET_SIZE(seeds) ? NULL : as_handle(PyList_GET_ITEM(seeds, i - n));
+        PyObject *slot = i < n ? slot_of_forward(&walk, from, table, leaves, PyTuple_GET_ITEM(externals, i)) : seed == NULL ? NULL : slot_of(&walk, seed);
+        if (slot == NULL) {
+            goto end;
+        }
+        PyTuple_SET_ITEM(key, 2 + i, slot);
+    }
+    written = Py_XNewRef(PyDict_GetItemWithError(walk.state->next, key));
+    if (written == NULL || (state = PyObject_GetAttr(written, name_state)) == NULL || !is_a(state, &State_type) ||
+        (results = PyObject_GetAttr(written, name_results)) == NULL || (cells = PyDict_New()) == NULL) {
+        goto end;
+    }
+    Py_SETREF(results, PySequence_Tuple(results));
+    Py_ssize_t ends = results == NULL ? 0 : PyTuple_GET_SIZE(results);
+    PyObject *outputs = results == NULL ? NULL : PyDict_New(), *fresh[LEAVES];
+    Py_ssize_t count = 0;
+    for (Py_ssize_t i = 0; outputs != NULL && i < ends; i++) {
+        PyObject *pair = PyTuple_GET_ITEM(results, i);
+        Place *place = PyTuple_CheckExact(pair) && PyTuple_GET_SIZE(pair) == 2 ? (Place *)PyTuple_GET_ITEM(pair, 1) : NULL;
+        Py_ssize_t known = PyDict_GET_SIZE(cells);
+        PyObject *handle = place == NULL || !is_a((PyObject *)place, &Place_type) || count == LEAVES
+                               ? NULL : new_handle((PyObject *)segment, (PyObject *)place, result_cell(segment, cells, place->slot));
+        if (handle == NULL || PyDict_SetItem(outputs, PyTuple_GET_ITEM(pair, 0), handle) < 0) {
+            Py_CLEAR(outputs);
+        } else if (PyDict_GET_SIZE(cells) > known) {
+            fresh[count++] = handle; /* the dict of outputs holds it */
+        }
+        Py_XDECREF(handle);
+    }
+    if (outputs != NULL && commit(&walk, (State *)start, (State *)state, fresh, count) == 1) {
+        made = Py_NewRef(outputs);
+    }
+    Py_XDECREF(outputs);
+end:
+    end_walk(&walk);
+    Py_XDECREF(externals);
+    Py_XDECREF(entries);
+    Py_XDECREF(table);
+    Py_XDECREF(start);
+    Py_XDECREF(key);
+    Py_XDECREF(written);
+    Py_XDECREF(state);
+    Py_XDECREF(results);
+    Py_XDECREF(cells);
+    Py_DECREF(segment);
+    return made != NULL || PyErr_Occurred() ? made : Py_NewRef(Py_None);
+}
+
 /* Return the Extra of a Variable to which something is added as it was to be (borrowed); NULL where that is not done here. */
 static PyObject *
 receiver(PyObject *addition)
@@ -1708,14 +2146,19 @@ static PyObject *
 connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"variable",    "record", "begun", "node_of", "changes", "nobody",  "concrete", "arrays",   "kinds", "copied", "numpy", "generic",
-                            "dtype", "marks",  "leaf_node", "caller",  "forward", "trace", "sequence", NULL};
+                            "dtype", "marks",  "leaf_node", "caller",  "forward", "trace", "sequence", "growth", NULL};
     PyObject *variable, *record, *begun, *node_of, *changes, *nobody, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array, *number, *leaf_node;
     Py_ssize_t caller, forward, trace;
     int sequence;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOO!O!O!OO!O!O!(OO)O!nnni", names, &PyType_Type, &variable, &record, &begun, &node_of, &changes, &nobody,
+    long growth;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOO!O!O!OO!O!O!(OO)O!nnnil", names, &PyType_Type, &variable, &record, &begun, &node_of, &changes, &nobody,
                                      &PySet_Type, &concrete, &PySet_Type, &arrays, &PyDict_Type, &kinds, &copied, &PyType_Type, &numpy, &PyType_Type, &generic,
                                      &PyType_Type, &dtype, &array, &number,
-                                     &PyType_Type, &leaf_node, &caller, &forward, &trace, &sequence)) {
+                                     &PyType_Type, &leaf_node, &caller, &forward, &trace, &sequence, &growth)) {
+        return NULL;
+    }
+    if (growth < 1) {
+        PyErr_SetString(PyExc_ValueError, "multiples of a positive number");
         return NULL;
     }
     if (!PyType_IsSubtype((PyTypeObject *)variable, &Handle_type)) {
@@ -1742,6 +2185,7 @@ connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     told.forward = forward;
     told.trace = trace;
     told.sequence = sequence;
+    told.growth = growth;
     Py_RETURN_NONE;
 }
 
@@ -1760,6 +2204,8 @@ static PyMethodDef functions[] = {
     {"emptied", emptied, METH_O, "Have a new segment hold nothing."},
     FAST(arrived, "Return what arrives at the leaves where a sweep ends."),
     FAST(replayed, "Write a sweep again from one root."),
+    FAST(regained, "Write a call of gradients() again from one root."),
+    FAST(emitted, "Write the plan of a segment again."),
     {"assigned", assigned, METH_O, "Set every gradient to its sum."},
     FAST(lacking, "Return the Variables that are to enter a segment."),
     FAST(entered, "Enter Variables into a segment."),
@@ -1776,7 +2222,8 @@ PyInit__recorder(void)
         {&name_scalars, "scalars"},      {&name_positions, "positions"}, {&name_rest, "rest"}, {&name_names, "names"},
         {&name_hooks, "hooks"},          {&name_ref, "ref"},             {&name_grad, "grad"}, {&name_post_hooks, "post_hooks"},
         {&name_assigned, "assigned"},    {&name_updater, "updater"},     {&name_state, "state"}, {&name_results, "results"},
-        {&name_released, "released"},    {&name_cut, "cut"}};
+        {&name_released, "released"},    {&name_cut, "cut"},         {&name_made, "made"},
+        {&name_ends, "ends"},      {&name_externals, "externals"},  {&name_entries, "entries"}, {&name_table, "table"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
             return NULL;

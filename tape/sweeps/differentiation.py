@@ -141,12 +141,14 @@ def _accumulate(segment: Segment, released: frozenset[int], fresh: Sequence[Addi
             _call_post_hooks(variable)
 
 
-def _not_here(root: object, revision: int) -> tuple[Segment, frozenset[int], list[Addition], bool, bool, bool] | None:  # noqa: ARG001
-    """Leave it to :func:`_accumulated_again`, which the one in C does for one root."""
+def _not_here(*_: object) -> Any:
+    """Leave to Python what the recorder in C does for one root: a call of :func:`backward`, or of :func:`gradients`, that was made before."""
     return None
 
 
-replayed = _not_here if layout.NATIVE is None else layout.NATIVE.replayed
+replayed = regained = _not_here
+if layout.NATIVE is not None:
+    replayed, regained = layout.NATIVE.replayed, layout.NATIVE.regained
 
 
 def _call_post_hooks(variable: Any) -> None:
@@ -204,6 +206,10 @@ def gradients(
         raise TapeValueError(msg)
     retain = _retains("gradients", retain_graph, create_graph)
     call = None
+    if grad_outputs is None:
+        result = regained(outputs, inputs, create_graph, retain, table.revision())
+        if result is not None:
+            return result
     known = None if inputs is None else asked(outputs, inputs, grad_outputs, create_graph=create_graph, retains=retain)
     if known is not None:
         segment, key, entering = known

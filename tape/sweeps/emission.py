@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
+from tape import layout
 from tape.bounded import Bounded
 from tape.graph.kinds import Place
 from tape.graph.length import NUMBER_LIMIT, SEGMENT_LIMIT
@@ -115,6 +116,10 @@ def emit(
             or pending.state.length.numbers + state.length.numbers > NUMBER_LIMIT
         ):
             run_pending(pending, "length")  # so that every segment of a long tape is swept from the same empty state
+    if batch is None and plan.straight and not plan.pending and LOCAL.scope.notes is None and not LOCAL.scope.eager:
+        again = emitted(plan, segment, state, leaf_indices(state), seeds)
+        if again is not None:
+            return again
     sources = None if plan.pending else _sources(plan, segment, state)
     target, slots = segment, None
     if plan.straight and not LOCAL.scope.eager and all(seed is not None for seed in seeds):
@@ -143,6 +148,14 @@ def emit(
     if again and all(v._segment is target for v in outputs.values()):
         link(start, key, Written(target.state, [(slot, v._place) for slot, v in outputs.items()]))
     return outputs
+
+
+def _not_here(*_: object) -> dict[int, Any] | None:
+    """Leave what :func:`emit` does where a plan was written before to it, as the recorder in C does what is not the common case."""
+    return None
+
+
+emitted = _not_here if layout.NATIVE is None else layout.NATIVE.emitted
 
 
 def _entered(

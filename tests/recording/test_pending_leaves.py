@@ -545,14 +545,17 @@ def counted(monkeypatch):
         return known
 
     monkeypatch.setattr(differentiation, "asked", counting)
-    at_once = differentiation.replayed
 
-    def replaying(*args):
-        found = at_once(*args)
-        counts["replayed"] += found is not None
-        return found
+    def at_once(known, kind):
+        def knowing(*args):
+            found = known(*args)
+            counts[kind] += found is not None
+            return found
 
-    monkeypatch.setattr(differentiation, "replayed", replaying)
+        return knowing
+
+    monkeypatch.setattr(differentiation, "replayed", at_once(differentiation.replayed, "replayed"))
+    monkeypatch.setattr(differentiation, "regained", at_once(differentiation.regained, "recalled"))
     return counts
 
 

@@ -28,9 +28,9 @@ from tape.graph.scope import LOCAL, close
 from tape.graph.segment import NOTHING, Segment
 from tape.programs import program, retention
 from tape.programs.program import look
-from tape.recording import record
+from tape.recording import plain, record
 from tape.rules import table
-from tape.sweeps import accumulation, differentiation
+from tape.sweeps import accumulation, differentiation, emission
 from tape.sweeps.written import Written, asked
 
 A = np.arange(1.0, 13.0, dtype=np.float32).reshape(3, 4) / 7
@@ -737,3 +737,109 @@ def test_what_enters_with_an_update_is_what_python_finds(what):
         assert segment.origins[91] is x._extra.node
         assert 90 not in segment.origins
     close(segment)
+
+
+def falling(turns, leaves):
+    """A loop that looks: a gradient of a gradient in each turn, and a sweep through all of them."""
+    force, p, v = leaves
+    for _ in range(turns):
+        assert np.isfinite(float(p[0, 1]))
+        v = v - 0.1 * tape.gradients((force * p * p).sum(), p, create_graph=True)
+        p = p + 0.1 * v
+    (p * p).sum().backward()
+    found = [x.grad.value for x in leaves]
+    for x in leaves:
+        x.grad = None
+    return found
+
+
+def _falling_leaves():
+    return tape.Variable(A), tape.Variable(A + 1), tape.Variable(A * 0.5)
+
+
+@native
+def test_a_loop_that_looks_runs_by_the_recorder_in_c(monkeypatch):
+    leaves = _falling_leaves()
+    for _ in range(12):
+        falling(30, leaves)
+    found = {"regained": [], "emitted": [], "record": []}
+    for module, name in ((differentiation, "regained"), (emission, "emitted")):
+        known = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args, known=known, name=name: found[name].append(known(*args)) or found[name][-1])
+    monkeypatch.setattr(plain, "_record", lambda *args, known=plain._record: found["record"].append(args) or known(*args))
+    falling(30, leaves)
+    assert len(found["regained"]) == 30
+    assert None not in found["regained"]
+    assert sum(f is not None for f in found["emitted"]) >= 28  # but for the first one, which runs the last turn as it is pending
+    assert not found["record"]
+
+
+@native
+def test_a_loop_that_looks_gives_what_it_gives_by_the_recorder_in_python(monkeypatch):
+    leaves = _falling_leaves()
+    for _ in range(4):
+        right = falling(80, leaves)  # beyond the number of turns at which somebody looks whether the tape grows
+    for module, name in ((differentiation, "regained"), (emission, "emitted"), (differentiation, "replayed")):
+        monkeypatch.setattr(module, name, lambda *_: None)
+    for found, value in zip(falling(80, leaves), right, strict=True):
+        np.testing.assert_array_equal(found, value)
+
+
+@native
+def test_a_loop_that_looks_keeps_no_reference():
+    leaves = _falling_leaves()
+
+    def counted():
+        gc.collect()
+        return [sys.getrefcount(o) for x in leaves for o in (x, x._cell, x._place, x._extra, record.node_of(x))]
+
+    for _ in range(6):
+        falling(12, leaves)
+    before, segments = counted(), len(tape.stats().segments)
+    for _ in range(6):
+        falling(12, leaves)
+    assert counted() == before
+    assert len(tape.stats().segments) == segments
+
+
+@native
+@pytest.mark.parametrize("prepare", ["nothing", "a hook there", "unchained", "released", "two ways to it", "met once"])
+def test_gradients_are_regained_where_the_tape_alone_decides(prepare):
+    x, y = tape.Variable(A), tape.Variable(A + 1)
+    for k in range(5):
+        q = y * 3.0
+        look(q)
+        p = x * 2.0
+        look(p)
+        handles = [p.register_hook(lambda g: g)] if prepare == "a hook there" and k == 4 else []
+        if prepare == "unchained" and k == 4:
+            p.unchain()
+        if prepare == "released" and k == 4:
+            tape.gradients(p.sum(), x)
+        root = (p * p + p * (p if prepare == "two ways to it" else q)).sum()
+        if prepare == "met once":
+            root = root * float(k)
+            root = tnp.sin(root) if k == 4 else root
+        segment = root._segment
+        start, leaves, cells = segment.state, list(segment.leaves), dict(segment.cells)
+        found = differentiation.regained(root, p, True, True, table.revision())
+        if k < 4:
+            tape.gradients(root, p, create_graph=True)
+            continue
+        if prepare in {"a hook there", "unchained", "met once"}:
+            assert found is None
+            assert (segment.state, segment.leaves, segment.cells) == (start, leaves, cells)
+        else:
+            right = 4 * p.value if prepare == "two ways to it" else 2 * p.value + q.value
+            np.testing.assert_allclose(found.value, right, rtol=1e-6)
+        del handles
+
+
+@native
+def test_what_the_recorder_in_c_cannot_read_is_left_to_python():
+    loss = (tape.Variable(A) * 2.0).sum()
+    for wrong in (None, 3, A, [A], (loss, None)):
+        assert differentiation.regained(loss, wrong, True, True, table.revision()) is None
+        assert differentiation.regained(wrong, loss, True, True, table.revision()) is None
+    look(loss)
+    assert layout.NATIVE.emitted(None, None, None, None, None) is None

@@ -27,15 +27,18 @@ def recalls(monkeypatch):
         return known
 
     monkeypatch.setattr(differentiation, "asked", counting)
-    at_once = differentiation.replayed
 
-    def replaying(*args):
-        found = at_once(*args)
-        if found is not None:
-            counted.append(found)
-        return found
+    def at_once(known):
+        def knowing(*args):
+            found = known(*args)
+            if found is not None:
+                counted.append(found)
+            return found
 
-    monkeypatch.setattr(differentiation, "replayed", replaying)
+        return knowing
+
+    for name in ("replayed", "regained"):
+        monkeypatch.setattr(differentiation, name, at_once(getattr(differentiation, name)))
     return counted
 
 
