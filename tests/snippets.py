@@ -16,6 +16,9 @@ import io
 import itertools
 import re
 import textwrap
+from unittest import mock
+
+from tape import errors
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^`\n]*)\n(?P<code>.*?)^(?P=indent)(?P=ticks) *$", re.DOTALL | re.MULTILINE)
 COMMENTED = re.compile(r"^ *print\(.*\)  # (.*)$", re.MULTILINE)
@@ -136,7 +139,8 @@ class Page:
         test = doctest.DocTestParser().get_doctest(block.code, {}, f"{self.source}:{block.line}", self.source, block.line - 1)
         test.globs = self.namespace
         report = io.StringIO()
-        failed, _ = doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.write, clear_globs=False)
+        with mock.patch.object(errors, "PAGES", None):  # a page shows messages as they are
+            failed, _ = doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.write, clear_globs=False)
         assert failed == 0, report.getvalue()
 
     def program(self, block, shown):
