@@ -67,7 +67,9 @@ class TapeError(Exception):
         own: list[str] = self.__dict__.get("__notes__", [])
         if PAGES is None:
             return own
-        named = next(c for c in type(self).__mro__ if c.__module__ == __name__)  # a user's own class has that of the one that it is made from
+        named = next(
+            c for c in type(self).__mro__ if c.__module__ == __name__
+        )  # a user's own class has that of the one that it is made from
         last = f"See {PAGES}{named.__name__}.html"
         return own if last in own else [*own, last]
 

@@ -1,6 +1,6 @@
 """The code of a Markdown page, run as its reader would: block after block, in one namespace.
 
-- ``pycon``: a session; each answer is compared (doctest, with ELLIPSIS and NORMALIZE_WHITESPACE).
+- ``pycon``: a session; each answer is compared (doctest, with ELLIPSIS and NORMALIZE_WHITESPACE), errors by class and message without notes.
 - ``python``: a program. What it prints is what the comments of its prints say (``print(x)  # 3``; a print in a loop says the same each time), or
   the ``text`` block right below it, with ``...`` for what differs from run to run. There is no print that the page does not show.
 - A block that imports a package which is not installed is left out, and so are later ones that need a name from it.
@@ -16,9 +16,8 @@ import io
 import itertools
 import re
 import textwrap
+import traceback
 from unittest import mock
-
-from tape import errors
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^`\n]*)\n(?P<code>.*?)^(?P=indent)(?P=ticks) *$", re.DOTALL | re.MULTILINE)
 COMMENTED = re.compile(r"^ *print\(.*\)  # (.*)$", re.MULTILINE)
@@ -139,7 +138,7 @@ class Page:
         test = doctest.DocTestParser().get_doctest(block.code, {}, f"{self.source}:{block.line}", self.source, block.line - 1)
         test.globs = self.namespace
         report = io.StringIO()
-        with mock.patch.object(errors, "PAGES", None):  # a page shows messages as they are
+        with mock.patch.object(doctest.traceback, "format_exception_only", message):
             failed, _ = doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.write, clear_globs=False)
         assert failed == 0, report.getvalue()
 
@@ -157,6 +156,13 @@ class Page:
         elif not doctest.OutputChecker().check_output(shown, printed.getvalue(), FLAGS):
             msg = f"{where}: the page shows\n{shown}\nbut it prints\n{printed.getvalue()}"
             raise AssertionError(msg)
+
+
+def message(kind, error):
+    """Return what a traceback says of an exception, without its notes: some are JAX's, and pages do not show them."""
+    told = traceback.TracebackException(kind, error, None)
+    told.__notes__ = None
+    return list(told.format_exception_only())
 
 
 def read(tree):

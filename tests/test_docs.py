@@ -10,10 +10,10 @@ from tests import snippets
 
 ROOT = pathlib.Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts)
+PAGES = sorted(p for p in DOCS.rglob("*.md") if not {"_build", "generated"} & set(p.parts))
 OWN = {"explain.md": "tests/insight/test_explain.py runs it, with its lines"}
 LANGUAGES = {"python", "pycon", "text", "sh", "toml", "{code-block} python", "{code-block} text"}
-UNREAD = {"build", "dist", "node_modules"}
+UNREAD = {"build", "dist", "generated", "node_modules"}
 MARKDOWN = sorted(
     p
     for pattern in ("*.md", "*/**/*.md")
