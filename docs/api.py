@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import shutil
 import types
 from pathlib import Path
 
@@ -13,7 +14,6 @@ import tape.statistics
 from tape.hooking import observing
 from tape.insight import entries, explanation, picture
 from tape.op_hooks import memory, timing
-from tape.rules import inventory
 
 GROUPS: dict[str, dict[str, list[str]]] = {
     "tape": {
@@ -92,7 +92,6 @@ def results() -> str:
         entries.Entry,
         picture.Picture,
         explanation.Explanation,
-        inventory.Function,
         timing.TimerRow,
         memory.MemoryRow,
     ]
@@ -151,7 +150,8 @@ def page(module: str) -> str:
 
 def write(folder: Path) -> None:
     """Write the pages that differ from what is there; those of packages that are not installed say so."""
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # with pages of names that are no more
+    folder.mkdir(parents=True)
     for module in GROUPS:
         path = folder / f"{module}.md"
         with mock(MOCKED):

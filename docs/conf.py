@@ -34,6 +34,8 @@ exclude_patterns = ["_build"]
 templates_path = ["_templates"]
 nitpicky = True
 nitpick_ignore_regex = [
+    ("py:mod", r"interop\.autograd\..*"),  # NumPy's and SciPy's names
+    ("py:(meth|func)", r"reset|explain|parameters"),  # said beside their class, where a first sentence stands in a table
     ("py:(class|obj|exc)", r"(jax|jaxlib|numpy|optax|flax|equinox|torch|scipy|hypothesis|collections|typing|pathlib|array_api_compat)\..*"),
     ("py:class", r"(np|jaxapi|os|einops|tape\.[a-z_]+|interop|interop\.[a-z_]+)\.[\w.]+"),  # what only annotations name
     ("py:(class|exc)", r"\w+(\[.*)?"),  # builtins, and what annotations call by a short name
@@ -74,9 +76,13 @@ MOVED = [
 ]
 
 
-def _move(_app: Sphinx, _name: str, content: list[str]) -> None:
+def _move(_app: Sphinx, name: str, content: list[str]) -> None:
     for pattern, to in MOVED:
         content[0] = pattern.sub(to, content[0])
+    if name == "index" and not any((DOCS / "guides").glob("*.md")):
+        content[0] = content[0].replace("guides/*\n", "")
+    if name == "index":  # guides stand in the order of the list, whether or not all of them are written
+        content[0] = re.sub(r"^(guides/\w+)\n", lambda m: m[0] if (DOCS / f"{m[1]}.md").exists() else "", content[0], flags=re.MULTILINE)
 
 
 def _describe(_app: Sphinx, name: str, content: list[str]) -> None:
@@ -87,8 +93,10 @@ def _describe(_app: Sphinx, name: str, content: list[str]) -> None:
         content[0] = f"{heading}\n\n```{{eval-rst}}\n.. autoexception:: tape.errors.{title}\n   :show-inheritance:\n```\n{rest}"
 
 
-def _replace(_app: Sphinx, _what: str, name: str, _thing: Any, _options: object, lines: list[str]) -> None:
-    """Say of a value what its class does not."""
+def _replace(_app: Sphinx, what: str, name: str, _thing: Any, _options: object, lines: list[str]) -> None:
+    """Say of a value what its class does not, and keep Napoleon from reading a colon in the first line as the end of a type."""
+    if what in ("attribute", "property") and lines:
+        lines.insert(0, "\\ ")  # which shows nothing
     if name == "tape.checkpoint_policies":
         lines[:] = ["JAX's policies (``jax.checkpoint_policies``), which say what a checkpoint keeps."]
 
@@ -100,4 +108,4 @@ def setup(app: Sphinx) -> None:
     namespaces.write(DOCS / "generated" / "namespaces.md")
     app.connect("source-read", _move)
     app.connect("source-read", _describe)
-    app.connect("autodoc-process-docstring", _replace)
+    app.connect("autodoc-process-docstring", _replace, priority=400)  # before Napoleon

@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import shlex
 
 import jax
 import pytest
@@ -125,3 +126,47 @@ def test_links_and_anchors_are_read():
         "i.png",
     ]
     assert slug("Why is `v.grad` None, zero or NaN?") == "why-is-vgrad-none-zero-or-nan"
+
+
+PROGRAMS = {"python", "python3", "pip", "pytest", "ruff", "mypy", ".", ".ci/run", "sphinx-build", "git"}
+
+
+def complaint(command):
+    """Say what is wrong with a command of a page: what it runs has to be there, and to know its options; None where nothing is."""
+    words = shlex.split(command.replace("\\\n", " "), comments=True)
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        words = words[1:]
+    if not words or words[0] not in PROGRAMS:
+        return None if not words else "no program that is known here"
+    if words[0] == "pytest":
+        return next((f"no {w}" for w in words[1:] if w.startswith("tests") and not (ROOT / w.partition("::")[0]).exists()), None)
+    if not words[0].startswith("python") or len(words) < 2 or words[1] == "-c":
+        return None
+    if words[1] == "-m":
+        if words[2].split(".")[0] not in ("tape", "interop", "tests", "benchmarks"):
+            return None
+        where = ROOT.joinpath(*words[2].split("."))
+        sources = [*where.rglob("*.py"), where.with_suffix(".py")]
+    else:
+        sources = [ROOT / words[1], ROOT / "examples" / "experiment.py"]
+    text = "".join(p.read_text(encoding="utf-8") for p in sources if p.exists())
+    if not text or (words[1] != "-m" and not sources[0].exists()):
+        return "no such module or file"
+    options = [w.partition("=")[0] for w in words if w.startswith("--")]
+    return next((f"it has no option {o}" for o in options if f'"{o}"' not in text), None)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_commands_name_what_is_there(path):
+    for block in snippets.blocks(path.read_text(encoding="utf-8")):
+        if block.language == "sh":
+            for command in re.split(r"(?<!\\)\n|&&", block.code):
+                assert complaint(command) is None, f"{name_of(path)}:{block.line}: {command.strip()}: {complaint(command)}"
+
+
+def test_a_command_that_cannot_run_is_found():
+    assert complaint("python -m benchmarks --quick dispatch") is None
+    assert complaint("python -m benchmarks --fast") == "it has no option --fast"
+    assert complaint("python examples/no.py") == complaint("python -m tests.nothing") == "no such module or file"
+    assert complaint("pytest tests/no") == "no tests/no"
+    assert complaint("mystery") == "no program that is known here"
