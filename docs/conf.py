@@ -18,6 +18,7 @@ import namespaces  # noqa: E402 - beside this file
 
 import tape  # noqa: E402 - the tree that this file is in
 from tape import errors  # noqa: E402
+from tape.variables.methods import ArrayMethods  # noqa: E402
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -97,6 +98,9 @@ def _replace(_app: Sphinx, what: str, name: str, _thing: Any, _options: object, 
     """Say of a value what its class does not, and keep Napoleon from reading a colon in the first line as the end of a type."""
     if what in ("attribute", "property") and lines:
         lines.insert(0, "\\ ")  # which shows nothing
+    if name == "tape.Variable":
+        shared = ", ".join(f"``{n}``" for n in sorted(vars(ArrayMethods)) if not n.startswith("_"))
+        lines += ["", f"**As arrays of JAX** it has all operators, indexing, ``at``, and, recorded: {shared}.", ""]
     if name == "tape.checkpoint_policies":
         lines[:] = ["JAX's policies (``jax.checkpoint_policies``), which say what a checkpoint keeps."]
 

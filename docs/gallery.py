@@ -20,7 +20,7 @@ EXAMPLES = DOCS.parent / "examples"
 PICTURES = DOCS / "pictures"
 SHARED = {"experiment"}  # what examples import
 WIDTH = 1000  # pixels of a picture, at most
-COLOURS = 64  # which makes it a third as large
+COLOURS = 256  # which makes it a third as large
 
 
 def names() -> list[str]:
@@ -30,7 +30,8 @@ def names() -> list[str]:
 
 def page(name: str) -> str:
     """Return the page of an example, as Markdown."""
-    doc = ast.get_docstring(ast.parse((EXAMPLES / f"{name}.py").read_text(encoding="utf-8"))) or ""
+    tree = ast.parse((EXAMPLES / f"{name}.py").read_text(encoding="utf-8"))
+    doc, begins = ast.get_docstring(tree) or "", (tree.body[0].end_lineno or 0) + 2
     title, _, rest = doc.partition("\n\n")
     parts = [f"# {name}.py", "", re.sub(r"``(.+?)``", r"`\1`", title), ""]
     for paragraph in rest.split("\n\n"):
@@ -43,7 +44,9 @@ def page(name: str) -> str:
     if (PICTURES / f"{name}.txt").exists():
         printed = (PICTURES / f"{name}.txt").read_text(encoding="utf-8")
         parts += ["It prints, when it runs whole (times are those of two shared cores):", "", f"```text\n{printed}```", ""]
-    return "\n".join([*parts, "## Source", "", f"```{{literalinclude}} /../examples/{name}.py\n:language: python\n```", ""])
+    return "\n".join(
+        [*parts, "## Source", "", f"```{{literalinclude}} /../examples/{name}.py\n:language: python\n:lines: {begins}-\n```", ""]
+    )
 
 
 def write(folder: Path) -> None:
