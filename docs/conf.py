@@ -82,8 +82,10 @@ def _move(_app: Sphinx, name: str, content: list[str]) -> None:
         content[0] = pattern.sub(to, content[0])
     if name == "index" and not any((DOCS / "guides").glob("*.md")):
         content[0] = content[0].replace("guides/*\n", "")
-    if name == "index":  # guides stand in the order of the list, whether or not all of them are written
-        content[0] = re.sub(r"^(guides/\w+)\n", lambda m: m[0] if (DOCS / f"{m[1]}.md").exists() else "", content[0], flags=re.MULTILINE)
+    if name == "index":  # in the order of its list, whether or not all of them are written
+        content[0] = re.sub(
+            r"^(guides/\w+|gradbench)\n", lambda m: m[0] if (DOCS / f"{m[1]}.md").exists() else "", content[0], flags=re.MULTILINE
+        )
 
 
 def _describe(_app: Sphinx, name: str, content: list[str]) -> None:
