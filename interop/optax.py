@@ -158,7 +158,7 @@ class Optimizer(KeepsState):
 
     @property
     def loss_scale(self) -> Any:
-        """The present loss scale, a constant Variable: the seed of backward passes.  None without one."""
+        """The present loss scale, a constant Variable, which is the seed of backward passes.  None without one."""
         return self._state[-len(LossScaleState._fields)] if self._scaled else None
 
     def backward(self, loss: Any, **options: Any) -> None:

@@ -1,6 +1,7 @@
 """Every error class of the library: each derives from :class:`TapeError` and from the builtin that a user would expect.
 
-A message says what happened, which value it happened to (shape, dtype), and what to do about it.
+A message says what happened, which value it happened to (shape, dtype), and what to do about it. Each class has a page with its cause, an
+example and the repair; tracebacks name it below the message, as a note (PEP 678), so that the message itself stays as it is.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FOREIGN",
+    "PAGES",
     "ConcretizationError",
     "ExecutionError",
     "GradientDtypeError",
     "GradientMismatch",
     "GradientShapeError",
+    "InconclusiveGradientError",
     "LeakedTracerError",
     "LostGradientError",
     "NonFiniteError",
@@ -51,8 +54,35 @@ __all__ = [
 ]
 
 
+PAGES: str | None = "https://jax-tape.readthedocs.io/en/stable/errors/"
+"""Where the pages of the error classes are; None names none: for doctests, say, which compare notes too."""
+
+
 class TapeError(Exception):
     """Base class of everything that this library raises on purpose."""
+
+    @property
+    def __notes__(self) -> list[str]:
+        """What was added to the message, and the page of this class: made when a traceback shows it."""
+        own: list[str] = self.__dict__.get("__notes__", [])
+        if PAGES is None:
+            return own
+        named = next(
+            c for c in type(self).__mro__ if c.__module__ == __name__
+        )  # a user's own class has that of the one that it is made from
+        last = f"See {PAGES}{named.__name__}.html"
+        return own if last in own else [*own, last]
+
+    @__notes__.setter
+    def __notes__(self, notes: list[str]) -> None:
+        self.__dict__["__notes__"] = notes
+
+    def add_note(self, note: str, /) -> None:
+        """Add a line, which tracebacks show between the message and the page."""
+        if not isinstance(note, str):
+            msg = f"add_note: a note is a string, got {type(note).__name__}"
+            raise TapeTypeError(msg)
+        self.__dict__.setdefault("__notes__", []).append(note)
 
 
 class TapeTypeError(TapeError, TypeError):

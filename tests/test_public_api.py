@@ -64,7 +64,7 @@ SIGNATURES = {
     tape.Tape.text: "(self, *, width=None, color=None, fold=True, inner=False)",
     tape.Tape.gradients: "(self, outputs, inputs, grad_outputs=None, **options)",
     tape.Tape.function: "(self, inputs, outputs)",
-    tape.constant: "(value)",
+    tape.constant: "(value, *, name=None)",
     tape.backward: "(outputs, grad_outputs=None, *, inputs=None, ignore=(), retain_graph=None, create_graph=False)",
     tape.gradients: "(outputs, inputs, grad_outputs=None, *, unconnected='raise', retain_graph=None, create_graph=False)",
     tape.stream_gradients: "(outputs, grad_outputs=None, *, inputs=None)",

@@ -119,12 +119,19 @@ def _kept(
 _VARIABLE, _ARRAY = object(), object()
 
 
-def _reverse_mode(call: _Call) -> Callable[..., list[jax.Array]]:
-    """Return a call as a function of its arrays with the user's backward."""
+def _named(call: _Call) -> Callable[..., list[jax.Array]]:
+    """Return a call as a function of its arrays, of the name by which reports know the user's class."""
 
-    @jax.custom_vjp
     def fun(*arrays: jax.Array) -> list[jax.Array]:
         return call.mapped(*arrays)
+
+    fun.__name__ = call.function.__name__
+    return fun
+
+
+def _reverse_mode(call: _Call) -> Callable[..., list[jax.Array]]:
+    """Return a call as a function of its arrays with the user's backward."""
+    fun = jax.custom_vjp(_named(call))
 
     def forward(*primals: Any) -> tuple[list[jax.Array], Callable[[], Context]]:
         needs = tuple([bool(p.perturbed) and differentiable(a) for p, a in zip(primals, call.avals, strict=True)])
@@ -144,10 +151,7 @@ def _reverse_mode(call: _Call) -> Callable[..., list[jax.Array]]:
 
 def _forward_mode(call: _Call) -> Callable[..., list[jax.Array]]:
     """Return a call as a function of its arrays with the user's jvp, transposed by the user's backward."""
-
-    @jax.custom_jvp
-    def fun(*arrays: jax.Array) -> list[jax.Array]:
-        return call.mapped(*arrays)
+    fun = jax.custom_jvp(_named(call))
 
     def rule(primals: Sequence[jax.Array], tangents: Sequence[Any]) -> tuple[list[jax.Array], list[Any]]:
         moving = [i for i, t in enumerate(tangents) if not _is_zero(t)]

@@ -51,7 +51,7 @@ class _Open(Mode):
 
 
 class Tape:
-    """The tape of a ``with`` block, or of the past of Variables (:meth:`of`): a Wengert list that can be read.
+    """The tape of a ``with`` block, or of the past of Variables (:meth:`Tape.of`): a Wengert list that can be read.
 
     ``print(t)`` shows it as a table: number, op, inputs, shape and dtype, bytes, and your file and line; what a sweep wrote stands under a
     line that says so, each entry with the one that it is the derivative of; what comes several times in a row is shown once.  It is as wide
@@ -59,7 +59,7 @@ class Tape:
 
     A tape sees what its own thread records in the block: sweeps too, entries under ``no_grad``, and those of a nested tape, which sees
     them as well.  What a JAX transformation traces is seen by a tape that is opened in the traced function, not by one around it.  A
-    checkpoint, a loop or a lifted function is one entry; :attr:`Entry.inner` has what is in it.
+    checkpoint, a loop or a lifted function is one entry; :attr:`~tape.insight.entries.Entry.inner` has what is in it.
 
     It holds the structure, and no value: memory is freed as without it, and what was released is marked so.  With ``keep=True`` it holds
     the values of the leaves (not the results), so that :meth:`function` works after a sweep has released the tape.
@@ -172,7 +172,7 @@ class Tape:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """The entries, in the order of their recording: :class:`tape.insight.entries.Entry`."""
+        """The entries (:class:`tape.insight.entries.Entry`), in the order of their recording."""
         return tuple(self._reading().entries)
 
     @property

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 from tape.errors import TapeAttributeError
 
 _NAMESPACES = ("numpy", "nn", "numpy.linalg", "lax", "scipy.special", "random")  # below jax; some are imported only when they are asked
-_SPELLINGS = {  # PyTorch's and Chainer's names, where JAX's is another
+_SPELLINGS = {  # names of PyTorch, Chainer and TensorFlow, where JAX's is another
     "array": "value",
+    "assign": "value = ...",
     "cleargrad": "zero_grad()",
     "clone": "copy()",
     "contiguous": "copy()",
+    "creator": "op",
     "cpu": "to_device(jax.devices('cpu')[0])",
     "cuda": "to_device(jax.devices('gpu')[0])",
     "data": "value",
@@ -23,6 +25,7 @@ _SPELLINGS = {  # PyTorch's and Chainer's names, where JAX's is another
     "element_size": "itemsize",
     "float": "astype('float32')",
     "grad_fn": "op",
+    "grad_var": "grad",
     "half": "astype('float16')",
     "int": "astype('int32')",
     "is_floating_point": "dtype",
@@ -70,6 +73,29 @@ _RENAMED = {  # functions of PyTorch, and of NumPy where JAX has them no more or
     "tensor": "numpy.asarray",
     "trapz": "numpy.trapezoid",
 }
+_MODULES = "interop.nnx.Module(module), interop.equinox.Module(module) or interop.torch.from_torch(module) for modules of others"
+_NAMED = {  # by namespace: what other libraries call it there
+    "tape": {
+        "GradientTape": "tape.gradients(outputs, inputs)",
+        "Tensor": "tape.Variable(value)",
+        "as_variable": "tape.constant(value)",
+        "autograd": "tape.gradients(outputs, inputs)",
+        "compile": "tape.jit(function)",
+        "custom_gradient": "tape.Function",
+        "custom_jvp": "tape.Function",
+        "custom_vjp": "tape.Function",
+        "elementwise_grad": "tape.grad(lambda x: function(x).sum())",
+        "inference_mode": "tape.no_grad()",
+        "make_jvp": "tape.jvp(function, primals, tangents)",
+        "make_vjp": "tape.vjp(function, *primals)",
+        "manual_seed": "tape.random.key(seed)",
+        "no_backprop_mode": "tape.no_grad()",
+        "optim": "interop.optax.Optimizer(parameters, transformation)",
+        "optimizers": "interop.optax.Optimizer(parameters, transformation)",
+        "tensor": "tape.Variable(value)",
+    },
+    "tape.nn": {"Linear": _MODULES, "Module": _MODULES, "Parameter": "tape.Variable(value)", "Sequential": _MODULES},
+}
 
 
 def missing(variable: object, name: str) -> AttributeError:
@@ -81,8 +107,8 @@ def missing(variable: object, name: str) -> AttributeError:
 
 def missing_function(module: str, name: str) -> AttributeError:
     """Return the error for a name that a mirrored namespace does not have."""
-    repair = None
-    if not name.startswith("_"):
+    repair = _NAMED.get(module, {}).get(name)
+    if repair is None and not name.startswith("_"):
         function = _RENAMED.get(name) or (_FUNCTIONS[name].partition("(")[0] if name in _FUNCTIONS else None) or _elsewhere(name)
         repair = None if function is None or f"tape.{function}" == f"{module}.{name}" else f"tape.{function}"
     return _error(f"module {module!r} has no attribute {name!r}", repair, name, sys.modules.get(module))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class GradientClipper(OpHook):
-    """Clips gradients on their way: after each op, or with :meth:`on` those of some Variables; give one of the bounds.
+    """Clips gradients on their way: after each op, or with :meth:`GradientClipper.on` those of some Variables; give one of the bounds.
 
     As an op hook it clips what each op adds to the gradients of its inputs; ``norm`` bounds the norm over all inputs of the op together.
     It is compiled with functions of ``tape.jit``, and equal clippers share a trace; with ``create_graph`` the clipping is differentiated.

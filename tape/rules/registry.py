@@ -51,7 +51,7 @@ class Rule:
     ``vjp(ct, out, *ins, **params)`` returns one cotangent per input: an array, None (no gradient), or a function without arguments
     that computes it, called only if the cotangent is wanted; that of a single input may be returned bare.  For a primitive with several
     results ``ct`` and ``out`` are tuples, and ``ct`` holds None for a result without a cotangent.  What it may assume of ``params``,
-    :mod:`tape.rules.parameters` says.  A ``selective`` rule is also told which cotangents are wanted (``wanted=``, one bool per input):
+    ``tape/rules/parameters.py`` says.  A ``selective`` rule is also told which cotangents are wanted (``wanted=``, one bool per input):
     for primitives that hold a jaxpr, where one sweep yields all of them.
 
     ``augment(params, keep)`` gives such a primitive the values inside it that ``keep`` lets be kept as further outputs: it returns the

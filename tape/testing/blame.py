@@ -163,7 +163,7 @@ def _named(eqn: JaxprEqn) -> str:
         name = f"the rule of the primitive {eqn.primitive.name}"
     else:
         of_tape = str(info.func_filename or "").startswith(_OURS[1])
-        name = "the backward of a tape.Function" if of_tape else f"the rule of {info.func_name}"
+        name = f"the {'backward' if of_tape else 'rule'} of {info.func_name}"
     return f"{name}, called at {called}" if called else name
 
 

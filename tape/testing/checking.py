@@ -183,8 +183,7 @@ def _report(exam: Examination) -> Report:
         elif k is not None:
             unknown = any(f.argument is None for f in exam.findings) and not exam.votes[k]
             entries.append(ArgumentReport(name, "inconclusive" if unknown else "pass", votes=exam.votes[k]))
-    name = getattr(exam.evidence.subject.fun, "__name__", type(exam.evidence.subject.fun).__name__)
-    return Report(name, tuple(entries), tuple(exam.notes))
+    return Report(exam.evidence.subject.name, tuple(entries), tuple(exam.notes))
 
 
 def _entry(exam: Examination, name: str, finding: Finding, votes: dict[str, str]) -> ArgumentReport:

@@ -33,6 +33,7 @@ class Subject:
     """A function of flat lists of arrays, with its derivatives under test.
 
     Attributes:
+        name: what reports call it: a ``tape.Function`` goes by its class.
         leaves: the values of the arguments that are differentiated.
         names: what the user calls them.
         owners: for each, the number of the positional argument that it is a part of; None for a keyword's.
@@ -57,6 +58,7 @@ class Subject:
             msg = f"expected a function to check, got {type(fun).__name__}"
             raise TapeTypeError(msg)
         self.fun = fun
+        self.name = getattr(_function_of(fun) or fun, "__name__", type(fun).__name__)
         self.own_vjp = vjp
         chosen = _positions(argnums, len(args), getattr(fun, "nondiff_argnums", ()))
         paths, self._tree = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)), is_leaf=_is_handle)
@@ -82,7 +84,7 @@ class Subject:
         if not self.leaves:
             msg = "nothing to differentiate: no argument is an array of a floating or complex dtype; pass one, or other argnums"
             raise TapeValueError(msg)
-        handles = any(isinstance(x, Handle) for _, x in paths) or _is_function(fun)
+        handles = any(isinstance(x, Handle) for _, x in paths) or _function_of(fun) is not None
         self.kind = "tape" if handles else "jax"
         self.first: Any = None
         self._result: Any = None
@@ -244,9 +246,10 @@ def _is_none(x: object) -> bool:
     return x is None
 
 
-def _is_function(fun: object) -> bool:
+def _function_of(fun: object) -> type[Function] | None:
+    """Return the class whose ``apply`` this is."""
     owner = getattr(fun, "__self__", None)
-    return isinstance(owner, type) and issubclass(owner, Function)
+    return owner if isinstance(owner, type) and issubclass(owner, Function) else None
 
 
 def _positions(argnums: int | Sequence[int] | None, count: int, static: Sequence[int]) -> frozenset[int]:
@@ -261,9 +264,10 @@ def _positions(argnums: int | Sequence[int] | None, count: int, static: Sequence
 
 
 def _labels(fun: Callable[..., Any], count: int) -> list[str]:
-    """Name the positional arguments as the function's signature does."""
+    """Name the positional arguments as the function's signature does, or that of a Function's forward."""
+    owner = _function_of(fun)
     try:
-        parameters = list(inspect.signature(fun).parameters.values())
+        parameters = list(inspect.signature(fun if owner is None else owner.forward).parameters.values())[owner is not None :]
     except (TypeError, ValueError):
         parameters = []
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

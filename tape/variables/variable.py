@@ -364,11 +364,12 @@ def _check_hook(function: str, hook: object) -> None:
         raise TapeTypeError(msg)
 
 
-def constant(value: object) -> Variable:
+def constant(value: object, *, name: str | None = None) -> Variable:
     """Return a Variable that does not require grad.
 
     Args:
         value: as for :class:`Variable`.
+        name: shown in messages and pictures.
 
     Example:
         >>> import tape
@@ -376,7 +377,7 @@ def constant(value: object) -> Variable:
         False
 
     """
-    return Variable(value, requires_grad=False)
+    return Variable(value, requires_grad=False, name=name)
 
 
 pytrees.register(Variable)

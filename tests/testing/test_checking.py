@@ -163,8 +163,11 @@ def test_a_function_with_a_backward(factor):
     if factor == 1:
         assert check_gradients(Sine.apply, X).verdict == "pass"
     else:
-        with pytest.raises(GradientMismatch):
+        with pytest.raises(GradientMismatch) as found:
             check_gradients(Sine.apply, X)
+        assert str(found.value).startswith("gradient of Sine: fail")
+        assert found.value.report.arguments[0].name == "x"
+        assert found.value.report.arguments[0].blame.startswith("the backward of Sine: ")
 
 
 def test_double_precision():

@@ -1,11 +1,14 @@
 """An attribute that a Variable does not have: the error says what to write instead."""
 
 import copy
+import importlib
 import pickle
 
 import pytest
 
 import tape
+import tape.nn
+import tape.numpy
 
 REPAIRS = {
     "exp": "tape.numpy.exp(variable)",
@@ -17,6 +20,8 @@ REPAIRS = {
     "data": "variable.value",
     "clone": "variable.copy()",
     "add_": "variable.value = ...",
+    "assign": "variable.value = ...",
+    "creator": "variable.op",
 }
 
 
@@ -29,6 +34,29 @@ def test_a_method_of_other_libraries_is_answered_by_what_to_write(name):
     assert f"has no attribute {name!r}; use" in str(caught.value)
     assert REPAIRS[name] in str(caught.value)
     assert (caught.value.name, caught.value.obj) == (name, v)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "repair"),
+    [
+        (tape, "tensor", "tape.Variable(value)"),
+        (tape, "GradientTape", "tape.gradients(outputs, inputs)"),
+        (tape, "elementwise_grad", "tape.grad(lambda x: function(x).sum())"),
+        (tape, "optim", "interop.optax.Optimizer(parameters, transformation)"),
+        (tape, "exp", "tape.numpy.exp"),
+        (tape.nn, "Linear", "interop.equinox.Module(module)"),
+        (tape.numpy, "tensor", "tape.numpy.asarray"),
+    ],
+)
+def test_a_name_of_other_libraries_is_answered_by_what_to_write(where, name, repair):
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'; use ") as caught:
+        getattr(where, name)
+    assert repair in str(caught.value)
+    words = repair.partition("(")[0].split(".")  # what it names is there
+    found = importlib.import_module(".".join(words[:2]) if words[0] == "interop" else words[0])
+    for word in words[2 if words[0] == "interop" else 1 :]:
+        found = getattr(found, word)
+    assert callable(found)
 
 
 @pytest.mark.parametrize("name", ["wombat", "_private", "__cuda_array_interface__", "float32"])

@@ -1,0 +1,117 @@
+"""How Sphinx builds the site: ``sphinx-build -W -b html docs docs/_build/html``, with the extra ``docs``."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+DOCS = Path(__file__).parent
+sys.path[:0] = [str(DOCS.parent), str(DOCS)]
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import api  # noqa: E402 - beside this file
+import gallery  # noqa: E402 - beside this file
+import namespaces  # noqa: E402 - beside this file
+
+import tape  # noqa: E402 - the tree that this file is in
+from tape import errors  # noqa: E402
+from tape.variables.methods import ArrayMethods  # noqa: E402
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+project = "jax-tape"
+author = "The jax-tape authors"
+copyright = author  # noqa: A001 - Sphinx's name
+version = release = tape.__version__
+html_title = f"jax-tape {version}"
+html_baseurl = (errors.PAGES or "").removesuffix("errors/")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx_copybutton"]
+exclude_patterns = ["_build"]
+templates_path = ["_templates"]
+nitpicky = True
+nitpick_ignore_regex = [
+    ("py:mod", r"interop\.autograd\..*"),  # NumPy's and SciPy's names
+    ("py:(meth|func)", r"reset|explain|parameters"),  # said beside their class, where a first sentence stands in a table
+    ("py:(class|obj|exc)", r"(jax|jaxlib|numpy|optax|flax|equinox|torch|scipy|hypothesis|collections|typing|pathlib|array_api_compat)\..*"),
+    ("py:class", r"(np|jaxapi|os|einops|tape\.[a-z_]+|interop|interop\.[a-z_]+)\.[\w.]+"),  # what only annotations name
+    ("py:(class|exc)", r"\w+(\[.*)?"),  # builtins, and what annotations call by a short name
+]
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 4
+
+autosummary_generate = True
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
+autodoc_mock_imports = api.MOCKED
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+python_maximum_signature_line_length = 100
+add_module_names = False
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#0b5cad", "color-brand-content": "#0b5cad"},
+    "dark_css_variables": {"color-brand-primary": "#7ab8ff", "color-brand-content": "#7ab8ff"},
+}
+linkcheck_anchors = False  # pages that draw themselves have none that can be found
+
+# Pages of the repository that have a place of their own in the site, so that their links work there and on GitHub.
+MOVED = [
+    (re.compile(r"\]\((?:\.\./)+examples/(\w+)\.py\)"), r"](/generated/examples/\1.md)"),
+    (re.compile(r"\]\((?:\.\./)*CONTRIBUTING\.md((?:#[\w-]+)?)\)"), r"](/contributing.md\1)"),
+    (re.compile(r"\]\((?:\.\./)*CHANGELOG\.md((?:#[\w-]+)?)\)"), r"](/changelog.md\1)"),
+    (re.compile(r"\]\((?:\.\./)*README\.md(?:#[\w-]+)?\)"), r"](/index.md)"),
+]
+
+
+def _move(_app: Sphinx, name: str, content: list[str]) -> None:
+    for pattern, to in MOVED:
+        content[0] = pattern.sub(to, content[0])
+    if name == "index" and not any((DOCS / "guides").glob("*.md")):
+        content[0] = content[0].replace("guides/*\n", "")
+    if name == "index":  # in the order of its list, whether or not all of them are written
+        content[0] = re.sub(
+            r"^(guides/\w+|gradbench)\n", lambda m: m[0] if (DOCS / f"{m[1]}.md").exists() else "", content[0], flags=re.MULTILINE
+        )
+
+
+def _describe(_app: Sphinx, name: str, content: list[str]) -> None:
+    """Put what an error class says of itself on its page."""
+    folder, _, title = name.partition("/")
+    if folder == "errors" and title in errors.__all__:
+        heading, _, rest = content[0].partition("\n")
+        content[0] = f"{heading}\n\n```{{eval-rst}}\n.. autoexception:: tape.errors.{title}\n   :show-inheritance:\n```\n{rest}"
+
+
+def _replace(_app: Sphinx, what: str, name: str, _thing: Any, _options: object, lines: list[str]) -> None:
+    """Say of a value what its class does not, and keep Napoleon from reading a colon in the first line as the end of a type."""
+    if what in ("attribute", "property") and lines:
+        lines.insert(0, "\\ ")  # which shows nothing
+    if name == "tape.Variable":
+        shared = ", ".join(f"``{n}``" for n in sorted(vars(ArrayMethods)) if not n.startswith("_"))
+        lines += ["", f"**As arrays of JAX** it has all operators, indexing, ``at``, and, recorded: {shared}.", ""]
+    if name == "tape.checkpoint_policies":
+        lines[:] = ["JAX's policies (``jax.checkpoint_policies``), which say what a checkpoint keeps."]
+
+
+def setup(app: Sphinx) -> None:
+    """Write the pages that are made anew at each build."""
+    api.write(DOCS / "generated" / "reference")
+    gallery.write(DOCS / "generated" / "examples")
+    namespaces.write(DOCS / "generated" / "namespaces.md")
+    app.connect("source-read", _move)
+    app.connect("source-read", _describe)
+    app.connect("autodoc-process-docstring", _replace, priority=400)  # before Napoleon

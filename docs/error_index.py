@@ -1,0 +1,44 @@
+"""Write docs/errors/index.md, the table of all error classes, from what they say of themselves: ``python docs/error_index.py``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tape import errors
+
+FOLDER = Path(__file__).parent / "errors"
+HEAD = """# Errors
+
+Every error that this library raises on purpose is a `tape.errors.TapeError` and the builtin that you would expect. Its message says what
+happened, with which value, and what to do; the page of its class has the cause, an example and the repair, both executed by the tests.
+
+A traceback ends with a line that points here, which is a note of the error (PEP 678): `str(error)` is the message alone. Doctests compare notes
+too; `tape.errors.PAGES = None` switches the line off, and another address in its place leads to pages of your own.
+
+This table is written by `python docs/error_index.py`.
+"""
+
+
+def classes() -> list[type[Warning | errors.TapeError]]:
+    """Return every class that has a page, general ones before those that derive from them."""
+    found = [thing for name in errors.__all__ if isinstance(thing := getattr(errors, name), type)]
+    return sorted(found, key=lambda c: (not issubclass(c, errors.TapeError), len(c.__mro__), c.__name__))
+
+
+def page() -> str:
+    """Return the page."""
+    rows = []
+    for cls in classes():
+        bases = ", ".join(
+            f"`{b.__name__}`" for b in cls.__mro__[1:] if b.__module__ == "builtins" and b not in (Exception, BaseException, object)
+        )
+        said = re.sub(r"``(.+?)``", r"`\1`", (cls.__doc__ or "").splitlines()[0])
+        rows.append(f"| [{cls.__name__}]({cls.__name__}.md) | {bases} | {said} |")
+    names = "\n".join(cls.__name__ for cls in classes())
+    table = "\n".join(["| class | also | what happened |", "| --- | --- | --- |", *rows])
+    return f"{HEAD}\n{table}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
+
+
+if __name__ == "__main__":
+    (FOLDER / "index.md").write_text(page(), encoding="utf-8")

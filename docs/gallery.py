@@ -1,0 +1,90 @@
+"""The pages of the examples: what each says of itself, the picture and the lines that it made when it last ran whole, and its source.
+
+python docs/gallery.py            # run all of them (some twenty minutes on two cores) and keep pictures and lines in docs/pictures
+python docs/gallery.py ode maml   # some of them
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+EXAMPLES = DOCS.parent / "examples"
+PICTURES = DOCS / "pictures"
+SHARED = {"experiment"}  # what examples import
+WIDTH = 1000  # pixels of a picture, at most
+COLOURS = 256  # which makes it a third as large
+
+
+def names() -> list[str]:
+    """Return the names of the examples."""
+    return sorted(p.stem for p in EXAMPLES.glob("*.py") if p.stem not in SHARED)
+
+
+def page(name: str) -> str:
+    """Return the page of an example, as Markdown."""
+    tree = ast.parse((EXAMPLES / f"{name}.py").read_text(encoding="utf-8"))
+    doc, begins = ast.get_docstring(tree) or "", (tree.body[0].end_lineno or 0) + 2
+    title, _, rest = doc.partition("\n\n")
+    parts = [f"# {name}.py", "", re.sub(r"``(.+?)``", r"`\1`", title), ""]
+    for paragraph in rest.split("\n\n"):
+        indented = paragraph.startswith("    ")
+        language = "sh" if paragraph.lstrip().startswith("python ") else "text"
+        text = f"```{language}\n{textwrap.dedent(paragraph)}\n```" if indented else re.sub(r"``(.+?)``", r"`\1`", paragraph)
+        parts += [text, ""]
+    if (PICTURES / f"{name}.png").exists():
+        parts += [f"![What {name}.py draws](/pictures/{name}.png)", ""]
+    if (PICTURES / f"{name}.txt").exists():
+        printed = (PICTURES / f"{name}.txt").read_text(encoding="utf-8")
+        parts += ["It prints, when it runs whole (times are those of two shared cores):", "", f"```text\n{printed}```", ""]
+    return "\n".join(
+        [*parts, "## Source", "", f"```{{literalinclude}} /../examples/{name}.py\n:language: python\n:lines: {begins}-\n```", ""]
+    )
+
+
+def write(folder: Path) -> None:
+    """Write the pages that differ from what is there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names():
+        path, text = folder / f"{name}.md", page(name)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def shrink(picture: Path, to: Path) -> None:
+    """Keep a picture in few colours, no wider than a page."""
+    from PIL import Image  # noqa: PLC0415 - matplotlib brings it; a build does not need it
+
+    image = Image.open(picture).convert("RGB")
+    image.thumbnail((WIDTH, 4 * WIDTH))
+    image.quantize(COLOURS).save(to, optimize=True)
+
+
+def run(name: str) -> None:
+    """Run an example whole, and keep its picture and what it prints."""
+    source = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        picture = Path(folder) / f"{name}.png"
+        command = [sys.executable, str(EXAMPLES / f"{name}.py")]
+        if ".png" in source:
+            command += ["--output", str(picture)]
+        environment = {**os.environ, "PYTHONPATH": str(DOCS.parent), "MPLBACKEND": "Agg", "COLUMNS": "110"}
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=folder)  # noqa: S603 - our own
+        lines = [line.rstrip().replace(folder + os.sep, "") for line in done.stdout.splitlines()]
+        PICTURES.mkdir(exist_ok=True)
+        (PICTURES / f"{name}.txt").write_text("\n".join(lines).strip("\n") + "\n", encoding="utf-8")
+        if picture.exists():
+            shrink(picture, PICTURES / f"{name}.png")
+
+
+if __name__ == "__main__":
+    for chosen in sys.argv[1:] or names():
+        run(chosen)
+        print(chosen, flush=True)

@@ -1,0 +1,16 @@
+"""Draw the picture of the home page: ``python docs/pictures/home.py`` (with Graphviz's ``dot``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tape
+import tape.numpy as tnp
+
+x = tape.Variable([0.5, -1.0, 2.0], name="x")
+with tape.Tape() as t:
+    y = tnp.tanh(x).sum()
+    slope = tape.gradients(y, x, create_graph=True)
+    penalty = (slope**2).sum()
+    tape.gradients(penalty, x)
+t.draw(Path(__file__).with_suffix(".svg"))

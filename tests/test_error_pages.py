@@ -1,0 +1,86 @@
+"""Every error class has a page, whose example raises exactly it and whose repair runs (tests/test_docs.py runs both), and errors point there."""
+
+import copy
+import importlib.util
+import pathlib
+import pickle
+import re
+import traceback
+
+import pytest
+
+import tape
+from tape import errors
+from tests import snippets
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGES = ROOT / "docs" / "errors"
+CLASSES = {name for name in errors.__all__ if isinstance(getattr(errors, name), type)}
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_each_class_has_a_page_and_each_page_a_class():
+    assert {p.stem for p in PAGES.glob("*.md")} - {"index"} == CLASSES
+    defined = {n for n, c in vars(errors).items() if isinstance(c, type) and c.__module__ == "tape.errors"}
+    assert defined == CLASSES
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_the_example_raises_exactly_the_class_and_the_repair_nothing(name):
+    text = (PAGES / f"{name}.md").read_text(encoding="utf-8")
+    cause, example, repair = re.split(r"^## (?:Example|Repair)\n", text, flags=re.MULTILINE)
+    assert re.match(rf"# {name}\n\n\S", cause)
+    raised = re.findall(r"^Traceback .*:\n    \.\.\.\n([\w.]+):", example, re.MULTILINE)
+    exactly = {"TapeError": "tape.errors.SeedError"}  # nothing is a TapeError alone
+    assert raised == [exactly.get(name, f"tape.errors.{name}")]
+    assert [b.language for b in snippets.blocks(repair)] == ["pycon"]
+    assert "Traceback" not in repair
+
+
+def test_the_index_lists_them_all():
+    module = load("error_index")
+    assert (PAGES / "index.md").read_text(encoding="utf-8") == module.page(), "write it again: python docs/error_index.py"
+
+
+class Own(errors.SeedError):
+    """A user's."""
+
+
+@pytest.mark.parametrize("kind", [errors.SeedError, Own])
+def test_a_traceback_ends_with_the_page_and_the_message_stays(kind):
+    error = kind("what happened")
+    shown = traceback.format_exception_only(error)
+    assert shown[-1] == f"See {errors.PAGES}SeedError.html\n"
+    assert str(error) == "what happened"
+    assert vars(error) == {}  # nothing is made before it is shown
+
+
+def test_notes_of_others_stand_before_the_page_and_stay_with_their_error():
+    error = errors.UnconnectedError("what happened")
+    error.add_note("in the second layer")
+    page = f"See {errors.PAGES}UnconnectedError.html"
+    assert error.__notes__ == ["in the second layer", page]
+    assert errors.UnconnectedError("another").__notes__ == [page]
+    assert copy.copy(error).__notes__ == pickle.loads(pickle.dumps(error)).__notes__ == error.__notes__  # noqa: S301 - our own
+    error.__notes__ = ["another"]
+    assert error.__notes__ == ["another", page]
+    error.__notes__ = errors.UnconnectedError("of the same class").__notes__
+    assert error.__notes__ == [page]
+    with pytest.raises(TypeError, match="a note is a string"):
+        error.add_note(1)
+
+
+def test_pages_can_be_elsewhere_or_nowhere(monkeypatch):
+    v = tape.Variable([1.0, 2.0])
+    monkeypatch.setattr(errors, "PAGES", "https://example.org/")
+    with pytest.raises(errors.SeedError) as caught:
+        v.backward()
+    assert caught.value.__notes__ == ["See https://example.org/SeedError.html"]
+    monkeypatch.setattr(errors, "PAGES", None)
+    assert not getattr(caught.value, "__notes__", None)
