@@ -42,7 +42,9 @@ def ba_objective(data: Data) -> Any:
 
 def ba_jacobian(data: Data) -> Any:
     """Return the blocks of the Jacobian, shape (P, 2, 15), and the slopes of the weights' errors."""
-    cameras, points, weights = (tape.Variable(a) for a in (data["cameras"][data["camera"]], data["points"][data["point"]], data["weights"]))
+    cameras = data["cameras"][data["camera"]].detach().requires_grad_()
+    points = data["points"][data["point"]].detach().requires_grad_()
+    weights = data["weights"].detach().requires_grad_()
     errors = reprojection(cameras, points, weights, data["features"])
     rows = []
     for i in range(2):  # an observation depends on its own numbers only, so that one sweep has a row of every block
@@ -113,7 +115,7 @@ def ht(theta: Any, us: Any, data: Data) -> Any:
     angles = fingers()
     posed: Any = 0.0
     for bone, parent in enumerate(data["parents"]):
-        relative = tape.constant(data["relatives"][bone])
+        relative = data["relatives"][bone]
         bend, *spread = angles.get(bone, (None,))
         if spread:
             relative = relative @ about(2, theta[spread[0]])
@@ -185,13 +187,15 @@ MODULES = {
     "ba": {
         "objective": function(lambda raw: variables(adjustment(raw), "cameras", "points", "weights"), ba_objective, finish_ba_objective),
         "jacobian": function(
-            adjustment, ba_jacobian, lambda found, raw: jacobian_of_adjustment(raw, np.asarray(found[0].value)[0], found[1].value[-1])
+            lambda raw: variables(adjustment(raw)),
+            ba_jacobian,
+            lambda found, raw: jacobian_of_adjustment(raw, np.asarray(found[0].value)[0], found[1].value[-1]),
         ),
     },
     "gmm": {"objective": function(prepare_gmm, gmm, listed), "jacobian": function(prepare_gmm, gmm_jacobian, listed)},
     "ht": {
         "objective": function(lambda raw: variables(hand(raw), "theta", "us"), lambda data: ht(data["theta"], data["us"], data), listed),
-        "jacobian": function(hand, ht_jacobian, listed),
+        "jacobian": function(lambda raw: variables(hand(raw)), ht_jacobian, listed),
     },
     "lstm": {"objective": function(prepare_lstm, lstm_objective, listed), "jacobian": function(prepare_lstm, lstm_jacobian, listed)},
 }

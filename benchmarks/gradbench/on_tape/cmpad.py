@@ -52,7 +52,7 @@ def llsq(x: Any, t: Any, s: Any) -> Any:
 def prepare_llsq(raw: Data) -> Any:
     """Return coefficients, points and the signs of the points."""
     t = np.linspace(-1.0, 1.0, raw["n"])
-    return tape.Variable(numbers(raw["x"])), t, np.sign(t)
+    return tape.Variable(numbers(raw["x"])), tape.constant(t), tape.constant(np.sign(t))
 
 
 def lse(x: Any) -> Any:

@@ -21,8 +21,9 @@ def function(prepare: Callable[[Any], Any], compute: Callable[[Any], Any], finis
 
 
 def variables(data: Data, *names: str) -> Data:
-    """Return data with some of its arrays as Variables that require gradients."""
-    return data | {name: tape.Variable(data[name]) for name in names}
+    """Return data with arrays of doubles as Variables, of which those named require gradients."""
+    floating = {name: x for name, x in data.items() if isinstance(x, np.ndarray) and x.dtype == np.float64}
+    return data | {name: tape.Variable(x, requires_grad=name in names) for name, x in floating.items()}
 
 
 def listed(tree: Any, _raw: Any = None) -> Any:
