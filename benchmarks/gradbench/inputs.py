@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Data", "adjustment", "hand", "jacobian_of_adjustment", "memory", "mixture", "numbers", "square_matrix"]
+__all__ = ["Data", "adjustment", "hand", "jacobian_of_adjustment", "memory", "mixture", "most_steps", "numbers", "square_matrix"]
 
 CAMERA = 11  # parameters of a camera: rotation 3, centre 3, focal length, principal point 2, radial distortion 2
 BLOCK = CAMERA + 3 + 1  # and those of a point and a weight: what one observation depends on
@@ -17,6 +18,11 @@ Data = dict[str, Any]
 def numbers(values: Any) -> np.ndarray:
     """Return nested lists of numbers as an array of doubles."""
     return np.asarray(values, np.float64)
+
+
+def most_steps(raw: Data) -> float:
+    """Return how many steps a descent of ``particle`` or ``saddle`` has at most; GradBench's own inputs set no limit."""
+    return float(raw.get("most_steps", math.inf))
 
 
 def square_matrix(raw: Data) -> np.ndarray:
@@ -77,12 +83,10 @@ def mixture(raw: Data) -> Data:
 
 def constant_of_mixture(n: int, d: int, k: int, m: int, gamma: float) -> float:
     """Return what the objective of ``gmm`` holds besides what depends on parameters: norms of the normal and the Wishart distribution."""
-    from math import lgamma, log, pi  # noqa: PLC0415 - as names of this formula
-
     freedom = d + m + 1
-    multigamma = 0.25 * d * (d - 1) * log(pi) + sum(lgamma(0.5 * freedom + 0.5 * (1 - j)) for j in range(1, d + 1))
-    wishart = freedom * d * (log(gamma) - 0.5 * log(2)) - multigamma
-    return -0.5 * n * d * log(2 * pi) + k * wishart
+    multigamma = 0.25 * d * (d - 1) * math.log(math.pi) + sum(math.lgamma(0.5 * freedom + 0.5 * (1 - j)) for j in range(1, d + 1))
+    wishart = freedom * d * (math.log(gamma) - 0.5 * math.log(2)) - multigamma
+    return -0.5 * n * d * math.log(2 * math.pi) + k * wishart
 
 
 def memory(raw: Data) -> Data:

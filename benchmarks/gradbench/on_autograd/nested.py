@@ -9,22 +9,23 @@ import autograd.numpy as anp
 import numpy as np
 from autograd import grad
 
-from benchmarks.gradbench.inputs import Data, numbers
+from benchmarks.gradbench.inputs import Data, most_steps, numbers
 from benchmarks.gradbench.on_autograd.cmpad import listed
 from benchmarks.gradbench.protocol import Function
 
 __all__ = ["MODULES"]
 
 
-def argmin(fun: Callable[..., Any], x: Any) -> Any:
-    """Return where gradient descent ends; its rate doubles after ten good steps and halves after a bad one."""
+def argmin(fun: Callable[..., Any], x: Any, left: float) -> Any:
+    """Return where gradient descent ends, after ``left`` steps at most; its rate doubles after ten good steps and halves after a bad one."""
     gradient = grad(fun)
     value, slopes = fun(x), gradient(x)
     rate, good = 1e-5, 0
-    while anp.sqrt(anp.sum(slopes**2)) > 1e-5:
+    while left > 0 and anp.sqrt(anp.sum(slopes**2)) > 1e-5:
         if good == 10:
             rate, good = 2 * rate, 0
             continue
+        left -= 1
         following = x - rate * slopes
         if anp.sqrt(anp.sum((x - following) ** 2)) <= 1e-5:
             break
@@ -58,21 +59,21 @@ def game(x: Any, y: Any) -> Any:
     return anp.sum(x**2) - anp.sum(y**2)
 
 
-def saddle(start: Any) -> Any:
+def saddle(start: Any, most: float) -> Any:
     """Return the saddle point, its x and its y."""
 
     def best(x: Any) -> Any:
-        return argmin(lambda y: -game(x, y), start)
+        return argmin(lambda y: -game(x, y), start, most)
 
-    x = argmin(lambda x: game(x, best(x)), start)
+    x = argmin(lambda x: game(x, best(x)), start, most)
     return np.concatenate([x, best(x)])
 
 
 def _start(raw: Data) -> Any:
-    return numbers(raw["start"])
+    return numbers(raw["start"]), most_steps(raw)
 
 
 MODULES = {
-    "particle": {"rr": Function(lambda raw: float(raw["w"]), lambda w: argmin(trajectory, w), listed)},
-    "saddle": {"rr": Function(_start, saddle, listed)},
+    "particle": {"rr": Function(lambda raw: (float(raw["w"]), most_steps(raw)), lambda args: argmin(trajectory, *args), listed)},
+    "saddle": {"rr": Function(_start, lambda args: saddle(*args), listed)},
 }

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.gradbench.inputs import Data, numbers
+from benchmarks.gradbench.inputs import Data, most_steps, numbers
 from benchmarks.gradbench.on_jax.waiting import function, listed
 
 __all__ = ["MODULES"]
@@ -21,20 +21,20 @@ Scalar = Callable[..., Any]
 MODES: dict[str, Callable[[Scalar], Scalar]] = {"f": jax.jacfwd, "r": jax.grad}
 
 
-def argmin(fun: Scalar, start: Any, mode: Callable[[Scalar], Scalar]) -> Any:
-    """Return where gradient descent ends; its rate doubles after ten good steps and halves after a bad one."""
+def argmin(fun: Scalar, start: Any, mode: Callable[[Scalar], Scalar], most: Any) -> Any:
+    """Return where gradient descent ends, after ``most`` steps; its rate doubles after ten good steps and halves after a bad one."""
     gradient = mode(fun)
 
     def proceeds(state: Any) -> Any:
-        _, _, slopes, _, _, near = state
-        return (jnp.sqrt((slopes**2).sum()) > 1e-5) & ~near
+        _, _, slopes, _, _, near, left = state
+        return (jnp.sqrt((slopes**2).sum()) > 1e-5) & ~near & (left > 0)
 
     def faster(state: Any) -> Any:
-        x, value, slopes, rate, _, near = state
-        return x, value, slopes, 2 * rate, 0, near
+        x, value, slopes, rate, _, near, left = state
+        return x, value, slopes, 2 * rate, 0, near, left
 
     def step(state: Any) -> Any:
-        x, value, slopes, rate, good, _ = state
+        x, value, slopes, rate, good, _, left = state
         following = x - rate * slopes
         near = jnp.sqrt(((x - following) ** 2).sum()) <= 1e-5
 
@@ -43,16 +43,16 @@ def argmin(fun: Scalar, start: Any, mode: Callable[[Scalar], Scalar]) -> Any:
             better = lower < value
             return jax.lax.cond(
                 better,
-                lambda: (following, lower, gradient(following), rate, good + 1, near),
-                lambda: (x, value, slopes, rate / 2, 0, near),
+                lambda: (following, lower, gradient(following), rate, good + 1, near, left - 1),
+                lambda: (x, value, slopes, rate / 2, 0, near, left - 1),
             )
 
-        return jax.lax.cond(near, lambda _: (x, value, slopes, rate, good, near), move, None)
+        return jax.lax.cond(near, lambda _: (x, value, slopes, rate, good, near, left), move, None)
 
     def body(state: Any) -> Any:
         return jax.lax.cond(state[4] == 10, faster, step, state)
 
-    return jax.lax.while_loop(proceeds, body, (start, fun(start), gradient(start), jnp.float64(1e-5), 0, False))[0]
+    return jax.lax.while_loop(proceeds, body, (start, fun(start), gradient(start), jnp.float64(1e-5), 0, False, most))[0]
 
 
 def potential(x: Any, w: Any) -> Any:
@@ -80,29 +80,29 @@ def game(x: Any, y: Any) -> Any:
     return (x**2).sum() - (y**2).sum()
 
 
-def saddle(start: Any, inner: str) -> Any:
+def saddle(start: Any, most: Any, inner: str) -> Any:
     """Return the saddle point, its x and its y."""
 
     def best(x: Any) -> Any:
-        return argmin(lambda y: -game(x, y), start, MODES[inner])
+        return argmin(lambda y: -game(x, y), start, MODES[inner], most)
 
-    x = argmin(lambda x: game(x, best(x)), start, MODES["f"])
+    x = argmin(lambda x: game(x, best(x)), start, MODES["f"], most)
     return jnp.concatenate([x, best(x)])
 
 
 def _particle(inner: str) -> Scalar:
-    return lambda w: argmin(lambda w: trajectory(w, MODES[inner]), w, MODES["f"])
+    return lambda w, most: argmin(lambda w: trajectory(w, MODES[inner]), w, MODES["f"], most)
 
 
 def _saddle(inner: str) -> Scalar:
-    return lambda start: saddle(start, inner)
+    return lambda start, most: saddle(start, most, inner)
 
 
 def _start(raw: Data) -> Any:
-    return (numbers(raw["start"]),)
+    return numbers(raw["start"]), most_steps(raw)
 
 
 MODULES = {
-    "particle": {"f" + inner: function(lambda raw: (float(raw["w"]),), _particle(inner), listed) for inner in "fr"},
+    "particle": {"f" + inner: function(lambda raw: (float(raw["w"]), most_steps(raw)), _particle(inner), listed) for inner in "fr"},
     "saddle": {"f" + inner: function(_start, _saddle(inner), listed) for inner in "fr"},
 }

@@ -5,6 +5,7 @@ Their functions are named by two modes, forward (f) or reverse (r): of the outer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 import tape
 import tape.numpy as tnp
-from benchmarks.gradbench.inputs import Data, numbers
+from benchmarks.gradbench.inputs import Data, most_steps, numbers
 from benchmarks.gradbench.on_tape.waiting import function, listed
 from benchmarks.gradbench.protocol import Function
 
@@ -39,15 +40,16 @@ def forward(fun: Scalar) -> Scalar:
 MODES = {"f": forward, "r": reverse}
 
 
-def argmin(fun: Scalar, x: Any, mode: Callable[[Scalar], Scalar]) -> Any:
-    """Return where gradient descent ends; its rate doubles after ten good steps and halves after a bad one."""
+def argmin(fun: Scalar, x: Any, mode: Callable[[Scalar], Scalar], left: float = math.inf) -> Any:
+    """Return where gradient descent ends, after ``left`` steps at most; its rate doubles after ten good steps and halves after a bad one."""
     gradient = mode(fun)
     value, slopes = fun(x), gradient(x)
     rate, good = 1e-5, 0
-    while tnp.sqrt((slopes**2).sum()) > 1e-5:
+    while left > 0 and tnp.sqrt((slopes**2).sum()) > 1e-5:
         if good == 10:
             rate, good = 2 * rate, 0
             continue
+        left -= 1
         following = x - rate * slopes
         if tnp.sqrt(((x - following) ** 2).sum()) <= 1e-5:
             break
@@ -79,9 +81,12 @@ def trajectory(w: Any, mode: Callable[[Scalar], Scalar]) -> Any:
 
 def particle(outer: str, inner: str) -> Function:
     """Return the function that is named by two modes: the control w of the smallest distance from the origin."""
-    return function(
-        lambda raw: tape.constant(float(raw["w"])), lambda w: argmin(lambda w: trajectory(w, MODES[inner]), w, MODES[outer]), listed
-    )
+
+    def solve(args: Any) -> Any:
+        w, most = args
+        return argmin(lambda w: trajectory(w, MODES[inner]), w, MODES[outer], most)
+
+    return function(lambda raw: (tape.constant(float(raw["w"])), most_steps(raw)), solve, listed)
 
 
 def game(x: Any, y: Any) -> Any:
@@ -92,19 +97,21 @@ def game(x: Any, y: Any) -> Any:
 def saddle(outer: str, inner: str) -> Function:
     """Return the function that is named by two modes: the saddle point, its x and its y."""
 
-    def solve(start: Any) -> Any:
-        def best(x: Any) -> Any:
-            return argmin(lambda y: -game(x, y), start, MODES[inner])
+    def solve(args: Any) -> Any:
+        start, most = args
 
-        x = argmin(lambda x: game(x, best(x)), start, MODES[outer])
+        def best(x: Any) -> Any:
+            return argmin(lambda y: -game(x, y), start, MODES[inner], most)
+
+        x = argmin(lambda x: game(x, best(x)), start, MODES[outer], most)
         return tnp.concatenate([x, best(x)])
 
     return function(prepare_saddle, solve, listed)
 
 
 def prepare_saddle(raw: Data) -> Any:
-    """Return where descents start."""
-    return tape.constant(numbers(raw["start"]))
+    """Return where descents start, and their greatest length."""
+    return tape.constant(numbers(raw["start"])), most_steps(raw)
 
 
 MODULES = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gradbench.inputs import Data, numbers
+from benchmarks.gradbench.inputs import Data, most_steps, numbers
 from benchmarks.gradbench.on_torch.waiting import listed, tensor
 from benchmarks.gradbench.protocol import Function
 
@@ -26,15 +26,16 @@ def reverse(fun: Scalar) -> Scalar:
     return gradient
 
 
-def argmin(fun: Scalar, x: Any) -> Any:
-    """Return where gradient descent ends; its rate doubles after ten good steps and halves after a bad one."""
+def argmin(fun: Scalar, x: Any, left: float) -> Any:
+    """Return where gradient descent ends, after ``left`` steps at most; its rate doubles after ten good steps and halves after a bad one."""
     gradient = reverse(fun)
     value, slopes = fun(x), gradient(x)
     rate, good = 1e-5, 0
-    while torch.sqrt((slopes**2).sum()) > 1e-5:
+    while left > 0 and torch.sqrt((slopes**2).sum()) > 1e-5:
         if good == 10:
             rate, good = 2 * rate, 0
             continue
+        left -= 1
         following = x - rate * slopes
         if torch.sqrt(((x - following) ** 2).sum()) <= 1e-5:
             break
@@ -46,15 +47,16 @@ def argmin(fun: Scalar, x: Any) -> Any:
     return x
 
 
-def outermost(fun: Scalar, x: Any) -> Any:
+def outermost(fun: Scalar, x: Any, left: float) -> Any:
     """Return :func:`argmin` where nothing around it is differentiated, so that each step is cut from those before."""
     gradient = reverse(fun)
     value, slopes = fun(x).detach(), gradient(x).detach()
     rate, good = 1e-5, 0
-    while torch.sqrt((slopes**2).sum()) > 1e-5:
+    while left > 0 and torch.sqrt((slopes**2).sum()) > 1e-5:
         if good == 10:
             rate, good = 2 * rate, 0
             continue
+        left -= 1
         following = x - rate * slopes
         if torch.sqrt(((x - following) ** 2).sum()) <= 1e-5:
             break
@@ -89,25 +91,25 @@ def game(x: Any, y: Any) -> Any:
     return (x**2).sum() - (y**2).sum()
 
 
-def saddle(start: Any) -> Any:
+def saddle(start: Any, most: float) -> Any:
     """Return the saddle point, its x and its y."""
 
     def best(x: Any) -> Any:
-        return argmin(lambda y: -game(x, y), start)
+        return argmin(lambda y: -game(x, y), start, most)
 
-    x = outermost(lambda x: game(x, best(x)), start)
+    x = outermost(lambda x: game(x, best(x)), start, most)
     return torch.cat([x, best(x).detach()])
 
 
 def _w(raw: Data) -> Any:
-    return tensor(numbers(raw["w"]))
+    return tensor(numbers(raw["w"])), most_steps(raw)
 
 
 def _start(raw: Data) -> Any:
-    return tensor(numbers(raw["start"]))
+    return tensor(numbers(raw["start"])), most_steps(raw)
 
 
 MODULES = {
-    "particle": {"rr": Function(_w, lambda w: outermost(trajectory, w), listed)},
-    "saddle": {"rr": Function(_start, saddle, listed)},
+    "particle": {"rr": Function(_w, lambda args: outermost(trajectory, *args), listed)},
+    "saddle": {"rr": Function(_start, lambda args: saddle(*args), listed)},
 }
