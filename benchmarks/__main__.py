@@ -17,6 +17,7 @@ from benchmarks.checker import checker
 from benchmarks.facade import PROGRAMS, facade
 from benchmarks.first_steps import WORKLOADS as FIRSTS
 from benchmarks.first_steps import first_steps
+from benchmarks.gradbench import runner as gradbench
 from benchmarks.long_loops import WORKLOADS as LOOPS
 from benchmarks.long_loops import long_loops
 from benchmarks.looking import looping
@@ -67,9 +68,16 @@ def chosen_of(name: str) -> frozenset[str]:
 
 def main() -> None:
     """Run every class of benchmarks, or the classes and workloads named."""
+    if sys.argv[1:2] == ["gradbench"]:
+        gradbench.main(sys.argv[2:])
+        return
     workloads = sorted(name for _, names in KINDS.values() for name in names)
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
-    parser.add_argument("name", nargs="*", help=f"a class ({', '.join(KINDS)}) or part of a workload's name ({', '.join(workloads)})")
+    parser.add_argument(
+        "name",
+        nargs="*",
+        help=f"a class ({', '.join(KINDS)}) or part of a workload's name ({', '.join(workloads)}); gradbench has options of its own",
+    )
     parser.add_argument("--quick", action="store_true", help="few rounds, and without the long cases")
     parser.add_argument("--json", metavar="FILE", help="write all figures there")
     parser.add_argument("--picture", metavar="FILE", help="draw the ratios there (needs matplotlib)")

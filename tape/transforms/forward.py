@@ -144,7 +144,7 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
         raise TapeTypeError(msg)
     call = Call("jvp", fun, primals, {}, range(len(primals)), has_aux=has_aux)
     pushed = jax.tree.unflatten(call.output_tree, Linear(call).push(leaves))
-    result = call.output(), call.result(pushed)
+    result = call.output(), call.product(pushed, leaves)
     return (*result, call.result(call.aux)) if has_aux else result
 
 
@@ -167,6 +167,6 @@ def linearize(fun: Callable[..., Any], *primals: object) -> tuple[Any, Callable[
         if tree != call.tree:
             msg = f"linearize: the tangents have the structure {tree}, but the primals have {call.tree}"
             raise TapeTypeError(msg)
-        return call.result(jax.tree.unflatten(call.output_tree, linear.push(leaves)))
+        return call.product(jax.tree.unflatten(call.output_tree, linear.push(leaves)), leaves)
 
     return call.output(), push

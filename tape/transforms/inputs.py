@@ -144,6 +144,11 @@ class Call:
             return _map(lambda x: _severed(x) if isinstance(x, Handle) and x._place.kind.unrecorded else x, tree)
         return self.result(tree)
 
+    def product(self, tree: object, directions: Sequence[object]) -> object:
+        """Return derivatives along directions (tangents, cotangents) as the caller wants them: they depend on those too."""
+        kinds = [d._place.kind for d in directions if isinstance(d, Handle)]
+        return tree if any(kind.requires_grad or kind.unrecorded for kind in kinds) else self.gradient(tree)
+
     def settle(self) -> None:
         """Give up the differentiable outputs of a plain call, once swept: what only another sweep from them would read is not kept."""
         if self.plain:

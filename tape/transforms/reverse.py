@@ -111,8 +111,7 @@ def vjp(fun: Callable[..., Any], *primals: object, has_aux: bool = False) -> Any
             raise TapeTypeError(msg)
         nested = call.nested or any(isinstance(s, Handle) and s._place.kind.requires_grad for s in seeds)
         gradients = jax.tree.unflatten(call.tree, pull(call, call.outputs, seeds, create_graph=nested))
-        plain = call.plain and not any(isinstance(s, Handle) for s in seeds)
-        return call.result(gradients) if plain or not nested else gradients
+        return call.product(gradients, seeds)
 
     result = call.output(), vjp_fun
     return (*result, call.result(call.aux)) if has_aux else result

@@ -214,6 +214,10 @@ AT_A_CONSTANT = {
     "value_and_grad": lambda x: tape.value_and_grad(cubed)(x.detach())[1],
     "jacrev": lambda x: tape.jacrev(lambda v: v**3)(x.detach()).sum(0),
     "jacfwd": lambda x: tape.jacfwd(lambda v: v**3)(x.detach()).sum(0),
+    "vjp": lambda x: tape.vjp(lambda v: v**3, x.detach())[1](np.ones_like(A))[0],
+    "jvp": lambda x: tape.jvp(lambda v: v**3, (x.detach(),), (np.ones_like(A),))[1],
+    "linearize": lambda x: tape.linearize(lambda v: v**3, x.detach())[1](np.ones_like(A)),
+    "hvp": lambda x: tape.hvp(lambda v: (v**4).sum() / 4, (x.detach(),), (np.ones_like(A),)),
     "detach": lambda x: tape.gradients(cubed(x), x).detach(),
     "arrays": lambda x: tape.constant(tape.grad(cubed)(x.value)),
 }
@@ -258,6 +262,33 @@ def test_contract_20_a_recorded_gradient_is_differentiated_on_every_route(name):
 @pytest.mark.parametrize("name", AT_A_CONSTANT)
 def test_contract_21_a_gradient_at_a_constant_is_a_constant(name):
     np.testing.assert_allclose(slope_after(AT_A_CONSTANT[name], tape.Variable(A)), 3 * A**2, rtol=1e-5)
+
+
+PRODUCTS = {
+    "vjp": lambda x, t: tape.vjp(lambda v: v**3, x)[1](t)[0],
+    "jvp": lambda x, t: tape.jvp(lambda v: v**3, (x,), (t,))[1],
+    "linearize": lambda x, t: tape.linearize(lambda v: v**3, x)[1](t),
+    "hvp": lambda x, t: tape.hvp(lambda v: (v**4).sum() / 4, (x,), (t,)),
+}
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("at", [np.asarray, tape.constant, tape.Variable], ids=["array", "constant", "Variable"])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_contract_20_a_product_along_a_variable_is_differentiated_by_it(name, at):
+    """It is linear in its tangent or cotangent, wherever it is taken."""
+    t = tape.Variable(np.ones_like(A))
+    PRODUCTS[name](at(A), t).sum().backward()
+    np.testing.assert_allclose(t.grad.numpy(), 3 * A**2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("at", [np.asarray, tape.constant], ids=["array", "constant"])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_contract_21_a_product_along_an_unrecorded_gradient_remembers_it(name, at):
+    x = tape.Variable(A)
+    product = PRODUCTS[name](at(A), tape.gradients((x**2).sum(), x))
+    with pytest.raises(UnrecordedGradientError):
+        (x * product).sum().backward()
 
 
 def test_contract_21_jax_differentiates_on_what_is_a_constant_of_the_tape():

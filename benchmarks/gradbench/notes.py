@@ -1,0 +1,3 @@
+"""What the figures mean, for the page; written by hand after profiling."""
+
+NOTES = ""

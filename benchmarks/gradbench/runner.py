@@ -1,0 +1,219 @@
+"""``python -m benchmarks gradbench``: the eval's side, for several tools in turn.
+
+Each tool is a process that is asked as GradBench's harness would ask it. Of every function on every input the first evaluation is timed
+(it includes tracing and compiling), then all tools warm up, and then they take turns, several rounds long; a figure is the median of all
+evaluations of the rounds. Every answer is compared with the oracle's, with GradBench's tolerance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import random
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.gradbench.__main__ import TOOLS
+from benchmarks.gradbench.cases import FUNCTIONS, Case, cases
+from benchmarks.gradbench.oracle import expected, mismatches
+from benchmarks.gradbench.page import document, table
+from benchmarks.gradbench.session import Session, SilentToolError
+
+__all__ = ["Effort", "Result", "main", "run"]
+
+NEEDS = {"tape": "jax", "jax": "jax", "torch": "torch", "autograd": "autograd"}
+SLOW = 2.0  # seconds from which one evaluation is enough
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure.
+
+    Attributes:
+        size: of the inputs: "tiny", "quick" or "default".
+        warm_seconds: how long each tool runs a function before the rounds.
+        rounds: how many turns each tool has.
+        round_seconds: how long a turn lasts, at least.
+        patience: seconds until a tool is given up for one function.
+
+    """
+
+    size: str
+    warm_seconds: float
+    rounds: int
+    round_seconds: float
+    patience: float
+
+
+EFFORTS = {
+    "tiny": Effort("tiny", 0.0, 1, 0.0, 120.0),
+    "quick": Effort("quick", 0.05, 3, 0.01, 60.0),
+    "default": Effort("default", 0.5, 5, 0.1, 60.0),
+}
+
+
+@dataclass
+class Result:
+    """What a tool did with one function on one input.
+
+    Attributes:
+        first: seconds of the first evaluation.
+        later: seconds of each evaluation in the rounds.
+        problem: why there is no time, or what was wrong; empty if nothing was.
+
+    """
+
+    first: float | None = None
+    later: list[float] = field(default_factory=list)
+    problem: str = ""
+
+    @property
+    def steady(self) -> float | None:
+        """The median of the later evaluations; of one that took long, itself."""
+        return statistics.median(self.later) if self.later else self.first if self.first and self.first > SLOW else None
+
+
+Results = dict[tuple[str, str, str], dict[str, Result]]  # by module, description and function, and by tool
+
+
+class _Progress:
+    """A line on the terminal that says what runs; nothing where there is no terminal."""
+
+    def __init__(self) -> None:
+        self.shown = sys.stderr.isatty()
+
+    def __call__(self, text: str) -> None:
+        if self.shown:
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+class _Turns:
+    """The tools, and how one function on one input is asked of them."""
+
+    def __init__(self, tools: Sequence[str], effort: Effort, progress: _Progress) -> None:
+        self.effort, self.progress = effort, progress
+        self.sessions: dict[str, Session] = {}
+        self.tools = tools
+        self.order = random.Random(0)  # noqa: S311 - an order, no secret
+
+    def session(self, tool: str, module: str) -> Session:
+        """Return the conversation with a tool, begun if it is not, with a module defined."""
+        found = self.sessions.get(tool)
+        if found is None:
+            found = self.sessions[tool] = Session(tool)
+            found.send("start", self.effort.patience, eval=module)
+        response = found.send("define", self.effort.patience, module=module)
+        if not response["success"]:
+            msg = f"{tool}: {response['error']}"
+            raise SilentToolError(msg)
+        return found
+
+    def ask(self, tool: str, case: Case, function: str, wanted: Any, seconds: float) -> tuple[list[float], str]:
+        """Ask a tool once; return the seconds of its evaluations, and what was wrong."""
+        try:
+            session = self.session(tool, case.module)
+            given = case.input | {"min_runs": 1, "min_seconds": seconds} if isinstance(case.input, dict) else case.input
+            fields = {"module": case.module, "function": function, "input": given, "description": case.description}
+            response = session.send("evaluate", self.effort.patience, **fields)
+            if not response["success"]:
+                return [], response.get("error", "no success")
+            wrong = mismatches(wanted, response["output"])
+            session.send("analysis", self.effort.patience, of=session.last, valid=not wrong, **({"error": wrong[0]} if wrong else {}))
+        except SilentToolError as e:
+            if (ended := self.sessions.pop(tool, None)) is not None:
+                ended.end()
+            return [], str(e)
+        return [t["nanoseconds"] / 1e9 for t in response["timings"] if t["name"] == "evaluate"], "; ".join(wrong)
+
+    def time(self, case: Case, function: str) -> dict[str, Result]:
+        """Time a function on an input with all tools."""
+        results = {tool: Result() for tool in self.tools}
+        name = f"{case.module}.{function} {case.description}"
+        wanted = expected(case.module, function, case.input)
+
+        def turn(tool: str, what: str, seconds: float) -> list[float]:
+            self.progress(f"{name}: {tool}, {what}")
+            times, problem = self.ask(tool, case, function, wanted, seconds)
+            results[tool].problem = results[tool].problem or problem
+            return times
+
+        for tool, result in results.items():
+            times = turn(tool, "first evaluation", 0.0)
+            result.first = times[0] if times else None
+            if times and not result.problem and times[0] <= SLOW:
+                turn(tool, "warming up", self.effort.warm_seconds)
+            elif times and not result.problem:  # compiling may be what took long
+                result.later = turn(tool, "second evaluation", 0.0)
+        able = [t for t, r in results.items() if not r.problem and not (r.later and r.later[0] > SLOW)]
+        for tool in able:
+            if results[tool].later:
+                turn(tool, "warming up", self.effort.warm_seconds)
+                results[tool].later.clear()
+        for i in range(self.effort.rounds):
+            for tool in self.order.sample(able, len(able)):
+                if not results[tool].problem:
+                    results[tool].later += turn(tool, f"round {i + 1} of {self.effort.rounds}", self.effort.round_seconds)
+        return results
+
+    def end(self) -> None:
+        """End all tools."""
+        for session in self.sessions.values():
+            session.end()
+
+
+def run(tools: Sequence[str], evals: Sequence[str], effort: Effort) -> Results:
+    """Run evals on tools.
+
+    Args:
+        tools: names of tools.
+        evals: names of evals; those of :data:`FUNCTIONS`.
+        effort: how long to measure.
+
+    Returns:
+        By module, description and function, what each tool did.
+
+    """
+    progress = _Progress()
+    turns = _Turns(tools, effort, progress)
+    found: Results = {}
+    try:
+        for case in cases(effort.size):
+            if case.module in evals:
+                for function in FUNCTIONS[case.module]:
+                    found[case.module, case.description, function] = turns.time(case, function)
+    finally:
+        turns.end()
+        progress("")
+    return found
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run GradBench's evals here; end with status 1 if an answer of the tape's is missing or wrong."""
+    parser = argparse.ArgumentParser("python -m benchmarks gradbench", description=__doc__)
+    parser.add_argument("eval", nargs="*", help=f"which evals ({', '.join(FUNCTIONS)}); all if none is named")
+    parser.add_argument("--quick", action="store_true", help="small inputs and few rounds")
+    parser.add_argument("--tools", default=",".join(TOOLS), help="comma-separated (default: those of %(default)s that are installed)")
+    parser.add_argument("--docs", metavar="FILE", help="write the page of results there")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.eval) - FUNCTIONS.keys():
+        parser.error(f"unknown eval {', '.join(sorted(unknown))}; there are {', '.join(FUNCTIONS)}")
+    if unknown := set(options.tools.split(",")) - set(TOOLS):
+        parser.error(f"unknown tool {', '.join(sorted(unknown))}; there are {', '.join(TOOLS)}")
+    tools = [t for t in options.tools.split(",") if importlib.util.find_spec(NEEDS[t])]
+    started = time.perf_counter()
+    found = run(tools, options.eval or tuple(FUNCTIONS), EFFORTS["quick" if options.quick else "default"])
+    print(table(found, tools))
+    print(f"\n{time.perf_counter() - started:.0f} s")
+    wrong = [
+        f"{'.'.join((key[0], key[2]))} {key[1]}: {tool}: {r.problem}" for key, row in found.items() for tool, r in row.items() if r.problem
+    ]
+    for line in wrong:
+        print(line)
+    if options.docs:
+        document(found, tools, options.docs)
+    if any(row["tape"].problem for row in found.values() if "tape" in row):
+        sys.exit(1)
