@@ -14,6 +14,7 @@ from tape.hooking.observing import OpHook, hooks
 from tape.hooking.packing import save_on_host, saved_value_hooks
 from tape.insight.explaining import explain
 from tape.insight.listing import Tape, draw
+from tape.insight.profiling import profile
 from tape.jitting.jitted import jit
 from tape.mirrored.absent import missing_function
 from tape.mirrored.detachment import stop_gradient
@@ -57,6 +58,7 @@ __all__ = [
     "no_grad",
     "once_differentiable",
     "op_hooks",
+    "profile",
     "register_multi_grad_hook",
     "rules",
     "save_on_host",

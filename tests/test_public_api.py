@@ -41,6 +41,7 @@ NAMES = [
     "no_grad",
     "once_differentiable",
     "op_hooks",
+    "profile",
     "register_multi_grad_hook",
     "rules",
     "save_on_host",
@@ -57,6 +58,7 @@ NAMES = [
 SIGNATURES = {
     tape.Variable: "(value, *, requires_grad=None, name=None)",
     tape.Tape: "(*, keep=False)",
+    tape.profile: "(*, entries=False, wait=True, memory=True)",
     tape.Tape.draw: "(self, path=None, *, group='function', fold=True, flow=None)",
     tape.Tape.of: "(outputs)",
     tape.explain: "(output, input)",
