@@ -38,6 +38,7 @@ NAMES = [
     "jit",
     "jvp",
     "linearize",
+    "memory",
     "no_grad",
     "once_differentiable",
     "op_hooks",
@@ -58,6 +59,7 @@ NAMES = [
 SIGNATURES = {
     tape.Variable: "(value, *, requires_grad=None, name=None)",
     tape.Tape: "(*, keep=False)",
+    tape.memory: "()",
     tape.profile: "(*, entries=False, wait=True, memory=True)",
     tape.Tape.draw: "(self, path=None, *, group='function', fold=True, flow=None)",
     tape.Tape.of: "(outputs)",

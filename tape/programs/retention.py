@@ -122,9 +122,16 @@ def _live(segment: Segment) -> tuple[int, ...]:
 def entries_of(segment: Segment) -> int:
     """Return how many entries of a segment are pending, or could still be swept."""
     with segment.lock:
+        live = swept(segment)
+        return segment.state.depth if live is None else len(live)
+
+
+def swept(segment: Segment) -> frozenset[int] | None:
+    """Return the first slots of the entries of a segment that could still be swept; None where it is pending, and all of them."""
+    with segment.lock:
         if segment.pending:
-            return segment.state.depth
-        return len(_read(segment, _live(segment)).entries) if segment.leaves else 0
+            return None
+        return _read(segment, _live(segment)).entries if segment.leaves else frozenset()
 
 
 STATS.entries_of = entries_of
