@@ -14,6 +14,8 @@ from tape.hooking.observing import OpHook, hooks
 from tape.hooking.packing import save_on_host, saved_value_hooks
 from tape.insight.explaining import explain
 from tape.insight.listing import Tape, draw
+from tape.insight.memory import memory
+from tape.insight.profiling import profile
 from tape.jitting.jitted import jit
 from tape.mirrored.absent import missing_function
 from tape.mirrored.detachment import stop_gradient
@@ -54,9 +56,11 @@ __all__ = [
     "jit",
     "jvp",
     "linearize",
+    "memory",
     "no_grad",
     "once_differentiable",
     "op_hooks",
+    "profile",
     "register_multi_grad_hook",
     "rules",
     "save_on_host",

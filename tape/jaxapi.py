@@ -25,6 +25,7 @@ from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 from jax.debug import callback as debug_callback
 from jax.dtypes import float0
+from jax.extend import source_info_util as names
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxpr_as_fun, primitives
 from jax.interpreters import ad, batching, mlir
 
@@ -76,6 +77,7 @@ __all__ = [
     "makes_jaxpr",
     "mlir",
     "named_axes",
+    "names",
     "no_origin",
     "partial",
     "passed_on",
@@ -305,9 +307,7 @@ def no_origin() -> Any:
 def trace(fun: Callable[..., Any], *avals: object) -> tuple[ClosedJaxpr, Any]:
     """Trace ``fun`` on abstract inputs; return its jaxpr and the tree of its results' shapes and dtypes."""
 
-    def fresh(
-        *args: object,
-    ) -> object:  # JAX keeps jaxprs by the identity of the function, also where it has captured another trace's values
+    def fresh(*args: object) -> object:  # JAX keeps jaxprs by the function's identity, also where it has captured another trace's values
         return fun(*args)
 
     jaxpr, shapes = jax.make_jaxpr(fresh, return_shape=True)(*avals)

@@ -32,6 +32,18 @@ def grad_is(y, v, wanted): return same(tape.gradients(y, v), wanted)
 ROWS = {
     "insight": [
         (
+            "with tape.profile(memory=False) as p: float(total(x))\np.peak",
+            "tape.profile(memory=True)",
+            "with tape.profile(memory=True) as p: float(total(x))",
+            "p.peak.nbytes > 0",
+        ),
+        (
+            "tape.profile().save('trace.txt')",
+            "p.save('trace.json')",
+            "import tempfile; v = tape.profile().save(tempfile.mkdtemp() + '/trace.json')",
+            "all(file.exists() for file in v)",
+        ),
+        (
             "tape.draw(h, 'h.png')",
             "give the file one of",
             "import tempfile; v = tape.draw(h, tempfile.mkdtemp() + '/h.dot')",

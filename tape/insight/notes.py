@@ -277,10 +277,11 @@ class Record:
 class Notes:
     """What the open tapes of a thread note: the recorder and the sweeps tell."""
 
-    __slots__ = ("records",)
+    __slots__ = ("lists", "records")
 
     def __init__(self, records: tuple[Record, ...]) -> None:
         self.records = records
+        self.lists = bool(records)  # a new value of a Variable is another leaf, and so is looked at (tape.recording.entering)
 
     def _concerned(self) -> list[Record]:
         return [one for one in self.records if one.concerned]

@@ -16,11 +16,14 @@ KINDS = ("function", "class", "module")
 
 def scope_of(entry: Entry, kind: str) -> str:
     """Return what an entry is grouped by: its ``jax.named_scope``, or else the function, class or module of its line; "" for none."""
-    if entry.scope:
-        return entry.scope
-    if entry.where is None:
+    return entry.scope or scope_of_line(entry.where, kind)
+
+
+def scope_of_line(where: tuple[str, int] | None, kind: str) -> str:
+    """Return the function, class or module of a line; "" for none."""
+    if where is None:
         return ""
-    file, line = entry.where
+    file, line = where
     if kind == "module":
         return Path(file).stem
     names = _defined(file)

@@ -74,7 +74,7 @@ def table(
     inner: bool,
 ) -> str:
     """Return the tape as a table."""
-    names = _short_files([e.where[0] for e in entries if e.where is not None])
+    names = short_files([e.where[0] for e in entries if e.where is not None])
     rows = [_leaf(value) for value in leaves]
     shows = Shows(sweeps, names, inner, any(e.requires_grad and not e.released for e in entries))
     rows += _rows(folded(entries) if fold else entries, shows)
@@ -157,7 +157,7 @@ def _entry(entry: Entry, shows: Shows, depth: int) -> Row:
     return Row(depth, {**cells, "note": ", ".join(notes), "line": where})
 
 
-def _short_files(files: Sequence[str]) -> dict[str, str]:
+def short_files(files: Sequence[str]) -> dict[str, str]:
     """Return the shortest endings of paths that tell them apart."""
     known = list(dict.fromkeys(files))
     short = {}
@@ -191,7 +191,7 @@ def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
             over -= less
     for row in rows:
         if row.whole is not None:
-            yield _painted("  " * row.depth + _clipped(row.whole, width - 2 * row.depth), _COLOURS[row.style], color)
+            yield painted("  " * row.depth + clipped(row.whole, width - 2 * row.depth), _COLOURS[row.style], color)
             continue
         cells = []
         for column in shown:
@@ -200,11 +200,11 @@ def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
                 text = ("  " * row.depth + text.rjust(widths[column] - 2 * _deepest(rows))) if text else ""
                 text = text.ljust(widths[column])
             elif column == "line":
-                text = _clipped(text, widths[column], end=False)
+                text = clipped(text, widths[column], end=False)
             else:
-                text = _clipped(text, widths[column])
+                text = clipped(text, widths[column])
                 text = text.rjust(widths[column]) if column in _RIGHT else text.ljust(widths[column])
-            cells.append(_painted(text, _COLOURS.get(row.style if column == "op" and row.style else column, ""), color))
+            cells.append(painted(text, _COLOURS.get(row.style if column == "op" and row.style else column, ""), color))
         yield "  ".join(cells).rstrip()
 
 
@@ -212,7 +212,8 @@ def _deepest(rows: Sequence[Row]) -> int:
     return max((row.depth for row in rows if row.cells), default=0)
 
 
-def _clipped(text: str, width: int, *, end: bool = True) -> str:
+def clipped(text: str, width: int, *, end: bool = True) -> str:
+    """Return text cut to a width, with an ellipsis; not at its ``end``, at its beginning."""
     if len(text) <= width:
         return text
     if width <= 1:
@@ -220,5 +221,6 @@ def _clipped(text: str, width: int, *, end: bool = True) -> str:
     return f"{text[: width - 1]}…" if end else f"…{text[1 - width :]}"
 
 
-def _painted(text: str, code: str, color: bool) -> str:
+def painted(text: str, code: str, color: bool) -> str:
+    """Return text in a colour, by its code for terminals."""
     return f"\x1b[{code}m{text}\x1b[0m" if color and code and text.strip() else text

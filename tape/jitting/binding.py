@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from tape.callables.captures import held
 from tape.errors import ExecutionError
 from tape.graph.kinds import Place, kind_of
+from tape.graph.meters import METERS, measured
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Extra, Handle, extra_of
 from tape.hooking.handles import CHANGES as HOOKS
@@ -191,11 +192,12 @@ class Binding:
                     inputs[i] = jnp.array(inputs[i])
         try:
             try:
-                results = self.executable(*inputs)
+                results = self.executable(*inputs) if not METERS else measured("step", self, self.executable, *inputs)
             except Exception:
                 if not any(x is None for x in inputs):  # then it was not that some were pending
                     raise
-                results = self.executable(*self.complete(inputs, arrays, given))
+                inputs = self.complete(inputs, arrays, given)
+                results = self.executable(*inputs) if not METERS else measured("step", self, self.executable, *inputs)
         except jax.errors.JaxRuntimeError as e:
             msg = f"jit: {self.step.name} could not be compiled or run, and nothing was assigned: {e}"
             raise ExecutionError(msg) from e

@@ -10,7 +10,7 @@ from jax import lax
 
 from tape.graph.kinds import cotangent_aval
 from tape.graph.wengert import Constant
-from tape.jaxapi import ClosedJaxpr, DropVar, JaxprEqn, Literal, ShapedArray, Var, assembled, call, no_origin, trace
+from tape.jaxapi import ClosedJaxpr, DropVar, JaxprEqn, Literal, ShapedArray, Var, assembled, call, names, no_origin, trace
 from tape.rules import parameters
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class JaxprBuilder:
             atoms.update(zip(entry.slots, outs, strict=True))
             add(entry.eqn.replace(invars=ins, outvars=outs, params=parameters.native(entry.primitive, entry.params)))
 
-    def inline(self, closed: ClosedJaxpr, inputs: Sequence[Atom]) -> list[Atom]:
-        """Add the equations of a jaxpr on the given inputs, and return its results."""
+    def inline(self, closed: ClosedJaxpr, inputs: Sequence[Atom], *, name: str | None = None) -> list[Atom]:
+        """Add the equations of a jaxpr on the given inputs, under a ``name`` that profilers show, and return its results."""
         jaxpr = closed.jaxpr
         atoms: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
         for v, value in zip(jaxpr.constvars, closed.consts, strict=True):
@@ -62,7 +62,8 @@ class JaxprBuilder:
             ins = [v if isinstance(v, Literal) else atoms[v] for v in eqn.invars]
             outs = [v if isinstance(v, DropVar) else Var(v.aval) for v in eqn.outvars]
             atoms.update(zip(eqn.outvars, outs, strict=True))
-            add(eqn.replace(invars=ins, outvars=outs))
+            copied = eqn.replace(invars=ins, outvars=outs)
+            add(copied if name is None else _named(copied, name))
         return [v if isinstance(v, Literal) else atoms[v] for v in jaxpr.outvars]
 
     def add(self, total: Atom, term: Atom) -> Atom:
@@ -82,6 +83,13 @@ class JaxprBuilder:
         constants = list(self._constants.values())
         jaxpr = assembled([], [*[v for v, _ in constants], *self._inputs], list(outputs), self._eqns, frozenset(), no_origin())
         return call(name, ClosedJaxpr(jaxpr, []), [*[value for _, value in constants], *inputs])
+
+
+def _named(eqn: JaxprEqn, name: str) -> JaxprEqn:
+    """Return an equation under a name, as ``jax.named_scope`` gives it to those that are traced."""
+    info: Any = eqn.source_info
+    renamed: JaxprEqn = eqn.replace(source_info=info.replace(name_stack=names.new_name_stack(name) + info.name_stack))
+    return renamed
 
 
 def rebuilt(listed: WengertList[Equation], outputs: Sequence[Source | ShapedArray], inputs: Iterable[int] | None = None) -> ClosedJaxpr:

@@ -65,19 +65,28 @@ def cost_of(jaxpr: Jaxpr) -> Cost:
 def _of(jaxpr: Jaxpr) -> tuple[float, float]:
     part, run = 0.0, 0.0
     for eqn in jaxpr.eqns:
-        held = [_of(inner) for inner in held_by(eqn)]
-        if held:
-            turns = eqn.params.get("length", _TURNS if eqn.primitive.name == "while" else 1)
-            part += sum(p for p, _ in held)
-            run += turns * sum(r for _, r in held)
-        if eqn.primitive not in jaxapi.CALL_JAXPR_PARAMS:
-            shapes = [getattr(v.aval, "shape", ()) for v in (*eqn.invars, *eqn.outvars)]
-            part += _FUSED if eqn.primitive.name in _IN_STEP or len({*shapes, ()}) <= 2 else _OTHER
-            run += _ELEMENT * sum(map(math.prod, shapes)) + _FLOP * _products(eqn, shapes)
+        p, r = predicted(eqn)
+        part += p
+        run += r
     return part, run
 
 
-def _products(eqn: JaxprEqn, shapes: Sequence[tuple[int, ...]]) -> float:
+def predicted(eqn: JaxprEqn) -> tuple[float, float]:
+    """Return the seconds that an equation adds to the compilation of a program, and to a run of it."""
+    part, run = 0.0, 0.0
+    held = [_of(inner) for inner in held_by(eqn)]
+    if held:
+        turns = eqn.params.get("length", _TURNS if eqn.primitive.name == "while" else 1)
+        part += sum(p for p, _ in held)
+        run += turns * sum(r for _, r in held)
+    if eqn.primitive not in jaxapi.CALL_JAXPR_PARAMS:
+        shapes = [getattr(v.aval, "shape", ()) for v in (*eqn.invars, *eqn.outvars)]
+        part += _FUSED if eqn.primitive.name in _IN_STEP or len({*shapes, ()}) <= 2 else _OTHER
+        run += _ELEMENT * sum(map(math.prod, shapes)) + _FLOP * products(eqn, shapes)
+    return part, run
+
+
+def products(eqn: JaxprEqn, shapes: Sequence[tuple[int, ...]]) -> float:
     """Return how many numbers are multiplied and added in products of matrices, and in what takes as long."""
     name, params = eqn.primitive.name, eqn.params
     if name == "dot_general":

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tape.configuration import applying, configuration
+from tape.graph.meters import METERS, measured
 from tape.locks import holding
 
 if TYPE_CHECKING:
@@ -32,7 +33,10 @@ class Job:
 
     def run(self) -> None:
         """Return when the call was made, here if nobody else has begun with it."""
-        holding(self._lock, self._run)
+        if METERS and self._call is None and not self.made:  # another thread is at it
+            measured("wait", None, holding, self._lock, self._run)
+        else:
+            holding(self._lock, self._run)
 
     def _run(self) -> None:
         call, self._call = self._call, None
@@ -54,7 +58,7 @@ class Job:
 
     def made_within(self, seconds: float) -> bool:
         """Wait so long at most for the background to make the call; tell whether it has."""
-        return self._made.wait(seconds)
+        return self._made.wait(seconds) if not METERS else measured("wait", None, self._made.wait, seconds)
 
     @property
     def made(self) -> bool:

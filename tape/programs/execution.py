@@ -7,7 +7,6 @@ that comes back is compiled whole in the background, and runs compiled when that
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +20,7 @@ from tape.programs import background, numbers, variations
 from tape.programs.costs import to_compile, to_interpret
 from tape.programs.devices import settling, several
 from tape.programs.interpretation import evaluate, interpret, needed_entries
+from tape.programs.naming import inline
 from tape.programs.policy import Meetings, new_kernels, new_to_several
 from tape.programs.rolling import rolled, written
 from tape.statistics import STATS
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tape.graph.trie import State, Step
     from tape.ops.kernel import Kernel
     from tape.programs.retention import Kept
-
-_inline = operator.attrgetter("kernel.inline")
 
 
 class Program:
@@ -74,6 +72,11 @@ class Program:
         self._several = False  # it runs on several devices
         self._executable: Callable[..., Sequence[Any]] | None = None
         self._compiling: tuple[background.Job, Callable[..., Sequence[Any]]] | None = None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether it runs as one compiled program by now."""
+        return self._executable is not None
 
     def run(self, state: State, leaves: Sequence[Any]) -> Sequence[Any]:
         """Return the values kept, for the values of all leaves; ``state`` is the structure, which is not held: it holds its programs."""
@@ -218,7 +221,7 @@ class Program:
             return
 
         def segment(*leaves: Any) -> list[Any]:
-            return evaluate(entries, dict(zip(slots, leaves, strict=True)), keep, _inline)
+            return evaluate(entries, dict(zip(slots, leaves, strict=True)), keep, inline)
 
         executable = jax.jit(segment)
         described = [jaxapi.described(x) for x in leaves]

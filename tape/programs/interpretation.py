@@ -60,14 +60,25 @@ def interpret(
     """Run the entries that ``keep`` needs, on leaves of some slots; return its values.  Should one fail, StoppedError tells which."""
     if at_home(leaves):
         return _on_host(entries, slots, table, keep, leaves)
+    _prepare(entries, dict(zip(slots, leaves, strict=True)))
+    return one_by_one(entries, slots, keep, leaves, lambda entry: settling(entry.kernel.executable))
+
+
+def one_by_one(
+    entries: Sequence[Step],
+    slots: Sequence[int],
+    keep: tuple[int, ...],
+    leaves: Sequence[Any],
+    call: Callable[[Step], Callable[..., Sequence[Any]]],
+) -> list[Any]:
+    """:func:`interpret` on JAX's arrays, with the function that ``call`` gives for each entry."""
     values = dict(zip(slots, leaves, strict=True))
-    _prepare(entries, values)
     done = 0
 
     def executable(entry: Step) -> Callable[..., Sequence[Any]]:
         nonlocal done
         done += 1
-        return settling(entry.kernel.executable)
+        return call(entry)
 
     try:
         return evaluate(entries, values, keep, executable)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tape import jaxapi, layout
 from tape.configuration import applying, configuration
 from tape.graph import boundary
+from tape.graph.meters import METERS, measured
 from tape.graph.scope import LOCAL, close
 from tape.graph.segment import NOTHING, Handle, Run
 from tape.graph.trie import CLOCK
@@ -91,7 +92,10 @@ def _run(segment: Segment, reason: str) -> None:
             results = traced.run(segment, program.keep)
         else:
             try:
-                results = program.run(state, gathered(segment.leaves))
+                if METERS:
+                    results = measured("flush", (segment, program, reason), program.run, state, gathered(segment.leaves))
+                else:
+                    results = program.run(state, gathered(segment.leaves))
             except Exception as error:  # noqa: BLE001 - whoever looks at what failed is told
                 with jaxapi.ensure_compile_time_eval():
                     salvage(segment, *needed_entries(state, program.keep), error)

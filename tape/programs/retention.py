@@ -123,10 +123,17 @@ def _live(segment: Segment, run: Run) -> tuple[int, ...]:
 def entries_of(segment: Segment) -> int:
     """Return how many entries of a segment are pending, or could still be swept."""
     with segment.lock:
+        live = swept(segment)
+        return segment.state.depth if live is None else len(live)
+
+
+def swept(segment: Segment) -> frozenset[int] | None:
+    """Return the first slots of the entries of a segment that could still be swept; None where it is pending, and all of them."""
+    with segment.lock:
         run = segment.run
         if run is None:
-            return segment.state.depth
-        return len(_read(segment, run, _live(segment, run)).entries) if segment.leaves else 0
+            return None
+        return _read(segment, run, _live(segment, run)).entries if segment.leaves else frozenset()
 
 
 STATS.entries_of = entries_of

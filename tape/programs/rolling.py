@@ -21,6 +21,7 @@ from tape.programs.calls import Call, Calls
 from tape.programs.costs import TURN, Costs, branches, to_compile
 from tape.programs.interpretation import on_one_device
 from tape.programs.loops import Carried, Flow, Outside, Same, find
+from tape.programs.naming import inline
 from tape.programs.turns import turns_of
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ class _Writing:
     def straight(self, start: int, end: int) -> None:
         """Write entries one after the other."""
         for entry in self._entries[start:end]:
-            results = entry.kernel.inline(*[self.value(s) for s in entry.inputs])
+            results = inline(entry)(*[self.value(s) for s in entry.inputs])
             self._values.update(zip(entry.slots, results, strict=True))
 
     def loop(self, loop: Loop) -> None:
@@ -241,7 +242,7 @@ class _Writing:
                 return _fitted(results[of[0]][of[1]], _aval(turn, of))
 
             for entry, sources in zip(turn, loop.reads, strict=True):
-                results.append(entry.kernel.inline(*[read(s, a) for s, a in zip(sources, entry.kernel.in_avals, strict=True)]))
+                results.append(inline(entry)(*[read(s, a) for s, a in zip(sources, entry.kernel.in_avals, strict=True)]))
             further = [(*register[1:], result(source.result)) for source, register in zip(registers, held, strict=True)]
             finals = [_fitted(result(r), jax.typeof(b)) for r, b in zip(last, blank, strict=True)]
             return (number + 1, further, finals), [result(r) for r in each]

@@ -12,6 +12,7 @@ from tape.graph.segment import Segment
 from tape.graph.trie import CONSTANT
 from tape.ops import building
 from tape.programs.interpretation import evaluate, needed_entries
+from tape.programs.naming import inline, name_of
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def run(segment: Segment, keep: tuple[int, ...]) -> Sequence[Any]:
         if jaxapi.makes_jaxpr(segment.trace):
             table = segment.state.table
             return _merged(entries, {s: (v, table[s].kind.aval) for s, v in values.items()}, keep, segment.state.cut)
-        return evaluate(entries, values, keep, lambda step: differentiable_as_recorded(step, segment.state.cut).inline)
+        return evaluate(entries, values, keep, lambda step: inline(step, differentiable_as_recorded(step, segment.state.cut)))
 
 
 def run_again(cut: Segment) -> None:
@@ -77,6 +78,10 @@ def _merged(entries: Sequence[Step], leaves: dict[int, tuple[Any, Any]], keep: S
             inputs.append(value)
     for step in entries:
         atoms.update(
-            zip(step.slots, joined.inline(differentiable_as_recorded(step, cut).jaxpr, [atoms[s] for s in step.inputs]), strict=True)
+            zip(
+                step.slots,
+                joined.inline(differentiable_as_recorded(step, cut).jaxpr, [atoms[s] for s in step.inputs], name=name_of(step)),
+                strict=True,
+            )
         )
     return joined.call("tape", [atoms[s] for s in keep], inputs)

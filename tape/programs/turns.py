@@ -16,6 +16,7 @@ from tape.configuration import configuration
 from tape.programs import numbers
 from tape.programs.calls import Call
 from tape.programs.loops import Carried, Outside, Same
+from tape.programs.naming import inline
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -81,13 +82,19 @@ def _interface(loop: Loop) -> tuple[dict[Carried | Outside, int], list[Result]]:
 def body_of(flow: Flow, loop: Loop) -> Body:
     """Return the body of a loop."""
     read, results = _interface(loop)
-    kernels = [entry.kernel for entry in flow.entries[loop.start : loop.start + loop.period]]
+    turn = flow.entries[loop.start : loop.start + loop.period]
+    kernels = tuple([entry.kernel for entry in turn])
     wiring = tuple([tuple([s.result if isinstance(s, Same) else read[s] for s in sources]) for sources in loop.reads])
 
-    def body(*given: Any) -> list[Any]:
-        made: list[Sequence[Any]] = []
-        for kernel, sources in zip(kernels, wiring, strict=True):
-            made.append(kernel.inline(*[given[s] if isinstance(s, int) else made[s[0]][s[1]] for s in sources]))
-        return [made[place][number] for place, number in results]
+    def made_body() -> Body:
+        runs = [inline(entry) for entry in turn]  # which hold no entry
 
-    return _BODIES.cached((tuple(kernels), wiring, tuple(results), configuration()), lambda: Body(jax.jit(body)))
+        def body(*given: Any) -> list[Any]:
+            made: list[Sequence[Any]] = []
+            for run, sources in zip(runs, wiring, strict=True):
+                made.append(run(*[given[s] if isinstance(s, int) else made[s[0]][s[1]] for s in sources]))
+            return [made[place][number] for place, number in results]
+
+        return Body(jax.jit(body))
+
+    return _BODIES.cached((kernels, wiring, tuple(results), configuration()), made_body)

@@ -6,7 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from tape import errors, jaxapi
-from tape.configuration import CHANGES
+from tape.configuration import CHANGES, configuration
 from tape.errors import TapeError
 from tape.graph import boundary
 from tape.graph.scope import LOCAL, close, watched
@@ -161,6 +161,12 @@ def following(segment: Segment, op: Any, slots: Sequence[int]) -> State:
 _LEAF = Op("leaf", lambda x: x)
 
 
+def _noted() -> bool:
+    """Tell whether a segment has no epoch because somebody notes lines only, so that what is recorded is not to depend on it."""
+    scope = LOCAL.scope
+    return scope.notes is not None and not scope.notes.lists and scope.observer is None
+
+
 def made_leaf(variable: Handle, result: Handle | None = None) -> bool:
     """Make a pending Variable a leaf that requires grad; return False where somebody has to look at it first.
 
@@ -172,7 +178,9 @@ def made_leaf(variable: Handle, result: Handle | None = None) -> bool:
     """
     source = variable if result is None else result
     segment = source._segment
-    if segment is None or source._cell[0] is not None or LOCAL.segment() is not segment or segment.epoch is not CHANGES.epoch:
+    if segment is None or source._cell[0] is not None or LOCAL.segment() is not segment:
+        return False
+    if segment.epoch is not CHANGES.epoch and not (_noted() and segment.configuration is configuration()):
         return False
     old = source._place
     sharding = variable._place.kind.sharding

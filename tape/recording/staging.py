@@ -18,12 +18,14 @@ from tape.graph.boxes import Cell
 from tape.graph.constants import handle
 from tape.graph.kinds import MadePlace, is_scalar
 from tape.graph.lines import user_line
+from tape.graph.meters import METERS, measured
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, Run, Segment, SegmentClosedError, made_at
 from tape.graph.trie import CONSTANT
 from tape.graph.watcher import NOBODY
 from tape.graph.wengert import needed
 from tape.programs.failures import failed_entry
+from tape.programs.naming import inline
 from tape.programs.retention import forget
 from tape.recording import entering
 from tape.recording.entering import following
@@ -46,13 +48,14 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     operands = [segment.leaves[s][0] for s in slots]  # leaves have the first slots
     kernel = child.kernel
     if scope.trace.capturing or any(isinstance(x, jaxapi.Tracer) for x in operands):
-        results = kernel.inline(*operands)
+        results = inline(child)(*operands)
         if scope.mode == CONSTANT:  # no_grad: nor may the JAX transformation that traces us differentiate it
             results = [jax.lax.stop_gradient(r) for r in results]
     else:
         with jaxapi.ensure_compile_time_eval():
             try:
-                results = kernel.executable(*operands)
+                executable = kernel.executable
+                results = executable(*operands) if not METERS else measured("entry", child, executable, *operands)
             except Exception as error:
                 raise failed_entry(child, error) from error
     made = []

@@ -1,0 +1,318 @@
+"""``tape.memory``: what the tape keeps in memory, by line, and who keeps it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tape.errors import TapeTypeError, check_flag
+from tape.graph.segment import LeafNode
+from tape.insight import text as words
+from tape.insight.markup import html_table
+from tape.insight.memory_holders import reached
+from tape.op_hooks.showing import size
+from tape.programs.retention import leaf_slots, swept
+from tape.statistics import STATS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tape.graph.segment import Segment
+
+Line = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Arrays that the tape keeps, and entries that are pending or could still be swept, of one op at one line.
+
+    Attributes:
+        kind: ``"residual"`` for values that entries gave and a sweep may read, ``"leaf"`` for values that entries read and none gave,
+            ``"entry"`` for entries, which take no bytes of arrays themselves.
+        name: the op; of a leaf, what the Variable is called where that is known, and "" elsewhere.
+        where: the line at which it was recorded; of a leaf, that at which it is read first.
+        count: how many arrays, or entries.
+        nbytes: their bytes.
+
+    """
+
+    kind: str
+    name: str
+    where: Line | None
+    count: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Variables of yours that keep a part of the tape alive.
+
+    Attributes:
+        path: how they are reached: ``losses[...]``; "?" where that was not found (a generator, an object of another library).
+        scope: the function in whose frame the path begins; "" for a module.
+        op: what made them.
+        where: the line that did.
+        count: how many Variables.
+        entries: how many entries they keep.
+        nbytes: bytes of the arrays that they keep; what several holders keep counts for each.
+
+    """
+
+    path: str
+    scope: str
+    op: str
+    where: Line | None
+    count: int
+    entries: int
+    nbytes: int
+
+
+class Memory:
+    """What the tape keeps: see :func:`memory`.
+
+    Attributes:
+        nbytes: bytes of all arrays; ``tape.stats().live_bytes``.
+        entries: entries that are pending, or through which a sweep could go; ``tape.stats().live_entries``.
+        rows: :class:`Kept`, the most bytes first.
+        holders: :class:`Holder`, likewise.
+
+    """
+
+    def __init__(self, nbytes: int, entries: int, rows: Sequence[Kept], holders: Sequence[Holder]) -> None:
+        self.nbytes = nbytes
+        self.entries = entries
+        self.rows = tuple(rows)
+        self.holders = tuple(holders)
+
+    @property
+    def by_line(self) -> tuple[Kept, ...]:
+        """The same by line and kind alone, the most bytes first."""
+        found: dict[tuple[str, Line | None], list[Kept]] = {}
+        for row in self.rows:
+            found.setdefault((row.kind, row.where), []).append(row)
+        lines = [
+            Kept(kind, ", ".join(sorted({r.name for r in rows if r.name})), at, sum(r.count for r in rows), sum(r.nbytes for r in rows))
+            for (kind, at), rows in found.items()
+        ]
+        return tuple(sorted(lines, key=lambda row: (-row.nbytes, -row.count)))
+
+    def text(self, *, width: int | None = None, color: bool | None = None, most: int = 20) -> str:
+        """Return tables of what is kept and of who keeps it.
+
+        Args:
+            width: characters of a line; None for the terminal's (100 where there is none).
+            color: whether to use colours; None where the standard output is a terminal.
+            most: rows of a table.
+
+        Raises:
+            TapeTypeError: an option is of another type.
+
+        """
+        for name, value in (("width", width), ("most", most)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                msg = f"memory.text: {name} must be a positive integer, got {value!r}"
+                raise TapeTypeError(msg)
+        if color is not None:
+            check_flag("memory.text", "color", color)
+        return "\n".join(
+            self._lines(words.columns() if width is None else max(width, 60), words.coloured() if color is None else color, most)
+        )
+
+    def _lines(self, width: int, color: bool, most: int) -> Iterator[str]:
+        arrays = sum(row.count for row in self.rows if row.kind != "entry")
+        entries = f"{self.entries} {'entry' if self.entries == 1 else 'entries'}"
+        said = f"Memory of the tape: {size(self.nbytes)} in {arrays} {'array' if arrays == 1 else 'arrays'}, {entries}"
+        yield words.painted(words.clipped(said, width), "1", color)
+        files = words.short_files([at[0] for at in (*[r.where for r in self.rows], *[h.where for h in self.holders]) if at is not None])
+
+        def place(where: Line | None) -> str:
+            return "" if where is None else f"{files.get(where[0], Path(where[0]).name)}:{where[1]}"
+
+        if self.rows:
+            cells = [(r.kind, r.name, str(r.count), size(r.nbytes) if r.kind != "entry" else "", place(r.where)) for r in self.rows]
+            yield ""
+            yield from _table(("kept", "of", "count", "bytes", "line"), cells, width, color=color, most=most)
+        if self.holders:
+            found = [
+                (h.path, h.scope, str(h.count), str(h.entries), size(h.nbytes), f"{h.op} {place(h.where)}".strip()) for h in self.holders
+            ]
+            yield ""
+            yield from _table(("held by", "in", "count", "entries", "bytes", "made by"), found, width, color=color, most=most)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"<Memory of the tape: {size(self.nbytes)}, {self.entries} entries, {len(self.holders)} holders>"
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {"text/plain": self.text(width=100, color=False), "text/html": html_table(self.text(width=140, color=True))}
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, color: bool, most: int) -> Iterator[str]:
+    """Yield the lines of a table: two columns of text, numbers, and a line of the user's."""
+    shown, last = rows[:most], len(heads) - 1
+    widths = [max(len(h), *(len(row[i]) for row in shown)) for i, h in enumerate(heads)]
+    for giving, least in ((1, 14), (last, 24), (0, 20), (last, 14), (1, 6), (0, 8)):
+        over = sum(widths) + 2 * last - width
+        if over > 0:
+            widths[giving] = max(min(widths[giving], least), widths[giving] - over)
+    for number, row in enumerate((heads, *shown)):
+        cells = []
+        for i, text in enumerate(row):
+            cut = words.clipped(text, widths[i], end=i != last)
+            said = cut.rjust(widths[i]) if 1 < i < last else cut.ljust(widths[i])
+            colour = "1;36" if not i else "2" if i in (1, last) else "33" if i == last - 1 else ""
+            cells.append(words.painted(said, colour if number else "1", color))
+        yield "  ".join(cells).rstrip()
+    if len(rows) > most:
+        yield words.painted(f"... {len(rows) - most} more", "2", color)
+
+
+class _Array(NamedTuple):
+    """What is said of one array."""
+
+    kind: str
+    name: str
+    where: Line | None
+    nbytes: int
+
+
+def memory() -> Memory:
+    """Return what the tape keeps in memory now, by op and line, and which Variables of yours keep it.
+
+    Those are the inputs of pending entries, and what a later sweep may read (residuals and leaves).  A tape goes when the Variables go that
+    lead to it, or when a sweep has released it; ``losses.append(loss)`` in a loop keeps all tapes of the loop, and is found here as
+    ``losses[...]`` with its line (repair: ``losses.append(float(loss))`` or ``loss.detach()``).  Nothing is run, and nothing kept by
+    looking.  A line is that of whoever was first to record the same ops up to there, unless an open tape saw it being recorded.  How much was kept at most is in :attr:`tape.profile.peak`.
+
+    Returns:
+        A :class:`tape.insight.memory.Memory`: ``print`` shows tables; ``nbytes``, ``entries``, ``rows``, ``by_line``, ``holders``.
+
+    Example:
+        >>> import tape, tape.numpy as tnp
+        >>> x = tape.Variable([1.0, 2.0, 3.0], name="x")
+        >>> losses = []
+        >>> for _ in range(4):
+        ...     loss = tnp.sin(x).sum()
+        ...     _ = float(loss)
+        ...     losses.append(loss)
+        >>> kept = tape.memory()
+        >>> kept.nbytes == tape.stats().live_bytes
+        True
+        >>> [(h.path, h.count, h.op) for h in kept.holders if h.path.startswith("losses")]
+        [('losses[...]', 4, 'sum')]
+
+    """
+    segments = STATS._alive()
+    found = list(reached())
+    names = {id(r.variable._cell): r.variable.name or r.path for r in reversed(found)}  # type: ignore[attr-defined]
+    arrays: dict[int, _Array] = {}
+    entries: dict[tuple[str, Line | None], int] = {}
+    kept: dict[int, tuple[set[int], int]] = {}  # of segments, by id: ids of arrays, and how many entries
+    lives = [swept(segment) for segment in segments]  # which counts references to cells, so that none may be held here
+    for segment, live in zip(segments, lives, strict=True):
+        own: dict[int, _Array] = {}
+        steps = [step for step in segment.state.path() if step.kernel is not None]
+        count = 0
+        for step in steps:
+            if live is None or (step.slots and step.slots[0] in live):
+                count += 1
+                key = (_op(step), _line(segment, step))
+                entries[key] = entries.get(key, 0) + 1
+        makers = {slot: step for step in steps for slot in step.slots}
+        readers = {slot: step for step in reversed(steps) for slot in step.inputs}
+        for slot, cell in list(segment.saved.items()):
+            maker = makers.get(slot)
+            kind, name = ("leaf", names.get(id(cell), "")) if maker is None else ("residual", _op(maker))
+            own.update({id(a): _Array(kind, name, _line(segment, maker), _bytes(a)) for a in _arrays(cell)})
+        for slot, cell in zip(leaf_slots(segment.state), list(segment.leaves), strict=False):
+            where = _line(segment, readers.get(slot))
+            for a in _arrays(cell):
+                own.setdefault(id(a), _Array("leaf", _called(segment, slot) or names.get(id(cell), ""), where, _bytes(a)))
+        kept[id(segment)] = set(own), count
+        for number, array in own.items():
+            if number not in arrays or (arrays[number].kind == "leaf" and array.kind == "residual"):  # what one gave, another one reads
+                arrays[number] = array
+    grouped: dict[tuple[str, str, Line | None], list[int]] = {}
+    for array in arrays.values():
+        row = grouped.setdefault((array.kind, array.name, array.where), [0, 0])
+        row[0] += 1
+        row[1] += array.nbytes
+    rows = [Kept(*key, *row) for key, row in grouped.items()] + [Kept("entry", op, at, n, 0) for (op, at), n in entries.items()]
+    rows.sort(key=lambda r: (-r.nbytes, r.kind != "entry", -r.count, r.name))
+    holders = _holders(segments, found, kept, arrays)
+    return Memory(sum(a.nbytes for a in arrays.values()), sum(entries.values()), rows, holders)
+
+
+def _holders(
+    segments: Sequence[Segment], found: Sequence[Any], kept: dict[int, tuple[set[int], int]], arrays: dict[int, _Array]
+) -> list[Holder]:
+    """Return which Variables keep segments, those of one list or line together."""
+    groups: dict[tuple[str, str, str, Line | None], list[Any]] = {}
+    met: set[int] = set()
+    for one in found:
+        variable = one.variable
+        segment = variable._segment if variable._segment is not None else getattr(variable._place, "segment", None)
+        if segment is None or id(segment) not in kept or id(variable) in met:
+            continue
+        met.add(id(variable))
+        slot = variable._place.slot
+        step = next((s for s in segment.state.path() if s.kernel is not None and slot in s.slots), None)
+        key = (re.sub(r"\[\d+\]", "[...]", one.path), one.scope, _op(step), _line(segment, step))
+        group = groups.setdefault(key, [0, {}, one.path])
+        group[0] += 1
+        _behind(segment, group[1])
+    known = {id(s) for group in groups.values() for s in group[1].values()}
+    lost: dict[int, Segment] = {}
+    for segment in segments:
+        if id(segment) not in known and (kept[id(segment)][1] or kept[id(segment)][0]):
+            lost[id(segment)] = segment
+    if lost:
+        groups["?", "", "", None] = [len(lost), lost, "?"]
+    holders = []
+    for (path, scope, op, where), (count, behind, single) in groups.items():
+        ids = set().union(*[kept[key][0] for key in behind if key in kept])
+        total = sum(kept[key][1] for key in behind if key in kept)
+        nbytes = sum(arrays[key].nbytes for key in ids)
+        if nbytes or total:
+            holders.append(Holder(single if count == 1 else path, scope, op, where, count, total, nbytes))
+    return sorted(holders, key=lambda h: (h.path == "?", -h.nbytes, -h.entries, h.path))
+
+
+def _behind(segment: Segment, found: dict[int, Segment]) -> None:
+    """Add a segment, and those behind it, to what was found."""
+    waiting = [segment]
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in found:
+            found[id(one)] = one
+            waiting += [end[0] for end in list(one.origins.values()) if isinstance(end, tuple)]
+
+
+def _called(segment: Segment, slot: int) -> str:
+    """Return the name that the user gave to a leaf."""
+    node = segment.origins.get(slot)
+    variable: Any = node.ref() if isinstance(node, LeafNode) else None
+    return (variable.name or "") if variable is not None else ""
+
+
+def _op(step: Any) -> str:
+    return "" if step is None else str((step.kernel if step.op is None else step.op).name)
+
+
+def _line(segment: Segment, step: Any) -> Line | None:
+    if step is None:
+        return None
+    noted: Line | None = segment.lines.get(step.slots[0]) if step.slots else None
+    return noted or step.where
+
+
+def _arrays(cell: Any) -> Sequence[Any]:
+    return cell if cell.__class__ is list else cell.arrays()
+
+
+def _bytes(array: Any) -> int:
+    return int(getattr(array, "nbytes", 0))

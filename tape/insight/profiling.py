@@ -1,0 +1,373 @@
+"""``tape.profile``: what takes the time, by op, by line, and by function, class or module of the user's."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import jax
+
+from tape.errors import TapeTypeError, TapeValueError, check_flag
+from tape.graph.meters import METERS
+from tape.insight import profiling_rows as rows
+from tape.insight import profiling_text as words
+from tape.insight.markup import html_table
+from tape.insight.profiling_lines import Lines
+from tape.insight.profiling_meter import PARTS, Ledger, ThreadMeter, clock, heard
+from tape.insight.profiling_peak import Peak
+from tape.insight.profiling_trace import Traced
+from tape.insight.scopes import KINDS
+from tape.insight.text import coloured, columns
+from tape.locks import holding
+from tape.modes import Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from tape.insight.profiling_meter import Runs
+    from tape.insight.profiling_rows import Part, Row
+
+F = TypeVar("F", bound="Callable[..., Any]")
+_LISTENING = threading.Lock()
+_MOST = 20  # rows of a table
+
+
+class _Measuring(Mode):
+    """While a profile is open, its thread's meter notes for it."""
+
+    def __init__(self, profile: profile) -> None:
+        self.profile = profile
+
+    def _present(self) -> tuple[Ledger, ...]:
+        meter = METERS.get(threading.get_ident())
+        return meter.ledgers if isinstance(meter, ThreadMeter) else ()
+
+    def _enter(self) -> None:
+        present = self._present()
+        ledger = self.profile._ledger()
+        self._leave(present if ledger in present else (*present, ledger))
+
+    def _leave(self, old: tuple[Ledger, ...]) -> None:
+        try:
+            _install(old)
+        finally:
+            if self._present() != old:  # Ctrl-C
+                _install(old)
+
+
+def _install(ledgers: tuple[Ledger, ...]) -> None:
+    """Have the meter of this thread note for some ledgers, and for no others."""
+    ident = threading.get_ident()
+    meter = METERS.get(ident)
+    before = meter.ledgers if isinstance(meter, ThreadMeter) else ()
+    lines = meter.lines if isinstance(meter, ThreadMeter) else Lines()
+    if ledgers:
+        if not before:
+            holding(_LISTENING, _listen, 1)
+            lines.begin()
+        METERS[ident] = ThreadMeter(ledgers, lines)
+    elif before:
+        METERS.pop(ident, None)
+        lines.end()
+        holding(_LISTENING, _listen, -1)
+    for ledger in before:
+        if ledger not in ledgers:
+            ledger.stop()
+    for ledger in ledgers:
+        if ledger.since is None:
+            ledger.start()
+
+
+_threads = 0
+
+
+def _listen(change: int) -> None:
+    """Hear from JAX what it compiles, as long as a thread is measured."""
+    global _threads
+    before, _threads = _threads, _threads + change
+    if not before:
+        jax.monitoring.register_event_duration_secs_listener(heard)
+    elif not _threads:
+        jax.monitoring.unregister_event_duration_listener(heard)
+
+
+class profile:  # noqa: N801 - a context manager, named as in PyTorch
+    """Measure what takes the time in a ``with`` block, or in the calls of a decorated function.
+
+    ``print(p)`` shows tables by op, by line of yours and by function of yours, as wide as the terminal: how often, how long, how many
+    floating-point operations and bytes, forward entries and sweeps apart.  Above them stands where the time of the thread went: in Python
+    (yours, and the tape's recording), in programs, in compiling (tracing and lowering, too), and in waiting for the compiler.  These parts
+    sum to the time in the block, and the times of the rows of each table to that of programs.  What the background compiles meanwhile is
+    told apart.
+
+    What runs is what runs without it.  A compiled program has one time; it is shared out to its entries in proportion to what each is
+    predicted to take, and such times are marked by ``~``.  With ``entries=True`` every entry runs alone and is waited for: then each has a
+    time of its own, and there is no fusion, so that the sum is more than a program takes.  A step of ``tape.jit`` is one program in either
+    case, and its entries are those that were traced.  Bytes are those of inputs and results, as if each entry read and wrote memory.
+
+    A profile measures the thread that opens it (each one, where several do).  It may be nested in others and in itself, entered again (it
+    adds up then), and read while it is open.  Each run costs it some microseconds, which count as Python; the first runs from each place
+    are recorded in a slower way to see their lines, as with :class:`tape.Tape`.  No value is kept alive.
+
+    Args:
+        entries: run entry by entry.
+        wait: wait for each program, so that its time is its own.  With False it is that of the call, and what is left belongs to whoever
+            looks at a value: to Python.
+        memory: note the peak of the memory that the tape takes, for :attr:`peak`.
+
+    Raises:
+        TapeTypeError: an option is no bool.
+        TapeRuntimeError: it is left in another thread.
+
+    Example:
+        >>> import tape, tape.numpy as tnp
+        >>> x = tape.Variable([[1.0, 2.0], [3.0, 4.0]])
+        >>> with tape.profile() as p:
+        ...     for _ in range(3):
+        ...         tnp.tanh(x @ x).sum().backward()
+        >>> found = {row.name: (row.forward.count, row.sweep.count) for row in p.by_op}
+        >>> found["matmul"], found["tanh"]
+        ((3, 3), (3, 3))
+        >>> abs(p.python + p.programs + p.compiling + p.waiting - p.seconds) < 1e-6
+        True
+
+    """
+
+    def __init__(self, *, entries: bool = False, wait: bool = True, memory: bool = True) -> None:
+        for name, value in (("entries", entries), ("wait", wait), ("memory", memory)):
+            check_flag("profile", name, value)
+        self._options = {"entries": entries, "wait": wait, "memory": memory}
+        self._began: float | None = None
+        self._ledgers: dict[int, Ledger] = {}  # by the idents of threads
+        self._mode = _Measuring(self)
+        self._background: list[tuple[float, float, str]] = []
+        self._open = 0
+        self._parts: dict[Any, list[Part]] = {}
+
+    def _ledger(self) -> Ledger:
+        """Return what is noted of this thread."""
+        ident = threading.get_ident()
+        if self._began is None:
+            self._began = clock()
+        found = self._ledgers.get(ident)
+        if found is None:
+            found = self._ledgers[ident] = Ledger(self._began, self._behind, **self._options)
+        return found
+
+    def _behind(self, seconds: float, name: str) -> None:
+        if self._began is not None:
+            self._background.append((clock() - seconds - self._began, seconds, name))
+
+    # -- the block --------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._mode.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._mode.__exit__(kind, error, trace)
+
+    def __call__(self, function: F) -> F:
+        """Decorate a function, so that its calls are measured; generators and coroutines are while they run."""
+        return self._mode(function)
+
+    # -- where the time went ----------------------------------------------------------------------------------------
+
+    def _all(self) -> list[Ledger]:
+        return list(self._ledgers.values())
+
+    def _sum(self, part: str) -> float:
+        return sum(ledger.seconds[part] for ledger in self._all())
+
+    @property
+    def seconds(self) -> float:
+        """Seconds in the block: the sum over threads, where several were measured."""
+        return sum(ledger.wall for ledger in self._all())
+
+    @property
+    def python(self) -> float:
+        """Seconds of Python: yours, and what the tape takes to record and to sweep."""
+        return self.seconds - sum(map(self._sum, PARTS))
+
+    @property
+    def programs(self) -> float:
+        """Seconds in which entries ran, in programs or one by one."""
+        return self._sum("programs")
+
+    @property
+    def compiling(self) -> float:
+        """Seconds that the measured threads traced, lowered and compiled."""
+        return self._sum("compiling")
+
+    @property
+    def waiting(self) -> float:
+        """Seconds of waiting for what the background compiles."""
+        return self._sum("waiting")
+
+    @property
+    def background(self) -> float:
+        """Seconds of compiling in the background meanwhile, which are no part of :attr:`seconds`."""
+        return sum(seconds for _, seconds, _ in list(self._background))
+
+    @property
+    def peak(self) -> Peak:
+        """The most memory that the tape held at one time, and what made it: a :class:`tape.insight.profiling_peak.Peak`.
+
+        Raises:
+            TapeValueError: the profile was made with ``memory=False``.
+
+        """
+        if not self._options["memory"]:
+            msg = "profile: this one notes no memory; make it by tape.profile(memory=True)"
+            raise TapeValueError(msg)
+        peaks = [ledger.peaks.peak for ledger in self._all() if ledger.peaks is not None]
+        return max(peaks, key=lambda peak: peak.nbytes, default=Peak())
+
+    # -- by what ----------------------------------------------------------------------------------------------------
+
+    def _parts_of(self, runs: Runs) -> Sequence[Part]:
+        key = (id(runs), runs.compiled, runs.known is None)
+        found = self._parts.get(key)
+        if found is None:
+            found = self._parts[key] = rows.parts_of(runs)
+        return found
+
+    def _runs(self) -> list[tuple[Runs, Sequence[Part]]]:
+        return [(runs, self._parts_of(runs)) for ledger in self._all() for runs in list(ledger.runs.values()) if runs.count]
+
+    @property
+    def by_op(self) -> list[Row]:
+        """A :class:`tape.insight.profiling_rows.Row` for each op, the one that took longest first; an op's VJPs are its sweep."""
+        return rows.rows_by(self._runs(), rows.by_op)
+
+    @property
+    def by_line(self) -> list[Row]:
+        """A row for each line of yours."""
+        return rows.rows_by(self._runs(), rows.by_line)
+
+    @property
+    def by_scope(self) -> list[Row]:
+        """A row for each function of yours; a module of another library that was lifted goes by its class."""
+        return self.by("function")
+
+    @property
+    def by_program(self) -> list[Row]:
+        """A row for each thing that ran as a whole, from the line that made it run; these times are measured."""
+        return rows.of_programs(self._runs())
+
+    def by(self, what: str) -> list[Row]:
+        """Return rows by ``"op"``, ``"line"``, ``"function"``, ``"class"``, ``"module"`` or ``"program"``.
+
+        Raises:
+            TapeValueError: it is none of these.
+
+        """
+        if what in KINDS:
+            return rows.rows_by(self._runs(), rows.by_scope(what))
+        if what not in ("op", "line", "program"):
+            msg = f"profile: by must be 'op', 'line', 'function', 'class', 'module' or 'program', got {what!r}"
+            raise TapeValueError(msg)
+        return {"op": self.by_op, "line": self.by_line, "program": self.by_program}[what]
+
+    # -- as text ----------------------------------------------------------------------------------------------------
+
+    def text(self, *by: str, width: int | None = None, color: bool | None = None, most: int = _MOST) -> str:
+        """Return tables, with what sums them up above.
+
+        Args:
+            by: what of: ``"op"``, ``"line"``, ``"function"``, ``"class"``, ``"module"``, ``"program"``; op, line, function and program where
+                nothing is said.
+            width: characters of a line; None for the terminal's (100 where there is none).
+            color: whether to use colours; None where the standard output is a terminal.
+            most: rows of a table.
+
+        Raises:
+            TapeTypeError: an option is of another type.
+            TapeValueError: ``by`` is none of these.
+
+        """
+        for name, value in (("width", width), ("most", most)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                msg = f"profile.text: {name} must be a positive integer, got {value!r}"
+                raise TapeTypeError(msg)
+        if color is not None:
+            check_flag("profile.text", "color", color)
+        wide = columns() if width is None else max(width, 60)
+        colour = coloured() if color is None else color
+        lines = [words.heading(self._summary(), wide, color=colour), ""]
+        said = {"Python": self.python, "programs": self.programs, "compiling": self.compiling, "waiting": self.waiting}
+        lines += words.parts(said, self.seconds, width=wide, color=colour)
+        predicted = False
+        for what in by or ("op", "line", "function", "program"):
+            found = self.by(what)
+            if found:
+                predicted = predicted or (what != "program" and any(row.predicted for row in found))
+                lines += ["", *words.table(what, found, self.programs, width=wide, color=colour, most=most)]
+        notes = []
+        if self.background >= 5e-4:
+            notes.append(f"{words.seconds(self.background)} of compiling in the background besides")
+        if self._options["memory"] and self.peak.nbytes:
+            notes.append(f"peak of the tape's memory {self.peak}")
+        if predicted:
+            notes.append("~ measured of whole programs, and shared out by predicted cost; tape.profile(entries=True) measures each entry")
+        return "\n".join([*lines, *([""] if notes else []), *words.notes(notes, wide, color=colour)])
+
+    def _summary(self) -> str:
+        ledgers = self._all()
+        runs = sum(one.count for ledger in ledgers for one in list(ledger.runs.values()))
+        said = f"Profile: {words.seconds(self.seconds)}, {runs} {'run' if runs == 1 else 'runs'}"
+        if len(ledgers) > 1:
+            said += f" in {len(ledgers)} threads"
+        done = sum(row.flops for row in self.by_op)
+        if done:
+            said += f", {words.count(done)} FLOPs"
+        said += ", entry by entry" if self._options["entries"] else ""
+        return said + ("; open" if any(ledger.since is not None for ledger in ledgers) else "")
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"<{self._summary()}>"
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {"text/plain": self.text(width=100, color=False), "text/html": html_table(self.text(width=140, color=True))}
+
+    # -- as files ---------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> tuple[Path, ...]:
+        """Write the profile as files that other programs show, and return their paths.
+
+        ``trace.json`` is for Perfetto (https://ui.perfetto.dev) and ``chrome://tracing``; beside it ``trace.speedscope.json`` is written, for
+        https://www.speedscope.app.  A path that ends in ``.speedscope.json`` is that file alone.  The first 100 000 spans are kept, and up to
+        50 000 entries are shown in them, where each has its predicted part of the program's time.
+
+        Args:
+            path: a file whose name ends in ``.json``.
+
+        Raises:
+            TapeValueError: it does not.
+
+        Example:
+            >>> import tape, tempfile, pathlib
+            >>> with tape.profile() as p:
+            ...     _ = float(tape.Variable(2.0) * 3.0)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     [file.name for file in p.save(pathlib.Path(folder) / "trace.json")]
+            ['trace.json', 'trace.speedscope.json']
+
+        """
+        path = Path(path)
+        if path.suffix != ".json":
+            msg = f"profile.save: the name of the file must end in .json, got {path.name!r}; write p.save('trace.json')"
+            raise TapeValueError(msg)
+        traced = Traced(self._all(), self._parts_of, list(self._background))
+        name = path.name.removesuffix(".json").removesuffix(".speedscope")
+        speedscope = path.with_name(f"{name}.speedscope.json")
+        if path != speedscope:
+            path.write_text(json.dumps(traced.chrome()))
+        speedscope.write_text(json.dumps(traced.speedscope(name)))
+        return (path,) if path == speedscope else (path, speedscope)

@@ -1,0 +1,320 @@
+"""Ledgers: what a profile notes of one thread, and the meter that notes it.
+
+What takes time are spans, which end child first where one holds another: a program that is compiled when it is called, a wait for the
+compiler in it.  A span's own time is what it takes but for the spans in it; own times add up to the time that all take, and what is left
+of the thread's time is Python's.  So the parts sum to the whole by construction.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+
+from tape import jaxapi
+from tape.graph.lines import is_foreign
+from tape.graph.meters import METERS
+from tape.insight.profiling_lines import Lines
+from tape.insight.profiling_peak import Peaks
+from tape.programs.execution import Program
+from tape.programs.interpretation import needed_entries, one_by_one
+from tape.statistics import STATS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import FrameType
+
+    from tape.graph.segment import Segment
+    from tape.graph.trie import State
+    from tape.insight.profiling_lines import Known
+
+clock = time.perf_counter
+PARTS = ("programs", "compiling", "waiting")  # what takes time but Python
+EVENTS = 100_000  # that a trace holds
+_FRAMES = 6  # of the user's, by which places are told apart
+_TOGETHER = 1024  # spans that one which ends later may hold
+_COMPILING = "/jax/core/compile/"
+
+Line = tuple[str, int]
+
+
+class Site(NamedTuple):
+    """Where something ran: lines of the user's, the innermost first."""
+
+    lines: tuple[Line, ...]
+
+    @property
+    def line(self) -> Line | None:
+        """The innermost line."""
+        return self.lines[0] if self.lines else None
+
+
+def site() -> Site:
+    """Return where the user is."""
+    found: list[Line] = []
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and len(found) < _FRAMES:
+        file = frame.f_code.co_filename
+        known = _FOREIGN.get(file)
+        if known is None:
+            known = _FOREIGN[file] = is_foreign(file)
+        if known:
+            found.append((file, frame.f_lineno))
+        frame = frame.f_back
+    return Site(tuple(found))
+
+
+_FOREIGN: dict[str, bool] = {}
+
+
+class Runs:
+    """The runs of one thing: a structure of pending entries, a single entry, or a step of ``tape.jit``.
+
+    Attributes:
+        kind: ``"flush"``, ``"entry"`` or ``"step"``.
+        what: (structure, slots that are kept), the entry, or the traced step.
+        reason: why it ran: ``"look"``, ``"backward"`` ...
+        site: from where.
+        compiled: whether it ran as one program.
+        count: how often it ran.
+        seconds: how long, without what follows.
+        compiling: seconds that this thread compiled for it.
+        known: the lines of its entries, as they were when they were recorded this time; None where nobody saw that.
+
+    """
+
+    __slots__ = ("compiled", "compiling", "count", "failed", "kind", "known", "number", "reason", "seconds", "site", "what")
+
+    def __init__(self, kind: str, what: Any, reason: str, site: Site, number: int, *, compiled: bool) -> None:
+        self.kind, self.what, self.reason, self.site, self.compiled, self.number = kind, what, reason, site, compiled, number
+        self.count = self.failed = 0
+        self.seconds = self.compiling = 0.0
+        self.known: Known | None = None
+
+
+class Event(NamedTuple):
+    """One span, for a trace: of which kind, seconds from the beginning of the profile, and what ran or what it is called."""
+
+    kind: str
+    start: float
+    seconds: float
+    runs: Runs | None
+    name: str
+
+
+class Ledger:
+    """What a profile notes of one thread."""
+
+    def __init__(self, began: float, behind: Callable[[float, str], None], *, wait: bool, entries: bool, memory: bool) -> None:
+        self.thread = threading.current_thread().name
+        self.ident = threading.get_ident()
+        self.began = began  # when the profile was opened first
+        self._behind = behind
+        self.wait = wait
+        self.entries = entries
+        self.peaks = Peaks() if memory else None
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.runs: dict[Any, Runs] = {}
+        self.events: list[Event] = []
+        self.dropped = 0
+        self.open: list[tuple[float, Runs | None]] = []  # what runs now, the innermost last: since when, and what
+        self.intervals: list[tuple[float, float]] = []  # when the thread was measured
+        self.since: float | None = None
+        self._wall = 0.0
+        self._done: list[tuple[float, float]] = []  # spans that no other one holds so far
+
+    @property
+    def wall(self) -> float:
+        """Seconds for which the thread was measured."""
+        since = self.since
+        return self._wall + (0.0 if since is None else clock() - since)
+
+    def start(self) -> None:
+        """Begin to measure."""
+        self._done.clear()
+        BEHIND.append(self._behind)
+        self.since = clock()
+
+    def stop(self) -> None:
+        """Measure no more."""
+        since, self.since = self.since, None
+        if since is not None:
+            if self.peaks is not None:
+                self.peaks.end()
+            now = clock()
+            self._wall += now - since
+            self.intervals.append((since, now))
+            self.open.clear()
+            BEHIND.remove(self._behind)
+
+    def span(self, kind: str, start: float, end: float, runs: Runs | None, name: str = "") -> float:
+        """Note that something ran; return the time that it took itself."""
+        floor = self.open[-1][0] if self.open else self.since if self.since is not None else end
+        start = min(max(start, floor), end)  # the clock of who tells of it may be another one
+        done, inside = self._done, 0.0
+        while done and done[-1][1] > start:
+            first, last = done.pop()
+            if first < start:
+                done.append((first, last))
+                start = last
+                break
+            inside += last - first
+        done.append((start, end))
+        if len(done) > _TOGETHER:
+            del done[: _TOGETHER // 2]
+        own = end - start - inside
+        self.seconds[kind] += own
+        if len(self.events) < EVENTS:
+            self.events.append(Event(kind, start - self.began, end - start, runs, name))
+        else:
+            self.dropped += 1
+        return own
+
+    def ran(self, runs: Runs, start: float, end: float) -> None:
+        """Note a run."""
+        runs.seconds += self.span("programs", start, end, runs)
+        runs.count += 1
+
+    def compiled(self, seconds: float, name: str) -> None:
+        """Note that this thread traced or compiled something until now."""
+        end = clock()
+        own = self.span("compiling", end - seconds, end, None, name)
+        if self.open and self.open[-1][1] is not None:
+            self.open[-1][1].compiling += own
+
+    def runs_of(self, key: Any, kind: str, what: Any, reason: str, where: Site, *, compiled: bool) -> Runs:
+        """Return what is noted of something that runs."""
+        found = self.runs.get(key)
+        if found is None:
+            found = self.runs[key] = Runs(kind, what, reason, where, len(self.runs), compiled=compiled)
+        return found
+
+
+class ThreadMeter:
+    """Notes what a thread runs for the profiles that are open in it, the outermost first."""
+
+    __slots__ = ("ledgers", "lines")
+
+    def __init__(self, ledgers: tuple[Ledger, ...], lines: Lines) -> None:
+        self.ledgers = ledgers
+        self.lines = lines
+
+    def measure(self, kind: str, what: Any, call: Callable[..., Any], *args: Any) -> Any:
+        """Return ``call(*args)``, and note how long that took (:class:`tape.graph.meters.Meter`)."""
+        if kind == "wait":
+            return self._wait(call, *args)
+        where = site()
+        if kind == "flush":
+            return self._flush(what, where, call, *args)
+        if kind == "entry":
+            return self._timed([self._entry(ledger, what, where, None) for ledger in self.ledgers], call, *args)
+        step = what.step
+        for ledger in self.ledgers:
+            if ledger.peaks is not None:
+                ledger.peaks.step(step, where.line)
+        every = [ledger.runs_of(("step", id(step), where), "step", step, "tape.jit", where, compiled=True) for ledger in self.ledgers]
+        return self._timed(every, call, *args)
+
+    def _wait(self, call: Callable[..., Any], *args: Any) -> Any:
+        start = clock()
+        for ledger in self.ledgers:
+            ledger.open.append((start, None))
+        try:
+            return call(*args)
+        finally:
+            end = clock()
+            for ledger in self.ledgers:
+                if ledger.open:
+                    ledger.open.pop()
+                    ledger.span("waiting", start, end, None, "the compiler")
+
+    def _flush(self, what: tuple[Segment, Program, str], where: Site, call: Callable[..., Any], state: State, leaves: Sequence[Any]) -> Any:
+        segment, program, reason = what
+        known = self.lines.known(segment, program.keep, where)
+        for ledger in self.ledgers:
+            if ledger.peaks is not None:
+                ledger.peaks.flush(segment, program, known, where.line)
+        if any(ledger.entries for ledger in self.ledgers):
+            return self._one_by_one(program, where, known, state, leaves)
+        interpreted = STATS.interpreted
+        compiled = program.compiled
+        every = []
+        for ledger in self.ledgers:
+            key = (id(state), program.keep, where, compiled)
+            every.append(ledger.runs_of(key, "flush", (state, program.keep), reason, where, compiled=compiled))
+        results = self._timed(every, call, state, leaves)
+        if not compiled and STATS.interpreted == interpreted:  # it was bought just now
+            for runs in every:
+                runs.compiled = True
+        for runs in every:
+            runs.known = known or runs.known
+        return results
+
+    def _one_by_one(self, program: Program, where: Site, known: Known | None, state: State, leaves: Sequence[Any]) -> Any:
+        """Run the entries of a structure one by one, and wait for each."""
+        entries, slots = needed_entries(state, program.keep)
+
+        def executable(entry: Any) -> Callable[..., Any]:
+            run = entry.kernel.executable
+            every = [self._entry(ledger, entry, where, known) for ledger in self.ledgers]
+            return lambda *operands: self._timed(every, run, *operands)
+
+        if jaxapi.in_trace():
+            with jaxapi.ensure_compile_time_eval():
+                return one_by_one(entries, slots, program.keep, leaves, executable)
+        STATS.executed += len(entries)
+        STATS.interpreted += len(entries)
+        return one_by_one(entries, slots, program.keep, leaves, executable)
+
+    def _entry(self, ledger: Ledger, entry: Any, where: Site, known: Known | None) -> Runs:
+        """Return what is noted of an entry that runs alone."""
+        seen = None if known is None or not entry.slots else known.get(entry.slots[0])
+        if known is None:  # it runs where it is recorded
+            seen = self.lines.at_once(where.line)
+        key = ("entry", id(entry.kernel), entry.op and id(entry.op), seen or entry.where)
+        runs = ledger.runs_of(key, "entry", entry, "eager", where, compiled=False)
+        runs.known = None if seen is None else {entry.slots[0] if entry.slots else -1: seen}
+        return runs
+
+    def _timed(self, every: Sequence[Runs], call: Callable[..., Any], *args: Any) -> Any:
+        ledgers = self.ledgers
+        start = clock()
+        for ledger, runs in zip(ledgers, every, strict=True):
+            ledger.open.append((start, runs))
+        finished = False
+        try:
+            results = call(*args)
+            traced = bool(results) and any(isinstance(r, jaxapi.Tracer) for r in results)
+            if not traced and any(ledger.wait for ledger in ledgers):
+                jax.block_until_ready(results)
+            finished = not traced
+            return results
+        finally:
+            end = clock()
+            for ledger, runs in zip(ledgers, every, strict=True):
+                if ledger.open:
+                    ledger.open.pop()
+                    if finished:
+                        ledger.ran(runs, start, end)
+                    else:
+                        runs.failed += 1
+
+
+def heard(event: str, duration_secs: float, **kwargs: str | int) -> None:
+    """Take what JAX tells of having traced, lowered or compiled something."""
+    if not event.startswith(_COMPILING):
+        return
+    meter = METERS.get(threading.get_ident())
+    if isinstance(meter, ThreadMeter):
+        what = f"{event[len(_COMPILING) :].removesuffix('_duration')} {kwargs.get('fun_name', '')}".rstrip()
+        for ledger in meter.ledgers:
+            ledger.compiled(duration_secs, what)
+    elif threading.current_thread().name == "tape-compile":
+        for behind in dict.fromkeys(BEHIND):  # several threads may be measured by one profile
+            behind(duration_secs, str(kwargs.get("fun_name", "")))
+
+
+BEHIND: list[Callable[[float, str], None]] = []  # of the ledgers that measure now: who is told of what the background compiles

@@ -1,0 +1,184 @@
+"""The peak of the memory that the tape takes: when it was reached, and what made it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tape.graph.length import bytes_of
+from tape.graph.wengert import last_uses
+from tape.jaxapi import DropVar, Literal
+from tape.op_hooks.showing import size
+from tape.programs.interpretation import needed_entries
+from tape.programs.naming import named_by
+from tape.statistics import STATS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tape.graph.segment import Segment
+    from tape.programs.execution import Program
+
+Line = tuple[str, int]
+_SHARE = 0.1  # of the time that passes may go into looking, where the tape has many segments
+_FEW = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """What an op made at a line, and is alive at the peak.
+
+    Attributes:
+        op: the op.
+        where: the line.
+        count: how many values.
+        nbytes: their size in bytes.
+
+    """
+
+    op: str
+    where: Line | None
+    count: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The most bytes that the tape held at one time.
+
+    Attributes:
+        nbytes: ``held`` and ``made`` together.
+        held: bytes that the tape kept when a program began: its inputs, and residuals (``tape.stats().live_bytes``).
+        made: bytes of results that are alive in the program at its worst entry, as if its entries ran one by one: XLA may need fewer.
+        op: that entry's op; "" where nothing ran.
+        where: its line.
+        site: the line that made the program run.
+        alive: what these results are, the most bytes first.
+
+    """
+
+    nbytes: int = 0
+    held: int = 0
+    made: int = 0
+    op: str = ""
+    where: Line | None = None
+    site: Line | None = None
+    alive: tuple[Alive, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.op:
+            return f"{size(self.nbytes)} kept by the tape"
+        said = f"{size(self.nbytes)}: {size(self.held)} kept by the tape, {size(self.made)} made by programs, at {self.op}"
+        return said if self.where is None else f"{said} ({Path(self.where[0]).name}:{self.where[1]})"
+
+
+class _Inside(NamedTuple):
+    """The worst moment of a program: bytes, and which of its results are alive then, as (op, line, bytes)."""
+
+    nbytes: int
+    op: str
+    where: Line | None
+    slot: int
+    alive: tuple[tuple[int, str, Line | None, int], ...]
+
+
+class Peaks:
+    """Notes the peak of what the tape holds, for the programs that one thread runs."""
+
+    def __init__(self) -> None:
+        self._peak = Peak()
+        self._inside: dict[Any, tuple[Any, _Inside]] = {}  # with what the key is about, so that its id stays its own
+        self._began = time.perf_counter()
+        self._spent = 0.0
+
+    def flush(self, segment: Segment, program: Program, known: Any, site: Line | None) -> None:
+        """Look before a program of pending entries runs."""
+        key = (id(segment.state), program.keep)
+        found = self._inside.get(key)
+        if found is None:
+            found = self._inside[key] = segment.state, _of_entries(*needed_entries(segment.state, program.keep), program.keep)
+        self._look(found[1], known, site)
+
+    def step(self, step: Any, site: Line | None) -> None:
+        """Look before a step of ``tape.jit`` runs."""
+        found = self._inside.get(id(step))
+        if found is None:
+            found = self._inside[id(step)] = step, _of_jaxpr(step.jaxpr.jaxpr, step.name, site)
+        self._look(found[1], None, site)
+
+    def end(self) -> None:
+        """Look when the block is left."""
+        held = STATS.live_bytes
+        if held > self._peak.nbytes:
+            self._peak = Peak(held, held)
+
+    @property
+    def peak(self) -> Peak:
+        """The peak so far."""
+        return self._peak
+
+    def _look(self, inside: _Inside, known: Any, site: Line | None) -> None:
+        start = time.perf_counter()
+        if len(STATS.segments) > _FEW and self._spent > _SHARE * (start - self._began):
+            return
+        held = STATS.live_bytes
+        if held + inside.nbytes > self._peak.nbytes:
+            lines = known or {}
+            rows: dict[tuple[str, Line | None], list[int]] = {}
+            for slot, op, where, nbytes in inside.alive:
+                row = rows.setdefault((op, _line(lines, slot, where)), [0, 0])
+                row[0] += 1
+                row[1] += nbytes
+            alive = sorted((Alive(op, at, *row) for (op, at), row in rows.items()), key=lambda a: -a.nbytes)
+            where = _line(lines, inside.slot, inside.where)
+            self._peak = Peak(held + inside.nbytes, held, inside.nbytes, inside.op, where, site, tuple(alive))
+        self._spent += time.perf_counter() - start
+
+
+def _line(known: Any, slot: int, where: Line | None) -> Line | None:
+    seen = known.get(slot)
+    return where if seen is None or seen.where is None else seen.where
+
+
+def _of_entries(entries: Sequence[Any], leaves: Iterable[int], keep: Sequence[int]) -> _Inside:
+    """Return the worst moment of entries that run one by one."""
+    last = {**last_uses(entries), **dict.fromkeys(keep, len(entries))}
+    here = set(leaves)
+    alive: dict[int, tuple[int, str, Line | None, int]] = {}
+    worst = _Inside(0, "", None, -1, ())
+    total = 0
+    for i, entry in enumerate(entries):
+        name = (entry.kernel if entry.op is None else entry.op).name
+        for slot, aval in zip(entry.slots, entry.kernel.out_avals, strict=True):
+            nbytes = bytes_of(aval)
+            alive[slot] = (slot, name, entry.where, nbytes)
+            total += nbytes
+        if total > worst.nbytes:
+            worst = _Inside(total, name, entry.where, entry.slots[0] if entry.slots else -1, tuple(alive.values()))
+        for slot in (*dict.fromkeys(entry.inputs), *entry.slots):
+            if last.get(slot, i) <= i and slot not in here and slot in alive:
+                total -= alive.pop(slot)[3]
+    return worst
+
+
+def _of_jaxpr(jaxpr: Any, name: str, site: Line | None) -> _Inside:
+    """Return the worst moment of equations that run one by one."""
+    last = {v: i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.invars if not isinstance(v, Literal)}
+    last.update({v: len(jaxpr.eqns) for v in jaxpr.outvars if not isinstance(v, Literal)})
+    alive: dict[Any, tuple[int, str, Line | None, int]] = {}
+    worst = _Inside(0, "", None, -1, ())
+    total = 0
+    for i, eqn in enumerate(jaxpr.eqns):
+        op, where = named_by(eqn.source_info.name_stack) or (name, site)
+        for v in eqn.outvars:
+            if not isinstance(v, DropVar):
+                alive[v] = (-1, op, where, bytes_of(v.aval))
+                total += alive[v][3]
+        if total > worst.nbytes:
+            worst = _Inside(total, op, where, -1, tuple(alive.values()))
+        for v in {*[v for v in eqn.invars if not isinstance(v, Literal)], *eqn.outvars}:
+            if last.get(v, i) <= i and v in alive:
+                total -= alive.pop(v)[3]
+    return worst

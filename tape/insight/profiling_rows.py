@@ -1,0 +1,251 @@
+"""Rows: what a profile noted, by op, by line, by scope and by program.
+
+A compiled program has one time.  That is shared out to its entries in proportion to what each is predicted to take as a part of it
+(:mod:`tape.ops.costs`), and such rows say that they are ``predicted``; an entry that ran alone has its own time.  Either way the times of
+the rows sum to the time that programs took.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tape.graph.trie import SWEEP
+from tape.insight.scopes import scope_of_line
+from tape.ops.costs import predicted
+from tape.ops.linear import held_by
+from tape.ops.work import bytes_moved, flops, flops_of
+from tape.programs.costs import HOSTED
+from tape.programs.interpretation import needed_entries
+from tape.programs.naming import named_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from tape.insight.profiling_meter import Runs
+    from tape.jaxapi import Jaxpr
+
+Line = tuple[str, int]
+_LEAST = 1e-9  # seconds that the smallest part of a program is taken for
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The forward entries of a row, or those of sweeps.
+
+    Attributes:
+        count: how many entries ran.
+        seconds: for how long.
+        flops: floating-point operations, those of all runs.
+        nbytes: bytes read and written, had each entry its inputs and results in memory.
+
+    """
+
+    count: int = 0
+    seconds: float = 0.0
+    flops: float = 0.0
+    nbytes: int = 0
+
+    def __add__(self, other: Side) -> Side:
+        return Side(self.count + other.count, self.seconds + other.seconds, self.flops + other.flops, self.nbytes + other.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a profile.
+
+    Attributes:
+        name: the op, the line as ``file.py:12``, the function, class or module, or what a program is called.
+        where: file and line; None where several belong to the row, or none.
+        forward: the :class:`Side` of what the user recorded.
+        sweep: that of what sweeps wrote: the VJPs of an op count as that op.
+        compiling: seconds that the thread traced and compiled for it.
+        predicted: whether seconds are in it that were measured of a program and shared out.
+        runs: of a program: how often it ran.
+        interpreted: of a program: how many of these runs were not compiled.
+        entries: of a program: how many entries it has.
+
+    """
+
+    name: str
+    where: Line | None = None
+    forward: Side = field(default_factory=Side)
+    sweep: Side = field(default_factory=Side)
+    compiling: float = 0.0
+    predicted: bool = False
+    runs: int = 0
+    interpreted: int = 0
+    entries: int = 0
+
+    @property
+    def count(self) -> int:
+        """Entries that ran."""
+        return self.forward.count + self.sweep.count
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that they took."""
+        return self.forward.seconds + self.sweep.seconds
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations."""
+        return self.forward.flops + self.sweep.flops
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes read and written."""
+        return self.forward.nbytes + self.sweep.nbytes
+
+
+class Part(NamedTuple):
+    """A part of what runs at once: its op and line, whether a sweep wrote it, and what it does and is predicted to take."""
+
+    op: str
+    where: Line | None
+    swept: bool
+    weight: float
+    flops: float
+    nbytes: int
+    entries: int = 1
+    compiling: float = 1.0  # its share of what it takes to compile the whole
+
+
+def parts_of(runs: Runs) -> list[Part]:
+    """Return the entries that one run runs."""
+    if runs.kind == "step":
+        return list(_inside(runs.what.jaxpr.jaxpr, runs.what.name, runs.site.line, swept=False))
+    if runs.kind == "entry":
+        return list(_of_entry(runs.what, runs, compiled=False))
+    state, keep = runs.what
+    entries, _ = needed_entries(state, keep)
+    return [part for entry in entries for part in _of_entry(entry, runs, compiled=runs.compiled)]
+
+
+def _of_entry(entry: Any, runs: Runs, *, compiled: bool) -> Iterator[Part]:
+    kernel = entry.kernel
+    seen = runs.known.get(entry.slots[0]) if runs.known and entry.slots else None
+    name: str = (kernel if entry.op is None else entry.op).name
+    where = entry.where if seen is None or seen.where is None else seen.where
+    if seen is None and runs.known:  # a seed, or a sum of cotangents, which nobody sees recorded
+        where = runs.site.line
+    swept = seen.swept if seen is not None else entry.mode == SWEEP or not hasattr(entry.op, "kernel_of")
+    if name.startswith("vjp_"):
+        name, swept = name.removeprefix("vjp_"), True
+    jaxpr = kernel.jaxpr.jaxpr
+    if any(named_by(eqn.source_info.name_stack) for eqn in jaxpr.eqns):  # a step of tape.jit through which gradients flow
+        yield from _inside(jaxpr, name, where, swept=swept)
+        return
+    weight = max(kernel.cost.work, _LEAST) if compiled else HOSTED if kernel.light else kernel.cost.run
+    yield Part(name, where, swept, weight, flops_of(jaxpr), bytes_moved((*kernel.in_avals, *kernel.out_avals)), 1, kernel.cost.part)
+
+
+def _inside(jaxpr: Jaxpr, name: str, where: Line | None, *, swept: bool) -> Iterator[Part]:
+    """Return the entries that were traced to a jaxpr; what belongs to none is the whole's."""
+    found: dict[tuple[str, Line | None, bool], list[Any]] = {}
+    met: Counter[tuple[str, Line | None, bool]] = Counter()
+
+    def walk(eqns: Iterable[Any], around: tuple[str, Line | None, bool], times: float) -> None:
+        before = None
+        for eqn in eqns:
+            said = named_by(eqn.source_info.name_stack)
+            key = around
+            if said is not None:
+                op, line = said
+                key = op.removeprefix("vjp_"), line, swept or op.startswith("vjp_")
+            if key not in (before, around):
+                met[key] += 1
+            before = key
+            held = held_by(eqn)
+            if held and eqn.primitive.name in ("jit", "pjit", "closed_call", "core_call"):
+                for inner in held:
+                    walk(inner.eqns, key, times)
+                continue
+            total = found.setdefault(key, [0.0, 0.0, 0, 0.0])
+            part, run = predicted(eqn)
+            total[0] += times * run
+            total[1] += times * flops(eqn)
+            total[2] += int(times) * bytes_moved([v.aval for v in (*eqn.invars, *eqn.outvars)])
+            total[3] += part
+
+    walk(jaxpr.eqns, (name, where, swept), 1.0)
+    if not found:
+        yield Part(name, where, swept, _LEAST, 0.0, 0)
+    for (op, line, of_sweep), (run, counted, moved, part) in found.items():
+        yield Part(op, line, of_sweep, max(run, _LEAST), counted, moved, met[op, line, of_sweep] or 1, max(part, _LEAST))
+
+
+def rows_by(every: Iterable[tuple[Runs, Sequence[Part]]], key: Callable[[Part], tuple[str, Line | None]]) -> list[Row]:
+    """Return a row for each value of ``key`` of the parts, the one that took longest first."""
+    found: dict[tuple[str, Line | None], list[Any]] = {}
+    for runs, parts in every:
+        weights, compile_weights = sum(p.weight for p in parts) or 1.0, sum(p.compiling for p in parts) or 1.0
+        for part in parts:
+            sides = found.setdefault(key(part), [Side(), Side(), 0.0, False])
+            share = runs.seconds * part.weight / weights
+            sides[part.swept] += Side(part.entries * runs.count, share, part.flops * runs.count, part.nbytes * runs.count)
+            sides[2] += runs.compiling * part.compiling / compile_weights
+            sides[3] = sides[3] or len(parts) > 1
+    rows = [Row(name, where, *sides) for (name, where), sides in found.items()]
+    return sorted(rows, key=lambda row: (-row.seconds, -row.count, row.name))
+
+
+def of_programs(every: Iterable[tuple[Runs, Sequence[Part]]]) -> list[Row]:
+    """Return a row for each thing that ran."""
+    found: dict[tuple[Any, ...], Row] = {}
+    for runs, parts in every:
+        name = called(runs)
+        forward = Side()
+        sweep = Side()
+        weights = sum(p.weight for p in parts) or 1.0
+        for part in parts:
+            side = Side(part.entries * runs.count, runs.seconds * part.weight / weights, part.flops * runs.count, part.nbytes * runs.count)
+            forward, sweep = (forward, sweep + side) if part.swept else (forward + side, sweep)
+        key = (runs.kind, id(runs.what[0]) if runs.kind == "flush" else id(runs.what), name, runs.site.line)
+        old = found.get(key)
+        interpreted = 0 if runs.compiled else runs.count
+        if old is not None:
+            forward, sweep = forward + old.forward, sweep + old.sweep
+        mixed = bool(forward.count and sweep.count)
+        found[key] = Row(
+            name,
+            runs.site.line,
+            forward,
+            sweep,
+            runs.compiling + (old.compiling if old else 0.0),
+            mixed,
+            runs.count + (old.runs if old else 0),
+            interpreted + (old.interpreted if old else 0),
+            len(parts),
+        )
+    return sorted(found.values(), key=lambda row: (-row.seconds, row.name))
+
+
+def called(runs: Runs) -> str:
+    """Return what a thing that ran is called: why and from which line."""
+    what = runs.what.name if runs.kind == "step" else runs.what.kernel.name if runs.kind == "entry" else runs.reason
+    return what if runs.site.line is None else f"{what} ({Path(runs.site.line[0]).name}:{runs.site.line[1]})"
+
+
+def by_op(part: Part) -> tuple[str, Line | None]:
+    """Return the op."""
+    return part.op, None
+
+
+def by_line(part: Part) -> tuple[str, Line | None]:
+    """Return the line."""
+    return ("elsewhere", None) if part.where is None else (f"{Path(part.where[0]).name}:{part.where[1]}", part.where)
+
+
+def by_scope(kind: str) -> Callable[[Part], tuple[str, Line | None]]:
+    """Return what gives the function, class or module of a part; a module of another library is the one that it is called by."""
+
+    def key(part: Part) -> tuple[str, Line | None]:
+        if part.op[:1].isupper():  # a lifted module has the name of its class
+            return part.op, None
+        scope = getattr(part.where, "scope", "") or scope_of_line(part.where, kind)
+        return scope or (f"({Path(part.where[0]).name})" if part.where is not None else "elsewhere"), None
+
+    return key

@@ -1,0 +1,152 @@
+"""A profile as text: tables as wide as the terminal, in colours where it is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tape.insight.scopes import source_of
+from tape.insight.text import clipped, painted, short_files
+from tape.op_hooks.showing import size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from tape.insight.profiling_rows import Row
+
+_COLOURS = {"Python": "34", "programs": "32", "compiling": "33", "waiting": "35"}
+_HEAD, _FIRST, _QUIET = "1", "1;36", "2"
+_BAR = 24
+
+
+class _Column(NamedTuple):
+    """A column: its head, what stands in it, and from how many characters of a line on it is shown (0: always)."""
+
+    head: str
+    text: Callable[[Row, float], str]
+    since: int = 0
+
+
+def seconds(value: float) -> str:
+    """Return a time in words of three digits."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if value * scale >= 0.9995 or unit == "us":
+            number = value * scale
+            digits = 0 if number >= 99.95 else 1 if number >= 9.995 else 2
+            return f"{number:.{digits}f} {unit}"
+    raise AssertionError
+
+
+def count(value: float) -> str:
+    """Return a number in words: 1.23 M."""
+    if value < 1000:
+        return f"{value:.0f}"
+    for unit, scale in (("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15)):
+        if value < 999.5 * scale or unit == "P":
+            number = value / scale
+            return f"{number:.{0 if number >= 99.95 else 1 if number >= 9.995 else 2}f} {unit}"
+    raise AssertionError
+
+
+def _time(of: Callable[[Row], float]) -> Callable[[Row, float], str]:
+    def text(row: Row, _: float) -> str:
+        value = of(row)
+        return f"{'~' if row.predicted else ''}{seconds(value)}" if value else ""
+
+    return text
+
+
+def _rate(row: Row, _: float) -> str:
+    return f"{count(row.flops / row.seconds)}/s" if row.flops and row.seconds else ""
+
+
+_COLUMNS = (
+    _Column("count", lambda row, _: count(row.count)),
+    _Column("time", _time(lambda row: row.seconds)),
+    _Column("share", lambda row, total: f"{100 * row.seconds / total:.1f}%" if total else ""),
+    _Column("forward", _time(lambda row: row.forward.seconds)),
+    _Column("count", lambda row, _: count(row.forward.count), 120),
+    _Column("sweep", _time(lambda row: row.sweep.seconds)),
+    _Column("count", lambda row, _: count(row.sweep.count), 120),
+    _Column("FLOPs", lambda row, _: count(row.flops)),
+    _Column("FLOP/s", _rate, 110),
+    _Column("bytes", lambda row, _: size(row.nbytes)),
+    _Column("compiling", lambda row, _: seconds(row.compiling) if row.compiling else "", 130),
+)
+_PROGRAMS = (
+    _Column("runs", lambda row, _: count(row.runs)),
+    _Column("entries", lambda row, _: count(row.entries)),
+    _Column("time", lambda row, _: seconds(row.seconds)),
+    _Column("share", lambda row, total: f"{100 * row.seconds / total:.1f}%" if total else ""),
+    _Column("a run", lambda row, _: seconds(row.seconds / row.runs) if row.runs else ""),
+    _Column("interpreted", lambda row, _: count(row.interpreted) if row.interpreted else "", 90),
+    _Column("compiling", lambda row, _: seconds(row.compiling) if row.compiling else ""),
+    _Column("FLOPs", lambda row, _: count(row.flops), 90),
+    _Column("FLOP/s", _rate, 110),
+    _Column("bytes", lambda row, _: size(row.nbytes), 120),
+)
+
+
+def table(by: str, rows: Sequence[Row], total: float, *, width: int, color: bool, most: int) -> Iterator[str]:
+    """Yield the lines of a table of rows; ``total`` is the time of all of them."""
+    columns = [c for c in (_PROGRAMS if by == "program" else _COLUMNS) if width >= c.since]
+    shown = rows[:most]
+    names = short_files([row.where[0] for row in shown if row.where is not None])
+    cells = [[c.text(row, total) for c in columns] for row in shown]
+    widths = [max(len(c.head), *(len(line[i]) for line in cells)) for i, c in enumerate(columns)]
+    first = [_named(row, names) if by == "line" else row.name for row in shown]
+    room = width - sum(widths) - 2 * len(widths)
+    wanted = max([len(by), *map(len, first)])
+    source = by == "line" and room - wanted > 26
+    name = min(wanted, max(room, 8))
+    yield painted("  ".join([by.ljust(name), *[c.head.rjust(w) for c, w in zip(columns, widths, strict=True)]]).rstrip(), _HEAD, color)
+    for row, said, line in zip(shown, first, cells, strict=True):
+        text = painted(clipped(said, name, end=by != "line").ljust(name), _FIRST, color)
+        numbers = "  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True))
+        code = painted("  " + clipped(source_of(row.where), room - name - 2), _QUIET, color) if source and row.where is not None else ""
+        yield f"{text}  {numbers}{code}".rstrip()
+    if len(rows) > most:
+        left = rows[most:]
+        rest = f"... {len(left)} more: {seconds(sum(row.seconds for row in left))}"
+        yield painted(clipped(rest, width), _QUIET, color)
+
+
+def _named(row: Row, names: Mapping[str, str]) -> str:
+    return row.name if row.where is None else f"{names.get(row.where[0], Path(row.where[0]).name)}:{row.where[1]}"
+
+
+def parts(said: Mapping[str, float], total: float, *, width: int, color: bool) -> Iterator[str]:
+    """Yield the lines that say where the time went."""
+    bar = max(min(_BAR, width - 36), 0)
+    for name, value in said.items():
+        share = value / total if total else 0.0
+        drawn = "█" * round(bar * share)
+        text = f"  {name:<10} {seconds(value):>9}  {100 * share:5.1f}%  "
+        yield (text + painted(drawn, _COLOURS[name], color)).rstrip()
+
+
+def heading(text: str, width: int, *, color: bool) -> str:
+    """Return a line that stands above others."""
+    return painted(clipped(text, width), _HEAD, color)
+
+
+def notes(lines: Sequence[str], width: int, *, color: bool) -> Iterator[str]:
+    """Yield remarks, broken where the line ends."""
+    for line in lines:
+        yield from (painted(part, _QUIET, color) for part in _wrapped(line, width))
+
+
+def _wrapped(text: str, width: int) -> Iterator[str]:
+    words: list[str] = []
+    for word in text.split():
+        if words and len(" ".join([*words, word])) > width:
+            yield " ".join(words)
+            words = []
+        words.append(word)
+    if words:
+        yield " ".join(words)
+
+
+def plain(value: Any) -> str:
+    """Return a line of the user's as it is written."""
+    return "" if value is None else f"{value[0]}:{value[1]}"

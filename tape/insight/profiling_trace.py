@@ -1,0 +1,135 @@
+"""A profile as files that other programs show: Chrome's trace events (Perfetto, ``chrome://tracing``) and Speedscope's format.
+
+References: the Trace Event Format (Chromium project), complete events ``"X"`` and metadata ``"M"``; Speedscope's file format, evented
+profiles (https://www.speedscope.app/file-format-schema.json).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tape.insight.profiling_rows import called
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tape.insight.profiling_meter import Ledger, Runs
+    from tape.insight.profiling_rows import Part
+
+_SLICES = 50_000  # of entries that a file shows
+SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+
+
+class _Slice(NamedTuple):
+    """A span with those in it: seconds from the beginning."""
+
+    name: str
+    kind: str
+    start: float
+    end: float
+    where: tuple[str, int] | None
+    args: dict[str, Any]
+
+
+class Traced:
+    """What a profile's files say."""
+
+    def __init__(
+        self, ledgers: Sequence[Ledger], parts: Callable[[Runs], Sequence[Part]], background: Sequence[tuple[float, float, str]]
+    ) -> None:
+        self._ledgers = ledgers
+        self._parts = parts
+        self._background = background
+        self._left = _SLICES
+
+    def chrome(self) -> dict[str, Any]:
+        """Return Chrome's trace events."""
+        pid = os.getpid()
+        events: list[dict[str, Any]] = [{"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": "tape.profile"}}]
+        for tid, (name, slices) in enumerate(self._threads(), 1):
+            events.append({"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}})
+            events.append({"name": "thread_sort_index", "ph": "M", "pid": pid, "tid": tid, "args": {"sort_index": tid}})
+            for one in slices:
+                args = dict(one.args)
+                if one.where is not None:
+                    args["line"] = f"{one.where[0]}:{one.where[1]}"
+                times = {"ts": round(1e6 * one.start, 3), "dur": round(1e6 * (one.end - one.start), 3)}
+                events.append({"name": one.name, "cat": one.kind, "ph": "X", **times, "pid": pid, "tid": tid, "args": args})
+        dropped = sum(ledger.dropped for ledger in self._ledgers)
+        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"exporter": "jax-tape", "events_left_out": str(dropped)}}
+
+    def speedscope(self, name: str) -> dict[str, Any]:
+        """Return Speedscope's file."""
+        frames: dict[tuple[str, Any], int] = {}
+        profiles = []
+        for thread, slices in self._threads():
+            events = list(_balanced(slices, frames))
+            start, end = (events[0]["at"], events[-1]["at"]) if events else (0.0, 0.0)
+            said = {"type": "evented", "name": thread, "unit": "seconds", "startValue": start, "endValue": end, "events": events}
+            profiles.append(said)
+        described = [{"name": n} if at is None else {"name": n, "file": at[0], "line": at[1]} for n, at in frames]
+        whole = {"$schema": SCHEMA, "shared": {"frames": described}, "profiles": profiles}
+        return {**whole, "name": name, "activeProfileIndex": 0, "exporter": "jax-tape"}
+
+    def _threads(self) -> Iterator[tuple[str, list[_Slice]]]:
+        self._left = _SLICES
+        for ledger in self._ledgers:
+            yield ledger.thread, sorted(self._slices(ledger), key=lambda s: (s.start, -s.end))
+        if self._background:
+            found = [_Slice(name or "compiling", "compiling", at, at + seconds, None, {}) for at, seconds, name in self._background]
+            yield "compiling in the background", sorted(found, key=lambda s: (s.start, -s.end))
+
+    def _slices(self, ledger: Ledger) -> Iterator[_Slice]:
+        now = ledger.since
+        intervals = [*ledger.intervals, *([] if now is None else [(now, now + max(ledger.wall, 0.0))])]
+        for start, end in intervals:
+            yield _Slice("Python", "Python", start - ledger.began, end - ledger.began, None, {})
+        ends = [event.start + event.seconds for event in ledger.events]
+        for number, event in enumerate(ledger.events):
+            runs, end = event.runs, ends[number]
+            if runs is None:
+                yield _Slice(f"{event.kind}: {event.name}" if event.name else event.kind, event.kind, event.start, end, None, {})
+                continue
+            parts = self._parts(runs)
+            said = {"runs": runs.count, "entries": len(parts), "how": "compiled" if runs.compiled else "entry by entry"}
+            yield _Slice(called(runs), event.kind, event.start, end, runs.site.line, said)
+            inside = number and ends[number - 1] > event.start  # what was compiled in it stands there
+            if not inside and len(parts) > 1 and self._left >= len(parts):
+                self._left -= len(parts)
+                yield from _shared_out(parts, event.start, end)
+
+
+def _shared_out(parts: Sequence[Part], start: float, end: float) -> Iterator[_Slice]:
+    """Yield what the entries of a program are predicted to take of its time, one after the other."""
+    total = sum(part.weight for part in parts)
+    at, passed = start, 0.0
+    for part in parts:
+        passed += part.weight
+        until = start + (end - start) * min(passed / total, 1.0)
+        name = f"vjp_{part.op}" if part.swept else part.op
+        if part.where is not None:
+            name = f"{name} ({Path(part.where[0]).name}:{part.where[1]})"
+        yield _Slice(name, "entry", at, until, part.where, {"predicted": True, "flops": part.flops, "bytes": part.nbytes})
+        at = until
+
+
+def _balanced(slices: Sequence[_Slice], frames: dict[tuple[str, Any], int]) -> Iterator[dict[str, Any]]:
+    """Yield what opens and what closes, in the order of time, each inside of what holds it."""
+    stack: list[tuple[int, float]] = []
+    now = 0.0
+    for one in slices:
+        while stack and stack[-1][1] <= one.start:
+            frame, end = stack.pop()
+            now = max(now, end)
+            yield {"type": "C", "at": now, "frame": frame}
+        frame = frames.setdefault((one.name, one.where), len(frames))
+        end = min(one.end, stack[-1][1]) if stack else one.end
+        now = max(now, min(one.start, end))
+        yield {"type": "O", "at": now, "frame": frame}
+        stack.append((frame, end))
+    while stack:
+        frame, end = stack.pop()
+        now = max(now, end)
+        yield {"type": "C", "at": now, "frame": frame}
