@@ -24,6 +24,7 @@ from tape.modes import Mode
 from tape.op_hooks.showing import size
 from tape.sweeps.differentiation import gradients
 from tape.sweeps.seeds import variables, variables_of_tree
+from tape.terminal import coloured, columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -219,9 +220,9 @@ class Tape:
         check_flag("Tape.text", "fold", fold)
         check_flag("Tape.text", "inner", inner)
         reading = self._reading()
-        wide = text.columns() if width is None else max(width, 40)
-        coloured = text.coloured() if color is None else color
-        body = text.table(reading.entries, reading.leaves, self._sweeps, width=wide, color=coloured, fold=fold, inner=inner)
+        wide = columns() if width is None else max(width, 40)
+        in_colour = coloured() if color is None else color
+        body = text.table(reading.entries, reading.leaves, self._sweeps, width=wide, color=in_colour, fold=fold, inner=inner)
         return f"{self._summary()}\n{body}" if body else self._summary()
 
     def _summary(self) -> str:

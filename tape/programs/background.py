@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 class Job:
     """A call that one thread makes: the one in the background, or the first that waits for it."""
 
-    def __init__(self, call: Callable[[], object]) -> None:
+    def __init__(self, call: Callable[[], object], over: Callable[[Job], None] | None = None) -> None:
         self._call: Callable[[], object] | None = call
+        self._over = over  # called when the call was made, and not interrupted
         self._lock = threading.Lock()
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
         self._made = threading.Event()
         self._process = os.getpid()
         self.seconds = 0.0
@@ -33,6 +34,9 @@ class Job:
     def run(self) -> None:
         """Return when the call was made, here if nobody else has begun with it."""
         holding(self._lock, self._run)
+        over, self._over = self._over, None
+        if over is not None and (self.error is None or isinstance(self.error, Exception)):
+            over(self)
 
     def _run(self) -> None:
         call, self._call = self._call, None
@@ -41,7 +45,7 @@ class Job:
             try:
                 call()
             except BaseException as e:  # noqa: BLE001 - raised where somebody waits for it
-                self._error = e
+                self.error = e
             finally:
                 self.seconds = time.perf_counter() - started
                 self._made.set()
@@ -49,8 +53,8 @@ class Job:
     def wait(self) -> None:
         """Return when the call was made, or raise what it raised."""
         self.run()
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
 
     def made_within(self, seconds: float) -> bool:
         """Wait so long at most for the background to make the call; tell whether it has."""
@@ -65,7 +69,7 @@ class Job:
     def lost(self) -> bool:
         """Whether the call is not made: it was interrupted, or it was submitted in the process of which this one was forked."""
         if self.made:
-            return self._error is not None and not isinstance(self._error, Exception)
+            return self.error is not None and not isinstance(self.error, Exception)
         return self._process != os.getpid()
 
 
@@ -74,20 +78,20 @@ _THREAD: list[threading.Thread] = []
 _STARTING = threading.Lock()
 
 
-def submit(call: Callable[[], object]) -> Job:
-    """Have ``call`` made in the background, after those submitted before."""
-    job = Job(call)
+def submit(call: Callable[[], object], over: Callable[[Job], None] | None = None) -> Job:
+    """Have ``call`` made in the background, after those submitted before; who makes it calls ``over`` then."""
+    job = Job(call, over)
     _QUEUE.put(job)
     holding(_STARTING, _start)
     return job
 
 
-def compiling(function: Wrapped, arguments: Sequence[object]) -> Job:
+def compiling(function: Wrapped, arguments: Sequence[object], over: Callable[[Job], None] | None = None) -> Job:
     """Have a function of ``jax.jit`` compiled, under the present settings, for arguments like these, so that a call finds its program."""
-    return compiling_all([(function, arguments)])
+    return compiling_all([(function, arguments)], over)
 
 
-def compiling_all(functions: Sequence[tuple[Wrapped, Sequence[object]]]) -> Job:
+def compiling_all(functions: Sequence[tuple[Wrapped, Sequence[object]]], over: Callable[[Job], None] | None = None) -> Job:
     """Have several functions compiled, one after the other."""
     settings = configuration()
 
@@ -96,7 +100,7 @@ def compiling_all(functions: Sequence[tuple[Wrapped, Sequence[object]]]) -> Job:
             for function, arguments in functions:
                 function.lower(*arguments).compile()
 
-    return submit(call)
+    return submit(call, over)
 
 
 def _start() -> None:
