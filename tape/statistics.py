@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tape.accounts.records import Limited
 from tape.accounts.words import told
+from tape.terminal.markup import html_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,6 +130,9 @@ class Stats:
 
     def __str__(self) -> str:
         return told(self)
+
+    def _repr_html_(self) -> str:
+        return html_table(told(self, color=True))
 
     def __repr__(self) -> str:
         rows = {name: getattr(self, name) for name in (*_COUNTS, "live_entries", "live_bytes")}

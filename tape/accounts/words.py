@@ -59,10 +59,9 @@ class Counts(Protocol):
         """The latest ones."""
 
 
-def told(stats: Counts) -> str:
-    """Return what was counted, in words."""
-    width, color = columns(), coloured()
-    return "\n".join(_told(stats, width, color))
+def told(stats: Counts, *, color: bool | None = None) -> str:
+    """Return what was counted, in words; in colours where the standard output has some, unless ``color`` says so."""
+    return "\n".join(_told(stats, columns(), coloured() if color is None else color))
 
 
 def _told(stats: Counts, width: int, color: bool) -> Iterator[str]:

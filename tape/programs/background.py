@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 class Job:
     """A call that one thread makes: the one in the background, or the first that waits for it."""
 
-    def __init__(self, call: Callable[[], object], over: Callable[[Job], None] | None = None) -> None:
+    def __init__(self, call: Callable[[], object]) -> None:
         self._call: Callable[[], object] | None = call
-        self._over = over  # called when the call was made, and not interrupted
+        self._further: list[Callable[[Job], None]] = []  # called when the call was made, and not interrupted
         self._lock = threading.Lock()
         self.error: BaseException | None = None
         self._made = threading.Event()
         self._process = os.getpid()
         self.seconds = 0.0
+        self.thread = 0  # the one that made it
 
     def run(self) -> None:
         """Return when the call was made, here if nobody else has begun with it."""
         holding(self._lock, self._run)
-        over, self._over = self._over, None
-        if over is not None and (self.error is None or isinstance(self.error, Exception)):
-            over(self)
+        self._tell()
 
     def _run(self) -> None:
         call, self._call = self._call, None
         if call is not None:
             started = time.perf_counter()
+            self.thread = threading.get_ident()
             try:
                 call()
             except BaseException as e:  # noqa: BLE001 - raised where somebody waits for it
@@ -49,6 +49,17 @@ class Job:
             finally:
                 self.seconds = time.perf_counter() - started
                 self._made.set()
+
+    def then(self, further: Callable[[Job], None]) -> None:
+        """Have somebody told when the call was made, by the thread that makes it, or here where that is over."""
+        self._further.append(further)
+        if self.made:
+            self._tell()
+
+    def _tell(self) -> None:
+        with contextlib.suppress(IndexError):  # two threads may both come by
+            while self.error is None or isinstance(self.error, Exception):
+                self._further.pop()(self)
 
     def wait(self) -> None:
         """Return when the call was made, or raise what it raised."""
@@ -78,20 +89,20 @@ _THREAD: list[threading.Thread] = []
 _STARTING = threading.Lock()
 
 
-def submit(call: Callable[[], object], over: Callable[[Job], None] | None = None) -> Job:
-    """Have ``call`` made in the background, after those submitted before; who makes it calls ``over`` then."""
-    job = Job(call, over)
+def submit(call: Callable[[], object]) -> Job:
+    """Have ``call`` made in the background, after those submitted before."""
+    job = Job(call)
     _QUEUE.put(job)
     holding(_STARTING, _start)
     return job
 
 
-def compiling(function: Wrapped, arguments: Sequence[object], over: Callable[[Job], None] | None = None) -> Job:
+def compiling(function: Wrapped, arguments: Sequence[object]) -> Job:
     """Have a function of ``jax.jit`` compiled, under the present settings, for arguments like these, so that a call finds its program."""
-    return compiling_all([(function, arguments)], over)
+    return compiling_all([(function, arguments)])
 
 
-def compiling_all(functions: Sequence[tuple[Wrapped, Sequence[object]]], over: Callable[[Job], None] | None = None) -> Job:
+def compiling_all(functions: Sequence[tuple[Wrapped, Sequence[object]]]) -> Job:
     """Have several functions compiled, one after the other."""
     settings = configuration()
 
@@ -100,7 +111,7 @@ def compiling_all(functions: Sequence[tuple[Wrapped, Sequence[object]]], over: C
             for function, arguments in functions:
                 function.lower(*arguments).compile()
 
-    return submit(call, over)
+    return submit(call)
 
 
 def _start() -> None:

@@ -24,7 +24,7 @@ from tape.programs.interpretation import evaluate, interpret, needed_entries
 from tape.programs.policy import Meetings, new_kernels, new_to_several
 from tape.programs.reasons import why, why_alone
 from tape.programs.rolling import rolled, written
-from tape.programs.telling import begun, tells, timed
+from tape.programs.telling import begun, timed, told
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -224,10 +224,11 @@ class Program:
         settings = configuration()
         reason, change = why(entries, [jax.typeof(x) for x in leaves], None if self.site is None else self.site.line)
         STATS.reasons[reason] += 1
-        told = tells(begun("program", self.site, [e.kernel.name for e in entries], change))
+        found = begun("program", self.site, [e.kernel.name for e in entries], change)
         with_loops = rolled(entries, slots, keep, leaves)
         if with_loops is not None:
-            self._compiling = background.compiling_all(with_loops.compiling(leaves), told), with_loops
+            self._compiling = background.compiling_all(with_loops.compiling(leaves)), with_loops
+            told(self._compiling[0], found)
             return
 
         def segment(*leaves: Any) -> list[Any]:
@@ -235,7 +236,8 @@ class Program:
 
         executable = jax.jit(segment)
         described = [jaxapi.described(x) for x in leaves]
-        self._compiling = background.compiling(executable, described, told), numbers.on_device(executable, leaves, settings, entries)
+        self._compiling = background.compiling(executable, described), numbers.on_device(executable, leaves, settings, entries)
+        told(self._compiling[0], found)
 
 
 # Two structures may differ in what nobody reads, and the trie keeps nothing of what was met once: so programs are also known by what they

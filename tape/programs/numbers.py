@@ -19,7 +19,7 @@ from tape.bounded import Bounded
 from tape.graph.kinds import NUMBERS, is_scalar
 from tape.programs import background
 from tape.programs.policy import LIMIT, STALLS
-from tape.programs.telling import begun, tells
+from tape.programs.telling import begun, told
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -199,10 +199,10 @@ class _Steady:
         rest = [given[i] for i in others]
         changing = [n for n, x in enumerate(rest) if is_scalar(x)]
         run = _as_arrays(program, changing, self._settings) if changing else program
-        told = tells(
-            begun("program", None, self._names, Change("constants", "numbers that stay the same became part of it"), line=self._line)
-        )
-        return background.compiling(program, [jaxapi.described(x) for x in rest], told), _Special(known, others, run)
+        job = background.compiling(program, [jaxapi.described(x) for x in rest])
+        change = Change("constants", "numbers that stay the same became part of it")
+        told(job, begun("program", None, self._names, change, line=self._line))
+        return job, _Special(known, others, run)
 
     def _take(self, job: background.Job, special: _Special) -> None:
         try:

@@ -19,9 +19,10 @@ from tape.modes import Mode
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from tape.accounts.records import Change, Line, Site
+    from tape.programs.background import Job
 
 LOGGER = logging.getLogger("tape.compiles")
 VARIABLE = "TAPE_LOG_COMPILES"
@@ -111,14 +112,10 @@ def ended(found: Compilation, seconds: float, *, background: bool = False, faile
             LOGGER.log(level, "%s: %s", at(found.line), described(found))
 
 
-def tells(found: Compilation) -> Callable[[Any], None]:
-    """Return what a job calls when it is over."""
-
-    def over(job: Any) -> None:
-        ended(found, job.seconds, background=threading.current_thread() is not asked, failed=job.error)
-
-    asked = threading.current_thread()
-    return over
+def told(job: Job, found: Compilation) -> None:
+    """Have it noted when a job has compiled something for this thread."""
+    asked = threading.get_ident()
+    job.then(lambda job: ended(found, job.seconds, background=job.thread != asked, failed=job.error))
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from tape.programs import background
 from tape.programs.calls import Call, Calls
 from tape.programs.interpretation import at_home, on_one_device
 from tape.programs.loops import Flow, find
-from tape.programs.telling import begun, tells
+from tape.programs.telling import begun, told
 from tape.programs.turns import Body, body_of, turns_of
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def _is_ready(body: Body, loop: Loop, flow: Flow, leaves: dict[int, Any], site: 
                 for s in turns_of(flow, loop, leaves)[0].inputs
             ]
             change = Change("turns", "a loop came with another number of turns", "one turn is compiled, for any number of them")
-            told = tells(begun("turn", site, [e.kernel.name for e in first], change))
-            body.begun, body.job = CLOCK.now, background.compiling(body.compiled, arguments, told)
+            body.begun, body.job = CLOCK.now, background.compiling(body.compiled, arguments)
+            told(body.job, begun("turn", site, [e.kernel.name for e in first], change))
         body.turns = loop.count
         return False
     if CLOCK.now - body.begun < AFTER:
