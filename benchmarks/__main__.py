@@ -36,6 +36,7 @@ from benchmarks.structures import structures
 from benchmarks.timing import Effort
 from benchmarks.under_jit import MODELS, under_jit
 from benchmarks.varying import dynamic_steps
+from tape.terminal.progress import progress
 
 KINDS: dict[str, tuple[Callable[[Report, Effort, frozenset[str]], None], frozenset[str]]] = {
     "dispatch": (dispatch_bound, frozenset(w.name for w in dispatch.WORKLOADS)),
@@ -90,11 +91,13 @@ def main() -> None:
     report, effort = Report(), QUICK if options.quick else Effort()
     for key, value in machine().items():
         print(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
+    asked = []
     for kind, (run, known) in KINDS.items():
-        if not chosen or kind in options.name:
-            run(report, effort, frozenset())
-        elif known & chosen:
-            run(report, effort, known & chosen)
+        whole = not chosen or kind in options.name
+        if whole or known & chosen:
+            asked.append((run, frozenset() if whole else known & chosen))
+    for run, only in progress(asked, "benchmarks"):
+        run(report, effort, only)
     report.summarize()
     if options.json:
         report.write(options.json)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib import pyplot as plt
-from rich.console import Console
-from rich.progress import track
+
+from tape.terminal.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-Item = TypeVar("Item")
+__all__ = ["options", "picture", "progress"]
 
 
 def options(doc: str | None, arguments: Sequence[str] | None, picture: str) -> argparse.Namespace:
@@ -25,12 +25,6 @@ def options(doc: str | None, arguments: Sequence[str] | None, picture: str) -> a
     parser.add_argument("--output", type=Path, default=Path(picture), help="where to save the picture (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="a few steps only, to see that everything works")
     return parser.parse_args(arguments)
-
-
-def progress(items: Sequence[Item], description: str) -> Iterator[Item]:
-    """Yield the items beside a bar with the time that is left; without a terminal nothing is shown."""
-    console = Console(stderr=True)
-    yield from track(items, description, console=console, disable=not console.is_terminal, transient=True)
 
 
 @contextlib.contextmanager

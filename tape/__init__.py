@@ -21,6 +21,7 @@ from tape.mirrored.absent import missing_function
 from tape.mirrored.detachment import stop_gradient
 from tape.modes import eager, enable_grad, no_grad, set_grad_enabled
 from tape.op_hooks.anomalies import detect_anomaly
+from tape.programs.telling import log_compiles
 from tape.statistics import stats
 from tape.sweeps.differentiation import backward, gradients
 from tape.sweeps.streaming import stream_gradients
@@ -56,6 +57,7 @@ __all__ = [
     "jit",
     "jvp",
     "linearize",
+    "log_compiles",
     "memory",
     "no_grad",
     "once_differentiable",

@@ -1,4 +1,4 @@
-"""``python -m tape``: check the gradient of a function, or the rules of this library."""
+"""``python -m tape``: what there is, a short guided run, and checks of gradients."""
 
 import sys
 

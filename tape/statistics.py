@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
+
+from tape.accounts.records import Limited
+from tape.accounts.words import told
+from tape.terminal.markup import html_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tape.accounts.records import Compilation
+
+_SITES = 512  # lines from which runs come, by reason
+_COMPILATIONS = 256  # that are told, the latest
 
 _COUNTS = ("recorded", "executed", "interpreted", "flushes", "programs", "hits", "compiles", "compile_seconds", "traces", "reasons")
 
 
 class Stats:
-    """Counts since import or the last :meth:`reset`.
+    """Counts since import or the last :meth:`reset`; ``print`` tells them in words.
 
     Attributes:
         executed: entries run.
         interpreted: those of them that ran one by one, because their structure is new, or is still being compiled.
-        flushes: runs of pending segments, by reason (``look``, ``backward``, ``step``, ``length`` ...).
         programs: structures run so far (with what was kept of them).
         hits: runs of a program compiled before.
         compiles: programs compiled.
@@ -26,6 +34,8 @@ class Stats:
         traces: runs of callables of control flow, checkpoints and others that look for their program; none where the last one still holds.
         reasons: why programs were compiled: a new structure, or what differs from the last program of the same ops (shapes, settings, a
             function or parameter, the results that are held).
+        compilations: the latest of all compilations, also of ops on their own and of ``tape.jit``: objects with ``line``, ``ops``,
+            ``change`` (``kind``, ``what``, ``told`` and ``repair``), ``seconds`` and ``background``.
 
     """
 
@@ -35,20 +45,42 @@ class Stats:
         self._kept: dict[str, list[Callable[[], Any]]] = {}
         self._ended = 0
         self._start = 0
+        self.sites = Limited(_SITES)
+        self._compilations: deque[Compilation] = deque(maxlen=_COMPILATIONS)
         self.reset()
 
     def reset(self) -> None:
         """Set every counter to zero."""
         self.executed = 0
         self.interpreted = 0
-        self.flushes: Counter[str] = Counter()
         self.programs = 0
         self.hits = 0
         self.compiles = 0
         self.compile_seconds = 0.0
         self.traces = 0
         self.reasons: Counter[str] = Counter()
+        self.sites.reset()
+        self._compilations.clear()
         self._start = self._total()
+
+    @property
+    def flushes(self) -> Counter[str]:
+        """Runs of pending segments, by reason (``look``, ``backward``, ``step``, ``length`` ...)."""
+        counts = Counter(self.sites.gone)
+        for (reason, _), site in list(self.sites.items()):
+            counts[reason] += site.count
+        return +counts
+
+    @property
+    def flushes_by_line(self) -> dict[tuple[str, tuple[str, int] | None], int]:
+        """The same by reason and your file and line, from which most runs come first; some hundred lines at most."""
+        counts = Counter({key: site.count for key, site in list(self.sites.items())})
+        return dict(counts.most_common())
+
+    @property
+    def compilations(self) -> tuple[Compilation, ...]:
+        """The latest compilations, in the order in which they began."""
+        return tuple(self._compilations)
 
     @property
     def recorded(self) -> int:
@@ -87,14 +119,20 @@ class Stats:
         if self.segments.pop(id(segment), None) is not None:  # Ctrl-C may have come before it was counted
             self._ended += segment.state.depth
 
-    def flushed(self, reason: str) -> None:
-        """Count one run of a pending segment."""
-        self.flushes[reason] += 1
-
     def compiled(self, seconds: float) -> None:
         """Count one compilation of a whole segment."""
         self.compiles += 1
         self.compile_seconds += seconds
+
+    def tell(self, found: Compilation) -> None:
+        """Note a compilation that begins."""
+        self._compilations.append(found)
+
+    def __str__(self) -> str:
+        return told(self)
+
+    def _repr_html_(self) -> str:
+        return html_table(told(self, color=True))
 
     def __repr__(self) -> str:
         rows = {name: getattr(self, name) for name in (*_COUNTS, "live_entries", "live_bytes")}
@@ -106,13 +144,18 @@ STATS = Stats()
 
 
 def stats() -> Stats:
-    """Return the counters.
+    """Return the counters; ``print`` tells in words from which lines the tape was run, what was compiled, why, and what would avoid it.
 
     Example:
         >>> import tape
         >>> tape.stats().reset()
         >>> tape.stats().compiles
         0
+        >>> x = tape.Variable(2.0)
+        >>> float(x * x)
+        4.0
+        >>> print(tape.stats())  # doctest: +ELLIPSIS
+        1 run of what was pending: 1 entry ran, one by one; no program compiled...
 
     """
     return STATS

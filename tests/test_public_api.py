@@ -38,6 +38,7 @@ NAMES = [
     "jit",
     "jvp",
     "linearize",
+    "log_compiles",
     "memory",
     "no_grad",
     "once_differentiable",

@@ -1,4 +1,4 @@
-"""The command ``python -m tape``: ``check`` for somebody's function, ``verify`` for this library's own rules."""
+"""The command ``python -m tape``: what there is and a self-check; ``demo``, ``check`` for a function, ``verify`` for all rules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tape import layout
-from tape.command import check, verify
+from tape.command import check, demo, report, verify
 from tape.errors import TapeError
 
 if TYPE_CHECKING:
@@ -36,17 +36,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m tape", description=__doc__, epilog=f"Exit status: 0 right, 1 wrong, 2 not understood. {_RECORDER}"
     )
     parser.add_argument("--version", action="version", version=_RECORDER, help="say which recorder runs, and why")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (check, verify):
+    report.add(parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", help="without one: versions, devices, caches, extras, a self-check")
+    for module in (demo, check, verify):
         module.add(commands)
     try:
         options = parser.parse_args(argv)
     except SystemExit as stop:  # argparse has said why
-        if not (sys.argv[1:] if argv is None else argv):
-            print(f"recorder: {layout.RUNS}", file=sys.stderr)
         return stop.code if isinstance(stop.code, int) else USAGE
     try:
         return FAIL if options.run(options) else PASS
     except TapeError as error:
-        print(f"{parser.prog} {options.command}: {error}", file=sys.stderr)
+        print(f"{parser.prog} {options.command or ''}: {error}", file=sys.stderr)
         return USAGE

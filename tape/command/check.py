@@ -13,6 +13,7 @@ import numpy as np
 
 from tape.command.targets import Drawing, arguments, find
 from tape.errors import GradientMismatch, TapeValueError
+from tape.terminal.progress import progress
 from tape.testing import check_gradients
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def run(options: argparse.Namespace) -> bool:
     results = []
     wide = options.dtype in WIDE
     with jax.enable_x64(True) if wide else contextlib.nullcontext():
-        for spec, fun in functions:
+        for spec, fun in progress(functions, "functions"):
             args = arguments(fun, options.given, Drawing(options.dtype, between, options.seed))
             results.append(_checked(spec, fun, args, options))
             if not options.json and not (options.quiet and results[-1]["verdict"] == "pass"):

@@ -51,10 +51,14 @@ class Reference:
             zeros = [np.zeros(o.shape, o.dtype if differentiable(o) else jax.dtypes.float0) for o in outs]
             return vjp([z if c is None else c for z, c in zip(zeros, cts, strict=True)])
 
-        slopes, rounding = jax.device_get(jax.jit(lambda a, d: _differences(flat, a, cts, d))(list(args), directions))
+        try:
+            found = jax.jit(lambda a, d: _differences(flat, a, cts, d, jax.vmap))(list(args), directions)
+        except NotImplementedError:  # a primitive that JAX cannot batch
+            found = jax.jit(lambda a, d: _differences(flat, a, cts, d, _one_by_one))(list(args), directions)
+        slopes, rounding = jax.device_get(found)
         try:
             gradients = list(jax.device_get(jax.jit(pulled)(*args)))
-        except (NotImplementedError, TypeError, ValueError):  # JAX has no derivative, or one that does not trace or lower
+        except (NotImplementedError, TypeError, ValueError, AssertionError):  # JAX has no derivative, or one that does not trace or lower
             return cls(None, directions, slopes, rounding)
         own = cls(gradients, directions, slopes, rounding)
         return own if own.along(gradients, 0.0)[1].all() else dataclasses.replace(own, gradients=None)
@@ -94,7 +98,12 @@ def _largest(x: Any) -> float:
     return float(np.max(x, initial=0.0))
 
 
-def _differences(flat: Any, args: Sequence[Any], cts: Sequence[Any], directions: Sequence[Any]) -> Any:
+def _one_by_one(fun: Any) -> Any:
+    """Return what ``jax.vmap`` would, for a function of numbers."""
+    return lambda xs: jax.tree.map(lambda *rows: jnp.stack(rows), *[fun(x) for x in xs])
+
+
+def _differences(flat: Any, args: Sequence[Any], cts: Sequence[Any], directions: Sequence[Any], mapped: Any) -> Any:
     """Central 5-point differences of the sum of outputs times cotangents, along one direction per argument, and their rounding."""
 
     def weighed(i: int, step: Any) -> Any:
@@ -104,7 +113,7 @@ def _differences(flat: Any, args: Sequence[Any], cts: Sequence[Any], directions:
 
     slopes, roundings = [], []
     for i in range(len(args)):
-        values, sizes = jax.vmap(lambda step, i=i: weighed(i, step))(STEP * jnp.array([-2.0, -1.0, 1.0, 2.0]))
+        values, sizes = mapped(lambda step, i=i: weighed(i, step))(STEP * jnp.array([-2.0, -1.0, 1.0, 2.0]))
         slopes.append(jnp.dot(values, jnp.array([1.0, -8.0, 8.0, -1.0])) / (12 * STEP))
         roundings.append(ROUNDING * jnp.max(sizes))
     return jnp.stack(slopes), jnp.stack(roundings)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tape.insight.entries import Entry, signature, typed
-from tape.insight.markup import html_table
 from tape.insight.picture import Picture
 from tape.insight.scopes import source_of
+from tape.terminal.markup import html_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Self, overload
 
@@ -14,7 +15,6 @@ from tape.graph.scope import LOCAL, set_scope
 from tape.graph.segment import Handle
 from tape.insight import text
 from tape.insight.flow import cotangents, norms
-from tape.insight.markup import html_table
 from tape.insight.notes import Lone, Notes, Record
 from tape.insight.past import Past
 from tape.insight.picture import Picture, check_options
@@ -24,6 +24,8 @@ from tape.modes import Mode
 from tape.op_hooks.showing import size
 from tape.sweeps.differentiation import gradients
 from tape.sweeps.seeds import variables, variables_of_tree
+from tape.terminal import coloured, columns
+from tape.terminal.markup import html_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -219,10 +221,11 @@ class Tape:
         check_flag("Tape.text", "fold", fold)
         check_flag("Tape.text", "inner", inner)
         reading = self._reading()
-        wide = text.columns() if width is None else max(width, 40)
-        coloured = text.coloured() if color is None else color
-        body = text.table(reading.entries, reading.leaves, self._sweeps, width=wide, color=coloured, fold=fold, inner=inner)
-        return f"{self._summary()}\n{body}" if body else self._summary()
+        wide = columns() if width is None else max(width, 40)
+        in_colour = coloured() if color is None else color
+        body = text.table(reading.entries, reading.leaves, self._sweeps, width=wide, color=in_colour, fold=fold, inner=inner)
+        summary = textwrap.fill(self._summary(), wide, subsequent_indent="  ")
+        return f"{summary}\n{body}" if body else summary
 
     def _summary(self) -> str:
         entries = self.entries

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.insight.scopes import source_of
-from tape.insight.text import clipped, painted, short_files
+from tape.terminal import clipped, painted, short_files
 from tape.op_hooks.showing import size
 
 if TYPE_CHECKING:

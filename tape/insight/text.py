@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tape.insight.entries import typed
 from tape.insight.folding import Block, folded
 from tape.op_hooks.showing import size
+from tape.terminal import clipped, painted, short_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,20 +28,6 @@ _COLOURS = {
 }
 _LEAST = 8  # characters of a column that gives way
 _LIMIT = 1000  # lines shown
-
-
-def coloured() -> bool:
-    """Tell whether the standard output is a terminal that is to have colours (``NO_COLOR`` and ``FORCE_COLOR`` are heeded)."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    if os.environ.get("FORCE_COLOR"):
-        return True
-    return bool(getattr(sys.stdout, "isatty", lambda: False)()) and os.environ.get("TERM") != "dumb"
-
-
-def columns() -> int:
-    """Return how many characters a line may have."""
-    return max(40, shutil.get_terminal_size((100, 24)).columns)
 
 
 class Row:
@@ -157,22 +140,6 @@ def _entry(entry: Entry, shows: Shows, depth: int) -> Row:
     return Row(depth, {**cells, "note": ", ".join(notes), "line": where})
 
 
-def short_files(files: Sequence[str]) -> dict[str, str]:
-    """Return the shortest endings of paths that tell them apart."""
-    known = list(dict.fromkeys(files))
-    short = {}
-    for file in known:
-        parts = Path(file).parts
-        for count in range(1, len(parts) + 1):
-            ending = "/".join(parts[-count:])
-            if not any(other != file and other.endswith("/" + ending) for other in known) or count == len(parts):
-                short[file] = ending
-                break
-        else:
-            short[file] = file
-    return short
-
-
 def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
     widths = {c: max((len(r.cells.get(c, "")) + (2 * r.depth if c == "number" else 0) for r in rows), default=0) for c in ORDER}
     shown = [c for c in ORDER if widths[c]]
@@ -210,17 +177,3 @@ def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
 
 def _deepest(rows: Sequence[Row]) -> int:
     return max((row.depth for row in rows if row.cells), default=0)
-
-
-def clipped(text: str, width: int, *, end: bool = True) -> str:
-    """Return text cut to a width, with an ellipsis; not at its ``end``, at its beginning."""
-    if len(text) <= width:
-        return text
-    if width <= 1:
-        return text[:width]
-    return f"{text[: width - 1]}…" if end else f"…{text[1 - width :]}"
-
-
-def painted(text: str, code: str, color: bool) -> str:
-    """Return text in a colour, by its code for terminals."""
-    return f"\x1b[{code}m{text}\x1b[0m" if color and code and text.strip() else text

@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import time
 import types
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
 from tape import jaxapi
+from tape.accounts.records import APART, Change
+from tape.bounded import Bounded
 from tape.callables.matching import Latest
 from tape.callables.reach import Reach
 from tape.configuration import configuration
@@ -22,6 +25,8 @@ from tape.jitting.arguments import Call, Parameters, aval_of, signature
 from tape.jitting.binding import STATE, Binding, TracedError
 from tape.jitting.compilation import Compilation, reason
 from tape.jitting.tracing import trace_step
+from tape.programs.sites import line_here
+from tape.programs.telling import begun, timed, warn_of
 from tape.recording import record
 from tape.rules import table
 from tape.statistics import STATS
@@ -29,8 +34,11 @@ from tape.statistics import STATS
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
+    from tape.accounts.records import Line
+
 _STEPS_LIMIT = 128  # traced steps that one function keeps
 _BINDINGS_LIMIT = 8  # bindings that one of them keeps
+_MADE: Bounded[Hashable, weakref.ref[Jitted]] = Bounded("functions of tape.jit", 512)  # by code and line, the last one
 
 
 class CacheInfo(NamedTuple):
@@ -91,20 +99,51 @@ class Jitted:
         call = self._parameters.take_apart(self._name, args, kwargs)
         variables = call.variables
         self._calls += 1
+        started = time.perf_counter()
         with STATE:
             binding, new = self._bind(call, variables)
             inputs = binding.inputs(call.arrays, variables)
-        started = time.perf_counter()
-        result = binding.run(inputs, call.arrays, variables)
         if new:
-            STATS.compiled(time.perf_counter() - started)
+            result = self._compiled(binding, inputs, call, started)
         else:
+            result = binding.run(inputs, call.arrays, variables)
             STATS.hits += 1
         if LOCAL.scope.observer is None and len(variables) + len(call.arrays) == len(call.leaves):  # no Variable is there twice
             self._quick = binding, Latest(args, kwargs, [k for k, _ in call.statics]), _circumstances()
         else:
             self._quick = None
         return result
+
+    def _compiled(self, binding: Binding, inputs: Any, call: Call, started: float) -> object:
+        """Run a binding for the first time, which compiles it, and tell of that; it ``started`` to be traced then."""
+        line = line_here()
+        site = STATS.sites.of("call", line)
+        change, number = self._change(line, site.last), self._calls
+        if change.kind == "function":
+            number = site.last + 1
+        found = begun("step", site, [str(e.primitive) for e in binding.step.jaxpr.eqns], change, number=number)
+        with timed(found, started):
+            result = binding.run(inputs, call.arrays, call.variables)
+        STATS.compiled(found.seconds or 0.0)
+        if site.due is not None:
+            warn_of(site)
+        return result
+
+    def _change(self, line: Line | None, last: int) -> Change:
+        """Say why it was traced, where it is called at this line."""
+        text = self._reasons[-1] if self._reasons else "first call"
+        if text == "first call":
+            key = (getattr(self.__wrapped__, "__code__", None), line)
+            known = None if key[0] is None else _MADE.get(key)
+            if key[0] is not None:
+                _MADE[key] = weakref.ref(self)
+            before = None if known is None else known()
+            if known is None or (before is not None and (before is self or before._calls > last + APART)):
+                return Change("new", text)
+            return Change("function", f"the tape.jit of {self._name}, which is made anew")
+        label, _, values = text.partition(": ")
+        kind = "static" if label.startswith("static") else "settings" if label.startswith(("JAX's", "the ")) else "arguments"
+        return Change(kind, f"{label} of {self._name}", values)
 
     def _inline(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Run the function as a part of what is traced around it."""

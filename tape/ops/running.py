@@ -89,6 +89,11 @@ class Runner:
         return self._cost
 
     @property
+    def unmet(self) -> bool:
+        """Whether it never ran, and nobody has asked how it would."""
+        return self._host is None
+
+    @property
     def cold(self) -> bool:
         """Whether it is to be compiled when somebody asks for its executable."""
         return self._executable is None and not self.hosting()

@@ -25,11 +25,13 @@ class Job:
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._call: Callable[[], object] | None = call
+        self._further: list[Callable[[Job], None]] = []  # called when the call was made, and not interrupted
         self._lock = threading.Lock()
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
         self._made = threading.Event()
         self._process = os.getpid()
         self.seconds = 0.0
+        self.thread = 0  # the one that made it
 
     def run(self) -> None:
         """Return when the call was made, here if nobody else has begun with it."""
@@ -37,24 +39,37 @@ class Job:
             measured("wait", None, holding, self._lock, self._run)
         else:
             holding(self._lock, self._run)
+        self._tell()
 
     def _run(self) -> None:
         call, self._call = self._call, None
         if call is not None:
             started = time.perf_counter()
+            self.thread = threading.get_ident()
             try:
                 call()
             except BaseException as e:  # noqa: BLE001 - raised where somebody waits for it
-                self._error = e
+                self.error = e
             finally:
                 self.seconds = time.perf_counter() - started
                 self._made.set()
 
+    def then(self, further: Callable[[Job], None]) -> None:
+        """Have somebody told when the call was made, by the thread that makes it, or here where that is over."""
+        self._further.append(further)
+        if self.made:
+            self._tell()
+
+    def _tell(self) -> None:
+        with contextlib.suppress(IndexError):  # two threads may both come by
+            while self.error is None or isinstance(self.error, Exception):
+                self._further.pop()(self)
+
     def wait(self) -> None:
         """Return when the call was made, or raise what it raised."""
         self.run()
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
 
     def made_within(self, seconds: float) -> bool:
         """Wait so long at most for the background to make the call; tell whether it has."""
@@ -69,7 +84,7 @@ class Job:
     def lost(self) -> bool:
         """Whether the call is not made: it was interrupted, or it was submitted in the process of which this one was forked."""
         if self.made:
-            return self._error is not None and not isinstance(self._error, Exception)
+            return self.error is not None and not isinstance(self.error, Exception)
         return self._process != os.getpid()
 
 

@@ -22,13 +22,15 @@ from tape.programs.devices import settling, several
 from tape.programs.interpretation import evaluate, interpret, needed_entries
 from tape.programs.naming import inline
 from tape.programs.policy import Meetings, new_kernels, new_to_several
+from tape.programs.reasons import why, why_alone
 from tape.programs.rolling import rolled, written
+from tape.programs.telling import begun, timed, told
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
-    from tape.configuration import Configuration
+    from tape.accounts.records import Site
     from tape.graph.trie import State, Step
     from tape.ops.kernel import Kernel
     from tape.programs.retention import Kept
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 class Program:
     """What a segment computes for one choice of results: the slots ``live`` that Variables hold, and what is kept besides.
 
-    ``roots`` tells how many Variables that are held require grad.
+    ``roots`` tells how many Variables that are held require grad, ``site`` from which line it runs.
     """
 
     __slots__ = (
@@ -55,6 +57,7 @@ class Program:
         "kept",
         "live",
         "roots",
+        "site",
     )
 
     def __init__(self, state: State, live: tuple[int, ...], kept: Kept, roots: int) -> None:
@@ -72,6 +75,7 @@ class Program:
         self._several = False  # it runs on several devices
         self._executable: Callable[..., Sequence[Any]] | None = None
         self._compiling: tuple[background.Job, Callable[..., Sequence[Any]]] | None = None
+        self.site: Site | None = None
 
     @property
     def compiled(self) -> bool:
@@ -92,13 +96,14 @@ class Program:
 
     def _run(self, state: State, leaves: Sequence[Any]) -> Sequence[Any]:
         entries, slots = needed_entries(state, self.keep)
+        new = [e for e in entries if e.kernel.unmet]  # before anybody asks how they run
         if not checks_results():  # one program for all would show what is wrong with its results only
             bought = self._meet(state, leaves, entries)
             if self._executable is not None:
                 STATS.hits += not bought
                 STATS.executed += self._size
                 return self._executable(*leaves)
-            by_turns = variations.known(entries, slots, self.keep, leaves)
+            by_turns = variations.known(entries, slots, self.keep, leaves, self.site)
             if by_turns is not None:
                 if self._meetings is not None:
                     self._meetings.pay(self._renting * by_turns.count / len(entries))
@@ -108,7 +113,13 @@ class Program:
                 return by_turns(*leaves)
         if self._meetings is not None:
             self._meetings.pay(self._renting)
-        results = interpret(entries, slots, state.table, self.keep, leaves)
+        cold = [e for e in entries if not e.kernel.light and e.kernel.cold]
+        change = why_alone(new or cold) if new or cold else None
+        if change is not None and (cold or change.repair):
+            with timed(begun("ops" if cold else "traces", self.site, [e.kernel.name for e in cold or new], change)):
+                results = interpret(entries, slots, state.table, self.keep, leaves)
+        else:
+            results = interpret(entries, slots, state.table, self.keep, leaves)
         self._size = len(entries)
         STATS.interpreted += self._size
         STATS.executed += self._size
@@ -214,10 +225,13 @@ class Program:
         slots, leaves = [slots[i] for i in self._used], [leaves[i] for i in self._used]
         keep = self.keep
         settings = configuration()
-        STATS.reasons[_why(entries, [jax.typeof(x) for x in leaves], settings)] += 1
+        reason, change = why(entries, [jax.typeof(x) for x in leaves], None if self.site is None else self.site.line)
+        STATS.reasons[reason] += 1
+        found = begun("program", self.site, [e.kernel.name for e in entries], change)
         with_loops = rolled(entries, slots, keep, leaves)
         if with_loops is not None:
             self._compiling = background.compiling_all(with_loops.compiling(leaves)), with_loops
+            told(self._compiling[0], found)
             return
 
         def segment(*leaves: Any) -> list[Any]:
@@ -226,6 +240,7 @@ class Program:
         executable = jax.jit(segment)
         described = [jaxapi.described(x) for x in leaves]
         self._compiling = background.compiling(executable, described), numbers.on_device(executable, leaves, settings, entries)
+        told(self._compiling[0], found)
 
 
 # Two structures may differ in what nobody reads, and the trie keeps nothing of what was met once: so programs are also known by what they
@@ -259,34 +274,3 @@ def _computation(state: State, keep: tuple[int, ...]) -> tuple[list[int], _Compu
 def _reading(executable: Callable[..., Sequence[Any]], used: Sequence[int], leaves: int) -> Callable[..., Sequence[Any]]:
     """Return a program of the leaves that it reads as one of all leaves, so many."""
     return executable if len(used) == leaves else lambda *given: executable(*[given[i] for i in used])
-
-
-_Known = tuple[tuple[Any, ...], tuple["Kernel", ...], tuple[tuple[int, ...], ...], "Configuration"]
-
-_COMPILED: Bounded[Hashable, _Known] = Bounded("reasons", 512)  # by the names of the entries: the last one of these names
-
-
-def _why(entries: Sequence[Step], leaves: Sequence[Any], settings: Configuration) -> str:
-    """Say what is new about a structure, for leaves of these shapes and dtypes, that is about to be compiled, and remember it."""
-    key = tuple([e.kernel.name for e in entries])
-    known = _COMPILED.get(key)
-    _COMPILED[key] = tuple(leaves), tuple([e.kernel for e in entries]), tuple([e.inputs for e in entries]), settings
-    if known is None or len(known[0]) != len(leaves):
-        return "new structure"
-    avals, kernels, inputs, before = known
-    if before is not settings:
-        return "other settings of JAX"
-    changed = [(old, new) for old, new in zip(avals, leaves, strict=True) if old != new]
-    if changed:
-        return "new shape or dtype: {}, then {}".format(*map(_short, changed[0]))
-    if inputs != tuple([e.inputs for e in entries]):
-        return "new structure"
-    for entry, kernel in zip(entries, kernels, strict=True):
-        if entry.kernel is not kernel:
-            at = "" if entry.where is None else f" ({entry.where[0]}:{entry.where[1]})"
-            return f"another function or parameter in {entry.kernel.name}{at}"
-    return "other results are held"
-
-
-def _short(aval: Any) -> str:
-    return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"

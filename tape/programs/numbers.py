@@ -14,10 +14,12 @@ import jax
 import numpy as np
 
 from tape import jaxapi
+from tape.accounts.records import Change
 from tape.bounded import Bounded
 from tape.graph.kinds import NUMBERS, is_scalar
 from tape.programs import background
 from tape.programs.policy import LIMIT, STALLS
+from tape.programs.telling import begun, told
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -110,7 +112,20 @@ class _Steady:
     Several threads may run it: what belongs together is replaced by one store.
     """
 
-    __slots__ = ("_calls", "_due", "_general", "_job", "_known", "_positions", "_segment", "_settings", "_special", "_steady")
+    __slots__ = (
+        "_calls",
+        "_due",
+        "_general",
+        "_job",
+        "_known",
+        "_line",
+        "_names",
+        "_positions",
+        "_segment",
+        "_settings",
+        "_special",
+        "_steady",
+    )
 
     def __init__(
         self,
@@ -124,6 +139,8 @@ class _Steady:
         self._general = general
         self._settings = settings
         self._positions = positions
+        self._names = tuple([entry.kernel.name for entry in entries])
+        self._line = entries[-1].where
         self._known: _Known | None = None  # numbers that were the same so far
         self._calls = 0  # that had them, or that may yet have others
         self._job: tuple[background.Job, _Special] | None = None
@@ -182,7 +199,10 @@ class _Steady:
         rest = [given[i] for i in others]
         changing = [n for n, x in enumerate(rest) if is_scalar(x)]
         run = _as_arrays(program, changing, self._settings) if changing else program
-        return background.compiling(program, [jaxapi.described(x) for x in rest]), _Special(known, others, run)
+        job = background.compiling(program, [jaxapi.described(x) for x in rest])
+        change = Change("constants", "numbers that stay the same became part of it")
+        told(job, begun("program", None, self._names, change, line=self._line))
+        return job, _Special(known, others, run)
 
     def _take(self, job: background.Job, special: _Special) -> None:
         try:

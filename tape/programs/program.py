@@ -21,6 +21,8 @@ from tape.programs.execution import Program
 from tape.programs.failures import check_slots, salvage
 from tape.programs.interpretation import needed_entries
 from tape.programs.retention import forget, held, note, residuals, trim_one
+from tape.programs.sites import flushed
+from tape.programs.telling import warn_of
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ def _run(segment: Segment, reason: str) -> None:
     if program.keep:
         CLOCK.now += 1
         state.used = CLOCK.now
-        STATS.flushed(reason)
+        program.site = site = flushed(reason, program.site)
         if segment.trace is not None:
             results = traced.run(segment, program.keep)
         else:
@@ -106,6 +108,8 @@ def _run(segment: Segment, reason: str) -> None:
         segment.packing.take(segment, program.live, program.kept.read)
     if program.kept.history and program.roots > 1:  # sweeps may come from several
         note(segment, heavy=program.kept.heavy)
+    if program.keep and site.due is not None:
+        warn_of(site)
 
 
 def _settled(state: State) -> State:

@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tape import jaxapi
+from tape.accounts.records import Change
 from tape.graph.trie import CLOCK
 from tape.programs import background
 from tape.programs.calls import Call, Calls
 from tape.programs.interpretation import at_home, on_one_device
 from tape.programs.loops import Flow, find
+from tape.programs.telling import begun, told
 from tape.programs.turns import Body, body_of, turns_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tape.accounts.records import Site
     from tape.graph.trie import Step
     from tape.programs.loops import Loop
 
@@ -29,7 +32,9 @@ FEWEST = 64  # entries that are not light; fewer are soon interpreted
 AFTER = 6  # runs after the compiler began with a body, it is used
 
 
-def known(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], leaves: Sequence[Any]) -> Calls | None:
+def known(
+    entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], leaves: Sequence[Any], site: Site | None = None
+) -> Calls | None:
     """Return what runs entries, from leaves of some slots to the values kept, by bodies of loops that are known; None where none is."""
     if len(entries) < FEWEST or (at_home(leaves) and sum([not e.kernel.is_light for e in entries]) < FEWEST):
         return None
@@ -39,7 +44,7 @@ def known(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], le
         return None
     flow = Flow(entries, keep)
     values = dict(zip(slots, leaves, strict=True))
-    loops = [loop for loop in find(flow) if _is_ready(body_of(flow, loop), loop, flow, values)]
+    loops = [loop for loop in find(flow) if _is_ready(body_of(flow, loop), loop, flow, values, site)]
     if not loops:
         return None
     calls: list[Call] = []
@@ -58,7 +63,7 @@ def _alone(entry: Step) -> Call:
     return Call(executable, executable, entry.inputs, entry.slots, entry=True)
 
 
-def _is_ready(body: Body, loop: Loop, flow: Flow, leaves: dict[int, Any]) -> bool:
+def _is_ready(body: Body, loop: Loop, flow: Flow, leaves: dict[int, Any], site: Site | None) -> bool:
     """Tell whether a loop's body is compiled by now; have that done where the loop has another length than before."""
     if body.job is None:
         if body.turns not in (0, loop.count):
@@ -72,7 +77,9 @@ def _is_ready(body: Body, loop: Loop, flow: Flow, leaves: dict[int, Any]) -> boo
                 else jax.ShapeDtypeStruct(avals[s].shape, avals[s].dtype, sharding=place, weak_type=avals[s].weak_type)
                 for s in turns_of(flow, loop, leaves)[0].inputs
             ]
+            change = Change("turns", "a loop came with another number of turns", "one turn is compiled, for any number of them")
             body.begun, body.job = CLOCK.now, background.compiling(body.compiled, arguments)
+            told(body.job, begun("turn", site, [e.kernel.name for e in first], change))
         body.turns = loop.count
         return False
     if CLOCK.now - body.begun < AFTER:

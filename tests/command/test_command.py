@@ -1,18 +1,26 @@
 """``python -m tape``: what it checks, what it prints, and the status with which it ends."""
 
+import io
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
+import tomllib
 
 import numpy as np
 import pytest
 
 from tape import layout
-from tape.command import main
+from tape.command import demo, main, report
 from tape.command.targets import Drawing, arguments
+from tape.command.verify import verifiable
+from tape.terminal import progress as bars
+from tape.terminal.progress import progress
 from tests.rules.records import DIFFERENTIABLE, planted, scaled
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 LAYERS = """
 import jax
@@ -99,7 +107,7 @@ def test_what_is_not_decided_fails_only_when_strict(layers):
         (["check", "tests.command.test_command:unannotated"], "nothing says what its argument 'x' is"),
         (["verify", "--only", "nothing"], "the families are"),
         (["check"], "required"),
-        ([], "required"),
+        (["nothing"], "invalid choice"),
     ],
 )
 def test_what_is_not_understood_ends_with_two_and_says_why(words, told, capsys):
@@ -107,11 +115,11 @@ def test_what_is_not_understood_ends_with_two_and_says_why(words, told, capsys):
     assert told in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["--version"]])
+@pytest.mark.parametrize("words", [["--seconds", "0"], ["--help"], ["--version"]])
 def test_it_says_which_recorder_runs(words, capsys):
     main(words)
     said = capsys.readouterr()
-    assert f"recorder: {layout.RUNS}" in " ".join((said.out + said.err).split())
+    assert f"recorder {layout.RUNS}" in " ".join((said.out + said.err).replace("recorder:", "recorder").split())
 
 
 def unannotated(x):
@@ -175,3 +183,152 @@ def test_the_module_runs_from_a_shell(tmp_path):
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300, env=env)  # noqa: S603 - this test's own words
     assert done.returncode == 1, done.stderr
     assert "fail" in done.stdout
+
+
+# -- without a command, and the guided run -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """A self-check of four rules."""
+    records = {r.primitive.name: r for r in verifiable()}
+    chosen = [records[name] for name in ("tanh", "dot_general", "reduce_prod", "composite")]
+    monkeypatch.setattr(report, "verifiable", lambda: chosen)
+    return chosen
+
+
+@pytest.mark.parametrize("width", ["80", "140"])
+def test_without_a_command_it_says_what_there_is_and_checks_rules(few, width, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", width)
+    assert main(["--seconds", "600"]) == 0
+    said = capsys.readouterr().out
+    assert "4 rules against jax.grad" in said
+    assert ": 0 wrong" in said
+    for what in ("Versions", "Devices", "Caches", "Extras", "Self-check", "jaxlib", "compiled programs", "float32 on cpu"):
+        assert what in said
+    long = [row for row in said.splitlines() if len(row) > int(width)]
+    assert all(str(ROOT) in row or "/" in row for row in long), long  # a path has no place to break
+
+
+def test_the_self_check_finds_a_rule_that_is_scaled(few, capsys):
+    (record,) = [r for r in few if r.primitive.name == "tanh"]
+    with planted(record, scaled(record.vjp, 1.001)):
+        assert main(["--seconds", "600"]) == 1
+    said = capsys.readouterr().out
+    assert "1 wrong" in said
+    assert "tanh" in said
+
+
+def test_the_self_check_finds_a_rule_that_raises(few, capsys):
+    def broken(ct, out, x, **_):
+        raise ZeroDivisionError
+
+    (record,) = [r for r in few if r.primitive.name == "tanh"]
+    with planted(record, broken):
+        assert main(["--seconds", "600"]) == 1
+    assert "raises ZeroDivisionError" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_self_check_without_time_is_none(few, capsys):
+    assert main(["--seconds", "0"]) == 1
+    assert "nothing was checked" in capsys.readouterr().out
+
+
+def test_every_rule_that_needs_no_derivative_of_jax_is_verified(capsys):
+    for name in ("composite", "linear_call"):  # JAX batches the one of them not, and differentiates neither
+        assert main(["verify", "--only", name]) == 0, capsys.readouterr().out
+
+
+def test_extras_are_those_of_the_distribution():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {
+        extra: {re.split(r"[<>=!~ ]", package)[0] for package in packages}
+        for extra, packages in project["optional-dependencies"].items()
+        if extra != "dev"
+    }
+    assert {extra: set(packages) for extra, (packages, _) in report.EXTRAS.items()} == named
+
+
+def test_an_extra_that_is_missing_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(report, "_version", lambda package: None if package == "optax" else "1.0")
+    rows = {name: (value, good) for name, value, good in report.extras()}
+    assert rows["optax"] == ("pip install 'jax-tape[optax]' (interop.optax; without: optax)", False)
+    assert rows["einops"] == ("einops 1.0 (einops on Variables)", True)
+
+
+def test_caches_are_counted(tmp_path, monkeypatch):
+    import jax
+
+    before = jax.config.jax_compilation_cache_dir
+    (tmp_path / "a").write_bytes(b"x" * 3000)
+    try:
+        jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+        assert report.caches()[0] == ("compiled programs", f"{tmp_path}: 1 files, 2.9 KiB", True)
+        jax.config.update("jax_compilation_cache_dir", None)
+        assert "JAX_COMPILATION_CACHE_DIR" in report.caches()[0][1]
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_the_guided_run_fits_a_terminal_and_says_what_is_true(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(demo, "_ROUNDS", 2)
+    monkeypatch.setattr(demo, "_FIRST", 5)
+    assert main(["demo"]) == 0
+    said = capsys.readouterr().out
+    assert all(len(row) <= 80 for row in said.splitlines())
+    for words in ("vjp_sin", "sweep 1, asked for at demo_1.py:8", "The gradient of y with respect to x is NaN", "infinity times zero"):
+        assert words in said
+    fourth, sine = next(row for row in said.splitlines() if row.startswith("    0.479")).split()
+    assert float(fourth) == pytest.approx(float(sine))
+    grads = [row for row in said.splitlines() if "0.726" in row]
+    assert len(grads) == 2
+    assert "Variable(" in grads[0]
+    assert all(name in said for name in ("tape, as written above", "jax.jit(jax.grad(f))", "jax.grad(f), not jitted"))
+
+
+# -- progress -----------------------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("library", ["rich", "tqdm", None])
+def test_progress_is_drawn_where_there_is_a_terminal(library, monkeypatch):
+    found = bars._imported
+    monkeypatch.setattr(bars, "_imported", lambda name: found(name) if library and name.startswith(library) else None)
+    if library and found(library) is None:
+        pytest.skip(f"{library} is not installed")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", said := Terminal())
+    assert list(progress(range(3), "work")) == [0, 1, 2]
+    assert ("work" in said.getvalue()) is (library is not None)
+    assert ("3/3" in said.getvalue()) is (library is not None)
+
+
+def test_progress_is_silent_elsewhere(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    assert list(progress(iter("ab"), "work")) == ["a", "b"]
+    monkeypatch.setattr(sys, "stderr", said2 := Terminal())
+    monkeypatch.setenv("TERM", "dumb")
+    assert list(progress([1], "work")) == [1]
+    assert (said.getvalue(), said2.getvalue()) == ("", "")
+
+
+def test_a_bar_inside_of_a_bar_is_not_drawn(monkeypatch):
+    pytest.importorskip("rich")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", said := Terminal())
+    assert [list(progress(range(2), "inner")) for _ in progress(range(2), "outer")] == [[0, 1], [0, 1]]
+    assert "inner" not in said.getvalue()
+    for _ in progress(range(5), "left"):
+        break
+    assert not bars._ACTIVE
+
+
+def test_the_core_needs_no_library_for_bars():
+    code = "import sys, tape, tape.terminal.progress; assert not {'rich', 'tqdm'} & set(sys.modules), sys.modules.keys()"
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=env, timeout=300)  # noqa: S603 - this test's own words

@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import os
 import pathlib
-import sys
 
 FLAGS = ["--xla_backend_optimization_level=0", "--xla_force_host_platform_device_count=2"]
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -18,6 +17,7 @@ RENEWED = 8  # pieces after which a worker is replaced, with all that it has com
 
 def main(argv=None):
     """Run, print, write."""
+    from tape.terminal.progress import progress
     from tests.coverage import functions, primitives
     from tests.coverage.pieces import rows_of
     from tests.coverage.report import document, kept, totals
@@ -44,7 +44,7 @@ def main(argv=None):
     if options.keep:
         kept(options.keep.read_text(), found["primitive"], found["function"])
     with multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=RENEWED) as pool:
-        for done, (kind, rows) in enumerate(pool.imap(rows_of, pieces), 1):
+        for kind, rows in progress(pool.imap(rows_of, pieces), "checking", len(pieces)):
             for line in rows:
                 before = found[kind][line["name"]]
                 if options.part:
@@ -53,8 +53,6 @@ def main(argv=None):
                     untouched = "orders" if options.part == "calls" else "counts"
                     line[untouched] = before[untouched]
                 found[kind][line["name"]] = line
-            print(f"\r{done}/{len(pieces)}", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
     lines = [list(rows.values()) for rows in found.values()]
     print(totals(*lines))
     for line in [*lines[0], *lines[1]]:

@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import os
 import pathlib
-import sys
 import zlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -41,6 +40,7 @@ def lines_of(options):
 
 def main(argv=None):
     """Run, print, write."""
+    from tape.terminal.progress import progress
     from tests.power.checkers import available, judge_all
     from tests.power.report import document, tables
 
@@ -60,12 +60,10 @@ def main(argv=None):
     answers = []
     context = multiprocessing.get_context("spawn")
     with context.Pool(options.jobs, maxtasksperchild=RENEWED) as pool:  # the one of concurrent.futures can hang where it renews a worker
-        for done, found in enumerate(pool.imap(judge_all, pieces), 1):
+        for found in progress(pool.imap(judge_all, pieces), "checking", len(pieces)):
             answers += found
             if options.json:
                 options.json.write_text(json.dumps(answers, indent=0))
-            print(f"\r{done}/{len(pieces)}", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
     for path in options.add:
         answers += json.loads(path.read_text())
     print(tables(answers))

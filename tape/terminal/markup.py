@@ -1,4 +1,4 @@
-"""Markup: the table of a tape in a notebook, in the colours that a terminal would show."""
+"""Markup: what a terminal shows, in a notebook, in its colours."""
 
 from __future__ import annotations
 

@@ -1,0 +1,148 @@
+"""Records: from which of the user's lines the tape was run, and what was compiled there, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import CodeType
+
+Line = tuple[str, int]
+
+STREAK = 8  # compilations at as many runs of a line, for one kind of reason, and it is said to compile at every step
+APART = 2  # runs from one of them to the next
+
+
+class Change(NamedTuple):
+    """Why something was compiled, by comparison with the nearest that was compiled before.
+
+    Attributes:
+        kind: ``"new"``, ``"shape"``, ``"dtype"``, ``"static"`` (a parameter or number that is part of the program), ``"function"`` (made
+            anew), ``"loop"`` (another number of turns), ``"ops"``, ``"results"`` (which Variables are held), ``"settings"`` (of JAX),
+            ``"constants"`` (numbers that stay the same became part of a program), ``"arguments"`` (of a ``tape.jit``).
+        what: what is another one, and where.
+        told: the old and the new one.
+
+    """
+
+    kind: str
+    what: str = ""
+    told: str = ""
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.what, self.told))) or "nothing like it was compiled before"
+
+    @property
+    def repair(self) -> str:
+        """What would avoid the compilation; empty where nothing is to be avoided."""
+        return REPAIRS.get(self.kind, "")
+
+
+# What avoids a compilation, by the kind of its reason.
+REPAIRS = {
+    "shape": "pad arrays to one shape, or to a few, and mask the rest",
+    "dtype": "convert to one dtype before, x.astype('float32')",
+    "static": "give what changes as an array or a Variable, not as a Python number that is part of the program",
+    "function": "define the function once, outside of the loop, and give what changes to it as an argument",
+    "loop": "pad sequences to a few lengths, or write the loop as tape.lax.scan over padded ones",
+    "results": "have each step hold the same Variables",
+    "settings": "change JAX's settings once, before the loop",
+    "arguments": "give what changes as an array or a Variable of one shape",
+}
+
+
+class Site:
+    """A line of the user's at which what is pending is run for one reason; programs remember theirs, so that a run does not look for it.
+
+    ``code`` and ``instruction`` are where the user's frame stood, ``depth`` how many frames above what counts.  A ``reason`` of None tells
+    programs that the site is not counted any more.
+    """
+
+    __slots__ = ("code", "count", "depth", "due", "instruction", "last", "line", "reason", "streak", "streak_of")
+
+    def __init__(self, reason: str, line: Line | None) -> None:
+        self.reason: str | None = reason
+        self.line = line
+        self.code: CodeType | None = None
+        self.instruction = self.depth = 0
+        self.count = 0  # runs
+        self.last = 0  # the run that compiled last
+        self.streak = 0  # such runs that followed each other
+        self.streak_of: tuple[str, str] = ("", "")
+        self.due: Compilation | None = None  # of which the user is to be warned
+
+    def compiled(self, number: int, found: Compilation) -> None:
+        """Note that run ``number`` compiled something; should each run do so for one kind of reason, the user is to know."""
+        change = found.change
+        if not change.repair:
+            return
+        key = (change.kind, change.what)
+        if number != self.last:
+            self.streak = self.streak + 1 if key == self.streak_of and number - self.last <= APART else 1
+            self.last, self.streak_of = number, key
+            if self.streak % STREAK == 0:
+                self.due = found
+
+
+class Compilation:
+    """One compilation.
+
+    Attributes:
+        what: ``"program"`` (all that was pending), ``"ops"`` (some on their own), ``"step"`` (of a ``tape.jit``), ``"turn"`` (of a loop).
+        line: your file and line that had it compiled; None where that is not known.
+        cause: why the tape ran there: ``"look"``, ``"backward"``, ``"step"`` ..., ``"call"`` of a ``tape.jit``.
+        ops: the names of the ops, in order.
+        change: why, see :class:`Change`.
+        seconds: how long it took; None as long as that is not over.
+        background: whether another thread did it while the loop went on.
+        failed: what the compiler said where it refused; the ops run one by one then.
+
+    """
+
+    __slots__ = ("background", "cause", "change", "failed", "line", "loud", "ops", "seconds", "what")
+
+    def __init__(self, what: str, line: Line | None, cause: str, ops: Sequence[str], change: Change) -> None:
+        self.what = what
+        self.line = line
+        self.cause = cause
+        self.ops = tuple(ops)
+        self.change = change
+        self.seconds: float | None = None
+        self.background = False
+        self.failed = ""
+        self.loud = False  # :func:`tape.log_compiles` was on where it was asked for
+
+    def __repr__(self) -> str:
+        at = "" if self.line is None else f" at {self.line[0]}:{self.line[1]}"
+        return f"<compilation of {len(self.ops)} ops{at}: {self.change}>"
+
+
+class Limited(dict["tuple[str, Line | None]", Site]):
+    """Sites by reason and line, so many at most; the counts of the ones that go are kept by their reasons."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+        self.gone: dict[str, int] = {}
+
+    def of(self, reason: str, line: Line | None) -> Site:
+        """Return the site of a line, made at its first run."""
+        site = self.get((reason, line))
+        if site is None:
+            site = self.setdefault((reason, line), Site(reason, line))
+            while len(self) > self.limit:
+                self._drop(next(iter(self)))
+        return site
+
+    def _drop(self, key: tuple[str, Line | None]) -> None:
+        site = self.pop(key, None)
+        if site is not None:
+            site.reason = None
+            self.gone[key[0]] = self.gone.get(key[0], 0) + site.count
+
+    def reset(self) -> None:
+        """Forget all."""
+        for key in list(self):
+            self._drop(key)
+        self.gone = {}

@@ -1,0 +1,65 @@
+"""Sites: from which of the user's lines a run comes.
+
+A run costs some microseconds, and to go up the frames would be a part of that.  So each program keeps its last site, with how many frames
+above the user's one is; that one is asked for at once, and tells by its code and instruction whether the run comes from there again.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from tape.accounts.records import Site
+from tape.bounded import Bounded
+from tape.graph.lines import is_foreign
+from tape.statistics import STATS
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_getframe = sys._getframe
+_FOREIGN: Bounded[str, bool] = Bounded("files that run", 4096)
+
+
+def flushed(reason: str, site: Site | None) -> Site:
+    """Count a run of what is pending; return the site that it comes from, which is ``site`` where that is the one."""
+    if site is not None and site.reason is reason:
+        try:
+            frame = _getframe(site.depth)
+        except ValueError:  # there are not so many frames
+            return _found(reason)
+        if frame.f_code is site.code and frame.f_lasti == site.instruction:
+            site.count += 1
+            return site
+    return _found(reason)
+
+
+def _found(reason: str) -> Site:
+    """Look for the user's frame; count the run."""
+    frame, depth = _user_frame(_getframe(1))
+    site = STATS.sites.of(reason, None if frame is None else (frame.f_code.co_filename, frame.f_lineno))
+    if frame is not None:
+        site.code, site.instruction, site.depth = frame.f_code, frame.f_lasti, depth
+    site.count += 1
+    return site
+
+
+def _user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
+    """Return the innermost frame of the user's from this one up, and how many frames it is above."""
+    depth = 0
+    while frame is not None:
+        file = frame.f_code.co_filename
+        foreign = _FOREIGN.get(file)
+        if foreign is None:
+            foreign = _FOREIGN[file] = is_foreign(file)
+        if foreign:
+            return frame, depth
+        frame = frame.f_back
+        depth += 1
+    return None, 0
+
+
+def line_here() -> tuple[str, int] | None:
+    """Return the user's line that has called."""
+    frame, _ = _user_frame(_getframe(1))
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)

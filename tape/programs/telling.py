@@ -1,0 +1,152 @@
+"""Telling: compilations are noted for :func:`tape.stats`, logged as they happen (:func:`tape.log_compiles`), and warned of."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from tape.accounts.records import STREAK, Compilation
+from tape.accounts.words import at, described
+from tape.bounded import Bounded
+from tape.errors import warn
+from tape.modes import Mode
+from tape.statistics import STATS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tape.accounts.records import Change, Line, Site
+    from tape.programs.background import Job
+
+LOGGER = logging.getLogger("tape.compiles")
+VARIABLE = "TAPE_LOG_COMPILES"
+
+
+class _Logging(threading.local):
+    """Whether one thread logs compilations."""
+
+    on = False
+
+
+_LOCAL = _Logging()
+_EVERYWHERE = [os.environ.get(VARIABLE, "") not in {"", "0"}]
+
+
+class log_compiles(Mode):  # noqa: N801 - a context manager, named as in JAX
+    """Log each compilation that is asked for in a ``with`` block or a decorated function.
+
+    A message says from which of your lines the tape ran, how many ops were compiled, what is another one than in the nearest structure
+    compiled before (a shape, a dtype, a parameter, a number, the turns of a loop, which results are held), what would avoid it, how long it
+    took, and whether that was in the background.  It comes when the compilation is over; of one in the background, that may be after the
+    block.
+
+    The messages go to the logger ``tape.compiles`` of the standard library, as warnings, which Python shows where nothing else was set up;
+    without :func:`log_compiles` they are there on level ``DEBUG``.  As a mode it holds for its thread; :meth:`start` switches it on for the
+    process, and so do the environment variable ``TAPE_LOG_COMPILES=1`` and JAX's own ``jax_log_compiles``, which has JAX say what it
+    compiles as well.
+
+    Raises:
+        TapeTypeError: a class is decorated, or a function without parentheses.
+        TapeRuntimeError: it is left in a thread that did not enter it.
+
+    Example:
+        >>> import logging, tape
+        >>> said = logging.Handler()
+        >>> said.emit = lambda record: print(record.getMessage().split(": ", 1)[1])
+        >>> logging.getLogger("tape.compiles").addHandler(said)
+        >>> double = tape.jit(lambda x: x * 2)
+        >>> with tape.log_compiles():
+        ...     y = double(tape.constant([1.0, 2.0]))  # doctest: +ELLIPSIS
+        compiled a step of 1 op (mul) in ... s; first call
+        >>> logging.getLogger("tape.compiles").removeHandler(said)
+
+    """
+
+    def _present(self) -> bool:
+        return _LOCAL.on
+
+    def _enter(self) -> None:
+        self._leave(old=True)
+
+    def _leave(self, old: bool) -> None:
+        _LOCAL.on = old
+
+    def start(self) -> None:
+        """Log the compilations of all threads, from now on."""
+        _EVERYWHERE[0] = True
+
+    def stop(self) -> None:
+        """Log no more but where a thread is in a block, or ``jax_log_compiles`` is set."""
+        _EVERYWHERE[0] = False
+
+
+def loud() -> bool:
+    """Tell whether compilations that this thread asks for are to be seen."""
+    return _LOCAL.on or _EVERYWHERE[0] or bool(jax.config.jax_log_compiles)  # type: ignore[attr-defined]
+
+
+def begun(what: str, site: Site | None, ops: Sequence[str], change: Change, *, line: Line | None = None, number: int = 0) -> Compilation:
+    """Note that something is about to be compiled, for a site (in its run ``number``; 0: the present one), or a line."""
+    found = Compilation(what, line if site is None else site.line, "" if site is None else site.reason or "", ops, change)
+    found.loud = loud()
+    STATS.tell(found)
+    if site is not None:
+        site.compiled(number or site.count, found)
+    return found
+
+
+def ended(found: Compilation, seconds: float, *, background: bool = False, failed: BaseException | None = None) -> None:
+    """Note that it is compiled, and log it."""
+    found.background = background
+    found.failed = "" if failed is None else f"{type(failed).__name__}: {failed}".splitlines()[0]
+    found.seconds = seconds
+    level = logging.WARNING if found.loud else logging.DEBUG
+    if LOGGER.isEnabledFor(level):
+        with contextlib.suppress(Exception):  # a handler's or filter's own trouble must not end the thread of the compiler
+            LOGGER.log(level, "%s: %s", at(found.line), described(found))
+
+
+def told(job: Job, found: Compilation) -> None:
+    """Have it noted when a job has compiled something for this thread."""
+    asked = threading.get_ident()
+    job.then(lambda job: ended(found, job.seconds, background=job.thread != asked, failed=job.error))
+
+
+@contextlib.contextmanager
+def timed(found: Compilation, started: float | None = None) -> Iterator[None]:
+    """Note how long a block takes, or has taken since, in which something is compiled."""
+    started = time.perf_counter() if started is None else started
+    try:
+        yield
+    except Exception as error:
+        ended(found, time.perf_counter() - started, failed=error)
+        raise
+    ended(found, time.perf_counter() - started)
+
+
+# What was said of a line, so that it is said in the same words again: Python's filters for warnings go by them.
+_SAID: Bounded[Any, str] = Bounded("lines that compile at every step", 512)
+
+
+def warn_of(site: Site) -> None:
+    """Warn of a line at which a loop compiles at every step."""
+    found, site.due = site.due, None
+    if found is None:
+        return
+    change = found.change
+    key = (site.line, change.kind, change.what)
+    message = _SAID.cached(
+        key,
+        lambda: (
+            f"{at(site.line)} {'traces its ops anew, and compiles those that are not small,' if found.what == 'traces' else 'compiles'} at every step, {STREAK} times by now: from "
+            f"step to step {change.what} is another one{f' ({change.told})' if change.told else ''}; {change.repair}; "
+            "tape.log_compiles() tells of each"
+        ),
+    )
+    warn(message, site.line)

@@ -1,0 +1,57 @@
+"""What is shown on a terminal: how wide it is, colours where it has some, and bars of progress."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def coloured(stream: Any = None) -> bool:
+    """Tell whether a stream (the standard output) is a terminal that is to have colours (``NO_COLOR`` and ``FORCE_COLOR`` are heeded)."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    stream = sys.stdout if stream is None else stream
+    return bool(getattr(stream, "isatty", lambda: False)()) and os.environ.get("TERM") != "dumb"
+
+
+def columns() -> int:
+    """Return how many characters a line may have."""
+    return max(40, shutil.get_terminal_size((100, 24)).columns)
+
+
+def painted(text: str, code: str, color: bool) -> str:
+    """Return text in a colour, by its number for terminals, where there are to be some."""
+    return f"\x1b[{code}m{text}\x1b[0m" if color and code and text.strip() else text
+
+
+def clipped(text: str, width: int, *, end: bool = True) -> str:
+    """Return text that is no longer than ``width``: its beginning, or, not at its ``end``, what comes last."""
+    if len(text) <= width:
+        return text
+    if width <= 1:
+        return text[:width]
+    return f"{text[: width - 1]}…" if end else f"…{text[1 - width :]}"
+
+
+def short_files(files: Sequence[str]) -> dict[str, str]:
+    """Return the shortest endings of paths that tell them apart."""
+    known = list(dict.fromkeys(files))
+    short = {}
+    for file in known:
+        parts = Path(file).parts
+        for count in range(1, len(parts) + 1):
+            ending = "/".join(parts[-count:])
+            if not any(other != file and other.endswith("/" + ending) for other in known) or count == len(parts):
+                short[file] = ending
+                break
+        else:
+            short[file] = file
+    return short
