@@ -134,7 +134,7 @@ def _tape_step(loop: Loop, start: Any, shared: list[Any], own: list[Any]) -> Cal
         if loop.second:
             loss = sum(((g * g).sum() for g in tape.gradients(loss, parameters, create_graph=True)), tnp.zeros(()))
         loss.backward()
-        return [p.grad.value for p in parameters]
+        return [p.grad.value for p in parameters if p.grad is not None]
 
     return step
 

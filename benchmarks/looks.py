@@ -128,6 +128,7 @@ def _line_search() -> Loop:
                 value = loss(tnp, w, x, y)
                 value.backward()
                 g, size = w.grad, 4096.0
+                assert g is not None
                 with tape.no_grad():
                     enough, slope = float(value), float(g @ g)
                     while True:
@@ -191,7 +192,7 @@ def _decoder(turns: int = 60) -> Loop:
         h0 = tape.constant(np.zeros(WIDTH, "float32"))
 
         def forward() -> tuple[int, Any]:
-            h, token, total = h0, 0, 0.0
+            h, token, total = h0, 0, tape.constant(0.0)
             for _ in range(turns):
                 h, logits = cell(tnp, parameters, h, token)
                 token = int(tnp.argmax(logits))

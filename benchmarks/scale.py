@@ -128,6 +128,7 @@ def _parts(lengths: tuple[int, ...], report: Report) -> None:
                 y = tnp.sin(y)
             marks.append(time.perf_counter())
             y.backward(tnp.ones(8))
+            assert x.grad is not None
             jax.block_until_ready(x.grad.value)
             marks.append(time.perf_counter())
             del y

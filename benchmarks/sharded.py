@@ -92,6 +92,7 @@ def measured(name: str, effort: Effort) -> dict[str, Any]:
         value.backward()
         with tape.no_grad():
             for p in parameters:
+                assert p.grad is not None
                 p -= RATE * p.grad  # noqa: PLW2901 - a Variable changes in place
         return value
 

@@ -379,7 +379,7 @@ class TapeJit(Tape):
 
     @staticmethod
     def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-        return tape.jit(function, **options)  # type: ignore[no-any-return]
+        return tape.jit(function, **options)
 
 
 def found(module: str) -> bool:

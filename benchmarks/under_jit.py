@@ -66,7 +66,8 @@ def _gradient(way: str, loss: Callable[..., Any]) -> Callable[..., Any]:
 
     if way == "jax.grad":
         return jax.grad(over(Unjitted.xp))
-    return tape.grad(over(Tape.xp) if way == "tape.grad" else lift(over(Unjitted.xp)))
+    gradient: Callable[..., Any] = tape.grad(over(Tape.xp) if way == "tape.grad" else lift(over(Unjitted.xp)))
+    return gradient
 
 
 def _measure(name: str, model: Model, effort: Effort, report: Report) -> dict[str, dict[str, float]]:

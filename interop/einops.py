@@ -54,23 +54,23 @@ class Backend(backends.AbstractBackend):  # type: ignore[misc]
 
     def arange(self, start: int, stop: int) -> tape.Variable:
         """Return numbers in a row."""
-        return tnp.arange(start, stop)  # type: ignore[no-any-return]
+        return tnp.arange(start, stop)
 
     def stack_on_zeroth_dimension(self, tensors: Sequence[Any]) -> tape.Variable:
         """Return one Variable of several."""
-        return tnp.stack(tensors)  # type: ignore[no-any-return]
+        return tnp.stack(tensors)
 
     def add_axis(self, x: tape.Variable, new_position: int) -> tape.Variable:
         """Return it with an axis of length 1."""
-        return tnp.expand_dims(x, new_position)  # type: ignore[no-any-return]
+        return tnp.expand_dims(x, new_position)
 
     def tile(self, x: tape.Variable, repeats: Sequence[int]) -> tape.Variable:
         """Return it repeated along its axes."""
-        return tnp.tile(x, repeats)  # type: ignore[no-any-return]
+        return tnp.tile(x, repeats)
 
     def concat(self, tensors: Sequence[Any], axis: int) -> tape.Variable:
         """Return one Variable of several, along an axis."""
-        return tnp.concatenate(tensors, axis=axis)  # type: ignore[no-any-return]
+        return tnp.concatenate(tensors, axis=axis)
 
     def is_float_type(self, x: tape.Variable) -> bool:
         """Tell whether it has a mean."""
@@ -78,4 +78,4 @@ class Backend(backends.AbstractBackend):  # type: ignore[misc]
 
     def einsum(self, pattern: str, *x: Any) -> tape.Variable:
         """Return a sum of products."""
-        return tnp.einsum(pattern, *x)  # type: ignore[no-any-return]
+        return tnp.einsum(pattern, *x)

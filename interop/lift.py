@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import jax
 import numpy as np
@@ -25,12 +25,18 @@ from tape.recording import record
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
+    from tape.variables.variable import Variable
+
 __all__ = ["lift", "lift_exactly"]
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 _VALUELESS = (Handle, str, jax.tree_util.PyTreeDef)  # leaves whose kind or value alone tells what to record
 
 
+@overload
+def lift(jax_fun: Callable[..., jax.Array], *, inline: bool = ...) -> Callable[..., Variable]: ...
+@overload
+def lift(jax_fun: Callable[..., Any], *, inline: bool = ...) -> Callable[..., Any]: ...
 def lift(jax_fun: Callable[..., Any], *, inline: bool = False) -> Callable[..., Any]:
     """Make one op of the tape of a pure JAX function.
 

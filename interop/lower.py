@@ -7,7 +7,7 @@ see of the tape's derivative (hooks, rules of the user's own) is in the tape's s
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import jax
 import jax.errors
@@ -33,10 +33,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tape.graph.segment import Segment
+    from tape.variables.variable import Variable
 
 __all__ = ["lower"]
 
 
+@overload
+def lower(tape_fun: Callable[..., Variable]) -> Callable[..., jax.Array]: ...
+@overload
+def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]: ...
 def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
     """Make a JAX function of a function written with the tape.
 

@@ -6,7 +6,7 @@ import copy
 import itertools
 import pickle
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,8 @@ from tape.errors import SeedError, TapeTypeError, TapeValueError, unknown_keywor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+R = TypeVar("R")
 
 __all__ = ["DynamicLossScale", "Group", "LossScaleState", "Optimizer", "parameter_groups"]
 
@@ -187,6 +189,10 @@ class Optimizer(KeepsState):
             seed = seed.reshape(loss.shape)
         loss.backward(seed, **options)
 
+    @overload
+    def step(self, closure: None = None, **extra: Any) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], R], **extra: Any) -> R: ...
     def step(self, closure: Callable[[], Any] | None = None, **extra: Any) -> Any:
         """Apply one update from the ``.grad`` of the parameters, divided by the loss scale if there is one.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tape import errors, op_hooks, rules
 from tape.callables.checkpoint import checkpoint, checkpoint_name, checkpoint_policies
@@ -27,6 +27,16 @@ from tape.sweeps.differentiation import backward, gradients
 from tape.sweeps.streaming import stream_gradients
 from tape.transforms import grad, hessian, hvp, jacfwd, jacobian, jacrev, jvp, linearize, value_and_grad, vjp, vmap
 from tape.variables.variable import Variable, constant
+
+if TYPE_CHECKING:  # they are imported at their first use
+    from tape import extend as extend
+    from tape import image as image
+    from tape import lax as lax
+    from tape import nn as nn
+    from tape import numpy as numpy
+    from tape import random as random
+    from tape import scipy as scipy
+    from tape import testing as testing
 
 __all__ = [
     "Function",
@@ -77,13 +87,14 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_NAMESPACES = ("extend", "image", "lax", "nn", "numpy", "random", "scipy", "testing")  # imported at their first use
+_NAMESPACES = ("extend", "image", "lax", "nn", "numpy", "random", "scipy", "testing")
 
+if not TYPE_CHECKING:  # which would take every name for one that is there
 
-def __getattr__(name: str) -> Any:
-    if name in _NAMESPACES:
-        return importlib.import_module(f"tape.{name}")
-    raise missing_function("tape", name)
+    def __getattr__(name: str) -> Any:
+        if name in _NAMESPACES:
+            return importlib.import_module(f"tape.{name}")
+        raise missing_function("tape", name)
 
 
 def __dir__() -> list[str]:

@@ -47,6 +47,7 @@ TYPES = {
     ("tape.sweeps.written", "tape.sweeps.sweep"): "what is remembered is what a sweep did",
     ("tape.graph.scope", "tape.graph.segment"): "beside a thread's scope stands its pending segment",
     ("tape.testing.picture", "tape.testing.report"): "a report draws itself",
+    ("tape", "tape.testing"): "what is loaded at its first use is named for editors and type checkers",
 }
 # Functions by which a module above puts its own functions or classes into one below: imports that no list of imports shows.
 SOCKETS = {

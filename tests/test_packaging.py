@@ -7,12 +7,13 @@ import tomllib
 
 import pytest
 
+import tape
 from tape import layout
 
 ROOT = pathlib.Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 INCLUDED = set(re.findall(r"^(?:graft|include) (\S+)$", (ROOT / "MANIFEST.in").read_text(encoding="utf-8"), re.MULTILINE))
-WORKFLOW = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+WORKFLOWS = [(ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8") for name in ("ci", "nightly")]
 
 
 def test_the_source_distribution_holds_the_whole_tree():
@@ -24,11 +25,21 @@ def test_the_source_distribution_holds_the_whole_tree():
     assert {line.split("/")[0] for line in tracked.splitlines()} - INCLUDED - by_itself == {"digits.png"}
 
 
+def test_there_is_one_version():
+    version = PROJECT["project"]["version"]
+    assert version == tape.__version__
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search(r"^version: (.*)$", citation, re.MULTILINE)[1] == version
+    assert re.search(r"^license: (.*)$", citation, re.MULTILINE)[1] == PROJECT["project"]["license"]
+    head = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)[0]
+    assert head == "Unreleased" or head.startswith(version)
+
+
 def test_every_job_of_ci_runs_what_can_be_run_by_hand():
     parts = re.search(r"^([a-z |]+)\) ;;$", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.MULTILINE)[1].split(" | ")
-    assert re.findall(r"run: (.*)", WORKFLOW) == [".ci/run ${{ matrix.part }}"]
-    jobs = re.findall(r'python: "([\d.]+)"\n +part: (\w+)', WORKFLOW)
-    assert {part for _, part in jobs} == {"floors", "checks", "extension"} == set(parts) - {"all"}
+    assert [re.findall(r"run: (.*)", workflow) for workflow in WORKFLOWS] == [[".ci/run ${{ matrix.part }}"]] * 2
+    jobs = [job for workflow in WORKFLOWS for job in re.findall(r'python: "([\d.]+)"\n +part: (\w+)', workflow)]
+    assert {part for _, part in jobs} == {"floors", "checks", "wheels", "extension", "nightly"} == set(parts) - {"all"}
     oldest = PROJECT["project"]["requires-python"].removeprefix(">=")
     assert (oldest, "floors") in jobs
     assert (oldest, "checks") in jobs
@@ -39,6 +50,7 @@ def test_the_extension_is_optional_and_its_wheels_are_of_every_python():
     """Without a compiler the rest is installed; a name in ``setup.py`` and one in the loader mean the same file."""
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
     assert re.search(r'Extension\("tape\._recorder", \["tape/_recorder\.c"\], optional=True\)', setup)
+    assert 'os.environ.get("TAPE_RECORDER") == "python"' in setup
     assert (ROOT / "tape" / "_recorder.c").exists()
     oldest = int(PROJECT["project"]["requires-python"].removeprefix(">=3."))
     assert PROJECT["tool"]["cibuildwheel"]["build"].split() == [f"cp3{minor}-*" for minor in range(oldest, 15)]

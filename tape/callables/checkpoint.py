@@ -7,7 +7,7 @@ outputs of the entry (:mod:`tape.ops.residuals`); the rest belongs to the entry'
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import jax
 
@@ -22,16 +22,19 @@ from tape.recording import record
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 checkpoint_policies = jax.checkpoint_policies
 
 
 def checkpoint(
-    fun: Callable[..., Any],
+    fun: Callable[P, R],
     *,
     policy: Callable[..., Any] | None = None,
     prevent_cse: bool = True,
     static_argnums: int | Sequence[int] = (),
-) -> Callable[..., Any]:
+) -> Callable[P, R]:
     """Return ``fun`` as one entry of the tape whose inner values are computed again in a sweep, instead of being kept.
 
     Args:
@@ -86,7 +89,7 @@ def checkpoint(
         body, rest = _bound(fun, args, numbers)
         return invoke(apply, name, (body, rest, kwargs), {})
 
-    return checkpointed
+    return checkpointed  # type: ignore[return-value]
 
 
 def _bound(fun: Callable[..., Any], args: tuple[object, ...], numbers: Sequence[int]) -> tuple[Callable[..., object], tuple[object, ...]]:

@@ -103,12 +103,12 @@ class Function:
         raise TapeTypeError(msg)
 
     @staticmethod
-    def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+    def forward(ctx: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Compute the outputs from Variables (not recording)."""
         raise NotImplementedError
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: Any, /, *gradients: Any, **_: Any) -> Any:  # type checkers let this be overridden with any parameters
         """Compute the gradients of the array arguments from those of the outputs (None: missing)."""
         raise NotImplementedError
 

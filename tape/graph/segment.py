@@ -10,7 +10,7 @@ import functools
 import itertools
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from tape import layout
 from tape.configuration import CHANGES, Configuration, configuration, on_change
@@ -73,6 +73,9 @@ class Handle(layout.Handle):
     _place: Place
     _extra: Extra | None
     _original: Handle | None = None  # for what a function of jax.tree handed out: the Variable that it stands for
+
+
+V = TypeVar("V", bound=Handle)  # of functions that return a Variable for a Variable
 
 
 def itself(variable: Handle) -> Handle:

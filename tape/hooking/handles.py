@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tape.errors import TapeTypeError, TapeValueError
 from tape.graph.scope import LOCAL, within
-from tape.graph.segment import Handle
+from tape.graph.segment import Handle, V
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -117,6 +117,12 @@ def finish(gathered: dict[_Group, dict[int, Handle] | None]) -> None:
             group.call(gathered, gradients)
 
 
+@overload
+def register_multi_grad_hook(
+    variables: Sequence[V], hook: Callable[[list[V | None]], None], *, mode: Literal["all"] = ...
+) -> HandleGroup: ...
+@overload
+def register_multi_grad_hook(variables: Sequence[V], hook: Callable[[V], None], *, mode: Literal["any"]) -> HandleGroup: ...
 def register_multi_grad_hook(variables: Sequence[Any], hook: Callable[[Any], None], *, mode: str = "all") -> HandleGroup:
     """Call ``hook`` once in every sweep that reaches some of several Variables.
 

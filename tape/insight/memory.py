@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tape import terminal as words
 from tape.errors import TapeTypeError, check_flag
 from tape.graph.segment import LeafNode
-from tape import terminal as words
 from tape.insight.markup import html_table
 from tape.insight.memory_holders import reached
 from tape.op_hooks.showing import size

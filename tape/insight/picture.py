@@ -159,7 +159,7 @@ class Picture:
         read = {
             name: files.joinpath(name).read_text(encoding="utf-8") for name in ("dagre.min.js", "dagre.LICENSE", "viewer.js", "viewer.css")
         }
-        data = json.dumps(self._data(), separators=(",", ":")).replace("</", "<\\/")
+        data = json.dumps(self._data(), separators=(",", ":")).replace("<", "\\u003c")
         count = f"{len(self._entries)} entries"
         return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>tape: {count}</title>

@@ -19,9 +19,9 @@ from tape.insight.profiling_meter import PARTS, Ledger, ThreadMeter, clock, hear
 from tape.insight.profiling_peak import Peak
 from tape.insight.profiling_trace import Traced
 from tape.insight.scopes import KINDS
-from tape.insight.text import coloured, columns
 from tape.locks import holding
 from tape.modes import Mode
+from tape.terminal import coloured, columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

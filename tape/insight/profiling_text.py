@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.insight.scopes import source_of
-from tape.terminal import clipped, painted, short_files
 from tape.op_hooks.showing import size
+from tape.terminal import clipped, painted, short_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

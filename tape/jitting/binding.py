@@ -180,7 +180,7 @@ class Binding:
             inputs = self.inputs(arrays, given)
         return inputs
 
-    def run(self, inputs: list[Any], arrays: Sequence[Any], given: Sequence[Handle]) -> object:
+    def run(self, inputs: list[Any], arrays: Sequence[Any], given: Sequence[Handle]) -> Any:
         """Run the step on ``inputs`` (or record it, where gradients flow through it) and return its result."""
         if self.step.kernel is not None:
             return self._record(arrays, given)

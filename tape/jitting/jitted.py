@@ -6,7 +6,7 @@ import functools
 import time
 import types
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
 
 import jax
 import numpy as np
@@ -36,9 +36,13 @@ if TYPE_CHECKING:
 
     from tape.accounts.records import Line
 
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+
 _STEPS_LIMIT = 128  # traced steps that one function keeps
 _BINDINGS_LIMIT = 8  # bindings that one of them keeps
-_MADE: Bounded[Hashable, weakref.ref[Jitted]] = Bounded("functions of tape.jit", 512)  # by code and line, the last one
+_MADE: Bounded[Hashable, weakref.ref[Jitted[Any, Any]]] = Bounded("functions of tape.jit", 512)  # by code and line, the last one
 
 
 class CacheInfo(NamedTuple):
@@ -49,10 +53,10 @@ class CacheInfo(NamedTuple):
     kept: int
 
 
-class Jitted:
+class Jitted(Generic[P, R]):
     """A function compiled by :func:`jit`."""
 
-    def __init__(self, fun: Callable[..., Any], options: dict[str, Any]) -> None:
+    def __init__(self, fun: Callable[P, R], options: dict[str, Any]) -> None:
         functools.update_wrapper(self, fun)
         self.__wrapped__ = fun
         self._name = getattr(fun, "__name__", type(fun).__name__)
@@ -66,31 +70,31 @@ class Jitted:
 
     # -- calling ------------------------------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function."""
         quick = self._quick
         scope = LOCAL.scope
         if quick is None or scope.trace is not NOBODY or scope.observer is not None:
-            return self._call(args, kwargs)
+            return self._call(args, kwargs)  # type: ignore[no-any-return]
         binding, latest, circumstances = quick
         arrays: list[Any] = []
         variables: list[Any] = []
         if circumstances != _circumstances() or not latest.recognises(args, kwargs, arrays, variables):
-            return self._call(args, kwargs)
+            return self._call(args, kwargs)  # type: ignore[no-any-return]
         if len(variables) > 1 and len({*map(id, variables)}) < len(variables):  # one of them twice is another structure
-            return self._call(args, kwargs)
+            return self._call(args, kwargs)  # type: ignore[no-any-return]
         with STATE:
             inputs = binding.inputs(arrays, variables) if binding.suits(variables) else None
         if inputs is None or (binding.unrepeatable and jaxapi.in_trace()):
-            return self._call(args, kwargs)
+            return self._call(args, kwargs)  # type: ignore[no-any-return]
         self._calls += 1
         STATS.hits += 1
         try:
-            return binding.run(inputs, arrays, variables)
+            return binding.run(inputs, arrays, variables)  # type: ignore[no-any-return]
         except TracedError:  # to look for it beforehand would cost more than the rest of the call
-            return self._inline(args, kwargs)
+            return self._inline(args, kwargs)  # type: ignore[no-any-return]
 
-    def _call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    def _call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Call the function with arguments of any kind, tracing it if it must be."""
         if LOCAL.scope.trace is not NOBODY or jaxapi.in_trace() or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return self._inline(args, kwargs)
@@ -145,7 +149,7 @@ class Jitted:
         kind = "static" if label.startswith("static") else "settings" if label.startswith(("JAX's", "the ")) else "arguments"
         return Change(kind, f"{label} of {self._name}", values)
 
-    def _inline(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    def _inline(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Run the function as a part of what is traced around it."""
         call = self._parameters.take_apart(self._name, args, kwargs)
         again, keywords = call.put_back([x if isinstance(x, Handle) else _argument(x) for x in call.leaves])
@@ -240,6 +244,10 @@ class Jitted:
 
     # -- as a method ----------------------------------------------------------------------------------------------------
 
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+    @overload
+    def __get__(self: Jitted[Concatenate[Any, Q], R], instance: object, owner: type | None = None) -> Jitted[Q, R]: ...
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         if instance is None:
             return self
@@ -291,6 +299,36 @@ def _argument(x: object) -> Any:
     return variable
 
 
+class _Decorator(Protocol):
+    def __call__(self, fun: Callable[P, R], /) -> Jitted[P, R]: ...
+
+
+@overload
+def jit(
+    fun: Callable[P, R],
+    /,
+    *,
+    static_argnums: int | Sequence[int] | None = ...,
+    static_argnames: str | Sequence[str] | None = ...,
+    donate_argnums: int | Sequence[int] | None = ...,
+    donate_argnames: str | Sequence[str] | None = ...,
+    donate_state: bool = ...,
+    keep_unused: bool = ...,
+    compiler_options: dict[str, Any] | None = ...,
+) -> Jitted[P, R]: ...
+@overload
+def jit(
+    fun: None = None,
+    /,
+    *,
+    static_argnums: int | Sequence[int] | None = ...,
+    static_argnames: str | Sequence[str] | None = ...,
+    donate_argnums: int | Sequence[int] | None = ...,
+    donate_argnames: str | Sequence[str] | None = ...,
+    donate_state: bool = ...,
+    keep_unused: bool = ...,
+    compiler_options: dict[str, Any] | None = ...,
+) -> _Decorator: ...
 def jit(
     fun: Callable[..., Any] | None = None,
     /,

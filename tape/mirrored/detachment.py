@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import jax
 
@@ -10,7 +10,7 @@ from tape import jaxapi
 from tape.errors import LostGradientError
 from tape.graph.kinds import Place, kind_of
 from tape.graph.scope import LOCAL, in_mode
-from tape.graph.segment import Handle
+from tape.graph.segment import Handle, V
 from tape.graph.trie import CONSTANT, RECORD
 from tape.ops.kernel import Op
 from tape.recording import record
@@ -33,6 +33,10 @@ def detach(variable: Handle) -> Any:
     return detached
 
 
+@overload
+def stop_gradient(x: V) -> V: ...
+@overload
+def stop_gradient(x: Any) -> Any: ...
 def stop_gradient(x: Any) -> Any:
     """Return ``x`` cut off from the tape.
 

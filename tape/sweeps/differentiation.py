@@ -6,7 +6,7 @@ This module hands gradients out; :mod:`tape.sweeps.seeds` checks what a sweep st
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from tape import layout
 from tape.errors import TapeValueError, UnconnectedError, check_flag
 from tape.graph import boundary
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle, Segment
+from tape.graph.segment import Handle, Segment, V
 from tape.graph.trie import RECORD, SWEEP
 from tape.programs.program import run_pending
 from tape.recording import record
@@ -27,9 +27,14 @@ from tape.sweeps.sweep import Sweep, target_of
 from tape.sweeps.written import asked, call_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from typing import Literal, TypeAlias
 
     from tape.sweeps.written import Written
+
+    Connected: TypeAlias = Literal["raise", "zero"]
+
+T = TypeVar("T")
 
 
 def backward(
@@ -166,6 +171,66 @@ def _retains(function: str, retain_graph: bool | None, create_graph: bool) -> bo
     return create_graph if retain_graph is None else retain_graph
 
 
+@overload
+def gradients(
+    outputs: object,
+    inputs: V,
+    grad_outputs: object = ...,
+    *,
+    unconnected: Connected = ...,
+    retain_graph: bool | None = ...,
+    create_graph: bool = ...,
+) -> V: ...
+@overload
+def gradients(
+    outputs: object,
+    inputs: V,
+    grad_outputs: object = ...,
+    *,
+    unconnected: Literal["none"],
+    retain_graph: bool | None = ...,
+    create_graph: bool = ...,
+) -> V | None: ...
+@overload
+def gradients(
+    outputs: object,
+    inputs: Sequence[V] | Iterator[V],
+    grad_outputs: object = ...,
+    *,
+    unconnected: Connected = ...,
+    retain_graph: bool | None = ...,
+    create_graph: bool = ...,
+) -> tuple[V, ...]: ...
+@overload
+def gradients(
+    outputs: object,
+    inputs: Sequence[V] | Iterator[V],
+    grad_outputs: object = ...,
+    *,
+    unconnected: Literal["none"],
+    retain_graph: bool | None = ...,
+    create_graph: bool = ...,
+) -> tuple[V | None, ...]: ...
+@overload
+def gradients(
+    outputs: object,
+    inputs: T,
+    grad_outputs: object = ...,
+    *,
+    unconnected: Connected = ...,
+    retain_graph: bool | None = ...,
+    create_graph: bool = ...,
+) -> T: ...
+@overload
+def gradients(
+    outputs: object,
+    inputs: Any,
+    grad_outputs: object = ...,
+    *,
+    unconnected: str = ...,
+    retain_graph: bool | None = ...,
+    create_graph: bool = ...,
+) -> Any: ...
 def gradients(
     outputs: object,
     inputs: Any,

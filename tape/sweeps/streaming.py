@@ -28,7 +28,7 @@ from tape.sweeps.sweep import Sweep, resolved, target_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tape.graph.segment import Handle, Segment
+    from tape.graph.segment import Handle, Segment, V
     from tape.sweeps.plan import Plan
     from tape.sweeps.sweep import Target
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 _AS_IT_IS = contextlib.nullcontext()
 
 
-def stream_gradients(outputs: object, grad_outputs: object = None, *, inputs: object = None) -> Iterator[tuple[Any, Any]]:
+def stream_gradients(outputs: V | Sequence[V], grad_outputs: object = None, *, inputs: object = None) -> Iterator[tuple[V, V]]:
     """Iterate over the leaves and their gradients, each as soon as its gradient is final; no ``.grad`` is touched.
 
     What was used last comes first.  When a leaf comes, everything that uses it has been swept and its gradient is being computed, while

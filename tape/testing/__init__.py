@@ -13,11 +13,15 @@ values, by ``differences`` or ``analytic``, and ``accuracy`` what rounding expla
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tape.errors import GradientMismatch
 from tape.testing.checking import check_custom_vjp, check_gradients, check_vjp
 from tape.testing.report import ArgumentReport, Report
+
+if TYPE_CHECKING:  # they are imported at their first use, and need Hypothesis
+    from tape.testing import strategies
+    from tape.testing.properties import gradient_property
 
 __all__ = [
     "ArgumentReport",

@@ -7,7 +7,7 @@ products", 2017); XLA drops what is computed twice.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -121,6 +121,10 @@ def _like(tangent: object, primal: Variable, batch: int | None) -> Any:
     return like if aval.dtype == primal.dtype else like.astype(primal.dtype)
 
 
+@overload
+def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: Literal[False] = ...) -> tuple[Any, Any]: ...
+@overload
+def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: Literal[True]) -> tuple[Any, Any, Any]: ...
 def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
     """Return ``fun(*primals)`` and its derivative along ``tangents`` (tuples, as in ``jax.jvp``).
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tape.variables.variable import Variable
+
+P = ParamSpec("P")
 
 
 def _parts(variables: Sequence[Variable]) -> list[tuple[int, Variable]]:
@@ -43,8 +45,8 @@ _piece = mirrored(_cut, "piece")
 
 
 def jacrev(
-    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
-) -> Callable[..., Any]:
+    fun: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
+) -> Callable[P, Any]:
     """Return a function that computes the Jacobian of ``fun`` by a batched reverse sweep; arguments as for :func:`value_and_grad`.
 
     Returns:
@@ -68,9 +70,7 @@ def jacrev(
     return _jacobian("jacrev", fun, rows, argnums, has_aux, holomorphic, allow_int)
 
 
-def jacfwd(
-    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
-) -> Callable[..., Any]:
+def jacfwd(fun: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False) -> Callable[P, Any]:
     """Return a function that computes the Jacobian of ``fun`` column by column (batched forward products); results as :func:`jacrev`.
 
     Example:
@@ -122,9 +122,7 @@ def _check_kinds(name: str, call: Call, *, holomorphic: bool, allow_int: bool) -
 jacobian = jacrev
 
 
-def hessian(
-    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
-) -> Callable[..., Any]:
+def hessian(fun: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False) -> Callable[P, Any]:
     """Return a function that computes the Hessian of ``fun``: the forward Jacobian of the reverse one.
 
     Example:

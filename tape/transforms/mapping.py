@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import jax
 
@@ -17,15 +17,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
 def vmap(
-    fun: Callable[..., Any],
+    fun: Callable[P, R],
     in_axes: int | Sequence[Any] | None = 0,
     out_axes: Any = 0,
     *,
     axis_name: Hashable | None = None,
     axis_size: int | None = None,
     spmd_axis_name: Hashable | tuple[Hashable, ...] | None = None,
-) -> Callable[..., Any]:
+) -> Callable[P, R]:
     """Return a function that maps ``fun`` over an axis of its arguments; a call is one entry of the tape, through which gradients flow.
 
     Args:
@@ -77,4 +81,4 @@ def vmap(
             return result
         return jax.tree.map(look, result, is_leaf=lambda x: isinstance(x, Handle))
 
-    return mapped
+    return mapped  # type: ignore[return-value]

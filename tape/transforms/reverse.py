@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,32 @@ if TYPE_CHECKING:
 
     from tape.variables.variable import Variable
 
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
 
+
+@overload
+def value_and_grad(
+    fun: Callable[P, R],
+    argnums: int | Sequence[int] = ...,
+    has_aux: Literal[False] = ...,
+    holomorphic: bool = ...,
+    allow_int: bool = ...,
+) -> Callable[P, tuple[R, Any]]: ...
+@overload
+def value_and_grad(
+    fun: Callable[P, tuple[R, T]],
+    argnums: int | Sequence[int] = ...,
+    *,
+    has_aux: Literal[True],
+    holomorphic: bool = ...,
+    allow_int: bool = ...,
+) -> Callable[P, tuple[tuple[R, T], Any]]: ...
+@overload
+def value_and_grad(
+    fun: Callable[P, Any], argnums: int | Sequence[int] = ..., has_aux: bool = ..., holomorphic: bool = ..., allow_int: bool = ...
+) -> Callable[P, tuple[Any, Any]]: ...
 def value_and_grad(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
 ) -> Callable[..., Any]:
@@ -61,6 +86,19 @@ def value_and_grad(
     return wrapped
 
 
+@overload
+def grad(
+    fun: Callable[P, tuple[Any, T]],
+    argnums: int | Sequence[int] = ...,
+    *,
+    has_aux: Literal[True],
+    holomorphic: bool = ...,
+    allow_int: bool = ...,
+) -> Callable[P, tuple[Any, T]]: ...
+@overload
+def grad(
+    fun: Callable[P, Any], argnums: int | Sequence[int] = ..., has_aux: bool = ..., holomorphic: bool = ..., allow_int: bool = ...
+) -> Callable[P, Any]: ...
 def grad(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
 ) -> Callable[..., Any]:
@@ -82,6 +120,10 @@ def grad(
     return wrapped
 
 
+@overload
+def vjp(fun: Callable[..., Any], *primals: object, has_aux: Literal[False] = ...) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]: ...
+@overload
+def vjp(fun: Callable[..., Any], *primals: object, has_aux: Literal[True]) -> tuple[Any, Callable[[Any], tuple[Any, ...]], Any]: ...
 def vjp(fun: Callable[..., Any], *primals: object, has_aux: bool = False) -> Any:
     """Return ``fun(*primals)`` and the function that pulls a cotangent of it back to the primals.
 

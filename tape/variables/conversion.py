@@ -39,10 +39,12 @@ class Convertible(methods.ArrayMethods):
 
     __slots__ = ()
 
-    def __getattr__(self, name: str) -> Any:  # for what is found nowhere else
-        if name == "__jax_array__":  # the property below refuses, at every operator of an array of JAX with a Variable
-            raise AttributeError(name)
-        raise absent.missing(self, name)
+    if not TYPE_CHECKING:  # which would take every name for one that is there
+
+        def __getattr__(self, name: str) -> Any:  # for what is found nowhere else
+            if name == "__jax_array__":  # the property below refuses, at every operator of an array of JAX with a Variable
+                raise AttributeError(name)
+            raise absent.missing(self, name)
 
     # -- what is known without looking ------------------------------------------------------------------------------
 
@@ -171,7 +173,7 @@ class Convertible(methods.ArrayMethods):
             raise TapeTypeError(msg)
         return self.shape[0]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Self]:
         if not self.shape:
             msg = "iteration over a Variable without axes (shape ())"
             raise TapeTypeError(msg)

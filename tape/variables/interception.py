@@ -92,7 +92,7 @@ def _at(name: str, target: object, index: object, *values: object) -> None:
         msg = f"{what}: cannot write a Variable into {type(target).__name__}; use x.at[index].{_AT.get(name, 'set')}(values)"
         raise TapeTypeError(msg)
     updates.check_writable(target, what, f"{what}(x, index, values)", f"x = x.at[index].{_AT[name]}(values)")
-    updates.store(what, target, getattr(updates.At(target)[index], _AT[name])(*values))
+    updates.store(what, target, getattr(updates.AtIndex(target, index), _AT[name])(*values))
 
 
 def _as_given(value: object, takes: int) -> object:

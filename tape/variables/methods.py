@@ -23,6 +23,7 @@ from tape.variables.operators import Operators
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
+    from typing import Self
 
     from tape.graph.trie import State
 
@@ -81,6 +82,7 @@ _METHODS = words(
     "all any argmax argmin argpartition argsort astype clip conj conjugate copy cumprod cumsum diagonal dot flatten max mean min prod ptp "
     "ravel reshape round searchsorted sort squeeze std sum swapaxes take trace transpose var"
 )
+_SELECTING: dict[str, Callable[..., Any]] = {"repeat": selection.repeat, "compress": _compress, "choose": selection.choose}
 _view, _byteswap = mirrored(_calling("view"), "view"), mirrored(_calling("byteswap"), "byteswap")  # which not every release has
 
 
@@ -91,11 +93,9 @@ class ArrayMethods(Operators):
 
     __array_ufunc__ = interception.array_ufunc
     __array_function__ = interception.array_function
-    __getitem__ = indexing.quick
-    __setitem__ = updates.setitem
 
     @property
-    def at(self) -> updates.At:
+    def at(self) -> updates.At[Self]:
         """Updated copies: ``v.at[index].set(y)``, ``add``, ``multiply`` and so on, as ``jax.Array.at``."""
         return updates.At(self)
 
@@ -110,7 +110,7 @@ class ArrayMethods(Operators):
             raise TapeTypeError(msg)
         return namespace
 
-    def view(self, dtype: Any = None, *shape: int) -> Any:
+    def view(self, dtype: Any = None, *shape: int) -> Self:
         """Return the same bits read as another dtype; a Variable that requires grad is refused, because its gradient would be lost."""
         if shape or isinstance(dtype, (int, tuple, list)):  # PyTorch's view
             given = ", ".join(map(str, (dtype, *shape)))
@@ -120,40 +120,39 @@ class ArrayMethods(Operators):
             )
             raise TapeTypeError(msg)
         if dtype is None or saying(jnp.dtype, "view")(dtype) == self._place.kind.aval.dtype:
-            return call(jnp.asarray, "view", (self,), {})
+            return call(jnp.asarray, "view", (self,), {})  # type: ignore[no-any-return]
         refuse_reinterpretation(self, "view")
-        return _view(self, dtype)
+        return _view(self, dtype)  # type: ignore[no-any-return]
 
-    def byteswap(self) -> Any:
+    def byteswap(self) -> Self:
         """Return the elements with their bytes reversed."""
         refuse_reinterpretation(self, "byteswap")
-        return _byteswap(self)
+        return _byteswap(self)  # type: ignore[no-any-return]
 
-    def to_device(self, device: object, *, stream: object = None) -> Any:
+    def to_device(self, device: object, *, stream: object = None) -> Self:
         """Return a copy on another device; gradients flow back through it."""
         if stream is not None:
             msg = f"to_device: JAX has no streams, got stream={stream!r}; leave it out"
             raise TapeTypeError(msg)
-        return call(jax.device_put, "to_device", (self, device), {})
+        return call(jax.device_put, "to_device", (self, device), {})  # type: ignore[no-any-return]
 
     def devices(self) -> set[jax.Device]:
         """Return the devices that hold the value."""
         return look(self).devices()  # type: ignore[no-any-return]
 
-    def nonzero(self, *, fill_value: object = None, size: int | None = None) -> Any:
+    def nonzero(self, *, fill_value: object = None, size: int | None = None) -> tuple[Self, ...]:
         """Return the indices of the elements that are not zero, looking at the values unless ``size`` is given."""
         if size is None:
-            return on_values(jnp.nonzero, "nonzero", (self,), {})
-        return call(jnp.nonzero, "nonzero", (self,), {"size": size, "fill_value": fill_value})
-
-    repeat = _selecting("repeat", selection.repeat)
-    compress = _selecting("compress", _compress)
-    choose = _selecting("choose", selection.choose)
+            return on_values(jnp.nonzero, "nonzero", (self,), {})  # type: ignore[no-any-return]
+        return call(jnp.nonzero, "nonzero", (self,), {"size": size, "fill_value": fill_value})  # type: ignore[no-any-return]
 
 
 def _install() -> None:
-    for name in _METHODS:
-        setattr(ArrayMethods, name, _method(name))
+    made: dict[str, Any] = {"__getitem__": indexing.quick, "__setitem__": updates.setitem}
+    made |= {name: _selecting(name, select) for name, select in _SELECTING.items()}
+    made |= {name: _method(name) for name in _METHODS}
+    for name, method in made.items():
+        setattr(ArrayMethods, name, method)
     for name in _PROPERTIES:
         setattr(ArrayMethods, name, _property(name))
 

@@ -21,9 +21,13 @@ from tape.recording.record import record_number, record_one, record_two
 from tape.recording.template import ARRAY
 from tape.sweeps.seeds import describe
 from tape.variables import updates
+from tape.variables.declared import Declared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
+
+    from tape.variables.declared import Operand
 
 _BINARY: dict[str, tuple[Callable[..., Any], str]] = {  # with the symbol, where there is an augmented assignment
     "add": (jnp.add, "+"),
@@ -120,21 +124,21 @@ def _unary(fun: Callable[..., Any]) -> Callable[[Handle], Any]:
     return quick
 
 
-class Operators(Handle):
+class Operators(Declared):
     """The operators of a Variable, on either side and augmented."""
 
     __slots__ = ()
 
-    def __pow__(self, exponent: object, modulo: object = None) -> Any:
+    def __pow__(self, exponent: Operand, modulo: None = None) -> Self:
         if modulo is not None or not isinstance(exponent, _OPERANDS):
             return _no_operand(self, exponent, "power") if modulo is None else NotImplemented
-        return _power(self, exponent)
+        return _power(self, exponent)  # type: ignore[no-any-return]
 
-    def __rpow__(self, base: object) -> Any:
-        return _power(base, self) if isinstance(base, _OPERANDS) else _no_operand(self, base, "power")
+    def __rpow__(self, base: Operand) -> Self:
+        return _power(base, self) if isinstance(base, _OPERANDS) else _no_operand(self, base, "power")  # type: ignore[no-any-return]
 
-    def __round__(self, ndigits: int | None = None) -> Any:
-        return call(_rounded, "round", (self, ndigits), {})
+    def __round__(self, ndigits: int | None = None) -> Self:
+        return call(_rounded, "round", (self, ndigits), {})  # type: ignore[no-any-return]
 
 
 def _rounded(x: Any, ndigits: int | None) -> object:

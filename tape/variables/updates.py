@@ -6,7 +6,7 @@ becomes the one that the result is.  Entries recorded before keep the old value.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from tape.errors import LostGradientError, TapeTypeError, TapeValueError
 from tape.graph import boundary
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Extra, Handle, itself
+from tape.graph.segment import Extra, Handle, V, itself
 from tape.graph.trie import CONSTANT
 from tape.mirrored.mirror import call, variable
 from tape.programs.program import look
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jax.typing import ArrayLike
+
+    from tape.variables.declared import Index
 
 
 def setitem(v: Handle, index: object, value: object) -> None:
@@ -215,15 +217,15 @@ def _rebind(v: Handle, result: Handle) -> None:
         v._extra.name = name
 
 
-class At:
+class At(Generic[V]):
     """``v.at[index].set(y)`` and its kin: updated copies, as ``jax.Array.at`` makes them."""
 
     __slots__ = ("_variable",)
 
-    def __init__(self, v: Handle) -> None:
+    def __init__(self, v: V) -> None:
         self._variable = v
 
-    def __getitem__(self, index: object) -> AtIndex:
+    def __getitem__(self, index: Index) -> AtIndex[V]:
         return AtIndex(self._variable, index)
 
     def __repr__(self) -> str:
@@ -236,36 +238,37 @@ def _update(method: str, what: str) -> Callable[..., Any]:
     def fun(x: jax.Array, index: Any, *values: ArrayLike, **options: object) -> jax.Array:
         return getattr(x.at[index], method)(*values, **options)  # type: ignore[no-any-return]
 
-    def update(self: AtIndex, *values: object, **options: object) -> Any:
+    def update(self: AtIndex[Any], *values: object, **options: object) -> Any:
         return call(fun, f"at_{method}", (self._variable, expand(self._variable, self._index, strict=False), *values), options)
 
     update.__name__, update.__qualname__, update.__doc__ = method, f"AtIndex.{method}", f"Return {what}."
     return update
 
 
-class AtIndex:
+class AtIndex(Generic[V]):
     """The elements of a Variable at an index, to be read or updated in a copy."""
 
     __slots__ = ("_index", "_variable")
 
-    def __init__(self, v: Handle, index: object) -> None:
+    def __init__(self, v: V, index: object) -> None:
         self._variable = v
         self._index = index
 
     def __repr__(self) -> str:
         return f"AtIndex({self._variable!r}, {self._index!r})"
 
-    get = _update("get", "the elements (options as in ``jax.Array.at``)")
-    set = _update("set", "a copy with the elements replaced")
-    add = _update("add", "a copy with ``values`` added to the elements")
-    subtract = _update("subtract", "a copy with ``values`` subtracted from the elements")
-    multiply = mul = _update("multiply", "a copy with the elements multiplied by ``values``")
-    divide = _update("divide", "a copy with the elements divided by ``values``")
-    power = _update("power", "a copy with the elements raised to ``values``")
-    min = _update("min", "a copy with the smaller of the elements and ``values``")
-    max = _update("max", "a copy with the larger of the elements and ``values``")
+    get: Callable[..., V] = _update("get", "the elements (options as in ``jax.Array.at``)")
+    set: Callable[..., V] = _update("set", "a copy with the elements replaced")
+    add: Callable[..., V] = _update("add", "a copy with ``values`` added to the elements")
+    subtract: Callable[..., V] = _update("subtract", "a copy with ``values`` subtracted from the elements")
+    multiply: Callable[..., V] = _update("multiply", "a copy with the elements multiplied by ``values``")
+    mul: Callable[..., V] = multiply
+    divide: Callable[..., V] = _update("divide", "a copy with the elements divided by ``values``")
+    power: Callable[..., V] = _update("power", "a copy with the elements raised to ``values``")
+    min: Callable[..., V] = _update("min", "a copy with the smaller of the elements and ``values``")
+    max: Callable[..., V] = _update("max", "a copy with the larger of the elements and ``values``")
 
-    def apply(self, function: Callable[[Any], Any], **options: object) -> Any:
+    def apply(self, function: Callable[[V], Any], **options: object) -> V:
         """Return a copy with ``function`` (of Variables) applied to the elements."""
         if not callable(function):
             msg = f"x.at[i].apply: expected a function, got {type(function).__name__}"

@@ -179,7 +179,7 @@ class Variable(Placed):
     # -- gradients --------------------------------------------------------------------------------------------------
 
     @layout.Gradient
-    def grad(self) -> Any:
+    def grad(self) -> Variable | None:
         """The gradient that sweeps have gathered (a Variable), or None.
 
         They leave it with leaves that require grad, and what has called :meth:`retain_grad`; reading that of another Variable through which

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tape.scipy.linalg
 
 import tape
 import tape.lax
 import tape.nn
 import tape.numpy as tnp
+import tape.scipy.linalg
 from tape.programs import execution, policy
 
 JAX = types.SimpleNamespace(np=jnp, nn=jax.nn, lax=jax.lax, solve=jax.scipy.linalg.solve_triangular)

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tape.scipy.interpolate import RegularGridInterpolator
 
 import interop
 import tape
 import tape.numpy as tnp
+from tape.scipy.interpolate import RegularGridInterpolator
 
 X = jnp.array([0.1, 0.2, 0.3])
 GRID = jnp.linspace(0.0, 4.0, 5)

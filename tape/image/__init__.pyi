@@ -1,0 +1,15 @@
+"""Written by ``python -m tests.typing.stubs`` with JAX 0.10.2: the names of the namespace and their signatures."""
+
+import builtins as _b
+from collections.abc import Callable as _Callable, Sequence as _Sequence
+from typing import Any as _Any, Literal as _Literal, NamedTuple as _NamedTuple, overload as _overload
+
+from jax.typing import ArrayLike as _ArrayLike, DTypeLike as _DTypeLike
+
+from tape.mirrored.adapters import Indexer as _Indexer, UFunc as _UFunc
+from tape.variables.declared import Axis as _Axis, Operand as _Operand
+from tape.variables.variable import Variable as _Variable
+
+from jax.image import ResizeMethod as ResizeMethod
+def resize(image: _Any, shape: _Any, method: _Any, antialias: _b.bool = True, precision: _Any = ...) -> _Any: ...
+def scale_and_translate(image: _Any, shape: _Any, spatial_dims: _Sequence[_b.int], scale: _Any, translation: _Any, method: _Any, antialias: _b.bool = True, precision: _Any = ...) -> _Any: ...
