@@ -24,7 +24,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 6 /* as in tape/layout.py */
+#define CONTRACT 7 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -399,13 +399,22 @@ uncut(PyObject *state)
     return none;
 }
 
+/* Return what a segment keeps for sweeps, a dictionary by slot (borrowed); NULL without an error where it has not run. */
+static PyObject *
+saved_of(Segment *segment)
+{
+    PyObject *run = segment->run;
+    PyObject *saved = run != NULL && PyTuple_Check(run) && PyTuple_GET_SIZE(run) ? PyTuple_GET_ITEM(run, 0) : NULL;
+    return saved != NULL && PyDict_CheckExact(saved) ? saved : NULL;
+}
+
 /* Return where sweeps go on from a value that another segment gave, which lies behind this one then; NULL where that is not done here: it was
    cut, its segment is the newer one, or so many lie behind each other that somebody is to look (tape/programs/growth.py). */
 static PyObject *
 given_by(Walk *walk, PyObject *origin, PyObject *slot)
 {
     Segment *before = (Segment *)origin, *segment = walk->segment;
-    if (!is_a(origin, &Segment_type) || before->pending != Py_False || before->trace != Py_None || before->generation == NULL || before->serial == NULL ||
+    if (!is_a(origin, &Segment_type) || saved_of(before) == NULL || before->trace != Py_None || before->generation == NULL || before->serial == NULL ||
         segment->generation == NULL || segment->serial == NULL || !uncut(before->state)) {
         return NULL;
     }
@@ -1872,7 +1881,7 @@ slot_of_forward(Walk *walk, Segment *from, PyObject *table, PyObject *leaves, Py
     }
     Place *place = (Place *)PyList_GET_ITEM(table, number);
     if (index == NULL) {
-        cell = PyDict_GetItemWithError(from->saved, slot);
+        cell = saved_of(from) == NULL ? NULL : PyDict_GetItemWithError(saved_of(from), slot);
     } else {
         Py_ssize_t i = PyLong_AsSsize_t(index);
         cell = !PyErr_Occurred() && i >= 0 && i < PyList_GET_SIZE(from->leaves) ? PyList_GET_ITEM(from->leaves, i) : NULL;
@@ -1936,9 +1945,9 @@ emitted(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     Walk walk;
     int begun = 0;
     begin_walk(&walk);
-    if (!is_a(args[1], &Segment_type) || from->pending != Py_False || !PyDict_CheckExact(leaves) || !PyList_CheckExact(seeds) || told.changes == NULL ||
+    if (!is_a(args[1], &Segment_type) || saved_of(from) == NULL || !PyDict_CheckExact(leaves) || !PyList_CheckExact(seeds) || told.changes == NULL ||
         from->released == NULL || !PyFrozenSet_CheckExact(from->released) || from->trace != Py_None ||
-        from->saved == NULL || from->leaves == NULL || from->origins == NULL) {
+        from->leaves == NULL || from->origins == NULL) {
         Py_RETURN_NONE;
     }
     walk.segment = recording(walk.thread, &begun);

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tape import terminal as words
 from tape.errors import TapeTypeError, check_flag
 from tape.graph.segment import LeafNode
-from tape.insight.markup import html_table
 from tape.insight.memory_holders import reached
 from tape.op_hooks.showing import size
 from tape.programs.retention import leaf_slots, swept
 from tape.statistics import STATS
+from tape.terminal.markup import html_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -224,7 +224,7 @@ def memory() -> Memory:
                 entries[key] = entries.get(key, 0) + 1
         makers = {slot: step for step in steps for slot in step.slots}
         readers = {slot: step for step in reversed(steps) for slot in step.inputs}
-        for slot, cell in list(segment.saved.items()):
+        for slot, cell in () if segment.run is None else tuple(segment.run.saved.items()):
             maker = makers.get(slot)
             kind, name = ("leaf", names.get(id(cell), "")) if maker is None else ("residual", _op(maker))
             own.update({id(a): _Array(kind, name, _line(segment, maker), _bytes(a)) for a in _arrays(cell)})

@@ -13,7 +13,6 @@ from tape.errors import TapeTypeError, TapeValueError, check_flag
 from tape.graph.meters import METERS
 from tape.insight import profiling_rows as rows
 from tape.insight import profiling_text as words
-from tape.insight.markup import html_table
 from tape.insight.profiling_lines import Lines
 from tape.insight.profiling_meter import PARTS, Ledger, ThreadMeter, clock, heard
 from tape.insight.profiling_peak import Peak
@@ -22,6 +21,7 @@ from tape.insight.scopes import KINDS
 from tape.locks import holding
 from tape.modes import Mode
 from tape.terminal import coloured, columns
+from tape.terminal.markup import html_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
