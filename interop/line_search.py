@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,7 +17,26 @@ from tape.jaxapi import Tracer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["checked_loss", "searched"]
+__all__ = ["LackingError", "checked_loss", "searched"]
+
+_NEEDED = (
+    "Optimizer.step: optax's transformation needs more than gradients ({}); call optimizer.step(value=loss) or, for a line search such as "
+    "optax.lbfgs(), optimizer.step(value=loss, grad=jax.tree.map(lambda p: p.grad, optimizer.parameters), value_fn=interop.lower(f)), "
+    "where f(parameters) computes the loss"
+)
+
+
+class LackingError(Exception):
+    """A transformation needs arguments beside the gradients: what Python said, and their ``names``, which nothing else tells."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(said)
+        self.said = said
+        self.names = frozenset(re.findall(r"'(\w+)'", said))
+
+    def told(self) -> TapeTypeError:
+        """Return the error for the user."""
+        return TapeTypeError(_NEEDED.format(self.said))
 
 
 def checked_loss(loss: Any) -> tape.Variable:

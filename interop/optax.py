@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
-import re
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import jax
@@ -22,7 +21,7 @@ except ImportError as e:
 
 import tape
 from interop.lift import lift_exactly
-from interop.line_search import checked_loss, searched
+from interop.line_search import LackingError, checked_loss, searched
 from interop.optimizer_state import KeepsState
 from interop.parameter_groups import Group, parameter_groups
 from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen, following, policy_of, started, unscaled, widened
@@ -220,10 +219,18 @@ class Optimizer(KeepsState):
         """
         if closure is not None:
             return self._closed(closure, extra)
+        try:
+            self._step(extra)
+        except LackingError as e:
+            raise e.told() from e.__cause__
+        return None
+
+    def _step(self, extra: dict[str, Any]) -> None:
+        """Take a step with the gradients there are; LackingError: the transformation needs more."""
         check_contents(self._contents)
         repeats = self._repeats and not extra
         if repeats and not self._update.stale() and self._known.again(self._leaves, self._state):
-            return None
+            return
         gradients, present = self._gradients()
         try:
             with extend.updating():
@@ -233,9 +240,8 @@ class Optimizer(KeepsState):
         except TapeTypeError as e:
             if "required keyword-only argument" not in str(e):
                 raise
-            raise TapeTypeError(_NEEDED.format(str(e).partition(": ")[2])) from e
+            raise LackingError(str(e).partition(": ")[2]) from e
         self._assign(values, state)
-        return None
 
     def _closed(self, closure: Callable[[], Any], extra: dict[str, Any]) -> Any:
         """Take a step with what a closure computes."""
@@ -244,12 +250,11 @@ class Optimizer(KeepsState):
         while self._asked is not None:
             offered = {"value": loss, "grad": jax.tree.unflatten(self._tree, [p.grad for p in self._leaves])}
             try:
-                self.step(**{name: offered[name] for name in self._asked}, **extra)
-            except TapeTypeError as e:
-                needed = frozenset(re.findall(r"'(\w+)'", str(e))) if "needs more than gradients" in str(e) else frozenset()
-                if not needed or not needed <= offered.keys() | {"value_fn"}:
-                    raise
-                self._asked = None if "value_fn" in needed else self._asked | needed
+                self._step(dict(**{name: offered[name] for name in self._asked}, **extra))
+            except LackingError as e:
+                if not e.names or not e.names <= offered.keys() | {"value_fn"}:
+                    raise e.told() from e.__cause__
+                self._asked = None if "value_fn" in e.names else self._asked | e.names
             else:
                 return loss
         if self._policy is not None:
@@ -376,13 +381,6 @@ def _restored(parameters: Any, transformation: Any, policy: Any, missing: str, s
     made = Optimizer(parameters, transformation, loss_scale=policy, missing=missing)
     made._keep(state, scaling)
     return made
-
-
-_NEEDED = (
-    "Optimizer.step: optax's transformation needs more than gradients ({}); call optimizer.step(value=loss) or, for a line search such as "
-    "optax.lbfgs(), optimizer.step(value=loss, grad=jax.tree.map(lambda p: p.grad, optimizer.parameters), value_fn=interop.lower(f)), "
-    "where f(parameters) computes the loss"
-)
 
 
 _MISSING = ("skip", "zero", "raise")

@@ -26,6 +26,7 @@ from hypothesis import settings
 
 import tape
 from tape.graph import trie
+from tape.graph.scope import LOCAL, no_segment
 from tape.programs import policy
 from tests import idle
 
@@ -53,8 +54,9 @@ def _patient(monkeypatch):
 
 
 def pytest_runtest_setup():
-    """Begin each test with an idle background, and with room for structures: none is dropped in the middle of a test that counts."""
+    """Begin each test with an idle background, nothing pending, and room for structures: what counts, counts what is its own."""
     idle.settle()
+    LOCAL.segment = no_segment  # what another test left there, because it failed or something still holds it, runs when somebody looks
     if trie._count > trie._limit // 2:
         trie._ROOTS.clear()
         trie._count = 0

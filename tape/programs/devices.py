@@ -23,9 +23,8 @@ def several(values: Iterable[Any]) -> bool:
     return there_are_several() and (jax.process_count() > 1 or any(_spread(x) for x in values))
 
 
-@functools.cache
 def there_are_several() -> bool:
-    """Tell whether JAX has several devices."""
+    """Tell whether JAX has several devices now: as many as it likes may be there after ``jax.extend.backend.clear_backends()``."""
     return jax.device_count() > 1
 
 
@@ -34,17 +33,16 @@ def _spread(value: Any) -> bool:
 
 
 def settling(program: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
-    """Return a program that waits for its results where they are on several CPU devices."""
+    """Return a program that waits for its results where they are on several CPU devices: as it is where there is one device."""
     return (lambda *given: settled(program(*given))) if there_are_several() else program
 
 
 def settled(results: Sequence[Any]) -> Sequence[Any]:
-    """Wait for the results of a program where they are on several CPU devices; all of them come at once."""
-    if there_are_several():
-        for x in results:
-            if isinstance(x, jax.Array) and not isinstance(x, jaxapi.Tracer) and _on_cpus(x.sharding):
-                x.block_until_ready()
-                break
+    """Wait for the results of a program, where there are several devices, if they are on several CPU devices; all of them come at once."""
+    for x in results:
+        if isinstance(x, jax.Array) and not isinstance(x, jaxapi.Tracer) and _on_cpus(x.sharding):
+            x.block_until_ready()
+            break
     return results
 
 

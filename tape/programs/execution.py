@@ -198,7 +198,7 @@ class Program:
         """Begin to compile it, for all structures that compute the same."""
         self._used, key = _computation(state, self.keep)
         self._compile(state, leaves)
-        if self._compiling is not None and not any(kernel.pinned or kernel.jaxpr.consts for kernel, *_ in key.steps):
+        if self._compiling is not None and not any(kernel.apart for kernel, *_ in key.steps):
             _PROGRAMS[key] = meetings, self._compiling
 
     def _take(self, state: State, meetings: Meetings, leaves: int) -> None:

@@ -17,7 +17,7 @@ from tape import jaxapi
 from tape.configuration import checks_results
 from tape.graph.wengert import last_uses, needed
 from tape.programs import background
-from tape.programs.devices import settled, settling
+from tape.programs.devices import settled, settling, there_are_several
 from tape.programs.failures import StoppedError
 from tape.programs.handing import to_jax
 
@@ -61,7 +61,10 @@ def interpret(
     if at_home(leaves):
         return _on_host(entries, slots, table, keep, leaves)
     _prepare(entries, dict(zip(slots, leaves, strict=True)))
-    return one_by_one(entries, slots, keep, leaves, lambda entry: settling(entry.kernel.executable))
+    waits = there_are_several()
+    return one_by_one(
+        entries, slots, keep, leaves, lambda entry: settling(entry.kernel.executable) if waits else entry.kernel.executable
+    )
 
 
 def one_by_one(
@@ -145,6 +148,7 @@ def _on_host(
             given[s] = to_jax(values[s], table[s].kind.aval)
         return given[s]
 
+    waits = there_are_several()
     try:
         with np.errstate(all="ignore"):  # NumPy warns where XLA does not
             for step in entries:
@@ -163,7 +167,8 @@ def _on_host(
                         values.update(zip(slots, results, strict=True))
                 else:
                     kernel.leave_to_xla()
-                    given.update(zip(slots, settled(kernel.executable(*map(to_give, inputs))), strict=True))
+                    results = kernel.executable(*map(to_give, inputs))
+                    given.update(zip(slots, settled(results) if waits else results, strict=True))
                 if not light and step in last:  # so that big values are freed as by plain Python
                     for s in last[step]:
                         values.pop(s, None)

@@ -83,7 +83,7 @@ def new_kernels(kernels: Iterable[Kernel], whole: Callable[[], float], *, return
     counted = [kernel for kernel in kernels if kernel.cold and (returned or not kernel.tried)]
     if len(counted) < LEAST or whole() > WORTH * sum([kernel.cost.alone for kernel in counted]):
         return ()
-    return () if any(kernel.pinned or kernel.jaxpr.consts for kernel in kernels) else counted
+    return () if any(kernel.apart for kernel in kernels) else counted
 
 
 def new_to_several(kernels: Iterable[Kernel]) -> bool:
@@ -94,7 +94,7 @@ def new_to_several(kernels: Iterable[Kernel]) -> bool:
     new = [kernel for kernel in kernels if not kernel.spread]
     for kernel in new:
         kernel.spread = True
-    return len(new) >= LEAST and not any(kernel.pinned or kernel.jaxpr.consts for kernel in kernels)
+    return len(new) >= LEAST and not any(kernel.apart for kernel in kernels)
 
 
 class Meetings:

@@ -19,11 +19,9 @@ from tape.programs import execution, policy
 JAX = types.SimpleNamespace(np=jnp, nn=jax.nn, lax=jax.lax, solve=jax.scipy.linalg.solve_triangular)
 TAPE = types.SimpleNamespace(np=tnp, nn=tape.nn, lax=tape.lax, solve=tape.scipy.linalg.solve_triangular)
 
-RANDOM = np.random.default_rng(0)
-
 
 def array(*shape):
-    return (RANDOM.standard_normal(shape) / np.sqrt(np.prod(shape[:-1]))).astype(np.float32)
+    return (np.random.default_rng(shape).standard_normal(shape) / np.sqrt(np.prod(shape[:-1]))).astype(np.float32)
 
 
 def mlp(n, p, x):

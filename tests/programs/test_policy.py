@@ -14,7 +14,7 @@ import tape.numpy as tnp
 from tape.graph import trie
 from tape.ops import costs, running
 from tape.ops.kernel import Op
-from tape.programs import background, execution, policy
+from tape.programs import background, devices, execution, policy
 from tape.recording.record import record
 from tests import idle
 
@@ -453,3 +453,9 @@ def test_what_runs_quickly_is_compiled_quickly():
     assert little.small
     assert not much.small
     assert little.alone < much.alone
+
+
+def test_devices_that_came_later_are_seen(monkeypatch):
+    assert devices.there_are_several() == (jax.device_count() > 1)
+    monkeypatch.setattr(jax, "device_count", lambda: 4)  # as after jax.extend.backend.clear_backends()
+    assert devices.there_are_several()
