@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from docutils import nodes
+
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS)]
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -107,6 +109,13 @@ def _replace(_app: Sphinx, what: str, name: str, _thing: Any, _options: object, 
         lines[:] = ["JAX's policies (``jax.checkpoint_policies``), which say what a checkpoint keeps."]
 
 
+def _spelling(_app: Sphinx, doctree: nodes.document) -> None:
+    """Have tables of two libraries side by side wrap (``site.css``)."""
+    for table in doctree.findall(nodes.table):
+        if [cell.astext() for cell in table.findall(nodes.entry)][1:3] == ["jax-tape", "gives"]:
+            table["classes"].append("spelling")
+
+
 def setup(app: Sphinx) -> None:
     """Write the pages that are made anew at each build."""
     api.write(DOCS / "generated" / "reference")
@@ -114,4 +123,5 @@ def setup(app: Sphinx) -> None:
     namespaces.write(DOCS / "generated" / "namespaces.md")
     app.connect("source-read", _move)
     app.connect("source-read", _describe)
+    app.connect("doctree-read", _spelling)
     app.connect("autodoc-process-docstring", _replace, priority=400)  # before Napoleon
