@@ -82,12 +82,8 @@ MOVED = [
 def _move(_app: Sphinx, name: str, content: list[str]) -> None:
     for pattern, to in MOVED:
         content[0] = pattern.sub(to, content[0])
-    if name == "index" and not any((DOCS / "guides").glob("*.md")):
-        content[0] = content[0].replace("guides/*\n", "")
-    if name == "index":  # in the order of its list, whether or not all of them are written
-        content[0] = re.sub(
-            r"^(guides/\w+|gradbench)\n", lambda m: m[0] if (DOCS / f"{m[1]}.md").exists() else "", content[0], flags=re.MULTILINE
-        )
+    if name == "index" and not (DOCS / "gradbench.md").exists():  # it is written by a run of its own
+        content[0] = content[0].replace("\ngradbench\n", "\n")
 
 
 def _describe(_app: Sphinx, name: str, content: list[str]) -> None:
