@@ -33,7 +33,7 @@ GROUPS: dict[str, dict[str, list[str]]] = {
         ],
         "Derivatives of your own": ["Function", "once_differentiable"],
         "Seeing every op": ["OpHook", "hooks", "detect_anomaly"],
-        "Insight": ["Tape", "draw", "explain", "profile", "stats", "log_compiles"],
+        "Insight": ["Tape", "draw", "explain", "profile", "memory", "stats", "log_compiles"],
     },
     "tape.testing": {
         "Checks": ["check_gradients", "check_vjp", "check_custom_vjp", "gradient_property"],

@@ -18,7 +18,7 @@ PyTorch, HIPS autograd and MyGrad. Gradients are compared before anything is tim
 ratio is the median over the rounds, so that a machine whose speed drifts does not change it. Times are of a step that has been seen before:
 what first steps cost is measured by `python -m benchmarks first_steps`.
 
-`tape` is define-by-run: plain Python, `.backward()`. `tape.jit` is the same step inside {{py:func}}`tape.jit`; `tape, look first` looks at the loss before
+`tape` is define-by-run: plain Python, `.backward()`. `tape.jit` is the same step inside `tape.jit`; `tape, look first` looks at the loss before
 the sweep; `jax.jit` is hand-written `jax.jit(jax.value_and_grad(f))`, `jax.grad` the same without `jit`.
 
 Read the ratios, not the times, and read them on your own machine: [how to run and extend them](../CONTRIBUTING.md#benchmarks).

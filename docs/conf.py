@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from docutils import nodes
+
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS)]
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -80,12 +82,8 @@ MOVED = [
 def _move(_app: Sphinx, name: str, content: list[str]) -> None:
     for pattern, to in MOVED:
         content[0] = pattern.sub(to, content[0])
-    if name == "index" and not any((DOCS / "guides").glob("*.md")):
-        content[0] = content[0].replace("guides/*\n", "")
-    if name == "index":  # in the order of its list, whether or not all of them are written
-        content[0] = re.sub(
-            r"^(guides/\w+|gradbench)\n", lambda m: m[0] if (DOCS / f"{m[1]}.md").exists() else "", content[0], flags=re.MULTILINE
-        )
+    if name == "index" and not (DOCS / "gradbench.md").exists():  # it is written by a run of its own
+        content[0] = content[0].replace("\ngradbench\n", "\n")
 
 
 def _describe(_app: Sphinx, name: str, content: list[str]) -> None:
@@ -107,6 +105,13 @@ def _replace(_app: Sphinx, what: str, name: str, _thing: Any, _options: object, 
         lines[:] = ["JAX's policies (``jax.checkpoint_policies``), which say what a checkpoint keeps."]
 
 
+def _spelling(_app: Sphinx, doctree: nodes.document) -> None:
+    """Have tables of two libraries side by side wrap (``site.css``)."""
+    for table in doctree.findall(nodes.table):
+        if [cell.astext() for cell in table.findall(nodes.entry)][1:3] == ["jax-tape", "gives"]:
+            table["classes"].append("spelling")
+
+
 def setup(app: Sphinx) -> None:
     """Write the pages that are made anew at each build."""
     api.write(DOCS / "generated" / "reference")
@@ -114,4 +119,5 @@ def setup(app: Sphinx) -> None:
     namespaces.write(DOCS / "generated" / "namespaces.md")
     app.connect("source-read", _move)
     app.connect("source-read", _describe)
+    app.connect("doctree-read", _spelling)
     app.connect("autodoc-process-docstring", _replace, priority=400)  # before Napoleon

@@ -112,6 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, list[float]]:
         for name, found in errors.items():
             axes.plot(found, "o-", label=name)
         axes.set(xlabel="gradient steps on the ten points", ylabel="mean squared error on others")
+        axes.set_ylim(0, 2 * errors["second order"][0])  # a network that was not trained to adapt diverges
     return errors
 
 
