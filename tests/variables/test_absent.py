@@ -61,8 +61,9 @@ def test_a_name_of_other_libraries_is_answered_by_what_to_write(where, name, rep
 
 @pytest.mark.parametrize("name", ["wombat", "_private", "__cuda_array_interface__", "float32"])
 def test_what_nobody_has_is_an_ordinary_error(name):
-    with pytest.raises(AttributeError, match=f"has no attribute '{name}'$"):
+    with pytest.raises(AttributeError) as caught:
         getattr(tape.Variable(1.0), name)
+    assert str(caught.value).endswith(f"has no attribute '{name}'")  # without advice
 
 
 def test_copies_and_pickles_ask_for_nothing():
