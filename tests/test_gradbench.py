@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import io
 import json
+import pathlib
 
 import jax
 import numpy as np
@@ -35,11 +36,14 @@ def test_a_session_goes_through_every_eval(session):
         response = session.send("define", module=case.module)
         assert response == {"id": session.last, "success": True}
         for function in FUNCTIONS[case.module]:
-            given = case.input | {"min_runs": 3, "min_seconds": 0} if isinstance(case.input, dict) else case.input
+            if case.module == "particle" and function != "rr":
+                continue  # long, and held below
+            runs = 1 if case.module == "particle" else 3
+            given = case.input | {"min_runs": runs, "min_seconds": 0} if isinstance(case.input, dict) else case.input
             response = session.send("evaluate", module=case.module, function=function, input=given, description=case.description)
             assert response["success"], response
             assert not mismatches(expected(case.module, function, case.input), response["output"], 1e-9)
-            assert len(response["timings"]) == (3 if isinstance(given, dict) else 1)
+            assert len(response["timings"]) == (runs if isinstance(given, dict) else 1)
             assert all(t["name"] == "evaluate" and isinstance(t["nanoseconds"], int) and t["nanoseconds"] > 0 for t in response["timings"])
             of = session.last
             assert session.send("analysis", of=of, valid=True) == {"id": of + 1}
@@ -258,3 +262,12 @@ def test_every_eval_has_cases_of_every_size():
         assert {c.module for c in found} == FUNCTIONS.keys()
         assert len({(c.module, c.description) for c in found}) == len(found)
         assert all(isinstance(c, Case) for c in found)
+
+
+def test_what_the_harness_reads_is_as_it_wants():
+    """Names of evals, one a line and sorted; the label is the image's last line."""
+    folder = pathlib.Path(runner.__file__).parent
+    assert (folder / "evals.txt").read_text().split() == sorted(FUNCTIONS)
+    lines = (folder / "Dockerfile").read_text().splitlines()
+    assert lines[-1] == "LABEL org.opencontainers.image.source=https://github.com/gradbench/gradbench"
+    assert lines[-2] == 'ENTRYPOINT ["python", "-m", "benchmarks.gradbench"]'
