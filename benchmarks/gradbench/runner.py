@@ -170,21 +170,18 @@ class _Turns:
             session.end()
 
 
-def run(tools: Sequence[str], evals: Sequence[str], effort: Effort) -> Results:
+def run(tools: Sequence[str], evals: Sequence[str], effort: Effort, found: Results) -> None:
     """Run evals on tools.
 
     Args:
         tools: names of tools.
         evals: names of evals; those of :data:`FUNCTIONS`.
         effort: how long to measure.
-
-    Returns:
-        By module, description and function, what each tool did.
+        found: what each tool did is put there, function by function.
 
     """
     progress = _Progress()
     turns = _Turns(tools, effort, progress)
-    found: Results = {}
     try:
         for case in cases(effort.size):
             if case.module in evals:
@@ -193,7 +190,6 @@ def run(tools: Sequence[str], evals: Sequence[str], effort: Effort) -> Results:
     finally:
         turns.end()
         progress("")
-    return found
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -216,7 +212,11 @@ def main(arguments: Sequence[str]) -> None:
     started, effort = time.perf_counter(), EFFORTS["quick" if options.quick else "default"]
     if options.warm is not None:
         effort = replace(effort, warm_seconds=options.warm)
-    found = run(tools, options.eval or tuple(FUNCTIONS), effort)
+    found: Results = {}
+    try:
+        run(tools, options.eval or tuple(FUNCTIONS), effort, found)
+    except KeyboardInterrupt:
+        print("interrupted; what was measured:")
     print(table(found, tools))
     print(f"\n{time.perf_counter() - started:.0f} s")
     wrong = [
