@@ -5,6 +5,7 @@ import importlib.util
 import io
 import json
 import pathlib
+import time
 
 import jax
 import numpy as np
@@ -106,6 +107,15 @@ def test_runs_and_seconds_are_both_lower_bounds():
     assert len(respond(ask | {"input": {"min_runs": 4, "min_seconds": 0}}, tool)["timings"]) == 4
     timings = respond(ask | {"input": {"min_runs": 1, "min_seconds": 0.02}}, tool)["timings"]
     assert sum(t["nanoseconds"] for t in timings) >= 0.02e9
+
+
+def test_processor_time_is_measured_on_request():
+    function = Function(lambda raw: raw, lambda raw: time.sleep(0.02), lambda result, raw: 1.0)
+    tool = Tool("it", {"m": {"f": function}})
+    ask = {"id": 0, "kind": "evaluate", "module": "m", "function": "f", "input": {}}
+    wall, cpu = (respond(ask | clock, tool)["timings"][0]["nanoseconds"] for clock in ({}, {"clock": "cpu"}))
+    assert cpu < wall >= 0.02e9  # it slept
+    assert "no clock 'sun' here; there are wall, cpu" in respond(ask | {"clock": "sun"}, tool)["error"]
 
 
 def test_what_a_library_prints_is_no_response(session):

@@ -139,5 +139,6 @@ Python loops on Variables, without `jit` and without `scan`; beside them the sam
 includes tracing and compiling. Then all tools warm up (the tape compiles in the background), and then they take turns for {rounds} rounds, in a random order; a figure is the median
 of all evaluations in them, waited for, without the conversion from and to JSON. Every answer is compared with an oracle in double precision
 (NumPy alone: closed forms and complex steps), with GradBench's tolerance of 1e-4. Where one evaluation takes over two seconds, it is timed
-twice at most. All is in double precision, and each tool is held to one core, as GradBench's own tools are. Absolute times depend on what else the machine does; ratios are of turns side by side.
+twice at most. All is in double precision, and each tool is held to one core, as GradBench's own tools are. Absolute times depend on what else the machine does; ratios are of turns side by side. With `--clock cpu`, times are seconds that the tool's
+process computed, which other work on the machine changes less; what the tape compiles in the background counts then too.
 """

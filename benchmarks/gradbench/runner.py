@@ -21,6 +21,7 @@ from benchmarks.gradbench.__main__ import TOOLS
 from benchmarks.gradbench.cases import FUNCTIONS, Case, cases
 from benchmarks.gradbench.oracle import expected, mismatches
 from benchmarks.gradbench.page import document, table
+from benchmarks.gradbench.protocol import CLOCKS
 from benchmarks.gradbench.session import Session, SilentToolError
 
 __all__ = ["Effort", "Result", "main", "run"]
@@ -40,6 +41,7 @@ class Effort:
         rounds: how many turns each tool has.
         round_seconds: how long a turn lasts, at least.
         patience: seconds until a tool is given up for one function.
+        clock: "wall", or "cpu": the seconds that the tool's process computed.
 
     """
 
@@ -49,6 +51,7 @@ class Effort:
     rounds: int
     round_seconds: float
     patience: float
+    clock: str = "wall"
 
 
 EFFORTS = {
@@ -120,6 +123,7 @@ class _Turns:
             session = self.session(tool, case.module)
             given = case.input | {"min_runs": 1, "min_seconds": seconds} if isinstance(case.input, dict) else case.input
             fields = {"module": case.module, "function": function, "input": given, "description": case.description}
+            fields |= {"clock": self.effort.clock} if self.effort.clock != "wall" else {}
             response = session.send("evaluate", self.effort.patience, **fields)
             if not response["success"]:
                 return [], response.get("error", "no success")
@@ -201,15 +205,18 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--warm", type=float, metavar="SECONDS", help="how long the tape runs before it is timed; a busy machine compiles late"
     )
+    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="cpu: seconds of the processor, for a busy machine")
     parser.add_argument("--docs", metavar="FILE", help="write the page of results there")
     options = parser.parse_args(arguments)
-    given = [*options.eval, *(["--quick"] if options.quick else []), *([f"--warm {options.warm:g}"] if options.warm is not None else [])]
+    given = [*options.eval, *(["--quick"] if options.quick else []), *(["--clock cpu"] if options.clock == "cpu" else [])]
+    given += [f"--warm {options.warm:g}"] if options.warm is not None else []
     if unknown := set(options.eval) - FUNCTIONS.keys():
         parser.error(f"unknown eval {', '.join(sorted(unknown))}; there are {', '.join(FUNCTIONS)}")
     if unknown := set(options.tools.split(",")) - set(TOOLS):
         parser.error(f"unknown tool {', '.join(sorted(unknown))}; there are {', '.join(TOOLS)}")
     tools = [t for t in options.tools.split(",") if importlib.util.find_spec(NEEDS[t])]
     started, effort = time.perf_counter(), EFFORTS["quick" if options.quick else "default"]
+    effort = replace(effort, clock=options.clock)
     if options.warm is not None:
         effort = replace(effort, warm_seconds=options.warm)
     found: Results = {}
