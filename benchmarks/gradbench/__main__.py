@@ -36,8 +36,10 @@ def main() -> None:
         jax.config.update("jax_enable_x64", True)  # the evals are in double precision
     try:
         serve(importlib.import_module(f"benchmarks.gradbench.on_{options.tool}").TOOL, sys.stdin, out)
-    except BrokenPipeError:
+    except BrokenPipeError:  # the eval has gone
         sys.exit(0)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

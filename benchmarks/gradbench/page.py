@@ -97,15 +97,30 @@ def summary(found: Results, tools: Sequence[str]) -> list[str]:
     return lines
 
 
-def document(found: Results, tools: Sequence[str], path: str) -> None:
-    """Write the page of results."""
+def document(found: Results, tools: Sequence[str], path: str, rounds: int, arguments: Sequence[str]) -> None:
+    """Write the page of results.
+
+    Args:
+        found: the results.
+        tools: whose they are.
+        path: where the page goes.
+        rounds: how many turns each tool had.
+        arguments: those of the command, but for the page's place.
+
+    """
     problems = [
         f"| {key[0]} {key[2]} | {key[1]} | {NAMES[tool]} | {r.problem} |"
         for key, row in found.items()
         for tool, r in row.items()
         if r.problem
     ]
-    lines = [_HEAD.format(machine=machine()), *summary(found, tools), "", table(found, tools), ""]
+    lines = [
+        _HEAD.format(machine=machine(), rounds=rounds, arguments="".join(f" {a}" for a in arguments)),
+        *summary(found, tools),
+        "",
+        table(found, tools),
+        "",
+    ]
     if problems:
         lines += ["## What is not there", "", "| function | input | tool | why |", "| --- | --- | --- | --- |", *problems, ""]
     pathlib.Path(path).write_text("\n".join([*lines, NOTES]), encoding="utf-8")
@@ -113,17 +128,17 @@ def document(found: Results, tools: Sequence[str], path: str) -> None:
 
 _HEAD = """# GradBench
 
-Written by `python -m benchmarks gradbench --docs docs/gradbench.md`, on {machine}.
+Written by `python -m benchmarks gradbench{arguments} --docs docs/gradbench.md`, on {machine}.
 
 [GradBench](https://github.com/gradbench/gradbench) is a public benchmark of automatic differentiation: evals send inputs to tools, which
-answer with values and derivatives. Its twelve evals stand in
-[`benchmarks/gradbench`](https://github.com/jax-tape/jax-tape/tree/main/benchmarks/gradbench) as a user of the tape would write them: plain
+answer with values and derivatives. Its twelve evals stand in `benchmarks/gradbench/on_tape` as a user of the tape would write them: plain
 Python loops on Variables, without `jit` and without `scan`; beside them the same in hand-written JAX (a `jax.jit` around each function,
 `scan`, `vmap`, `while_loop`), in eager PyTorch and in HIPS autograd.
 
 **Method.** Each tool is a process that speaks GradBench's protocol. The first evaluation of a function on inputs of a size is timed: it
-includes tracing and compiling. Then all tools warm up, and then they take turns for five rounds, in a random order; a figure is the median
+includes tracing and compiling. Then all tools warm up (the tape compiles in the background), and then they take turns for {rounds} rounds, in a random order; a figure is the median
 of all evaluations in them, waited for, without the conversion from and to JSON. Every answer is compared with an oracle in double precision
 (NumPy alone: closed forms and complex steps), with GradBench's tolerance of 1e-4. Where one evaluation takes over two seconds, it is timed
-once. All is in double precision. Absolute times depend on what else the machine does; ratios are of turns side by side.
+twice at most. All is in double precision, and each tool is held to one core, as GradBench's own tools are. Absolute times depend on what else the machine does; ratios are of turns side by side. With `--clock cpu`, times are seconds that the tool's
+process computed, which other work on the machine changes less; what the tape compiles in the background counts then too.
 """

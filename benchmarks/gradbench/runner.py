@@ -14,13 +14,14 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.gradbench.__main__ import TOOLS
 from benchmarks.gradbench.cases import FUNCTIONS, Case, cases
 from benchmarks.gradbench.oracle import expected, mismatches
 from benchmarks.gradbench.page import document, table
+from benchmarks.gradbench.protocol import CLOCKS
 from benchmarks.gradbench.session import Session, SilentToolError
 
 __all__ = ["Effort", "Result", "main", "run"]
@@ -35,24 +36,28 @@ class Effort:
 
     Attributes:
         size: of the inputs: "tiny", "quick" or "default".
-        warm_seconds: how long each tool runs a function before the rounds.
+        warm_seconds: how long the tape, which compiles in the background, runs a function before the rounds.
+        peers_warm_seconds: how long the other tools do.
         rounds: how many turns each tool has.
         round_seconds: how long a turn lasts, at least.
         patience: seconds until a tool is given up for one function.
+        clock: "wall", or "cpu": the seconds that the tool's process computed.
 
     """
 
     size: str
     warm_seconds: float
+    peers_warm_seconds: float
     rounds: int
     round_seconds: float
     patience: float
+    clock: str = "wall"
 
 
 EFFORTS = {
-    "tiny": Effort("tiny", 0.0, 1, 0.0, 120.0),
-    "quick": Effort("quick", 0.05, 3, 0.01, 60.0),
-    "default": Effort("default", 0.5, 5, 0.1, 60.0),
+    "tiny": Effort("tiny", 0.0, 0.0, 1, 0.0, 240.0),
+    "quick": Effort("quick", 1.0, 0.1, 3, 0.02, 240.0),
+    "default": Effort("default", 3.0, 0.3, 5, 0.1, 240.0),
 }
 
 
@@ -118,6 +123,7 @@ class _Turns:
             session = self.session(tool, case.module)
             given = case.input | {"min_runs": 1, "min_seconds": seconds} if isinstance(case.input, dict) else case.input
             fields = {"module": case.module, "function": function, "input": given, "description": case.description}
+            fields |= {"clock": self.effort.clock} if self.effort.clock != "wall" else {}
             response = session.send("evaluate", self.effort.patience, **fields)
             if not response["success"]:
                 return [], response.get("error", "no success")
@@ -135,6 +141,9 @@ class _Turns:
         name = f"{case.module}.{function} {case.description}"
         wanted = expected(case.module, function, case.input)
 
+        def warm(tool: str) -> None:
+            turn(tool, "warming up", self.effort.warm_seconds if tool == "tape" else self.effort.peers_warm_seconds)
+
         def turn(tool: str, what: str, seconds: float) -> list[float]:
             self.progress(f"{name}: {tool}, {what}")
             times, problem = self.ask(tool, case, function, wanted, seconds)
@@ -145,13 +154,13 @@ class _Turns:
             times = turn(tool, "first evaluation", 0.0)
             result.first = times[0] if times else None
             if times and not result.problem and times[0] <= SLOW:
-                turn(tool, "warming up", self.effort.warm_seconds)
+                warm(tool)
             elif times and not result.problem:  # compiling may be what took long
                 result.later = turn(tool, "second evaluation", 0.0)
         able = [t for t, r in results.items() if not r.problem and not (r.later and r.later[0] > SLOW)]
         for tool in able:
             if results[tool].later:
-                turn(tool, "warming up", self.effort.warm_seconds)
+                warm(tool)
                 results[tool].later.clear()
         for i in range(self.effort.rounds):
             for tool in self.order.sample(able, len(able)):
@@ -165,21 +174,18 @@ class _Turns:
             session.end()
 
 
-def run(tools: Sequence[str], evals: Sequence[str], effort: Effort) -> Results:
+def run(tools: Sequence[str], evals: Sequence[str], effort: Effort, found: Results) -> None:
     """Run evals on tools.
 
     Args:
         tools: names of tools.
         evals: names of evals; those of :data:`FUNCTIONS`.
         effort: how long to measure.
-
-    Returns:
-        By module, description and function, what each tool did.
+        found: what each tool did is put there, function by function.
 
     """
     progress = _Progress()
     turns = _Turns(tools, effort, progress)
-    found: Results = {}
     try:
         for case in cases(effort.size):
             if case.module in evals:
@@ -188,7 +194,6 @@ def run(tools: Sequence[str], evals: Sequence[str], effort: Effort) -> Results:
     finally:
         turns.end()
         progress("")
-    return found
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -197,15 +202,28 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("eval", nargs="*", help=f"which evals ({', '.join(FUNCTIONS)}); all if none is named")
     parser.add_argument("--quick", action="store_true", help="small inputs and few rounds")
     parser.add_argument("--tools", default=",".join(TOOLS), help="comma-separated (default: those of %(default)s that are installed)")
+    parser.add_argument(
+        "--warm", type=float, metavar="SECONDS", help="how long the tape runs before it is timed; a busy machine compiles late"
+    )
+    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="cpu: seconds of the processor, for a busy machine")
     parser.add_argument("--docs", metavar="FILE", help="write the page of results there")
     options = parser.parse_args(arguments)
+    given = [*options.eval, *(["--quick"] if options.quick else []), *(["--clock cpu"] if options.clock == "cpu" else [])]
+    given += [f"--warm {options.warm:g}"] if options.warm is not None else []
     if unknown := set(options.eval) - FUNCTIONS.keys():
         parser.error(f"unknown eval {', '.join(sorted(unknown))}; there are {', '.join(FUNCTIONS)}")
     if unknown := set(options.tools.split(",")) - set(TOOLS):
         parser.error(f"unknown tool {', '.join(sorted(unknown))}; there are {', '.join(TOOLS)}")
     tools = [t for t in options.tools.split(",") if importlib.util.find_spec(NEEDS[t])]
-    started = time.perf_counter()
-    found = run(tools, options.eval or tuple(FUNCTIONS), EFFORTS["quick" if options.quick else "default"])
+    started, effort = time.perf_counter(), EFFORTS["quick" if options.quick else "default"]
+    effort = replace(effort, clock=options.clock)
+    if options.warm is not None:
+        effort = replace(effort, warm_seconds=options.warm)
+    found: Results = {}
+    try:
+        run(tools, options.eval or tuple(FUNCTIONS), effort, found)
+    except KeyboardInterrupt:
+        print("interrupted; what was measured:")
     print(table(found, tools))
     print(f"\n{time.perf_counter() - started:.0f} s")
     wrong = [
@@ -214,6 +232,6 @@ def main(arguments: Sequence[str]) -> None:
     for line in wrong:
         print(line)
     if options.docs:
-        document(found, tools, options.docs)
+        document(found, tools, options.docs, effort.rounds, given)
     if any(row["tape"].problem for row in found.values() if "tape" in row):
         sys.exit(1)
