@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from pathlib import Path
@@ -58,6 +59,9 @@ class _Measuring(Mode):
                 _install(old)
 
 
+_Measuring.__name__ = _Measuring.__qualname__ = "profile"  # as messages are to call it
+
+
 def _install(ledgers: tuple[Ledger, ...]) -> None:
     """Have the meter of this thread note for some ledgers, and for no others."""
     ident = threading.get_ident()
@@ -91,7 +95,8 @@ def _listen(change: int) -> None:
     if not before:
         jax.monitoring.register_event_duration_secs_listener(heard)
     elif not _threads:
-        jax.monitoring.unregister_event_duration_listener(heard)
+        with contextlib.suppress(AssertionError, ValueError):  # somebody has cleared all listeners
+            jax.monitoring.unregister_event_duration_listener(heard)
 
 
 class profile:  # noqa: N801 - a context manager, named as in PyTorch

@@ -7,9 +7,11 @@ of the thread's time is Python's.  So the parts sum to the whole by construction
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -60,7 +62,7 @@ def site() -> Site:
         file = frame.f_code.co_filename
         known = _FOREIGN.get(file)
         if known is None:
-            known = _FOREIGN[file] = is_foreign(file)
+            known = _FOREIGN[file] = is_foreign(file) and Path(file).parent not in _STANDARD
         if known:
             found.append((file, frame.f_lineno))
         frame = frame.f_back
@@ -68,6 +70,7 @@ def site() -> Site:
 
 
 _FOREIGN: dict[str, bool] = {}
+_STANDARD = (Path(contextlib.__file__).parent, Path(contextlib.__file__).parent / "concurrent" / "futures")
 
 
 class Runs:
@@ -80,16 +83,19 @@ class Runs:
         site: from where.
         compiled: whether it ran as one program.
         count: how often it ran.
+        name: what it is called: why it ran, or what it is, and the line.
         seconds: how long, without what follows.
         compiling: seconds that this thread compiled for it.
         known: the lines of its entries, as they were when they were recorded this time; None where nobody saw that.
 
     """
 
-    __slots__ = ("compiled", "compiling", "count", "failed", "kind", "known", "number", "reason", "seconds", "site", "what")
+    __slots__ = ("compiled", "compiling", "count", "failed", "kind", "known", "name", "reason", "seconds", "site", "what")
 
-    def __init__(self, kind: str, what: Any, reason: str, site: Site, number: int, *, compiled: bool) -> None:
-        self.kind, self.what, self.reason, self.site, self.compiled, self.number = kind, what, reason, site, compiled, number
+    def __init__(self, kind: str, what: Any, reason: str, site: Site, *, compiled: bool) -> None:
+        self.kind, self.what, self.reason, self.site, self.compiled = kind, what, reason, site, compiled
+        called: str = what.name if kind == "step" else what.kernel.name if kind == "entry" else reason
+        self.name = called if site.line is None else f"{called} ({Path(site.line[0]).name}:{site.line[1]})"
         self.count = self.failed = 0
         self.seconds = self.compiling = 0.0
         self.known: Known | None = None
@@ -189,7 +195,7 @@ class Ledger:
         """Return what is noted of something that runs."""
         found = self.runs.get(key)
         if found is None:
-            found = self.runs[key] = Runs(kind, what, reason, where, len(self.runs), compiled=compiled)
+            found = self.runs[key] = Runs(kind, what, reason, where, compiled=compiled)
         return found
 
 
@@ -286,7 +292,8 @@ class ThreadMeter:
             ledger.open.append((start, runs))
         finished = False
         try:
-            results = call(*args)
+            with jax.profiler.TraceAnnotation(every[0].name):  # so that JAX's own profiler shows it too
+                results = call(*args)
             traced = bool(results) and any(isinstance(r, jaxapi.Tracer) for r in results)
             if not traced and any(ledger.wait for ledger in ledgers):
                 jax.block_until_ready(results)

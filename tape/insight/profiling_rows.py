@@ -196,7 +196,7 @@ def of_programs(every: Iterable[tuple[Runs, Sequence[Part]]]) -> list[Row]:
     """Return a row for each thing that ran."""
     found: dict[tuple[Any, ...], Row] = {}
     for runs, parts in every:
-        name = called(runs)
+        name = runs.name
         forward = Side()
         sweep = Side()
         weights = sum(p.weight for p in parts) or 1.0
@@ -221,12 +221,6 @@ def of_programs(every: Iterable[tuple[Runs, Sequence[Part]]]) -> list[Row]:
             len(parts),
         )
     return sorted(found.values(), key=lambda row: (-row.seconds, row.name))
-
-
-def called(runs: Runs) -> str:
-    """Return what a thing that ran is called: why and from which line."""
-    what = runs.what.name if runs.kind == "step" else runs.what.kernel.name if runs.kind == "entry" else runs.reason
-    return what if runs.site.line is None else f"{what} ({Path(runs.site.line[0]).name}:{runs.site.line[1]})"
 
 
 def by_op(part: Part) -> tuple[str, Line | None]:

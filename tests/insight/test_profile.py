@@ -392,6 +392,7 @@ def test_leaving_it_in_another_thread_is_an_error():
         t.start()
         t.join()
     assert len(errors) == 1
+    assert str(errors[0]).startswith("profile: left in a thread that did not enter it")
 
 
 def test_inside_of_tape_jit_and_of_a_jax_transformation():
@@ -568,6 +569,24 @@ def test_tables_fit_the_line(measured, width):
 def test_wide_terminals_show_more(measured):
     assert "FLOP/s" in measured.text(width=140, color=False)
     assert "FLOP/s" not in measured.text(width=80, color=False)
+
+
+def test_columns_in_which_nothing_stands_are_left_out():
+    with tape.profile() as p, tape.no_grad():
+        float((tape.Variable(A) + 1.0).sum())
+    text = p.text("op", width=140, color=False)
+    assert "forward" in text
+    assert "compiling" in p.text(width=140, color=False)
+    assert "sweep  " not in text
+
+
+def test_jaxs_profiler_shows_the_runs_of_a_profile(tmp_path):
+    x = tape.Variable(A)
+    with tape.profile() as p, jax.profiler.trace(str(tmp_path)):
+        step(x)
+    (captured,) = tmp_path.rglob("*.xplane.pb")
+    assert p.by_program[0].name.startswith(f"backward ({HERE}:")
+    assert p.by_program[0].name.encode() in captured.read_bytes()
 
 
 def test_long_names_are_cut_and_rows_left_out_are_summed(measured):
