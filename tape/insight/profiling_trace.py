@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tape.insight.profiling_meter import Ledger, Runs
-    from tape.insight.profiling_rows import Part
+    from tape.insight.profiling_meter import Ledger
+    from tape.insight.profiling_parts import Part
+    from tape.insight.profiling_runs import Runs
 
 _SLICES = 50_000  # of entries that a file shows
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"

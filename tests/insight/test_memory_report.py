@@ -24,7 +24,6 @@ def line():
 @pytest.fixture(autouse=True)
 def _alone():
     """Have what other tests left out of the count."""
-    gc.collect()
     segments = tape.stats().segments
     others = dict(segments)
     segments.clear()

@@ -452,6 +452,24 @@ def test_compiling_in_the_background_is_told_apart():
     assert p.background > 0
 
 
+def test_ever_new_structures_are_let_go_and_still_counted(monkeypatch):
+    monkeypatch.setattr(profiling_meter, "_STRUCTURES", 8)
+    x = tape.Variable(A)
+    with tape.profile() as p:
+        for n in range(1, 31):
+            y = x
+            for _ in range(n):
+                y = tnp.tanh(y)
+            float(y.sum())
+    sums(p)
+    assert counted(p) == {"tanh": (30 * 31 // 2, 0), "sum": (30, 0)}
+    (ledger,) = p._all()
+    assert len(ledger.runs) <= 8
+    assert sum(row.runs for row in p.by_program) == 30
+    assert "others" in {row.name for row in p.by_program}
+    p.text(width=80)
+
+
 def test_interpreted_runs_are_told_from_compiled_ones():
     x = tape.Variable(A)
     with tape.profile() as p:
