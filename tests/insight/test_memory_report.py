@@ -100,8 +100,7 @@ def test_a_list_of_losses_is_one_holder_with_its_path():
                 loss = tnp.arctanh(x @ x / 99).sum()
                 float(loss)
                 self.history["loss"].append(loss)
-            del loss
-            return tape.memory()
+            return tape.memory()  # ``loss`` is the last one, too
 
     trainer = Trainer()
     m = trainer.run()
