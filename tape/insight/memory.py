@@ -252,16 +252,22 @@ def _holders(
 ) -> list[Holder]:
     """Return which Variables keep segments, those of one list or line together."""
     groups: dict[tuple[str, str, str, Line | None], list[Any]] = {}
-    met: set[int] = set()
+    spread: dict[tuple[str, str], set[int]] = {}  # of ways: the Variables there
     for one in found:
+        spread.setdefault(_way(one), set()).add(id(one.variable))
+    chosen: dict[int, Any] = {}  # by the way on which there are the most: that of a list, not of the name of its last one
+    for one in found:
+        before = chosen.get(id(one.variable))
+        if before is None or len(spread[_way(one)]) > len(spread[_way(before)]):
+            chosen[id(one.variable)] = one
+    for one in chosen.values():
         variable = one.variable
         segment = variable._segment if variable._segment is not None else getattr(variable._place, "segment", None)
-        if segment is None or id(segment) not in kept or id(variable) in met:
+        if segment is None or id(segment) not in kept:
             continue
-        met.add(id(variable))
         slot = variable._place.slot
         step = next((s for s in segment.state.path() if s.kernel is not None and slot in s.slots), None)
-        key = (re.sub(r"\[\d+\]", "[...]", one.path), one.scope, _op(step), _line(segment, step))
+        key = (*_way(one), _op(step), _line(segment, step))
         group = groups.setdefault(key, [0, {}, one.path])
         group[0] += 1
         _behind(segment, group[1])
@@ -280,6 +286,11 @@ def _holders(
         if nbytes or total:
             holders.append(Holder(single if count == 1 else path, scope, op, where, count, total, nbytes))
     return sorted(holders, key=lambda h: (h.path == "?", -h.nbytes, -h.entries, h.path))
+
+
+def _way(one: Any) -> tuple[str, str]:
+    """Return a path without the places in lists, and the function in which it begins."""
+    return re.sub(r"\[\d+\]", "[...]", one.path), one.scope
 
 
 def _behind(segment: Segment, found: dict[int, Segment]) -> None:

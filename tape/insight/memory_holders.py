@@ -33,7 +33,7 @@ class Reached(NamedTuple):
 
 
 def reached() -> Iterator[Reached]:
-    """Yield the Variables that the user's names lead to, each once, by the shortest path."""
+    """Yield the Variables that the user's names lead to, by each path, the shortest ones first."""
     seen: set[int] = set()
     level: list[tuple[str, str, Any]] = []
     modules: set[int] = set()
@@ -46,11 +46,15 @@ def reached() -> Iterator[Reached]:
             left -= 1
             if left < 0:
                 return
-            if isinstance(value, _PLAIN) or id(value) in seen:
+            if isinstance(value, _PLAIN):
                 continue
+            known = id(value) in seen
             seen.add(id(value))
             if isinstance(value, Handle):
                 yield Reached(value, path, scope)
+            if known:
+                continue
+            if isinstance(value, Handle):
                 extra = value._extra
                 if extra is not None and isinstance(extra.grad, Handle):
                     inner.append((f"{path}.grad", scope, extra.grad))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from pathlib import Path
@@ -15,6 +16,7 @@ from tape.insight import profiling_rows as rows
 from tape.insight import profiling_text as words
 from tape.insight.profiling_lines import Lines
 from tape.insight.profiling_meter import PARTS, Ledger, ThreadMeter, clock, heard
+from tape.insight.profiling_parts import parts_of
 from tape.insight.profiling_peak import Peak
 from tape.insight.profiling_trace import Traced
 from tape.insight.scopes import KINDS
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from tape.insight.profiling_meter import Runs
-    from tape.insight.profiling_rows import Part, Row
+    from tape.insight.profiling_parts import Part
+    from tape.insight.profiling_rows import Row
+    from tape.insight.profiling_runs import Runs
 
 F = TypeVar("F", bound="Callable[..., Any]")
 _LISTENING = threading.Lock()
@@ -56,6 +59,9 @@ class _Measuring(Mode):
         finally:
             if self._present() != old:  # Ctrl-C
                 _install(old)
+
+
+_Measuring.__name__ = _Measuring.__qualname__ = "profile"  # as messages are to call it
 
 
 def _install(ledgers: tuple[Ledger, ...]) -> None:
@@ -91,7 +97,8 @@ def _listen(change: int) -> None:
     if not before:
         jax.monitoring.register_event_duration_secs_listener(heard)
     elif not _threads:
-        jax.monitoring.unregister_event_duration_listener(heard)
+        with contextlib.suppress(AssertionError, ValueError):  # somebody has cleared all listeners
+            jax.monitoring.unregister_event_duration_listener(heard)
 
 
 class profile:  # noqa: N801 - a context manager, named as in PyTorch
@@ -144,8 +151,6 @@ class profile:  # noqa: N801 - a context manager, named as in PyTorch
         self._ledgers: dict[int, Ledger] = {}  # by the idents of threads
         self._mode = _Measuring(self)
         self._background: list[tuple[float, float, str]] = []
-        self._open = 0
-        self._parts: dict[Any, list[Part]] = {}
 
     def _ledger(self) -> Ledger:
         """Return what is noted of this thread."""
@@ -228,15 +233,9 @@ class profile:  # noqa: N801 - a context manager, named as in PyTorch
 
     # -- by what ----------------------------------------------------------------------------------------------------
 
-    def _parts_of(self, runs: Runs) -> Sequence[Part]:
-        key = (id(runs), runs.compiled, runs.known is None)
-        found = self._parts.get(key)
-        if found is None:
-            found = self._parts[key] = rows.parts_of(runs)
-        return found
-
     def _runs(self) -> list[tuple[Runs, Sequence[Part]]]:
-        return [(runs, self._parts_of(runs)) for ledger in self._all() for runs in list(ledger.runs.values()) if runs.count]
+        every = [runs for ledger in self._all() for runs in (*list(ledger.runs.values()), *ledger.rest.runs()) if runs.count]
+        return [(runs, parts_of(runs)) for runs in every]
 
     @property
     def by_op(self) -> list[Row]:
@@ -317,7 +316,7 @@ class profile:  # noqa: N801 - a context manager, named as in PyTorch
 
     def _summary(self) -> str:
         ledgers = self._all()
-        runs = sum(one.count for ledger in ledgers for one in list(ledger.runs.values()))
+        runs = sum(row.runs for row in self.by_program)
         said = f"Profile: {words.seconds(self.seconds)}, {runs} {'run' if runs == 1 else 'runs'}"
         if len(ledgers) > 1:
             said += f" in {len(ledgers)} threads"
@@ -364,7 +363,7 @@ class profile:  # noqa: N801 - a context manager, named as in PyTorch
         if path.suffix != ".json":
             msg = f"profile.save: the name of the file must end in .json, got {path.name!r}; write p.save('trace.json')"
             raise TapeValueError(msg)
-        traced = Traced(self._all(), self._parts_of, list(self._background))
+        traced = Traced(self._all(), parts_of, list(self._background))
         name = path.name.removesuffix(".json").removesuffix(".speedscope")
         speedscope = path.with_name(f"{name}.speedscope.json")
         if path != speedscope:

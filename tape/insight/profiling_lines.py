@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tape.sweeps.plan import Instruction
 
 _QUIET = 3  # runs in a row whose lines are known, and no more are noted
+_STRUCTURES = 2048  # known at most
 _ATTEMPTS = 4  # to see a structure recorded
 
 
@@ -133,6 +134,8 @@ class Lines:
         self._quiet = 0
         notes = self._notes
         seen = None if notes is None else notes.seen.get(segment)
+        if len(self._known) >= _STRUCTURES:  # ever new ones
+            self._known, self._attempts, self._structures = {}, {}, {}
         if seen:
             self._structures[id(segment.state)] = segment.state
             self._known[key] = seen

@@ -7,7 +7,6 @@ of the thread's time is Python's.  So the parts sum to the whole by construction
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,17 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from tape import jaxapi
-from tape.graph.lines import is_foreign
 from tape.graph.meters import METERS
 from tape.insight.profiling_lines import Lines
+from tape.insight.profiling_parts import Rest, parts_of
 from tape.insight.profiling_peak import Peaks
+from tape.insight.profiling_runs import Runs, Site, site
 from tape.programs.execution import Program
 from tape.programs.interpretation import needed_entries, one_by_one
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import FrameType
 
     from tape.graph.segment import Segment
     from tape.graph.trie import State
@@ -34,65 +33,9 @@ if TYPE_CHECKING:
 clock = time.perf_counter
 PARTS = ("programs", "compiling", "waiting")  # what takes time but Python
 EVENTS = 100_000  # that a trace holds
-_FRAMES = 6  # of the user's, by which places are told apart
+_STRUCTURES = 2048  # that a thread keeps apart
 _TOGETHER = 1024  # spans that one which ends later may hold
 _COMPILING = "/jax/core/compile/"
-
-Line = tuple[str, int]
-
-
-class Site(NamedTuple):
-    """Where something ran: lines of the user's, the innermost first."""
-
-    lines: tuple[Line, ...]
-
-    @property
-    def line(self) -> Line | None:
-        """The innermost line."""
-        return self.lines[0] if self.lines else None
-
-
-def site() -> Site:
-    """Return where the user is."""
-    found: list[Line] = []
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and len(found) < _FRAMES:
-        file = frame.f_code.co_filename
-        known = _FOREIGN.get(file)
-        if known is None:
-            known = _FOREIGN[file] = is_foreign(file)
-        if known:
-            found.append((file, frame.f_lineno))
-        frame = frame.f_back
-    return Site(tuple(found))
-
-
-_FOREIGN: dict[str, bool] = {}
-
-
-class Runs:
-    """The runs of one thing: a structure of pending entries, a single entry, or a step of ``tape.jit``.
-
-    Attributes:
-        kind: ``"flush"``, ``"entry"`` or ``"step"``.
-        what: (structure, slots that are kept), the entry, or the traced step.
-        reason: why it ran: ``"look"``, ``"backward"`` ...
-        site: from where.
-        compiled: whether it ran as one program.
-        count: how often it ran.
-        seconds: how long, without what follows.
-        compiling: seconds that this thread compiled for it.
-        known: the lines of its entries, as they were when they were recorded this time; None where nobody saw that.
-
-    """
-
-    __slots__ = ("compiled", "compiling", "count", "failed", "kind", "known", "number", "reason", "seconds", "site", "what")
-
-    def __init__(self, kind: str, what: Any, reason: str, site: Site, number: int, *, compiled: bool) -> None:
-        self.kind, self.what, self.reason, self.site, self.compiled, self.number = kind, what, reason, site, compiled, number
-        self.count = self.failed = 0
-        self.seconds = self.compiling = 0.0
-        self.known: Known | None = None
 
 
 class Event(NamedTuple):
@@ -118,6 +61,7 @@ class Ledger:
         self.peaks = Peaks() if memory else None
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self.runs: dict[Any, Runs] = {}
+        self.rest = Rest()
         self.events: list[Event] = []
         self.dropped = 0
         self.open: list[tuple[float, Runs | None]] = []  # what runs now, the innermost last: since when, and what
@@ -189,8 +133,22 @@ class Ledger:
         """Return what is noted of something that runs."""
         found = self.runs.get(key)
         if found is None:
-            found = self.runs[key] = Runs(kind, what, reason, where, len(self.runs), compiled=compiled)
+            if len(self.runs) >= _STRUCTURES:
+                self._fold()
+            found = self.runs[key] = Runs(kind, what, reason, where, compiled=compiled)
         return found
+
+    def _fold(self) -> None:
+        """Let go of the structures met first: of programs that are never the same again, only ops and lines are told apart."""
+        running = {id(runs) for _, runs in self.open}
+        rest = self.rest
+        for key, runs in list(self.runs.items())[: _STRUCTURES // 2]:
+            if id(runs) not in running:
+                rest.add(runs, parts_of(runs))
+                del self.runs[key]
+                runs.what, runs.parts = None, (None, [])
+        if self.peaks is not None:
+            self.peaks.forget()
 
 
 class ThreadMeter:
@@ -286,7 +244,8 @@ class ThreadMeter:
             ledger.open.append((start, runs))
         finished = False
         try:
-            results = call(*args)
+            with jax.profiler.TraceAnnotation(every[0].name):  # so that JAX's own profiler shows it too
+                results = call(*args)
             traced = bool(results) and any(isinstance(r, jaxapi.Tracer) for r in results)
             if not traced and any(ledger.wait for ledger in ledgers):
                 jax.block_until_ready(results)

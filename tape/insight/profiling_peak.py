@@ -108,6 +108,10 @@ class Peaks:
             found = self._inside[id(step)] = step, _of_jaxpr(step.jaxpr.jaxpr, step.name, site)
         self._look(found[1], None, site)
 
+    def forget(self) -> None:
+        """Let go of the structures that were looked at."""
+        self._inside.clear()
+
     def end(self) -> None:
         """Look when the block is left."""
         held = STATS.live_bytes

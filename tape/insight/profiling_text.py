@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tape.insight.scopes import source_of
 from tape.op_hooks.showing import size
@@ -89,15 +89,15 @@ _PROGRAMS = (
 
 def table(by: str, rows: Sequence[Row], total: float, *, width: int, color: bool, most: int) -> Iterator[str]:
     """Yield the lines of a table of rows; ``total`` is the time of all of them."""
-    columns = [c for c in (_PROGRAMS if by == "program" else _COLUMNS) if width >= c.since]
     shown = rows[:most]
+    columns = [c for c in (_PROGRAMS if by == "program" else _COLUMNS) if width >= c.since and any(c.text(row, total) for row in shown)]
     names = short_files([row.where[0] for row in shown if row.where is not None])
     cells = [[c.text(row, total) for c in columns] for row in shown]
     widths = [max(len(c.head), *(len(line[i]) for line in cells)) for i, c in enumerate(columns)]
     first = [_named(row, names) if by == "line" else row.name for row in shown]
     room = width - sum(widths) - 2 * len(widths)
     wanted = max([len(by), *map(len, first)])
-    source = by == "line" and room - wanted > 26
+    source = by == "line" and room - wanted > 17
     name = min(wanted, max(room, 8))
     yield painted("  ".join([by.ljust(name), *[c.head.rjust(w) for c, w in zip(columns, widths, strict=True)]]).rstrip(), _HEAD, color)
     for row, said, line in zip(shown, first, cells, strict=True):
@@ -145,8 +145,3 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
         words.append(word)
     if words:
         yield " ".join(words)
-
-
-def plain(value: Any) -> str:
-    """Return a line of the user's as it is written."""
-    return "" if value is None else f"{value[0]}:{value[1]}"

@@ -10,13 +10,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tape.insight.profiling_rows import called
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tape.insight.profiling_meter import Ledger, Runs
-    from tape.insight.profiling_rows import Part
+    from tape.insight.profiling_meter import Ledger
+    from tape.insight.profiling_parts import Part
+    from tape.insight.profiling_runs import Runs
 
 _SLICES = 50_000  # of entries that a file shows
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
@@ -94,7 +93,7 @@ class Traced:
                 continue
             parts = self._parts(runs)
             said = {"runs": runs.count, "entries": len(parts), "how": "compiled" if runs.compiled else "entry by entry"}
-            yield _Slice(called(runs), event.kind, event.start, end, runs.site.line, said)
+            yield _Slice(runs.name, event.kind, event.start, end, runs.site.line, said)
             inside = number and ends[number - 1] > event.start  # what was compiled in it stands there
             if not inside and len(parts) > 1 and self._left >= len(parts):
                 self._left -= len(parts)

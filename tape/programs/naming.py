@@ -19,16 +19,23 @@ if TYPE_CHECKING:
     from tape.ops.kernel import Kernel
 
 # What was named, so that the parts of a program can be told apart again: the op and the line.
+_NAMES: Bounded[tuple[str, tuple[str, int] | None], str] = Bounded("names of entries", 1 << 13)
 _NAMED: Bounded[str, tuple[str, tuple[str, int]]] = Bounded("names in programs", 1 << 14)
 
 
 def name_of(entry: Step) -> str:
     """Return what an entry is called: ``tanh (train.py:12)``; the one of a sweep has the line of that which it is the VJP of."""
-    op: str = (entry.kernel if entry.op is None else entry.op).name.replace("/", ".")
-    if entry.where is None:
-        return op
-    name = f"{op} ({Path(entry.where[0]).name}:{entry.where[1]})"
-    _NAMED[name] = op, entry.where
+    op, where = (entry.kernel if entry.op is None else entry.op).name, entry.where
+    name = _NAMES.get((op, where))
+    return _new_name(op, where) if name is None else name
+
+
+def _new_name(op: str, where: tuple[str, int] | None) -> str:
+    name = said = op.replace("/", ".")  # one level of JAX's stack
+    if where is not None:
+        name = f"{said} ({Path(where[0]).name}:{where[1]})"
+        _NAMED[name] = said, where
+    _NAMES[op, where] = name
     return name
 
 

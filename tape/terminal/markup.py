@@ -6,7 +6,8 @@ import html
 import re
 
 _STYLES = {"1": "font-weight:bold", "2": "opacity:.6", "32": "color:#2b8a3e", "33": "color:#b3720a", "34": "color:#1c7ed6"}
-_STYLES |= {"35": "color:#9c36b5", "36": "color:#0b7285"}
+_STYLES |= {"35": "color:#9c36b5", "36": "color:#0c8599"}
+_WHOLE = "line-height:1.25;overflow-x:auto;white-space:pre;font-family:ui-monospace,Menlo,Consolas,monospace"  # pages have other fonts
 _PART = re.compile("\x1b\\[([0-9;]+)m(.*?)\x1b\\[0m", re.DOTALL)
 
 
@@ -17,4 +18,4 @@ def html_table(text: str) -> str:
         style = ";".join(_STYLES[code] for code in match[1].split(";") if code in _STYLES)
         return f'<span style="{style}">{match[2]}</span>'
 
-    return f'<pre style="line-height:1.25;overflow-x:auto">{_PART.sub(styled, html.escape(text))}</pre>'
+    return f'<pre style="{_WHOLE}">{_PART.sub(styled, html.escape(text))}</pre>'

@@ -16,7 +16,7 @@ from tape.programs import background
 from tape.programs.naming import name_of
 
 HERE = "test_names_in_programs.py"
-A = np.linspace(0.1, 0.9, 9, dtype=np.float32).reshape(3, 3)
+A = np.linspace(0.1, 0.9, 169, dtype=np.float32).reshape(13, 13) / 13  # a structure of no other test: its names are the first one's
 
 
 def line():

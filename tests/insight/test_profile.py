@@ -392,6 +392,7 @@ def test_leaving_it_in_another_thread_is_an_error():
         t.start()
         t.join()
     assert len(errors) == 1
+    assert str(errors[0]).startswith("profile: left in a thread that did not enter it")
 
 
 def test_inside_of_tape_jit_and_of_a_jax_transformation():
@@ -449,6 +450,24 @@ def test_compiling_in_the_background_is_told_apart():
     sums(p)
     assert any(row.interpreted < row.runs for row in p.by_program)
     assert p.background > 0
+
+
+def test_ever_new_structures_are_let_go_and_still_counted(monkeypatch):
+    monkeypatch.setattr(profiling_meter, "_STRUCTURES", 8)
+    x = tape.Variable(A)
+    with tape.profile() as p:
+        for n in range(1, 31):
+            y = x
+            for _ in range(n):
+                y = tnp.tanh(y)
+            float(y.sum())
+    sums(p)
+    assert counted(p) == {"tanh": (30 * 31 // 2, 0), "sum": (30, 0)}
+    (ledger,) = p._all()
+    assert len(ledger.runs) <= 8
+    assert sum(row.runs for row in p.by_program) == 30
+    assert "others" in {row.name for row in p.by_program}
+    p.text(width=80)
 
 
 def test_interpreted_runs_are_told_from_compiled_ones():
@@ -568,6 +587,24 @@ def test_tables_fit_the_line(measured, width):
 def test_wide_terminals_show_more(measured):
     assert "FLOP/s" in measured.text(width=140, color=False)
     assert "FLOP/s" not in measured.text(width=80, color=False)
+
+
+def test_columns_in_which_nothing_stands_are_left_out():
+    with tape.profile() as p, tape.no_grad():
+        float((tape.Variable(A) + 1.0).sum())
+    text = p.text("op", width=140, color=False)
+    assert "forward" in text
+    assert "compiling" in p.text(width=140, color=False)
+    assert "sweep  " not in text
+
+
+def test_jaxs_profiler_shows_the_runs_of_a_profile(tmp_path):
+    x = tape.Variable(A)
+    with tape.profile() as p, jax.profiler.trace(str(tmp_path)):
+        step(x)
+    (captured,) = tmp_path.rglob("*.xplane.pb")
+    assert p.by_program[0].name.startswith(f"backward ({HERE}:")
+    assert p.by_program[0].name.encode() in captured.read_bytes()
 
 
 def test_long_names_are_cut_and_rows_left_out_are_summed(measured):

@@ -1,0 +1,141 @@
+"""Parts: the entries of what runs at once, with what each does and is predicted to take of its time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tape.graph.trie import SWEEP
+from tape.insight.profiling_runs import Runs, Site
+from tape.ops.costs import predicted
+from tape.ops.linear import held_by
+from tape.ops.work import bytes_moved, flops, flops_of
+from tape.programs.costs import HOSTED
+from tape.programs.interpretation import needed_entries
+from tape.programs.naming import named_by
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from tape.jaxapi import Jaxpr
+
+Line = tuple[str, int]
+_LEAST = 1e-9  # seconds that the smallest part of a program is taken for
+
+
+class Part(NamedTuple):
+    """A part of what runs at once: its op and line, whether a sweep wrote it, and what it does and is predicted to take."""
+
+    op: str
+    where: Line | None
+    swept: bool
+    weight: float
+    flops: float
+    nbytes: int
+    entries: int = 1
+    compiling: float = 1.0  # its share of what it takes to compile the whole
+
+
+def parts_of(runs: Runs) -> list[Part]:
+    """Return the entries that one run runs."""
+    if runs.kind == "rest" or runs.what is None:
+        return [] if runs.parts is None else runs.parts[1]
+    key = runs.compiled, runs.known is None
+    if runs.parts is None or runs.parts[0] != key:
+        runs.parts = key, _found_out(runs)
+    return runs.parts[1]
+
+
+def _found_out(runs: Runs) -> list[Part]:
+    if runs.kind == "step":
+        return list(_inside(runs.what.jaxpr.jaxpr, runs.what.name, runs.site.line, swept=False))
+    if runs.kind == "entry":
+        return list(_of_entry(runs.what, runs, compiled=False))
+    state, keep = runs.what
+    entries, _ = needed_entries(state, keep)
+    return [part for entry in entries for part in _of_entry(entry, runs, compiled=runs.compiled)]
+
+
+def _of_entry(entry: Any, runs: Runs, *, compiled: bool) -> Iterator[Part]:
+    kernel = entry.kernel
+    seen = runs.known.get(entry.slots[0]) if runs.known and entry.slots else None
+    name: str = (kernel if entry.op is None else entry.op).name
+    where = entry.where if seen is None or seen.where is None else seen.where
+    if seen is None and runs.known:  # a seed, or a sum of cotangents, which nobody sees recorded
+        where = runs.site.line
+    swept = seen.swept if seen is not None else entry.mode == SWEEP or not hasattr(entry.op, "kernel_of")
+    if name.startswith("vjp_"):
+        name, swept = name.removeprefix("vjp_"), True
+    jaxpr = kernel.jaxpr.jaxpr
+    if any(named_by(eqn.source_info.name_stack) for eqn in jaxpr.eqns):  # a step of tape.jit through which gradients flow
+        yield from _inside(jaxpr, name, where, swept=swept)
+        return
+    weight = max(kernel.cost.work, _LEAST) if compiled else HOSTED if kernel.light else kernel.cost.run
+    yield Part(name, where, swept, weight, flops_of(jaxpr), bytes_moved((*kernel.in_avals, *kernel.out_avals)), 1, kernel.cost.part)
+
+
+def _inside(jaxpr: Jaxpr, name: str, where: Line | None, *, swept: bool) -> Iterator[Part]:
+    """Return the entries that were traced to a jaxpr; what belongs to none is the whole's."""
+    found: dict[tuple[str, Line | None, bool], list[Any]] = {}
+    met: Counter[tuple[str, Line | None, bool]] = Counter()
+
+    def walk(eqns: Iterable[Any], around: tuple[str, Line | None, bool], times: float) -> None:
+        before = None
+        for eqn in eqns:
+            said = named_by(eqn.source_info.name_stack)
+            key = around
+            if said is not None:
+                op, line = said
+                key = op.removeprefix("vjp_"), line, swept or op.startswith("vjp_")
+            if key not in (before, around):
+                met[key] += 1
+            before = key
+            held = held_by(eqn)
+            if held and eqn.primitive.name in ("jit", "pjit", "closed_call", "core_call"):
+                for inner in held:
+                    walk(inner.eqns, key, times)
+                continue
+            total = found.setdefault(key, [0.0, 0.0, 0, 0.0])
+            part, run = predicted(eqn)
+            total[0] += times * run
+            total[1] += times * flops(eqn)
+            total[2] += int(times) * bytes_moved([v.aval for v in (*eqn.invars, *eqn.outvars)])
+            total[3] += part
+
+    walk(jaxpr.eqns, (name, where, swept), 1.0)
+    if not found:
+        yield Part(name, where, swept, _LEAST, 0.0, 0)
+    for (op, line, of_sweep), (run, counted, moved, part) in found.items():
+        yield Part(op, line, of_sweep, max(run, _LEAST), counted, moved, met[op, line, of_sweep] or 1, max(part, _LEAST))
+
+
+class Rest:
+    """What is noted of structures that were let go, by op and line."""
+
+    __slots__ = ("_found", "_runs")
+
+    def __init__(self) -> None:
+        self._runs = Runs("rest", 0, "others", Site(()), compiled=False)
+        self._found: dict[tuple[str, Line | None, bool], list[Any]] = {}
+
+    def add(self, runs: Runs, parts: Sequence[Part]) -> None:
+        """Take over what is noted of some runs."""
+        whole = self._runs
+        whole.what += runs.count
+        whole.count = 1  # of what all of them come to
+        whole.seconds += runs.seconds
+        whole.compiling += runs.compiling
+        weights, compile_weights = sum(p.weight for p in parts) or 1.0, sum(p.compiling for p in parts) or 1.0
+        for p in parts:
+            known = self._found.setdefault((p.op, p.where, p.swept), [0.0, 0.0, 0, 0, 0.0])
+            known[0] += runs.seconds * p.weight / weights
+            known[1] += p.flops * runs.count
+            known[2] += p.nbytes * runs.count
+            known[3] += p.entries * runs.count
+            known[4] += runs.compiling * p.compiling / compile_weights
+
+    def runs(self) -> list[Runs]:
+        """Return them as one run, if there are any."""
+        parts = [Part(*key, *known) for key, known in self._found.items()]
+        self._runs.parts = None, parts
+        return [self._runs] if parts else []
