@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,7 @@ from tape.bounded import Bounded
 from tape.configuration import configuration
 from tape.jaxapi import Literal
 from tape.ops.linear import held_by
+from tape.terminal import placed
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -49,7 +51,7 @@ class _Alone(NamedTuple):
 
 
 _COMPILED: Bounded[Hashable, _Structure] = Bounded("reasons", 512)  # by the names of the entries, and by line: the last one of these
-_ALONE: Bounded[Hashable, _Alone] = Bounded("reasons of ops", 512)  # by name and line
+_ALONE: Bounded[Hashable, _Alone] = Bounded("reasons of ops", 512)  # by name, line and place in it
 
 
 def why(entries: Sequence[Step], leaves: Sequence[Any], line: Line | None) -> tuple[str, Change]:
@@ -84,17 +86,18 @@ def why(entries: Sequence[Step], leaves: Sequence[Any], line: Line | None) -> tu
 
 
 def why_alone(entries: Sequence[Step]) -> Change:
-    """The same for kernels that are about to be compiled on their own."""
-    changes = [_alone_change(entry) for entry in entries]
-    return next((c for c in changes if c.kind != "new"), changes[0])
-
-
-def _alone_change(entry: Step) -> Change:
-    kernel = entry.kernel
-    key = (kernel.name, entry.where)
-    known = _ALONE.get(key)
-    _ALONE[key] = _alone(kernel, entry.op)
-    return Change("new") if known is None else _of_kernels(known, entry)
+    """The same for kernels that ran never before: each is compared with the one that was new in its place of its line in the run before."""
+    places: Counter[Hashable] = Counter()
+    keys = []
+    for entry in entries:
+        about = entry.kernel.name, entry.where
+        keys.append((*about, places[about]))
+        places[about] += 1
+    known = [_ALONE.get(key) for key in keys]
+    for key, entry in zip(keys, entries, strict=True):
+        _ALONE[key] = _alone(entry.kernel, entry.op)
+    changes = (Change("new") if old is None else _of_kernels(old, entry) for old, entry in zip(known, entries, strict=True))
+    return next((change for change in changes if change.kind != "new"), Change("new"))
 
 
 def _alone(kernel: Kernel, op: Any = None) -> _Alone:
@@ -262,7 +265,7 @@ def _turns_more(names: Sequence[str], at: int) -> tuple[int, int]:
 
 
 def _at(line: Line | None) -> str:
-    return "" if line is None else f" ({line[0]}:{line[1]})"
+    return "" if line is None else f" ({placed(line)})"
 
 
 def _short(aval: Any) -> str:

@@ -17,4 +17,4 @@ def html_table(text: str) -> str:
         style = ";".join(_STYLES[code] for code in match[1].split(";") if code in _STYLES)
         return f'<span style="{style}">{match[2]}</span>'
 
-    return f'<pre style="line-height:1.25;overflow-x:auto">{_PART.sub(styled, html.escape(text))}</pre>'
+    return f'<pre style="font-family:monospace;line-height:1.25;overflow-x:auto">{_PART.sub(styled, html.escape(text))}</pre>'
