@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tape.insight.listing import Tape
 
 
+_PAGE = 88  # characters of a line in a notebook
+
+
 class Step(NamedTuple):
     """One entry of the path from the output to the input.
 
@@ -61,6 +64,10 @@ class Explanation:
         return f"<explanation: the gradient is {self.verdict}{f' ({kinds})' if kinds else ''}>"
 
     def __str__(self) -> str:
+        return self._text(columns(), color=coloured()) if is_terminal() else self._text()
+
+    def _text(self, width: int | None = None, *, color: bool = False) -> str:
+        """Return what was found, in lines that are no longer than ``width`` but for the path's."""
         output, given = self._names
         lines = [
             f"The gradient of {output} with respect to {given} is {self.verdict}"
@@ -78,8 +85,8 @@ class Explanation:
             lines.append(f"  repair: {cause.repair}")
         if self._note:
             lines.append(f"  note: {self._note}")
-        if is_terminal():
-            lines = [part for line in lines for part in _fitted(line, columns(), coloured())]
+        if width is not None:
+            lines = [part for line in lines for part in _fitted(line, width, color)]
         if self.path:
             lines.append("  path, from the output back:")
             lines += _path_lines(self.path)
@@ -91,7 +98,7 @@ class Explanation:
         return Picture(self._tape.entries, "function", fold=True, flow=flow)
 
     def _repr_html_(self) -> str:
-        return html_table(str(self)) + self.draw()._repr_html_()
+        return html_table(self._text(_PAGE, color=True)) + self.draw()._repr_html_()
 
 
 def _fitted(line: str, width: int, color: bool) -> list[str]:
