@@ -133,7 +133,7 @@ def _compiled(found: Sequence[Compilation], short: dict[str, str], width: int, c
 
 def described(found: Compilation) -> str:
     """Return what is logged of a compilation."""
-    reason = f" for {found.cause}" if found.cause else ""
+    reason = f" for {found.cause}" if found.cause and found.what != "step" else ""
     avoid = f"; to avoid it: {found.change.repair}" if found.change.repair else ""
     refused = f"; the compiler refused: {found.failed}" if found.failed else ""
     why = "" if found.change.kind in {"arguments", "new"} else "because "
