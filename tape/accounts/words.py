@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tape.terminal import clipped, coloured, columns, painted, short_files
+from tape.terminal import clipped, coloured, columns, painted, placed, short_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ REASONS = {
 }
 _LINES = 12  # of each kind that are shown
 _NAMED = 4  # ops that are named
-_ADDRESS = re.compile(r"ipykernel_\d+")
+_NO_BREAK = "\u00a0"  # a space at which no line ends
 
 
 class Counts(Protocol):
@@ -133,16 +133,16 @@ def _compiled(found: Sequence[Compilation], short: dict[str, str], width: int, c
 
 def described(found: Compilation) -> str:
     """Return what is logged of a compilation."""
-    reason = f" for {found.cause}" if found.cause else ""
+    reason = f" for {found.cause}" if found.cause and found.what != "step" else ""
     avoid = f"; to avoid it: {found.change.repair}" if found.change.repair else ""
     refused = f"; the compiler refused: {found.failed}" if found.failed else ""
     why = "" if found.change.kind in {"arguments", "new"} else "because "
-    return f"compiled {_what(found)}{reason}, {_took([found])}; {why}{found.change}{avoid}{refused}"
+    return f"compiled {_what(found)}{reason}, {_took([found]).replace(_NO_BREAK, ' ')}; {why}{found.change}{avoid}{refused}"
 
 
 def at(line: Line | None) -> str:
     """Return a line of the user's, for messages."""
-    return "somewhere" if line is None else f"{line[0]}:{line[1]}"
+    return "somewhere" if line is None else placed(line)
 
 
 def _what(found: Compilation) -> str:
@@ -165,11 +165,11 @@ def _took(group: Sequence[Compilation]) -> str:
         return "not finished"
     behind = sum(c.background for c in group)
     where = "" if not behind else " in the background" if behind == len(group) else f", {behind} of them in the background"
-    return f"{sum(done):.2f} s{where}"
+    return f"{sum(done):.2f}{_NO_BREAK}s{where}"
 
 
 def _named(line: Line | None, short: dict[str, str]) -> str:
-    return "somewhere" if line is None else _ADDRESS.sub("cell", f"{short.get(line[0], Path(line[0]).name)}:{line[1]}")
+    return "somewhere" if line is None else f"{short.get(line[0], Path(line[0]).name)}:{line[1]}"
 
 
 def _shortened(text: str) -> str:
@@ -193,7 +193,7 @@ def _wrapped(text: str, width: int, indent: str = "", head: str = "", code: str 
     plain = re.sub("\x1b\\[[0-9;]*m", "", indent)
     further = " " * min(len(plain) + 2 if plain.strip() == "" else 4, 24)
     lines = textwrap.wrap(text, max(width - (len(plain) if plain.strip() == "" else 0), 24), break_long_words=False, break_on_hyphens=False)
-    said = f"\n{further}".join(lines)
+    said = f"\n{further}".join(lines).replace(_NO_BREAK, " ")
     if head and code:
         said = said.replace(head, painted(head, code, color=True), 1)
     return indent + said

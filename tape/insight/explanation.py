@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, NamedTuple
 
 from tape.insight.entries import Entry, signature, typed
 from tape.insight.picture import Picture
 from tape.insight.scopes import source_of
+from tape.terminal import coloured, columns, is_terminal, painted, placed
 from tape.terminal.markup import html_table
 
 if TYPE_CHECKING:
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
 
     from tape.insight.causes import Cause
     from tape.insight.listing import Tape
+
+
+_PAGE = 88  # characters of a line in a notebook
 
 
 class Step(NamedTuple):
@@ -59,6 +64,10 @@ class Explanation:
         return f"<explanation: the gradient is {self.verdict}{f' ({kinds})' if kinds else ''}>"
 
     def __str__(self) -> str:
+        return self._text(columns(), color=coloured()) if is_terminal() else self._text()
+
+    def _text(self, width: int | None = None, *, color: bool = False) -> str:
+        """Return what was found, in lines that are no longer than ``width`` but for the path's."""
         output, given = self._names
         lines = [
             f"The gradient of {output} with respect to {given} is {self.verdict}"
@@ -69,13 +78,15 @@ class Explanation:
             at = ""
             if cause.entry is not None:
                 entry = self._tape[cause.entry]
-                at = f" at {signature(entry)}" + ("" if entry.where is None else f", {entry.where[0]}:{entry.where[1]}")
+                at = f" at {signature(entry)}" + ("" if entry.where is None else f", {placed(entry.where)}")
             lines += [f"  cause: {cause.kind}{at}", f"         {cause.what}"]
             if cause.entry is not None and (text := source_of(self._tape[cause.entry].where)):
                 lines.append(f"         > {text}")
             lines.append(f"  repair: {cause.repair}")
         if self._note:
             lines.append(f"  note: {self._note}")
+        if width is not None:
+            lines = [part for line in lines for part in _fitted(line, width, color)]
         if self.path:
             lines.append("  path, from the output back:")
             lines += _path_lines(self.path)
@@ -87,7 +98,17 @@ class Explanation:
         return Picture(self._tape.entries, "function", fold=True, flow=flow)
 
     def _repr_html_(self) -> str:
-        return html_table(str(self)) + self.draw()._repr_html_()
+        return html_table(self._text(_PAGE, color=True)) + self.draw()._repr_html_()
+
+
+def _fitted(line: str, width: int, color: bool) -> list[str]:
+    """Return a line in parts that a terminal shows, with its first word in colour."""
+    start = len(line) - len(line.lstrip())
+    parts = textwrap.wrap(line, width, subsequent_indent=" " * (start + 2), break_long_words=False, break_on_hyphens=False) or [""]
+    for word, code in (("cause:", "1;31"), ("repair:", "1;32"), ("note:", "1;33"), (">", "2")):
+        if parts[0].lstrip().startswith(f"{word} "):
+            parts[0] = parts[0].replace(word, painted(word, code, color), 1)
+    return parts
 
 
 def _path_lines(path: Sequence[Step]) -> list[str]:
@@ -98,7 +119,7 @@ def _path_lines(path: Sequence[Step]) -> list[str]:
             " ".join(dict.fromkeys(typed(v) for v in s.entry.outputs)),
             "" if s.value is None else f"|value| {s.value:.3g}",
             "no gradient" if s.gradient is None else f"|gradient| {s.gradient:.3g}",
-            "" if s.entry.where is None else f"{s.entry.where[0].rsplit('/', 1)[-1]}:{s.entry.where[1]}",
+            "" if s.entry.where is None else placed(s.entry.where).rsplit("/", 1)[-1],
         )
         for s in path
     ]

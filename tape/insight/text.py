@@ -144,7 +144,16 @@ def _entry(entry: Entry, shows: Shows, depth: int) -> Row:
 def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
     widths = {c: max((len(r.cells.get(c, "")) + (2 * r.depth if c == "number" else 0) for r in rows), default=0) for c in ORDER}
     shown = [c for c in ORDER if widths[c]]
-    for giving, least in (("inputs", 16), ("op", 14), ("note", 10), ("line", 14), ("inputs", _LEAST), ("type", 12), ("op", _LEAST)):
+    for giving, least in (
+        ("inputs", 16),
+        ("op", 14),
+        ("note", 13),
+        ("line", 14),
+        ("inputs", _LEAST),
+        ("type", 12),
+        ("op", _LEAST),
+        ("note", 10),
+    ):
         over = sum(widths[c] for c in shown) + 2 * (len(shown) - 1) - width
         if over > 0 and giving in shown:
             widths[giving] = max(min(widths[giving], least), widths[giving] - over)

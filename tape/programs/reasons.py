@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,7 @@ from tape.bounded import Bounded
 from tape.configuration import configuration
 from tape.jaxapi import Literal
 from tape.ops.linear import held_by
+from tape.terminal import placed
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -28,13 +30,16 @@ _COMPARED = 256  # primitives of an op that are compared one by one
 _PLAIN = (int, float, complex, str, bytes, tuple, type(None), np.dtype, np.generic)  # values of parameters that are shown
 
 
+_Params = tuple[tuple[object, str, int], ...]  # name or position, value in words, and what tells it from others
+
+
 class _Structure(NamedTuple):
     """What is known of a program that was compiled."""
 
     leaves: tuple[Any, ...]
     names: tuple[str, ...]
     kernels: tuple[Kernel, ...]
-    ops: tuple[Any, ...]
+    params: tuple[_Params, ...]  # not the ops, which hold functions of the user's
     inputs: tuple[tuple[int, ...], ...]
     lines: tuple[Line | None, ...]
     settings: Configuration
@@ -44,12 +49,12 @@ class _Alone(NamedTuple):
     """What is known of a kernel; not the kernel, which may hold arrays and functions of the user's."""
 
     avals: tuple[Any, ...]
-    params: tuple[tuple[object, str, int], ...]  # name or position, value in words, and what tells it from others
+    params: _Params
     jaxpr: Any
 
 
 _COMPILED: Bounded[Hashable, _Structure] = Bounded("reasons", 512)  # by the names of the entries, and by line: the last one of these
-_ALONE: Bounded[Hashable, _Alone] = Bounded("reasons of ops", 512)  # by name and line
+_ALONE: Bounded[Hashable, _Alone] = Bounded("reasons of ops", 512)  # by name, line and place in it
 
 
 def why(entries: Sequence[Step], leaves: Sequence[Any], line: Line | None) -> tuple[str, Change]:
@@ -61,7 +66,13 @@ def why(entries: Sequence[Step], leaves: Sequence[Any], line: Line | None) -> tu
     lines = tuple([e.where for e in entries])
     kernels = tuple([e.kernel for e in entries])
     new = _Structure(
-        tuple(leaves), names, kernels, tuple([e.op for e in entries]), tuple([e.inputs for e in entries]), lines, configuration()
+        tuple(leaves),
+        names,
+        kernels,
+        tuple([_params(e.kernel, e.op) for e in entries]),
+        tuple([e.inputs for e in entries]),
+        lines,
+        configuration(),
     )
     known, here = _COMPILED.get(names), _COMPILED.get(line)
     _COMPILED[names] = new
@@ -77,34 +88,39 @@ def why(entries: Sequence[Step], leaves: Sequence[Any], line: Line | None) -> tu
         return f"new shape or dtype: {told}", _first_of_avals(known, new) or Change("dtype", "the type of a value", told)
     if known.inputs != new.inputs:
         return "new structure", Change("ops", "the same ops on other values")
-    for entry, old, old_op in zip(entries, known.kernels, known.ops, strict=True):
+    for entry, old, params in zip(entries, known.kernels, known.params, strict=True):
         if entry.kernel is not old:
-            return f"another function or parameter in {old.name}{_at(entry.where)}", _of_kernels(_alone(old, old_op), entry)
+            return f"another function or parameter in {old.name}{_at(entry.where)}", _of_kernels(_alone(old, params), entry)
     return "other results are held", Change("results", "the Variables that are held when it runs are other ones")
 
 
 def why_alone(entries: Sequence[Step]) -> Change:
-    """The same for kernels that are about to be compiled on their own."""
-    changes = [_alone_change(entry) for entry in entries]
-    return next((c for c in changes if c.kind != "new"), changes[0])
+    """The same for kernels that ran never before: each is compared with the one that was new in its place of its line in the run before."""
+    places: Counter[Hashable] = Counter()
+    keys = []
+    for entry in entries:
+        about = entry.kernel.name, entry.where
+        keys.append((*about, places[about]))
+        places[about] += 1
+    known = [_ALONE.get(key) for key in keys]
+    for key, entry in zip(keys, entries, strict=True):
+        _ALONE[key] = _alone(entry.kernel, _params(entry.kernel, entry.op))
+    changes = (Change("new") if old is None else _of_kernels(old, entry) for old, entry in zip(known, entries, strict=True))
+    return next((change for change in changes if change.kind != "new"), Change("new"))
 
 
-def _alone_change(entry: Step) -> Change:
-    kernel = entry.kernel
-    key = (kernel.name, entry.where)
-    known = _ALONE.get(key)
-    _ALONE[key] = _alone(kernel, entry.op)
-    return Change("new") if known is None else _of_kernels(known, entry)
+def _alone(kernel: Kernel, params: _Params) -> _Alone:
+    jaxpr = kernel.jaxpr.jaxpr
+    return _Alone(kernel.in_avals, params, jaxpr if len(jaxpr.eqns) <= _COMPARED and _is_plain(jaxpr) else None)
 
 
-def _alone(kernel: Kernel, op: Any = None) -> _Alone:
+def _params(kernel: Kernel, op: Any) -> _Params:
+    """Return what is fixed in an op, by position and by name."""
     given = kernel.params
     if not (isinstance(given, tuple) and all(isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], str) for x in given)):
         given = () if given is None else (("parameters", given),)
     fixed = [*enumerate(getattr(getattr(op, "fun", None), "positional", None) or ()), *given]
-    params = tuple([(name, *_shown(value)) for name, value in fixed])
-    jaxpr = kernel.jaxpr.jaxpr
-    return _Alone(kernel.in_avals, params, jaxpr if len(jaxpr.eqns) <= _COMPARED and _is_plain(jaxpr) else None)
+    return tuple([(name, *_shown(value)) for name, value in fixed])
 
 
 def _shown(value: Any) -> tuple[str, int]:
@@ -157,7 +173,7 @@ def _of_kernels(old: _Alone, entry: Step) -> Change:
     change = _of_avals(old.avals, kernel.in_avals, kernel.name, entry.where)
     if change is not None:
         return change
-    new = _alone(kernel, entry.op)
+    new = _alone(kernel, _params(kernel, entry.op))
     for before, now in zip_longest(old.params, new.params):
         if before != now and before is not None and now is not None and before[0] == now[0]:
             name = f"the parameter {_named(entry.op, now[0])}"
@@ -262,7 +278,7 @@ def _turns_more(names: Sequence[str], at: int) -> tuple[int, int]:
 
 
 def _at(line: Line | None) -> str:
-    return "" if line is None else f" ({line[0]}:{line[1]})"
+    return "" if line is None else f" ({placed(line)})"
 
 
 def _short(aval: Any) -> str:

@@ -18,8 +18,12 @@ def coloured(stream: Any = None) -> bool:
         return False
     if os.environ.get("FORCE_COLOR"):
         return True
-    stream = sys.stdout if stream is None else stream
-    return bool(getattr(stream, "isatty", lambda: False)()) and os.environ.get("TERM") != "dumb"
+    return is_terminal(stream) and os.environ.get("TERM") != "dumb"
+
+
+def is_terminal(stream: Any = None) -> bool:
+    """Tell whether a stream (the standard output) is a terminal."""
+    return bool(getattr(sys.stdout if stream is None else stream, "isatty", lambda: False)())
 
 
 def columns() -> int:
@@ -46,6 +50,10 @@ def short_files(files: Sequence[str]) -> dict[str, str]:
     known = list(dict.fromkeys(files))
     short = {}
     for file in known:
+        cell = _cell(file)
+        if cell:
+            short[file] = cell
+            continue
         parts = Path(file).parts
         for count in range(1, len(parts) + 1):
             ending = "/".join(parts[-count:])
@@ -55,3 +63,15 @@ def short_files(files: Sequence[str]) -> dict[str, str]:
         else:
             short[file] = file
     return short
+
+
+def placed(line: tuple[str, int]) -> str:
+    """Return a file and line; a cell of a notebook by its number."""
+    return f"{_cell(line[0]) or line[0]}:{line[1]}"
+
+
+def _cell(file: str) -> str:
+    """Return what IPython calls the cell that a file stands for; empty where it is none."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    named = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)(file)
+    return str(named[1]) if named else ""

@@ -5,8 +5,15 @@ from __future__ import annotations
 import html
 import re
 
-_STYLES = {"1": "font-weight:bold", "2": "opacity:.6", "32": "color:#2b8a3e", "33": "color:#b3720a", "34": "color:#1c7ed6"}
-_STYLES |= {"35": "color:#9c36b5", "36": "color:#0c8599"}
+_STYLES = {
+    "1": "font-weight:bold",
+    "2": "opacity:.6",
+    "31": "color:#c92a2a",
+    "32": "color:#2b8a3e",
+    "33": "color:#b3720a",
+    "34": "color:#1c7ed6",
+}
+_STYLES |= {"35": "color:#9c36b5", "36": "color:#0b7285"}
 _WHOLE = "line-height:1.25;overflow-x:auto;white-space:pre;font-family:ui-monospace,Menlo,Consolas,monospace"  # pages have other fonts
 _PART = re.compile("\x1b\\[([0-9;]+)m(.*?)\x1b\\[0m", re.DOTALL)
 

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sized
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tape.terminal import is_terminal
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import ModuleType
@@ -57,7 +59,7 @@ def _alone(bar: Iterator[Item]) -> Iterator[Item]:
 
 def shows() -> bool:
     """Tell whether the standard error output is a terminal on which a line can be drawn again."""
-    return bool(getattr(sys.stderr, "isatty", lambda: False)()) and os.environ.get("TERM") != "dumb"
+    return is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb"
 
 
 def _imported(name: str) -> ModuleType | None:
@@ -78,7 +80,7 @@ def _by_rich(library: Any, items: Iterable[Item], description: str, total: int |
     if total is not None:
         columns += [library.TextColumn("left"), library.TimeRemainingColumn()]
     # What is printed meanwhile goes by the console, unless it goes to a file or a pipe.
-    both = bool(getattr(sys.stdout, "isatty", lambda: False)())
+    both = is_terminal()
     with library.Progress(*columns, console=console, transient=True, auto_refresh=False, redirect_stdout=both) as bar:
         task = bar.add_task(description, total=total)
         bar.refresh()

@@ -165,7 +165,7 @@ class Convertible(methods.ArrayMethods):
             if extra is not None and extra.grad is not None:
                 about.append("has .grad")
         head = f'<span style="opacity:.7">{", ".join(about)}</span>'
-        return f'<div style="font-family:monospace">{head}<pre style="margin:2px 0">{html.escape(repr(self))}</pre></div>'
+        return f'<div style="font-family:monospace">{head}<pre style="font-family:monospace;margin:2px 0">{html.escape(repr(self))}</pre></div>'
 
     def __len__(self) -> int:
         if not self.shape:
