@@ -667,7 +667,7 @@ commit(Walk *walk, State *start, State *child, PyObject *const *made, Py_ssize_t
 static PyObject *
 hand_out(Walk *walk, State *start, State *child)
 {
-    PyObject *made[MOST], *result = NULL, *segment = (PyObject *)walk->segment;
+    PyObject *made[MOST] = {NULL}, *result = NULL, *segment = (PyObject *)walk->segment;
     Py_ssize_t results = 0, wanted = 1;
     PyObject *places = NULL;
     PyTypeObject *container = NULL;
