@@ -24,7 +24,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 7 /* as in tape/layout.py */
+#define CONTRACT 9 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -173,16 +173,23 @@ STRUCTURE(Thread, "What the recorder knows of one thread.");
 
 /* -- what Python told at import (connect) ---------------------------------------------------------------------------------------------- */
 
+enum { BEFORE, CACHE, CUT, ENDS, FULL, HASH, HAZARD, KNOWN, LENGTH, LINES, MODE, OP, PARENT, PLACES, SEEN, TABLE, USED, STATE_FIELDS };
+static const char *const state_fields[STATE_FIELDS] = {"_before", "_cache", "cut",  "ends", "full",   "hash",   "hazard", "known", "_length",
+                                                       "lines",   "mode",   "op",   "parent", "places", "seen", "table", "used"};
+
 static struct {
     PyObject *variable, *record, *begun, *node_of, *nobody, *changes, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array_mark, *number_mark, *leaf_node;
     Py_ssize_t caller, forward, trace; /* positions in a scope */
-    long growth; /* segments behind each other, and multiples of them, at which somebody looks whether a loop's tape grows */
+    PyObject *follow, *state, *step, *plain_place, *made_place, *nowhere;
+    Py_ssize_t made, own[STATE_FIELDS]; /* where fields lie that Python has added */
+    PyObject *growth; /* the module whose LIMIT are the segments behind each other, and multiples of them, at which somebody looks whether a tape grows */
     int sequence;               /* the role of an argument that takes several arrays */
 } told;
 
 static PyObject *thread_key, *name_node, *name_aval, *name_shape, *name_scalars, *name_positions, *name_rest, *name_names, *name_hooks, *name_ref,
     *name_grad, *name_post_hooks, *name_assigned, *name_updater, *name_state, *name_results, *name_released, *name_cut, *name_made, *name_ends,
-    *name_externals, *name_entries, *name_table;
+    *name_externals, *name_entries, *name_table, *name_single, *name_several, *name_visible, *name_cache, *name_vjp, *name_own_kinds, *name_kinds,
+    *name_kernel_of, *name_filename, *name_limit;
 
 /* -- threads --------------------------------------------------------------------------------------------------------------------------- */
 
@@ -422,7 +429,10 @@ given_by(Walk *walk, PyObject *origin, PyObject *slot)
     long long behind = PyLong_AsLongLong(before->generation), here = PyLong_AsLongLong(present);
     long long serial = PyLong_AsLongLong(before->serial), own = PyLong_AsLongLong(segment->serial);
     long long then = behind >= here ? behind + 1 : here;
-    if (PyErr_Occurred() || serial > own || then % told.growth == 0) {
+    PyObject *limit = PyErr_Occurred() ? NULL : PyObject_GetAttr(told.growth, name_limit);
+    long long turns = limit == NULL ? 0 : PyLong_AsLongLong(limit);
+    Py_XDECREF(limit);
+    if (PyErr_Occurred() || turns < 1 || serial > own || then % turns == 0) {
         return NULL;
     }
     if (then != here) {
@@ -666,7 +676,7 @@ commit(Walk *walk, State *start, State *child, PyObject *const *made, Py_ssize_t
 static PyObject *
 hand_out(Walk *walk, State *start, State *child)
 {
-    PyObject *made[MOST], *result = NULL, *segment = (PyObject *)walk->segment;
+    PyObject *made[MOST] = {NULL}, *result = NULL, *segment = (PyObject *)walk->segment;
     Py_ssize_t results = 0, wanted = 1;
     PyObject *places = NULL;
     PyTypeObject *container = NULL;
@@ -738,6 +748,27 @@ found(State *state, PyObject *op, PyObject *const *slots, Py_ssize_t n)
     return child;
 }
 
+/* Have Python record an entry on slots of a segment that was not met there: NULL without an exception where it is to begin anew. */
+static PyObject *
+followed(Segment *segment, PyObject *op, PyObject *const *slots, PyObject *const *inputs, Py_ssize_t n)
+{
+    PyObject *at = PyTuple_New(n), *given = PyTuple_New(n), *made = NULL;
+    if (at != NULL && given != NULL) {
+        for (Py_ssize_t i = 0; i < n; i++) {
+            PyTuple_SET_ITEM(at, i, Py_NewRef(slots[i]));
+            PyTuple_SET_ITEM(given, i, Py_NewRef(inputs[i]));
+        }
+        PyObject *args[] = {(PyObject *)segment, op, at, given};
+        made = PyObject_Vectorcall(told.follow, args, 4, NULL);
+    }
+    Py_XDECREF(at);
+    Py_XDECREF(given);
+    if (made == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear(); /* who called in Python says it in words of his own */
+    }
+    return made;
+}
+
 /* Record one entry: return its result, or NULL without an exception if that is not done here. */
 static PyObject *
 fast(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
@@ -772,6 +803,8 @@ fast(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
     PyObject *child = found(walk.state, op, slots, n);
     if (child != NULL) {
         result = hand_out(&walk, start, (State *)child);
+    } else if (walk.count == 0 && !begun && !PyErr_Occurred()) {
+        result = followed(segment, op, slots, inputs, n);
     }
 end:
     clear_fields(slots, slots + n);
@@ -1697,6 +1730,673 @@ end:
     return made != NULL || PyErr_Occurred() ? made : Py_NewRef(Py_None);
 }
 
+/* -- structures that were not met ------------------------------------------------------------------------------------------------------ */
+
+static PyObject **
+own(PyObject *state, int field)
+{
+    return (PyObject **)((char *)state + told.own[field]);
+}
+
+/* Have a table of places hold these from its n-th one on: itself, or, where it goes on otherwise there, a new list (a new reference).  Nothing of
+   Python's runs meanwhile, and no other thread. */
+static PyObject *
+extended_table(PyObject *table, Py_ssize_t n, PyObject *places)
+{
+    PyObject *list = PyList_GET_SIZE(table) == n ? Py_NewRef(table) : PyList_GetSlice(table, 0, n);
+    if (list != NULL && PyList_SetSlice(list, n, n, places) < 0) {
+        Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *
+extended(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("extended", nargs, 3)) {
+        return NULL;
+    }
+    Py_ssize_t n = PyLong_AsSsize_t(args[1]);
+    if (PyErr_Occurred() || !PyList_CheckExact(args[0]) || !PyTuple_CheckExact(args[2]) || n < 0 || n > PyList_GET_SIZE(args[0])) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "a table of places is a list, and what it is extended by a tuple");
+        }
+        return NULL;
+    }
+    return extended_table(args[0], n, args[2]);
+}
+
+static PyObject *
+new_place(PyObject *slot, PyObject *kind, PyObject *made)
+{
+    PyTypeObject *type = (PyTypeObject *)(made == NULL ? told.plain_place : told.made_place);
+    Place *place = (Place *)type->tp_alloc(type, 0);
+    if (place != NULL) {
+        place->slot = Py_NewRef(slot);
+        place->kind = Py_NewRef(kind);
+        if (made != NULL) {
+            *(PyObject **)((char *)place + told.made) = Py_NewRef(made);
+        }
+    }
+    return (PyObject *)place;
+}
+
+/* Give a state its number; where none of that number was met and there is room, note when it was, as _enter in tape/graph/trie.py has it. */
+static int
+note_meeting(PyObject *child, PyObject *key, PyObject *met, PyObject *now)
+{
+    PyObject *pair = PyTuple_Pack(2, *own(*own(child, PARENT), HASH), key);
+    Py_hash_t hash = pair == NULL ? -1 : PyObject_Hash(pair);
+    Py_XDECREF(pair);
+    PyObject *number = hash == -1 ? NULL : PyLong_FromSsize_t(hash);
+    int there = number == NULL ? -1 : PyDict_Contains(met, number);
+    if (there == 0 && now != Py_None) {
+        if (PyDict_SetItem(met, number, now) < 0) {
+            there = -1;
+        } else {
+            Py_SETREF(*own(child, KNOWN), Py_NewRef(Py_False));
+        }
+    }
+    if (number != NULL) {
+        Py_SETREF(*own(child, HASH), number);
+    }
+    return there < 0 ? -1 : 0;
+}
+
+/* Make the state of an entry whose form is known (its kernel, the kinds of its results, whether these are unrecorded), as State.formed in
+   tape/graph/trie.py has it, recorded at some line; where it was met before, it is not on the trie yet. */
+static PyObject *
+formed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("formed", nargs, 8)) {
+        return NULL;
+    }
+    PyObject *parent = args[0], *op = args[1], *form = args[2], *inputs = args[3], *where = args[4], *key = args[5], *met = args[6], *now = args[7];
+    if ((PyObject *)Py_TYPE(parent) != told.state || !PyTuple_CheckExact(form) || PyTuple_GET_SIZE(form) != 3 || !PyTuple_CheckExact(inputs) ||
+        !PyTuple_CheckExact(PyTuple_GET_ITEM(form, 1)) || *own(parent, TABLE) == NULL || !PyList_CheckExact(*own(parent, TABLE))) {
+        PyErr_SetString(PyExc_TypeError, "a state follows on a state, by a form, on slots");
+        return NULL;
+    }
+    State *before = (State *)parent;
+    PyObject *kernel = PyTuple_GET_ITEM(form, 0), *kinds = PyTuple_GET_ITEM(form, 1);
+    PyObject *made = PyTuple_GET_ITEM(form, 2) == Py_True ? where : NULL;
+    Py_ssize_t n = PyLong_AsSsize_t(before->n_slots), depth = PyLong_AsSsize_t(before->depth), count = PyTuple_GET_SIZE(kinds);
+    int single = flag(kernel, name_single);
+    if (PyErr_Occurred() || single < 0 || n < 0 || n > PyList_GET_SIZE(*own(parent, TABLE))) {
+        return NULL;
+    }
+    PyTypeObject *type = (PyTypeObject *)told.state;
+    State *child = (State *)type->tp_alloc(type, 0);
+    PyObject *slots = PyTuple_New(count), *places = PyTuple_New(count);
+    int done = child != NULL && slots != NULL && places != NULL;
+    for (Py_ssize_t i = 0; done && i < count; i++) {
+        PyObject *slot = PyLong_FromSsize_t(n + i), *place = slot == NULL ? NULL : new_place(slot, PyTuple_GET_ITEM(kinds, i), made);
+        done = place != NULL;
+        if (slot != NULL) {
+            PyTuple_SET_ITEM(slots, i, slot);
+        }
+        if (place != NULL) {
+            PyTuple_SET_ITEM(places, i, place);
+        }
+    }
+    PyObject *table = done ? extended_table(*own(parent, TABLE), n, places) : NULL;
+    if (table == NULL) {
+        Py_XDECREF(child);
+        Py_XDECREF(slots);
+        Py_XDECREF(places);
+        return NULL;
+    }
+    child->kernel = Py_NewRef(kernel);
+    child->inputs = Py_NewRef(inputs);
+    child->slots = slots;
+    child->where = Py_NewRef(where);
+    child->depth = PyLong_FromSsize_t(depth + 1);
+    child->next = Py_NewRef(told.nowhere);
+    child->n_slots = PyLong_FromSsize_t(n + count);
+    child->place = Py_NewRef(single && count ? PyTuple_GET_ITEM(places, 0) : Py_None);
+    child->several = Py_NewRef(Py_None);
+    child->quick = Py_NewRef(single && count ? Py_True : Py_False);
+    child->latest = Py_NewRef(Py_None);
+    PyObject *zero = PyLong_FromLong(0);
+    PyObject *given[STATE_FIELDS] = {
+        [BEFORE] = Py_None, [CACHE] = told.nowhere, [CUT] = *own(parent, CUT), [ENDS] = Py_False, [FULL] = Py_False, [HASH] = zero,
+        [HAZARD] = Py_None, [KNOWN] = Py_True, [LENGTH] = Py_None, [LINES] = Py_None, [MODE] = *own(parent, MODE), [OP] = op,
+        [PARENT] = parent, [PLACES] = places, [SEEN] = zero, [TABLE] = table, [USED] = zero};
+    for (int i = 0; i < STATE_FIELDS; i++) {
+        *own((PyObject *)child, i) = Py_XNewRef(given[i]);
+    }
+    Py_XDECREF(zero);
+    Py_DECREF(places);
+    Py_DECREF(table);
+    if (!single) {
+        PyObject *container = PyObject_GetAttr(kernel, name_several), *visible = container == NULL ? NULL : PyObject_GetAttr(kernel, name_visible);
+        Py_ssize_t shown = visible == NULL ? -1 : PyLong_AsSsize_t(visible);
+        PyObject *first = shown < 0 ? NULL : PyTuple_GetSlice(places, 0, shown);
+        if (first != NULL && container != Py_None) {
+            Py_XSETREF(child->several, PyTuple_Pack(2, container, first));
+        }
+        Py_XDECREF(first);
+        Py_XDECREF(visible);
+        Py_XDECREF(container);
+    }
+    if (PyErr_Occurred() || child->depth == NULL || child->n_slots == NULL || zero == NULL || note_meeting((PyObject *)child, key, met, now) < 0) {
+        Py_CLEAR(child);
+    }
+    return (PyObject *)child;
+}
+
+/* Return the file and line of the innermost frame outside the library, as user_line in tape/graph/lines.py has it, where `foreign` knows the files of
+   all frames on the way, and none of their codes is among those that record for `others`; None where that is not so. */
+static PyObject *
+line_outside(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("line_outside", nargs, 2)) {
+        return NULL;
+    }
+    if (!PyDict_Check(args[0]) || !PySet_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "files are in a dict, and codes in a set");
+        return NULL;
+    }
+    PyObject *found = NULL;
+    PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    while (frame != NULL && found == NULL) {
+        PyObject *code = (PyObject *)PyFrame_GetCode(frame), *file = PyObject_GetAttr(code, name_filename);
+        PyObject *foreign = file == NULL ? NULL : PyDict_GetItemWithError(args[0], file);
+        int other = foreign == NULL ? 1 : foreign == Py_True ? 0 : PySet_Contains(args[1], code);
+        if (foreign == Py_True) {
+            found = Py_BuildValue("Oi", file, PyFrame_GetLineNumber(frame));
+        }
+        Py_XDECREF(file);
+        Py_DECREF(code);
+        if (other || (foreign == Py_True && found == NULL)) {
+            break;
+        }
+        PyFrameObject *back = PyFrame_GetBack(frame);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    Py_XDECREF(frame);
+    return found != NULL || PyErr_Occurred() ? found : Py_NewRef(Py_None);
+}
+
+/* Return the entries that slots depend on, in order, and add all slots that they read to these, as needed in tape/graph/wengert.py has it for lines of
+   a tape; None where there are others among them. */
+static PyObject *
+needed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("needed", nargs, 2)) {
+        return NULL;
+    }
+    PyObject *entries = args[0], *reached = args[1];
+    if (!PyList_CheckExact(entries) || !PySet_Check(reached)) {
+        Py_RETURN_NONE;
+    }
+    Py_ssize_t n = PyList_GET_SIZE(entries);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (!is_a(PyList_GET_ITEM(entries, i), &Step_type) && !is_a(PyList_GET_ITEM(entries, i), &State_type)) {
+            Py_RETURN_NONE;
+        }
+    }
+    PyObject *before = PyList_New(0);
+    for (Py_ssize_t i = n - 1; before != NULL && i >= 0 && i < PyList_GET_SIZE(entries); i--) {
+        Step *step = (Step *)PyList_GET_ITEM(entries, i);
+        int meets = 0;
+        for (Py_ssize_t j = 0; meets == 0 && j < PyTuple_GET_SIZE(step->slots); j++) {
+            meets = PySet_Contains(reached, PyTuple_GET_ITEM(step->slots, j));
+        }
+        for (Py_ssize_t j = 0; meets > 0 && j < PyTuple_GET_SIZE(step->inputs); j++) {
+            meets = PySet_Add(reached, PyTuple_GET_ITEM(step->inputs, j)) < 0 ? -1 : meets;
+        }
+        if (meets < 0 || (meets > 0 && PyList_Append(before, (PyObject *)step) < 0)) {
+            Py_CLEAR(before);
+        }
+    }
+    if (before != NULL && PyList_Reverse(before) < 0) {
+        Py_CLEAR(before);
+    }
+    return before;
+}
+
+/* -- plans of sweeps -------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct { /* what a plan is worked out with; all of it belongs to who called */
+    PyObject *totals, *active, *shown, *instruction, *add, *special, *revision, *settings, *steps, *passed;
+    int fused;
+    long long count; /* values so far */
+} Sweeping;
+
+/* Return the next numbers of values. */
+static PyObject *
+numbered(Sweeping *sweep, Py_ssize_t n)
+{
+    PyObject *numbers = PyTuple_New(n);
+    for (Py_ssize_t i = 0; numbers != NULL && i < n; i++) {
+        PyObject *number = PyLong_FromLongLong(sweep->count + i);
+        if (number == NULL) {
+            Py_CLEAR(numbers);
+        } else {
+            PyTuple_SET_ITEM(numbers, i, number);
+        }
+    }
+    sweep->count += numbers == NULL ? 0 : n;
+    return numbers;
+}
+
+/* Write an instruction, as Instruction in tape/sweeps/plan.py has it: 0, or -1 with an exception. */
+static int
+instruct(Sweeping *sweep, PyObject *op, PyObject *operands, PyObject *results, Step *entry)
+{
+    PyObject *none = PyTuple_New(0);
+    PyObject *fields = none == NULL ? NULL : PyTuple_Pack(9, op, operands, results, entry->where, Py_None, Py_None, Py_None, none, entry->depth);
+    PyObject *args = fields == NULL ? NULL : PyTuple_Pack(1, fields);
+    PyObject *made = args == NULL ? NULL : PyTuple_Type.tp_new((PyTypeObject *)sweep->instruction, args, NULL);
+    int failed = made == NULL || PyList_Append(sweep->steps, made) < 0 ? -1 : 0;
+    Py_XDECREF(none);
+    Py_XDECREF(fields);
+    Py_XDECREF(args);
+    Py_XDECREF(made);
+    return failed;
+}
+
+/* Take a cotangent out of the totals (a new reference, None where there is none). */
+static PyObject *
+taken(PyObject *totals, PyObject *slot)
+{
+    PyObject *total = PyDict_GetItemWithError(totals, slot);
+    if (total == NULL) {
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    }
+    Py_INCREF(total);
+    if (PyDict_DelItem(totals, slot) < 0) {
+        Py_CLEAR(total);
+    }
+    return total;
+}
+
+/* Return which inputs have a sum of cotangents already, and for each the first one that is the same value, as Kernel.vjp_call has it; () where there are
+   none. */
+static int
+summed_up(Sweeping *sweep, PyObject *inputs, PyObject **adding, PyObject **same)
+{
+    Py_ssize_t n = PyTuple_GET_SIZE(inputs);
+    int adds = 0, repeats = 0;
+    *adding = *same = NULL;
+    for (Py_ssize_t i = 0; i < n && sweep->fused; i++) {
+        int there = PyDict_Contains(sweep->totals, PyTuple_GET_ITEM(inputs, i));
+        if (there < 0) {
+            return -1;
+        }
+        adds |= there;
+        for (Py_ssize_t j = 0; j < i; j++) {
+            repeats |= PyObject_RichCompareBool(PyTuple_GET_ITEM(inputs, i), PyTuple_GET_ITEM(inputs, j), Py_EQ) == 1;
+        }
+    }
+    *adding = PyTuple_New(adds ? n : 0);
+    *same = PyTuple_New(repeats ? n : 0);
+    for (Py_ssize_t i = 0; *adding != NULL && *same != NULL && i < n && (adds || repeats); i++) {
+        PyObject *slot = PyTuple_GET_ITEM(inputs, i);
+        Py_ssize_t first = 0;
+        while (first < i && PyObject_RichCompareBool(PyTuple_GET_ITEM(inputs, first), slot, Py_EQ) != 1) {
+            first++;
+        }
+        if (repeats) {
+            PyObject *number = PyLong_FromSsize_t(first);
+            if (number == NULL) {
+                break;
+            }
+            PyTuple_SET_ITEM(*same, i, number);
+        }
+        if (adds) {
+            PyTuple_SET_ITEM(*adding, i, Py_NewRef(first == i && PyDict_Contains(sweep->totals, slot) == 1 ? Py_True : Py_False));
+        }
+    }
+    return PyErr_Occurred() || *adding == NULL || *same == NULL ? -1 : 0;
+}
+
+/* Write the VJP of an entry whose results have these cotangents (a list), and add what it gives to the totals: 0, or -1 with an exception. */
+static int
+pull_back(Sweeping *sweep, Step *entry, PyObject *cotangents, PyObject *wanted)
+{
+    PyObject *kernel = entry->kernel, *inputs = entry->inputs, *slots = entry->slots, *adding = NULL, *same = NULL, *present = NULL, *key = NULL;
+    PyObject *cache = NULL, *vjp = NULL, *values = NULL, *operands = NULL, *results = NULL;
+    Py_ssize_t n = PyTuple_GET_SIZE(inputs), m = PyList_GET_SIZE(cotangents);
+    int failed = -1;
+    if (PySet_Add(sweep->passed, entry->depth) < 0 || summed_up(sweep, inputs, &adding, &same) < 0 || (present = PyTuple_New(m)) == NULL) {
+        goto end;
+    }
+    for (Py_ssize_t i = 0; i < m; i++) {
+        PyTuple_SET_ITEM(present, i, Py_NewRef(m == 1 || PyList_GET_ITEM(cotangents, i) != Py_None ? Py_True : Py_False));
+    }
+    if ((key = PyTuple_Pack(6, present, wanted, adding, same, sweep->revision, sweep->settings)) == NULL ||
+        (cache = PyObject_GetAttr(kernel, name_cache)) == NULL || !PyDict_Check(cache)) {
+        goto end;
+    }
+    vjp = Py_XNewRef(PyDict_GetItemWithError(cache, key));
+    if (vjp == NULL && !PyErr_Occurred()) {
+        vjp = PyObject_CallMethodObjArgs(kernel, name_vjp, present, wanted, adding, same, NULL);
+    }
+    if (vjp == NULL || !PyTuple_Check(vjp) || PyTuple_GET_SIZE(vjp) != 3) {
+        goto end;
+    }
+    PyObject *sources = PyTuple_GET_ITEM(vjp, 1), *targets = PyTuple_GET_ITEM(vjp, 2);
+    if (!PyTuple_CheckExact(sources) || !PyTuple_CheckExact(targets) || (values = PyList_New(0)) == NULL) {
+        goto end;
+    }
+    int grown = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        grown |= PyList_Append(values, PyTuple_GET_ITEM(inputs, i));
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(slots); i++) {
+        grown |= PyList_Append(values, PyTuple_GET_ITEM(slots, i));
+    }
+    for (Py_ssize_t i = 0; i < m; i++) {
+        grown |= PyList_GET_ITEM(cotangents, i) == Py_None ? 0 : PyList_Append(values, PyList_GET_ITEM(cotangents, i));
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(adding); i++) {
+        PyObject *total = PyTuple_GET_ITEM(adding, i) == Py_True ? PyDict_GetItemWithError(sweep->totals, PyTuple_GET_ITEM(inputs, i)) : NULL;
+        grown |= total == NULL ? 0 : PyList_Append(values, total);
+    }
+    if (grown || (operands = PyTuple_New(PyTuple_GET_SIZE(sources))) == NULL) {
+        goto end;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sources); i++) {
+        Py_ssize_t at = PyLong_AsSsize_t(PyTuple_GET_ITEM(sources, i));
+        if (PyErr_Occurred() || at < 0 || at >= PyList_GET_SIZE(values)) {
+            goto end;
+        }
+        PyTuple_SET_ITEM(operands, i, Py_NewRef(PyList_GET_ITEM(values, at)));
+    }
+    Py_ssize_t ends = PyTuple_GET_SIZE(targets);
+    if (PyTuple_GET_ITEM(vjp, 0) == Py_None) {
+        results = Py_NewRef(operands);
+    } else if ((results = numbered(sweep, ends)) == NULL || instruct(sweep, PyTuple_GET_ITEM(vjp, 0), operands, results, entry) < 0) {
+        goto end;
+    }
+    if (PyTuple_GET_SIZE(results) != ends) {
+        goto end;
+    }
+    for (Py_ssize_t i = 0; i < ends; i++) {
+        Py_ssize_t at = PyLong_AsSsize_t(PyTuple_GET_ITEM(targets, i));
+        if (PyErr_Occurred() || at < 0 || at >= n) {
+            goto end;
+        }
+        PyObject *gone = PyTuple_GET_SIZE(adding) ? taken(sweep->totals, PyTuple_GET_ITEM(inputs, at)) : Py_NewRef(Py_None); /* it was added to */
+        if (gone == NULL) {
+            goto end;
+        }
+        Py_DECREF(gone);
+    }
+    for (Py_ssize_t i = 0; i < ends; i++) {
+        PyObject *slot = PyTuple_GET_ITEM(inputs, PyLong_AsSsize_t(PyTuple_GET_ITEM(targets, i))), *term = PyTuple_GET_ITEM(results, i);
+        PyObject *total = PyDict_GetItemWithError(sweep->totals, slot), *both = NULL, *sum = NULL;
+        if (total == NULL) {
+            if (PyErr_Occurred() || PyDict_SetItem(sweep->totals, slot, term) < 0) {
+                goto end;
+            }
+            continue;
+        }
+        int added = (both = PyTuple_Pack(2, total, term)) != NULL && (sum = numbered(sweep, 1)) != NULL &&
+                    instruct(sweep, sweep->add, both, sum, entry) == 0 && PyDict_SetItem(sweep->totals, slot, PyTuple_GET_ITEM(sum, 0)) == 0;
+        Py_XDECREF(both);
+        Py_XDECREF(sum);
+        if (!added) {
+            goto end;
+        }
+    }
+    failed = 0;
+end:
+    if (failed && !PyErr_Occurred()) {
+        PyErr_SetString(PyExc_TypeError, "a VJP is a kernel, where its inputs come from, and where its outputs go");
+    }
+    PyObject *mine[] = {adding, same, present, key, cache, vjp, values, operands, results};
+    clear_fields(mine, mine + sizeof mine / sizeof *mine);
+    return failed;
+}
+
+/* Tell whether an entry is one whose sweep is its VJP and nothing else: it ends nothing, nobody sees its cotangents, and its inputs have derivatives. */
+static int
+plainly(Sweeping *sweep, PyObject *entry)
+{
+    if ((PyObject *)Py_TYPE(entry) == told.step) {
+        return 1;
+    }
+    if ((PyObject *)Py_TYPE(entry) != told.state) {
+        return 0;
+    }
+    PyObject *op = *own(entry, OP);
+    return *own(entry, ENDS) == Py_False && *own(entry, HAZARD) == Py_None && (op == NULL || (PyObject *)Py_TYPE(op) != sweep->special);
+}
+
+/* Sweep back through entries as far as that is nothing but their VJPs, from the `first` one down, as sweep in tape/graph/wengert.py has it for the
+   planner in tape/sweeps/plan.py: return the position of the entry that is left to Python (-1: none) and how many values there are. */
+static PyObject *
+planned(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *entries, *cotangents = NULL, *wanted = NULL, *result = NULL;
+    Py_ssize_t at;
+    Sweeping sweep;
+    if (!PyArg_ParseTuple(args, "O!nO!O!O!O!OO!OOO!O!pL", &PyList_Type, &entries, &at, &PyDict_Type, &sweep.totals, &PyFrozenSet_Type, &sweep.active,
+                          &PyFrozenSet_Type, &sweep.shown, &PyType_Type, &sweep.instruction, &sweep.add, &PyType_Type, &sweep.special, &sweep.revision,
+                          &sweep.settings, &PyList_Type, &sweep.steps, &PySet_Type, &sweep.passed, &sweep.fused, &sweep.count)) {
+        return NULL;
+    }
+    for (; at >= 0 && at < PyList_GET_SIZE(entries); at--) {
+        PyObject *entry = PyList_GET_ITEM(entries, at); /* `entries` belongs to who called, and stays */
+        if (!is_a(entry, &Step_type) && !is_a(entry, &State_type)) {
+            PyErr_SetString(PyExc_TypeError, "an entry is a step");
+            goto end;
+        }
+        Step *step = (Step *)entry;
+        PyObject *slots = step->slots;
+        Py_ssize_t n = PyTuple_GET_SIZE(slots);
+        int reached = 0, seen = 0;
+        for (Py_ssize_t i = 0; i < n; i++) {
+            reached |= PyDict_Contains(sweep.totals, PyTuple_GET_ITEM(slots, i));
+            seen |= PySet_GET_SIZE(sweep.shown) ? PySet_Contains(sweep.shown, PyTuple_GET_ITEM(slots, i)) : 0;
+        }
+        if (reached < 0 || seen < 0) {
+            goto end;
+        }
+        if (!reached) {
+            continue;
+        }
+        if (seen || !plainly(&sweep, entry)) {
+            break;
+        }
+        Py_ssize_t inputs = PyTuple_GET_SIZE(step->inputs);
+        int some = 0;
+        if ((cotangents = PyList_New(n)) == NULL || (wanted = PyTuple_New(inputs)) == NULL) {
+            goto end;
+        }
+        for (Py_ssize_t i = 0; i < n; i++) {
+            PyObject *cotangent = taken(sweep.totals, PyTuple_GET_ITEM(slots, i));
+            if (cotangent == NULL) {
+                goto end;
+            }
+            PyList_SET_ITEM(cotangents, i, cotangent);
+        }
+        for (Py_ssize_t i = 0; i < inputs; i++) {
+            int flows = PySet_Contains(sweep.active, PyTuple_GET_ITEM(step->inputs, i));
+            if (flows < 0) {
+                goto end;
+            }
+            some |= flows;
+            PyTuple_SET_ITEM(wanted, i, Py_NewRef(flows ? Py_True : Py_False));
+        }
+        if (some && pull_back(&sweep, step, cotangents, wanted) < 0) {
+            goto end;
+        }
+        Py_CLEAR(cotangents);
+        Py_CLEAR(wanted);
+    }
+    result = Py_BuildValue("nL", at, sweep.count);
+end:
+    Py_XDECREF(cotangents);
+    Py_XDECREF(wanted);
+    return result;
+}
+
+/* Make the lines of a sweep from its instructions, as tape/graph/writing.py has it: extend `table` by the places of their results and
+   `slots` by the slots of their values; return the lines. */
+static PyObject *
+written_lines(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("written_lines", nargs, 7)) {
+        return NULL;
+    }
+    PyObject *instructions = args[0], *numbers = args[1], *table = args[2], *depth = args[3], *made = args[4], *plain = args[5], *unrecorded = args[6];
+    if (!PyList_CheckExact(instructions) || !PyDict_CheckExact(numbers) || !PyList_CheckExact(table)) {
+        PyErr_SetString(PyExc_TypeError, "instructions are in a list, as places are, and slots in a dict");
+        return NULL;
+    }
+    Py_ssize_t count = PyList_GET_SIZE(instructions);
+    PyObject *lines = PyTuple_New(count);
+    for (Py_ssize_t i = 0; lines != NULL && i < count; i++) {
+        PyObject *instruction = i < PyList_GET_SIZE(instructions) ? PyList_GET_ITEM(instructions, i) : NULL;
+        PyObject *inputs = NULL, *kinds = NULL, *slots = NULL, *kernel = NULL, *line = NULL, *op, *operands, *results;
+        if (instruction == NULL || !PyTuple_Check(instruction) || PyTuple_GET_SIZE(instruction) < 4 || !PyTuple_CheckExact(PyTuple_GET_ITEM(instruction, 1)) ||
+            !PyTuple_CheckExact(PyTuple_GET_ITEM(instruction, 2))) {
+            PyErr_SetString(PyExc_TypeError, "an instruction is an op, operands, results and a line");
+            goto next;
+        }
+        op = PyTuple_GET_ITEM(instruction, 0);
+        operands = PyTuple_GET_ITEM(instruction, 1);
+        results = PyTuple_GET_ITEM(instruction, 2);
+        Py_ssize_t n = PyTuple_GET_SIZE(operands);
+        int flows = 0;
+        if ((inputs = PyTuple_New(n)) == NULL) {
+            goto next;
+        }
+        for (Py_ssize_t j = 0; j < n; j++) {
+            PyObject *operand = PyTuple_GET_ITEM(operands, j), *slot = PyDict_GetItemWithError(numbers, operand);
+            PyTuple_SET_ITEM(inputs, j, Py_NewRef(slot == NULL ? operand : slot));
+            Py_ssize_t at = PyErr_Occurred() ? -1 : PyLong_AsSsize_t(PyTuple_GET_ITEM(inputs, j));
+            Place *place = at < 0 || at >= PyList_GET_SIZE(table) ? NULL : (Place *)PyList_GET_ITEM(table, at);
+            Kind *kind = place == NULL || !is_a((PyObject *)place, &Place_type) ? NULL : (Kind *)place->kind;
+            if (kind == NULL || !is_a((PyObject *)kind, &Kind_type)) {
+                if (!PyErr_Occurred()) {
+                    PyErr_SetString(PyExc_IndexError, "an operand that is no value of the tape");
+                }
+                goto next;
+            }
+            if (!flows) {
+                int set = kind->requires_grad == Py_True ? 1 : PyObject_IsTrue(kind->unrecorded);
+                if (set < 0) {
+                    goto next;
+                }
+                flows = set;
+            }
+        }
+        PyObject *known = PyObject_GetAttr(op, name_own_kinds); /* those of a kernel by role */
+        kernel = known == NULL ? NULL : Py_NewRef(op);
+        if (known == NULL) { /* an op */
+            PyErr_Clear();
+            PyObject *given = PyTuple_New(n);
+            for (Py_ssize_t j = 0; given != NULL && j < n; j++) {
+                PyTuple_SET_ITEM(given, j, Py_NewRef(((Place *)PyList_GET_ITEM(table, PyLong_AsSsize_t(PyTuple_GET_ITEM(inputs, j))))->kind));
+            }
+            kernel = given == NULL ? NULL : PyObject_CallMethodObjArgs(op, name_kernel_of, given, NULL);
+            Py_XDECREF(given);
+            known = kernel == NULL ? NULL : PyObject_GetAttr(kernel, name_own_kinds);
+        }
+        if (known != NULL && PyDict_Check(known)) {
+            kinds = Py_XNewRef(PyDict_GetItemWithError(known, flows ? unrecorded : plain));
+            if (kinds == NULL && !PyErr_Occurred()) {
+                kinds = PyObject_CallMethodObjArgs(kernel, name_kinds, flows ? unrecorded : plain, NULL);
+            }
+        }
+        Py_XDECREF(known);
+        if (kinds == NULL || !PyTuple_CheckExact(kinds) || PyTuple_GET_SIZE(kinds) != PyTuple_GET_SIZE(results) ||
+            (slots = PyTuple_New(PyTuple_GET_SIZE(kinds))) == NULL) {
+            if (!PyErr_Occurred()) {
+                PyErr_SetString(PyExc_TypeError, "the results of an instruction are those of its kernel");
+            }
+            goto next;
+        }
+        for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(kinds); j++) {
+            PyObject *slot = PyLong_FromSsize_t(PyList_GET_SIZE(table)), *place = NULL;
+            int failed = slot == NULL || (place = new_place(slot, PyTuple_GET_ITEM(kinds, j), flows ? made : NULL)) == NULL ||
+                         PyList_Append(table, place) < 0 || PyDict_SetItem(numbers, PyTuple_GET_ITEM(results, j), slot) < 0;
+            Py_XDECREF(place);
+            if (slot != NULL) {
+                PyTuple_SET_ITEM(slots, j, slot);
+            }
+            if (failed) {
+                goto next;
+            }
+        }
+        line = ((PyTypeObject *)told.step)->tp_alloc((PyTypeObject *)told.step, 0);
+        if (line != NULL) {
+            Step *step = (Step *)line;
+            step->kernel = Py_NewRef(kernel);
+            step->inputs = Py_NewRef(inputs);
+            step->slots = Py_NewRef(slots);
+            step->where = Py_NewRef(PyTuple_GET_ITEM(instruction, 3));
+            step->depth = Py_NewRef(depth);
+        }
+    next:
+        Py_XDECREF(inputs);
+        Py_XDECREF(kinds);
+        Py_XDECREF(slots);
+        Py_XDECREF(kernel);
+        if (line == NULL) {
+            Py_CLEAR(lines);
+        } else {
+            PyTuple_SET_ITEM(lines, i, line);
+        }
+    }
+    return lines;
+}
+
+/* Return where a field of the objects of a class lies that Python has added as a slot; -1 where it has none. */
+static Py_ssize_t
+lies_at(PyObject *type, const char *name)
+{
+    PyObject *found = PyObject_GetAttrString(type, name);
+    Py_ssize_t at = -1;
+    if (found != NULL && Py_IS_TYPE(found, &PyMemberDescr_Type) && ((PyMemberDescrObject *)found)->d_member->type == T_OBJECT_EX) {
+        at = ((PyMemberDescrObject *)found)->d_member->offset;
+    } else if (found != NULL) {
+        PyErr_Format(PyExc_TypeError, "%s is no slot", name);
+    }
+    Py_XDECREF(found);
+    return at;
+}
+
+/* Tell what states are, where the trie is made. */
+static PyObject *
+structured(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"state", "step", "place", "made_place", "nowhere", NULL};
+    PyObject *state, *step, *place, *made_place, *nowhere;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!O!O!O!O!", names, &PyType_Type, &state, &PyType_Type, &step, &PyType_Type, &place, &PyType_Type, &made_place,
+                                     &PyDict_Type, &nowhere)) {
+        return NULL;
+    }
+    if (!PyType_IsSubtype((PyTypeObject *)state, &State_type) || !PyType_IsSubtype((PyTypeObject *)step, &Step_type) || !PyType_IsSubtype((PyTypeObject *)place, &Place_type) ||
+        !PyType_IsSubtype((PyTypeObject *)made_place, &Place_type)) {
+        PyErr_SetString(PyExc_TypeError, "states and places have those of the recorder as their bases");
+        return NULL;
+    }
+    Py_ssize_t made = lies_at(made_place, "made"), own[STATE_FIELDS];
+    for (int i = 0; i < STATE_FIELDS && !PyErr_Occurred(); i++) {
+        own[i] = lies_at(state, state_fields[i]);
+    }
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    memcpy(told.own, own, sizeof own);
+    told.made = made;
+    Py_XSETREF(told.state, Py_NewRef(state));
+    Py_XSETREF(told.step, Py_NewRef(step));
+    Py_XSETREF(told.plain_place, Py_NewRef(place));
+    Py_XSETREF(told.made_place, Py_NewRef(made_place));
+    Py_XSETREF(told.nowhere, Py_NewRef(nowhere));
+    Py_RETURN_NONE;
+}
+
+/* -- sweeps that were written before ------------------------------------------------------------------------------------------------- */
+
 /* Return the slot of the wanted Variable of gradients() in a segment (borrowed), as _slots in tape/sweeps/written.py has it; NULL where it is not done here. */
 static PyObject *
 wanted_in(Segment *segment, PyObject *variable)
@@ -2155,19 +2855,15 @@ static PyObject *
 connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"variable",    "record", "begun", "node_of", "changes", "nobody",  "concrete", "arrays",   "kinds", "copied", "numpy", "generic",
-                            "dtype", "marks",  "leaf_node", "caller",  "forward", "trace", "sequence", "growth", NULL};
-    PyObject *variable, *record, *begun, *node_of, *changes, *nobody, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array, *number, *leaf_node;
+                            "dtype", "marks",  "leaf_node", "caller",  "forward", "trace", "sequence", "growth", "follow", NULL};
+    PyObject *variable, *record, *begun, *node_of, *changes, *nobody, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array, *number, *leaf_node, *follow;
     Py_ssize_t caller, forward, trace;
     int sequence;
-    long growth;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOO!O!O!OO!O!O!(OO)O!nnnil", names, &PyType_Type, &variable, &record, &begun, &node_of, &changes, &nobody,
+    PyObject *growth;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOO!O!O!OO!O!O!(OO)O!nnniOO", names, &PyType_Type, &variable, &record, &begun, &node_of, &changes, &nobody,
                                      &PySet_Type, &concrete, &PySet_Type, &arrays, &PyDict_Type, &kinds, &copied, &PyType_Type, &numpy, &PyType_Type, &generic,
                                      &PyType_Type, &dtype, &array, &number,
-                                     &PyType_Type, &leaf_node, &caller, &forward, &trace, &sequence, &growth)) {
-        return NULL;
-    }
-    if (growth < 1) {
-        PyErr_SetString(PyExc_ValueError, "multiples of a positive number");
+                                     &PyType_Type, &leaf_node, &caller, &forward, &trace, &sequence, &growth, &follow)) {
         return NULL;
     }
     if (!PyType_IsSubtype((PyTypeObject *)variable, &Handle_type)) {
@@ -2194,7 +2890,8 @@ connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     told.forward = forward;
     told.trace = trace;
     told.sequence = sequence;
-    told.growth = growth;
+    Py_XSETREF(told.growth, Py_NewRef(growth));
+    Py_XSETREF(told.follow, Py_NewRef(follow));
     Py_RETURN_NONE;
 }
 
@@ -2213,6 +2910,13 @@ static PyMethodDef functions[] = {
     {"emptied", emptied, METH_O, "Have a new segment hold nothing."},
     FAST(arrived, "Return what arrives at the leaves where a sweep ends."),
     FAST(replayed, "Write a sweep again from one root."),
+    FAST(formed, "Make the state of an entry whose form is known."),
+    {"planned", planned, METH_VARARGS, "Sweep back through entries whose sweep is nothing but their VJPs."},
+    FAST(line_outside, "Return the file and line of the innermost frame outside the library."),
+    FAST(needed, "Return the lines of a tape that slots depend on."),
+    FAST(written_lines, "Make the lines of a sweep from its instructions."),
+    FAST(extended, "Return a table of places with further ones."),
+    {"structured", (PyCFunction)(void (*)(void))structured, METH_VARARGS | METH_KEYWORDS, "Tell what states are."},
     FAST(regained, "Write a call of gradients() again from one root."),
     FAST(emitted, "Write the plan of a segment again."),
     {"assigned", assigned, METH_O, "Set every gradient to its sum."},
@@ -2232,7 +2936,10 @@ PyInit__recorder(void)
         {&name_hooks, "hooks"},          {&name_ref, "ref"},             {&name_grad, "grad"}, {&name_post_hooks, "post_hooks"},
         {&name_assigned, "assigned"},    {&name_updater, "updater"},     {&name_state, "state"}, {&name_results, "results"},
         {&name_released, "released"},    {&name_cut, "cut"},         {&name_made, "made"},
-        {&name_ends, "ends"},      {&name_externals, "externals"},  {&name_entries, "entries"}, {&name_table, "table"}};
+        {&name_ends, "ends"},      {&name_externals, "externals"},  {&name_entries, "entries"}, {&name_table, "table"},
+        {&name_single, "single"},  {&name_several, "several"},      {&name_visible, "visible"},
+        {&name_cache, "_cache"},   {&name_vjp, "vjp"},              {&name_own_kinds, "_kinds"}, {&name_kinds, "kinds"},
+        {&name_kernel_of, "kernel_of"}, {&name_filename, "co_filename"}, {&name_limit, "LIMIT"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
             return NULL;

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import jax
 import jaxlib
 
+from tape import layout
 from tape.bounded import Bounded
 
 if TYPE_CHECKING:
@@ -41,7 +42,11 @@ def user_frame() -> FrameType | None:
 
 def user_line() -> tuple[str, int] | None:
     """File and line of the innermost frame outside this library."""
-    frame: FrameType | None = sys._getframe(3)  # entry, following, record; a traceback would cost a hundred times as much
+    if layout.NATIVE is not None:
+        known: tuple[str, int] | None = layout.NATIVE.line_outside(_FOREIGN, _LINES)
+        if known is not None:
+            return known
+    frame: FrameType | None = sys._getframe(2)  # at the least entry and following; a traceback would cost a hundred times as much
     while frame is not None:
         file = frame.f_code.co_filename
         foreign = _FOREIGN.get(file)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tape import jaxapi, layout
 from tape.bounded import Bounded
 from tape.graph.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, MadePlace, Place, Role
-from tape.graph.length import Length
+from tape.graph.length import NUMBER_LIMIT, SEGMENT_LIMIT, Length
 from tape.graph.lines import user_line
 from tape.locks import holding
 
@@ -72,13 +72,13 @@ class State(Step, layout.State):
     __slots__ = (
         "_before",
         "_cache",
+        "_length",
         "cut",
         "ends",
         "full",
         "hash",
         "hazard",
         "known",
-        "length",
         "lines",
         "mode",
         "op",
@@ -99,14 +99,14 @@ class State(Step, layout.State):
         self.latest: tuple[Any, ...] | None = None  # of these edges, the one that the recorder in C found last
         # One list is shared along a chain of states; the first n_slots of it are this state's.
         self.table: list[Place]
-        self.length: Length
+        self._length: Length | None = None  # :attr:`length`, where somebody has asked
         self.cut: frozenset[int]
         if parent is None:
             self.depth = self.n_slots = 0
-            self.table, self.length, self.cut = [], _EMPTY, frozenset()
+            self.table, self._length, self.cut = [], Length(), frozenset()
         else:
             self.depth, self.n_slots = parent.depth, parent.n_slots
-            self.table, self.length, self.cut = parent.table, parent.length, parent.cut
+            self.table, self.cut = parent.table, parent.cut
         self.hash = id(self)
         self.ends = False
         self.known = True  # it is on the trie
@@ -137,6 +137,23 @@ class State(Step, layout.State):
             self._cache[key] = known
         return known
 
+    @property
+    def length(self) -> Length:
+        """How long a program it will be."""
+        state: State = self
+        ahead: list[State] = []
+        while (length := state._length) is None:
+            ahead.append(state)
+            assert state.parent is not None, "the first one has a length"
+            state = state.parent
+        for state in reversed(ahead):
+            length = state._length = _longer(length, state)
+        return length
+
+    def fill(self) -> None:
+        """Work out whether it is to run now; none of so few lines is too long, whatever they are."""
+        self.full = max(self.depth, self.n_slots) > min(SEGMENT_LIMIT, NUMBER_LIMIT) and self.length.full
+
     def _add_slots(self, kinds: Sequence[Kind], made: tuple[str, int] | int | None = None) -> None:
         n = self.n_slots
         end = self.n_slots = n + len(kinds)
@@ -145,7 +162,10 @@ class State(Step, layout.State):
             self.places = (Place(n, kinds[0]),) if end == n + 1 else tuple([Place(i, k) for i, k in zip(self.slots, kinds, strict=True)])
         else:  # they are unrecorded
             self.places = tuple([MadePlace(i, kind, made) for i, kind in zip(self.slots, kinds, strict=True)])
-        holding(_LOCK, self._extend_table, n)  # another thread may be growing the same list
+        if _extended is None:
+            holding(_LOCK, self._extend_table, n)  # another thread may be growing the same list
+        else:
+            self.table = _extended(self.table, n, self.places)
         self.place = self.places[0] if self.kernel is None or self.kernel.single else None
 
     def _extend_table(self, n: int) -> None:
@@ -157,7 +177,6 @@ class State(Step, layout.State):
         """Make the state that follows when a leaf of this kind enters."""
         child = State(self, self.mode)
         child.ends = True
-        child.length = self.length.leaf(kind)
         child._add_slots((kind,), child.n_slots if kind.unrecorded else None)
         return _enter(self, kind, child)
 
@@ -205,9 +224,8 @@ class State(Step, layout.State):
         elif self.mode == SWEEP and (flows or tainted is not None):
             role = UNRECORDED
         child.kernel = kernel
-        child.length = self.length.entry(child)
-        child.full = child.length.full
         child._add_slots(kernel.kinds(role), None if role in (PLAIN, DIFFERENTIABLE) else made)
+        child.fill()
         child._hands_out()
         if kernel.transient:
             child.known, child.hash = False, 0
@@ -219,14 +237,16 @@ class State(Step, layout.State):
 
         ``form`` is what it came to: its kernel, the kinds of its results, and whether there are unrecorded ones.
         """
+        if _formed is not None and self.depth < _SHORT and self.n_slots < _SHORT:
+            child = _formed(self, op, form, inputs, user_line(), key, _SEEN, CLOCK.now if len(_SEEN) < _SEEN.limit else None)
+            return _enter(self, key, child) if child.known else child
         child = State(self, self.mode)
         child.kernel, kinds, unrecorded = form
         child.op, child.inputs = op, inputs
         child.depth = self.depth + 1
-        child.length = self.length.entry(child)
-        child.full = child.length.full
         child.where = user_line()
         child._add_slots(kinds, child.where if unrecorded else None)
+        child.fill()
         child._hands_out()
         return _enter(self, key, child)
 
@@ -236,37 +256,6 @@ class State(Step, layout.State):
         self.quick = self.place is not None and not self.full
         if not kernel.single and kernel.several is not None and not self.full:
             self.several = kernel.several, self.places[: kernel.visible]
-
-    def swept(self, written: Sequence[tuple[Any, tuple[int, ...], tuple[str, int] | None]]) -> State:
-        """Make the state that follows when a sweep without ``create_graph`` is written: kernels or ops, input slots, and lines in files.
-
-        The results of the first one are numbered from ``n_slots``, and so on.
-        """
-        child = State(self, self.mode)
-        child.known, child.seen, child.hash = self.known, self.seen, hash((self.hash, len(written)))
-        n = self.n_slots
-        child.table = table = self.table[:n]  # a list of its own: what follows takes time, and other threads may grow the old one
-        child.depth = depth = self.depth + len(written)
-        made = user_line()
-        lines = []
-        for op, inputs, where in written:
-            role = PLAIN
-            for s in inputs:
-                kind = table[s].kind
-                if kind.requires_grad or kind.unrecorded:
-                    role = UNRECORDED
-                    break
-            kernel = op if hasattr(op, "kinds") else op.kernel_of(tuple([table[s].kind for s in inputs]))
-            start = n
-            for kind in kernel.kinds(role):
-                table.append(Place(n, kind) if role == PLAIN else MadePlace(n, kind, made))
-                n += 1
-            lines.append(Step(kernel, inputs, (start,) if n == start + 1 else tuple(range(start, n)), where, depth))
-        child.n_slots = n
-        child.lines = tuple(lines)
-        child.length = self.length.swept(lines, depth)
-        child.full = child.length.full
-        return child
 
     def path(self) -> list[Any]:
         """All entries, leaves and changes of mode from the first to this state's, in order: states, and the steps of sweeps."""
@@ -285,7 +274,21 @@ class State(Step, layout.State):
         return [*before, *((self,) if self.lines is None else self.lines)]
 
 
-_EMPTY = Length()
+def _longer(length: Length, state: State) -> Length:
+    """Return the length of a state, given that of the one before."""
+    if state.lines is not None:
+        return length.swept(state.lines, state.depth)
+    if state.kernel is not None:
+        return length.entry(state)
+    return length.leaf(state.places[0].kind) if state.places else length
+
+
+_SHORT = 256  # lines after which another one is far from being too many
+_formed = _extended = None
+if layout.NATIVE is not None:
+    layout.NATIVE.structured(state=State, step=Step, place=Place, made_place=MadePlace, nowhere=_NOWHERE)
+    _formed, _extended = layout.NATIVE.formed, layout.NATIVE.extended
+
 _count = 0
 _limit = STATE_LIMIT
 _ROOTS: dict[Hashable, State] = {}

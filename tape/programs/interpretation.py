@@ -62,9 +62,7 @@ def interpret(
         return _on_host(entries, slots, table, keep, leaves)
     _prepare(entries, dict(zip(slots, leaves, strict=True)))
     waits = there_are_several()
-    return one_by_one(
-        entries, slots, keep, leaves, lambda entry: settling(entry.kernel.executable) if waits else entry.kernel.executable
-    )
+    return one_by_one(entries, slots, keep, leaves, lambda entry: settling(entry.kernel.executable) if waits else entry.kernel.executable)
 
 
 def one_by_one(

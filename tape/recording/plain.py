@@ -114,6 +114,11 @@ def _record(op: Any, inputs: Sequence[Handle]) -> Any:
     return _results(segment, child, op, inputs)
 
 
+def follow(segment: Segment, op: Any, slots: tuple[int, ...], inputs: Sequence[Handle]) -> Any:
+    """Record an entry on slots of this thread's pending segment that was not met there, for the recorder in C."""
+    return _results(segment, following(segment, op, slots), op, inputs)
+
+
 def _results(segment: Segment, child: State, op: Any, inputs: Sequence[Handle]) -> Any:
     """Advance a segment to the state of an entry; return its Variables, in the op's own tree."""
     if child.quick:

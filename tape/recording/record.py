@@ -18,7 +18,7 @@ from tape.graph.constants import ARRAYS, KINDS_OF_ARRAYS, constant, copied, hand
 from tape.graph.scope import LOCAL, Scope
 from tape.graph.segment import LeafNode, node_of
 from tape.graph.watcher import NOBODY
-from tape.programs.growth import LIMIT
+from tape.programs import growth
 from tape.recording import plain
 from tape.recording.entering import CONCRETE, begun, current
 from tape.recording.template import ARRAY, NUMBER, SEQUENCE
@@ -87,5 +87,6 @@ def connect(variable_type: type[Handle]) -> None:
             forward=Scope._fields.index("forward"),
             trace=Scope._fields.index("trace"),
             sequence=SEQUENCE,
-            growth=LIMIT,
+            growth=growth,
+            follow=plain.follow,
         )

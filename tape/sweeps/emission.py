@@ -17,6 +17,7 @@ from tape.graph.length import NUMBER_LIMIT, SEGMENT_LIMIT
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Extra, Handle, LeafNode, Segment, SegmentClosedError, TracerMetError
 from tape.graph.trie import SWEEP, State, link
+from tape.graph.writing import swept
 from tape.hooking.replacement import calling, replacement
 from tape.ops.kernel import Op
 from tape.programs.failures import naming
@@ -182,17 +183,8 @@ def _sources(plan: Plan, segment: Segment, state: State) -> Sequence[Any]:
 
 def _written(plan: Plan, start: State, slots: dict[int | None, int]) -> Written:
     """Write a plan as one state after ``start``; ``slots`` maps its values to slots there, and those it lacks are forward slots."""
-    written = []
-    n = start.n_slots
-    get = slots.get
-    for step in plan.instructions:
-        inputs: Any = tuple([get(o, o) for o in step.operands])
-        written.append((step.op, inputs, step.where))
-        for value in step.results:
-            slots[value] = n
-            n += 1
-    state = start.swept(written)
-    return Written(state, [(slot, state.table[get(value, value)]) for slot, value in plan.outputs])
+    state = swept(start, plan.instructions, slots)
+    return Written(state, [(slot, state.table[slots.get(value, value)]) for slot, value in plan.outputs])
 
 
 def held(plan: Plan, segment: Segment, state: State) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax import lax
 
+from tape import layout
 from tape.configuration import configuration
 from tape.graph.trie import CONSTANT
 from tape.graph.wengert import active, backwards, sweep
@@ -161,7 +162,7 @@ def plan_sweep(
         planner = _Planner(state, seeds, watched, hooked, observed)
         n_slots = state.n_slots
         active = active_slots(state, wanted, blocked)
-        sweep(planner.path, {slot: n_slots + i for i, slot in enumerate(seeds) if slot in active}, active, planner)
+        planner.sweep({slot: n_slots + i for i, slot in enumerate(seeds) if slot in active}, active)
         made = planner.plan(kept)
         alike: list[Plan] = state.cached(("plans", *about), list)
         known = next((plan for plan in alike if plan.same(made)), None)  # it reads no more of what is kept
@@ -194,6 +195,21 @@ class _Planner:
         self._observed = observed
         # A Function's backward may leave out a cotangent, so that a sum to add to may be missing.  Op hooks see terms.
         self._fused = not observed and FunctionOp not in {step.op.__class__ for step in self.path}
+
+    def sweep(self, totals: dict[Any, int], active: frozenset[int]) -> None:
+        """Sweep back from totals of cotangents: what is nothing but VJPs in C, where there is one."""
+        if layout.NATIVE is None or self._observed:
+            sweep(self.path, totals, active, self)
+            return
+        path, at = self.path, len(self.path) - 1
+        shown = frozenset(self._shown)
+        about = Instruction, ADD, FunctionOp, table.revision(), id(configuration()), self._steps, self._entries, self._fused
+        while True:
+            at, self._count = layout.NATIVE.planned(path, at, totals, active, shown, *about, self._count)
+            if at < 0:
+                return
+            sweep((path[at],), totals, active, self)
+            at -= 1
 
     def plan(self, kept: tuple[int, ...] | None) -> Plan:
         """Return the plan, which puts first what is computed again of what was not ``kept``."""
