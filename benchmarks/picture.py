@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["draw"]
 
+MARKS = "os^vDP*Xdph<>"  # one for each system
+
 
 def draw(report: Report, path: str) -> None:
     """Draw one panel per class: workloads below one another, a mark with quartiles per system.
@@ -25,6 +27,7 @@ def draw(report: Report, path: str) -> None:
     import matplotlib as mpl  # noqa: PLC0415 - optional
 
     mpl.use("Agg")
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "benchmarks"})  # a small file, and the same one for the same figures
     from matplotlib import pyplot as plt  # noqa: PLC0415 - optional
 
     references = {kind: Unjitted.name if kind == "dynamic" else Jitted.name for kind in report.comparisons}
@@ -43,7 +46,7 @@ def draw(report: Report, path: str) -> None:
                 continue
             rows, middles = [row for row, _ in marks], [s.median for _, s in marks]
             bars = [[max(s.median - s.low, 0.0) for _, s in marks], [max(s.high - s.median, 0.0) for _, s in marks]]
-            panel.errorbar(middles, rows, xerr=bars, fmt="os^vDP*X"[i], color=f"C{i}", markersize=6, label=name, linestyle="none")
+            panel.errorbar(middles, rows, xerr=bars, fmt=MARKS[i], color=f"C{i}", markersize=6, label=name, linestyle="none")
         panel.set_xscale("log")
         panel.axvline(1.0, color="0.8", zorder=0)
         panel.set_yticks(range(len(found)), [c.name for c in found])
@@ -52,5 +55,5 @@ def draw(report: Report, path: str) -> None:
         panel.grid(axis="x", color="0.92")
     handles = {label: h for p in panels[:, 0] for h, label in zip(*p.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=150, metadata={"Date": None} if path.endswith(".svg") else None)
     plt.close(figure)

@@ -79,7 +79,14 @@ MOVED = [
 ]
 
 
+INCLUDED = {"changelog": "CHANGELOG.md", "contributing": "CONTRIBUTING.md"}
+BESIDE = re.compile(r"\]\((?![a-z]+:|[#/])(?!docs/)")  # a link from the root of the repository to what is not documentation
+
+
 def _move(_app: Sphinx, name: str, content: list[str]) -> None:
+    if name in INCLUDED:  # as the include directive, but with links from where the file is
+        text = (DOCS.parent / INCLUDED[name]).read_text(encoding="utf-8")
+        content[0] = BESIDE.sub("](../", text).replace("](docs/", "](/")
     for pattern, to in MOVED:
         content[0] = pattern.sub(to, content[0])
     if name == "index" and not (DOCS / "gradbench.md").exists():  # it is written by a run of its own

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from benchmarks import compute, dispatch, dynamic, facade, looks, structures
-from benchmarks.comparison import DisagreementError, agree, suited, verify
+from benchmarks.comparison import Comparison, DisagreementError, agree, suited, verify
 from benchmarks.looking import disagreement
-from benchmarks.peers import systems
-from benchmarks.report import Score, ratios
+from benchmarks.peers import SYSTEMS, systems
+from benchmarks.picture import draw
+from benchmarks.report import Report, Score, ratios
 from benchmarks.sharded import collectives
 from benchmarks.timing import Effort, Times, interleave, quantile, ratio
 from benchmarks.varying import disagreements
@@ -138,3 +139,12 @@ def test_collectives_are_counted_by_kind():
   ROOT %all-reduce.1 = (f32[], f32[4]{0}) all-reduce(%a, %b), channel_id=3
 """
     assert collectives(hlo) == {"all-gather": 1, "all-reduce": 2}
+
+
+def test_a_picture_shows_every_system(tmp_path):
+    pytest.importorskip("matplotlib")
+    report = Report()
+    report.comparisons["dispatch"] = [Comparison("w", {s.name: Times((1.0 + i, 2.0 + i, 3.0 + i)) for i, s in enumerate(SYSTEMS)})]
+    draw(report, str(tmp_path / "run.svg"))
+    drawn = (tmp_path / "run.svg").read_text(encoding="utf-8")
+    assert [s.name for s in SYSTEMS if f">{s.name}<" not in drawn] == []

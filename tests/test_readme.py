@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,10 @@ def test_every_block_is_of_a_language_that_is_tested():
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=range(len(PYTHON)))
-def test_python(block):
+def test_python(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if "t.draw(" in block and shutil.which("dot") is None:
+        pytest.skip("Graphviz is not installed")
     if "optax" in block:
         pytest.importorskip("optax")
     expected = re.findall(r"^ *print\(.*\)  # (.*)$", block, re.MULTILINE)
@@ -39,6 +43,26 @@ def test_shell_commands_are_those_that_ci_runs():
         _make, _activate, install, run = block.strip().split(" && ")
         assert re.search(f"^ *{re.escape(run)}( |$)", ci, re.MULTILINE)
         assert f"{install[:11]} -q {install[12:]}" in ci
+
+
+def test_the_picture_of_the_tape_is_what_is_drawn(tmp_path, monkeypatch):
+    """Made anew: its entries, in order; the layout is Graphviz's."""
+    if shutil.which("dot") is None:
+        pytest.skip("Graphviz is not installed")
+    monkeypatch.chdir(tmp_path)
+    block = next(block for block in PYTHON if "t.draw(" in block)
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(block, "README.md", "exec"), {"__name__": "readme"})  # noqa: S102 - our own text
+    drawn, kept = ((at / "tape.svg").read_text(encoding="utf-8") for at in (tmp_path, ROOT / "docs" / "pictures"))
+    assert sorted(re.findall(r"<text[^>]*>(.*?)</text>", drawn)) == sorted(re.findall(r"<text[^>]*>(.*?)</text>", kept))
+
+
+def test_it_is_short_and_its_figures_are_those_of_the_pages():
+    assert len(README.splitlines()) < 150
+    coverage = (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8")
+    called, functions = re.search(r"([\d ]+) ways of calling\s+(\d+) functions agree", README).groups()
+    assert f"| that agree | {called.strip().replace(' ', '')} |" in coverage
+    assert f"| recorded | {functions} |" in coverage
 
 
 def test_linked_files_exist():

@@ -57,7 +57,7 @@ class Effort:
 EFFORTS = {
     "tiny": Effort("tiny", 0.0, 0.0, 1, 0.0, 240.0),
     "quick": Effort("quick", 1.0, 0.1, 3, 0.02, 240.0),
-    "default": Effort("default", 3.0, 0.3, 5, 0.1, 240.0),
+    "default": Effort("default", 6.0, 0.3, 5, 0.1, 240.0),
 }
 
 

@@ -203,7 +203,7 @@ def _of_jaxprs(old: Any, new: Any) -> tuple[str, str] | None:
             return None
         for x, y in zip(a.invars, b.invars, strict=True):
             if isinstance(x, Literal) and isinstance(y, Literal) and not _equal(x.val, y.val):
-                return f"a number that is part of {{}}, in its {a.primitive.name}", f"{_clipped(x.val)}, then {_clipped(y.val)}"
+                return f"a number that is part of {{}}, in its {a.primitive.name}", f"{_clipped(_number(x))}, then {_clipped(_number(y))}"
         inner = list(zip(held_by(a), held_by(b), strict=False))
         for x, y in inner:
             told = _of_jaxprs(x, y)
@@ -213,6 +213,11 @@ def _of_jaxprs(old: Any, new: Any) -> tuple[str, str] | None:
             if not inner and not _equal(a.params.get(name), value):
                 return f"a parameter of {{}}, {name} of its {a.primitive.name}", f"{_clipped(a.params.get(name))}, then {_clipped(value)}"
     return None
+
+
+def _number(literal: Any) -> object:
+    """Return the number that a literal is, which some versions of JAX keep as an array with a type."""
+    return np.asarray(literal.val)[()] if np.ndim(literal.val) == 0 else literal.val
 
 
 def _equal(a: Any, b: Any) -> bool:
