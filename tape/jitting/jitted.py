@@ -5,15 +5,12 @@ from __future__ import annotations
 import functools
 import time
 import types
-import weakref
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
 
 import jax
 import numpy as np
 
 from tape import jaxapi
-from tape.accounts.records import APART, Change
-from tape.bounded import Bounded
 from tape.callables.matching import Latest
 from tape.callables.reach import Reach
 from tape.configuration import configuration
@@ -23,6 +20,7 @@ from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
 from tape.jitting.arguments import Call, Parameters, aval_of, signature
 from tape.jitting.binding import STATE, Binding, TracedError
+from tape.jitting.changes import change_of
 from tape.jitting.compilation import Compilation, reason
 from tape.jitting.tracing import trace_step
 from tape.programs.sites import line_here
@@ -34,7 +32,6 @@ from tape.statistics import STATS
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from tape.accounts.records import Line
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -42,7 +39,6 @@ R = TypeVar("R")
 
 _STEPS_LIMIT = 128  # traced steps that one function keeps
 _BINDINGS_LIMIT = 8  # bindings that one of them keeps
-_MADE: Bounded[Hashable, weakref.ref[Jitted[Any, Any]]] = Bounded("functions of tape.jit", 512)  # by code and line, the last one
 
 
 class CacheInfo(NamedTuple):
@@ -59,14 +55,14 @@ class Jitted(Generic[P, R]):
     def __init__(self, fun: Callable[P, R], options: dict[str, Any]) -> None:
         functools.update_wrapper(self, fun)
         self.__wrapped__ = fun
-        self._name = getattr(fun, "__name__", type(fun).__name__)
+        self.name = getattr(fun, "__name__", type(fun).__name__)
         self._options = options
         self._parameters = Parameters(fun, options)
         self._entries: dict[Hashable, list[Compilation]] = {}
         # The latest call, by which one like it is recognised without flattening trees: that saves 4 to 8 of 9 to 13 us.
         self._quick: tuple[Binding, Latest, tuple[Hashable, ...]] | None = None
-        self._reasons: list[str] = []
-        self._calls = 0
+        self.reasons: list[str] = []
+        self.calls = 0
 
     # -- calling ------------------------------------------------------------------------------------------------------
 
@@ -87,7 +83,7 @@ class Jitted(Generic[P, R]):
             inputs = binding.inputs(arrays, variables) if binding.suits(variables) else None
         if inputs is None or (binding.unrepeatable and jaxapi.in_trace()):
             return self._call(args, kwargs)  # type: ignore[no-any-return]
-        self._calls += 1
+        self.calls += 1
         STATS.hits += 1
         try:
             return binding.run(inputs, arrays, variables)  # type: ignore[no-any-return]
@@ -100,9 +96,9 @@ class Jitted(Generic[P, R]):
             return self._inline(args, kwargs)
         if LOCAL.scope.observer is not None and not LOCAL.scope.observer.traceable:  # op hooks that are to see values
             return self._inline(args, kwargs)
-        call = self._parameters.take_apart(self._name, args, kwargs)
+        call = self._parameters.take_apart(self.name, args, kwargs)
         variables = call.variables
-        self._calls += 1
+        self.calls += 1
         started = time.perf_counter()
         with STATE:
             binding, new = self._bind(call, variables)
@@ -122,7 +118,7 @@ class Jitted(Generic[P, R]):
         """Run a binding for the first time, which compiles it, and tell of that; it ``started`` to be traced then."""
         line = line_here()
         site = STATS.sites.of("call", line)
-        change, number = self._change(line, site.last), self._calls
+        change, number = change_of(self, line, site.last), self.calls
         if change.kind == "function":
             number = site.last + 1
         found = begun("step", site, [str(e.primitive) for e in binding.step.jaxpr.eqns], change, number=number)
@@ -133,25 +129,9 @@ class Jitted(Generic[P, R]):
             warn_of(site)
         return result
 
-    def _change(self, line: Line | None, last: int) -> Change:
-        """Say why it was traced, where it is called at this line."""
-        text = self._reasons[-1] if self._reasons else "first call"
-        if text == "first call":
-            key = (getattr(self.__wrapped__, "__code__", None), line)
-            known = None if key[0] is None else _MADE.get(key)
-            if key[0] is not None:
-                _MADE[key] = weakref.ref(self)
-            before = None if known is None else known()
-            if known is None or (before is not None and (before is self or before._calls > last + APART)):
-                return Change("new", text)
-            return Change("function", f"the tape.jit of {self._name}, which is made anew")
-        label, _, values = text.partition(": ")
-        kind = "static" if label.startswith("static") else "settings" if label.startswith(("JAX's", "the ")) else "arguments"
-        return Change(kind, f"{label} of {self._name}", values)
-
     def _inline(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Run the function as a part of what is traced around it."""
-        call = self._parameters.take_apart(self._name, args, kwargs)
+        call = self._parameters.take_apart(self.name, args, kwargs)
         again, keywords = call.put_back([x if isinstance(x, Handle) else _argument(x) for x in call.leaves])
         return self.__wrapped__(*again, **keywords)
 
@@ -189,13 +169,13 @@ class Jitted(Generic[P, R]):
             args, kwargs = call.put_back([x if isinstance(x, Handle) else record.leaf(next(it)) for x in call.leaves])
             return self.__wrapped__(*args, **kwargs)
 
-        step = trace_step(self._name, run, [aval_of(x) for x in arrays], call.variables, reached)
+        step = trace_step(self.name, run, [aval_of(x) for x in arrays], call.variables, reached)
         for place, contents in step.outcome.plain:
             place.fill(contents)
         step.outcome.plain.clear()
         entry = Compilation(step, self._options, call, reached)
-        self._reasons.append(reason(entry.said, [known.said for entries in self._entries.values() for known in entries]))
-        del self._reasons[:-_STEPS_LIMIT]
+        self.reasons.append(reason(entry.said, [known.said for entries in self._entries.values() for known in entries]))
+        del self.reasons[:-_STEPS_LIMIT]
         return entry
 
     def _forget(self) -> None:
@@ -220,11 +200,11 @@ class Jitted(Generic[P, R]):
             trace 2: argument 0: Variable of shape (1,), dtype float32 -> Variable of shape (2,), dtype float32
 
         """
-        return "\n".join(f"trace {i + 1}: {reason}" for i, reason in enumerate(self._reasons)) or "not traced yet"
+        return "\n".join(f"trace {i + 1}: {reason}" for i, reason in enumerate(self.reasons)) or "not traced yet"
 
     def cache_info(self) -> CacheInfo:
         """Return the numbers of calls, traces, and traces kept."""
-        return CacheInfo(self._calls, len(self._reasons), sum(map(len, self._entries.values())))
+        return CacheInfo(self.calls, len(self.reasons), sum(map(len, self._entries.values())))
 
     def clear_cache(self) -> None:
         """Forget every trace."""
@@ -233,14 +213,14 @@ class Jitted(Generic[P, R]):
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Return JAX's lowered program for these arguments (``.as_text()``, ``.compile().cost_analysis()``), without running it."""
-        call = self._parameters.take_apart(self._name, args, kwargs)
+        call = self._parameters.take_apart(self.name, args, kwargs)
         with STATE:
             binding, _ = self._bind(call, call.variables)
             inputs = binding.inputs(call.arrays, call.variables)
         return binding.executable.lower(*binding.complete(inputs, call.arrays, call.variables))  # type: ignore[attr-defined]
 
     def __repr__(self) -> str:
-        return f"<tape.jit of {self._name}>"
+        return f"<tape.jit of {self.name}>"
 
     # -- as a method ----------------------------------------------------------------------------------------------------
 
@@ -254,7 +234,7 @@ class Jitted(Generic[P, R]):
         kept = getattr(instance, "__dict__", None)
         if kept is None:
             msg = (
-                f"jit: {self._name} is a method of {type(instance).__name__}, which has no __dict__ to keep compiled methods in; "
+                f"jit: {self.name} is a method of {type(instance).__name__}, which has no __dict__ to keep compiled methods in; "
                 "add one to its __slots__"
             )
             raise TapeTypeError(msg)

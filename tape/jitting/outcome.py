@@ -7,7 +7,7 @@ to Variables that were there before, and to plain objects.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 
@@ -257,6 +257,7 @@ class _DeadEnd:
     name = "jit"
     params = None
     bytes = 0
+    _cache: ClassVar[dict[Any, Any]] = {}  # of no VJP; the recorder in C asks there first
 
     def __init__(self, kind: Kind, error: TapeError) -> None:
         self.out_avals = (kind.aval,)

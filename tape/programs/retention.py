@@ -144,7 +144,8 @@ def forget(segment: Segment, *, origins: bool = False) -> None:
     segment.leaves = []
     if not origins:
         segment.origins = {slot: end for slot, end in segment.origins.items() if slot in segment.state.cut}  # sweeps end there as before
-    segment.run = NOTHING
+    run = segment.run
+    segment.run = NOTHING if run is None or not run.failed else Run({}, run.failed)  # what failed still says why
     segment.functions = {}
 
 

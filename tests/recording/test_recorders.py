@@ -361,7 +361,7 @@ def run(code, **environment):
     done = subprocess.run(  # noqa: S603
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, "JAX_PLATFORMS": "cpu", **environment}
     )
-    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+    return done.stdout.strip() or "\n".join(done.stderr.strip().splitlines()[-2:])  # the last one names the page of the error
 
 
 def test_the_environment_chooses_the_recorder():

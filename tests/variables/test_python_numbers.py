@@ -48,7 +48,7 @@ SILENT = {
 
 
 @pytest.mark.parametrize("what", SILENT)
-def test_a_number_that_is_taken_in_silence_is_refused(what):
+def test_contract_30_a_number_that_is_taken_in_silence_is_refused(what):
     v = tape.Variable(2.0)
     with pytest.raises((LostGradientError, ValueError)) as caught:
         SILENT[what](v)
