@@ -114,7 +114,7 @@ def _bound(fun: Callable[..., Any], args: tuple[object, ...], numbers: Sequence[
     return body, tuple(a for i, a in enumerate(args) if i not in static)
 
 
-def checkpoint_name(value: Any, name: str) -> Any:
+def checkpoint_name(value: object, name: str) -> Any:
     """Name a value for the policies of :func:`checkpoint` that go by names; it is the same value otherwise.
 
     Args:

@@ -89,7 +89,7 @@ def invoke(fun: Callable[..., Any], name: str, args: tuple[object, ...], kwargs:
 _INPUT = object()
 
 
-def _applied(fun: Callable[..., Any], tree: Any, template: Sequence[Any]) -> Callable[..., Any]:
+def _applied(fun: Callable[..., Any], tree: object, template: Sequence[Any]) -> Callable[..., Any]:
     """Return the JAX function with arrays in the places of the inputs, and with callables that hand Variables to the user's."""
 
     def applied(*arrays: jax.Array) -> object:

@@ -101,7 +101,7 @@ class Writable(NamedTuple):
             return dict(enumerate(self.at))
         return dict(self.at) if self.names is None else {n: self.at[n] for n in self.names if n in self.at}
 
-    def put(self, key: Any, content: object) -> None:
+    def put(self, key: object, content: object) -> None:
         """Store ``content``."""
         if isinstance(self.at, types.CellType):
             self.at.cell_contents = content
@@ -134,7 +134,7 @@ def in_cell(cell: types.CellType) -> object:
         return MISSING
 
 
-def writables(value: Any) -> Iterator[Writable]:
+def writables(value: object) -> Iterator[Writable]:
     """Yield what can be written to of a function, container or object."""
     if isinstance(value, types.FunctionType):
         if not _of_a_library(value.__globals__.get("__name__")):  # what it closes over may still be the user's

@@ -54,8 +54,8 @@ def _check(name: str, schedule: object) -> None:
 
 def checkpoint_scan(
     f: Callable[..., Any],
-    init: Any,
-    xs: Any = None,
+    init: object,
+    xs: object = None,
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
@@ -102,7 +102,9 @@ def checkpoint_scan(
     return invoke(apply, "checkpoint_scan", (f, init, xs), {})
 
 
-def _scan(f: Callable[..., object], init: object, xs: object, length: int | None, reverse: bool, unroll: Any, schedule: str | int) -> Any:
+def _scan(
+    f: Callable[..., object], init: object, xs: object, length: int | None, reverse: bool, unroll: object, schedule: str | int
+) -> Any:
     """Scan over arrays in the parts and levels of a schedule."""
     scan: Any = lax.scan
     last, ys = jax.eval_shape(lambda *a: scan(f, *a, length=length, reverse=reverse, unroll=unroll), init, xs)  # it checks the arguments
@@ -138,7 +140,7 @@ def _as(value: jax.Array, aval: jax.ShapeDtypeStruct) -> jax.Array:
     return value if jnp.issubdtype(aval.dtype, jax.dtypes.extended) else lax.convert_element_type(value, aval.dtype)
 
 
-def checkpoint_sequential(functions: Sequence[Callable[..., Any]], state: Any, *, schedule: str | int = "root") -> Any:
+def checkpoint_sequential(functions: Sequence[Callable[..., Any]], state: object, *, schedule: str | int = "root") -> Any:
     """Apply functions one after the other, keeping few of the states in between for the sweep.
 
     For Python loops whose steps differ; equal steps are quicker compiled by :func:`checkpoint_scan`.

@@ -48,7 +48,7 @@ if layout.NATIVE is not None:
     handle = layout.NATIVE.handle
 
 
-def leaf(value: Any, *, requires_grad: bool = False, unrecorded: bool | str = False) -> Any:
+def leaf(value: object, *, requires_grad: bool = False, unrecorded: bool | str = False) -> Any:
     """Make a Variable that no entry produced, of an array or tracer; one that requires grad is an argument of a function."""
     place = GivenPlace if requires_grad else Place
     kind = leaf_kind(value, requires_grad=True) if requires_grad else kind_of(jax.typeof(value), unrecorded=unrecorded)
@@ -57,7 +57,7 @@ def leaf(value: Any, *, requires_grad: bool = False, unrecorded: bool | str = Fa
     return made
 
 
-def constant(value: Any) -> Any:
+def constant(value: object) -> Any:
     """Make a constant Variable of an array, a NumPy array (copied) or a scalar."""
     if value.__class__ in ARRAYS:
         return _of_array(value)
@@ -79,7 +79,7 @@ def note_type(value: jax.Array) -> None:
         ARRAYS.add(value.__class__)
 
 
-def known_array(value: Any, *, copy: bool = False) -> jax.Array:
+def known_array(value: object, *, copy: bool = False) -> jax.Array:
     """Return an array of a number, a NumPy array or nested lists; what is known stays so inside a JAX transformation.
 
     ``jnp.asarray`` hands numbers and NumPy arrays to the innermost transformation, also under ``ensure_compile_time_eval`` (since JAX 0.10).
@@ -122,7 +122,7 @@ def copied(value: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Kind] | N
     return None if kind is None else (np.array(value, kind.aval.dtype, order="C"), kind)
 
 
-def operand(value: Any) -> Any:
+def operand(value: object) -> Any:
     """:func:`constant` of what is an operand of one op."""
     if not isinstance(value, np.ndarray):
         return constant(value)
@@ -149,7 +149,7 @@ def no_array(value: object, error: Exception) -> str:
     return f"cannot make an array of {kind}{said}; pass a number, a NumPy or JAX array of numbers, or nested lists of numbers"
 
 
-def scalar(value: Any) -> Any:
+def scalar(value: object) -> Any:
     """Make a constant of a number of Python (weakly typed) or NumPy: another one for each place of use."""
     try:
         return handle(None, Place(-1, scalar_kind(value)), [value])

@@ -55,7 +55,7 @@ class PlacedKind(Kind):
 _KINDS: Bounded[tuple[Any, ...], Kind] = Bounded("kinds", 1 << 16)  # structures with one that went are new ones; no more
 
 
-def kind_of(aval: Any, *, requires_grad: bool = False, unrecorded: bool | str = False, sharding: NamedSharding | None = None) -> Kind:
+def kind_of(aval: object, *, requires_grad: bool = False, unrecorded: bool | str = False, sharding: NamedSharding | None = None) -> Kind:
     """Return the one Kind of these properties."""
     key = (aval, requires_grad, unrecorded) if sharding is None else (aval, requires_grad, unrecorded, sharding)
     kind = _KINDS.get(key)
@@ -65,12 +65,12 @@ def kind_of(aval: Any, *, requires_grad: bool = False, unrecorded: bool | str = 
     return kind
 
 
-def leaf_kind(value: Any, *, requires_grad: bool) -> Kind:
+def leaf_kind(value: object, *, requires_grad: bool) -> Kind:
     """Return the kind of a leaf that holds an array; one that requires grad has its sharding, where that is over several devices."""
     return kind_of(jax.typeof(value), requires_grad=requires_grad, sharding=sharding_of(value) if requires_grad else None)
 
 
-def sharding_of(value: Any) -> NamedSharding | None:
+def sharding_of(value: object) -> NamedSharding | None:
     """Return how an array is bound to several devices; None where it is not, and where its type tells (on explicit axes of a mesh)."""
     if not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer) or not value.committed:
         return None

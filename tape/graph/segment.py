@@ -114,7 +114,9 @@ def end_of(segment: Segment, slot: int) -> LeafNode | None:
     if slot not in segment.state.cut:
         return None
     with segment.lock:
-        return segment.origins.setdefault(slot, LeafNode(None))  # type: ignore[no-any-return]
+        end = segment.origins.setdefault(slot, LeafNode(None))
+    assert isinstance(end, LeafNode), "what is cut is a result, which has no origin in another segment"
+    return end
 
 
 def made_at(place: Place, segment: Segment | None) -> tuple[str, int] | None:
@@ -142,7 +144,7 @@ class TracerMetError(Exception):
 _NONE: frozenset[int] = frozenset()
 
 
-def _emptied(segment: Any) -> None:
+def _emptied(segment: Segment) -> None:
     """Have a new segment hold nothing so far."""
     segment.trace = segment.run = segment.ways = None
     segment.open = True
@@ -193,7 +195,9 @@ class Segment(layout.Segment):
     generation: int  # how many segments lie behind each other on a way back from it
     trace: Any  # the JAX transformation that its values belong to (tape.recording.staging)
     leaves: list[Any]  # cells, or boxes (tape.graph.boxes)
-    origins: dict[int, Any]  # slot of a differentiable leaf, or of one that was cut -> LeafNode, or (segment, slot)
+    origins: dict[
+        int, LeafNode | tuple[Segment, int]
+    ]  # slot of a differentiable leaf, or of one that was cut -> LeafNode, or (segment, slot)
     leaf_lines: dict[int, tuple[str, int] | None]  # slot of an unrecorded leaf -> the user's line where it was made
     functions: dict[int, Any]  # first slot of a tape.Function's entry -> its context
     hooks: dict[int, dict[int, Callable[..., Any]]]

@@ -111,7 +111,7 @@ class Packing:
         with naming(state, slot, "pack, which was given what was saved by"):
             return context._packed(self)  # type: ignore[no-any-return]
 
-    def take_context(self, segment: Segment, context: Any, slot: int) -> None:
+    def take_context(self, segment: Segment, context: object, slot: int) -> None:
         """:meth:`take` for what a ``tape.Function`` saved, where its entry has run already."""
         for tree, values in self._saved(context, segment.state, slot):
             tree.leaves = values

@@ -105,7 +105,7 @@ def cut_at(entry: Entry, unrecorded: bool) -> Cause:
     )
 
 
-def not_finite_at(entry: Entry, operands: Sequence[Any], incoming: Any) -> Cause:
+def not_finite_at(entry: Entry, operands: Sequence[Any], incoming: object) -> Cause:
     """Say why the derivative of an entry is not finite though what arrives is."""
     op, number = entry.op, entry.number
     zero = any(np.any(x == 0) for x in operands if x.dtype.kind in "fc")
@@ -181,7 +181,7 @@ def sums_to_one(result: np.ndarray, cotangent: np.ndarray) -> bool:
     )
 
 
-def zero_at(entry: Entry, operands: Sequence[Any], result: Any) -> Cause:
+def zero_at(entry: Entry, operands: Sequence[Any], result: object) -> Cause:
     """Say why an entry passes nothing on of a gradient that is not 0."""
     op, number = entry.op, entry.number
     if op in STEPS:

@@ -250,7 +250,7 @@ class Tape:
 
     # -- what can be done with it -----------------------------------------------------------------------------------
 
-    def gradients(self, outputs: object, inputs: Any, grad_outputs: object = None, **options: Any) -> Any:
+    def gradients(self, outputs: object, inputs: object, grad_outputs: object = None, **options: Any) -> Any:
         """Gradients of outputs with respect to inputs, as :func:`tape.gradients` gives them, with its options.
 
         The sweep goes through the whole past of the outputs, also what was recorded before the tape was opened.
@@ -266,7 +266,7 @@ class Tape:
         """
         return gradients(outputs, inputs, grad_outputs, **options)
 
-    def function(self, inputs: Any, outputs: Any) -> Callable[..., Any]:
+    def function(self, inputs: object, outputs: object) -> Callable[..., Any]:
         """Return what was recorded between inputs and outputs as a pure function of JAX arrays.
 
         The other leaves are constants, of the values that they had.  ``jax.jit``, ``jax.vmap`` and ``jax.grad`` take it; for them, too,

@@ -234,11 +234,11 @@ class Measurement:
 _GONE = np.zeros(0, np.float32)
 
 
-def _array(value: Any) -> Any:
+def _array(value: object) -> Any:
     return _GONE if value is UNKNOWN else np.asarray(value)
 
 
-def norm(array: Any) -> float:
+def norm(array: object) -> float:
     """Return the Euclidean norm, at the precision of double."""
     wide = np.abs(np.asarray(array)).astype(np.float64)
     return float(np.sqrt(np.sum(wide * wide)))

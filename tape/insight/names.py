@@ -48,7 +48,7 @@ def walk(frame: FrameType) -> Iterator[tuple[str, Handle]]:
         level = inner
 
 
-def _inside(path: str, value: Any) -> list[tuple[str, Any]]:
+def _inside(path: str, value: object) -> list[tuple[str, Any]]:
     """Return what a container or object holds, with how to get there; no code of the user's is called."""
     if value.__class__ is dict:
         return [(f"{path}[{key!r}]", x) for key, x in list(value.items())[:_BUDGET]]

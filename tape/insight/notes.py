@@ -188,7 +188,7 @@ class Record:
             else:
                 self.order.append(Span(part, before.depth, state.depth))
 
-    def _source(self, segment: Segment, slot: int, cell: Any) -> Source:
+    def _source(self, segment: Segment, slot: int, cell: object) -> Source:
         """Find out what a leaf is that a sweep read, or that entered unseen."""
         kind = segment.state.table[slot].kind
         origin = segment.origins.get(slot)
@@ -239,7 +239,7 @@ class Record:
             return made[1]
         return self.leaf(variable)
 
-    def noted(self, op: Any, inputs: Sequence[Any], outputs: Sequence[Any], line: Line | None, *, mark: Mark | None = None) -> None:
+    def noted(self, op: object, inputs: Sequence[Any], outputs: Sequence[Any], line: Line | None, *, mark: Mark | None = None) -> None:
         """Take note of one entry."""
         segment = next((v._segment for v in outputs if v._segment is not None), None)
         if segment is None and outputs:
@@ -286,7 +286,7 @@ class Notes:
     def _concerned(self) -> list[Record]:
         return [one for one in self.records if one.concerned]
 
-    def record(self, op: Any, inputs: Sequence[Any]) -> Any:
+    def record(self, op: object, inputs: Sequence[Any]) -> Any:
         """Record one entry, as :func:`tape.recording.record.record` does, and note it."""
         line = user_line()
         observer = LOCAL.scope.observer
@@ -301,7 +301,7 @@ class Notes:
             one.noted(op, before, outputs, line)
         return result
 
-    def detached(self, variable: Any, result: Any) -> None:
+    def detached(self, variable: object, result: object) -> None:
         """Note that a value was taken off the tape, which is no entry."""
         for one in self._concerned():
             leaf = one.leaf(result)

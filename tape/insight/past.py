@@ -78,7 +78,7 @@ class Past:
             if slot in reached and slot not in part.sources:
                 self._enter(part, segment, slot, leaves[i] if i < len(leaves) else None)
 
-    def _enter(self, part: Part, segment: Segment, slot: int, cell: Any) -> None:
+    def _enter(self, part: Part, segment: Segment, slot: int, cell: object) -> None:
         """Say what a leaf of a segment is."""
         kind = part.state.table[slot].kind
         origin = segment.origins.get(slot)
@@ -129,7 +129,7 @@ class Past:
             self._frame = None
         return self._names
 
-    def _made_by(self, cell: Any, reader: Segment) -> tuple[Segment, int] | None:
+    def _made_by(self, cell: object, reader: Segment) -> tuple[Segment, int] | None:
         """Return the segment that made a value through which no gradient flows, if it is still there."""
         if self._cells is None:
             self._cells = {}

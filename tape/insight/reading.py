@@ -175,7 +175,7 @@ class Reading:
         return value
 
 
-def _written(number: Any) -> str:
+def _written(number: object) -> str:
     item = number.item() if hasattr(number, "item") else number
     text = f"{item:.6g}" if isinstance(item, float) else repr(item)
     return f"{text}.0" if isinstance(item, float) and text.lstrip("-").isdigit() else text

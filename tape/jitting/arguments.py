@@ -167,7 +167,7 @@ def signature(call: Call) -> Hashable:
     return (call.tree, tuple(leaves), tuple([(k, type(v), v) for k, v in call.statics]), call.length)
 
 
-def aval_of(x: Any) -> Any:
+def aval_of(x: object) -> Any:
     """Return shape and dtype of an array or number, as JAX sees them."""
     if isinstance(x, jax.Array):
         return jax.typeof(x)

@@ -96,7 +96,7 @@ class Outcome:
 
     # -- values and Variables -----------------------------------------------------------------------------------------
 
-    def value(self, x: Any) -> int:
+    def value(self, x: object) -> int:
         """Return the number of a result."""
         if id(x) not in self._numbers:
             self._numbers[id(x)] = len(self.values), x

@@ -175,7 +175,7 @@ def attention(original: Callable[..., Any]) -> Callable[..., Any]:
     return select
 
 
-def _dtype(x: Any) -> object:
+def _dtype(x: object) -> object:
     return x._place.kind.aval.dtype if isinstance(x, Handle) else getattr(x, "dtype", None)
 
 

@@ -25,7 +25,7 @@ _PLAIN = {"dtype": None, "out": None, "where": None, "mean": None, "correction":
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _unit(x: Any, axes: tuple[int, ...]) -> Any:
+def _unit(x: object, axes: tuple[int, ...]) -> Any:
     """``x / |x|``, scaled, for its squares overflow and underflow before it does."""
     u = x * slopes.scale(x, axis=axes)
     return u / jnp.sqrt(jnp.sum(lax.square(u), axes, keepdims=True))
@@ -56,7 +56,7 @@ def _largest(x: Any, axes: tuple[int, ...]) -> Any:
     return lax.stop_gradient(top & (jnp.sum(top, axes, keepdims=True) == 1))
 
 
-def _norm(x: Any, t: Any, axes: tuple[int, ...]) -> Any:
+def _norm(x: object, t: object, axes: tuple[int, ...]) -> Any:
     return jnp.sum(t * _unit(x, axes), axes, keepdims=True)
 
 
@@ -66,12 +66,12 @@ def _centred(x: Any, axes: tuple[int, ...]) -> Any:
     return once - jnp.mean(once, axes, keepdims=True)
 
 
-def _deviation(x: Any, t: Any, axes: tuple[int, ...], *, count: float) -> Any:
+def _deviation(x: object, t: object, axes: tuple[int, ...], *, count: float) -> Any:
     """``(x - m) / (n s)``, scaled as a norm."""
     return _norm(_centred(x, axes), t, axes) / count**0.5
 
 
-def _variance(x: Any, t: Any, axes: tuple[int, ...], *, count: float) -> Any:
+def _variance(x: object, t: object, axes: tuple[int, ...], *, count: float) -> Any:
     return jnp.sum(t * _centred(x, axes), axes, keepdims=True) * (2 / count)
 
 
@@ -84,12 +84,12 @@ def _from_largest(x: Any, t: Any, axes: tuple[int, ...]) -> Any:
     return jnp.where(top, 0, t - jnp.sum(jnp.where(top, t, 0), axes, keepdims=True))
 
 
-def _log_softmax(x: Any, t: Any, axes: tuple[int, ...]) -> Any:
+def _log_softmax(x: object, t: object, axes: tuple[int, ...]) -> Any:
     d = _from_largest(lax.stop_gradient(x), t, axes)
     return d - jnp.sum(_ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x) * d, axes, keepdims=True)
 
 
-def _softmax(x: Any, t: Any, axes: tuple[int, ...]) -> Any:
+def _softmax(x: object, t: object, axes: tuple[int, ...]) -> Any:
     p = _ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x)
     d = _from_largest(lax.stop_gradient(x), t, axes)
     return p * (d - jnp.sum(p * d, axes, keepdims=True))
@@ -102,7 +102,7 @@ def _ruled(
     """Give a function of one real array its derivative; half precisions are computed in single."""
 
     @jax.custom_jvp
-    def ruled(x: Any) -> Any:
+    def ruled(x: object) -> Any:
         return original(x, **dict(options))
 
     @ruled.defjvp
@@ -114,7 +114,7 @@ def _ruled(
     return ruled
 
 
-def _axes(ndim: int, axis: Any) -> tuple[int, ...]:
+def _axes(ndim: int, axis: object) -> tuple[int, ...]:
     """Return the axes as numbers from zero on; none where they are not plain."""
     if axis is None:
         return tuple(range(ndim))

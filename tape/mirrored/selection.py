@@ -32,7 +32,7 @@ def _take(positions: jax.Array, data: jax.Array, axis: int) -> jax.Array:
     return jnp.take(data, positions, axis)
 
 
-def _gathered(name: str, positions: object, data: list[Any], dtype: Any = None) -> Any:
+def _gathered(name: str, positions: object, data: list[Any], dtype: object = None) -> Any:
     where = record.leaf(jnp.asarray(np.asarray(positions).astype(np.int32)))
     return call(_gather, name, (where, *data), {"dtype": dtype})
 
@@ -43,7 +43,7 @@ def _known(*values: object) -> bool:
     return not any(isinstance(_value(x), jaxapi.Tracer) for x in leaves)
 
 
-def _value(x: Any) -> Any:
+def _value(x: object) -> Any:
     return look(x) if isinstance(x, Handle) else x
 
 

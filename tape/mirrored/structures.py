@@ -38,7 +38,7 @@ def _is_tree(source: type) -> bool:
     return hasattr(source, "_fields") or hasattr(source, "tree_flatten")
 
 
-def _restored(source: type, inner: Any) -> Any:
+def _restored(source: type, inner: object) -> Any:
     if _is_tree(source):
         return inner
     restored: Any = object.__new__(source)

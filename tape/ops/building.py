@@ -36,7 +36,7 @@ class JaxprBuilder:
         self._inputs.append(variable)
         return variable
 
-    def constant(self, value: Any, aval: ShapedArray) -> Atom:
+    def constant(self, value: object, aval: ShapedArray) -> Atom:
         """Return what stands for a number or array in an equation."""
         if is_number(value):
             return Literal(np.asarray(value, aval.dtype)[()], aval)

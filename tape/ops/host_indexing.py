@@ -27,7 +27,6 @@ class _Windows:
             if d in kept:
                 at[n_batch + kept.index(d)] = size
             self._inside.append(np.arange(size).reshape(at))
-        self._aligned = (*[-1] * n_batch, *[1] * len(kept))
         self._further = (1,) * len(kept)
 
     def places(self, indices: Host) -> tuple[tuple[Host, ...], Host]:

@@ -75,7 +75,7 @@ class _Writer:
         function: Function = self._names["run"]
         return function
 
-    def _constant(self, value: Any) -> str:
+    def _constant(self, value: object) -> str:
         name = f"c{len(self._names)}"
         self._names[name] = value
         return name

@@ -76,7 +76,7 @@ def _run(closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
     env: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     env.update(zip(closed.jaxpr.invars, inputs, strict=True))
 
-    def read(atom: Any) -> Any:
+    def read(atom: object) -> Any:
         return atom.val if isinstance(atom, jaxapi.Literal) else env[atom]
 
     for eqn in closed.jaxpr.eqns:
@@ -101,7 +101,7 @@ def _apply(eqn: JaxprEqn, ins: list[Any]) -> Sequence[Any]:
     _refuse(f"`{name}`")
 
 
-def _places(tree: Any, shape: tuple[int, ...], operands: Sequence[Any]) -> Any:
+def _places(tree: object, shape: tuple[int, ...], operands: Sequence[Any]) -> Any:
     """Return which elements, in their order in memory, an index reads or writes; None for all of them, in that order."""
     transforms = jax.tree.unflatten(tree, operands)
     numbers: Any = np.arange(prod(shape), dtype="int32").reshape(shape)
@@ -137,12 +137,12 @@ def _indexed(numbers: Any, indices: Sequence[Any]) -> Any:
     return numbers[tuple(plain)]
 
 
-def _get(cell: _Cell, index: Sequence[Any], tree: Any) -> list[Any]:
+def _get(cell: _Cell, index: Sequence[Any], tree: object) -> list[Any]:
     places = _places(tree, cell.value.shape, index)
     return [cell.value if places is None else jnp.ravel(cell.value)[places]]
 
 
-def _swap(cell: _Cell, operands: Sequence[Any], tree: Any) -> list[Any]:
+def _swap(cell: _Cell, operands: Sequence[Any], tree: object) -> list[Any]:
     new, *index = operands
     places = _places(tree, cell.value.shape, index)
     if places is None:
@@ -153,7 +153,7 @@ def _swap(cell: _Cell, operands: Sequence[Any], tree: Any) -> list[Any]:
     return [flat[places]]
 
 
-def _addupdate(cell: _Cell, operands: Sequence[Any], tree: Any) -> list[Any]:
+def _addupdate(cell: _Cell, operands: Sequence[Any], tree: object) -> list[Any]:
     term, *index = operands
     places = _places(tree, cell.value.shape, index)
     flat = jnp.ravel(cell.value)

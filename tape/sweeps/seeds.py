@@ -69,7 +69,7 @@ def _is_flat(given: object) -> bool:
     return given is None or jax.tree_util.all_leaves([given])
 
 
-def variables(function: str, argument: str, given: Any) -> list[Any]:
+def variables(function: str, argument: str, given: object) -> list[Any]:
     """Return the Variables of an argument that takes one or a sequence."""
     if isinstance(given, Handle):
         return [itself(given)]
@@ -108,7 +108,7 @@ def require_grad(function: str, argument: str, variable: Handle) -> None:
     raise TapeValueError(msg)
 
 
-def seeds_of(function: str, roots: list[Any], given: Any, *, required: bool = True) -> tuple[list[Any], list[Any]]:
+def seeds_of(function: str, roots: list[Any], given: object, *, required: bool = True) -> tuple[list[Any], list[Any]]:
     """Check all roots and seeds; return one seed per root (None: ones) and the roots whose assigned ``.grad`` is used up."""
     if not roots:
         msg = f"{function}: outputs is empty; pass at least one Variable"

@@ -179,7 +179,7 @@ def _ends_in_leaves(segment: Segment) -> bool:
     if len(ends) != len(segment.origins):
         return False
     for end in ends:  # noqa: SIM110 - half the time of any()
-        if end.__class__ is tuple or end.hooks:
+        if isinstance(end, tuple) or end.hooks:
             return False
     return True
 
@@ -196,7 +196,7 @@ def _ends_here(segment: Segment, roots: frozenset[int], wanted: tuple[int, ...])
         return False
     before: list[tuple[Segment, int]] = []
     for end in ends.values():
-        if end.__class__ is tuple:
+        if isinstance(end, tuple):
             one, slot = end
             if one.hooks.get(slot) or slot in one.state.cut or one.configuration is not segment.configuration:
                 return False

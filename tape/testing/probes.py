@@ -64,7 +64,6 @@ class Probes:
     ) -> None:
         self._rng = np.random.default_rng(seed)
         self._dtypes = [np.dtype(x.dtype) for x in leaves]
-        self._out = outputs
         given = [wide_array(x) for x in leaves]
         self._bounds = [_bounds(x, domain) for x, domain in zip(given, domains, strict=True)]
         near = [

@@ -208,7 +208,7 @@ def _plain(value: object) -> object:
     return conversion.as_array(look(value)) if isinstance(value, Handle) else value
 
 
-def as_array(name: str, value: Any) -> jax.Array:
+def as_array(name: str, value: object) -> jax.Array:
     """Return an argument, or a result, of a function that is to be differentiated as an array."""
     if isinstance(value, jax.Array):
         return value

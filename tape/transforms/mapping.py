@@ -24,7 +24,7 @@ R = TypeVar("R")
 def vmap(
     fun: Callable[P, R],
     in_axes: int | Sequence[Any] | None = 0,
-    out_axes: Any = 0,
+    out_axes: object = 0,
     *,
     axis_name: Hashable | None = None,
     axis_size: int | None = None,

@@ -129,7 +129,7 @@ quick = record.quick(getitem, two=_FIRST, starts=_STARTS, plans=_PLANS)
 BOUNDS = (int, type(None))
 
 
-def gather(x: jax.Array, index: Any) -> jax.Array:
+def gather(x: jax.Array, index: object) -> jax.Array:
     """Return ``x[index]``."""
     return x[index]
 

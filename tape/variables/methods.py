@@ -42,7 +42,7 @@ def producer(state: State, slot: int) -> Op | Kernel | None:
 
 
 def _calling(name: str) -> Callable[..., Any]:
-    def method(self: Any, *args: object, **kwargs: object) -> object:
+    def method(self: object, *args: object, **kwargs: object) -> object:
         return getattr(self, name)(*args, **kwargs)
 
     return method

@@ -101,7 +101,7 @@ def _no_operand(variable: Handle, other: object, called: str) -> object:
     raise TapeTypeError(msg)
 
 
-def _length(symbolic: Any) -> Handle:
+def _length(symbolic: object) -> Handle:
     """Return a symbolic length of ``jax.export`` as the number that it will be."""
     return record.leaf(jnp.asarray(symbolic))  # type: ignore[no-any-return]
 

@@ -168,7 +168,7 @@ def _fetches() -> bool:
     return caller is not None and jaxapi.fetches(caller.f_code)
 
 
-def _passed(value: Any, *, flows: bool) -> Any:
+def _passed(value: object, *, flows: bool) -> Any:
     """Return the Variable that JAX passes on; ``flows`` tells whether a gradient should flow through it."""
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         return handle(None, Place(-1, kind_of(_OPAQUE)), [value])  # a placeholder of some tree function

@@ -186,7 +186,7 @@ def _fitted(x: jax.Array, y: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return jnp.broadcast_to((y if y.dtype == x.dtype else y.astype(x.dtype)), shape)
 
 
-def _scatter(x: jax.Array, y: jax.Array, index: Any) -> jax.Array:
+def _scatter(x: jax.Array, y: jax.Array, index: object) -> jax.Array:
     return x.at[index].set(_fitted(x, y, jax.eval_shape(lambda x: x[index], x).shape))
 
 
@@ -235,7 +235,7 @@ class At(Generic[V]):
 def _update(method: str, what: str) -> Callable[..., Any]:
     """Return a method that records the one of ``jax.Array.at[index]``."""
 
-    def fun(x: jax.Array, index: Any, *values: ArrayLike, **options: object) -> jax.Array:
+    def fun(x: jax.Array, index: object, *values: ArrayLike, **options: object) -> jax.Array:
         return getattr(x.at[index], method)(*values, **options)  # type: ignore[no-any-return]
 
     def update(self: AtIndex[Any], *values: object, **options: object) -> Any:

@@ -330,7 +330,7 @@ def test_contract_18_last_layers_first():
 def test_contract_18_nothing_runs_ahead(stats):
     """Each step runs a part of the sweep; in steady state all of them are programs compiled before."""
     parameters = layers()
-    for _ in range(6):
+    for _ in range(12):  # where its kernels were met before, a program stands in for them later than where they are new
         stats.reset()
         executed = []
         for _, gradient in tape.stream_gradients(loss_of(parameters)):
