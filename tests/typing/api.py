@@ -17,6 +17,7 @@ from tape import Variable
 from tape.hooking.handles import HandleGroup, RemovableHandle
 from tape.insight.entries import Entry
 from tape.insight.explanation import Explanation
+from tape.insight.memory import Memory
 from tape.insight.picture import Picture
 
 
@@ -217,6 +218,11 @@ def insight() -> None:
     assert_type(t.draw(), Picture)
     assert_type(tape.explain(loss, x), Explanation)
     assert_type(tape.stats().compiles, int)
+    assert_type(tape.memory(), Memory)
+    with tape.profile(entries=True) as p, tape.log_compiles():
+        x.sum().backward()
+    assert_type(p.seconds, float)
+    assert_type(tape.profile()(energy)(x), Variable)
 
 
 def testing() -> None:
