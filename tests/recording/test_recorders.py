@@ -377,7 +377,7 @@ def test_the_environment_chooses_the_recorder():
     [
         ("sys.modules['tape._recorder'] = None", "was not built"),
         ("sys.modules['tape._recorder'] = types.SimpleNamespace(CONTRACT=-1)", "built for another version"),
-        ("sysconfig.get_config_var = lambda name: 1", "free-threaded"),
+        ("sysconfig.get_config_var = lambda name, ask=sysconfig.get_config_var: name == 'Py_GIL_DISABLED' or ask(name)", "free-threaded"),
     ],
 )
 def test_without_the_extension_python_records(prepare, why):
