@@ -40,13 +40,6 @@ class _Entered(threading.local):
         self.entries: list[_Entry] = []
 
 
-def refuse_bare(name: str, args: tuple[Any, ...]) -> None:
-    """Refuse the function of a decorator that was written without parentheses."""
-    if args and inspect.isroutine(args[0]):
-        msg = f"{name}: got the function {args[0].__name__} as an argument; write @tape.{name}(), with parentheses, to decorate it"
-        raise TapeTypeError(msg)
-
-
 class Mode:
     """A mode to enter; one object may be entered several times, also by several threads."""
 
@@ -59,7 +52,12 @@ class Mode:
 
     def __new__(cls, *args: Any, **_: object) -> Self:
         """Refuse the function of a decorator without parentheses."""
-        refuse_bare(cls.__name__, args)
+        if args and inspect.isroutine(args[0]):
+            msg = (
+                f"{cls.__name__}: got the function {args[0].__name__} as an argument; "
+                f"write @tape.{cls.__name__}(), with parentheses, to decorate it"
+            )
+            raise TapeTypeError(msg)
         return super().__new__(cls)
 
     def _present(self) -> object:

@@ -32,6 +32,7 @@ def _alone(tmp_path, monkeypatch):
     """Let a page write where it is, choose how it draws, and change JAX's settings, without a trace of it afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setenv("COLUMNS", "100")  # tables are as wide as a terminal
     before = dict(jax.config.values)
     yield
     for name, value in before.items():

@@ -57,6 +57,8 @@ CALLS = {
     ("interop/optax.py", "pickle.loads"): "a part of what is being unpickled",
     ("tape/command/targets.py", "eval"): "the user's own command line",
     ("tape/insight/picture.py", "subprocess.run"): "Graphviz's dot, given text",
+    ("tape/command/demo.py", "exec"): "the steps of the demonstration, in that module",
+    ("tape/command/demo.py", "compile"): "the same text",
     ("tape/ops/hosting.py", "exec"): "names made there",
     ("tape/ops/hosting.py", "compile"): "the same text",
     ("tape/testing/operands.py", "eval"): "literals of that module",

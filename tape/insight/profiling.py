@@ -21,7 +21,7 @@ from tape.insight.profiling_peak import Peak
 from tape.insight.profiling_trace import Traced
 from tape.insight.scopes import KINDS
 from tape.locks import holding
-from tape.modes import Mode, refuse_bare
+from tape.modes import Mode
 from tape.terminal import coloured, columns
 from tape.terminal.markup import html_table
 
@@ -142,11 +142,6 @@ class profile:  # noqa: N801 - a context manager, named as in PyTorch
         True
 
     """
-
-    def __new__(cls, *args: object, **_: object) -> Self:
-        """Refuse the function of a decorator without parentheses."""
-        refuse_bare("profile", args)
-        return super().__new__(cls)
 
     def __init__(self, *, entries: bool = False, wait: bool = True, memory: bool = True) -> None:
         for name, value in (("entries", entries), ("wait", wait), ("memory", memory)):

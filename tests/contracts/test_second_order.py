@@ -15,7 +15,7 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.errors import LostGradientError, UnrecordedGradientError
-from tape.graph import kinds, trie
+from tape.graph import kinds, trie, writing
 from tape.recording import record
 from tests.agreement import is_variable, to_variables
 from tests.cube import Cube
@@ -463,7 +463,8 @@ def test_planted_functions_that_forget_are_noticed(monkeypatch):
 def test_planted_a_wrong_line_is_noticed(monkeypatch):
     trie._ROOTS.clear()
     try:
-        monkeypatch.setattr(trie, "user_line", lambda: ("elsewhere.py", 1))
+        for module in (trie, writing):
+            monkeypatch.setattr(module, "user_line", lambda: ("elsewhere.py", 1))
         with pytest.raises(AssertionError, match=r"elsewhere\.py"):
             test_contract_21_the_error_names_the_line_where_the_gradient_was_taken(by_gradients, "in a product")
     finally:

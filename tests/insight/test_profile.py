@@ -710,8 +710,3 @@ def test_files_of_a_profile_with_threads_compiling_and_nothing(tmp_path):
         (_, full) = p.save(tmp_path / "full.json")
     check_speedscope(json.loads(full.read_text()))
     sums(p)
-
-
-def test_a_decorator_without_parentheses_is_told_of():
-    with pytest.raises(tape.errors.TapeTypeError, match=r"write @tape.profile\(\), with parentheses"):
-        tape.profile(len)

@@ -148,8 +148,9 @@ def test_spellings_of_pytorch_are_answered_by_ours(spelled):
     [("fix", "tape.numpy.trunc"), ("cat", "tape.numpy.concatenate"), ("relu", "tape.nn.relu"), ("in1d", "tape.numpy.isin")],
 )
 def test_a_function_of_other_libraries_is_answered_by_ours(name, ours):
-    with pytest.raises(TapeError, match=f"no attribute {name!r}; use {ours}$") as caught:
+    with pytest.raises(TapeError) as caught:
         getattr(tnp, name)
+    assert str(caught.value).endswith(f"no attribute {name!r}; use {ours}")  # the note on its page is no part of it
     assert isinstance(caught.value, AttributeError)
     assert not hasattr(tnp, name)
     with pytest.raises(AttributeError, match=f"use {ours}"):
