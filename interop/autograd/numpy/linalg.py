@@ -30,6 +30,9 @@ class EigResult(_NamedTuple):
 # From JAX 0.10 on, eigenvectors have derivatives where they are asked for.
 _DERIVED = {"enable_eigvec_derivs": True} if "enable_eigvec_derivs" in _signature(_jax.lax.linalg.eig).parameters else {}
 
+# From NumPy 2.5 on, eigenvalues of general matrices are complex, whatever they are.
+_COMPLEX = _np.linalg.eigvals(_np.eye(1)).dtype.kind == "c"
+
 
 def _named(a: Any, triangle: str) -> Any:
     """Return a Hermitian matrix of the triangle that is named, which is all that NumPy reads."""
@@ -49,7 +52,7 @@ def _eigvalsh(a: Any, UPLO: str = "L") -> Any:  # noqa: N803 - NumPy's name
 
 
 def _eig(a: Any) -> Any:
-    """Return real numbers where all eigenvalues of a real matrix are real, as NumPy does; vectors have derivatives, as in HIPS autograd."""
+    """Return real numbers where NumPy does, of real matrices with real eigenvalues; vectors have derivatives, as in HIPS autograd."""
     w, v = _lax.linalg.eig(_stacked(a), compute_left_eigenvectors=False, **_DERIVED)
     return EigResult(_real_where(w, a, w), _real_where(v, a, w))
 
@@ -60,8 +63,8 @@ def _eigvals(a: Any) -> Any:
 
 
 def _real_where(x: Any, a: Any, w: Any) -> Any:
-    """Return the real part of what was computed of ``a``, if that is real and has real eigenvalues."""
-    return x if _stacked(a).dtype.kind == "c" or _np.any(_getval(w).imag) else _tnp.real(x)
+    """Return the real part of what was computed of ``a``, if that is real, has real eigenvalues, and NumPy's result would be real."""
+    return x if _COMPLEX or _stacked(a).dtype.kind == "c" or _np.any(_getval(w).imag) else _tnp.real(x)
 
 
 _RECORDED: dict[str, Any] = {"norm": _norm, "eigh": _eigh, "eigvalsh": _eigvalsh, "eig": _eig, "eigvals": _eigvals}
