@@ -37,6 +37,12 @@ settings.register_profile("nightly", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
 
+def pytest_configure(config):
+    """Hand out files as they are listed, not those with the most tests first, so that no long one of few tests is the last."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
 def pytest_sessionstart(session):
     """Begin anew where the programs compiled in former runs take too much room; one of the processes does it, before there are workers."""
     if not hasattr(session.config, "workerinput"):
