@@ -37,6 +37,12 @@ settings.register_profile("nightly", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
 
+def pytest_configure(config):
+    """Hand out files as they are listed, not those with the most tests first, so that no long one of few tests is the last."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
 def pytest_sessionstart(session):
     """Begin anew where the programs compiled in former runs take too much room; one of the processes does it, before there are workers."""
     if not hasattr(session.config, "workerinput"):
@@ -59,8 +65,7 @@ def pytest_runtest_setup():
     idle.settle()
     LOCAL.segment = no_segment  # what another test left there, because it failed or something still holds it, runs when somebody looks
     if trie._count > trie._limit // 2:
-        trie._ROOTS.clear()
-        trie._count = 0
+        drop_structures()
 
 
 @pytest.fixture
@@ -79,6 +84,7 @@ def tier(request):
 
 
 MEMORY = 2 << 30  # bytes; without a limit each of two workers grows to 7 GB of compiled programs
+HEAP = 300_000  # objects; JAX's search for leaks, and every full collection, visits all that are not frozen
 
 
 def resident():
@@ -93,12 +99,22 @@ def give_back():
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
+def drop_structures():
+    """Forget the structures met so far, also what of them was frozen."""
+    trie._ROOTS.clear()
+    trie._count = 0
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _bounded_memory():
-    """Drop compiled programs after a module that left too many of them."""
+    """Keep what other modules left away from the collector, and drop compiled programs after a module that left too many of them."""
+    if len(gc.get_objects()) > HEAP:
+        gc.collect()
+        gc.freeze()
     yield
     if resident() > MEMORY:
-        trie._ROOTS.clear()
+        drop_structures()
         jax.clear_caches()
         gc.collect()
         give_back()

@@ -16,6 +16,8 @@ from tape.graph.trie import RECORD
 from tape.graph.watcher import NOBODY, Watcher
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tape.graph.boxes import Cell
     from tape.graph.kinds import Place
     from tape.graph.segment import Segment
@@ -96,12 +98,12 @@ def made(leaf: Handle) -> None:
         scope.trace.adopt(leaf._cell)
 
 
-_GONE: Bounded[int, tuple[Cell, str]] = Bounded(
+_GONE: Bounded[int, tuple[Cell, Callable[[], str]]] = Bounded(
     "leaked", 1024
-)  # by id of the cell: the cell (so that its id stays its own), and what to say
+)  # by id of the cell: the cell (so that its id stays its own), and what to say, found out when it has to be said
 
 
-def gone(cell: Cell, what: str) -> None:
+def gone(cell: Cell, what: Callable[[], str]) -> None:
     """Empty the cell of a Variable that outlives the trace in which it was made."""
     cell[0] = None
     _GONE[id(cell)] = (cell, what)
@@ -111,7 +113,7 @@ def awaited(cell: Cell, segment: Segment | None, place: Place) -> Segment:
     """Return the segment that an empty cell waits for, given where its Variable says it belongs, or say that this was a trace."""
     lost = _GONE.get(id(cell))
     if lost is not None:
-        raise LeakedTracerError(lost[1])
+        raise LeakedTracerError(lost[1]())
     waiting = segment or place.segment
     assert waiting is not None, "a leaf without a value"
     return waiting

@@ -6,6 +6,7 @@ While the step is traced, reading such a Variable gives the traced value of an i
 
 from __future__ import annotations
 
+import functools
 import gc
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -230,7 +231,7 @@ class Effects(Captures):
         cells, self._emptied = self._emptied, []
         for cell, flag in zip(cells, held(cells), strict=True):
             if flag:
-                boundary.gone(cell, _told(cell, self._where.get(id(cell))))
+                boundary.gone(cell, functools.partial(_told, cell, self._where.get(id(cell))))
         self._where.clear()
 
     def missed(self) -> list[Any]:
@@ -240,7 +241,7 @@ class Effects(Captures):
 
 
 def _told(cell: Cell, where: tuple[str, int] | None) -> str:
-    """Say what a Variable was whose value existed only in a trace."""
+    """Say what a Variable was whose value existed only in a trace; the search of the heap takes seconds where that is large."""
     what = "a Variable"
     for v in [v for v in gc.get_referrers(cell) if isinstance(v, Handle)][:1]:
         aval = v._place.kind.aval

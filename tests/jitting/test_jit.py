@@ -690,6 +690,23 @@ def test_an_exception_leaves_everything_as_it_was():
     assert m.b.requires_grad
 
 
+def test_the_heap_is_searched_for_what_escaped_only_when_it_is_used(monkeypatch):
+    searched = []
+    search = gc.get_referrers
+    monkeypatch.setattr(gc, "get_referrers", lambda *objects: searched.append(objects) or search(*objects))
+
+    @tape.jit
+    def step(x):
+        setattr(step, "twice", x * 2)  # noqa: B010 - a place that nobody watches
+        return x * x
+
+    close(step(tape.Variable(3.0)), 9)
+    assert not searched
+    with pytest.raises(LeakedTracerError, match="now kept as 'twice'"):
+        float(step.twice)
+    assert searched
+
+
 def test_a_variable_that_escapes_is_named_when_it_is_used():
     kept = []
 

@@ -13,13 +13,14 @@ from tape.ops import running
 from tape.programs import policy, turns, variations
 
 RANDOM = np.random.default_rng(0)
-WEIGHTS = RANDOM.normal(size=(4, 4)).astype(np.float32)
-BEGINNING = np.random.default_rng(3).bit_generator.state  # no element of these gradients cancels to a thousandth of the others
+WEIGHTS = 0.25 * RANDOM.normal(size=(4, 4)).astype(np.float32)  # so that tanh is not near its limits, where 1 - tanh^2 cancels
+BEGINNING = RANDOM.bit_generator.state
 
 
-def loss(m, w, xs):
+def loss(m, ws, xs):
+    """A loop with one weight for each turn, which may all be the same."""
     h = m.zeros((2, 4))
-    for i, x in enumerate(xs):
+    for i, (w, x) in enumerate(zip(ws, xs, strict=True)):
         z = m.tanh(m.concatenate([x, h], axis=1) @ m.concatenate([w, 0.5 * w], axis=0))
         h = 0.9 * h + z * (1 + 0.01 * i) - 0.1 * z[:, ::-1]
     return (h * h).mean()
@@ -43,8 +44,14 @@ def not_light(monkeypatch):
 
 def swept(w, xs):
     w.grad = None
-    loss(tnp, w, [tape.constant(x) for x in xs]).backward()
+    loss(tnp, [w] * len(xs), [tape.constant(x) for x in xs]).backward()
     return w.grad.value
+
+
+def assert_right(found, w, xs):
+    """Compare with JAX's gradient.  It is a sum over the turns, which may cancel: what rounds is its terms."""
+    terms = jax.grad(lambda ws: loss(jnp, ws, xs))(jnp.stack([w] * len(xs)))
+    np.testing.assert_array_less(np.abs(found - terms.sum(0)) / np.abs(terms).sum(0), 1e-5)
 
 
 def test_other_lengths_reuse_the_body(not_light):
@@ -57,7 +64,7 @@ def test_other_lengths_reuse_the_body(not_light):
         stats.reset()
         found = swept(w, xs)
         interpreted.append((stats.interpreted, stats.executed))
-        np.testing.assert_allclose(found, jax.grad(lambda v, xs=xs: loss(jnp, v, xs))(WEIGHTS), rtol=1e-4, atol=1e-6)
+        assert_right(found, WEIGHTS, xs)
         assert stats.compiles == 0
     assert all(few == many for few, many in interpreted[: 1 + variations.AFTER])  # which run uses the body does not depend on the compiler
     assert [few for few, _ in interpreted[-3:]] == [interpreted[-1][0]] * 3  # as many for every length
@@ -98,7 +105,7 @@ def test_loops_of_small_kernels_are_left_to_numpy():
         stats.reset()
         found = swept(w, xs)
         assert stats.interpreted == stats.executed > 64
-        np.testing.assert_allclose(found, jax.grad(lambda v, xs=xs: loss(jnp, v, xs))(w.value), rtol=1e-4, atol=1e-6)
+        assert_right(found, w.value, xs)
     assert not turns._BODIES
 
 

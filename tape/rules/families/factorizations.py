@@ -42,7 +42,10 @@ def _cholesky(ct: Any, out: Any, a: Any, **_: Any) -> Any:
     whole = conjugate(solve_triangular(factor, left, left=False, lower=True))
     if not jaxapi.CHOLESKY_BY_TRIANGLE:
         return whole
-    return half_lower(whole + adjoint(whole))  # the lower triangle is what is read, and the upper one its adjoint
+    # The lower triangle is what is read, and the upper one its adjoint.
+    if jnp.iscomplexobj(whole):
+        return half_lower(whole + adjoint(whole))
+    return jnp.tril(whole) + adjoint(jnp.triu(whole, 1))
 
 
 @register(

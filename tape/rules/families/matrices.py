@@ -56,7 +56,8 @@ def on_diagonal(values: Any, dtype: Any) -> Any:
 
 def half_lower(x: Any) -> Any:
     """Lower triangle with the diagonal halved: the derivative of taking the triangular factor of a Hermitian sum."""
-    return (jnp.tril(x) + jnp.tril(x, -1)) / 2
+    row, column = [lax.broadcasted_iota(jnp.int32, x.shape[-2:], i) for i in (0, 1)]
+    return jnp.where(row > column, x, jnp.where(row == column, x / 2, 0))
 
 
 def solve_triangular(a: Any, b: Any, *, left: bool, lower: bool, adjoint: bool = False, unit: bool = False) -> Any:
