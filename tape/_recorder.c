@@ -24,7 +24,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 9 /* as in tape/layout.py */
+#define CONTRACT 10 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -183,13 +183,15 @@ static struct {
     PyObject *follow, *state, *step, *plain_place, *made_place, *nowhere;
     Py_ssize_t made, own[STATE_FIELDS]; /* where fields lie that Python has added */
     PyObject *growth; /* the module whose LIMIT are the segments behind each other, and multiples of them, at which somebody looks whether a tape grows */
+    PyObject *op, *axes_are_named, *named_axes, *enter, *foreign, *others, *met, *clock; /* what states are made with that were not met (continues) */
+    Py_ssize_t room, lines;     /* so many numbers of states are kept in `met`, and so many lines are far from being too many */
     int sequence;               /* the role of an argument that takes several arrays */
 } told;
 
 static PyObject *thread_key, *name_node, *name_aval, *name_shape, *name_scalars, *name_positions, *name_rest, *name_names, *name_hooks, *name_ref,
     *name_grad, *name_post_hooks, *name_assigned, *name_updater, *name_state, *name_results, *name_released, *name_cut, *name_made, *name_ends,
     *name_externals, *name_entries, *name_table, *name_single, *name_several, *name_visible, *name_cache, *name_vjp, *name_own_kinds, *name_kinds,
-    *name_kernel_of, *name_filename, *name_limit;
+    *name_kernel_of, *name_filename, *name_limit, *name_forms, *name_leaf, *name_now, *name_light, *name_host;
 
 /* -- threads --------------------------------------------------------------------------------------------------------------------------- */
 
@@ -330,6 +332,7 @@ unobserved(Thread *thread, Py_ssize_t at)
 
 typedef struct { /* a leaf that enters with the entry; references of its own */
     PyObject *cell, *id, *slot, *node, *line;
+    PyObject *fresh; /* the state that follows, where it was made for this walk */
 } Entering;
 
 typedef struct { /* where an entry stands before it is committed */
@@ -337,7 +340,7 @@ typedef struct { /* where an entry stands before it is committed */
     Segment *segment;
     State *state; /* the one after what has entered so far; a reference of its own */
     PyObject *generation; /* that of the segment then, where it is another one; a reference of its own */
-    int count;
+    int count, makes; /* whether states are made that were not met */
     Entering entering[LEAVES];
 } Walk;
 
@@ -360,19 +363,24 @@ as_handle(PyObject *value)
 static int
 enter_leaf(Walk *walk, PyObject *kind, PyObject *cell, PyObject *id, PyObject *node, PyObject *line)
 {
-    PyObject *child = PyDict_GetItemWithError(walk->state->next, kind), *slots;
+    PyObject *child = Py_XNewRef(PyDict_GetItemWithError(walk->state->next, kind)), *slots, *fresh = NULL;
+    if (child == NULL && walk->makes && !PyErr_Occurred() && (PyObject *)Py_TYPE(walk->state) == told.state) {
+        child = PyObject_CallMethodOneArg((PyObject *)walk->state, name_leaf, kind);
+        fresh = Py_XNewRef(child);
+    }
     if (cell == NULL || child == NULL || walk->count == LEAVES || !is_a(child, &State_type) || ((State *)child)->next == NULL ||
         (slots = ((State *)child)->slots) == NULL || !PyTuple_CheckExact(slots) || PyTuple_GET_SIZE(slots) != 1) {
         Py_XDECREF(cell);
         Py_XDECREF(id);
         Py_XDECREF(node);
         Py_XDECREF(line);
+        Py_XDECREF(child);
+        Py_XDECREF(fresh);
         return 0;
     }
-    Py_INCREF(child);
     Py_DECREF(walk->state);
     walk->state = (State *)child;
-    walk->entering[walk->count++] = (Entering){cell, id, Py_NewRef(PyTuple_GET_ITEM(slots, 0)), node, line};
+    walk->entering[walk->count++] = (Entering){cell, id, Py_NewRef(PyTuple_GET_ITEM(slots, 0)), node, line, fresh};
     return 1;
 }
 
@@ -383,14 +391,14 @@ begin_walk(Walk *walk)
     walk->segment = NULL;
     walk->state = NULL;
     walk->generation = NULL;
-    walk->count = 0;
+    walk->count = walk->makes = 0;
 }
 
 static void
 end_walk(Walk *walk)
 {
     for (int i = 0; i < walk->count; i++) {
-        clear_fields(&walk->entering[i].cell, &walk->entering[i].line + 1);
+        clear_fields(&walk->entering[i].cell, &walk->entering[i].fresh + 1);
     }
     Py_CLEAR(walk->state);
     Py_CLEAR(walk->generation);
@@ -748,6 +756,99 @@ found(State *state, PyObject *op, PyObject *const *slots, Py_ssize_t n)
     return child;
 }
 
+static PyObject *formed(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+static PyObject *line_outside(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+static PyObject **own(PyObject *state, int field);
+
+/* Return by what an op knows what it comes to on slots of a state, as following in tape/recording/entering.py has it. */
+static PyObject *
+about(PyObject *state, PyObject *configuration, PyObject *const *slots, Py_ssize_t n)
+{
+    PyObject *table = *own(state, TABLE), *kinds = PyTuple_New(n), *made = NULL;
+    int done = kinds != NULL && table != NULL && PyList_CheckExact(table);
+    for (Py_ssize_t i = 0; done && i < n; i++) {
+        Py_ssize_t slot = PyLong_AsSsize_t(slots[i]);
+        PyObject *place = slot < 0 || slot >= PyList_GET_SIZE(table) ? NULL : PyList_GET_ITEM(table, slot);
+        done = place != NULL && is_a(place, &Place_type);
+        if (done) {
+            PyTuple_SET_ITEM(kinds, i, Py_NewRef(((Place *)place)->kind));
+        }
+    }
+    PyObject *named = done ? PyObject_CallNoArgs(told.axes_are_named) : NULL;
+    PyObject *axes = named == NULL ? NULL : named == Py_False ? PyTuple_New(0) : PyObject_CallNoArgs(told.named_axes);
+    PyObject *id = axes == NULL ? NULL : PyLong_FromVoidPtr(configuration);
+    if (id != NULL) {
+        made = PyTuple_Pack(4, kinds, *own(state, MODE), id, axes);
+    }
+    Py_XDECREF(kinds);
+    Py_XDECREF(named);
+    Py_XDECREF(axes);
+    Py_XDECREF(id);
+    return made;
+}
+
+/* Record an entry that was not met on slots of a state, of an op that was recorded before on such inputs: its result, or NULL without an exception
+   if that is not done here. */
+static PyObject *
+continued(Walk *walk, State *start, PyObject *op, PyObject *const *slots, Py_ssize_t n)
+{
+    PyObject *state = (PyObject *)walk->state, *child = NULL, *made = NULL;
+    if ((PyObject *)Py_TYPE(state) != told.state || PyDict_GET_SIZE(told.met) >= told.room || PyLong_AsSsize_t(walk->state->depth) >= told.lines ||
+        PyLong_AsSsize_t(walk->state->n_slots) >= told.lines || walk->segment->configuration == NULL) {
+        return NULL;
+    }
+    PyObject *forms = PyObject_GetAttr(op, name_forms), *known = forms == NULL ? NULL : about(state, walk->segment->configuration, slots, n);
+    PyObject *form = known != NULL && PyDict_Check(forms) ? Py_XNewRef(PyDict_GetItemWithError(forms, known)) : NULL;
+    PyObject *where = NULL, *now = NULL, *key = NULL, *inputs = NULL;
+    if (form != NULL) {
+        PyObject *files[] = {told.foreign, told.others};
+        where = line_outside(NULL, files, 2);
+        now = PyObject_GetAttr(told.clock, name_now);
+        key = PyTuple_New(n + 1);
+        inputs = PyTuple_New(n);
+    }
+    if (where != NULL && PyTuple_CheckExact(where) && now != NULL && key != NULL && inputs != NULL) {
+        PyTuple_SET_ITEM(key, 0, Py_NewRef(op));
+        for (Py_ssize_t i = 0; i < n; i++) {
+            PyTuple_SET_ITEM(key, i + 1, Py_NewRef(slots[i]));
+            PyTuple_SET_ITEM(inputs, i, Py_NewRef(slots[i]));
+        }
+        PyObject *args[] = {state, op, form, inputs, where, key, told.met, now};
+        child = formed(NULL, args, 8);
+        if (child != NULL && *own(child, KNOWN) == Py_True) { /* it was met before: it comes onto the trie */
+            PyObject *given[] = {state, key, child}, *there = PyObject_Vectorcall(told.enter, given, 3, NULL);
+            Py_SETREF(child, there);
+        }
+        if (child != NULL && !is_a(child, &State_type)) {
+            Py_CLEAR(child);
+        }
+        made = child == NULL ? NULL : hand_out(walk, start, (State *)child);
+    }
+    Py_XDECREF(forms);
+    Py_XDECREF(known);
+    Py_XDECREF(form);
+    Py_XDECREF(where);
+    Py_XDECREF(now);
+    Py_XDECREF(key);
+    Py_XDECREF(inputs);
+    return made;
+}
+
+/* Have leaves that were made for a walk count as never met where it led to nothing, as they are made again then. */
+static void
+unmeet(Walk *walk)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    for (int i = 0; i < walk->count; i++) {
+        PyObject *fresh = walk->entering[i].fresh;
+        if (fresh != NULL && *own(fresh, KNOWN) == Py_False && PyDict_DelItem(told.met, *own(fresh, HASH)) < 0) {
+            PyErr_Clear();
+        }
+    }
+    PyErr_Restore(type, value, trace);
+}
+
 /* Have Python record an entry on slots of a segment that was not met there: NULL without an exception where it is to begin anew. */
 static PyObject *
 followed(Segment *segment, PyObject *op, PyObject *const *slots, PyObject *const *inputs, Py_ssize_t n)
@@ -792,6 +893,7 @@ fast(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
     }
     held = Py_NewRef((PyObject *)start);
     walk.state = (State *)Py_NewRef((PyObject *)start);
+    walk.makes = told.met != NULL && (PyObject *)Py_TYPE(op) == told.op && PyDict_GET_SIZE(told.met) < told.room;
     for (Py_ssize_t i = 0; i < n; i++) {
         Handle *handle = as_handle(inputs[i]);
         PyObject *slot = handle != NULL ? slot_of(&walk, handle) : slot_of_value(&walk, inputs[i]);
@@ -803,10 +905,16 @@ fast(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
     PyObject *child = found(walk.state, op, slots, n);
     if (child != NULL) {
         result = hand_out(&walk, start, (State *)child);
-    } else if (walk.count == 0 && !begun && !PyErr_Occurred()) {
+    } else if (walk.makes && !PyErr_Occurred()) {
+        result = continued(&walk, start, op, slots, n);
+    }
+    if (result == NULL && child == NULL && walk.count == 0 && !begun && !PyErr_Occurred()) {
         result = followed(segment, op, slots, inputs, n);
     }
 end:
+    if (result == NULL && walk.makes) {
+        unmeet(&walk);
+    }
     clear_fields(slots, slots + n);
     end_walk(&walk);
     Py_XDECREF(held);
@@ -1957,6 +2065,65 @@ needed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     return before;
 }
 
+/* Run entries from the number `first` on as long as NumPy runs them (their kernels are light) on `values` by slot, to which their results are added,
+   as _ran in tape/programs/interpretation.py has it; return the number of the first one that did not run. */
+static PyObject *
+ran(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("ran", nargs, 3)) {
+        return NULL;
+    }
+    PyObject *entries = args[0], *values = args[2], *given[MOST];
+    Py_ssize_t at = PyLong_AsSsize_t(args[1]);
+    if (PyErr_Occurred() || !PyList_CheckExact(entries) || !PyDict_CheckExact(values) || at < 0) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "entries are in a list, and values in a dict");
+        }
+        return NULL;
+    }
+    for (; at < PyList_GET_SIZE(entries); at++) {
+        Step *step = (Step *)PyList_GET_ITEM(entries, at);
+        if ((!is_a(step, &Step_type) && !is_a(step, &State_type)) || step->kernel == NULL || step->inputs == NULL || step->slots == NULL ||
+            !PyTuple_CheckExact(step->inputs) || !PyTuple_CheckExact(step->slots) || PyTuple_GET_SIZE(step->inputs) > MOST) {
+            break;
+        }
+        Py_INCREF(step);
+        PyObject *light = PyObject_GetAttr(step->kernel, name_light), *host = light == Py_True ? PyObject_GetAttr(step->kernel, name_host) : NULL;
+        Py_ssize_t n = PyTuple_GET_SIZE(step->inputs), count = PyTuple_GET_SIZE(step->slots), read = 0;
+        for (; host != NULL && read < n; read++) {
+            given[read] = Py_XNewRef(PyDict_GetItemWithError(values, PyTuple_GET_ITEM(step->inputs, read)));
+            if (given[read] == NULL) {
+                break;
+            }
+        }
+        PyObject *results = host != NULL && read == n ? PyObject_Vectorcall(host, given, n, NULL) : NULL;
+        int stored = results != NULL && count == 1 && PyDict_SetItem(values, PyTuple_GET_ITEM(step->slots, 0), results) == 0;
+        if (results != NULL && count != 1) {
+            PyObject *each = PySequence_Tuple(results);
+            stored = each != NULL && PyTuple_GET_SIZE(each) == count;
+            for (Py_ssize_t i = 0; stored && i < count; i++) {
+                stored = PyDict_SetItem(values, PyTuple_GET_ITEM(step->slots, i), PyTuple_GET_ITEM(each, i)) == 0;
+            }
+            Py_XDECREF(each);
+        }
+        clear_fields(given, given + read);
+        Py_XDECREF(results);
+        Py_XDECREF(host);
+        Py_XDECREF(light);
+        Py_DECREF(step);
+        if (!stored) {
+            break;
+        }
+    }
+    if (PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+            return NULL;
+        }
+        PyErr_Clear(); /* it is run again, in Python, which says what was wrong */
+    }
+    return PyLong_FromSsize_t(at);
+}
+
 /* -- plans of sweeps -------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct { /* what a plan is worked out with; all of it belongs to who called */
@@ -2392,6 +2559,31 @@ structured(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     Py_XSETREF(told.plain_place, Py_NewRef(place));
     Py_XSETREF(told.made_place, Py_NewRef(made_place));
     Py_XSETREF(told.nowhere, Py_NewRef(nowhere));
+    Py_RETURN_NONE;
+}
+
+/* Tell what states are made with that were not met, where entries are recorded. */
+static PyObject *
+continues(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"op", "axes_are_named", "named_axes", "enter", "foreign", "others", "met", "clock", "room", "lines", NULL};
+    PyObject *op, *are_named, *axes, *enter, *foreign, *others, *met, *clock;
+    Py_ssize_t room, lines;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOO!O!OOnn", names, &PyType_Type, &op, &are_named, &axes, &enter, &PyDict_Type, &foreign, &PySet_Type, &others, &met,
+                                     &clock, &room, &lines)) {
+        return NULL;
+    }
+    if (!PyDict_Check(met) || told.state == NULL) {
+        PyErr_SetString(PyExc_TypeError, "what was met is a dict, and states are known by then");
+        return NULL;
+    }
+    PyObject **fields[] = {&told.op, &told.axes_are_named, &told.named_axes, &told.enter, &told.foreign, &told.others, &told.met, &told.clock};
+    PyObject *given[] = {op, are_named, axes, enter, foreign, others, met, clock};
+    told.room = room;
+    told.lines = lines;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        Py_XSETREF(*fields[i], Py_NewRef(given[i]));
+    }
     Py_RETURN_NONE;
 }
 
@@ -2913,10 +3105,12 @@ static PyMethodDef functions[] = {
     FAST(formed, "Make the state of an entry whose form is known."),
     {"planned", planned, METH_VARARGS, "Sweep back through entries whose sweep is nothing but their VJPs."},
     FAST(line_outside, "Return the file and line of the innermost frame outside the library."),
+    FAST(ran, "Run entries as long as NumPy runs them."),
     FAST(needed, "Return the lines of a tape that slots depend on."),
     FAST(written_lines, "Make the lines of a sweep from its instructions."),
     FAST(extended, "Return a table of places with further ones."),
     {"structured", (PyCFunction)(void (*)(void))structured, METH_VARARGS | METH_KEYWORDS, "Tell what states are."},
+    {"continues", (PyCFunction)(void (*)(void))continues, METH_VARARGS | METH_KEYWORDS, "Tell what states are made with that were not met."},
     FAST(regained, "Write a call of gradients() again from one root."),
     FAST(emitted, "Write the plan of a segment again."),
     {"assigned", assigned, METH_O, "Set every gradient to its sum."},
@@ -2939,7 +3133,9 @@ PyInit__recorder(void)
         {&name_ends, "ends"},      {&name_externals, "externals"},  {&name_entries, "entries"}, {&name_table, "table"},
         {&name_single, "single"},  {&name_several, "several"},      {&name_visible, "visible"},
         {&name_cache, "_cache"},   {&name_vjp, "vjp"},              {&name_own_kinds, "_kinds"}, {&name_kinds, "kinds"},
-        {&name_kernel_of, "kernel_of"}, {&name_filename, "co_filename"}, {&name_limit, "LIMIT"}};
+        {&name_kernel_of, "kernel_of"}, {&name_filename, "co_filename"}, {&name_limit, "LIMIT"},
+        {&name_forms, "forms"},    {&name_leaf, "leaf"},            {&name_now, "now"},
+        {&name_light, "light"},    {&name_host, "_host"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
             return NULL;

@@ -115,7 +115,7 @@ def _core(name: str) -> Any:
 
 
 DropVar: Any = _core("DropVar")
-_axes_are_named: Callable[[], bool] = _core("nonempty_axis_env_DO_NOT_USE")
+axes_are_named: Callable[[], bool] = _core("nonempty_axis_env_DO_NOT_USE")
 _axis_names: Callable[[], list[Any]] = _core("unsafe_get_axis_names_DO_NOT_USE")
 _trace_state: Any = _core("get_opaque_trace_state")
 _taken_trace, _set_trace = _core("take_current_trace"), _core("set_current_trace")
@@ -124,7 +124,7 @@ _OUTSIDE = _trace_state("nnx")
 
 def named_axes() -> tuple[tuple[Any, int], ...]:
     """Return the axes that ``vmap`` and ``shard_map`` have named here, and their lengths: a trace may contain them as numbers."""
-    return tuple([(name, jax.lax.axis_size(name)) for name in _axis_names()]) if _axes_are_named() else ()
+    return tuple([(name, jax.lax.axis_size(name)) for name in _axis_names()]) if axes_are_named() else ()
 
 
 def fetches(code: CodeType) -> bool:

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 _PACKAGE = str(Path(__file__).parents[1])
 _INTEROP = str(Path(__file__).parents[2] / "interop")
 _JAX = tuple(str(Path(str(module.__file__)).parent) for module in (jax, jaxlib))
-_FOREIGN: Bounded[str, bool] = Bounded("files", 4096)  # file of some code -> whether it is outside this library
-_LINES: set[CodeType] = set()  # functions of this library that record for others
+FOREIGN: Bounded[str, bool] = Bounded("files", 4096)  # file of some code -> whether it is outside this library
+LINES: set[CodeType] = set()  # functions of this library that record for others
 
 
 def lines_of(code: CodeType) -> None:
     """Have a function of this library that records for others say in its local variable ``where`` which line of theirs it is at."""
-    _LINES.add(code)
+    LINES.add(code)
 
 
 def is_foreign(file: str) -> bool:
@@ -43,18 +43,18 @@ def user_frame() -> FrameType | None:
 def user_line() -> tuple[str, int] | None:
     """File and line of the innermost frame outside this library."""
     if layout.NATIVE is not None:
-        known: tuple[str, int] | None = layout.NATIVE.line_outside(_FOREIGN, _LINES)
+        known: tuple[str, int] | None = layout.NATIVE.line_outside(FOREIGN, LINES)
         if known is not None:
             return known
     frame: FrameType | None = sys._getframe(2)  # at the least entry and following; a traceback would cost a hundred times as much
     while frame is not None:
         file = frame.f_code.co_filename
-        foreign = _FOREIGN.get(file)
+        foreign = FOREIGN.get(file)
         if foreign is None:
-            foreign = _FOREIGN[file] = not file.startswith((_PACKAGE, _INTEROP))
+            foreign = FOREIGN[file] = not file.startswith((_PACKAGE, _INTEROP))
         if foreign:
             return (file, frame.f_lineno)
-        if frame.f_code in _LINES:
+        if frame.f_code in LINES:
             where: tuple[str, int] | None = frame.f_locals["where"]
             return where
         frame = frame.f_back

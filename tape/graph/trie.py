@@ -17,7 +17,7 @@ from tape import jaxapi, layout
 from tape.bounded import Bounded
 from tape.graph.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, MadePlace, Place, Role
 from tape.graph.length import NUMBER_LIMIT, SEGMENT_LIMIT, Length
-from tape.graph.lines import user_line
+from tape.graph.lines import FOREIGN, LINES, user_line
 from tape.locks import holding
 
 if TYPE_CHECKING:
@@ -305,6 +305,11 @@ class _Clock:
 
 
 CLOCK = _Clock()
+
+
+def making() -> dict[str, Any]:
+    """Return what the recorder in C makes states with that were not met."""
+    return {"enter": _enter, "foreign": FOREIGN, "others": LINES, "met": _SEEN, "clock": CLOCK, "room": _SEEN.limit, "lines": _SHORT}
 
 
 def _enter(parent: State, key: Hashable, child: State) -> State:

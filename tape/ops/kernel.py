@@ -146,6 +146,17 @@ class Kernel(Runner):
         free = table.is_cheap
         return self._cached("cheap", lambda: not self.jaxpr.effects and all(free(e.primitive) for e in flatten(self.jaxpr).entries))
 
+    @property
+    def picks(self) -> bool:
+        """Whether it is cheap, or would be if numbers that say where to slice, as in ``x[i]``, were known."""
+        free = table.is_cheap
+
+        def picks() -> bool:
+            primitives = {e.primitive for e in flatten(self.jaxpr).entries}
+            return not self.jaxpr.effects and all(p.name == "dynamic_slice" or free(p) for p in primitives)
+
+        return self._cached("picks", picks)
+
     def augmented(self) -> Kernel:
         """Return a kernel that also gives the costly values inside it that its VJP reads, so that they are computed once.
 

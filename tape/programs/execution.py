@@ -96,7 +96,7 @@ class Program:
 
     def _run(self, state: State, leaves: Sequence[Any]) -> Sequence[Any]:
         entries, slots = needed_entries(state, self.keep)
-        new = [e for e in entries if e.kernel.unmet]  # before anybody asks how they run
+        unmet = {kernel for kernel in {e.kernel for e in entries} if kernel.unmet}  # before anybody asks how they run
         if not checks_results():  # one program for all would show what is wrong with its results only
             bought = self._meet(state, leaves, entries)
             if self._executable is not None:
@@ -113,6 +113,7 @@ class Program:
                 return by_turns(*leaves)
         if self._meetings is not None:
             self._meetings.pay(self._renting)
+        new = [e for e in entries if e.kernel in unmet] if unmet else []
         cold = [e for e in entries if not e.kernel.light and e.kernel.cold]
         change = why_alone(new or cold) if new or cold else None
         if change is not None and (cold or change.repair):

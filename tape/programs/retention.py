@@ -72,13 +72,15 @@ def residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, 
     kept = set() if packs else set(live)
     needed = _read_by(passed)
     saved: set[int] = set()
+    parts: dict[int, bool] = {}
     for entry in backwards(path, needed):
         missing = [s for s in entry.slots if s in needed and s not in kept]
         if not missing or entry.kernel is None:
             continue
         own = hasattr(entry.op, "arguments")  # a tape.Function: what is computed again would not have the user's derivative
         # A sweep that is recorded ends at a cut, and at a leaf, so it needs the value itself.
-        if entry.kernel.cheap and not own and not entry.ends and cut.isdisjoint(missing):
+        again = entry.kernel.cheap or (entry.kernel.picks and _of_leaves(entry, state, parts))
+        if again and not own and not entry.ends and cut.isdisjoint(missing):
             needed.update(entry.inputs)
         else:
             saved.update(missing)
@@ -88,6 +90,21 @@ def residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, 
         return Kept(tuple(sorted(saved)), True, frozenset(dead), heavy=heavy)
     read = saved | needed.intersection(leaf_slots(state))
     return Kept(tuple(sorted(saved.difference(live))), True, frozenset(dead), tuple(sorted(read)))
+
+
+def _of_leaves(entry: State, state: State, parts: dict[int, bool]) -> bool:
+    """Tell whether an entry picks from leaves that are there anyway, parameters and small ones; ``parts`` collects what is known by slot.
+
+    Where a loop takes the same rows out of a parameter in each turn, its copies of them would be most of what is kept.
+    """
+    if not parts:
+        for step in state.path():
+            if step.kernel is None:
+                parts.update((p.slot, p.kind.requires_grad or bytes_of(p.kind.aval) <= HEAVY) for p in step.places)
+            else:
+                picked = step.kernel.picks and not step.ends and all(parts[s] for s in step.inputs)
+                parts.update(dict.fromkeys(step.slots, picked))
+    return parts[entry.slots[0]]
 
 
 def _passed(state: State, live: tuple[int, ...], released: frozenset[int]) -> tuple[list[State], set[int]]:

@@ -36,7 +36,10 @@ def known(
     entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], leaves: Sequence[Any], site: Site | None = None
 ) -> Calls | None:
     """Return what runs entries, from leaves of some slots to the values kept, by bodies of loops that are known; None where none is."""
-    if len(entries) < FEWEST or (at_home(leaves) and sum([not e.kernel.is_light for e in entries]) < FEWEST):
+    if len(entries) < FEWEST:
+        return None
+    heavy = {kernel for kernel in {e.kernel for e in entries} if not kernel.is_light}
+    if (not heavy or sum([e.kernel in heavy for e in entries]) < FEWEST) and at_home(leaves):
         return None
     if any(e.kernel.pinned for e in entries) or not all(map(on_one_device, leaves)):
         return None

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape import layout
+from tape import jaxapi, layout
 from tape.configuration import CHANGES
-from tape.graph import constants
+from tape.graph import constants, trie
 from tape.graph.constants import ARRAYS, KINDS_OF_ARRAYS, constant, copied, handle, leaf, no_array, operand, scalar
 from tape.graph.scope import LOCAL, Scope
 from tape.graph.segment import LeafNode, node_of
 from tape.graph.watcher import NOBODY
+from tape.ops.kernel import Op
 from tape.programs import growth
 from tape.recording import plain
 from tape.recording.entering import CONCRETE, begun, current
@@ -90,3 +91,4 @@ def connect(variable_type: type[Handle]) -> None:
             growth=growth,
             follow=plain.follow,
         )
+        layout.NATIVE.continues(**trie.making(), op=Op, axes_are_named=jaxapi.axes_are_named, named_axes=jaxapi.named_axes)

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import jax
 import jax.numpy as jnp
 
+from tape import jaxapi
+from tape.bounded import Bounded
+from tape.configuration import configuration
 from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError
+from tape.graph.length import bytes_of
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle, LeafNode, Segment
 from tape.graph.wengert import backwards
@@ -33,7 +37,7 @@ class Linear:
 
     def __init__(self, call: Call) -> None:
         self.call = call
-        self.seeds = [record.leaf(jnp.zeros(v.shape, v.dtype), requires_grad=v._place.kind.requires_grad) for v in call.outputs]
+        self.seeds = [record.leaf(_seed(v._place.kind.aval), requires_grad=v._place.kind.requires_grad) for v in call.outputs]
         current, serial = LOCAL.segment(), next(Segment.serials)
         start = {} if current is None else {current: current.state.n_slots}
         with within(linear=not call.nested):
@@ -52,6 +56,21 @@ class Linear:
         nested = self.call.nested or any(isinstance(t, Handle) and t._place.kind.requires_grad for t in tangents)
         pushed = dict(zip(map(id, able), swept(roots, able, batch, create_graph=nested) if able else (), strict=True))
         return [pushed[id(s)] if id(s) in pushed else zeros(v, batch) for s, v in zip(self.seeds, self.call.outputs, strict=True)]
+
+
+_SMALL = 1 << 12  # bytes
+_SEEDS: Bounded[Any, jax.Array] = Bounded("seeds of forward products", 256)
+
+
+def _seed(aval: Any) -> jax.Array:
+    """Return zeros of a shape and dtype: a small array is made once, as nobody outside of the product sees it."""
+    if bytes_of(aval) > _SMALL or jaxapi.in_trace():
+        return jnp.zeros(aval.shape, aval.dtype)
+    key = aval.shape, aval.dtype, id(configuration())
+    known = _SEEDS.get(key)
+    if known is None:
+        known = _SEEDS[key] = jnp.zeros(aval.shape, aval.dtype)
+    return known
 
 
 def _check_linear(name: str, gradients: Sequence[Handle], start: dict[Segment, int], serial: int) -> None:

@@ -175,3 +175,35 @@ def test_changed_rules_are_seen_by_structures_met_before():
     finally:
         tape.rules.defvjp(sin_p, old.vjp)
     assert slope() == pytest.approx(before[0])
+
+
+def test_rows_of_a_parameter_that_a_loop_reads_in_each_turn_are_not_kept():
+    w = tape.Variable(np.linspace(0.5, 1.5, 4 * 256, dtype=np.float32).reshape(4, 256))
+    h = tape.constant(np.linspace(-1, 1, 256, dtype=np.float32))
+    data = tape.constant(np.ones((8, 256), np.float32))
+    for i in range(8):
+        h = tnp.tanh(h * w[i % 2] + w.reshape(4, 256)[2]) * data[i]
+    loss = h.sum()
+    del h
+    loss.block_until_ready()
+    segment = loss._segment
+    assert not [slot for slot in segment.run.kept if segment.state.table[slot].kind.aval.shape == (256,)]
+    (gradient,) = tape.gradients(loss, [w])
+
+    def plain(w):
+        h = jnp.linspace(-1, 1, 256, dtype=np.float32)
+        for i in range(8):
+            h = jnp.tanh(h * w[i % 2] + w[2])
+        return h.sum()
+
+    np.testing.assert_allclose(gradient.numpy(), jax.grad(plain)(w.value), rtol=2e-5, atol=1e-6)
+
+
+def test_a_row_of_what_is_big_and_no_parameter_is_kept_without_the_rest():
+    big = tape.constant(np.ones((1 << 10, 64), np.float32))
+    w = tape.Variable(np.ones(64, np.float32))
+    loss = (w * big[3]).sum()
+    del big
+    loss.block_until_ready()
+    segment = loss._segment
+    assert [segment.state.table[slot].kind.aval.shape for slot in segment.run.kept] == [(), (64,)]

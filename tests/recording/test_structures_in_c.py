@@ -10,11 +10,15 @@ import pytest
 
 import tape
 import tape.numpy as tnp
-from tape import layout
+from tape import jaxapi, layout
 from tape.configuration import configuration
 from tape.graph import lines, trie, wengert, writing
 from tape.graph.scope import LOCAL, close
 from tape.graph.wengert import sweep
+from tape.ops.kernel import Op
+from tape.programs import interpretation
+from tape.recording import plain
+from tape.recording.entering import following
 from tape.sweeps import plan
 from tape.sweeps.plan import ADD, _Planner, active_slots
 
@@ -77,22 +81,69 @@ def states(seed):
     return found
 
 
+def parted(seed):
+    """:func:`states`, each of which Python asks for."""
+    about = {**trie.making(), "op": Op, "axes_are_named": jaxapi.axes_are_named, "named_axes": jaxapi.named_axes}
+    layout.NATIVE.continues(**{**about, "room": 0})
+    try:
+        return states(seed)
+    finally:
+        layout.NATIVE.continues(**about)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_states_are_those_of_python(seed, monkeypatch):
     states(seed)  # of each op, what it comes to is known from now on
     trie._ROOTS.clear()
+    followed = []
+    with monkeypatch.context() as patch:
+        patch.setattr(plain, "following", lambda *args: followed.append(following(*args)) or followed[-1])
+        whole = states(seed)
     counted = []
     made = trie._formed
     with monkeypatch.context() as patch:
         patch.setattr(trie, "_formed", lambda *args: counted.append(made(*args)) or counted[-1])
-        in_c = states(seed)
+        in_c = parted(seed)
     roots = dict(trie._ROOTS)
     monkeypatch.setattr(trie, "_formed", None)
     monkeypatch.setattr(trie, "_extended", None)
-    in_python = states(seed)
+    in_python = parted(seed)
     assert roots == trie._ROOTS
-    assert in_c == in_python
-    assert counted
+    assert whole == in_c == in_python
+    assert 0 < len(counted) < len(whole)
+    assert len(followed) < len(counted) / 2  # by Python: what has no form
+
+
+def test_leaves_made_for_what_python_does_count_as_never_met():
+    x = tape.Variable(A)
+    close(LOCAL.segment()) if LOCAL.segment() is not None else None
+    trie._SEEN.clear()
+    trie._ROOTS.clear()
+    y = tnp.arctan2(x, tape.constant(A)) * 2  # of which nothing was known
+    assert not any(state.known for state in y._segment.state.path())
+    assert len(trie._SEEN) == len(y._segment.state.path())
+
+
+def test_arrays_that_numpy_refuses_are_run_again_in_python():
+    def run(entries):
+        values = {0: A, 1: np.ones(3, np.float32)}
+        return layout.NATIVE.ran(entries, 0, values), interpretation._ran(entries, 0, dict(values)), values
+
+    def step(host, inputs, slots, light=True):
+        return trie.Step(types.SimpleNamespace(light=light, _host=host), inputs, slots, None, 1)
+
+    doubled, parted = step(lambda a: a * 2, (0,), (2,)), step(lambda a: (a, -a), (2,), (3, 4))
+    refused = step(lambda a, b: a @ b, (0, 1), (5,))
+    native, python, values = run([doubled, parted, refused])
+    assert native == python == 2
+    np.testing.assert_array_equal(values[4], -2 * A)
+    assert run([doubled, step(lambda a: a, (7,), (8,))])[:2] == (1, 1)
+    assert run([step(None, (0,), (2,), light=False)])[:2] == (0, 0)
+    assert run([doubled, step(lambda a: (a,), (2,), (3, 4))])[:2] == (1, 1)
+    with pytest.raises(KeyboardInterrupt):
+        run([step(lambda a: (_ for _ in ()).throw(KeyboardInterrupt), (0,), (3, 4))])
+    with pytest.raises(TypeError, match="entries are in a list"):
+        layout.NATIVE.ran((), 0, {})
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -172,6 +223,7 @@ def test_the_line_outside_is_that_of_python(monkeypatch):
         return tnp.sin(x)._segment.state.where, x
 
     x = tape.Variable(A)
+    trie._ROOTS.clear()
     first = both()[0]
     monkeypatch.setattr(lines, "layout", types.SimpleNamespace(NATIVE=None))
     trie._SEEN.clear()
