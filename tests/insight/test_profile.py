@@ -630,6 +630,9 @@ def test_a_profile_of_nothing():
 def test_options_are_checked():
     with pytest.raises(tape.errors.TapeTypeError):
         tape.profile(entries=1)
+    for decorated in (step, type("Model", (), {})):
+        with pytest.raises(tape.errors.TapeTypeError, match=r"write @tape.profile\(\), with parentheses"):
+            tape.profile(decorated)
     p = tape.profile()
     with pytest.raises(tape.errors.TapeValueError):
         p.by("colour")
