@@ -36,7 +36,7 @@ from benchmarks.structures import structures
 from benchmarks.timing import Effort
 from benchmarks.under_jit import MODELS, under_jit
 from benchmarks.varying import dynamic_steps
-from tape.terminal.progress import progress
+from tape.terminal.progress import progress, working_on
 
 KINDS: dict[str, tuple[Callable[[Report, Effort, frozenset[str]], None], frozenset[str]]] = {
     "dispatch": (dispatch_bound, frozenset(w.name for w in dispatch.WORKLOADS)),
@@ -95,8 +95,9 @@ def main() -> None:
     for kind, (run, known) in KINDS.items():
         whole = not chosen or kind in options.name
         if whole or known & chosen:
-            asked.append((run, frozenset() if whole else known & chosen))
-    for run, only in progress(asked, "benchmarks"):
+            asked.append((kind, run, frozenset() if whole else known & chosen))
+    for kind, run, only in progress(asked, "benchmarks"):
+        working_on(kind)
         run(report, effort, only)
     report.summarize()
     if options.json:

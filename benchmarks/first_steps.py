@@ -11,6 +11,7 @@ from benchmarks.fresh import measure_fresh
 from benchmarks.peers import systems
 from benchmarks.report import Report, Score
 from benchmarks.timing import Effort
+from tape.terminal.progress import working_on
 
 __all__ = ["WORKLOADS", "first_steps"]
 
@@ -57,6 +58,7 @@ def first_steps(report: Report, effort: Effort, chosen: frozenset[str]) -> None:
     known = [w.name for w in (*dispatch.WORKLOADS, *compute.WORKLOADS) if not chosen or f"first steps of {w.name}" in chosen]
     cold, cached, longest = {}, {}, {}
     for name in known[:2] if effort.quick and not chosen else known:
+        working_on(name)
         steps = _measure(name, [s for s in (*MEASURED, *PEERS) if s in systems()], repeats, report, cached=False)
         again = _measure(name, [s for s in MEASURED if s in systems()], repeats, report, cached=True)
         if "tape" in steps and "jax.jit" in steps:

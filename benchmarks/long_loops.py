@@ -22,6 +22,7 @@ from benchmarks.comparison import agree
 from benchmarks.report import Report, Score
 from benchmarks.timing import Effort, interleave, ratio
 from benchmarks.workloads import normal
+from tape.terminal.progress import working_on
 
 __all__ = ["WORKLOADS", "long_loops"]
 
@@ -194,6 +195,7 @@ def long_loops(report: Report, effort: Effort, chosen: frozenset[str]) -> None:
     for name, loop in LOOPS.items():
         if (chosen and name not in chosen) or (effort.quick and loop.long and not chosen):
             continue
+        working_on(name)
         times, spent = _measure(name, loop, effort)
         for system, found in times.items():
             rows.append({"loop": name, "system": system, "compiling, s": spent[system], "ms a step": found.spread.median / 1e3})

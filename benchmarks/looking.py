@@ -16,6 +16,7 @@ from benchmarks.comparison import agree
 from benchmarks.report import Report, Score
 from benchmarks.timing import Effort, Times, ratio
 from benchmarks.workloads import Loop, Run
+from tape.terminal.progress import working_on
 
 __all__ = ["disagreement", "looping"]
 
@@ -84,6 +85,7 @@ def looping(report: Report, effort: Effort, chosen: frozenset[str]) -> None:
     for loop in (*looks.WORKLOADS, *lengths):
         if chosen and loop.name not in chosen:
             continue
+        working_on(loop.name)
         wrong = disagreement(loop)
         if wrong is not None:
             report.failed(f"looks: {loop.name}: {wrong}")

@@ -11,6 +11,7 @@ from benchmarks.comparison import compare
 from benchmarks.peers import found_torch
 from benchmarks.report import Report, Score, ratios
 from benchmarks.timing import Effort
+from tape.terminal.progress import working_on
 
 __all__ = ["compute_bound", "dispatch_bound", "one_thread"]
 
@@ -38,6 +39,7 @@ def dispatch_bound(report: Report, effort: Effort, chosen: frozenset[str]) -> No
     with one_thread():
         for workload in dispatch.WORKLOADS:
             if not chosen or workload.name in chosen:
+                working_on(workload.name)
                 report.compared("dispatch", compare(workload, effort))
     found = report.comparisons.get("dispatch", [])
     report.scored(
@@ -56,6 +58,7 @@ def compute_bound(report: Report, effort: Effort, chosen: frozenset[str]) -> Non
     effort = replace(effort, batch_seconds=5 * effort.batch_seconds)
     for workload in compute.WORKLOADS:
         if not chosen or workload.name in chosen:
+            working_on(workload.name)
             report.compared("compute", compare(workload, effort))
     found = report.comparisons.get("compute", [])
     report.scored(

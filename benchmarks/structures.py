@@ -18,6 +18,7 @@ from benchmarks.steady import one_thread
 from benchmarks.systems import Unjitted
 from benchmarks.timing import Effort, Times, quantile
 from benchmarks.workloads import Dynamic, normal
+from tape.terminal.progress import working_on
 
 __all__ = ["WORKLOADS", "structures"]
 
@@ -157,6 +158,7 @@ def structures(report: Report, effort: Effort, chosen: frozenset[str]) -> None:
         for workload in WORKLOADS:
             if chosen and workload.name not in chosen:
                 continue
+            working_on(workload.name)
             times = _measure(workload, FIRST + (30 if effort.quick else 200))
             rows = [
                 {

@@ -17,6 +17,7 @@ from benchmarks.steady import one_thread
 from benchmarks.systems import System, Unjitted
 from benchmarks.timing import Effort, Times, quantile
 from benchmarks.workloads import Dynamic
+from tape.terminal.progress import working_on
 
 __all__ = ["disagreements", "dynamic_steps", "suited"]
 
@@ -84,6 +85,7 @@ def dynamic_steps(report: Report, effort: Effort, chosen: frozenset[str]) -> Non
         for workload in dynamic.WORKLOADS:
             if chosen and workload.name not in chosen:
                 continue
+            working_on(workload.name)
             failures = disagreements(workload)
             for name, reason in failures.items():
                 report.failed(f"dynamic: {workload.name}: {name}: {reason}")

@@ -40,7 +40,22 @@ class _Entered(threading.local):
         self.entries: list[_Entry] = []
 
 
-class Mode:
+class Parenthesised:
+    """What decorates by an object of it: ``@tape.profile()``; above the class, so that the signature is that of its ``__init__``."""
+
+    def __new__(cls, *args: Any, **_: object) -> Self:
+        """Refuse the function of a decorator without parentheses."""
+        if args and (inspect.isroutine(args[0]) or isinstance(args[0], type)):
+            what = "class" if isinstance(args[0], type) else "function"
+            msg = (
+                f"{cls.__name__}: got the {what} {args[0].__name__} as an argument; "
+                f"write @tape.{cls.__name__}(), with parentheses, to decorate {'its methods' if what == 'class' else 'it'}"
+            )
+            raise TapeTypeError(msg)
+        return super().__new__(cls)
+
+
+class Mode(Parenthesised):
     """A mode to enter; one object may be entered several times, also by several threads."""
 
     _entered: ClassVar[_Entered]
@@ -49,16 +64,6 @@ class Mode:
     def __init_subclass__(cls) -> None:
         if cls.__base__ is Mode:  # the kinds of mode do not depend on each other
             cls._entered = _Entered()
-
-    def __new__(cls, *args: Any, **_: object) -> Self:
-        """Refuse the function of a decorator without parentheses."""
-        if args and inspect.isroutine(args[0]):
-            msg = (
-                f"{cls.__name__}: got the function {args[0].__name__} as an argument; "
-                f"write @tape.{cls.__name__}(), with parentheses, to decorate it"
-            )
-            raise TapeTypeError(msg)
-        return super().__new__(cls)
 
     def _present(self) -> object:
         """Return the mode that is to be restored."""

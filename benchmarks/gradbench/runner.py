@@ -23,6 +23,7 @@ from benchmarks.gradbench.oracle import expected, mismatches
 from benchmarks.gradbench.page import document, table
 from benchmarks.gradbench.protocol import CLOCKS
 from benchmarks.gradbench.session import Session, SilentToolError
+from tape.terminal.progress import progress, working_on
 
 __all__ = ["Effort", "Result", "main", "run"]
 
@@ -85,22 +86,11 @@ class Result:
 Results = dict[tuple[str, str, str], dict[str, Result]]  # by module, description and function, and by tool
 
 
-class _Progress:
-    """A line on the terminal that says what runs; nothing where there is no terminal."""
-
-    def __init__(self) -> None:
-        self.shown = sys.stderr.isatty()
-
-    def __call__(self, text: str) -> None:
-        if self.shown:
-            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-
 class _Turns:
     """The tools, and how one function on one input is asked of them."""
 
-    def __init__(self, tools: Sequence[str], effort: Effort, progress: _Progress) -> None:
-        self.effort, self.progress = effort, progress
+    def __init__(self, tools: Sequence[str], effort: Effort) -> None:
+        self.effort = effort
         self.sessions: dict[str, Session] = {}
         self.tools = tools
         self.order = random.Random(0)  # noqa: S311 - an order, no secret
@@ -145,7 +135,7 @@ class _Turns:
             turn(tool, "warming up", self.effort.warm_seconds if tool == "tape" else self.effort.peers_warm_seconds)
 
         def turn(tool: str, what: str, seconds: float) -> list[float]:
-            self.progress(f"{name}: {tool}, {what}")
+            working_on(f"{name}: {tool}, {what}")
             times, problem = self.ask(tool, case, function, wanted, seconds)
             results[tool].problem = results[tool].problem or problem
             return times
@@ -184,16 +174,13 @@ def run(tools: Sequence[str], evals: Sequence[str], effort: Effort, found: Resul
         found: what each tool did is put there, function by function.
 
     """
-    progress = _Progress()
-    turns = _Turns(tools, effort, progress)
+    turns = _Turns(tools, effort)
+    asked = [(case, function) for case in cases(effort.size) if case.module in evals for function in FUNCTIONS[case.module]]
     try:
-        for case in cases(effort.size):
-            if case.module in evals:
-                for function in FUNCTIONS[case.module]:
-                    found[case.module, case.description, function] = turns.time(case, function)
+        for case, function in progress(asked, "gradbench"):
+            found[case.module, case.description, function] = turns.time(case, function)
     finally:
         turns.end()
-        progress("")
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from tape.insight import causes
 from tape.insight.causes import Cause
 from tape.insight.listing import Tape
 from tape.insight.notes import Leaf, Lone
-from tape.insight.replaying import Place, Replay
+from tape.insight.replaying import Place, Replay, became
 from tape.sweeps.seeds import describe
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Connection:
     def _targets(self) -> set[Place]:
         """Return the places of the input on the tape."""
         found = {(key, -1) for key, leaf in self.reading.found.items() if leaf.variable() is self.given}
+        found |= {*became(self.reading, self.given)}
         if self.given._segment is not None:
             found |= {
                 (id(place[0]), self.given._place.slot)

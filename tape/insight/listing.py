@@ -162,7 +162,7 @@ class Tape:
             self._order, self._began, self._sweeps = record.order, record.began, record.sweeps
         key = (len(self._order), self._order[-1] if self._order else None, self._released())
         if self._read is None or self._read[0] != key:
-            self._read = key, Reading(self._order, self._began)
+            self._read = key, Reading(self._order, self._began, self._sweeps)
         return self._read[1]
 
     def _released(self) -> tuple[Any, ...]:

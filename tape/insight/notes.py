@@ -277,11 +277,10 @@ class Record:
 class Notes:
     """What the open tapes of a thread note: the recorder and the sweeps tell."""
 
-    __slots__ = ("lists", "records")
+    __slots__ = ("records",)
 
     def __init__(self, records: tuple[Record, ...]) -> None:
         self.records = records
-        self.lists = bool(records)  # a new value of a Variable is another leaf, and so is looked at (tape.recording.entering)
 
     def _concerned(self) -> list[Record]:
         return [one for one in self.records if one.concerned]
@@ -300,6 +299,23 @@ class Notes:
         for one in self._concerned():
             one.noted(op, before, outputs, line)
         return result
+
+    def grew(self) -> None:
+        """Take note of what a sweep has recorded besides, before it runs and may be gone."""
+        segment = LOCAL.segment()
+        if segment is not None:
+            for one in self._concerned():
+                one.grown(one.new_part(segment), segment)
+
+    def updated(self, segment: Segment, slot: int) -> None:
+        """Note that a pending result became the value of a Variable."""
+        line = user_line()
+        for one in self._concerned():
+            part = one.new_part(segment)
+            one.grown(part, segment)
+            part.lines[segment.state.depth - 1] = line
+        if line is not None and self.records:
+            segment.lines[slot] = line
 
     def detached(self, variable: object, result: object) -> None:
         """Note that a value was taken off the tape, which is no entry."""

@@ -21,7 +21,7 @@ from tape.insight.profiling_peak import Peak
 from tape.insight.profiling_trace import Traced
 from tape.insight.scopes import KINDS
 from tape.locks import holding
-from tape.modes import Mode
+from tape.modes import Mode, Parenthesised
 from tape.terminal import coloured, columns
 from tape.terminal.markup import html_table
 
@@ -101,7 +101,7 @@ def _listen(change: int) -> None:
             jax.monitoring.unregister_event_duration_listener(heard)
 
 
-class profile:  # noqa: N801 - a context manager, named as in PyTorch
+class profile(Parenthesised):  # noqa: N801 - a context manager, named as in PyTorch
     """Measure what takes the time in a ``with`` block, or in the calls of a decorated function.
 
     ``print(p)`` shows tables by op, by line of yours and by function of yours, as wide as the terminal: how often, how long, how many
@@ -126,7 +126,7 @@ class profile:  # noqa: N801 - a context manager, named as in PyTorch
         memory: note the peak of the memory that the tape takes, for :attr:`peak`.
 
     Raises:
-        TapeTypeError: an option is no bool.
+        TapeTypeError: an option is no bool, or it decorates without parentheses.
         TapeRuntimeError: it is left in another thread.
 
     Example:

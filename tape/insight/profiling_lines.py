@@ -61,6 +61,11 @@ class LineNotes(Notes):
             self._note(segment, entry.slots, line, swept=False)
         return result
 
+    def updated(self, segment: Segment, slot: int) -> None:
+        """Note the line at which a pending result became the value of a Variable."""
+        super().updated(segment, slot)
+        self._note(segment, (slot,), user_line(), swept=False)
+
     def replayed(self, instructions: Sequence[Instruction], forward: Segment, target: Segment, start: State) -> None:
         """Note the lines of a sweep that was written as before."""
         super().replayed(instructions, forward, target, start)

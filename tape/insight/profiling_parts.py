@@ -13,6 +13,7 @@ from tape.ops.work import bytes_moved, flops, flops_of
 from tape.programs.costs import HOSTED
 from tape.programs.interpretation import needed_entries
 from tape.programs.naming import named_by
+from tape.sweeps.plan import ADD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -86,7 +87,7 @@ def _inside(jaxpr: Jaxpr, name: str, where: Line | None, *, swept: bool) -> Iter
             key = around
             if said is not None:
                 op, line = said
-                key = op.removeprefix("vjp_"), line, swept or op.startswith("vjp_")
+                key = op.removeprefix("vjp_"), line, swept or op.startswith("vjp_") or op == ADD.name
             if key not in (before, around):
                 met[key] += 1
             before = key

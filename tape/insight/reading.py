@@ -25,7 +25,7 @@ class Reading:
 
     """
 
-    def __init__(self, order: Sequence[Span | Lone], began: Sequence[int] = ()) -> None:
+    def __init__(self, order: Sequence[Span | Lone], began: Sequence[int] = (), sweeps: Sequence[tuple[str, int] | None] = ()) -> None:
         self.entries: list[Entry] = []
         self.leaves: list[Value] = []
         self.sources: list[Source] = []  # of the leaves
@@ -34,6 +34,7 @@ class Reading:
         self.numbers: dict[tuple[int, int], int] = {}  # by (id of the part, number in it)
         self.steps: dict[int, list[Any]] = {}  # by the ids of parts: their entries
         self._began = began
+        self._sweeps = sweeps  # the line at which each was asked for
         self._made: dict[tuple[int, int], Value] = {}  # by (id of the part or lone entry, slot or number of the result)
         self._known: dict[Any, Value] = {}  # leaves, by what they are
         self._names: dict[str, int] = {}
@@ -84,8 +85,8 @@ class Reading:
                     line or step.where,
                     *self._sweep(part, number, step, mark),
                     part.inside.get(number),
-                    step.mode == CONSTANT,
-                    released is None or step.depth in released,
+                    step.mode == CONSTANT and not step.ends,
+                    not step.ends and (released is None or step.depth in released),
                     named.params,
                     None if kernel.transient else kernel.jaxpr.jaxpr,
                 ),
@@ -96,6 +97,8 @@ class Reading:
         if entry.of is not None:
             line = self.entries[entry.of].where
             object.__setattr__(entry, "where", line)
+        elif entry.sweep is not None and entry.sweep <= len(self._sweeps):  # a seed, or a sum: nobody saw these recorded
+            object.__setattr__(entry, "where", self._sweeps[entry.sweep - 1] or entry.where)
         self.entries.append(entry)
         self.places.append(place)
 

@@ -11,7 +11,7 @@ from tape.errors import ReleasedTapeError, TapeTypeError, TapeValueError
 from tape.graph import boundary
 from tape.graph.kinds import differentiable
 from tape.graph.scope import within
-from tape.graph.segment import Handle
+from tape.graph.segment import Handle, LeafNode
 from tape.insight.notes import Leaf, Lone, Part
 from tape.modes import enable_grad
 from tape.programs.program import look, run_pending
@@ -56,7 +56,7 @@ class Replay:
         """Return the places of an input: that of the result that it is, or those where the leaf is read."""
         if variable._segment is not None and id(variable._segment) in self._by_segment:
             return [self._place("inputs", i, variable)]
-        found = [(key, -1) for key, s in self._reading.found.items() if s.variable() is variable]
+        found = [(key, -1) for key, s in self._reading.found.items() if s.variable() is variable] + became(self._reading, variable)
         if len(found) > 1:
             msg = (
                 f"function: inputs[{i}] ({describe(variable)}) had {len(found)} values on this tape, for it was assigned in between; "
@@ -74,9 +74,14 @@ class Replay:
             place = id(part), variable._place.slot
             if place in self._made or any(not isinstance(s, Leaf) and (id(s[0]), s[1]) == place for s in self._reading.sources):
                 return place
-        found = [(key, -1) for key, s in self._reading.found.items() if s.variable() is variable]
+        later = became(self._reading, variable)
+        found = [
+            (key, -1) for key, s in self._reading.found.items() if s.variable() is variable and not (later and s.cell is not variable._cell)
+        ]
         if len(found) == 1:
             return found[0]
+        if later:
+            return later[-1]
         msg = (
             f"function: {argument}[{i}] ({describe(variable)}) is not on this tape; compute it while the tape is open, or use tape.Tape.of"
         )
@@ -110,8 +115,19 @@ class Replay:
                 made.update({(id(part), slot): (number, part, step) for slot in step.slots})
         return made
 
+    def _dependent(self, known: set[Place]) -> set[Place]:
+        """Return the places of what depends on the inputs."""
+        found = set(known)
+        for place in self._reading.places:
+            if not isinstance(place, Lone):
+                part, step = place[0], self._reading.steps_of(place[0])[place[1]]
+                if any(self.resolved(part, slot) in found for slot in step.inputs):
+                    found |= {(id(part), slot) for slot in step.slots}
+        return found
+
     def _needed(self) -> None:
         known = {place for places in self.inputs for place in places}
+        dependent: set[Place] | None = None
         waiting = [place for place in self.outputs if place not in known]
         between: dict[int, tuple[Part, Any]] = {}
         while waiting:
@@ -130,6 +146,12 @@ class Replay:
             number, part, step = entry
             if number in between:
                 continue
+            if step is not None and step.ends:  # a Variable that was updated: what led to its value may be gone
+                dependent = self._dependent(known) if dependent is None else dependent
+                value = UNKNOWN if place in dependent else _kept(part, place[1])
+                if value is not UNKNOWN:
+                    self.constants[place] = value
+                    continue
             if step is None:
                 msg = f"function: {part.op.name} ran at once (tape.eager()), and is not kept on the tape; record it without tape.eager()"
                 raise TapeValueError(msg)
@@ -213,6 +235,19 @@ class Replay:
             for slot, result in zip(step.slots, call(*operands), strict=False):
                 values.setdefault((id(part), slot), result)
         return values, read
+
+
+def became(reading: Reading, variable: Handle) -> list[Place]:
+    """Return the places where a pending result became the value of a Variable: an update under ``no_grad``, or ``requires_grad_()``."""
+    found = []
+    for place in reading.places:
+        if not isinstance(place, Lone):
+            part, step = place[0], reading.steps_of(place[0])[place[1]]
+            segment = part.ref() if step.ends else None
+            origin = None if segment is None else segment.origins.get(step.slots[0])
+            if isinstance(origin, LeafNode) and origin.ref() is variable:
+                found.append((id(part), step.slots[0]))
+    return found
 
 
 def _kept(part: Part, slot: int) -> Any:

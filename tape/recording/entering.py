@@ -162,9 +162,9 @@ _LEAF = Op("leaf", lambda x: x)
 
 
 def _noted() -> bool:
-    """Tell whether a segment has no epoch because somebody notes lines only, so that what is recorded is not to depend on it."""
+    """Tell whether a segment has no epoch because somebody notes what is recorded, which is not to depend on that."""
     scope = LOCAL.scope
-    return scope.notes is not None and not scope.notes.lists and scope.observer is None
+    return scope.notes is not None and scope.observer is None
 
 
 def made_leaf(variable: Handle, result: Handle | None = None) -> bool:
@@ -203,6 +203,8 @@ def made_leaf(variable: Handle, result: Handle | None = None) -> bool:
         segment.entered[number] = slot
         segment.origins[slot] = node
         variable._segment, variable._place, variable._cell = None, place, cell
+    if LOCAL.scope.notes is not None:
+        LOCAL.scope.notes.updated(segment, slot)
     if child.full:
         run_if_long(segment)
     return True

@@ -92,6 +92,8 @@ def _anew(added: Sequence[Addition], consumed: Sequence[Any]) -> list[Addition]:
         grad = extra_of(variable).grad
         first = grad is None or any(variable is root for root in consumed)
         sums.append((variable, gradient, grad, gradient if first else emission.add(grad, gradient)))
+    if LOCAL.scope.notes is not None:
+        LOCAL.scope.notes.grew()
     return sums
 
 

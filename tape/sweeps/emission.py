@@ -14,6 +14,7 @@ from tape import layout
 from tape.bounded import Bounded
 from tape.graph.kinds import Place
 from tape.graph.length import NUMBER_LIMIT, SEGMENT_LIMIT
+from tape.graph.lines import lines_of, user_line
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Extra, Handle, LeafNode, Segment, SegmentClosedError, TracerMetError
 from tape.graph.trie import SWEEP, State, link
@@ -222,9 +223,11 @@ def _write(
     steps, n_forward, kept = plan.instructions, plan.n_forward, {value for _, value in plan.outputs}
     last = {operand: i for i, step in enumerate(steps) for operand in step.operands if operand is not None}
     notes = LOCAL.scope.notes
+    asked = where = user_line()
     with within(writing=True):
         for i, step in enumerate(steps):
             operands = [None if o is None else values.get(o) for o in step.operands]
+            where = step.where or asked  # noqa: F841 - the line of the entry that this is the derivative of: see lines_of
             if step.calls is not None:
                 results = _call_python(step, segment, operands, batch, observer)
             elif step.op is ADD:
@@ -237,6 +240,9 @@ def _write(
             for o in step.operands:
                 if o is not None and last[o] == i and o >= n_forward and o not in kept:
                     values.pop(o, None)
+
+
+lines_of(_write.__code__)
 
 
 def _call_python(step: Instruction, segment: Segment, operands: list[Any], batch: int | None, observer: Observer | None) -> Sequence[Any]:

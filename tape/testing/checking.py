@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape.errors import GradientMismatch, TapeTypeError, TapeValueError
+from tape.terminal.progress import stages
 from tape.testing.blame import blamed
 from tape.testing.diagnosis import diagnosed
-from tape.testing.examination import Examination
+from tape.testing.examination import STAGES, Examination
 from tape.testing.report import VERDICTS, ArgumentReport, Report
 from tape.testing.subject import Subject
 
@@ -43,6 +44,8 @@ def check_gradients(
     traced, under ``vmap``, in forward mode, for cotangents of all sizes and signs, at points nearby and with other signs, and for the
     second derivative. What is accepted follows from error estimates and conditioning. At a kink, every value between the one-sided
     derivatives is right.
+
+    On a terminal a bar shows the stages of a check that takes more than a second.
 
     Args:
         fun: a function of JAX or of the tape, over pytrees; a ``jax.custom_vjp``; ``apply`` of a ``tape.Function``.
@@ -95,8 +98,10 @@ def check_gradients(
         msg = f"against must be a sequence of {' and '.join(map(repr, AGAINST))}, got {against!r}"
         raise TapeValueError(msg)
     subject = Subject(fun, args, kwargs or {}, argnums, vjp)
-    exam = Examination(subject, order=order, against=against, seed=seed, rtol=rtol, domains=_domains(domain, subject, len(args)))
-    exam.run()
+    domains = _domains(domain, subject, len(args))
+    with stages(f"check_gradients of {subject.name}", len(STAGES) if order == 2 else len(STAGES) - 1) as begin:
+        exam = Examination(subject, order=order, against=against, seed=seed, rtol=rtol, domains=domains, begin=begin)
+        exam.run()
     report = _report(exam)
     if report.verdict == "fail" or (strict and report.verdict != "pass"):
         raise GradientMismatch(report)

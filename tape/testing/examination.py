@@ -29,11 +29,22 @@ from tape.testing.transformed import check_forward, check_vmap
 from tape.testing.untraced import Untraced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tape.testing.subject import Subject
 
 LARGE = 800  # equations: compiling a program of that size takes seconds, each time that it is batched or taken apart
+
+STAGES = (  # of a check, as a bar of progress calls them
+    "its values",
+    "the rule in its own dtypes",
+    "tracing the rule",
+    "rule and reference in double precision",
+    "comparing",
+    "forward mode",
+    "vmap",
+    "second derivative",
+)
 
 
 class Examination:
@@ -56,7 +67,10 @@ class Examination:
         seed: int,
         rtol: float | None,
         domains: Sequence[tuple[float, float] | None],
+        begin: Callable[[str], None],
     ) -> None:
+        begin(STAGES[0])
+        self._begin = begin  # a stage that takes long
         self.findings: list[Finding] = []
         self.votes: list[dict[str, str]] = [{} for _ in subject.leaves]
         self.notes: list[str] = []
@@ -133,12 +147,14 @@ class Examination:
             self.notes.append(f"the function is a large program; what would take long was left out: {', '.join(self._left_out)}")
 
     def _examine(self) -> None:
+        self._begin(STAGES[1])
         self._hear(check_steady(self.evidence))
         eager = native.differentiate(self.evidence) if self.evidence.explore and not self._failed else None
         if isinstance(eager, Finding):
             self._hear([eager])
         if self.findings:
             return
+        self._begin(STAGES[2])
         try:
             self._prepare()
         except Exception as e:  # noqa: BLE001 - a rule is the user's: it may raise anything
@@ -155,9 +171,12 @@ class Examination:
         if 0 not in evidence.seen:
             return
         if not self._failed and evidence.explore:
+            self._begin(STAGES[5])
             self._hear(check_forward(evidence, self.votes))
+            self._begin(STAGES[6])
             self._hear(check_vmap(evidence))
         if not self._failed and self._order >= 2:
+            self._begin(STAGES[7])
             self._hear(check_second(evidence, self.votes, settled=self._settled))
 
     def _prepare(self) -> None:
@@ -183,7 +202,9 @@ class Examination:
 
     def _compare(self, eager: list[native.Gradients] | None) -> None:
         """Compare rule and reference wherever they are looked at, and judge."""
+        self._begin(STAGES[3])
         measured = self._measured()
+        self._begin(STAGES[4])
         evidence = self.evidence
         rtol, m, pairs = evidence.rtol, evidence.measurement, evidence.probes.pairs
         if evidence.by_differences:

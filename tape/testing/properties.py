@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 from collections import Counter
@@ -15,6 +16,7 @@ from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 
 from tape.errors import InconclusiveGradientError, TapeTypeError
+from tape.terminal.progress import stages
 from tape.testing import strategies
 from tape.testing.checking import check_gradients
 
@@ -75,6 +77,10 @@ def _property(
 ) -> Any:
     drawn = st.tuples(*arguments) if arguments else _fitting(fun)
     verdicts: Counter[str] = Counter()
+    called = getattr(fun, "__name__", "gradient")
+    searches: list[Callable[[str], None]] = []  # that run: what tells of an example
+
+    check = _telling(check, searches)
 
     def examined(arguments: tuple[Any, ...]) -> None:
         try:
@@ -85,22 +91,25 @@ def _property(
         verdicts[report.verdict] += 1
         event(f"verdict: {report.verdict}")
 
-    examined.__name__ = examined.__qualname__ = getattr(fun, "__name__", "gradient")
-    test = settings_of(settings or settings_of(), **_without_traps())(given(drawn)(examined))
+    examined.__name__ = examined.__qualname__ = called
+    chosen = settings_of(settings or settings_of(), **_without_traps())
+    test = chosen(given(drawn)(examined))
 
     def property_test() -> None:
         verdicts.clear()
         examples = os.environ.get(EXAMPLES)
-        if examples:
-            settings_of(settings or settings_of(), **_without_traps(), max_examples=int(examples), derandomize=False)(
-                given(drawn)(examined)
-            )()
-        else:
-            test()
+        with stages(f"examples of {called}", int(examples) if examples else chosen.max_examples) as begin:
+            searches.append(begin)
+            try:
+                if examples:
+                    settings_of(chosen, max_examples=int(examples), derandomize=False)(given(drawn)(examined))()
+                else:
+                    test()
+            finally:
+                searches.remove(begin)
         if verdicts and not verdicts["pass"]:
-            name = getattr(fun, "__name__", repr(fun))
             msg = (
-                f"gradient_property: none of {verdicts.total()} examples of {name} led to a verdict, so nothing was tested; draw arguments "
+                f"gradient_property: none of {verdicts.total()} examples of {getattr(fun, '__name__', repr(fun))} led to a verdict, so nothing was tested; draw arguments "
                 "inside the function's domain (strategies.arrays(domain=...)) and away from kinks"
             )
             raise InconclusiveGradientError(msg)
@@ -110,6 +119,18 @@ def _property(
             setattr(property_test, name, getattr(fun, name))
     vars(property_test).update({k: v for k, v in vars(test).items() if k != "__wrapped__"})  # so that Hypothesis' plugin knows it
     return property_test
+
+
+def _telling(check: Callable[..., Any], searches: list[Callable[[str], None]]) -> Callable[..., Any]:
+    """Return what checks an example, and tells the search that runs of it before."""
+
+    @functools.wraps(check)
+    def told(*arguments: Any, **options: Any) -> Any:
+        if searches:
+            searches[-1]("")
+        return check(*arguments, **options)
+
+    return told
 
 
 def _without_traps() -> dict[str, Any]:

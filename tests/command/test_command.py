@@ -1,5 +1,6 @@
 """``python -m tape``: what it checks, what it prints, and the status with which it ends."""
 
+import contextlib
 import io
 import json
 import os
@@ -17,7 +18,7 @@ from tape.command import demo, main, report
 from tape.command.targets import Drawing, arguments
 from tape.command.verify import verifiable
 from tape.terminal import progress as bars
-from tape.terminal.progress import progress
+from tape.terminal.progress import progress, stages, working_on
 from tests.rules.records import DIFFERENTIABLE, planted, scaled
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -326,6 +327,90 @@ def test_a_bar_inside_of_a_bar_is_not_drawn(monkeypatch):
     for _ in progress(range(5), "left"):
         break
     assert not bars._ACTIVE
+
+
+def drawn(library, monkeypatch):
+    """Have a bar drawn by one library; return what is written."""
+    found = bars._imported
+    if found(library) is None:
+        pytest.skip(f"{library} is not installed")
+    monkeypatch.setattr(bars, "_imported", lambda name: found(name) if name.startswith(library) else None)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(sys, "stderr", said := Terminal())
+    return said
+
+
+@pytest.mark.parametrize("library", ["rich", "tqdm"])
+def test_what_an_item_works_on_stands_beside_the_bar(library, monkeypatch):
+    said = drawn(library, monkeypatch)
+    working_on("nothing is shown")
+    for name in progress(["one", "two"], "work"):
+        working_on(name)
+    assert "work: one" in said.getvalue()
+    assert "work: two" in said.getvalue()
+    assert "nothing" not in said.getvalue()
+
+
+@pytest.mark.parametrize("library", ["rich", "tqdm"])
+def test_stages_are_shown_once_they_take_long(library, monkeypatch):
+    said = drawn(library, monkeypatch)
+    with stages("baking [now]", 3) as begin:
+        begin("kneading")
+        begin("waiting")
+    assert said.getvalue() == ""
+    monkeypatch.setattr(bars, "PATIENCE", 0.0)
+    with contextlib.suppress(ZeroDivisionError), stages("baking [now]", 3) as begin:
+        begin("kneading")
+        begin("waiting")
+        assert list(progress([1], "inside")) == [1]
+        raise ZeroDivisionError
+    assert "baking [now]: kneading" in said.getvalue()
+    assert "baking [now]: waiting" in said.getvalue()
+    assert "1/3" in said.getvalue()
+    assert "inside" not in said.getvalue()
+    assert not bars._ACTIVE
+
+
+@pytest.mark.parametrize("library", ["rich", "tqdm"])
+def test_checkers_show_what_they_do(library, monkeypatch):
+    pytest.importorskip("hypothesis")
+    from tape.testing import check_gradients, gradient_property, strategies
+
+    said = drawn(library, monkeypatch)
+    monkeypatch.setattr(bars, "PATIENCE", 0.0)
+    check_gradients(_cube, np.float32([0.5, 1.5]))
+    assert "check_gradients of _cube: its values" in said.getvalue()
+    assert "second derivative" in said.getvalue()
+    said.seek(0)
+    said.truncate()
+
+    def check(fun, *args):
+        return check_gradients(fun, *args, order=1)
+
+    gradient_property(strategies.arrays((2,), domain=(1, 2)), settings=hypothesis_settings(3), check=check)(_cube)()
+    assert "examples of _cube" in said.getvalue()
+    assert "2/3" in said.getvalue()
+    assert "check_gradients" not in said.getvalue()  # a bar inside of a bar
+    assert not bars._ACTIVE
+
+
+def hypothesis_settings(count):
+    from hypothesis import settings
+
+    return settings(max_examples=count, database=None)
+
+
+def _cube(x):
+    return x**3
+
+
+def test_checkers_are_silent_without_a_terminal(monkeypatch, capsys):
+    from tape.testing import check_gradients
+
+    monkeypatch.setattr(bars, "PATIENCE", 0.0)
+    check_gradients(_cube, np.float32([0.5, 1.5]), order=1)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_the_core_needs_no_library_for_bars():

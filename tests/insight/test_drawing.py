@@ -97,7 +97,7 @@ def test_named_scopes_group_as_well():
 
 
 def test_loops_are_folded_with_every_iteration_inside():
-    w = tape.Variable(A)
+    w = tape.Variable(np.full((2, 7), 0.5, np.float32))  # of a shape of its own: Tape.of shows the lines that recorded it first
     h = w
     for _ in range(50):
         h = tnp.tanh(h * w)

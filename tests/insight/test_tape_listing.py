@@ -1,5 +1,6 @@
 """What ``tape.Tape`` shows: the entries of a block, and those that lead to Variables, as they were recorded, and nothing else."""
 
+import contextlib
 import gc
 import subprocess
 import sys
@@ -92,6 +93,19 @@ def test_sweeps_say_which_entry_they_differentiate():
     assert [e.op for e in t if e.sweep is None] == ["sin", "multiply", "sum", "multiply", "sum"]
 
 
+def test_seeds_and_sums_have_the_line_of_their_sweep_though_the_structure_was_met_elsewhere():
+    def forward(x):
+        return (x * 1.25 + 0.5).sum()
+
+    x = tape.Variable(A)
+    forward(x).backward()
+    with tape.Tape() as t:
+        y = forward(x)
+        y.backward()
+    line = here() - 1
+    assert [(e.op, e.where) for e in t if e.sweep and e.of is None] == [("ones", (__file__, line)), ("add_any", (__file__, line))]
+
+
 @pytest.mark.parametrize("times", [1, 2, 5])
 def test_a_step_that_is_found_again_is_listed_as_the_first_time(times):
     w = tape.Variable(A, name="w")
@@ -129,6 +143,75 @@ def test_nobody_records_differently_because_somebody_looks():
     with tape.Tape():
         float(program(x))
     assert tape.stats().compiles == before
+
+
+def trained(x, w):
+    for _ in range(3):
+        (x * w).sum().backward()
+        with tape.no_grad():
+            w -= 0.1 * w.grad
+        w.grad = None
+    return x * w
+
+
+def inner_steps(x, w):
+    for _ in range(2):
+        g = tape.gradients((x * w).sum(), w)
+        with tape.no_grad():
+            w -= 0.1 * g
+    return (x * w).detach().requires_grad_() * w
+
+
+@pytest.mark.parametrize("program", [trained, inner_steps])
+def test_updates_of_leaves_are_recorded_and_run_as_if_nobody_looked(program):
+    found = []
+    for watch in (contextlib.nullcontext, tape.Tape, tape.profile):
+        x, w = tape.Variable([1.0, 2.0]), tape.Variable([0.5, 0.5])
+        tape.stats().reset()
+        with watch() as seen:
+            program(x, w).numpy()
+            stats = tape.stats()
+            found.append((stats.recorded, dict(stats.flushes)))
+        if isinstance(seen, tape.Tape):
+            assert len(seen) == stats.recorded  # the sums of x.grad, and the last update, too
+            leaves = [e for e in seen if e.op == "leaf"]
+            assert [e.requires_grad for e in leaves] == [True] * len(leaves)
+            assert not any(e.no_grad or e.released for e in leaves)
+            updates = {program.__code__.co_firstlineno + 4}
+            assert {e.where[1] for e in leaves if e.inputs[0].entry is not None and seen[e.inputs[0].entry].op == "subtract"} == updates
+    assert found[1] == found[2] == found[0]
+
+
+def updated():
+    x, w = tape.Variable([1.0, 2.0], name="x"), tape.Variable([0.5, 0.5], name="w")
+    y = x * w
+    with tape.no_grad():
+        w -= 0.1 * x
+    return x, w, y, (x * w * y).sum()
+
+
+def test_a_leaf_that_was_updated_while_pending_is_explained_by_both_of_its_values():
+    _, w, _, z = updated()
+    why = tape.explain(z, w)
+    assert why.verdict == "fine"
+    assert why.norm == pytest.approx(np.linalg.norm(tape.gradients(z, w).value), rel=1e-6)
+
+
+def test_functions_of_a_tape_with_an_update_in_it():
+    x, w, y, z = updated()
+    with pytest.raises(tape.errors.TapeValueError, match=r"w.*had 2 values"):
+        tape.Tape.of(z).function(w, z)
+    f = tape.Tape.of(z).function(x, z)
+    for at in ([1.0, 2.0], [3.0, -1.0]):
+        a = np.float32(at)
+        assert float(f(a)) == pytest.approx(float((a * (0.5 - 0.1 * a) * a * 0.5).sum()), rel=1e-5)
+    grads = jax.grad(f)(x.value)
+    np.testing.assert_allclose(grads, tape.gradients(z, x, retain_graph=True).value, rtol=1e-6)
+    np.testing.assert_array_equal(tape.Tape.of(w * 1.0).function([], w)()[()], w.value)
+    # What does not depend on the inputs need not be computed again: what led to it is gone.
+    del x
+    g = tape.Tape.of(z).function(y, z)
+    assert float(g(y.value)) == pytest.approx(float(z))
 
 
 def test_the_thread_is_as_before_when_the_block_ends():
