@@ -11,7 +11,8 @@ from tests import snippets
 
 ROOT = pathlib.Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = sorted(p for p in DOCS.rglob("*.md") if not {"_build", "generated"} & set(p.parts))
+ERRORS = ROOT / "tape" / "command" / "errors"
+PAGES = sorted(p for p in [*DOCS.rglob("*.md"), *ERRORS.glob("*.md")] if not {"_build", "generated"} & set(p.parts))
 OWN = {"explain.md": "tests/insight/test_explain.py runs it, with its lines"}
 LANGUAGES = {"python", "pycon", "text", "sh", "toml", "{code-block} python", "{code-block} text"}
 UNREAD = {"build", "dist", "generated", "node_modules"}
