@@ -1,4 +1,7 @@
-"""Write docs/benchmarks.md from a run: ``python -m benchmarks --json run.json NAMES ... && python docs/benchmark_page.py run.json NAMES ...``."""
+"""Write from a run what the documentation shows of it: the page of benchmarks, the table in the guide to performance, the README's picture.
+
+python -m benchmarks --json run.json NAMES ... && python docs/benchmark_page.py run.json NAMES ...
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parent / "benchmarks.md"
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS.parent))
+
+from benchmarks.comparison import Comparison  # noqa: E402 - of the tree that this file is in
+from benchmarks.picture import draw  # noqa: E402 - as above
+from benchmarks.report import Report  # noqa: E402 - as above
+from benchmarks.timing import Times, quantile  # noqa: E402 - as above
+
+PAGE, GUIDE, PICTURE = DOCS / "benchmarks.md", DOCS / "guides" / "performance.md", DOCS / "pictures" / "speed.svg"
+SHOWN = "tanh MLP 5x16x16"  # in the guide
+DRAWN = (SHOWN, "Adam step", "gradient penalty", "Hessian-vector product")
+SPELT = {  # systems in the guide
+    "jax.jit": "`jax.jit(jax.value_and_grad(f))` by hand",
+    "tape.jit": "`tape.jit`",
+    "tape": "tape, plain Python",
+    "tape, look first": "tape, the loss looked at before its sweep",
+    "jax.grad": "un-jitted `jax.grad`",
+}
 REFERENCES = ("jax.jit", "jax.grad")  # the first that a class has: steps that never come back are not compiled by hand
 HEAD = """# Benchmarks
 
@@ -65,8 +85,35 @@ def page(run: dict[str, Any], day: str, command: str) -> str:
     return "\n".join(parts)
 
 
+def figures(run: dict[str, Any], command: str) -> str:
+    """Return the section of the guide: one workload, with quartiles."""
+    times, machine = run["comparisons"]["dispatch"][SHOWN], run["machine"]
+    lines = [f"| {SHOWN.replace(' 5x16x16', ', 5 layers of 16 x 16')}, a step | us | times `jax.jit` (quartiles) |", "| --- | --- | --- |"]
+    for name in sorted(times, key=lambda name: times[name]["median"]):
+        ratios = [a / b for a, b in zip(times[name]["rounds"], times["jax.jit"]["rounds"], strict=False)]
+        low, middle, high = (f"{quantile(ratios, q):.2g}" for q in (0.25, 0.5, 0.75))
+        said = "1" if name == "jax.jit" else f"{middle} ({low} to {high})"
+        lines.append(f"| {SPELT.get(name, name)} | {times[name]['median']:.0f} | {said} |")
+    where = f"{machine['processors']} cores, {machine['device']}; Python {machine['python']}, {', '.join(machine['packages'])}"
+    return "\n".join([*lines, "", f"Medians of a run of `{command}` ({where}). The quartiles say how quiet the machine was."])
+
+
+def picture(run: dict[str, Any]) -> None:
+    """Draw some workloads of the run for the README."""
+    found = run["comparisons"]["dispatch"]
+    report = Report()
+    report.comparisons["dispatch"] = [
+        Comparison(name, {system: Times(tuple(times["rounds"])) for system, times in found[name].items()}) for name in DRAWN
+    ]
+    draw(report, str(PICTURE))
+
+
 if __name__ == "__main__":
     path, names = sys.argv[1], " ".join(f'"{n}"' if " " in n else n for n in sys.argv[2:])
-    command = f"python -m benchmarks --json run.json {names} && python docs/benchmark_page.py run.json {names}"
+    measuring = f"python -m benchmarks --json run.json {names}"
     day = dt.datetime.fromtimestamp(Path(path).stat().st_mtime, dt.UTC).strftime("%Y-%m-%d")
-    PAGE.write_text(page(json.loads(Path(path).read_text(encoding="utf-8")), day, command), encoding="utf-8")
+    run = json.loads(Path(path).read_text(encoding="utf-8"))
+    PAGE.write_text(page(run, day, f"{measuring} && python docs/benchmark_page.py run.json {names}"), encoding="utf-8")
+    before, rest = GUIDE.read_text(encoding="utf-8").split("<!-- figures -->\n")[::2]
+    GUIDE.write_text(f"{before}<!-- figures -->\n{figures(run, measuring)}\n<!-- figures -->\n{rest}", encoding="utf-8")
+    picture(run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ import gallery  # noqa: E402 - beside this file
 import namespaces  # noqa: E402 - beside this file
 
 import tape  # noqa: E402 - the tree that this file is in
-from tape import errors  # noqa: E402
+from tape.command import pages  # noqa: E402
 from tape.variables.methods import ArrayMethods  # noqa: E402
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ author = "The jax-tape authors"
 copyright = author  # noqa: A001 - Sphinx's name
 version = release = tape.__version__
 html_title = f"jax-tape {version}"
-html_baseurl = (errors.PAGES or "").removesuffix("errors/")
+html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL", "")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
@@ -73,6 +74,8 @@ linkcheck_anchors = False  # pages that draw themselves have none that can be fo
 # Pages of the repository that have a place of their own in the site, so that their links work there and on GitHub.
 MOVED = [
     (re.compile(r"\]\((?:\.\./)+examples/(\w+)\.py\)"), r"](/generated/examples/\1.md)"),
+    (re.compile(r"\]\((?:\.\./)+tape/command/errors/(\w+)\.md\)"), r"](/generated/errors/\1.md)"),
+    (re.compile(r"\]\((?:\.\./)+docs/(\w+\.md)"), r"](/\1"),
     (re.compile(r"\]\((?:\.\./)*CONTRIBUTING\.md((?:#[\w-]+)?)\)"), r"](/contributing.md\1)"),
     (re.compile(r"\]\((?:\.\./)*CHANGELOG\.md((?:#[\w-]+)?)\)"), r"](/changelog.md\1)"),
     (re.compile(r"\]\((?:\.\./)*README\.md(?:#[\w-]+)?\)"), r"](/index.md)"),
@@ -95,8 +98,8 @@ def _move(_app: Sphinx, name: str, content: list[str]) -> None:
 
 def _describe(_app: Sphinx, name: str, content: list[str]) -> None:
     """Put what an error class says of itself on its page."""
-    folder, _, title = name.partition("/")
-    if folder == "errors" and title in errors.__all__:
+    folder, _, title = name.rpartition("/")
+    if folder == "generated/errors":
         heading, _, rest = content[0].partition("\n")
         content[0] = f"{heading}\n\n```{{eval-rst}}\n.. autoexception:: tape.errors.{title}\n   :show-inheritance:\n```\n{rest}"
 
@@ -124,6 +127,8 @@ def setup(app: Sphinx) -> None:
     api.write(DOCS / "generated" / "reference")
     gallery.write(DOCS / "generated" / "examples")
     namespaces.write(DOCS / "generated" / "namespaces.md")
+    shutil.rmtree(DOCS / "generated" / "errors", ignore_errors=True)
+    shutil.copytree(pages.FOLDER, DOCS / "generated" / "errors")
     app.connect("source-read", _move)
     app.connect("source-read", _describe)
     app.connect("doctree-read", _spelling)

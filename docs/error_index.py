@@ -13,8 +13,9 @@ HEAD = """# Errors
 Every error that this library raises on purpose is a `tape.errors.TapeError` and the builtin that you would expect. Its message says what
 happened, with which value, and what to do; the page of its class has the cause, an example and the repair, both executed by the tests.
 
-A traceback ends with a line that points here, which is a note of the error (PEP 678): `str(error)` is the message alone. Doctests compare notes
-too; `tape.errors.PAGES = None` switches the line off, and another address in its place leads to pages of your own.
+A traceback ends with the command that shows the page where you are, without a network (`python -m tape error SeedError`; without a name it lists
+the classes). That line is a note of the error (PEP 678): `str(error)` is the message alone. Doctests compare notes too;
+`tape.errors.PAGES = None` switches the line off, and the address of a site in its place (`"https://.../{}.html"`) leads there.
 
 This table is written by `python docs/error_index.py`.
 """
@@ -34,8 +35,8 @@ def page() -> str:
             f"`{b.__name__}`" for b in cls.__mro__[1:] if b.__module__ == "builtins" and b not in (Exception, BaseException, object)
         )
         said = re.sub(r"``(.+?)``", r"`\1`", (cls.__doc__ or "").splitlines()[0])
-        rows.append(f"| [{cls.__name__}]({cls.__name__}.md) | {bases} | {said} |")
-    names = "\n".join(cls.__name__ for cls in classes())
+        rows.append(f"| [{cls.__name__}](../../tape/command/errors/{cls.__name__}.md) | {bases} | {said} |")
+    names = "\n".join(f"../generated/errors/{cls.__name__}" for cls in classes())
     table = "\n".join(["| class | also | what happened |", "| --- | --- | --- |", *rows])
     return f"{HEAD}\n{table}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
 

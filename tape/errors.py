@@ -1,7 +1,8 @@
 """Every error class of the library: each derives from :class:`TapeError` and from the builtin that a user would expect.
 
 A message says what happened, which value it happened to (shape, dtype), and what to do about it. Each class has a page with its cause, an
-example and the repair; tracebacks name it below the message, as a note (PEP 678), so that the message itself stays as it is.
+example and the repair, which ``python -m tape error NAME`` shows; tracebacks say so below the message, as a note (PEP 678), so that the message
+itself stays as it is.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ __all__ = [
 ]
 
 
-PAGES: str | None = "https://jax-tape.readthedocs.io/en/stable/errors/"
-"""Where the pages of the error classes are; None names none: for doctests, say, which compare notes too."""
+PAGES: str | None = "python -m tape error {}"
+"""Where the page of an error class is, with ``{}`` for its name: the command that shows it, which needs no network. The address of a site does as
+well (``"https://.../{}.html"``). None names none: for doctests, say, which compare notes too."""
 
 
 class TapeError(Exception):
@@ -70,7 +72,7 @@ class TapeError(Exception):
         named = next(
             c for c in type(self).__mro__ if c.__module__ == __name__
         )  # a user's own class has that of the one that it is made from
-        last = f"See {PAGES}{named.__name__}.html"
+        last = f"See {PAGES.format(named.__name__)}"
         return own if last in own else [*own, last]
 
     @__notes__.setter

@@ -1,4 +1,4 @@
-"""Every page of the documentation does what it says: its code runs and prints what it shows, its links and anchors lead somewhere."""
+"""Every page does what it says: its code runs and prints what it shows, its links and anchors, and the files that it names, are there."""
 
 import pathlib
 import re
@@ -7,20 +7,22 @@ import shlex
 import jax
 import pytest
 
+from tape.rules import registry
 from tests import snippets
 
 ROOT = pathlib.Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = sorted(p for p in DOCS.rglob("*.md") if not {"_build", "generated"} & set(p.parts))
-OWN = {"explain.md": "tests/insight/test_explain.py runs it, with its lines"}
+OWN = {"docs/explain.md": "tests/insight/test_explain.py runs it, with its lines", "README.md": "tests/test_readme.py runs it"}
 LANGUAGES = {"python", "pycon", "text", "sh", "toml", "{code-block} python", "{code-block} text"}
 UNREAD = {"build", "dist", "generated", "node_modules"}
-MARKDOWN = sorted(
+PAGES = sorted(
     p
     for pattern in ("*.md", "*/**/*.md")
     for p in ROOT.glob(pattern)
     if not any(part.startswith((".", "_")) or part in UNREAD or part.endswith(".egg-info") for part in p.relative_to(ROOT).parts)
 )
+LOOKED_AT = re.compile(r"(?:tape|interop|tests|docs|benchmarks|examples|\.ci|\.github)/[\w./_*-]*")  # what is a file of this repository
+MADE = {"docs/_build/html": "by sphinx-build", "tape/_recorder": "the extension, with the suffix of its Python"}
 
 
 def name_of(path):
@@ -41,8 +43,10 @@ def _alone(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("_alone")
-@pytest.mark.parametrize("path", [p for p in PAGES if name_of(p).removeprefix("docs/") not in OWN], ids=name_of)
-def test_page(path):
+@pytest.mark.parametrize("path", [p for p in PAGES if name_of(p) not in OWN], ids=name_of)
+def test_page(path, monkeypatch):
+    if path.name == "CONTRIBUTING.md":
+        monkeypatch.setattr(registry, "RULES", dict(registry.RULES))  # the record that it enters is none to go on with
     page = snippets.Page(path.read_text(encoding="utf-8"), path)
     page.run()
     if page.left_out and not page.ran:
@@ -82,7 +86,7 @@ def links(text):
 LABELS = {label for p in PAGES for label in anchors(p)}
 
 
-@pytest.mark.parametrize("path", MARKDOWN, ids=name_of)
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_links_lead_somewhere(path):
     for link in links(path.read_text(encoding="utf-8")):
         if re.match(r"[a-z][a-z+.-]*:", link):
@@ -93,6 +97,25 @@ def test_links_lead_somewhere(path):
         if anchor and to.suffix == ".md":
             known = anchors(to) | (LABELS if not target else set())
             assert anchor in known, f"{name_of(path)}: {link}: there is no such anchor"
+
+
+def files(text):
+    """Return the files that a page names in its sentences."""
+    words = [word.rstrip(",") for code in re.findall(r"`([^`\n]+)`", snippets.FENCE.sub("", text)) for word in code.split()]
+    return [word for word in words if LOOKED_AT.fullmatch(word) and word not in MADE]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_files_that_are_named_are_there(path):
+    assert [f for f in files(path.read_text(encoding="utf-8")) if not any(ROOT.glob(f.rstrip("/")))] == []
+
+
+def test_files_are_read():
+    assert files("`tape/graph/trie.py` is in `tape/`, `a/b`\n`python docs/gallery.py --quick`") == [
+        "tape/graph/trie.py",
+        "tape/",
+        "docs/gallery.py",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +152,7 @@ def test_links_and_anchors_are_read():
     assert slug("Why is `v.grad` None, zero or NaN?") == "why-is-vgrad-none-zero-or-nan"
 
 
-PROGRAMS = {"python", "python3", "pip", "pytest", "ruff", "mypy", ".", ".ci/run", "sphinx-build", "git"}
+PROGRAMS = {"python", "python3", "pip", "pytest", "ruff", "mypy", ".", ".ci/run", "sphinx-build", "git", "echo", "./gradbench"}
 
 
 def complaint(command):

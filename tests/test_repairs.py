@@ -446,6 +446,7 @@ ROWS = {
         ),
     ],
     "transforms": [
+        ("tape.grad(total(x), x)", "grad: expected a function", "v = tape.gradients(total(x), x)", "same(v, 2 * A)"),
         ("tape.grad(lambda v: v * v)(A)", "reduce it", "g = tape.grad(lambda v: (v * v).sum())(A)", "same(g, 2 * A)"),
         ("tape.grad(lambda v: v * v)(A)", "use tape.jacrev", "g = tape.jacrev(lambda v: v * v)(A)", "same(g, np.diag(2 * A))"),
         (

@@ -136,7 +136,7 @@ Python loops on Variables, without `jit` and without `scan`; beside them the sam
 `scan`, `vmap`, `while_loop`), in eager PyTorch and in HIPS autograd.
 
 **Method.** Each tool is a process that speaks GradBench's protocol. The first evaluation of a function on inputs of a size is timed: it
-includes tracing and compiling. Then all tools warm up (the tape compiles in the background), and then they take turns for {rounds} rounds, in a random order; a figure is the median
+includes tracing and compiling. Then all tools warm up: the tape, which compiles in the background, until nothing of five evaluations is interpreted. Then they take turns for {rounds} rounds, in a random order; a figure is the median
 of all evaluations in them, waited for, without the conversion from and to JSON. Every answer is compared with an oracle in double precision
 (NumPy alone: closed forms and complex steps), with GradBench's tolerance of 1e-4. Where one evaluation takes over two seconds, it is timed
 twice at most. All is in double precision, and each tool is held to one core, as GradBench's own tools are. Absolute times depend on what else the machine does; ratios are of turns side by side. With `--clock cpu`, times are seconds that the tool's

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-__all__ = ["Function", "Tool", "evaluate", "respond", "serve"]
+__all__ = ["Function", "Tool", "evaluate", "respond", "serve", "settle"]
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,18 @@ Module = Mapping[str, Function]
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool: its name, and its modules by name."""
+    """A tool.
+
+    Attributes:
+        name: how it calls itself.
+        modules: its modules, by name.
+        learnt: what is another value after a run in which the tool compiled, or ran what it will compile; for tools that do so between runs.
+
+    """
 
     name: str
     modules: Mapping[str, Module]
+    learnt: Callable[[], object] = lambda: None
 
 
 class _BadInputError(Exception):
@@ -84,6 +92,18 @@ def evaluate(function: Function, raw: Any, clock: Callable[[], int] = time.perf_
     return function.finish(result, raw), timings
 
 
+QUIET = 5  # runs in which a tool that learns nothing has settled
+
+
+def settle(function: Function, raw: Any, learnt: Callable[[], object], seconds: float) -> None:
+    """Run a function until the tool has learnt nothing in some runs, or for some seconds; nothing is timed."""
+    prepared, until, quiet, known = function.prepare(raw), time.perf_counter() + seconds, 0, learnt()
+    while quiet < QUIET and time.perf_counter() < until:
+        function.run(prepared)
+        before, known = known, learnt()
+        quiet = quiet + 1 if known == before else 0
+
+
 def _named(kind: str, name: object, known: Mapping[str, Any]) -> Any:
     if not isinstance(name, str) or name not in known:
         msg = f"no {kind} {name!r} here; there are {', '.join(known) or 'none'}"
@@ -98,6 +118,8 @@ def _evaluated(message: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
         raise _BadInputError("the message has no input")
     clock = _named("clock", message.get("clock", "wall"), CLOCKS)  # GradBench sends none
     try:
+        if message.get("settle"):  # nor this
+            settle(function, message["input"], tool.learnt, float(message["settle"]))
         output, timings = evaluate(function, message["input"], clock)
     except KeyError as e:
         msg = f"{message['module']}.{message['function']}: the input has no {e}"

@@ -37,8 +37,8 @@ class Effort:
 
     Attributes:
         size: of the inputs: "tiny", "quick" or "default".
-        warm_seconds: how long the tape, which compiles in the background, runs a function before the rounds.
-        peers_warm_seconds: how long the other tools do.
+        settle_seconds: for how long, at most, the tape, which compiles in the background, runs a function until nothing of it is interpreted.
+        warm_seconds: how long each tool runs it then, before the rounds.
         rounds: how many turns each tool has.
         round_seconds: how long a turn lasts, at least.
         patience: seconds until a tool is given up for one function.
@@ -47,8 +47,8 @@ class Effort:
     """
 
     size: str
+    settle_seconds: float
     warm_seconds: float
-    peers_warm_seconds: float
     rounds: int
     round_seconds: float
     patience: float
@@ -57,8 +57,8 @@ class Effort:
 
 EFFORTS = {
     "tiny": Effort("tiny", 0.0, 0.0, 1, 0.0, 240.0),
-    "quick": Effort("quick", 1.0, 0.1, 3, 0.02, 240.0),
-    "default": Effort("default", 6.0, 0.3, 5, 0.1, 240.0),
+    "quick": Effort("quick", 20.0, 0.1, 3, 0.02, 240.0),
+    "default": Effort("default", 60.0, 0.3, 5, 0.1, 240.0),
 }
 
 
@@ -107,13 +107,14 @@ class _Turns:
             raise SilentToolError(msg)
         return found
 
-    def ask(self, tool: str, case: Case, function: str, wanted: Any, seconds: float) -> tuple[list[float], str]:
+    def ask(self, tool: str, case: Case, function: str, wanted: Any, seconds: float, settle: float) -> tuple[list[float], str]:
         """Ask a tool once; return the seconds of its evaluations, and what was wrong."""
         try:
             session = self.session(tool, case.module)
             given = case.input | {"min_runs": 1, "min_seconds": seconds} if isinstance(case.input, dict) else case.input
             fields = {"module": case.module, "function": function, "input": given, "description": case.description}
             fields |= {"clock": self.effort.clock} if self.effort.clock != "wall" else {}
+            fields |= {"settle": settle} if settle else {}
             response = session.send("evaluate", self.effort.patience, **fields)
             if not response["success"]:
                 return [], response.get("error", "no success")
@@ -132,11 +133,11 @@ class _Turns:
         wanted = expected(case.module, function, case.input)
 
         def warm(tool: str) -> None:
-            turn(tool, "warming up", self.effort.warm_seconds if tool == "tape" else self.effort.peers_warm_seconds)
+            turn(tool, "warming up", self.effort.warm_seconds, self.effort.settle_seconds)
 
-        def turn(tool: str, what: str, seconds: float) -> list[float]:
+        def turn(tool: str, what: str, seconds: float, settle: float = 0.0) -> list[float]:
             working_on(f"{name}: {tool}, {what}")
-            times, problem = self.ask(tool, case, function, wanted, seconds)
+            times, problem = self.ask(tool, case, function, wanted, seconds, settle)
             results[tool].problem = results[tool].problem or problem
             return times
 
@@ -190,13 +191,13 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--quick", action="store_true", help="small inputs and few rounds")
     parser.add_argument("--tools", default=",".join(TOOLS), help="comma-separated (default: those of %(default)s that are installed)")
     parser.add_argument(
-        "--warm", type=float, metavar="SECONDS", help="how long the tape runs before it is timed; a busy machine compiles late"
+        "--settle", type=float, metavar="SECONDS", help="how long the tape may take, at most, until all is compiled, before it is timed"
     )
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="cpu: seconds of the processor, for a busy machine")
     parser.add_argument("--docs", metavar="FILE", help="write the page of results there")
     options = parser.parse_args(arguments)
     given = [*options.eval, *(["--quick"] if options.quick else []), *(["--clock cpu"] if options.clock == "cpu" else [])]
-    given += [f"--warm {options.warm:g}"] if options.warm is not None else []
+    given += [f"--settle {options.settle:g}"] if options.settle is not None else []
     if unknown := set(options.eval) - FUNCTIONS.keys():
         parser.error(f"unknown eval {', '.join(sorted(unknown))}; there are {', '.join(FUNCTIONS)}")
     if unknown := set(options.tools.split(",")) - set(TOOLS):
@@ -204,8 +205,8 @@ def main(arguments: Sequence[str]) -> None:
     tools = [t for t in options.tools.split(",") if importlib.util.find_spec(NEEDS[t])]
     started, effort = time.perf_counter(), EFFORTS["quick" if options.quick else "default"]
     effort = replace(effort, clock=options.clock)
-    if options.warm is not None:
-        effort = replace(effort, warm_seconds=options.warm)
+    if options.settle is not None:
+        effort = replace(effort, settle_seconds=options.settle)
     found: Results = {}
     try:
         run(tools, options.eval or tuple(FUNCTIONS), effort, found)

@@ -1,4 +1,4 @@
-"""The command ``python -m tape``: what there is and a self-check; ``demo``, ``check`` for a function, ``verify`` for all rules."""
+"""The command ``python -m tape``: a report and a self-check; ``demo``; ``check`` for a function, ``verify`` for all rules; ``error``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tape import layout
-from tape.command import check, demo, report, verify
+from tape.command import check, demo, pages, report, verify
 from tape.errors import TapeError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=_RECORDER, help="say which recorder runs, and why")
     report.add(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", help="without one: versions, devices, caches, extras, a self-check")
-    for module in (demo, check, verify):
+    for module in (demo, check, verify, pages):
         module.add(commands)
     try:
         options = parser.parse_args(argv)

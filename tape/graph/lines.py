@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _PACKAGE = str(Path(__file__).parents[1])
 _INTEROP = str(Path(__file__).parents[2] / "interop")
 _JAX = tuple(str(Path(str(module.__file__)).parent) for module in (jax, jaxlib))
+_BETWEEN = contextlib.__file__  # a context manager of this library runs in it, and a user's own has its frame below
 FOREIGN: Bounded[str, bool] = Bounded("files", 4096)  # file of some code -> whether it is outside this library
 LINES: set[CodeType] = set()  # functions of this library that record for others
 
@@ -29,13 +31,13 @@ def lines_of(code: CodeType) -> None:
 
 def is_foreign(file: str) -> bool:
     """Tell whether some code is the user's: neither of this library, nor of JAX."""
-    return not file.startswith((_PACKAGE, _INTEROP, *_JAX, "<frozen"))
+    return not file.startswith((_PACKAGE, _INTEROP, *_JAX, _BETWEEN, "<frozen"))
 
 
 def user_frame() -> FrameType | None:
     """Return the innermost frame outside this library."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((_PACKAGE, _INTEROP)):
+    while frame is not None and frame.f_code.co_filename.startswith((_PACKAGE, _INTEROP, _BETWEEN)):
         frame = frame.f_back
     return frame
 
@@ -51,7 +53,7 @@ def user_line() -> tuple[str, int] | None:
         file = frame.f_code.co_filename
         foreign = FOREIGN.get(file)
         if foreign is None:
-            foreign = FOREIGN[file] = not file.startswith((_PACKAGE, _INTEROP))
+            foreign = FOREIGN[file] = not file.startswith((_PACKAGE, _INTEROP, _BETWEEN))
         if foreign:
             return (file, frame.f_lineno)
         if frame.f_code in LINES:

@@ -223,4 +223,6 @@ def check_callable(name: str, fun: object) -> None:
     """Check that what a transform is given is a function."""
     if not callable(fun):
         msg = f"{name}: expected a function, got {type(fun).__name__}"
+        if isinstance(fun, Handle):
+            msg += "; use tape.gradients(output, inputs) for the gradient of a value"
         raise TapeTypeError(msg)

@@ -110,6 +110,7 @@ def grad(
         12.0
 
     """
+    check_callable("grad", fun)
     both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
 
     @functools.wraps(fun)

@@ -56,6 +56,16 @@ def test_runs_are_counted_by_reason_and_line(stats):
     assert stats.flushes_by_line == {("look", line("look here")): 7, ("backward", line("sweep here")): 7}
 
 
+def test_a_step_that_ends_a_context_of_the_library_has_the_line_of_its_caller(stats):
+    optax = pytest.importorskip("optax")
+    x = tape.Variable(X)
+    optimizer = interop.optax.Optimizer([x], optax.adam(0.1))
+    for _ in range(3):
+        (x * x).sum().backward()
+        optimizer.step()  # step here
+    assert {where for reason, where in stats.flushes_by_line if reason == "step"} == {line("step here")}
+
+
 def test_the_same_structure_at_two_lines_is_told_apart(stats):
     x = tape.constant(X)
     for _ in range(20):
