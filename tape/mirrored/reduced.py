@@ -1,4 +1,4 @@
-"""Reductions whose derivatives lose digits as composed of primitives: norms, spreads, softmax. JAX's values, with derivatives of their own."""
+"""Reductions whose derivatives lose digits as composed of primitives: norms, spreads, softmax and its relatives. JAX's values, with derivatives of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 Tangent = Any  # a function of x, its tangent, and the axes, which are kept as ones
 
-_PLAIN = {"dtype": None, "out": None, "where": None, "mean": None, "correction": None}  # of options: with others, JAX's own derivative
+_PLAIN = {
+    "dtype": None,
+    "out": None,
+    "where": None,
+    "mean": None,
+    "correction": None,
+    "b": None,
+}  # of options: with others, JAX's own derivative
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -95,6 +102,10 @@ def _softmax(x: object, t: object, axes: tuple[int, ...]) -> Any:
     return p * (d - jnp.sum(p * d, axes, keepdims=True))
 
 
+def _logsumexp(x: object, t: object, axes: tuple[int, ...]) -> Any:
+    return jnp.sum(_ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x) * t, axes, keepdims=True)
+
+
 @functools.cache
 def _ruled(
     original: Callable[..., Any], tangent: Tangent, axes: tuple[int, ...], options: tuple[tuple[str, Any], ...]
@@ -123,6 +134,10 @@ def _axes(ndim: int, axis: object) -> tuple[int, ...]:
         return ()
     axes = tuple(operator.index(a) % ndim for a in given)
     return axes if len(set(axes)) == len(axes) else ()
+
+
+def _of_sum(x: Any, given: Mapping[str, Any]) -> tuple[Tangent, tuple[int, ...]] | None:
+    return None if given["return_sign"] else (_logsumexp, _axes(x.ndim, given["axis"]))
 
 
 def _of_norm(x: Any, given: Mapping[str, Any]) -> tuple[Tangent, tuple[int, ...]] | None:
@@ -175,11 +190,12 @@ def _reducing(choose: Callable[..., Any], module: str, original: Callable[..., A
     return mirrored(function, original.__name__, module=module)
 
 
+_WEIGHTS = {"softmax": _of_weights(_softmax), "log_softmax": _of_weights(_log_softmax), "logsumexp": _of_sum}
 _CHOICES: dict[str, dict[str, Callable[..., Any]]] = {
     "jax.numpy": {"std": _of_spread(_deviation), "var": _of_spread(_variance)},
     "jax.numpy.linalg": {"norm": _of_norm, "vector_norm": _of_vector_norm},
-    "jax.nn": {"softmax": _of_weights(_softmax), "log_softmax": _of_weights(_log_softmax)},
-    "jax.scipy.special": {"softmax": _of_weights(_softmax), "log_softmax": _of_weights(_log_softmax)},
+    "jax.nn": _WEIGHTS,
+    "jax.scipy.special": _WEIGHTS,
 }
 
 # By JAX module and name: what makes the counterpart of such a function.

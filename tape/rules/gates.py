@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import pi, sqrt
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -117,21 +118,34 @@ def _both(x: Any) -> tuple[Any, Any]:
     return jnp.where(x < 0, lower, upper), jnp.where(x < 0, upper, lower)
 
 
-@jax.custom_jvp
-def silu(x: Any) -> Any:
-    """Derivative of ``x s(x)``."""
-    x = bounded(x, _SATURATED)
-    s, other = _both(x)
-    return s * (1 + x * other)
+def _gated(inner: Callable[[Any], tuple[Any, Any, Any]]) -> Callable[[Any], Any]:
+    """Return the derivative of ``x s(w)``, given w and its first two derivatives at x."""
+
+    @jax.custom_jvp
+    def slope(x: Any) -> Any:
+        x = bounded(x, _SATURATED)
+        w, first, _ = inner(x)
+        s, other = _both(w)
+        return s * (1 + x * first * other)
+
+    def curvature(t: Any, _: Any, x: Any) -> Any:
+        x = bounded(x, _SATURATED)
+        w, first, second = inner(x)
+        s, other = _both(w)
+        return t * (s * other * (2 * first + x * second + x * first * first * (other - s)))
+
+    slope.defjvps(curvature)
+    return slope
 
 
-def _silu_curvature(t: Any, _: Any, x: Any) -> Any:
-    x = bounded(x, _SATURATED)
-    s, other = _both(x)
-    return t * (s * other * (2 + x * (other - s)))
+def _cubic(x: Any) -> tuple[Any, Any, Any]:
+    """``2 c (x + 0.044715 x^3)``: ``(1 + tanh(w / 2)) / 2`` is ``s(w)``, and this keeps what is left of it where tanh is near -1."""
+    c = 2 * sqrt(2 / pi)
+    square = lax.square(x)
+    return x * (c + 0.044715 * c * square), c + 3 * 0.044715 * c * square, 6 * 0.044715 * c * x
 
 
-silu.defjvps(_silu_curvature)
+silu, gelu = _gated(lambda x: (x, 1, 0)), _gated(_cubic)
 
 
 def mish(x: Any) -> Any:

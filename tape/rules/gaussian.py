@@ -32,7 +32,7 @@ def gauss(x: Any, sign: float = -1.0) -> Any:
     """``exp(sign x^2)``, the square being parted into an exact one and a small rest: its rounding would be multiplied."""
     info = np.finfo(x.dtype)
     x = bounded(x, sqrt(2 * info.maxexp / abs(sign)))  # beyond, it is zero (infinite)
-    head = lax.stop_gradient(lax.reduce_precision(x, info.nexp, info.nmant // 2))
+    head = lax.stop_gradient(lax.reduce_precision(x, info.nexp, (info.nmant - 1) // 2))
     rest = 1 + lax.expm1(sign * ((x - head) * (x + head)))  # not exp: XLA would add the exponents
     return lax.exp(sign * (head * head)) * rest
 
@@ -90,10 +90,11 @@ def log_ndtr(x: Any) -> Any:
     return parted(x, x < 0, left, lambda x: 2 * density(x) / lax.erfc(-sqrt(0.5) * x), zero=-1.0)
 
 
-_ROOT = (float(np.float32(sqrt(2))), -2.42032294e-08)  # of 2, in two parts
+_ROOT = {4: (float(np.float32(sqrt(2))), 2.420323420895794e-08), 8: (sqrt(2), -9.6672933134529135e-17)}  # of 2, in two parts
 
 
-_GELU_ZERO = (-0.7517915368080139, 1.2114449458557720e-8)  # of its derivative, in two parts: there it is 0, and Taylor's series follows
+# Where the derivative is zero, in two parts for each precision, and Taylor's series about it.
+_GELU_ZERO = {4: (-0.7517915368080139, 1.211444945855772e-8), 8: (-0.7517915246935645, 1.4956759177009883e-17)}
 _GELU_SERIES = (
     *(0.4314939923140469, 0.388284982990552, -0.018199676398671087, -0.1140082332972217, -0.014771522148244337, 0.019421679838189067),
     *(0.004539228379125415, -0.002239538068073497, -0.0007448268386746817, 0.00018633974623233514, 8.615947861116571e-05),
@@ -104,17 +105,19 @@ _GELU_SERIES = (
 @jax.custom_jvp
 def gelu(x: Any) -> Any:
     """Derivative of ``x Phi(x)`` with the normal distribution's integral Phi."""
-    d = x - _GELU_ZERO[0]
+    zero, rest = _GELU_ZERO[x.dtype.itemsize]
+    d = x - zero
     near = lax.abs(d) < 0.2
     series = lax.full_like(x, 0)
     for c in reversed(_GELU_SERIES[: 8 if x.dtype.itemsize < 8 else None]):
         series = series * d + c
-    return jnp.where(near, d * series - _GELU_ZERO[1] * _GELU_SERIES[0], 0.5 * lax.erfc(-sqrt(0.5) * x) + bounded(x) * density(x))
+    return jnp.where(near, d * series - rest * _GELU_SERIES[0], 0.5 * lax.erfc(-sqrt(0.5) * x) + bounded(x) * density(x))
 
 
 def _gelu_curvature(t: Any, _: Any, x: Any) -> Any:
     size = lax.abs(bounded(x, 100.0))
-    factor = (_ROOT[0] - size) * (sqrt(2) + size) + 2 * sqrt(2) * _ROOT[1]  # 2 - x^2; XLA would add the parts of the root
+    head, rest = _ROOT[x.dtype.itemsize]
+    factor = (head - size) * (sqrt(2) + size) + 2 * sqrt(2) * rest  # 2 - x^2; XLA would add the parts of the root
     root = gauss(x, -0.25)
     return t * ((sqrt(0.5 / pi) * factor * root) * root)
 

@@ -135,7 +135,7 @@ def exp2(x: Any) -> Any:
     x = jnp.clip(x, 2.0 * info.minexp, 2.0 * info.maxexp)
     whole = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
     head = 0.6875  # of log(2): times a whole number, it is exact
-    rest = (log(2.0) - head) * whole
+    rest = 0.00564718055994530942 * whole
     return lax.exp(head * whole) * (1 + lax.expm1(rest + log(2.0) * (x - whole)))
 
 

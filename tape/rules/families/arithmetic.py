@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape.rules import parameters
-from tape.rules.cotangents import cast
+from tape.rules.cotangents import cast, wide
 from tape.rules.registry import LINE, Cost, Example, elementwise, register
 
 _MATRIX = (2, 3)
@@ -64,9 +64,20 @@ def _abs(ct: Any, out: Any, x: Any, **_: Any) -> Any:
 
 
 elementwise("square", lambda ct, out, x, **_: (ct * (2 * x),), source="d(x^2) = 2 x dx", kinks=(0.0,))
+
+
+def _integer_pow(ct: Any, out: Any, x: Any, *, y: int, **_: Any) -> Any:
+    """Power by a whole number; in single for half precisions, where a higher power is out of range before the product is."""
+    if not y:
+        return None
+    if x.dtype.itemsize > 2:
+        return ct * (y * lax.integer_pow(x, y - 1))
+    return lax.convert_element_type(wide(ct) * (y * lax.integer_pow(wide(x), y - 1)), x.dtype)
+
+
 elementwise(
     "integer_pow",
-    lambda ct, out, x, *, y, **_: (ct * (y * lax.integer_pow(x, y - 1)) if y else None,),
+    _integer_pow,
     source="d(x^n) = n x^(n - 1) dx",
     domain=((0.5, 2.0),),
     kinks=(0.0,),
