@@ -3,8 +3,8 @@
 To interpret a structure is to rent, to compile it whole is to buy: whether it comes back, and how often, nobody knows.  Three rules, each
 of which costs a bounded multiple of the better choice in hindsight:
 
-- *At once.*  A structure many of whose kernels were never compiled is compiled whole at its first meeting where that costs no more than
-  these kernels would, one by one, as in the first step of a process.  Should it not come back, its kernels were tried in vain: the next
+- *At once.*  A structure many of whose kernels were never compiled, or a few large ones (a model of another library, its VJP, an update),
+  is compiled whole at its first meeting where that costs no more than these kernels would, one by one, as in the first step of a process.  Should it not come back, its kernels were tried in vain: the next
   structure with the same ones counts them no more, so that it is interpreted, and they are compiled.  As every kernel stands in for one
   such program at most, programs that never come back cost no more, all in all, than their kernels: never more than two and a half times what
   interpretation alone would have.
@@ -40,7 +40,8 @@ OFTEN = 16
 LOOP = 6  # a loop meets a structure every so many runs at most, and may wait for its program
 PATIENCE = 32  # what comes back less often may wait for it only so many runs after the compiler began
 
-LEAST = 6  # kernels: fewer are compiled on their own, as what is tried out at a prompt next has some in common with it
+LEAST = 6  # kernels: fewer are compiled on their own, as what is tried out at a prompt next has some in common with it,
+HEAVY = 0.25  # but two or more that take so many seconds, predicted: models of other libraries, whose training steps are few entries
 WORTH = 1.5  # times what its new kernels would cost alone is not too much for a program that a loop will need
 STALL = 0.15  # seconds, predicted, that one run may wait for the compiler,
 PART = 2 / 3  # and the part of the compilation: a loop that ends before does not wait
@@ -81,7 +82,8 @@ TIME = _Time()
 def new_kernels(kernels: Iterable[Kernel], whole: Callable[[], float], *, returned: bool) -> Sequence[Kernel]:
     """Return those of some kernels on whose account the program of all is compiled before they are; none where it is not to be."""
     counted = [kernel for kernel in kernels if kernel.cold and (returned or not kernel.tried)]
-    if len(counted) < LEAST or whole() > WORTH * sum([kernel.cost.alone for kernel in counted]):
+    alone = sum([kernel.cost.alone for kernel in counted])
+    if len(counted) < (LEAST if alone < HEAVY else 2) or whole() > WORTH * alone:
         return ()
     return () if any(kernel.apart for kernel in kernels) else counted
 

@@ -108,6 +108,33 @@ def test_few_new_kernels_are_compiled_on_their_own(stats):
     assert ran(stats) == (True, 0, 0)
 
 
+def test_a_training_step_of_few_large_kernels_is_compiled_at_once(stats):
+    """What a model of another library is: one op forward, one back, and the optimizer's update."""
+    import optax
+
+    x, w = arrays()
+
+    def large(x, w):
+        for i in range(24):
+            x = jnp.flip(jnp.cumsum(jnp.sin(x + i) * w)) / x.size
+        return x
+
+    model, variable = interop.lift(large), tape.Variable(w)
+    optimizer = interop.optax.Optimizer([variable], optax.sgd(0.1))
+    model(x, variable).mean().backward()
+    optimizer.step()
+    assert stats.interpreted == 0
+    assert stats.reasons.total() == 1
+    optimizer.zero_grad()
+    model(x, variable).mean().backward()
+    optimizer.step()
+    assert (stats.hits, stats.interpreted, stats.reasons.total()) == (1, 0, 1)
+    wanted = w
+    for _ in range(2):
+        wanted = wanted - 0.1 * jax.grad(lambda w: large(x, w).mean())(wanted)
+    np.testing.assert_allclose(variable.numpy(), wanted, rtol=1e-5)
+
+
 def test_what_repeats_its_kernels_is_interpreted_first(stats):
     a, w = arrays()
     x = tape.Variable(a)
