@@ -97,7 +97,7 @@ def test_named_scopes_group_as_well():
 
 
 def test_loops_are_folded_with_every_iteration_inside():
-    w = tape.Variable(A)
+    w = tape.Variable(np.linspace(-1, 1, 53))  # of a shape that no other test has: lines are those of who recorded a structure first
     h = w
     for _ in range(50):
         h = tnp.tanh(h * w)
