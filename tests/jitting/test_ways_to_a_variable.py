@@ -29,6 +29,10 @@ class Derived(Base):
         return cls.weight
 
 
+class Heir(Base):
+    """What has no weight of its own, whatever other tests give to classes."""
+
+
 class Member(enum.Enum):
     ONE = 1
 
@@ -42,7 +46,7 @@ PACKAGE.weights = MODULE
 FOREIGN.__dict__.update(Model=type("Model", (), {"__module__": "jaxnets"}))
 ONE = tape.constant(jnp.ones(()))
 BOX, LIST, QUEUE, CONTEXT = {}, [None], collections.deque(maxlen=1), contextvars.ContextVar("weight")
-PLAIN, DERIVED, SLOTTED, MODEL, SPACE = Plain(), Derived(), Slotted(), FOREIGN.Model(), types.SimpleNamespace()
+PLAIN, DERIVED, HEIR, SLOTTED, MODEL, SPACE = Plain(), Derived(), Heir(), Slotted(), FOREIGN.Model(), types.SimpleNamespace()
 VIEW, PARTIAL = types.MappingProxyType(BOX), jax.tree_util.Partial(lambda box: box["weight"], BOX)
 REFERENCE, MANY = weakref.ref(PLAIN), [Plain() for _ in range(3000)]
 
@@ -74,7 +78,7 @@ WAYS = {
     "attribute of a function": (function, lambda v: setattr(function, "weight", v)),
     "attribute of a module": (lambda: MODULE.weight, lambda v: setattr(MODULE, "weight", v)),
     "attribute of a module in a package": (lambda: PACKAGE.weights.weight, lambda v: setattr(MODULE, "weight", v)),
-    "attribute of an inherited class": (lambda: DERIVED.weight, lambda v: setattr(Base, "weight", v)),
+    "attribute of an inherited class": (lambda: HEIR.weight, lambda v: setattr(Base, "weight", v)),
     "class method": (lambda: Derived.get(), lambda v: setattr(Derived, "weight", v)),
     "context variable": (CONTEXT.get, CONTEXT.set),
     "default of a function": (defaulted, as_default),

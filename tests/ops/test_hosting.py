@@ -67,6 +67,7 @@ def test_joining_a_list_of_new_length_compiles_nothing(name, compiled):
     value, gradients, seed = joined(name, 13)
     assert not compiled
     expected, pull = jax.vjp(lambda rows: JOINED[name](jnp, rows), [jnp.asarray(r) for r in rows_of(13)])
+    jax.jit(lambda x: -x)(1.0)
     assert compiled  # the listener listens
     np.testing.assert_array_equal(value, expected)
     for g, e in zip(gradients, pull(seed)[0], strict=True):
