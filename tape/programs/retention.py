@@ -124,7 +124,8 @@ def _passed(state: State, live: tuple[int, ...], released: frozenset[int]) -> tu
 
 def _read_by(passed: list[State]) -> set[int]:
     """Return the slots that the VJPs of some entries read."""
-    return {(*e.inputs, *e.slots)[i] for e in passed for i in e.kernel.residuals()}  # no leaves
+    positions = {kernel: kernel.residuals() for kernel in {e.kernel for e in passed}}  # asked once: it depends on settings, and is not kept
+    return {(*e.inputs, *e.slots)[i] for e in passed for i in positions[e.kernel]}  # no leaves
 
 
 def _live(segment: Segment, run: Run) -> tuple[int, ...]:
