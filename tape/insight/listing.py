@@ -368,7 +368,7 @@ def draw(
         >>> import tape, tape.numpy as tnp
         >>> x = tape.Variable([1.0, 2.0], name="x")
         >>> tape.draw(tnp.sin(x).sum())
-        <picture of a tape with 2 entries in 1 lanes: save('tape.html') writes it>
+        <picture of a tape with 2 entries in 1 lane: save('tape.html') writes it>
 
     """
     check_flag("draw", "flow", flow)

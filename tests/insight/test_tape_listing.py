@@ -474,6 +474,19 @@ def _unpainted(text):
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
+def test_types_of_several_results_are_shown_whole_where_lines_are_short():
+    x = tape.Variable(A, name="x")
+    with tape.Tape() as t:
+        y = tnp.sin(x * x)
+        values, vectors = tnp.linalg.eigh(tnp.outer(y, y) + tnp.eye(3))
+        (values.sum() + vectors.sum() * y).sum().backward()
+    assert "float32[3] float32[3,3]" in t.text(width=140, color=False)
+    told = t.text(width=76, color=False)
+    assert "f32[3] f32[3,3]  48 B" in told
+    assert any(line.split() == ["x", "f32[3]", "12", "B", "requires", "grad"] for line in told.splitlines())
+    assert max(map(len, t.text(width=76, color=True).splitlines())) > 76 >= max(map(len, told.splitlines()))
+
+
 def test_colours_follow_the_terminal(monkeypatch):
     with tape.Tape() as t:
         tape.Variable(A) * 2
