@@ -158,7 +158,7 @@ def _brief(types: str) -> str:
 
 def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
     widths = {c: _wide(rows, c) for c in ORDER}
-    shown = [c for c in ORDER if widths[c]]
+    shown = [c for c in ORDER if any(r.cells.get(c) for r in rows)]
     for giving, least in (
         ("inputs", 16),
         ("op", 14),
