@@ -55,6 +55,8 @@ ROWS = {
             "with tape.Tape() as t: v = h + 1",
             "len(t) == 1",
         ),
+        ("tape.Tape(h)", "tape.Tape.of(outputs)", "v = tape.Tape.of(h)", "len(v) == 1"),
+        ("tape.profile(total)", "write @tape.profile(), with parentheses", "v = tape.profile()(total)(x)", "same(v, (A * A).sum())"),
         ("tape.Tape().__exit__(None, None, None)", "with tape.Tape() as t", "with tape.Tape() as t: v = h + 1", "len(t) == 1"),
         ("y = total(x); f = tape.Tape.of(y).function(x, y); f(A, A)", "pass one for each of inputs", "v = f(A)", "same(v, total(A))"),
         (

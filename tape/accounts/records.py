@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,23 @@ class Site:
     programs that the site is not counted any more.
     """
 
-    __slots__ = ("code", "count", "depth", "due", "instruction", "last", "line", "reason", "streak", "streak_of")
+    __slots__ = (
+        "alone",
+        "alone_entries",
+        "code",
+        "count",
+        "depth",
+        "differs",
+        "due",
+        "instruction",
+        "last",
+        "line",
+        "met",
+        "new",
+        "reason",
+        "streak",
+        "streak_of",
+    )
 
     def __init__(self, reason: str, line: Line | None) -> None:
         self.reason: str | None = reason
@@ -71,6 +87,11 @@ class Site:
         self.streak = 0  # such runs that followed each other
         self.streak_of: tuple[str, str] = ("", "")
         self.due: Compilation | None = None  # of which the user is to be warned
+        self.alone = 0  # runs whose entries ran one by one
+        self.alone_entries = 0
+        self.new = 0  # of these, runs of structures that were not met before
+        self.met: Any = None  # some of them (tape.programs.reasons), each twice as late as the one before
+        self.differs: Change | None = None  # in what the last two of these do
 
     def compiled(self, number: int, found: Compilation) -> None:
         """Note that run ``number`` compiled something; should each run do so for one kind of reason, the user is to know."""

@@ -14,7 +14,7 @@ from tape.terminal import clipped, coloured, columns, painted, placed, short_fil
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tape.accounts.records import Compilation, Limited, Line
+    from tape.accounts.records import Compilation, Limited, Line, Site
 
 # Why what is pending runs: what happened, and what would avoid it.
 REASONS = {
@@ -34,6 +34,10 @@ REASONS = {
     "swept elsewhere": ("a sweep came by what another thread, or another mode, had pending", "sweep where it was recorded"),
     "cut elsewhere": ("a Variable was cut from its past elsewhere than where it was recorded", "cut it where it was recorded"),
     "saved values": ("hooks for saved values see the values of each segment", ""),
+}
+# What avoids that, where it is not what avoids compilations.
+_ALONE = {
+    "ops": "choose by tape.numpy.where or tape.lax.cond, so that structures come back, or put what stays the same into a tape.jit function"
 }
 _LINES = 12  # of each kind that are shown
 _NAMED = 4  # ops that are named
@@ -86,6 +90,11 @@ def _told(stats: Counts, width: int, color: bool) -> Iterator[str]:
         yield ""
         yield painted("What ran what was pending, by line", "1", color)
         yield from _runs(sorted(sites, key=lambda s: -s[2]), short, width, color)
+    varying = [site for site in list(stats.sites.values()) if site.differs is not None and 2 * site.alone > site.count]
+    if varying:
+        yield ""
+        yield painted("What ran one by one, because its structures are ever other ones", "1", color)
+        yield from _alone(sorted(varying, key=lambda site: -site.alone_entries), short, width, color)
     if found:
         yield ""
         yield painted("What was compiled, and why", "1", color)
@@ -108,6 +117,19 @@ def _runs(sites: Sequence[tuple[str, Line | None, int]], short: dict[str, str], 
         what, instead = REASONS.get(reason, ("", ""))
         if what:
             yield _wrapped(f"{reason}: {what}{f'; to avoid it, {instead}' if instead else ''}", width, "  ", reason, "36" if color else "")
+
+
+def _alone(sites: Sequence[Site], short: dict[str, str], width: int, color: bool) -> Iterator[str]:
+    for site in sites[:_LINES]:
+        place = _named(site.line, short)
+        said = f"{site.alone:,} of {_count(site.count, 'run')} ({_entries(site.alone_entries)}), of {_count(site.new, 'structure')}"
+        yield _wrapped(said, width - len(place) - 4, f"  {painted(place, '2', color)}  ")
+        yield _wrapped(f"they differ in {_shortened(str(site.differs))}", width, "    ")
+        repair = "" if site.differs is None else _ALONE.get(site.differs.kind, site.differs.repair)
+        if repair:
+            yield _wrapped(f"to avoid it: {repair}", width, "    ", "to avoid it:", "32" if color else "")
+    if len(sites) > _LINES:
+        yield f"  {_count(len(sites) - _LINES, 'more line')}"
 
 
 def _compiled(found: Sequence[Compilation], short: dict[str, str], width: int, color: bool) -> Iterator[str]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.graph.kinds import differentiable
+from tape.ops.quick import quick_options
 from tape.rules import Example
 from tape.testing.samples import draw_like
 
@@ -52,12 +53,12 @@ class Reference:
             return vjp([z if c is None else c for z, c in zip(zeros, cts, strict=True)])
 
         try:
-            found = jax.jit(lambda a, d: _differences(flat, a, cts, d, jax.vmap))(list(args), directions)
+            found = _quickly(lambda a, d: _differences(flat, a, cts, d, jax.vmap))(list(args), directions)
         except NotImplementedError:  # a primitive that JAX cannot batch
-            found = jax.jit(lambda a, d: _differences(flat, a, cts, d, _one_by_one))(list(args), directions)
+            found = _quickly(lambda a, d: _differences(flat, a, cts, d, _one_by_one))(list(args), directions)
         slopes, rounding = jax.device_get(found)
         try:
-            gradients = list(jax.device_get(jax.jit(pulled)(*args)))
+            gradients = list(jax.device_get(_quickly(pulled)(*args)))
         except (NotImplementedError, TypeError, ValueError, AssertionError):  # JAX has no derivative, or one that does not trace or lower
             return cls(None, directions, slopes, rounding)
         own = cls(gradients, directions, slopes, rounding)
@@ -88,6 +89,11 @@ class Reference:
                 return error, f"argument {i} is off by {error:.1e} of its largest entry"
             worst = max(worst, error)
         return worst, ""
+
+
+def _quickly(fun: Any) -> Any:
+    """Return a function that is compiled for the CPU, which takes longer than it runs, once."""
+    return jax.jit(fun, compiler_options=quick_options("cpu"))
 
 
 def _wide(x: Any) -> Any:

@@ -104,7 +104,7 @@ def verify(record: Rule, dtype: str, device: Any) -> Line:
     line = Line(record.primitive.name, family_of(record))
     for example in examples_of(record):
         try:
-            compared = _compared(record, example, dtype, device)
+            compared = compare(record, example, dtype, device)
         except Exception as error:  # noqa: BLE001 - whatever a backend refuses with is part of the table
             compared = np.inf, f"raises {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         if compared is None:
@@ -117,8 +117,11 @@ def verify(record: Rule, dtype: str, device: Any) -> Line:
     return line
 
 
-def _compared(record: Rule, example: Example, dtype: str, device: Any) -> tuple[float, str] | None:
-    """Return the relative error of one example, and what is wrong with it; None where it is not made for ``dtype``."""
+def compare(record: Rule, example: Example, dtype: str, device: Any, options: dict[str, Any] | None = None) -> tuple[float, str] | None:
+    """Return the relative error of one example, and what is wrong with it; None where it is not made for ``dtype``.
+
+    ``options`` are the compiler's for what runs on the device.
+    """
     with jax.enable_x64(dtype in {"float64", "complex128"}):
         args = draw(record, example, dtype)
         try:
@@ -127,7 +130,7 @@ def _compared(record: Rule, example: Example, dtype: str, device: Any) -> tuple[
             return None
         cts = draw_like(shapes, record.primitive.name, example.name)
         with jax.default_device(device), jax.default_matmul_precision("highest"):
-            own = jax.device_get(jax.jit(lambda a, c: _own(example.fun, a, c))(args, cts))
+            own = jax.device_get(jax.jit(lambda a, c: _own(example.fun, a, c), compiler_options=options)(args, cts))
     with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
         wide = [None if x is None else x.astype("complex128" if np.iscomplexobj(x) else "float64") for x in (*args, *cts)]
         return Reference.of(example, wide[: len(args)], wide[len(args) :]).judge(own, RELATIVE[dtype])

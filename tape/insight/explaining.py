@@ -93,6 +93,8 @@ def _answer(output: Any, given: Any) -> Explanation:
     if measured.total is None:
         return said("None", measured.stopping(), way, None)
     size, steps = norm(measured.total), measured.steps
+    if measured.total.size == 0:
+        return said("fine", [], steps, size, f"the input ({describe(given)}) has no elements, and so has its gradient")
     if not np.all(np.isfinite(measured.total)):
         return said("NaN" if np.any(np.isnan(measured.total)) else "inf", measured.broken(), steps, size)
     hints = measured.shapes()

@@ -52,7 +52,21 @@ class _Open(Mode):
         set_scope(LOCAL.scope.but(notes=old))
 
 
-class Tape:
+class _Block:
+    """What is opened by a ``with`` statement and takes nothing; above the class, whose signature is that of its ``__init__``."""
+
+    def __new__(cls, *args: object, **_: object) -> Self:
+        """Refuse what is meant for :meth:`Tape.of`."""
+        if args:
+            msg = (
+                f"Tape: got {type(args[0]).__name__} as an argument; write tape.Tape.of(outputs) for what leads to Variables, and "
+                "with tape.Tape() as t for what a block records"
+            )
+            raise TapeTypeError(msg)
+        return super().__new__(cls)
+
+
+class Tape(_Block):
     """The tape of a ``with`` block, or of the past of Variables (:meth:`Tape.of`): a Wengert list that can be read.
 
     ``print(t)`` shows it as a table: number, op, inputs, shape and dtype, bytes, and your file and line; what a sweep wrote stands under a
@@ -72,7 +86,7 @@ class Tape:
         keep: hold the values of leaves.
 
     Raises:
-        TapeTypeError: ``keep`` is no bool.
+        TapeTypeError: ``keep`` is no bool, or there is another argument (those are for :meth:`of`).
         TapeRuntimeError: it is entered twice, or left in another thread.
 
     Example:
@@ -368,7 +382,7 @@ def draw(
         >>> import tape, tape.numpy as tnp
         >>> x = tape.Variable([1.0, 2.0], name="x")
         >>> tape.draw(tnp.sin(x).sum())
-        <picture of a tape with 2 entries in 1 lanes: save('tape.html') writes it>
+        <picture of a tape with 2 entries in 1 lane: save('tape.html') writes it>
 
     """
     check_flag("draw", "flow", flow)

@@ -18,9 +18,13 @@ from tape.insight.explanation import Step
 from tape.insight.notes import Lone
 from tape.insight.replaying import UNKNOWN, Place, Replay
 from tape.sweeps.plan import FunctionOp
+from tape.terminal.progress import progress
 
 if TYPE_CHECKING:
     from tape.insight.connection import Connection
+
+
+_LONG = 2000  # entries for which a bar is shown
 
 
 class Measurement:
@@ -81,7 +85,8 @@ class Measurement:
             if not isinstance(place, Lone)
             for p, at in (place,)
         }
-        for part, step, call in reversed(replay.steps):
+        steps = reversed(replay.steps)
+        for part, step, call in progress(steps, "sweeping once more", len(replay.steps)) if len(replay.steps) > _LONG else steps:
             number = numbers[id(part), step.slots[:1]]
             table = part.state.table
             cts = [cotangents.get((id(part), s)) if table[s].kind.requires_grad and s not in part.state.cut else None for s in step.slots]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,6 +30,9 @@ _COLOURS = {
 }
 _LEAST = 8  # characters of a column that gives way
 _LIMIT = 1000  # lines shown
+_DTYPES = {"bfloat": "bf", "float": "f", "complex": "c", "uint": "u", "int": "i"}
+_DTYPE = re.compile(r"\b(bfloat|float|complex|uint|int)(\d+)")
+_PAINT = re.compile("\x1b\\[[0-9;]*m")
 
 
 class Row:
@@ -141,21 +145,37 @@ def _entry(entry: Entry, shows: Shows, depth: int) -> Row:
     return Row(depth, {**cells, "note": ", ".join(notes), "line": where})
 
 
+def _wide(rows: Sequence[Row], column: str) -> int:
+    """Return how many characters a column wants; what a leaf says last may go on to the end of the line."""
+    said = [r for r in rows if column != "note" or r.cells.get("line")] or rows
+    return max((len(r.cells.get(column, "")) + (2 * r.depth if column == "number" else 0) for r in said), default=0)
+
+
+def _brief(types: str) -> str:
+    """Return types as JAX writes them in short: f32[3]."""
+    return _DTYPE.sub(lambda match: _DTYPES[match[1]] + match[2], types)
+
+
 def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
-    widths = {c: max((len(r.cells.get(c, "")) + (2 * r.depth if c == "number" else 0) for r in rows), default=0) for c in ORDER}
-    shown = [c for c in ORDER if widths[c]]
+    widths = {c: _wide(rows, c) for c in ORDER}
+    shown = [c for c in ORDER if any(r.cells.get(c) for r in rows)]
     for giving, least in (
         ("inputs", 16),
         ("op", 14),
         ("note", 13),
         ("line", 14),
+        ("brief", 0),
         ("inputs", _LEAST),
         ("type", 12),
         ("op", _LEAST),
         ("note", 10),
     ):
         over = sum(widths[c] for c in shown) + 2 * (len(shown) - 1) - width
-        if over > 0 and giving in shown:
+        if over > 0 and giving == "brief":
+            for row in rows:
+                row.cells["type"] = _brief(row.cells.get("type", ""))
+            widths["type"] = _wide(rows, "type")
+        elif over > 0 and giving in shown:
             widths[giving] = max(min(widths[giving], least), widths[giving] - over)
     for gone in ("bytes", "note"):
         if sum(widths[c] for c in shown) + 2 * (len(shown) - 1) > width and gone in shown:
@@ -170,7 +190,7 @@ def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
         if row.whole is not None:
             yield painted("  " * row.depth + clipped(row.whole, width - 2 * row.depth), _COLOURS[row.style], color)
             continue
-        cells = []
+        cells: list[str] = []
         for column in shown:
             text = row.cells.get(column, "")
             if column == "number":
@@ -178,11 +198,17 @@ def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
                 text = text.ljust(widths[column])
             elif column == "line":
                 text = clipped(text, widths[column], end=False)
+            elif column == "note" and not row.cells.get("line"):
+                text = clipped(text, width - sum(map(_length, cells)) - 2 * len(cells))
             else:
                 text = clipped(text, widths[column])
                 text = text.rjust(widths[column]) if column in _RIGHT else text.ljust(widths[column])
             cells.append(painted(text, _COLOURS.get(row.style if column == "op" and row.style else column, ""), color))
         yield "  ".join(cells).rstrip()
+
+
+def _length(cell: str) -> int:
+    return len(_PAINT.sub("", cell))
 
 
 def _deepest(rows: Sequence[Row]) -> int:

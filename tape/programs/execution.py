@@ -22,7 +22,7 @@ from tape.programs.devices import settling, several
 from tape.programs.interpretation import evaluate, interpret, needed_entries
 from tape.programs.naming import inline
 from tape.programs.policy import Meetings, new_kernels, new_to_several
-from tape.programs.reasons import why, why_alone
+from tape.programs.reasons import ran_alone, why, why_alone
 from tape.programs.rolling import rolled, written
 from tape.programs.telling import begun, timed, told
 from tape.statistics import STATS
@@ -124,6 +124,8 @@ class Program:
         self._size = len(entries)
         STATS.interpreted += self._size
         STATS.executed += self._size
+        if self.site is not None:
+            ran_alone(self.site, entries, new=self._meetings is not None and self._meetings.times == 1)
         return results
 
     def _meet(self, state: State, leaves: Sequence[Any], entries: Sequence[Step]) -> bool:

@@ -20,13 +20,14 @@ from tape.terminal import placed
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from tape.accounts.records import Line
+    from tape.accounts.records import Line, Site
     from tape.configuration import Configuration
     from tape.graph.trie import Step
     from tape.ops.kernel import Kernel
 
 _PERIOD = 512  # ops in a turn of a loop, at most
 _COMPARED = 256  # primitives of an op that are compared one by one
+_SOME = 4  # structures after which they begin to be compared
 _PLAIN = (int, float, complex, str, bytes, tuple, type(None), np.dtype, np.generic)  # values of parameters that are shown
 
 
@@ -43,6 +44,14 @@ class _Structure(NamedTuple):
     inputs: tuple[tuple[int, ...], ...]
     lines: tuple[Line | None, ...]
     settings: Configuration
+
+
+class _Met(NamedTuple):
+    """What is known of a structure that ran one by one."""
+
+    names: tuple[str, ...]
+    lines: tuple[Line | None, ...]
+    avals: tuple[Any, ...]  # what each entry reads
 
 
 class _Alone(NamedTuple):
@@ -107,6 +116,31 @@ def why_alone(entries: Sequence[Step]) -> Change:
         _ALONE[key] = _alone(entry.kernel, _params(entry.kernel, entry.op))
     changes = (Change("new") if old is None else _of_kernels(old, entry) for old, entry in zip(known, entries, strict=True))
     return next((change for change in changes if change.kind != "new"), Change("new"))
+
+
+def ran_alone(site: Site, entries: Sequence[Step], *, new: bool) -> None:
+    """Note that entries ran one by one, of a structure that may be new; of ever more of these, some are compared."""
+    site.alone += 1
+    site.alone_entries += len(entries)
+    if not new:
+        return
+    site.new += 1
+    if site.new >= _SOME and not site.new & (site.new - 1):  # a power of two: to compare all would take time
+        old: _Met | None = site.met
+        site.met = now = _Met(
+            tuple([e.kernel.name for e in entries]), tuple([e.where for e in entries]), tuple([e.kernel.in_avals for e in entries])
+        )
+        if old is not None:
+            site.differs = _between(old, now)
+
+
+def _between(old: _Met, now: _Met) -> Change:
+    if old.names != now.names:
+        return _other_ops(old, now)
+    of_avals = (_of_avals(*both) for both in zip(old.avals, now.avals, now.names, now.lines, strict=True))
+    return next(
+        (change for change in of_avals if change is not None), Change("ops", "the same ops, with other parameters or on other values")
+    )
 
 
 def _alone(kernel: Kernel, params: _Params) -> _Alone:
@@ -227,7 +261,7 @@ def _equal(a: Any, b: Any) -> bool:
         return a is b
 
 
-def _other_ops(old: _Structure, new: _Structure) -> Change:
+def _other_ops(old: _Structure | _Met, new: _Structure | _Met) -> Change:
     """Say what tells the ops of one structure from those of another one that was compiled for the same line."""
     loops = _loops(old.names, new.names)
     if loops:

@@ -241,6 +241,51 @@ def test_steps_of_tape_jit_and_what_changes_them(stats):
     assert found == [("step", "new", ""), ("step", "static", "2.0 -> 3.0"), ("step", "arguments", shape)]
 
 
+def ever_other(step, count=20):
+    for number in range(count):
+        step(number)
+    return " ".join(str(tape.stats()).split())
+
+
+def test_loops_of_ever_other_lengths_are_told_though_nothing_is_compiled(stats):
+    x = tape.Variable(np.linspace(0.1, 1.0, 7, dtype=np.float32))
+
+    def step(number):
+        h = x
+        for _ in range(3 + number):
+            h = tnp.arctan(h) * x
+        h.sum().backward()  # ever other lengths
+
+    told = ever_other(step)
+    place, number = line("ever other lengths")
+    assert f"{pathlib.Path(place).name}:{number} 20 of 20 runs" in told
+    assert "of 20 structures they differ in the number of turns of a loop of arctan, multiply (test_telling.py:" in told
+    assert ": 10, then 18 to avoid it: pad sequences to a few lengths, or write the loop as tape.lax.scan" in told
+
+
+def test_ever_other_shapes_and_ops_are_told_as_well(stats):
+    def shapes(number):
+        float(tnp.arctan(tape.constant(np.ones((2, number + 1), np.float32))).sum())
+
+    assert "they differ in the shape of what arctan" in ever_other(shapes)
+    stats.reset()
+    x = tape.constant(X)
+
+    def ops(number):
+        some = (tnp.arctan, tnp.sinh, tnp.cosh, tnp.tanh, tnp.exp2)
+        float(some[number // 5](some[number % 5](x))[0])
+
+    told = ever_other(ops)
+    assert "they differ in op " in told
+    assert "to avoid it: choose by tape.numpy.where or tape.lax.cond" in told
+
+
+def test_what_comes_back_is_not_told_as_ever_other(stats):
+    x = tape.constant(X)
+    told = ever_other(lambda number: float((tnp.arctan(x) * [1.0, x][number % 2]).sum()), 100)
+    assert "What ran one by one" not in told, told
+
+
 def test_the_record_is_bounded_and_holds_no_functions_of_the_users(stats):
     class Captured:
         pass

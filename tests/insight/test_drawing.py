@@ -64,6 +64,14 @@ def labels_in(items):
     return [label for i in items if not isinstance(i, int) for label in (i["label"], *labels_in(i["items"]))]
 
 
+def test_the_repr_counts():
+    x = tape.Variable(A)
+    assert "with 1 entry in 1 lane:" in repr(tape.draw(x * 2))
+    with tape.Tape() as t:
+        (x * x).sum().backward()
+    assert "with 5 entries in 2 lanes:" in repr(t.draw()), t
+
+
 def test_forward_and_sweeps_are_lanes():
     t, _ = double()
     data = data_of(t.draw().html())

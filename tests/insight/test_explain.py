@@ -193,3 +193,10 @@ def test_mistakes_are_said():
     assert kinds(tape.explain((i * x[:2]).sum(), i)) == ["integer input"]
     c = tape.constant(A)
     assert "requires_grad" in kinds(tape.explain((c * x).sum(), c))
+
+
+def test_the_gradient_of_no_elements_is_no_accident():
+    x = tape.Variable(np.zeros((0, 3), np.float32))
+    why = tape.explain((x * 2).sum(), x)
+    assert (why.verdict, list(why.causes)) == ("fine", [])
+    assert "has no elements" in str(why)

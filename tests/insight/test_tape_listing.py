@@ -474,6 +474,27 @@ def _unpainted(text):
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
+def test_leaves_say_that_they_require_grad_where_no_entry_says_anything():
+    x = tape.Variable(A, name="x")
+    with tape.Tape() as t:
+        x * 2
+    assert "12 B  requires grad" in t.text(width=80, color=False)
+    assert "12 B  requires grad" in t.text(width=50, color=False)
+
+
+def test_types_of_several_results_are_shown_whole_where_lines_are_short():
+    x = tape.Variable(A, name="x")
+    with tape.Tape() as t:
+        y = tnp.sin(x * x)
+        values, vectors = tnp.linalg.eigh(tnp.outer(y, y) + tnp.eye(3))
+        (values.sum() + vectors.sum() * y).sum().backward()
+    assert "float32[3] float32[3,3]" in t.text(width=140, color=False)
+    told = t.text(width=76, color=False)
+    assert "f32[3] f32[3,3]  48 B" in told
+    assert any(line.split() == ["x", "f32[3]", "12", "B", "requires", "grad"] for line in told.splitlines())
+    assert max(map(len, t.text(width=76, color=True).splitlines())) > 76 >= max(map(len, told.splitlines()))
+
+
 def test_colours_follow_the_terminal(monkeypatch):
     with tape.Tape() as t:
         tape.Variable(A) * 2
@@ -533,6 +554,11 @@ def test_gradients_of_a_tape():
         y = (x * x).sum()
     assert np.allclose(t.gradients(y, x, retain_graph=True).value, 2 * A)
     assert np.allclose(tape.Tape.of(y).gradients(y, x).value, 2 * A)
+
+
+def test_a_tape_takes_no_variables():
+    with pytest.raises(tape.errors.TapeTypeError, match=r"got Variable as an argument; write tape.Tape.of\(outputs\)"):
+        tape.Tape(tape.Variable(A))
 
 
 def test_a_tape_is_entered_once():
