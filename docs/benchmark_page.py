@@ -91,7 +91,7 @@ def figures(run: dict[str, Any], command: str) -> str:
     lines = [f"| {SHOWN.replace(' 5x16x16', ', 5 layers of 16 x 16')}, a step | us | times `jax.jit` (quartiles) |", "| --- | --- | --- |"]
     for name in sorted(times, key=lambda name: times[name]["median"]):
         ratios = [a / b for a, b in zip(times[name]["rounds"], times["jax.jit"]["rounds"], strict=False)]
-        low, middle, high = (f"{quantile(ratios, q):.2g}" for q in (0.25, 0.5, 0.75))
+        low, middle, high = (f"{r:.0f}" if r >= 100 else f"{r:.2g}" for r in (quantile(ratios, q) for q in (0.25, 0.5, 0.75)))
         said = "1" if name == "jax.jit" else f"{middle} ({low} to {high})"
         lines.append(f"| {SPELT.get(name, name)} | {times[name]['median']:.0f} | {said} |")
     where = f"{machine['processors']} cores, {machine['device']}; Python {machine['python']}, {', '.join(machine['packages'])}"

@@ -31,13 +31,12 @@ def page() -> str:
     """Return the page."""
     rows = []
     for cls in classes():
-        bases = ", ".join(
-            f"`{b.__name__}`" for b in cls.__mro__[1:] if b.__module__ == "builtins" and b not in (Exception, BaseException, object)
-        )
+        bases = [f"`{b.__name__}`" for b in cls.__mro__[1:] if b.__module__ == "builtins" and b not in (Exception, BaseException, object)]
         said = re.sub(r"``(.+?)``", r"`\1`", (cls.__doc__ or "").splitlines()[0])
-        rows.append(f"| [{cls.__name__}](../../tape/command/errors/{cls.__name__}.md) | {bases} | {said} |")
+        also = f" Also caught as {' and '.join(bases)}." if bases else ""
+        rows.append(f"| [{cls.__name__}](../../tape/command/errors/{cls.__name__}.md) | {said}{also} |")
     names = "\n".join(f"../generated/errors/{cls.__name__}" for cls in classes())
-    table = "\n".join(["| class | also | what happened |", "| --- | --- | --- |", *rows])
+    table = "\n".join(["| class | what happened |", "| --- | --- |", *rows])
     return f"{HEAD}\n{table}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
 
 

@@ -266,7 +266,7 @@ class set_grad_enabled(Mode):  # noqa: N801 - a context manager, named as in PyT
 
 
 class no_grad(set_grad_enabled):  # noqa: N801
-    """Results are constants: nothing is kept for sweeps, ``requires_grad`` is False.
+    """Have results be constants: nothing is kept for sweeps, and their ``requires_grad`` is False.
 
     Here ``x += y`` and its kin (and ``x[i] = y``) change ``x`` for all who hold it, a leaf that requires grad too: that is how parameters
     are updated.  Shape and dtype stay, and so do gradient and hooks; what was recorded before keeps the old value.

@@ -110,6 +110,30 @@ def test_files_that_are_named_are_there(path):
     assert [f for f in files(path.read_text(encoding="utf-8")) if not any(ROOT.glob(f.rstrip("/")))] == []
 
 
+def test_figures_of_the_changelog_are_those_of_the_pages():
+    changes, coverage, power = ((ROOT / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "docs/coverage.md", "docs/power.md"))
+    guide = (DOCS / "guides" / "verification.md").read_text(encoding="utf-8")
+    functions = re.search(r"recorded; (\d+) functions", changes)[1]
+    rules = re.search(r"its own for (\d+) primitives", changes)[1]
+    planted = re.search(r"(\d+) planted errors", guide)[1]
+    assert f"| recorded | {functions} |" in coverage
+    assert f"| with a rule of the tape's own | {rules} |" in coverage
+    assert f"{planted} wrong gradients" in power
+    examples = {p.stem for p in (ROOT / "examples").glob("*.py")} - {"experiment"}
+    assert {20: "Twenty examples"}.get(len(examples), "another number") in changes
+    assert set(re.findall(r"\]\(\.\./examples/(\w+)\.py\)", (DOCS / "examples.md").read_text(encoding="utf-8"))) == examples
+
+
+def test_modules_that_the_map_names_are_in_their_packages():
+    rows = re.findall(
+        r"^\| `((?:tape|interop)/[\w/]*)`.*?\| (.*) \|$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert len(rows) > 20
+    named = [(ROOT / package, module) for package, said in rows for module in re.findall(r"`([\w/]+\.(?:py|c))`", said)]
+    assert len(named) > 50
+    assert [m for package, m in named if not (package / m).exists() and not (ROOT / "tape" / m).exists()] == []
+
+
 def test_files_are_read():
     assert files("`tape/graph/trie.py` is in `tape/`, `a/b`\n`python docs/gallery.py --quick`") == [
         "tape/graph/trie.py",

@@ -16,7 +16,7 @@ from benchmarks.gradbench.cases import FUNCTIONS, Case, cases
 from benchmarks.gradbench.on_tape import TOOL
 from benchmarks.gradbench.on_tape.nested import MODES, argmin, trajectory
 from benchmarks.gradbench.oracle import expected, mismatches
-from benchmarks.gradbench.protocol import Function, Tool, respond, serve
+from benchmarks.gradbench.protocol import QUIET, Function, Tool, respond, serve
 from benchmarks.gradbench.session import Session, SilentToolError
 
 CASES = list(cases("tiny"))
@@ -281,3 +281,16 @@ def test_what_the_harness_reads_is_as_it_wants():
     lines = (folder / "Dockerfile").read_text().splitlines()
     assert lines[-1] == "LABEL org.opencontainers.image.source=https://github.com/gradbench/gradbench"
     assert lines[-2] == 'ENTRYPOINT ["python", "-m", "benchmarks.gradbench"]'
+
+
+@pytest.mark.parametrize(("learns", "settle", "ran"), [(7, 60.0, 7 + QUIET + 1), (7, 0.0, 1), (10**9, 0.05, None)])
+def test_a_tool_is_run_until_it_has_learnt_nothing_for_some_runs(learns, settle, ran):
+    """And once more, which is timed; without ``settle``, as GradBench asks, at once; where it learns for ever, for as long as is said."""
+    runs = []
+    function = Function(lambda raw: raw, lambda _: runs.append(sum(i * i for i in range(1000))), lambda _, raw: raw)
+    tool = Tool("learner", {"m": {"f": function}}, lambda: min(len(runs), learns))
+    message = {"kind": "evaluate", "module": "m", "function": "f", "input": {"a": 1}, "settle": settle}
+    response = respond(message, tool)
+    assert response["success"], response
+    assert len(response["timings"]) == 1
+    assert len(runs) == ran or (ran is None and len(runs) > QUIET)

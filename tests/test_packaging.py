@@ -59,3 +59,16 @@ def test_the_extension_is_optional_and_its_wheels_are_of_every_python():
 def test_both_sides_of_the_recorder_have_one_contract():
     source = (ROOT / "tape" / "_recorder.c").read_text(encoding="utf-8")
     assert re.search(r"^#define CONTRACT (\d+)", source, re.MULTILINE)[1] == str(layout.CONTRACT)
+
+
+def test_what_a_package_reads_is_installed_with_it():
+    data = PROJECT["tool"]["setuptools"]["package-data"]
+    found = {p for package in ("tape", "interop") for p in (ROOT / package).rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    files = {p for p in found if p.suffix not in {".py", ".c", ".so", ".pyd"}}
+    installed = {
+        f for package in {p.parent for p in found if p.name == "__init__.py"} for pattern in data["*"] for f in package.glob(pattern)
+    }
+    installed |= {
+        f for name, patterns in data.items() if name != "*" for pattern in patterns for f in ROOT.joinpath(*name.split(".")).glob(pattern)
+    }
+    assert files - installed == set()

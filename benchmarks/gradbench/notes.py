@@ -7,9 +7,9 @@ NOTES = """## Where the tape is slow, and why
   operations of `ode` on 50 numbers are recorded in some 250 us, and JAX runs them in 10. This is the price of plain Python; where arrays are
   large it disappears.
 - *Before compiling.* A structure is interpreted until that has cost a share of what its compilation will, and while the background compiles it.
-  So first evaluations take a fraction of JAX's, and dozens follow that are not at full speed. In short runs `gmm`, `lstm` and `det gradient` are timed
-  while they are still interpreted, or while the compiler shares their core: by itself `lstm objective` (2 layers, 32 characters, 2 600 operations) is
-  interpreted in 20 ms 110 times, compiled in 4 s, and takes 2.1 ms from then on.
+  So first evaluations take a fraction of JAX's, and dozens follow that are not at full speed: by itself `lstm objective` (2 layers, 32 characters,
+  2 600 operations) is interpreted in 20 ms 110 times, compiled in 4 s, and takes 2.1 ms from then on. The figures are of what comes after, but
+  where structures are new for ever (`saddle`, `particle`): there the tape is timed after a while.
 - *NumPy arrays in loops.* `power * t` with a NumPy array `t` copies it in each turn, as it may change until the next one, and hands the program one
   argument for each: `llsq` with 128 turns took 2.7 times as long to record and 4.4 times as long to run as with `tape.constant(t)`, which the
   evals use for all data.

@@ -96,9 +96,9 @@ QUIET = 5  # runs in which a tool that learns nothing has settled
 
 
 def settle(function: Function, raw: Any, learnt: Callable[[], object], seconds: float) -> None:
-    """Run a function until the tool has learnt nothing in some runs, or for some seconds; nothing is timed."""
-    prepared, until, quiet, known = function.prepare(raw), time.perf_counter() + seconds, 0, learnt()
-    while quiet < QUIET and time.perf_counter() < until:
+    """Run a function until the tool has learnt nothing in some runs, or for some seconds of the processor; nothing is timed."""
+    prepared, until, quiet, known = function.prepare(raw), time.process_time() + seconds, 0, learnt()
+    while quiet < QUIET and time.process_time() < until:
         function.run(prepared)
         before, known = known, learnt()
         quiet = quiet + 1 if known == before else 0

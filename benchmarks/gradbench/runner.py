@@ -37,7 +37,8 @@ class Effort:
 
     Attributes:
         size: of the inputs: "tiny", "quick" or "default".
-        settle_seconds: for how long, at most, the tape, which compiles in the background, runs a function until nothing of it is interpreted.
+        settle_seconds: for how long of its processor's time, at most, the tape, which compiles in the background, runs a function
+            until nothing of it is interpreted.
         warm_seconds: how long each tool runs it then, before the rounds.
         rounds: how many turns each tool has.
         round_seconds: how long a turn lasts, at least.
@@ -57,7 +58,7 @@ class Effort:
 
 EFFORTS = {
     "tiny": Effort("tiny", 0.0, 0.0, 1, 0.0, 240.0),
-    "quick": Effort("quick", 20.0, 0.1, 3, 0.02, 240.0),
+    "quick": Effort("quick", 15.0, 0.1, 3, 0.02, 240.0),
     "default": Effort("default", 60.0, 0.3, 5, 0.1, 240.0),
 }
 
@@ -191,7 +192,10 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--quick", action="store_true", help="small inputs and few rounds")
     parser.add_argument("--tools", default=",".join(TOOLS), help="comma-separated (default: those of %(default)s that are installed)")
     parser.add_argument(
-        "--settle", type=float, metavar="SECONDS", help="how long the tape may take, at most, until all is compiled, before it is timed"
+        "--settle",
+        type=float,
+        metavar="SECONDS",
+        help="of the processor that the tape may take, at most, until all is compiled, before it is timed",
     )
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="cpu: seconds of the processor, for a busy machine")
     parser.add_argument("--docs", metavar="FILE", help="write the page of results there")

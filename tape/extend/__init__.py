@@ -45,7 +45,7 @@ def is_variable(x: object) -> bool:
 
 
 def identity(variable: Variable) -> Variable:
-    """Return the Variable that one stands for which a function of ``jax.tree`` handed out; any other one is returned as it is.
+    """Return the Variable for which one that a function of ``jax.tree`` handed out stands; any other Variable is returned as it is.
 
     Example:
         >>> import tape.extend
