@@ -20,6 +20,7 @@ from interop.autograd.primitives import with_deprecated_methods as primitive
 from interop.autograd.tracing import Call, flatten, is_variable, plain, scope, unflatten
 from interop.autograd.vspaces import VSpace, vspace
 from tape.errors import TapeTypeError
+from tape.graph import constants
 from tape.transforms.forward import Linear, zeros
 
 if TYPE_CHECKING:
@@ -119,4 +120,4 @@ def _fitting(g: Any, v: Any) -> Any:
             msg = f"a (co)tangent has shape {array.shape}, but what it belongs to has shape {v.shape}"
             raise TapeTypeError(msg)
         array = np.broadcast_to(array.reshape(()), v.shape)
-    return np.array(array)
+    return constants.known_operand(array)

@@ -137,7 +137,7 @@ class Call:
             if array.dtype.kind not in "biufc":
                 raise _not_differentiable(value)
             array = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
-        made = constants.operand(array)
+        made = constants.known_operand(array)
         return _leaf(made._place.kind.aval, made._cell[0])
 
     def _depends_on_others(self) -> bool:
@@ -182,16 +182,15 @@ class Call:
         if not roots or not self.inputs:
             return [record.constant(np.zeros(v.shape, v.dtype)) for v in self.inputs]
         create = self.differentiated(seeds)
-        return list(
-            gradients(
-                [r for r, _ in roots],
-                self.inputs,
-                [s for _, s in roots],
-                unconnected="zero",
-                retain_graph=retain or create,
-                create_graph=create,
-            )
+        found = gradients(
+            [r for r, _ in roots],
+            self.inputs,
+            [s for _, s in roots],
+            unconnected="zero" if create else "none",
+            retain_graph=retain or create,
+            create_graph=create,
         )
+        return [constants.known_operand(np.zeros(v.shape, v.dtype)) if g is None else g for g, v in zip(found, self.inputs, strict=True)]
 
     def differentiated(self, given: Sequence[Any]) -> bool:
         """Tell whether what is computed of the call and these values is differentiated again."""

@@ -122,6 +122,12 @@ def copied(value: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Kind] | N
     return None if kind is None else (np.array(value, kind.aval.dtype, order="C"), kind)
 
 
+def known_operand(value: np.ndarray[Any, Any]) -> Any:
+    """:func:`operand` of what is a constant whoever brings it, as what the facade of another library hands to rules."""
+    kind = None if value.nbytes > _SMALL or jaxapi.in_trace() else _KINDS_OF_COPIES.get((value.dtype, value.shape, jaxapi.X64.value))
+    return operand(value) if kind is None else handle(None, Place(-1, kind), [np.array(value, kind.aval.dtype, order="C")])
+
+
 def operand(value: object) -> Any:
     """:func:`constant` of what is an operand of one op."""
     if not isinstance(value, np.ndarray):

@@ -39,7 +39,8 @@ class JaxprBuilder:
     def constant(self, value: object, aval: ShapedArray) -> Atom:
         """Return what stands for a number or array in an equation."""
         if is_number(value):
-            return Literal(np.asarray(value, aval.dtype)[()], aval)
+            number = np.asarray(value, aval.dtype)  # of the dtypes that are not NumPy's, JAX lowers arrays only
+            return Literal(number[()] if aval.dtype.isbuiltin == 1 else number, aval)
         return self._constants.setdefault(id(value), (Var(aval), value))[0]
 
     def copy(self, listed: WengertList[Equation], atoms: dict[Source, Any]) -> None:

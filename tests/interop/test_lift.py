@@ -227,3 +227,15 @@ def test_a_captured_variable_may_be_detached_inside(pending):
             break
         w.value = w.value * 5  # read anew, as any constant is
     assert w.grad is None
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "bfloat16"])
+def test_a_choice_of_small_floats_is_differentiated_under_jit(dtype):
+    x = jnp.asarray([[-1.5, 0.5], [2.0, -0.25]], dtype)
+
+    def fun(x):
+        return jnp.sum(jnp.where(x > 0, x, 0))
+
+    own = jax.jit(tape.grad(interop.lift(fun)))(x)
+    assert own.dtype == x.dtype
+    np.testing.assert_array_equal(own.astype("float32"), jax.grad(fun)(x).astype("float32"))
