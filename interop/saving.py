@@ -32,8 +32,8 @@ _FORMATS = {"safetensors": "interop.safetensors", "orbax": "interop.orbax"}
 def save(path: str | os.PathLike[str], state: Any, *, format: str | None = None) -> None:  # noqa: A002 - the word for it
     """Save a state, bit for bit: what :func:`load` needs to go on from here.
 
-    A step under :func:`tape.jit` is one program from its first call on, and then a resumed run is the uninterrupted one to the last bit.
-    Other steps are interpreted at first and compiled later, which rounds differently: there, it is so but for rounding.
+    A resumed run is the uninterrupted one to the last bit where both run under ``with tape.reproducible():``, or their steps under
+    :func:`tape.jit`.  Other steps are interpreted at first and compiled later, which rounds differently: there, it is so but for rounding.
 
     What was saved at this path before is replaced at the end, in one step: a save that is cut off at any moment loses nothing of it.
 
