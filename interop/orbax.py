@@ -30,7 +30,18 @@ _STATE, _NOTES = "state", "notes"  # the items of a checkpoint
 
 
 def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray[Any, Any]], notes: str) -> None:
-    """Write a folder: after this it is the new one; before, and if anything fails, :func:`read` finds the old one."""
+    """Write a folder: after this it is the new one; before, and if anything fails, :func:`read` finds the old one.
+
+    Raises:
+        TapeValueError: there are several processes, for which orbax would wait at every step.
+
+    """
+    if jax.process_count() > 1:
+        msg = (
+            f"save: {path} is a folder of orbax, which writes one for all {jax.process_count()} processes together; save to a path that ends in "
+            ".safetensors, or have orbax save the arrays by itself"
+        )
+        raise TapeValueError(msg)
     _recovered(path)
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     items = {_NOTES: ocp.args.JsonSave({_NOTES: notes})}

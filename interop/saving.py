@@ -32,10 +32,11 @@ _FORMATS = {"safetensors": "interop.safetensors", "orbax": "interop.orbax"}
 def save(path: str | os.PathLike[str], state: Any, *, format: str | None = None) -> None:  # noqa: A002 - the word for it
     """Save a state, bit for bit: what :func:`load` needs to go on from here.
 
-    A step under :func:`tape.jit` is one program from its first call on, and then a resumed run is the uninterrupted one to the last bit.
-    Other steps are interpreted at first and compiled later, which rounds differently: there, it is so but for rounding.
+    A resumed run is the uninterrupted one to the last bit where both run under ``with tape.reproducible():``, or their steps under
+    :func:`tape.jit`.  Other steps are interpreted at first and compiled later, which rounds differently: there, it is so but for rounding.
 
-    What was saved at this path before is replaced at the end, in one step: a save that is cut off at any moment loses nothing of it.
+    What was saved at this path before is replaced at the end, in one step: a save that is cut off at any moment loses nothing of it.  Several
+    processes may save what all of them have at one path (.safetensors): there is the whole of what one of them saved, at any time.
 
     Args:
         path: of a file whose name ends in ".safetensors", or of a folder, which orbax writes.
@@ -46,7 +47,8 @@ def save(path: str | os.PathLike[str], state: Any, *, format: str | None = None)
 
     Raises:
         TapeTypeError: something in it cannot be saved.
-        TapeValueError: two values would have one name; ``format`` is none of those; a value is on devices of other processes.
+        TapeValueError: two values would have one name; ``format`` is none of those; a value is in part on devices of other processes, or
+            orbax is to write for one of several.
         TapeImportError: the package for the format is not installed.
 
     Example:

@@ -19,7 +19,7 @@ from tape.insight.profiling import profile
 from tape.jitting.jitted import jit
 from tape.mirrored.absent import missing_function
 from tape.mirrored.detachment import stop_gradient
-from tape.modes import eager, enable_grad, no_grad, set_grad_enabled
+from tape.modes import eager, enable_grad, no_grad, reproducible, set_grad_enabled
 from tape.op_hooks.anomalies import detect_anomaly
 from tape.programs.telling import log_compiles
 from tape.statistics import stats
@@ -74,6 +74,7 @@ __all__ = [
     "op_hooks",
     "profile",
     "register_multi_grad_hook",
+    "reproducible",
     "rules",
     "save_on_host",
     "saved_value_hooks",

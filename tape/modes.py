@@ -330,3 +330,36 @@ class eager(Mode):  # noqa: N801
         if old and segment is not None:
             close(segment)  # it runs when somebody looks at it
         super()._leave(old)
+
+
+class reproducible(Mode):  # noqa: N801
+    """Run what is recorded as one compiled program from the first time on, so that a resumed run equals an uninterrupted one bit for bit.
+
+    By default a computation that is met for the first time is interpreted, and compiled when it comes back, which rounds differently: the
+    last bits of a value depend on what the process has met before.  In this mode they do not, on one machine and one version of JAX: each
+    computation is compiled when it is first met (which costs the time of compiling it; afterwards it is as fast as without), and is the
+    same program ever after.  What a step draws and reads must be the same as well: save it with :func:`interop.save`.
+
+    It holds for what runs within: values that are still pending at the end run as usual.  A step under :func:`tape.jit` is such a program
+    in any case.  Where JAX does not compile (``jax.disable_jit``, ``jax_debug_nans``), what is recorded is interpreted here, too.
+
+    Example:
+        >>> import tape, tape.numpy as tnp
+        >>> with tape.reproducible():
+        ...     x = tape.Variable([1.0, 2.0])
+        ...     tnp.sum(x * x).backward()
+        >>> x.grad.numpy()
+        array([2., 4.], dtype=float32)
+
+    """
+
+    _field = "reproducible"
+
+    def _enter(self) -> None:
+        self._leave(old=True)
+
+    def _leave(self, old: bool) -> None:
+        segment = LOCAL.segment()
+        if segment is not None:
+            close(segment)  # what was recorded in another mode is a program of its own
+        super()._leave(old)

@@ -495,6 +495,12 @@ ROWS = {
             "same(g, np.diag(2 * (A + 1j)))",
         ),
         (
+            "tape.checkpoint(lambda v: v * v, x, use_reentrant=False)",
+            "returns a function, which takes the arguments",
+            "y = tape.checkpoint(lambda v: v * v)(x)",
+            "grad_is(y.sum(), x, 2 * A)",
+        ),
+        (
             "tape.checkpoint(lambda a, b: a * b, static_argnums=1)(x, x)",
             "take it off static_argnums",
             "y = tape.checkpoint(lambda a, b: a * b)(x, x)",

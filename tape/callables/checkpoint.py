@@ -71,7 +71,8 @@ def checkpoint(
         msg = f"checkpoint: expected a function, got {type(fun).__name__}"
         raise TapeTypeError(msg)
     if misplaced or unknown:
-        names = ", ".join([*[f"a {type(x).__name__}" for x in misplaced], *[f"{name}=" for name in unknown]])
+        beside: tuple[object, ...] = misplaced
+        names = ", ".join([*[f"a {type(x).__name__}" for x in beside], *[f"{name}=" for name in unknown]])
         msg = (
             f"checkpoint: got {names} beside the function; it takes a function and options of its own (policy, prevent_cse, static_argnums) "
             "and returns a function, which takes the arguments: tape.checkpoint(f)(x)"

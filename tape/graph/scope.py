@@ -34,6 +34,7 @@ class Scope(NamedTuple):
     observer: Any = None  # the op hooks that are active (tape.hooking.observing)
     gathered: dict[Any, Any] | None = None  # what the running sweep has for hooks over several Variables (tape.hooking.handles)
     notes: Any = None  # what the tapes that are open note (tape.insight.notes)
+    reproducible: bool = False  # what runs, runs as one compiled program from its first meeting on
 
     def but(self, **changes: Any) -> Scope:
         """Return the same scope with some fields changed: ``_replace``, in half the time."""

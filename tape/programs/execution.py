@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 class Program:
     """What a segment computes for one choice of results: the slots ``live`` that Variables hold, and what is kept besides.
 
-    ``roots`` tells how many Variables that are held require grad, ``site`` from which line it runs.
+    ``roots`` tells how many Variables that are held require grad, ``site`` from which line it runs; ``whole`` that it is compiled at its
+    first meeting and never changes (``tape.reproducible``).
     """
 
     __slots__ = (
@@ -58,10 +59,12 @@ class Program:
         "live",
         "roots",
         "site",
+        "whole",
     )
 
-    def __init__(self, state: State, live: tuple[int, ...], kept: Kept, roots: int) -> None:
+    def __init__(self, state: State, live: tuple[int, ...], kept: Kept, roots: int, *, whole: bool = False) -> None:
         self.live = live
+        self.whole = whole
         self.kept = kept
         self.keep = live + kept.residuals
         self.roots = roots
@@ -138,6 +141,8 @@ class Program:
         meetings.count()
         if self._compiling is not None and self._compiling[0].lost:
             self._compiling = None
+        if self.whole:
+            return self._meet_whole(state, leaves, meetings)
         if self._several:
             return self._meet_on_several(state, leaves, meetings, kernels)
         if self._compiling is not None:
@@ -156,6 +161,16 @@ class Program:
             self._buy(state, leaves, meetings)
             meetings.begin(price)
         return False
+
+    def _meet_whole(self, state: State, leaves: Sequence[Any], meetings: Meetings) -> bool:
+        """:meth:`_meet` where it is to be compiled in any case."""
+        bought = self._compiling is None
+        if jax.config.jax_disable_jit or not self._compiles:  # type: ignore[attr-defined]
+            return False
+        if bought:
+            self._buy(state, leaves, meetings)
+        self._take(state, meetings, len(leaves))
+        return bought
 
     def _meet_on_several(self, state: State, leaves: Sequence[Any], meetings: Meetings, kernels: Iterable[Kernel]) -> bool:
         """:meth:`_meet` on several devices, where nothing depends on the clock."""
@@ -178,7 +193,7 @@ class Program:
         near, seen = hash(tuple(kernels)), self._seen  # equal computations have the first number in common
         met, _MET[near] = near in _MET, CLOCK.now
         if met:
-            self._used, key = _computation(state, self.keep)
+            self._used, key = _computation(state, self.keep, self.whole)
             known = _PROGRAMS.get(key)
             if known is not None:
                 self._meetings, self._compiling = known
@@ -199,7 +214,7 @@ class Program:
 
     def _buy(self, state: State, leaves: Sequence[Any], meetings: Meetings) -> None:
         """Begin to compile it, for all structures that compute the same."""
-        self._used, key = _computation(state, self.keep)
+        self._used, key = _computation(state, self.keep, self.whole)
         self._compile(state, leaves)
         if self._compiling is not None and not any(kernel.apart for kernel, *_ in key.steps):
             _PROGRAMS[key] = meetings, self._compiling
@@ -242,7 +257,10 @@ class Program:
 
         executable = jax.jit(segment)
         described = [jaxapi.described(x) for x in leaves]
-        self._compiling = background.compiling(executable, described), numbers.on_device(executable, leaves, settings, entries)
+        self._compiling = (
+            background.compiling(executable, described),
+            numbers.on_device(executable, leaves, settings, () if self.whole else entries),
+        )
         told(self._compiling[0], found)
 
 
@@ -256,12 +274,13 @@ class _Computation(NamedTuple):
     """What a run computes, whatever else stands on the tape: entries and results, by the numbers of what they read."""
 
     settings: int
+    whole: bool
     leaves: int
     steps: tuple[Any, ...]
     results: tuple[int, ...]
 
 
-def _computation(state: State, keep: tuple[int, ...]) -> tuple[list[int], _Computation]:
+def _computation(state: State, keep: tuple[int, ...], whole: bool) -> tuple[list[int], _Computation]:
     """Return the positions of the leaves on which ``keep`` depends, and what is computed from them."""
     entries, slots = needed_entries(state, keep)
     read = {slot for entry in entries for slot in entry.inputs}.union(keep)
@@ -271,7 +290,7 @@ def _computation(state: State, keep: tuple[int, ...]) -> tuple[list[int], _Compu
         for slot in entry.slots:
             numbers[slot] = len(numbers)
     steps = tuple([(entry.kernel, *[numbers[s] for s in entry.inputs]) for entry in entries])
-    return used, _Computation(id(configuration()), len(used), steps, tuple([numbers[s] for s in keep]))
+    return used, _Computation(id(configuration()), whole, len(used), steps, tuple([numbers[s] for s in keep]))
 
 
 def _reading(executable: Callable[..., Sequence[Any]], used: Sequence[int], leaves: int) -> Callable[..., Sequence[Any]]:

@@ -83,8 +83,9 @@ def _run(segment: Segment, reason: str) -> None:
     if segment.hooks:  # as if held: what is computed again has no hooks
         live = tuple(slot for slot in cells if slot in live or segment.hooks.get(slot))
     packs = segment.packing is not None
-    key = ("program", live, segment.released, packs)
-    program = state.known_of(key) or state.cached(key, lambda: _program(state, live, segment.released, packs))
+    word = "whole" if LOCAL.scope.reproducible else "program"
+    key = (word, live, segment.released, packs)
+    program = state.known_of(key) or state.cached(key, lambda: _program(state, live, segment.released, packs, word))
     results: Sequence[Any] = ()
     if program.keep:
         CLOCK.now += 1
@@ -160,7 +161,7 @@ if layout.NATIVE is not None:
     gathered, stored, handed = layout.NATIVE.gathered, layout.NATIVE.stored, layout.NATIVE.handed
 
 
-def _program(state: State, live: tuple[int, ...], released: frozenset[int], packs: bool) -> Program:
+def _program(state: State, live: tuple[int, ...], released: frozenset[int], packs: bool, word: str) -> Program:
     """Work out what a run has to keep, and note it on the structure; in which order the ``live`` slots were held makes no difference.
 
     What is cheap to compute again (elementwise) is not kept: XLA fuses it into the sweep, and each further result of a program would
@@ -168,12 +169,12 @@ def _program(state: State, live: tuple[int, ...], released: frozenset[int], pack
     """
     ordered = tuple(sorted(live))
     if ordered != live:
-        return state.cached(("program", ordered, released, packs), lambda: _program(state, ordered, released, packs))
+        return state.cached((word, ordered, released, packs), lambda: _program(state, ordered, released, packs, word))
     STATS.programs += 1
     kinds = [state.table[slot].kind for slot in live]
     kept = residuals(state, live, released, packs=packs)
     roots = sum(kind.requires_grad and slot not in state.cut for slot, kind in zip(live, kinds, strict=True))
-    return Program(state, _ordered(live, kinds), kept, roots)
+    return Program(state, _ordered(live, kinds), kept, roots, whole=word == "whole")
 
 
 def _ordered(live: tuple[int, ...], kinds: list[Kind]) -> tuple[int, ...]:

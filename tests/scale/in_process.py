@@ -1,6 +1,8 @@
 """One of two processes that share four devices, for :mod:`test_processes`; it prints what it found."""
 
+import importlib.util
 import json
+import pathlib
 import pickle
 import sys
 
@@ -10,8 +12,9 @@ import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+import interop
 import tape
-from tape.errors import TapeRuntimeError
+from tape.errors import TapeRuntimeError, TapeValueError
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)
@@ -68,4 +71,30 @@ for step in range(12):
                 burden = burden @ burden * 1e-3
         found["losses"].append(float(loss))
     found["launched"].append([tape.stats().compiles, tape.stats().interpreted, tape.stats().hits])
+
+
+def told(state, path):
+    try:
+        interop.save(path, state)
+    except TapeValueError as e:
+        return str(e)
+    return ""
+
+
+def saved(path):
+    """Save what all have at one path, both at once, several times, and read it meanwhile and again."""
+    interop.save(path, {"w": whole, "step": 0})
+    between = []
+    for step in range(1, 6):
+        interop.save(path, {"w": whole, "step": step})
+        between.append(interop.load(path)["w"].tolist())
+    process_allgather(jnp.ones(1))  # both are done
+    values = interop.load(path)
+    return [between, values["w"].tolist(), values["step"], sorted(x.name for x in pathlib.Path(sys.argv[3]).iterdir())]
+
+
+if all(map(importlib.util.find_spec, ("safetensors", "orbax"))):
+    found["saved"] = saved(f"{sys.argv[3]}/run.safetensors")
+    found["elsewhere"] = told({"w": w}, f"{sys.argv[3]}/run.safetensors")
+    found["together"] = told({"w": whole}, f"{sys.argv[3]}/run")
 print(json.dumps(found))

@@ -202,7 +202,7 @@ class Counter(tape.OpHook):
 def modes_and_hooks() -> None:
     assert_type(quiet(3), str)
     x = Variable([1.0])
-    with tape.eager(), tape.detect_anomaly(), tape.hooks(Counter()):
+    with tape.eager(), tape.reproducible(), tape.detect_anomaly(), tape.hooks(Counter()):
         Square.apply(x).backward()
     with tape.op_hooks.Timer(), tape.saved_value_hooks(lambda v: v, lambda v: v):
         (x * x).sum().backward()

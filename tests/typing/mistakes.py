@@ -25,5 +25,6 @@ tape.grad(loss)(x, size=2.0)  # error: what is transformed has its parameters
 tape.jit(loss)(x, size=2.0)  # error: as above
 tape.vmap(loss)(x, size=2.0)  # error: as above
 tape.checkpoint(loss)(x, scale="large")  # error: and their types
+tape.checkpoint(loss, x)  # error: arguments belong to what it returns
 tape.op_hooks.Timer(by=3, colour="red")  # error: no such option
 tape.Tape(kept=True)  # error: as above
