@@ -61,7 +61,7 @@ SIGNATURES = {
     tape.Variable: "(value, *, requires_grad=None, name=None)",
     tape.Tape: "(*, keep=False)",
     tape.memory: "()",
-    tape.profile: "(*, entries=False, wait=True, memory=True)",
+    tape.profile: "(*, entries=False, wait=True, memory=True, python=False)",
     tape.Tape.draw: "(self, path=None, *, group='function', fold=True, flow=None)",
     tape.Tape.of: "(outputs)",
     tape.explain: "(output, input)",
