@@ -20,7 +20,7 @@ import tape
 from interop.lift import lift
 from interop.modules import Bridge, is_array, is_inexact
 from tape import extend
-from tape.errors import TapeAttributeError, TapeTypeError
+from tape.errors import LeakedTracerError, TapeAttributeError, TapeTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -174,8 +174,15 @@ class Module(_Node, Bridge):
         if call is None:
             call = self._calls[path, method, graph] = self._lifted(path, method, graph)
         result, after = call(self._parameters, self._state, *args, **kwargs)
-        for name, value in after.items():
-            extend.replace(self._state[name], value)
+        try:
+            for name, value in after.items():
+                extend.replace(self._state[name], value)
+        except LeakedTracerError as e:
+            msg = (
+                f"interop.nnx.Module: a call changes state ({', '.join([*after][:3])}) inside of a function that is traced (tape.checkpoint, "
+                "tape.vmap, jax.jit ...), and it would be lost; call .eval() first, or have the module do that itself (nnx.remat, nnx.vmap)"
+            )
+            raise LeakedTracerError(msg) from e
         return result
 
     def _lifted(self, path: tuple[tuple[str, Any], ...], method: str, graph: Any) -> Callable[..., Any]:
@@ -183,13 +190,15 @@ class Module(_Node, Bridge):
         names, tree = _layout(nnx.split(self._node)[1])
         described = ".".join([type(self._node).__name__, *[str(key) for _, key in path], *([] if method == "__call__" else [method])])
 
-        def call(parameters: dict[str, Any], state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-            leaves = parameters | state
+        def run(leaves: dict[str, Any], args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
             module = part = nnx.merge(graph, jax.tree.unflatten(tree, [leaves[name] for name in names]))
             for kind, key in path:
                 part = getattr(part, key) if kind == "attribute" else part[key]
-            result = getattr(part, method)(*args, **kwargs)
-            graph_after, state_after = nnx.split(module)
+            return getattr(part, method)(*args, **kwargs), *nnx.split(module)
+
+        def call(parameters: dict[str, Any], state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+            leaves = parameters | state
+            result, graph_after, state_after = run(leaves, args, kwargs)
             names_after, _ = _layout(state_after)
             if graph_after != graph or names_after != names:
                 new = [name for name in names_after if name not in leaves]
@@ -201,6 +210,10 @@ class Module(_Node, Bridge):
                 raise TapeTypeError(msg)
             changed = {n: x for n, x in zip(names, jax.tree.leaves(state_after), strict=True) if x is not leaves[n]}
             written = [name for name in changed if name in parameters]
+            if written:  # or handed through by a transformation of NNX's (nnx.remat)
+                passed = _passed_on(lambda leaves: dict(zip(names, jax.tree.leaves(run(leaves, args, kwargs)[2]), strict=True)), leaves)
+                written = [name for name in written if name not in passed]
+                changed = {name: x for name, x in changed.items() if name not in passed}
             if written:
                 msg = (
                     f"interop.nnx.Module: {described} writes to the parameter {written[0]}, and its gradient would be lost; make it another "
@@ -214,6 +227,37 @@ class Module(_Node, Bridge):
 
     def __reduce__(self) -> Any:
         return functools.partial(Module, wrt=self._wrt, inline=self._inline), (self.unwrap(),)
+
+
+def _passed_on(fun: Callable[[dict[str, Any]], dict[str, Any]], leaves: dict[str, Any]) -> set[str]:
+    """Return the names under which a function returns what it was given there."""
+    names = sorted(leaves)
+    jaxpr = jax.make_jaxpr(lambda given: [fun(dict(zip(names, given, strict=True)))[name] for name in names])(
+        [leaves[n] for n in names]
+    ).jaxpr
+    pairs = zip(names, jaxpr.outvars, jaxpr.invars, strict=True)
+    return {name for name, result, given in pairs if _source(jaxpr, result) is given}
+
+
+def _source(jaxpr: Any, var: Any) -> Any:
+    """Follow a value back through the functions that hand it through, row by row where they are loops."""
+    made = {id(v): (eqn, i) for eqn in jaxpr.eqns for i, v in enumerate(eqn.outvars)}
+    while id(var) in made:
+        eqn, i = made[id(var)]
+        inner = eqn.params.get("jaxpr")
+        inner = getattr(inner, "jaxpr", inner)
+        if inner is None or len(inner.outvars) != len(eqn.outvars) or len(inner.invars) != len(eqn.invars):
+            return var
+        source = _source(inner, inner.outvars[i])
+        j = next((j for j, v in enumerate(inner.invars) if v is source), None)
+        if j is None:
+            return var
+        if eqn.primitive.name == "scan":
+            consts, carried = eqn.params["num_consts"], eqn.params["num_carry"]
+            if j != consts + i if i < carried else j < consts + carried:
+                return var
+        var = eqn.invars[j]
+    return var
 
 
 def _dotted(path: Sequence[Any]) -> str:

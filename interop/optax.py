@@ -59,8 +59,9 @@ class Optimizer(KeepsState):
     Attributes:
         parameters: the pytree of Variables.
         state: optax's state, a pytree of arrays.  Hyperparameters of ``optax.inject_hyperparams`` are set there
-            (``optimizer.state.hyperparams["learning_rate"] = 0.01``).  The rest is a copy, whose lists and dictionaries may be changed without
-            effect on the optimizer until it is assigned: ``state = optimizer.state; state[0].mu["w"] = x; optimizer.state = state``.
+            (``optimizer.state.hyperparams["learning_rate"] = 0.01``).  The rest is a copy, whose lists and dictionaries have no effect on the
+            optimizer until it is assigned: ``state = optimizer.state; state[0].mu["w"] = x; optimizer.state = state``.  A step after one
+            was changed, and not assigned, is refused.
         scaling: what the loss scale has come to, a :class:`LossScaleState` of arrays, or None.
 
     Raises:
@@ -227,6 +228,8 @@ class Optimizer(KeepsState):
 
     def _step(self, extra: dict[str, Any]) -> None:
         """Take a step with the gradients there are; LackingError: the transformation needs more."""
+        if self._handed:
+            self._check_handed()
         check_contents(self._contents)
         repeats = self._repeats and not extra
         if repeats and not self._update.stale() and self._known.again(self._leaves, self._state):

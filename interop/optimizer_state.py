@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -10,14 +11,17 @@ import numpy as np
 
 from interop.saving import named_leaves
 from interop.scaling import DynamicLossScale, LossScaleState, started
-from interop.states import held, plain, settable
+from interop.states import Hyperparameters, contents, held, plain, settable
 from tape import extend
 from tape.errors import TapeTypeError, TapeValueError
+from tape.jaxapi import Tracer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["KeepsState"]
+
+_HANDED = 64  # containers that are looked at again
 
 
 class KeepsState:
@@ -27,13 +31,18 @@ class KeepsState:
     _state_tree: Any
     _following: dict[Any, Any]
     _scaled: bool
+    _handed: list[tuple[Any, tuple[Any, ...]]]  # the dictionaries and lists of states that were handed out since the last step
     _policy: DynamicLossScale | None
 
     @property
     def state(self) -> Any:
         """Optax's state, a pytree of arrays; assigning one of the same structure and shapes replaces it."""
         places = jax.tree.unflatten(self._state_tree, range(len(self._state)))[0]
-        return settable(self._looked_at()[0], places, lambda place: self._state[place])
+        found = settable(self._looked_at()[0], places, lambda place: self._state[place])
+        if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(found)):
+            given = [(node, items) for node, items in contents(found) if not isinstance(node, Hyperparameters)]
+            self._handed = [*self._handed, *given][-_HANDED:]
+        return found
 
     @state.setter
     def state(self, state: Any) -> None:
@@ -77,7 +86,25 @@ class KeepsState:
         leaves = [extend.array(x) if extend.is_variable(x) else x for x in self._state]
         return jax.tree.unflatten(self._state_tree, leaves)  # type: ignore[no-any-return]
 
+    def _check_handed(self) -> None:
+        """Refuse where an item of a state that was handed out was replaced: it is a copy.
+
+        Raises:
+            TapeValueError: once, for a dictionary or list that was not assigned.
+
+        """
+        handed, self._handed = self._handed, []
+        for node, items in handed:
+            now = node.values() if isinstance(node, dict) else node
+            if len(now) == len(items) and not all(map(is_, now, items)):
+                msg = (
+                    f"Optimizer.step: a {type(node).__name__} in what .state gave holds others now, and was not assigned: it is a copy, so "
+                    "that this has no effect; write state = optimizer.state, change it, and assign optimizer.state = state"
+                )
+                raise TapeValueError(msg)
+
     def _keep(self, state: Any, scaling: LossScaleState | None) -> None:
+        self._handed = []
         leaves, self._state_tree = jax.tree.flatten((state, scaling), is_leaf=extend.is_variable)
         self._scaled = scaling is not None
         self._state = [held(x) for x in leaves]  # Variables, so that a compiled step finds them and writes to them

@@ -1053,6 +1053,12 @@ ROWS = {
             "list(o) == [m]",
         ),
         (
+            ("o = interop.optax.Optimizer({'x': x}, optax.adam(0.5)); o.state[0].mu['x'] = A; (x * x).sum().backward(); o.step()"),
+            "assign optimizer.state = state",
+            "s = o.state; s[0].mu['x'] = A; o.state = s",
+            "same(o.state[0].mu['x'], A)",
+        ),
+        (
             "o = interop.optax.Optimizer([x], optax.adam(0.5)); o.load_state_dict({})",
             "make the Optimizer as that one was",
             "o.load_state_dict(interop.optax.Optimizer([x], optax.adam(0.5)).state_dict())",
@@ -1191,6 +1197,7 @@ LISTED = {
     "interop/linen.py:interop.linen.Module: the variables have no": "needs Flax: tests/interop/modules/test_modules.py",
     "interop/linen.py:interop.linen.Module: {} writes": "needs Flax: tests/interop/modules/test_modules.py",
     "interop/nnx.py:interop.nnx.Module: {}": "needs Flax: tests/interop/modules/test_modules.py",
+    "interop/nnx.py:interop.nnx.Module: a call changes state": "needs Flax: tests/interop/modules/test_modules.py",
     "interop/export.py:": "tests/interop/test_export.py",
     "interop/torch/": "needs PyTorch: tests/interop/modules/test_from_torch.py and test_to_torch.py",
     "interop/modules.py:{}: {}{}; pass strict=False": "needs Flax or Equinox: tests/interop/modules/test_modules.py",

@@ -7,7 +7,8 @@ outputs of the entry (:mod:`tape.ops.residuals`); the rest belongs to the entry'
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Never, ParamSpec, TypeVar
+import inspect
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import jax
 
@@ -24,36 +25,55 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound="Callable[..., Any]")
 
 checkpoint_policies = jax.checkpoint_policies
 
 
+def _of_a_function(checkpoint: F) -> F:
+    """Have a function say what to write where it is called as PyTorch's is, with the arguments of the function that it is given."""
+    options = inspect.signature(checkpoint).parameters
+
+    @functools.wraps(checkpoint)
+    def checked(fun: Callable[..., Any], *misplaced: object, **named: object) -> object:
+        unknown = [name for name in named if name not in options]
+        if misplaced or unknown:
+            names = ", ".join([*[f"a {type(x).__name__}" for x in misplaced], *[f"{name}=" for name in unknown]])
+            msg = (
+                f"checkpoint: got {names} beside the function; it takes a function and options of its own (policy, prevent_cse, "
+                "static_argnums) and returns a function, which takes the arguments: tape.checkpoint(f)(x)"
+            )
+            raise TapeTypeError(msg)
+        return checkpoint(fun, **named)
+
+    return checked  # type: ignore[return-value]
+
+
+@_of_a_function
 def checkpoint(
     fun: Callable[P, R],
-    *misplaced: Never,
+    *,
     policy: Callable[..., Any] | None = None,
     prevent_cse: bool = True,
     static_argnums: int | Sequence[int] = (),
-    **unknown: Never,
 ) -> Callable[P, R]:
     """Return ``fun`` as one entry of the tape whose inner values are computed again in a sweep, instead of being kept.
 
     Args:
         fun: a function over pytrees of Variables.  It is traced at every call, so it may not look at values; Variables that it captures
             get their gradients.  It runs no hooks on Variables inside it, for the sweep goes through it as one entry.
-        misplaced: none: arguments of ``fun`` belong to what is returned, ``checkpoint(fun)(x)``.
         policy: what may be kept of the values inside, as for ``jax.checkpoint``: one of ``tape.checkpoint_policies`` or a function
             ``policy(primitive, *avals, **params)``; None keeps nothing.  Values that a policy would move to the host are kept where they
             are.  A loop inside ``fun`` runs again as a whole.
         prevent_cse: keep XLA from merging the two computations.  In the body of ``tape.lax.scan`` False is safe, and quicker.
         static_argnums: positions of arguments that ``fun`` is to see as they are, not as Variables.
-        unknown: none, either.
 
     Returns:
         A function of the same arguments; numbers and arrays among them become Variables, as everywhere in ``tape.lax``.
 
     Raises:
-        TapeTypeError: it is given arguments of ``fun``; ``fun`` or ``policy`` cannot be called; ``prevent_cse`` is no bool; or a static argument is a Variable.
+        TapeTypeError: it is given arguments of ``fun``, which belong to what it returns; ``fun`` or ``policy`` cannot be called;
+            ``prevent_cse`` is no bool; or a static argument is a Variable.
         TapeValueError: ``static_argnums`` names an argument that the call has not.
         ConcretizationError: ``fun`` looked at the value of a Variable.
         TapeRuntimeError: ``fun`` registered a hook that no sweep inside it calls.
@@ -69,14 +89,6 @@ def checkpoint(
     """
     if not callable(fun):
         msg = f"checkpoint: expected a function, got {type(fun).__name__}"
-        raise TapeTypeError(msg)
-    if misplaced or unknown:
-        beside: tuple[object, ...] = misplaced
-        names = ", ".join([*[f"a {type(x).__name__}" for x in beside], *[f"{name}=" for name in unknown]])
-        msg = (
-            f"checkpoint: got {names} beside the function; it takes a function and options of its own (policy, prevent_cse, static_argnums) "
-            "and returns a function, which takes the arguments: tape.checkpoint(f)(x)"
-        )
         raise TapeTypeError(msg)
     if policy is not None and not callable(policy):
         msg = f"checkpoint: policy must be a function such as tape.checkpoint_policies.dots_saveable, got {type(policy).__name__}"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from tape.insight.profiling_parts import Part
+    from tape.insight.profiling_parts import Line, Part
     from tape.insight.profiling_rows import Row
     from tape.insight.profiling_runs import Runs
 
@@ -124,6 +124,8 @@ class profile(Parenthesised):  # noqa: N801 - a context manager, named as in PyT
         wait: wait for each program, so that its time is its own.  With False it is that of the call, and what is left belongs to whoever
             looks at a value: to Python.
         memory: note the peak of the memory that the tape takes, for :attr:`peak`.
+        python: share the time of Python out to lines, functions and modules of yours, by samples of where the thread is (some hundred a
+            second): what a line takes is what the tape does for it too, such as recording its op.  These are estimates.
 
     Raises:
         TapeTypeError: an option is no bool, or it decorates without parentheses.
@@ -143,10 +145,10 @@ class profile(Parenthesised):  # noqa: N801 - a context manager, named as in PyT
 
     """
 
-    def __init__(self, *, entries: bool = False, wait: bool = True, memory: bool = True) -> None:
-        for name, value in (("entries", entries), ("wait", wait), ("memory", memory)):
+    def __init__(self, *, entries: bool = False, wait: bool = True, memory: bool = True, python: bool = False) -> None:
+        self._options = {"entries": entries, "wait": wait, "memory": memory, "python": python}
+        for name, value in self._options.items():
             check_flag("profile", name, value)
-        self._options = {"entries": entries, "wait": wait, "memory": memory}
         self._began: float | None = None
         self._ledgers: dict[int, Ledger] = {}  # by the idents of threads
         self._mode = _Measuring(self)
@@ -237,6 +239,16 @@ class profile(Parenthesised):  # noqa: N801 - a context manager, named as in PyT
         every = [runs for ledger in self._all() for runs in (*list(ledger.runs.values()), *ledger.rest.runs()) if runs.count]
         return [(runs, parts_of(runs)) for runs in every]
 
+    def _python(self) -> dict[Line, float]:
+        """Return the seconds of Python by line, as far as samples tell."""
+        found: dict[Line, float] = {}
+        for ledger in self._all():
+            counts = {} if ledger.samples is None else ledger.samples.counts()
+            each = max(ledger.wall - sum(ledger.seconds.values()), 0.0) / max(sum(counts.values()), 1)
+            for line, count in counts.items():
+                found[line] = found.get(line, 0.0) + each * count
+        return found
+
     @property
     def by_op(self) -> list[Row]:
         """A :class:`tape.insight.profiling_rows.Row` for each op, the one that took longest first; an op's VJPs are its sweep."""
@@ -245,7 +257,7 @@ class profile(Parenthesised):  # noqa: N801 - a context manager, named as in PyT
     @property
     def by_line(self) -> list[Row]:
         """A row for each line of yours."""
-        return rows.rows_by(self._runs(), rows.by_line)
+        return rows.rows_by(self._runs(), rows.by_line, self._python())
 
     @property
     def by_scope(self) -> list[Row]:
@@ -265,7 +277,7 @@ class profile(Parenthesised):  # noqa: N801 - a context manager, named as in PyT
 
         """
         if what in KINDS:
-            return rows.rows_by(self._runs(), rows.by_scope(what))
+            return rows.rows_by(self._runs(), rows.by_scope(what), self._python())
         if what not in ("op", "line", "program"):
             msg = f"profile: by must be 'op', 'line', 'function', 'class', 'module' or 'program', got {what!r}"
             raise TapeValueError(msg)
@@ -310,6 +322,8 @@ class profile(Parenthesised):  # noqa: N801 - a context manager, named as in PyT
             notes.append(f"{words.seconds(self.background)} of compiling in the background besides")
         if self._options["memory"] and self.peak.nbytes:
             notes.append(f"peak of the tape's memory {self.peak}")
+        if self._options["python"]:
+            notes.append("Python: by samples of where the thread was, besides the time of programs")
         if predicted:
             notes.append("~ measured of whole programs, and shared out by predicted cost; tape.profile(entries=True) measures each entry")
         return "\n".join([*lines, *([""] if notes else []), *words.notes(notes, wide, color=colour)])

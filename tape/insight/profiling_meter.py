@@ -15,10 +15,12 @@ import jax
 
 from tape import jaxapi
 from tape.graph.meters import METERS
+from tape.insight import profiling_samples
 from tape.insight.profiling_lines import Lines
 from tape.insight.profiling_parts import Rest, parts_of
 from tape.insight.profiling_peak import Peaks
 from tape.insight.profiling_runs import Runs, Site, site
+from tape.insight.profiling_samples import Samples
 from tape.programs.execution import Program
 from tape.programs.interpretation import needed_entries, one_by_one
 from tape.statistics import STATS
@@ -51,7 +53,9 @@ class Event(NamedTuple):
 class Ledger:
     """What a profile notes of one thread."""
 
-    def __init__(self, began: float, behind: Callable[[float, str], None], *, wait: bool, entries: bool, memory: bool) -> None:
+    def __init__(
+        self, began: float, behind: Callable[[float, str], None], *, wait: bool, entries: bool, memory: bool, python: bool
+    ) -> None:
         self.thread = threading.current_thread().name
         self.ident = threading.get_ident()
         self.began = began  # when the profile was opened first
@@ -59,6 +63,7 @@ class Ledger:
         self.wait = wait
         self.entries = entries
         self.peaks = Peaks() if memory else None
+        self.samples = Samples(self.ident) if python else None
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self.runs: dict[Any, Runs] = {}
         self.rest = Rest()
@@ -80,12 +85,16 @@ class Ledger:
         """Begin to measure."""
         self._done.clear()
         BEHIND.append(self._behind)
+        if self.samples is not None:
+            profiling_samples.begin(self.samples)
         self.since = clock()
 
     def stop(self) -> None:
         """Measure no more."""
         since, self.since = self.since, None
         if since is not None:
+            if self.samples is not None:
+                profiling_samples.end(self.samples)
             if self.peaks is not None:
                 self.peaks.end()
             now = clock()
@@ -98,6 +107,8 @@ class Ledger:
         """Note that something ran; return the time that it took itself."""
         floor = self.open[-1][0] if self.open else self.since if self.since is not None else end
         start = min(max(start, floor), end)  # the clock of who tells of it may be another one
+        if self.samples is not None:
+            self.samples.drop_since(start)
         done, inside = self._done, 0.0
         while done and done[-1][1] > start:
             first, last = done.pop()

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tape.insight.profiling_parts import Part
 from tape.insight.scopes import scope_of_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from tape.insight.profiling_parts import Part
     from tape.insight.profiling_runs import Runs
 
 Line = tuple[str, int]
@@ -57,6 +57,7 @@ class Row:
         runs: of a program: how often it ran.
         interpreted: of a program: how many of these runs were not compiled.
         entries: of a program: how many entries it has.
+        python: of a line, function, class or module: seconds of Python there, by samples; these are no part of ``seconds``.
 
     """
 
@@ -69,6 +70,7 @@ class Row:
     runs: int = 0
     interpreted: int = 0
     entries: int = 0
+    python: float = 0.0
 
     @property
     def count(self) -> int:
@@ -91,8 +93,10 @@ class Row:
         return self.forward.nbytes + self.sweep.nbytes
 
 
-def rows_by(every: Iterable[tuple[Runs, Sequence[Part]]], key: Callable[[Part], tuple[str, Line | None]]) -> list[Row]:
-    """Return a row for each value of ``key`` of the parts, the one that took longest first."""
+def rows_by(
+    every: Iterable[tuple[Runs, Sequence[Part]]], key: Callable[[Part], tuple[str, Line | None]], python: Mapping[Line, float] | None = None
+) -> list[Row]:
+    """Return a row for each value of ``key`` of the parts, and of lines that took ``python`` seconds, the one that took longest first."""
     found: dict[tuple[str, Line | None], list[Any]] = {}
     for runs, parts in every:
         weights, compile_weights = sum(p.weight for p in parts) or 1.0, sum(p.compiling for p in parts) or 1.0
@@ -102,8 +106,16 @@ def rows_by(every: Iterable[tuple[Runs, Sequence[Part]]], key: Callable[[Part], 
             sides[part.swept] += Side(part.entries * runs.count, share, part.flops * runs.count, part.nbytes * runs.count)
             sides[2] += runs.compiling * part.compiling / compile_weights
             sides[3] = sides[3] or len(parts) > 1
-    rows = [Row(name, where, *sides) for (name, where), sides in found.items()]
-    return sorted(rows, key=lambda row: (-row.seconds, -row.count, row.name))
+    sampled: dict[tuple[str, Line | None], float] = {}
+    for line, seconds in (python or {}).items():
+        about = key(Part("", line, swept=False, weight=0.0, flops=0.0, nbytes=0))
+        sampled[about] = sampled.get(about, 0.0) + seconds
+        found.setdefault(about, [Side(), Side(), 0.0, False])
+    rows = [
+        Row(name, where, sides[0], sides[1], sides[2], sides[3], python=sampled.get((name, where), 0.0))
+        for (name, where), sides in found.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.seconds - row.python, -row.count, row.name))
 
 
 def of_programs(every: Iterable[tuple[Runs, Sequence[Part]]]) -> list[Row]:

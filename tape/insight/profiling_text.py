@@ -63,7 +63,8 @@ def _rate(row: Row, _: float) -> str:
 _COLUMNS = (
     _Column("count", lambda row, _: count(row.count)),
     _Column("time", _time(lambda row: row.seconds)),
-    _Column("share", lambda row, total: f"{100 * row.seconds / total:.1f}%" if total else ""),
+    _Column("share", lambda row, total: f"{100 * row.seconds / total:.1f}%" if total and row.count else ""),
+    _Column("Python", lambda row, _: f"~{seconds(row.python)}" if row.python else ""),
     _Column("forward", _time(lambda row: row.forward.seconds)),
     _Column("count", lambda row, _: count(row.forward.count), 120),
     _Column("sweep", _time(lambda row: row.sweep.seconds)),

@@ -4,6 +4,7 @@ import gc
 import inspect
 import json
 import re
+import sys
 import threading
 import weakref
 
@@ -16,7 +17,7 @@ import tape
 import tape.numpy as tnp
 from tape.graph import meters
 from tape.graph.scope import LOCAL
-from tape.insight import profiling_meter
+from tape.insight import profiling_meter, profiling_samples
 from tape.ops.work import flops_of
 
 A = np.linspace(0.1, 0.9, 9, dtype=np.float32).reshape(3, 3)
@@ -648,9 +649,70 @@ def test_a_profile_of_nothing():
     sums(p)
 
 
+def test_samples_share_out_the_time_of_python(monkeypatch):
+    monkeypatch.setattr(profiling_samples, "_RUNNING", [None])  # no thread takes them: they are taken below
+    x = tape.Variable(A)
+
+    def sampled(ledger, times):
+        for _ in range(times):
+            ledger.samples.take(profiling_meter.clock(), sys._getframe())
+
+    def program(ledger):
+        before = profiling_meter.clock()
+        step(x)
+        for at in (before + 1e-3 * (profiling_meter.clock() - before), profiling_meter.clock()):
+            ledger.samples.take(at, sys._getframe())
+        ledger.span("compiling", before, profiling_meter.clock(), None)  # takes back what was sampled meanwhile
+
+    with tape.profile(python=True) as p:
+        (ledger,) = p._all()
+        sampled(ledger, 30)
+        program(ledger)
+        sampled(ledger, 10)
+        json.dumps({})
+    assert profiling_samples._TAKING == []
+    rows = [row for row in p.by_line if row.python]
+    assert [row.where[0] for row in rows] == [__file__]
+    assert sum(row.python for row in rows) == pytest.approx(p.python)
+    functions = {row.name.rpartition(".")[2]: row.python for row in p.by_scope if row.python}
+    assert functions == {"sampled": pytest.approx(p.python)}
+    assert sum(row.seconds for row in p.by_line) == pytest.approx(p.programs)  # besides
+    assert "Python" in p.text("line", width=100, color=False).splitlines()[7]
+    assert "by samples" in str(p)
+
+
+def test_samples_are_taken_by_a_thread_that_ends():
+    with tape.profile(python=True) as p:
+        (ledger,) = p._all()
+        for _ in range(1_000_000):
+            sum(range(1000))
+            if ledger.samples.counts():
+                break
+        taking = [t for t in threading.enumerate() if t.name == "tape-samples"]
+        with tape.profile(python=True):
+            assert [t for t in threading.enumerate() if t.name == "tape-samples"] == taking
+    for t in taking:
+        t.join(timeout=60)
+        assert not t.is_alive()
+    assert not profiling_samples._RUNNING
+    assert {row.where[0] for row in p.by_line} == {__file__}
+
+
+def test_many_samples_are_counted_and_the_latest_can_be_taken_back():
+    samples = profiling_samples.Samples(0)
+    for at in range(10_000):
+        samples.take(float(at), sys._getframe())
+    assert sum(samples.counts().values()) == 10_000
+    samples.drop_since(9_000.0)
+    assert sum(samples.counts().values()) == 9_000
+    assert len(samples._recent) <= 4096
+    assert tape.profile()._python() == {}
+
+
 def test_options_are_checked():
-    with pytest.raises(tape.errors.TapeTypeError):
-        tape.profile(entries=1)
+    for option in ("entries", "wait", "memory", "python"):
+        with pytest.raises(tape.errors.TapeTypeError, match=option):
+            tape.profile(**{option: 1})
     for decorated in (step, type("Model", (), {})):
         with pytest.raises(tape.errors.TapeTypeError, match=r"write @tape.profile\(\), with parentheses"):
             tape.profile(decorated)

@@ -40,7 +40,7 @@ NOT_ALONE = {  # those that need more than a learning rate: arguments, or other 
     "optax.contrib.galore": {"rank": 2},
     "optax.contrib.scale_by_galore": {"rank": 2},
     "optax.contrib.schedule_free": {"base_optimizer": optax.sgd(0.1)},
-    "optax.contrib.sophia": "it evaluates the loss: no update from gradients alone",
+    "optax.contrib.sophia": "it evaluates the loss: below",
     "optax.sm3": "it takes no scalar: below",
 }
 SCHEDULE = optax.warmup_cosine_decay_schedule(0.0, 0.1, 5, STEPS)
@@ -299,3 +299,81 @@ def test_a_state_goes_on_from_its_dictionary():
         other.step(gradients)
         other.check()
     assert {"state.0.count", "state.0.mu.w", "state.2.count"} <= set(one.optimizer.state_dict())
+
+
+def test_sophia_evaluates_the_loss_that_it_is_given():
+    if not hasattr(optax.contrib, "sophia"):
+        pytest.skip("this optax has none")
+
+    def loss(arrays):
+        return sum(jnp.sum(jnp.sin(x) ** 2) for x in jax.tree.leaves(arrays))
+
+    transformation = optax.contrib.sophia(0.1, update_interval=2)
+    variables = jax.tree.map(tape.Variable, START)
+    optimizer = interop.optax.Optimizer(variables, transformation)
+    arrays = jax.tree.map(jnp.asarray, START)
+    state = transformation.init(arrays)
+
+    @jax.jit
+    def step(arrays, state, gradients):
+        updates, state = transformation.update(gradients, state, arrays, obj_fn=loss)
+        return optax.apply_updates(arrays, updates), state
+
+    for gradients in GRADIENTS[:6]:
+        arrays, state = step(arrays, state, gradients)
+        for name, gradient in gradients.items():
+            variables[name].grad = gradient
+        optimizer.step(obj_fn=loss)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(variables[name].value, array)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_dpsgd_steps_by_gradients_of_each_example():
+    if not hasattr(optax.contrib, "dpsgd"):
+        pytest.skip("this optax has none")
+    transformation = optax.contrib.dpsgd(0.1, l2_norm_clip=0.5, noise_multiplier=0.1, seed=0)
+    examples = np.asarray(RANDOM.normal(size=(5, 3)), np.float32)
+
+    def loss(w, x):
+        return ((w * x) ** 2).sum()
+
+    w = tape.Variable(START["w"][:, 0])
+    each = tape.vmap(tape.grad(loss), in_axes=(None, 0))(w, tape.constant(examples))
+    with pytest.raises(tape.errors.TapeError, match="shape"):  # .grad is of the shape of its Variable
+        w.grad = each.detach()
+    update = interop.lift(transformation.update)
+    array, state = w.value, transformation.init(w.value)
+    ours = state
+    for _ in range(3):
+        each = tape.vmap(tape.grad(loss), in_axes=(None, 0))(w, tape.constant(examples))
+        change, ours = update(each.detach(), ours, w.detach())
+        w.value = (w.detach() + change).value
+        gradients = jax.vmap(jax.grad(loss), in_axes=(None, 0))(array, examples)
+        change, state = transformation.update(gradients, state, array)
+        array = array + change
+        np.testing.assert_allclose(w.numpy(), array, rtol=1e-5)
+
+
+def test_a_state_that_was_changed_and_not_assigned_is_refused():
+    variables = jax.tree.map(tape.Variable, START)
+    optimizer = interop.optax.Optimizer(variables, optax.adam(0.1))
+    for name, gradient in GRADIENTS[0].items():
+        variables[name].grad = gradient
+    optimizer.step()
+    before = variables["w"].numpy()
+    optimizer.state[0].mu["w"] = jnp.zeros((3, 2))
+    with pytest.raises(tape.errors.TapeValueError, match=r"holds others now, and was not assigned.*optimizer.state = state"):
+        optimizer.step()
+    np.testing.assert_array_equal(variables["w"].numpy(), before)
+    state = optimizer.state
+    state[0].mu["w"] = jnp.zeros((3, 2))
+    optimizer.state = state
+    assert not optimizer.state[0].mu["w"].any()
+    optimizer.step()
+    dict(optimizer.state[0].mu).pop("w")  # a copy of one's own may be anything
+    optimizer.step()
+    optimizer = interop.optax.Optimizer(variables, optax.inject_hyperparams(optax.adam)(0.1))
+    optimizer.state.hyperparams["learning_rate"] = 0.5
+    optimizer.step()
+    optimizer.step()

@@ -14,7 +14,7 @@ import interop
 import tape
 import tape.extend
 import tape.numpy as tnp
-from tape.errors import LostGradientError, TapeTypeError, TapeValueError
+from tape.errors import LeakedTracerError, LostGradientError, TapeTypeError, TapeValueError
 
 nnx = pytest.importorskip("flax.nnx")
 linen = pytest.importorskip("flax.linen")
@@ -242,6 +242,34 @@ def test_nnx_calls_that_lose_something_are_refused(method, text):
     with pytest.raises(TapeTypeError, match=text):
         getattr(module, method)(X)
     assert (module.state_dict()["layers.0.kernel"] == before["layers.0.kernel"]).all()
+
+
+def test_nnx_state_inside_of_a_checkpoint_is_refused_or_the_modules_own_affair():
+    class Net(nnx.Module):
+        def __init__(self, rngs, *, remat):
+            self.linear, self.norm = nnx.Linear(3, 3, rngs=rngs), nnx.BatchNorm(3, rngs=rngs)
+            self.remat = remat
+
+        def block(self, x):
+            return jnp.tanh(self.norm(self.linear(x)))
+
+        def __call__(self, x):
+            return (nnx.remat(Net.block) if self.remat else Net.block)(self, x)
+
+    plain = interop.nnx.Module(Net(nnx.Rngs(0), remat=False))
+    for transform in (tape.checkpoint, tape.vmap):
+        with pytest.raises(LeakedTracerError, match=r"changes state \(norm\.\w+, .*nnx\.remat"):
+            transform(lambda x: plain(x))(X[None])
+    mean = plain.norm.mean.numpy()
+    assert not mean.any()
+    module = interop.nnx.Module(Net(nnx.Rngs(0), remat=True))
+    for model in (plain, module):
+        (model(X) ** 2).sum().backward()
+    np.testing.assert_allclose(module.linear.kernel.grad, plain.linear.kernel.grad, rtol=1e-4, atol=1e-6)  # float32
+    np.testing.assert_allclose(module.norm.mean, plain.norm.mean, rtol=1e-6)
+    assert module.norm.mean.numpy().any()
+    plain.eval()
+    tape.checkpoint(lambda x: plain(x))(X).sum().backward()
 
 
 def test_nnx_tied_weights_are_one_parameter():
