@@ -43,9 +43,11 @@ class _Entered(threading.local):
 class Parenthesised:
     """What decorates by an object of it: ``@tape.profile()``; above the class, so that the signature is that of its ``__init__``."""
 
+    _takes_classes: ClassVar[bool] = False  # as arguments, if only to say what is wrong with them
+
     def __new__(cls, *args: Any, **_: object) -> Self:
         """Refuse the function of a decorator without parentheses."""
-        if args and (inspect.isroutine(args[0]) or isinstance(args[0], type)):
+        if args and (inspect.isroutine(args[0]) or (isinstance(args[0], type) and not cls._takes_classes)):
             what = "class" if isinstance(args[0], type) else "function"
             msg = (
                 f"{cls.__name__}: got the {what} {args[0].__name__} as an argument; "

@@ -152,7 +152,7 @@ class Page:
         if shown is None:
             said = COMMENTED.findall(block.code)
             assert len(said) == block.code.count("print("), f"{where}: a print without a comment that says what it prints"
-            assert list(dict.fromkeys(printed.getvalue().splitlines())) == said, where
+            assert list(dict.fromkeys(printed.getvalue().splitlines())) == said, f"{where}: it prints {printed.getvalue()!r}"
         elif not doctest.OutputChecker().check_output(shown, printed.getvalue(), FLAGS):
             msg = f"{where}: the page shows\n{shown}\nbut it prints\n{printed.getvalue()}"
             raise AssertionError(msg)

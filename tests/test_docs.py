@@ -5,6 +5,7 @@ import re
 import shlex
 
 import jax
+import numpy as np
 import pytest
 
 from tape.rules import registry
@@ -24,6 +25,8 @@ PAGES = sorted(
 LOOKED_AT = re.compile(r"(?:tape|interop|tests|docs|benchmarks|examples|\.ci|\.github)/[\w./_*-]*")  # what is a file of this repository
 MADE = {"docs/_build/html": "by sphinx-build", "tape/_recorder": "the extension, with the suffix of its Python"}
 
+PRINTED = np.get_printoptions()  # before any test
+
 
 def name_of(path):
     return path.relative_to(ROOT).as_posix()
@@ -36,7 +39,8 @@ def _alone(tmp_path, monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.setenv("COLUMNS", "100")  # tables are as wide as a terminal
     before = dict(jax.config.values)
-    yield
+    with np.printoptions(**PRINTED):
+        yield
     for name, value in before.items():
         if jax.config.values[name] != value:
             jax.config.update(name, value)

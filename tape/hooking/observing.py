@@ -148,6 +148,7 @@ class hooks(Mode):  # noqa: N801 - a context manager, named as the other modes
 
     """
 
+    _takes_classes = True
     _field = "observer"
     alone: OpHook | None = None  # the hook that was entered itself
 

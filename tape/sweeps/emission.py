@@ -18,6 +18,7 @@ from tape.graph.lines import lines_of, user_line
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Extra, Handle, LeafNode, Segment, SegmentClosedError, TracerMetError
 from tape.graph.trie import SWEEP, State, link
+from tape.graph.watcher import NOBODY
 from tape.graph.writing import swept
 from tape.hooking.replacement import calling, replacement
 from tape.ops.kernel import Op
@@ -224,10 +225,11 @@ def _write(
     last = {operand: i for i, step in enumerate(steps) for operand in step.operands if operand is not None}
     notes = LOCAL.scope.notes
     asked = where = user_line()
+    traced = LOCAL.scope.trace is not NOBODY  # by tape.jit: an entry has the line of that whose derivative it is
     with within(writing=True):
         for i, step in enumerate(steps):
             operands = [None if o is None else values.get(o) for o in step.operands]
-            where = step.where or asked  # noqa: F841 - the line of the entry that this is the derivative of: see lines_of
+            where = (step.where or asked) if traced else asked  # noqa: F841 - see lines_of
             if step.calls is not None:
                 results = _call_python(step, segment, operands, batch, observer)
             elif step.op is ADD:

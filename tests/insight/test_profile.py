@@ -101,7 +101,7 @@ def test_a_step_of_tape_jit_shows_what_was_traced():
 
 
 def test_sweeps_in_a_step_of_tape_jit_have_the_lines_of_what_they_differentiate():
-    x, w = tape.Variable(A), tape.Variable(A)
+    x, w = (tape.Variable(np.linspace(-1, 1, 49).reshape(7, 7)) for _ in range(2))  # lines are those of who records a structure first
 
     @tape.jit
     def step(a):
