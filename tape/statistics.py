@@ -151,11 +151,11 @@ def stats() -> Stats:
         >>> tape.stats().reset()
         >>> tape.stats().compiles
         0
-        >>> x = tape.Variable(2.0)
-        >>> float(x * x)
-        4.0
+        >>> x = tape.Variable([2.0] * 7)
+        >>> float((x * x).sum())
+        28.0
         >>> print(tape.stats())  # doctest: +ELLIPSIS
-        1 run of what was pending: 1 entry ran, one by one; no program compiled...
+        1 run of what was pending: 2 entries ran, one by one; no program compiled...
 
     """
     return STATS
