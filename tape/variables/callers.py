@@ -67,9 +67,9 @@ def _place(code: CodeType, at: int) -> _Place:
     """Find what an instruction does, and, if it calls something, by going back over what puts the arguments on the stack, by which names."""
     before = [step for step in dis.get_instructions(code) if step.offset <= at]
     call = before.pop()
-    if call.opname != "CALL" or call.arg is None:
+    if call.opname not in {"CALL", "PRECALL"} or call.arg is None:
         return _NOTHING._replace(assigns=call.opname == "STORE_SUBSCR")
-    if before[-1].opname == "PRECALL":
+    if before[-1].opname == "PRECALL":  # Python 3.11; it is where a frame stands once the call is one that Python has specialized
         before.pop()
     waiting = call.arg
     while before and waiting:

@@ -43,13 +43,14 @@ def _is_jaxs(rule):
     while isinstance(rule, functools.partial):
         rule = rule.func
     module = getattr(rule, "__module__", "jax")
-    return module.partition(".")[0] in {"jax", "jaxlib"} and not module.startswith("jax.experimental") and ".pallas" not in module
+    return module.partition(".")[0] in {"jax", "jaxlib"} and not module.startswith("jax.experimental")
 
 
 def test_what_jax_can_differentiate_has_a_rule_or_a_reason():
     tables = (jaxapi.ad.primitive_jvps, jaxapi.ad.primitive_transposes)
     derived = {p for table in tables for p, rule in table.items() if _is_jaxs(rule)}
-    assert forgotten(derived) <= {"mulhi"}  # of integers
+    pallas = {"masked_load", "masked_swap", "mpmd_map", "pallas_call"}  # where another test has imported it
+    assert forgotten(derived) <= {"mulhi", *pallas}  # the first is of integers
 
 
 def test_what_jax_lists_has_a_rule_or_a_reason():

@@ -100,3 +100,14 @@ def test_the_same_line_may_call_this_and_that():
         except LostGradientError:
             refused.append(function)
     assert refused == [math.exp, math.sqrt]
+
+
+def test_a_call_that_python_has_specialized_is_refused_all_the_same():
+    def called(v):
+        return math.exp(v)
+
+    for _ in range(50):
+        called(2.5)
+    for _ in range(20):
+        with pytest.raises(LostGradientError):
+            called(tape.Variable(2.5))
