@@ -145,7 +145,7 @@ def checkpoint_name(value: object, name: str) -> Any:
         name: what ``tape.checkpoint_policies.save_only_these_names`` (for instance) calls it.
 
     Returns:
-        The tree with Variables in the place of arrays.
+        The tree with Variables in place of arrays.
 
     Raises:
         TapeTypeError: ``name`` is no string.

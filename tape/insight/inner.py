@@ -13,7 +13,7 @@ _LIMIT = 1 << 14  # equations shown
 
 
 def weight(jaxpr: jaxapi.Jaxpr) -> int:
-    """Return how many equations there are, those of inner jaxprs in the place of the ones that hold them."""
+    """Return how many equations there are, those of inner jaxprs in place of the ones that hold them."""
     return sum(1 for eqn in equations_in(jaxpr) if not held_by(eqn))
 
 

@@ -53,7 +53,7 @@ class Runner:
         self._host: Any = None  # what runs it there; False where that is not, or no more, for it
         self._left = 0.0  # runs there
         self._executable: Callable[..., Sequence[Any]] | None = None
-        self._first: Callable[..., Sequence[Any]] | None = None  # what is called in the place of the executable, so many times
+        self._first: Callable[..., Sequence[Any]] | None = None  # what is called in place of the executable, so many times
         self._calls = 0.0
 
     def hosting(self) -> Any:
