@@ -203,7 +203,7 @@ def _calls(evidence: Evidence) -> int:
     flat = len(evidence.rule.closed.jaxpr.eqns)
     inside = sum(1 for _ in equations(evidence.rule.closed.jaxpr)) - flat
     count = min(AGAIN, BUDGET // (flat + INSIDE * inside + 1))
-    return count if count > 1 else 0  # one call more is dear where no second is to be had, and finds little
+    return count if count > 1 else 0  # a single further call is expensive, and finds little
 
 
 def _told(evidence: Evidence) -> bool:
