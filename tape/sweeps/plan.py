@@ -65,7 +65,9 @@ class Instruction(NamedTuple):
     slot: int | None = None
     entry: State | None = None
     wanted: tuple[bool, ...] = ()
-    depth: int | None = None  # of the entry whose derivative it is part of: not the entry itself, of which the plan is kept
+    depth: int | None = (
+        None  # of the entry whose derivative it is part of, or that it computes again: not the entry itself, of which the plan is kept
+    )
 
     @property
     def inputs(self) -> list[int]:
@@ -333,5 +335,5 @@ def _recompute(state: State, wanted: set[int], kept: set[int]) -> tuple[list[Ins
                 outside.update(s for s in slots if s in wanted and s in kept and s in state.cut)
                 if state.cut.issuperset(p.slot for p in step.places if p.kind.requires_grad):
                     kernel = kernel.stopped()
-            again.append(Instruction(kernel, step.inputs, results, where=step.where))
+            again.append(Instruction(kernel, step.inputs, results, where=step.where, depth=step.depth))
     return again[::-1], outside
