@@ -45,7 +45,7 @@ class Module(Bridge):
         variables: the dictionary of collections, with Variables in place of arrays.
 
     Raises:
-        TapeTypeError: ``module`` is no Linen module; in a call: it writes to a parameter.
+        TapeTypeError: ``module`` is not a Linen module; in a call: it writes to a parameter.
         TapeValueError: ``variables`` has no collection "params".
 
     Example:

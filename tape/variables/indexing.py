@@ -93,7 +93,7 @@ def getitem(v: Handle, index: object) -> Any:
 
 
 def _by_arrays(v: Handle, index: object, items: tuple[object, ...]) -> Any:
-    """Record ``v[index]`` for an index that holds arrays, or what else is no integer, slice or new axis."""
+    """Record ``v[index]`` for an index that holds arrays, or what else is not an integer, slice or new axis."""
     key: list[Any] = [v._place.kind.aval.shape]
     inputs: list[Any] = [v]
     for item in items:
