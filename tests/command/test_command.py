@@ -288,6 +288,14 @@ def test_the_guided_run_fits_a_terminal_and_says_what_is_true(monkeypatch, capsy
     assert all(name in said for name in ("tape, as written above", "jax.jit(jax.grad(f))", "jax.grad(f), not jitted"))
 
 
+def test_the_guided_run_has_its_colours_where_it_is_on_a_terminal():
+    code = 'import tape\nx = tape.Variable([0.0], name="x")\nprint(tape.explain(tape.numpy.log(x).sum(), x))\nprint(tape.Tape.of(x * 2))\n'
+    said = demo._output(code, "demo_colours.py", {}, 80, color=True)
+    assert "\x1b[1;31mcause:\x1b[0m" in said
+    assert "\x1b[1;36mmultiply\x1b[0m" in said
+    assert "\x1b" not in demo._output(code, "demo_plain.py", {}, 80, color=False)
+
+
 # -- progress -----------------------------------------------------------------------------------------------------------
 
 
