@@ -26,7 +26,7 @@ class Case:
         name: of the function in JAX's namespaces (``numpy.tanh``), and in the tape's.
         true: the function of mpmath numbers.
         grid: the arguments.
-        held: the other arguments, with None in the place of the one that is differentiated.
+        held: the other arguments, with None in place of the one that is differentiated.
         options: keyword arguments.
         stacked: the elements of the vector that the function takes in place of a number, with None for the one that is differentiated.
         element: which element of the result is meant, where that is a vector.

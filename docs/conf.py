@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
+from sphinx.util import inspect
 
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS)]
@@ -115,6 +116,14 @@ def _replace(_app: Sphinx, what: str, name: str, _thing: Any, _options: object, 
         lines[:] = ["JAX's policies (``jax.checkpoint_policies``), which say what a checkpoint keeps."]
 
 
+def _sign(_app: Sphinx, what: str, _name: str, thing: Any, _options: object, signature: str | None, returned: str | None) -> Any:
+    """Show what a class's ``__init__`` takes, where a ``__new__`` that takes anything stands before it."""
+    if what == "class" and (signature or "").startswith("(*args: "):
+        taken = inspect.signature(thing.__init__, bound_method=True)
+        return inspect.stringify_signature(taken, show_return_annotation=False, unqualified_typehints=True), returned
+    return signature, returned
+
+
 def _spelling(_app: Sphinx, doctree: nodes.document) -> None:
     """Have tables of two libraries side by side wrap (``site.css``)."""
     for table in doctree.findall(nodes.table):
@@ -132,4 +141,5 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", _move)
     app.connect("source-read", _describe)
     app.connect("doctree-read", _spelling)
+    app.connect("autodoc-process-signature", _sign)
     app.connect("autodoc-process-docstring", _replace, priority=400)  # before Napoleon

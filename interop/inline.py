@@ -41,7 +41,7 @@ class _Entry(NamedTuple):
 
 
 class Inlined:
-    """The equations of a traced function, in the place of one op.
+    """The equations of a traced function, in place of one op.
 
     Functions that it calls (``jax.jit``) are taken apart as well; what has a derivative rule of its own, and loops, are one entry.
     """

@@ -43,7 +43,7 @@ def lift(jax_fun: Callable[..., Any], *, inline: bool = False) -> Callable[..., 
     Args:
         jax_fun: a function over pytrees of arrays, built of anything that JAX can trace (``jnp``, ``lax``, ``custom_vjp``, Flax ...).
         inline: record each equation of the function as an entry of its own, with the line of the function's code (and the
-            ``jax.named_scope``: ``op.scope`` of an op hook), in the place of one entry for all of it: op hooks, anomaly detection and
+            ``jax.named_scope``: ``op.scope`` of an op hook), in place of one entry for all of it: op hooks, anomaly detection and
             pictures then see inside.  The compiled program is as fast.  A function that JAX transforms is one entry all the same.
 
     Returns:

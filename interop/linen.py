@@ -42,7 +42,7 @@ class Module(Bridge):
 
     Attributes:
         module: the Linen module.
-        variables: the dictionary of collections, with Variables in the place of arrays.
+        variables: the dictionary of collections, with Variables in place of arrays.
 
     Raises:
         TapeTypeError: ``module`` is no Linen module; in a call: it writes to a parameter.

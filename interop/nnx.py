@@ -31,7 +31,7 @@ _TRAINS = frozenset(("train", "eval", "set_attributes", "set_mode"))  # of NNX's
 
 
 class _Node:
-    """A part of a module: attributes are NNX's, but Variables in the place of arrays, and calls that are recorded."""
+    """A part of a module: attributes are NNX's, but Variables in place of arrays, and calls that are recorded."""
 
     __slots__ = ("_node", "_path", "_root")
 
@@ -85,9 +85,9 @@ class Module(_Node, Bridge):
     """A Flax NNX module on Variables.
 
     Calling it, a method of its class, or a submodule records one op.  What the call changes (batch statistics, counts of random streams) is
-    written to the module's state, which is constant for gradients.  Every other attribute is that of the NNX module, with Variables in the
-    place of arrays: ``module.linear.kernel.grad`` is a gradient, ``module.eval()`` and ``module.train()`` do as in NNX, and so does setting
-    an attribute.
+    written to the module's state, which is constant for gradients.  Every other attribute is that of the NNX module, with Variables
+    in place of arrays: ``module.linear.kernel.grad`` is a gradient, ``module.eval()`` and ``module.train()`` do as in NNX, and so does
+    setting an attribute.
 
     Args:
         module: the NNX module; it is copied and stays as it is.
@@ -205,7 +205,7 @@ class Module(_Node, Bridge):
                 what = f"adds state ({', '.join(new[:3])})" if new else "changes an attribute or the structure of the module"
                 msg = (
                     f"interop.nnx.Module: {described} {what}, which one op cannot; do it before the module is wrapped, or return what is to "
-                    "be kept (in the place of sow)"
+                    "be kept (in place of sow)"
                 )
                 raise TapeTypeError(msg)
             changed = {n: x for n, x in zip(names, jax.tree.leaves(state_after), strict=True) if x is not leaves[n]}

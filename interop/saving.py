@@ -84,7 +84,7 @@ def load(
         format: as for :func:`save`.
 
     Returns:
-        ``state`` with what was saved in the place of its arrays, keys, numbers and strings; without a state a dictionary of all values
+        ``state`` with what was saved in place of its arrays, keys, numbers and strings; without a state a dictionary of all values
         by name (NumPy arrays where JAX has not the dtype, as float64 without x64).
 
     Raises:
@@ -274,7 +274,7 @@ def _set(name: str, leaf: Any, values: dict[str, Any]) -> None:
 
 
 def _fitting(value: Any, old: Any, *, strict: bool) -> tuple[str, Any]:
-    """Return what is different about a value, or nothing, and what is to be there in the place of ``old``."""
+    """Return what is different about a value, or nothing, and what is to be there in place of ``old``."""
     if extend.is_variable(value):
         value = extend.array(value)
     if isinstance(old, (str, np.random.Generator)) or isinstance(value, (str, np.random.Generator)):

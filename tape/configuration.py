@@ -20,7 +20,7 @@ Configuration = tuple[Any, ...]  # one value per setting in jaxapi.SETTINGS; equ
 
 
 class Changes(layout.Changes):
-    """``epoch`` is another number after each change of a setting for the whole process."""
+    """``epoch`` is a new number after each change of a setting for the whole process."""
 
     __slots__ = ()
 

@@ -63,6 +63,9 @@ class Mode(Parenthesised):
     _entered: ClassVar[_Entered]
     _field: ClassVar[str]  # of the scope
 
+    def __init__(self) -> None:
+        super().__init__()  # which takes no argument: none is accepted and ignored
+
     def __init_subclass__(cls) -> None:
         if cls.__base__ is Mode:  # the kinds of mode do not depend on each other
             cls._entered = _Entered()

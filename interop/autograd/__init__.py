@@ -1,6 +1,6 @@
 """A facade for programs written for HIPS autograd: change ``autograd`` to ``interop.autograd`` in their imports.
 
-Functions get Variables in the place of boxes, and the containers that they are in are Python's own.  What comes back is NumPy's: arrays,
+Functions get Variables in place of boxes, and the containers that they are in are Python's own.  What comes back is NumPy's: arrays,
 and ``numpy.float64`` for single numbers; a Variable only inside another operator that differentiates by what it depends on.  Functions
 of :mod:`interop.autograd.numpy` and :mod:`interop.autograd.scipy` that meet no Variable are NumPy's and SciPy's own.
 

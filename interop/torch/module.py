@@ -88,7 +88,7 @@ def from_torch(module_or_function: Any) -> Any:
 
 
 class _Part:
-    """A part of a module: attributes are torch's, but Variables in the place of tensors, and calls that are recorded."""
+    """A part of a module: attributes are torch's, but Variables in place of tensors, and calls that are recorded."""
 
     __slots__ = ("_part", "_path", "_root")
 
@@ -189,7 +189,7 @@ class Module(_Part, Bridge):
     """A torch module on Variables, as :func:`from_torch` makes it.
 
     Its parameters are leaf Variables.  Calling it, a submodule, or a method of its class records one op, in which buffers (the statistics
-    of batch normalization) change as in torch.  Every other attribute is that of the torch module, with Variables in the place of tensors:
+    of batch normalization) change as in torch.  Every other attribute is that of the torch module, with Variables in place of tensors:
     ``model.layer.weight.grad`` is a gradient.  ``train()``, ``eval()``, ``requires_grad_()`` and ``zero_grad()`` do as in torch; what would
     change its tensors (``to``, ``double``) is refused.  A parameter that does not require grad is a constant Variable, which
     :meth:`parameters` leaves out and :meth:`state_dict` has; a shared one is one Variable.
@@ -331,6 +331,6 @@ def _copied(module: torch.nn.Module) -> torch.nn.Module:
     except Exception as e:
         msg = (
             f"interop.torch.Module: {type(module).__name__} cannot be copied ({e}); wrap it before it is called, and use "
-            "torch.nn.utils.parametrizations in the place of hooks that compute its parameters"
+            "torch.nn.utils.parametrizations in place of hooks that compute its parameters"
         )
         raise TapeTypeError(msg) from e

@@ -234,7 +234,7 @@ def _explained(name: str, *, random: bool) -> Iterator[None]:
         what = "draws random numbers" if random else "changes buffers of the module"
         msg = (
             f"{name} {what}, and only tape.jit keeps what has changed, not jax.jit, tape.checkpoint or the like; call eval() first, or use "
-            "tape.jit (in the place of tape.checkpoint torch.utils.checkpoint inside of the torch module)"
+            "tape.jit (in place of tape.checkpoint torch.utils.checkpoint inside of the torch module)"
         )
         raise TapeTypeError(msg) from e
 

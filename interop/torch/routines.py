@@ -103,7 +103,7 @@ class Routine:
         self._checked: set[Any] = set()  # ways of calling whose sources were seen to be inputs
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Record a call; return what torch does, with Variables in the place of tensors."""
+        """Record a call; return what torch does, with Variables in place of tensors."""
         arguments = Arguments(self.name, args, kwargs)
         variables = [*[self.store.parameters[i] for i in self.indices], *arguments.variables]
         if LOCAL.scope.trace.capturing or any(map(boundary.is_traced, variables)):

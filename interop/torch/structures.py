@@ -1,4 +1,4 @@
-"""Structures: what torch functions take and return, with Variables in the place of tensors: pytrees, dataclasses, outputs of models."""
+"""Structures: what torch functions take and return, with Variables in place of tensors: pytrees, dataclasses, outputs of models."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class Captures(Watcher):
 
 
 def held(objects: list[Any], by: int = 0) -> list[bool]:
-    """Tell which objects are held by others than this list, and those so many that are known."""
+    """Tell which objects somebody else holds, beside this list and as many known holders."""
     return [n > _ALONE + by for n in map(sys.getrefcount, objects)]
 
 

@@ -74,7 +74,7 @@ def checkpoint(
     Raises:
         TapeTypeError: it is given arguments of ``fun``, which belong to what it returns; ``fun`` or ``policy`` cannot be called;
             ``prevent_cse`` is no bool; or a static argument is a Variable.
-        TapeValueError: ``static_argnums`` names an argument that the call has not.
+        TapeValueError: ``static_argnums`` names an argument that the call does not have.
         ConcretizationError: ``fun`` looked at the value of a Variable.
         TapeRuntimeError: ``fun`` registered a hook that no sweep inside it calls.
 
@@ -145,7 +145,7 @@ def checkpoint_name(value: object, name: str) -> Any:
         name: what ``tape.checkpoint_policies.save_only_these_names`` (for instance) calls it.
 
     Returns:
-        The tree with Variables in the place of arrays.
+        The tree with Variables in place of arrays.
 
     Raises:
         TapeTypeError: ``name`` is no string.

@@ -113,7 +113,7 @@ def is_pure(value: object) -> bool:
     if type(value).__module__.split(".")[0] not in _ROOTS and not isinstance(value, Enum):
         return False
     if isinstance(value, types.FunctionType) and not value.__code__.co_filename.startswith(_TRUSTED):
-        return False  # put in the place of a listed one
+        return False  # put in place of a listed one
     if not _is_listed(value):
         return False
     _KNOWN[id(value)] = value

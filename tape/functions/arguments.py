@@ -32,7 +32,7 @@ class Layout:
 
     def __init__(self, keys: Sequence[int | str], parts: list[tuple[Any, list[Any]]]) -> None:
         self._keys = keys  # the number or name of each argument
-        self._parts = parts  # the tree of each, and its leaves with a mark in the place of arrays; what holds no array is one leaf
+        self._parts = parts  # the tree of each, and its leaves with a mark in place of arrays; what holds no array is one leaf
 
     def filled(self, values: Sequence[object], *, others: bool = True) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return the arguments, positional and by name, with ``values`` in the places of arrays (``others=False``: None in other ones)."""

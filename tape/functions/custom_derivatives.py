@@ -1,7 +1,7 @@
 """How a ``tape.Function`` appears to JAX: as a function with the user's derivatives.
 
 Without a ``jvp`` it is a ``jax.custom_vjp``.  With one it is a ``jax.custom_jvp`` whose tangent map is transposed by the user's backward,
-so that both directions are the user's.  Under ``jax.vmap`` its own ``vmap``, if it has one, computes the outputs of a whole batch, in the
+so that both directions are the user's.  Under ``jax.vmap`` its own ``vmap``, if it has one, computes the outputs of a whole batch, in
 place of a mapped forward.
 """
 

@@ -48,10 +48,10 @@ class Function:
     - ``jvp(ctx, *tangents)``, optional, gets one tangent per array argument (None: zero) and returns one per output.  ``tape.jvp``,
       ``jacfwd``, ``linearize``, ``hvp``, ``jax.jvp`` and ``jax.linearize`` use it; without it the tape's transforms differentiate the
       backward by its gradients.
-    - ``vmap(info, in_dims, *args, **kwargs)``, optional, computes the outputs of a whole batch under ``jax.vmap``, in the place of a mapped
+    - ``vmap(info, in_dims, *args, **kwargs)``, optional, computes the outputs of a whole batch under ``jax.vmap``, in place of a mapped
       forward (whose derivatives stay those of the function: backward and ``jvp`` are mapped as they are).  It is called with the arguments
       of forward, some arrays of which have a further first axis of length ``info.batch_size``: ``in_dims`` has, for each positional
-      argument, 0 in the place of such an array and None in that of others (``info.keyword_dims``, by name, for keyword ones).  It returns
+      argument, 0 in place of such an array and None in that of others (``info.keyword_dims``, by name, for keyword ones).  It returns
       ``(outputs, out_dims)``: the structure that forward returns, and for each output the axis of the batch, None where it has none.
 
     Under ``jax.vmap`` without a ``vmap``, the forward is mapped as it is.
@@ -117,7 +117,7 @@ class Function:
         """Call the function; Variables in ``args`` and ``kwargs``, in pytrees too, are tracked.
 
         Returns:
-            What ``forward`` returned, with Variables in the place of arrays.
+            What ``forward`` returned, with Variables in place of arrays.
 
         """
         if not cls._is_checked:

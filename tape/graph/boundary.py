@@ -129,7 +129,7 @@ def is_abstract(value: object) -> bool:
 def no_value(held: object) -> str:
     """Say that a Variable holds no value."""
     return (
-        f"a Variable that holds {held!r} in the place of a value (as jax.eval_shape returns it) cannot be computed with; "
+        f"a Variable that holds {held!r} in place of a value (as jax.eval_shape returns it) cannot be computed with; "
         "use its .shape and .dtype, or call the function itself for a value"
     )
 

@@ -1,4 +1,4 @@
-"""Boxes: what a segment that has run keeps of a value in the place of its cell, where it does not keep the value itself."""
+"""Boxes: what a segment that has run keeps of a value in place of its cell, where it does not keep the value itself."""
 
 from __future__ import annotations
 

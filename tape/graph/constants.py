@@ -23,7 +23,7 @@ _variable_type: type[Handle] = Handle
 _new = object.__new__
 
 # The kinds of constants by the ids of their arrays' avals, which are kept so that each id stays its own: an aval is slow to hash, and the
-# arrays that one program returns share theirs.  Only arrays of these types have one that is to be had for nothing.
+# arrays that one program returns share theirs.  Only arrays of these types have one that costs nothing to read.
 ARRAYS: set[type] = set()
 KINDS_OF_ARRAYS: Bounded[int, tuple[Any, Kind]] = Bounded("kinds of arrays", 1 << 12)
 

@@ -52,7 +52,7 @@ class PlacedKind(Kind):
         self.sharding = sharding
 
 
-_KINDS: Bounded[tuple[Any, ...], Kind] = Bounded("kinds", 1 << 16)  # structures with one that went are new ones; no more
+_KINDS: Bounded[tuple[Any, ...], Kind] = Bounded("kinds", 1 << 16)  # where one was dropped, structures with it are new ones: nothing worse
 
 
 def kind_of(aval: object, *, requires_grad: bool = False, unrecorded: bool | str = False, sharding: NamedSharding | None = None) -> Kind:

@@ -53,7 +53,7 @@ def user_line() -> tuple[str, int] | None:
         file = frame.f_code.co_filename
         foreign = FOREIGN.get(file)
         if foreign is None:
-            foreign = FOREIGN[file] = not file.startswith((_PACKAGE, _INTEROP, _BETWEEN))
+            foreign = FOREIGN[file] = is_foreign(file)
         if foreign:
             return (file, frame.f_lineno)
         if frame.f_code in LINES:

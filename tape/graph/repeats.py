@@ -67,9 +67,9 @@ def repeats(symbols: Sequence[Hashable], least: int = LEAST) -> list[Repeat]:
 
 
 def _windows(line: list[int]) -> list[int]:
-    """Return a number for what is said from each place on, ``SAVED`` symbols of it; seldom are two equal where that is not the same.
+    """Return a number for the ``SAVED`` symbols from each place on: a hash, so that different ones are seldom equal.
 
-    A repeat that saves so many symbols says so many again, one period later.
+    A repeat that saves that many symbols has the same window again, one period later.
     """
     numbers = np.array(line, np.uint64)
     width, found = 1, {1: numbers}

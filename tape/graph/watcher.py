@@ -56,7 +56,7 @@ class Watcher:
         """Note that a hook is about to be registered, and on what."""
 
     def watched(self, variable: Handle, hooks: dict[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
-        """Return the hook to register on ``variable`` in the place of this one."""
+        """Return the hook to register on ``variable`` in place of this one."""
         return hook
 
     # -- whose Python runs ------------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def swept(start: State, instructions: Sequence[Any], slots: dict[Any, int]) -> State:
     """Make the state that follows when a sweep is written.
 
-    Its instructions (:class:`tape.sweeps.plan.Instruction`) call kernels or ops on values; ``slots`` are those of values, where these are
-    others than their numbers.  It gets those of the results, from ``n_slots`` on.
+    Its instructions (:class:`tape.sweeps.plan.Instruction`) call kernels or ops on values; ``slots`` maps values to slots, where
+    the two differ; the slots of the results, from ``n_slots`` on, are added to it.
     """
     child = State(start, start.mode)
     child.known, child.seen, child.hash = start.known, start.seen, hash((start.hash, len(instructions)))

@@ -18,7 +18,7 @@ _numbers = itertools.count()
 
 
 class Changes:
-    """``count`` is another number after each registration or removal of a hook."""
+    """``count`` is a new number after each registration or removal of a hook."""
 
     __slots__ = ("count",)
 
@@ -138,7 +138,7 @@ def register_multi_grad_hook(variables: Sequence[Any], hook: Callable[[Any], Non
 
     Raises:
         TapeTypeError: ``hook`` is no function, or something is no Variable; in the sweep, where the hook returned something.
-        TapeValueError: there is no Variable, one does not require grad, or ``mode`` is another.
+        TapeValueError: there is no Variable, one does not require grad, or ``mode`` is neither ``"all"`` nor ``"any"``.
 
     Example:
         >>> import tape

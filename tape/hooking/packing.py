@@ -72,7 +72,7 @@ class Packing:
         return jaxapi.ensure_compile_time_eval() if jaxapi.in_trace() else contextlib.nullcontext()
 
     def take(self, segment: Segment, live: Iterable[int], read: Sequence[int]) -> None:
-        """Put what ``pack`` returns in the place of the values that a segment keeps (with its lock held): of all of them, or of none.
+        """Put what ``pack`` returns in place of the values that a segment keeps (with its lock held): of all of them, or of none.
 
         The segment has run; Variables hold the ``live`` slots, and a sweep reads values of those in ``read`` (ascending, leaves too).
         """
@@ -135,7 +135,7 @@ def packable(value: object) -> TypeGuard[jax.Array]:
 
 
 class Packed:
-    """What is kept of one value: what ``pack`` returned for it, in the place of a cell."""
+    """What is kept of one value: what ``pack`` returned for it, in place of a cell."""
 
     __slots__ = ("__weakref__", "_aval", "_concrete", "_content", "_packing", "_source")
 

@@ -1,4 +1,4 @@
-"""Replacement: what hooks return in the place of gradients, checked."""
+"""Replacement: what hooks return in place of gradients, checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def calling(who: str) -> within:
 
 
 def replacement(who: str, gradient: Handle, given: object) -> Handle:
-    """Return the Variable that a hook returned in the place of a gradient, if it has its shape and dtype."""
+    """Return the Variable that a hook returned in place of a gradient, if it has its shape and dtype."""
     new_gradient = given if isinstance(given, Handle) else record.constant(given)
     old, new = gradient._place.kind.aval, new_gradient._place.kind.aval
     if new.shape != old.shape:

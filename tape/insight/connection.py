@@ -137,6 +137,15 @@ class Connection:
                 f"the output ({describe(self.output)}) has no past on the tape: it was made of a value (float(), .item(), .value, .numpy()), or detached",
                 "keep the Variable itself, and take float(loss) only to print it",
             )
+        extra = self.given._extra
+        given_grad = None if extra is None else extra.grad
+        if given_grad is not None and any(leaf.cell is given_grad._cell for leaf in self.reading.found.values()):
+            return Cause(
+                "create_graph",
+                None,
+                "the output was computed of the input's .grad, which backward() left without its own past",
+                "pass create_graph=True to that backward(), or take the first gradient by tape.gradients(..., create_graph=True)",
+            )
         shared = []
         if self.given._segment is not None:
             past = Tape.of(self.given)
@@ -149,6 +158,13 @@ class Connection:
                 None,
                 f"the input is a result that was computed of {names} beside the output, which does not depend on it: the name was bound to a new Variable",
                 "update in place (with tape.no_grad(): w -= step), and ask for the gradient of the Variable that the output was computed from",
+            )
+        if any(e.sweep is not None for e in self.reading.entries):
+            return Cause(
+                "linear",
+                None,
+                "the output was computed of a gradient that does not depend on the input: what was differentiated is linear in it",
+                "nothing is to be repaired where that is meant: its second derivative is 0 (unconnected='zero')",
             )
         return Cause(
             "not used",
@@ -163,9 +179,7 @@ class Connection:
         for number in sorted(self.leads):
             e = self.reading.entries[number]
             if e.op in causes.STEPS:
-                found.append(
-                    Cause("rounding", number, f"{e.op} has the derivative 0", "pass the gradient through: x + (tnp.round(x) - x).detach()")
-                )
+                found.append(causes.step_at(e))
         return found[:3]
 
     def cuts(self) -> list[Cause]:

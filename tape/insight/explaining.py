@@ -84,7 +84,8 @@ def _answer(output: Any, given: Any) -> Explanation:
         if not kind.requires_grad:
             repair = "make it by tape.Variable(...), or call .requires_grad_() before it is used"
             first = [Cause("requires_grad", None, f"the input ({describe(given)}) does not require grad", repair)]
-        return said("None", [*first, *found.cuts()], way, None)
+        cuts = [c for c in found.cuts() if not first or c.kind != "cut"]  # what does not require grad needs no cut
+        return said("None", [*first, *cuts], way, None)
     try:
         measured = Measurement(found)
     except TapeError as error:
@@ -105,4 +106,4 @@ def _answer(output: Any, given: Any) -> Explanation:
         return said("tiny", [measured.rate(size, "vanishing"), *hints], steps, size)
     if size > _HUGE * arrives:
         return said("huge", [measured.rate(size, "exploding"), *hints], steps, size)
-    return said("fine", hints, steps, size)
+    return said("fine", [*measured.unfit(), *hints], steps, size)

@@ -80,8 +80,12 @@ class Explanation:
                 entry = self._tape[cause.entry]
                 at = f" at {signature(entry)}" + ("" if entry.where is None else f", {placed(entry.where)}")
             lines += [f"  cause: {cause.kind}{at}", f"         {cause.what}"]
-            if cause.entry is not None and (text := source_of(self._tape[cause.entry].where)):
-                lines.append(f"         > {text}")
+            if cause.entry is not None:
+                here = self._tape[cause.entry].where
+                if cause.where is not None and cause.where != here:
+                    lines[-1] += f", {placed(cause.where)}"
+                if text := source_of(cause.where or here):
+                    lines.append(f"         > {text}")
             lines.append(f"  repair: {cause.repair}")
         if self._note:
             lines.append(f"  note: {self._note}")

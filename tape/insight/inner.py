@@ -13,8 +13,13 @@ _LIMIT = 1 << 14  # equations shown
 
 
 def weight(jaxpr: jaxapi.Jaxpr) -> int:
-    """Return how many equations there are, those of inner jaxprs in the place of the ones that hold them."""
+    """Return how many equations there are, those of inner jaxprs in place of the ones that hold them."""
     return sum(1 for eqn in equations_in(jaxpr) if not held_by(eqn))
+
+
+def plain(jaxpr: jaxapi.Jaxpr) -> bool:
+    """Tell whether there is one primitive only, which holds no other one."""
+    return len(jaxpr.eqns) < 2 and not any(held_by(eqn) for eqn in jaxpr.eqns)
 
 
 def inner_entries(jaxpr: jaxapi.Jaxpr, entry: Any, value: Any) -> tuple[Any, ...]:
@@ -33,13 +38,19 @@ def inner_entries(jaxpr: jaxapi.Jaxpr, entry: Any, value: Any) -> tuple[Any, ...
         within = next(iter(held_by(eqn)), None)
         params = {key: x for key, x in eqn.params.items() if not isinstance(x, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr))}
         outputs = tuple(values[v] for v in made)
-        entries.append(entry(number, eqn.primitive.name, inputs, outputs, _line(eqn), _params=params, _jaxpr=within))
+        entries.append(entry(number, eqn.primitive.name, inputs, outputs, line_of(eqn), _params=params, _jaxpr=within))
     return tuple(entries)
 
 
-def _line(eqn: jaxapi.JaxprEqn) -> tuple[str, int] | None:
+def line_of(eqn: jaxapi.JaxprEqn) -> tuple[str, int] | None:
     """Return the user's line that an equation comes from, as far as JAX knows it."""
     for frame in getattr(getattr(eqn.source_info, "traceback", None), "frames", None) or ():
         if is_foreign(frame.file_name):
             return frame.file_name, frame.line_num
     return None
+
+
+def turns_of(entry: Any) -> int:
+    """Return how many turns the longest loop in an entry takes, where that is known before it runs."""
+    jaxpr = entry._jaxpr
+    return max([eqn.params["length"] for eqn in equations_in(jaxpr) if eqn.primitive.name == "scan"], default=0) if jaxpr is not None else 0

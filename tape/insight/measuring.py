@@ -15,16 +15,22 @@ from tape.errors import ReleasedTapeError
 from tape.insight import causes
 from tape.insight.causes import Cause
 from tape.insight.explanation import Step
+from tape.insight.inner import plain, turns_of
+from tape.insight.inside import Inside
 from tape.insight.notes import Lone
 from tape.insight.replaying import UNKNOWN, Place, Replay
 from tape.sweeps.plan import FunctionOp
 from tape.terminal.progress import progress
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tape.insight.connection import Connection
+    from tape.insight.entries import Entry
 
 
 _LONG = 2000  # entries for which a bar is shown
+_VAGUE = frozenset(["domain", "infinite slope", "infinity", "overflow", "underflow", "zero slope"])  # what is said where no name tells
 
 
 class Measurement:
@@ -61,17 +67,56 @@ class Measurement:
         found = []
         for number in sorted(self._leads):
             part, at = self._reading.places[number]  # type: ignore[misc]
-            arrives = any((id(part), slot) in self._cotangents for slot in self._reading.steps_of(part)[at].slots)
+            step = self._reading.steps_of(part)[at]
+            arrives = any((id(part), slot) in self._cotangents for slot in step.slots)
             if arrives and number not in giving:
-                e = self._reading.entries[number]
-                known = e.op in causes.STEPS
-                repair = (
-                    "pass the gradient through: x + (tnp.round(x) - x).detach()"
-                    if known
-                    else "use another op, or a tape.Function with a backward"
-                )
-                found.append(Cause("rounding" if known else "no derivative", number, f"{e.op} has the derivative 0 everywhere", repair))
+                found.append(self._stops(number, step))
         return found[:3] or self._connection.suspects()
+
+    def _stops(self, number: int, step: Any) -> Cause:
+        """Say why an entry gives no gradient to its inputs."""
+        e = self._reading.entries[number]
+        if step.ends:
+            return Cause("cut", number, "the result was made a leaf here: unchain() cut it from its past", "leave unchain() out")
+        if e.op in causes.STEPS:
+            return causes.step_at(e)
+        if e.op == "stop_gradient":
+            return causes.cut_at(e, unrecorded=False)
+        if e.op.startswith("vjp_"):
+            what = f"the derivative of {e.op[4:]} is constant in pieces, so that its second derivative is 0 everywhere"
+            return Cause(
+                "no derivative", number, what, "use a smooth function, such as tape.nn.softplus or tape.nn.gelu in the place of relu"
+            )
+        inside = self._inside(number)
+        found = None if inside is None else inside.stopping(e)
+        repair = "use another op, or a tape.Function with a backward"
+        return found or Cause("no derivative", number, f"{e.op} has the derivative 0 everywhere", repair)
+
+    def _inside(self, number: int) -> Inside | None:
+        """Return the primitives of an entry, run and swept one by one; None where there is one, or that is not possible."""
+        part, at = self._reading.places[number]  # type: ignore[misc]
+        step = self._reading.steps_of(part)[at]
+        if isinstance(step.op, FunctionOp) or step.kernel.transient or plain(step.kernel.jaxpr.jaxpr):
+            return None
+        operands = [self._read(Replay.resolve(part, s)) for s in step.inputs]
+        if any(x is UNKNOWN for x in operands):
+            return None
+        try:
+            return Inside(step.kernel.jaxpr, operands, [self._cotangents.get((id(part), s)) for s in step.slots], self._leads[number])
+        except Exception:  # noqa: BLE001 - there are too many, or one does not run alone: what is known from outside is an answer, too
+            return None
+
+    def _closer(self, number: int, cause: Cause, look: Callable[[Inside, Entry], Cause | None]) -> Cause:
+        """Return what is found inside of an entry of which nothing is known by its name; ``cause`` where nothing is."""
+        e = self._reading.entries[number]
+        if cause.kind not in _VAGUE or e.op.removeprefix("vjp_") in causes.NAMED:
+            return cause
+        inside = self._inside(number)
+        return cause if inside is None else look(inside, e) or cause
+
+    def _is_function(self, number: int) -> bool:
+        part, at = self._reading.places[number]  # type: ignore[misc]
+        return isinstance(self._reading.steps_of(part)[at].op, FunctionOp)
 
     def _sweep(self, replay: Replay, read: Any) -> tuple[dict[Place, Any], dict[tuple[int, Place], Any]]:
         """Sweep once more, entry by entry; return what arrives at each value, and what each entry gives to each of its inputs."""
@@ -157,34 +202,45 @@ class Measurement:
                 continue
             operands = self._operands(number)
             if all(np.all(np.isfinite(x)) for x in operands if x.dtype.kind in "fc"):
-                born = causes.born_at(self._reading.entries[number], operands, result)
+                born = self._closer(number, causes.born_at(self._reading.entries[number], operands, result), Inside.broken)
                 return self._masked(number, born) or born
+        return None
+
+    def _not_numbers(self) -> Cause | None:
+        """Return what holds NaN though no entry made it."""
+        for number in sorted(self._leads):
+            e = self._reading.entries[number]
+            for value, x in zip(e.inputs, self._operands(number), strict=False):
+                if value.entry is None and x.dtype.kind in "fc" and np.any(np.isnan(x)):
+                    return causes.not_a_number_in(value.name, e)
         return None
 
     def _masked(self, first: int, born: Cause) -> Cause | None:
         """Say it where what is infinite is multiplied by 0 further on."""
         for number in sorted(self._leads):
             e = self._reading.entries[number]
-            if number <= first or e.op not in ("multiply", "dot", "matmul", "einsum"):
-                continue
-            operands = [x for x in self._operands(number) if x.dtype.kind in "fc"]
-            if any(np.any(np.isinf(x)) for x in operands) and any(np.any(x == 0) for x in operands):
-                what = f"{born.what} (%{first}), and {e.op} by a mask of zeros does not take it away: 0 * inf is NaN"
-                repair = (
-                    "select instead of multiplying, around the input: safe = tnp.where(mask, x, 1.0), then tnp.where(mask, f(safe), 0.0)"
-                )
-                return Cause("infinity times zero", number, what, repair)
+            if number > first and e.op in ("multiply", "dot", "matmul", "einsum") and causes.meets_zero(self._operands(number)):
+                return causes.masked(f"{born.what} (%{first})", number, e.op)
         return None
+
+    def unfit(self) -> list[Cause]:
+        """Return the entry whose value is not finite, where the gradient is."""
+        born = self._born() if any(s.value is not None and not np.isfinite(s.value) for s in self.steps) else None
+        return [] if born is None else [born]
 
     def broken(self) -> list[Cause]:
         """Return the entry at which what is not finite comes from: in the forward, or in the sweep."""
         born = self._born()
+        born = born or self._not_numbers()
         if born is not None:
             return [born]
         for number, _, arriving in self._path:
             given = [g for (n, _), g in self._edges.items() if n == number]
             if arriving is not None and np.all(np.isfinite(arriving)) and any(not np.all(np.isfinite(g)) for g in given):
-                return [causes.not_finite_at(self._reading.entries[number], self._operands(number), arriving)]
+                e = self._reading.entries[number]
+                if self._is_function(number):
+                    return [causes.backward_at(e, "NaN or infinities, though the gradient that arrived was finite")]
+                return [self._closer(number, causes.not_finite_at(e, self._operands(number), arriving), Inside.broken)]
         return []
 
     def killed(self) -> list[Cause]:
@@ -192,7 +248,12 @@ class Measurement:
         for i, (number, result, arriving) in enumerate(self._path):
             behind = self._path[i + 1][2] if i + 1 < len(self._path) else np.zeros(1)
             if arriving is not None and np.any(arriving) and (behind is None or not np.any(behind)):
-                return [causes.zero_at(self._reading.entries[number], self._operands(number), result)]
+                e = self._reading.entries[number]
+                if any(np.any(g) for (n, _), g in self._edges.items() if n == number):
+                    return [causes.cancels_at(e)]
+                if self._is_function(number):
+                    return [causes.backward_at(e, "0 (or None), though the gradient that arrived was not 0")]
+                return [self._closer(number, causes.zero_at(e, self._operands(number), result, arriving), Inside.killed)]
         return []
 
     def rate(self, size: float, kind: str) -> Cause:
@@ -200,8 +261,19 @@ class Measurement:
         first = next((s.gradient for s in self.steps if s.gradient), 1.0)
         ops = Counter(s.entry.op for s in self.steps)
         pairs = [(a.entry, b.gradient / a.gradient) for a, b in itertools.pairwise(self.steps) if a.gradient and b.gradient]
+        if self.steps and self.steps[-1].gradient:
+            pairs.append((self.steps[-1].entry, size / self.steps[-1].gradient))
         entry, factor = (min if kind == "vanishing" else max)(pairs, key=lambda p: p[1], default=(self.steps[-1].entry, 1.0))
         whole = abs(np.log(size / first)) or 1.0
+        way = (
+            "use gates (LSTM, GRU) or residual connections, orthogonal weights, or shorter ways (truncated backpropagation)"
+            if kind == "vanishing"
+            else "clip gradients (tape.op_hooks.GradientClipper), use smaller or orthogonal weights, or shorter ways (truncated backpropagation)"
+        )
+        turns = turns_of(entry)
+        if turns > 1 and abs(np.log(factor)) > 0.5 * whole:
+            what = f"along {turns} turns of {entry.op} the gradient is multiplied by {factor ** (1 / turns):.3g} a turn"
+            return Cause(kind, entry.number, what, way)
         if abs(np.log(factor)) > 0.5 * whole:
             what = f"{entry.op} multiplies the gradient by {factor:.3g}"
             repair = (
@@ -213,12 +285,7 @@ class Measurement:
         repeated, count = ops.most_common(1)[0]
         rate = float(np.exp((np.log(size) - np.log(first)) / max(count, 1)))
         what = f"along {len(self.steps)} entries ({count} times {repeated}) the gradient is multiplied by {rate:.3g} a turn"
-        repair = (
-            "use gates (LSTM, GRU) or residual connections, orthogonal weights, or shorter ways (truncated backpropagation)"
-            if kind == "vanishing"
-            else "clip gradients (tape.op_hooks.GradientClipper), use smaller or orthogonal weights, or shorter ways (truncated backpropagation)"
-        )
-        return Cause(kind, entry.number, what, repair)
+        return Cause(kind, entry.number, what, way)
 
     def shapes(self) -> list[Cause]:
         """Return entries whose result is larger than each of what they read: (n, 1) with (n,) makes (n, n)."""
@@ -240,7 +307,7 @@ _GONE = np.zeros(0, np.float32)
 
 
 def _array(value: object) -> Any:
-    return _GONE if value is UNKNOWN else np.asarray(value)
+    return _GONE if value is UNKNOWN else causes.readable(value)
 
 
 def norm(array: object) -> float:

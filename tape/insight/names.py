@@ -42,6 +42,9 @@ def walk(frame: FrameType) -> Iterator[tuple[str, Handle]]:
             if isinstance(value, Handle):
                 if not (path == "_" or path.startswith("__")):
                     yield path, value
+                    grad = None if value._extra is None else value._extra.grad
+                    if isinstance(grad, Handle):
+                        yield f"{value._extra.name or path}.grad", grad  # type: ignore[union-attr]
             elif not isinstance(value, _CLOSED) and id(value) not in seen and depth + 1 < _DEPTH:
                 seen.add(id(value))
                 inner += _inside(path, value)

@@ -41,7 +41,7 @@ class Leaf:
         self.variable: Callable[[], Any] = _nobody if variable is None else weakref.ref(variable)
         self.kind = kind
         self.name = name
-        self.number = number  # of Python or NumPy, which stands in the place of a name
+        self.number = number  # of Python or NumPy, which stands in place of a name
         self.value: Callable[[], Any] = _nobody  # weakly: another value of the same Variable is another leaf
         self.cell: Any = None  # of a tape that keeps the values of leaves
         self.behind: Source | None = None  # what it is the value of, if it was detached from that

@@ -1,7 +1,8 @@
 """Lines: where the entries that a profile sees were recorded this time.
 
-A structure that is found again has the lines of whoever recorded it first.  So the first runs of each structure from each place are
-recorded in the slow way, as while a tape is open, and their lines noted; after that the thread records as quickly as ever.
+A structure that is found again has the lines of whoever recorded it first.  So the first runs of each structure from each place, and on
+other parameters, are recorded in the slow way, as while a tape is open, and their lines noted; after that the thread records as quickly as
+ever.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import jax
 
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL, set_scope
-from tape.graph.segment import Handle
+from tape.graph.segment import Handle, LeafNode
 from tape.insight.notes import Notes
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _QUIET = 3  # runs in a row whose lines are known, and no more are noted
 _STRUCTURES = 2048  # known at most
 _ATTEMPTS = 4  # to see a structure recorded
+_WAITING = 64  # runs at most whose lines are still to be told
+_OFTEN = 16  # times that it had the same lines, whatever its parameters: in a program whose parameters are new ones at each step
 
 
 class Seen(NamedTuple):
@@ -41,12 +44,13 @@ Known = dict[int, Seen]  # by the first slots of entries
 class LineNotes(Notes):
     """Notes lines beside what the tapes that are open around it note."""
 
-    __slots__ = ("before", "seen")
+    __slots__ = ("before", "seen", "unsure")
 
     def __init__(self, before: Notes | None) -> None:
         super().__init__(() if before is None else before.records)
         self.before = before
         self.seen: weakref.WeakKeyDictionary[Segment, Known] = weakref.WeakKeyDictionary()
+        self.unsure: weakref.WeakSet[Segment] = weakref.WeakSet()  # that hold sweeps of what nobody saw recorded
 
     def record(self, op: Any, inputs: Sequence[Any]) -> Any:
         """Record one entry and note its line."""
@@ -69,6 +73,8 @@ class LineNotes(Notes):
     def replayed(self, instructions: Sequence[Instruction], forward: Segment, target: Segment, start: State) -> None:
         """Note the lines of a sweep that was written as before."""
         super().replayed(instructions, forward, target, start)
+        if forward not in self.seen:
+            self.unsure.add(target)
         path, at = target.state.path(), start.depth
         steps = [step for step in path if step.kernel is not None and step.depth > at]
         for step, instruction in zip(steps[-len(instructions) :], instructions, strict=False):
@@ -79,6 +85,8 @@ class LineNotes(Notes):
         super().wrote(instruction, forward, results)
         target = next((v._segment for v in results if v is not None and v._segment is not None), None)
         if target is not None:
+            if forward not in self.seen:
+                self.unsure.add(target)
             slots = tuple([v._place.slot for v in results if v is not None and v._segment is target])
             self._note(target, slots, self._line(forward, instruction), swept=True)
 
@@ -99,14 +107,46 @@ class LineNotes(Notes):
         return instruction.where
 
 
+class _Structure:
+    """What is known of the lines of one structure that ran from one place; functions of equal ops on other Variables have others."""
+
+    __slots__ = ("attempts", "found", "of", "state", "times")
+
+    def __init__(self, state: State) -> None:
+        self.state = state  # so that no other one gets its id
+        self.found: list[Known] = []
+        self.of: dict[int, tuple[Any, Known]] = {}  # those of who recorded it on a leaf, by the id of its weak reference, which is kept
+        self.attempts = 0  # to see it recorded
+        self.times = 0  # that it was seen
+
+    def saw(self, seen: Known, leaves: Sequence[Any]) -> Known:
+        """Take the lines of a run on some leaves; return the first that were the same."""
+        same = next((known for known in self.found if known == seen), seen)
+        if same is seen:
+            self.found.append(seen)
+        self.attempts = 0
+        self.times += 1
+        if len(self.of) + len(leaves) > _STRUCTURES:
+            self.of.clear()
+        self.of.update((id(leaf), (leaf, same)) for leaf in leaves)
+        return same
+
+    def recall(self, leaves: Sequence[Any]) -> Known | None:
+        """Return the lines of a run on some leaves, without values of their own, that nobody saw recorded; None where they are not known."""
+        if self.found and (not leaves or (self.times > _OFTEN and len(self.found) == 1)):
+            return self.found[-1]
+        return next((self.of[id(leaf)][1] for leaf in leaves if id(leaf) in self.of), None)
+
+
 class Lines:
     """What a thread knows of the lines of the structures that it ran while profiles were open."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, Known] = {}  # by structure and place
-        self._attempts: dict[Any, int] = {}
+        self._structures: dict[Any, _Structure] = {}  # with the slots that are kept, and the place
         self._quiet = 0
-        self._structures: dict[int, Any] = {}  # so that no other one gets the id of a known one
+        self._leaves: Sequence[Any] = ()  # of the last run that had any
+        # Runs that nobody saw recorded: the next one on one of the same leaves that somebody sees tells, as far as both are alike.
+        self._waiting: list[tuple[State, Sequence[Any], Known]] = []
         self._notes: LineNotes | None = None
 
     def begin(self) -> None:
@@ -127,27 +167,53 @@ class Lines:
         """Return what is to be said of an entry that runs where it is recorded, at a line."""
         return Seen(line, LOCAL.scope.writing) if line is not None else None
 
-    def known(self, segment: Segment, keep: tuple[int, ...], where: Any) -> Known | None:
-        """Return the lines of a segment that is about to run; None where nobody has seen it, or one like it, recorded."""
+    def known(self, segment: Segment, keep: tuple[int, ...], where: Any, *, always: bool) -> Known:
+        """Return the lines of a segment that is about to run, which may become known later only; ``always``: go on to note them."""
         key = (id(segment.state), keep, where)
-        known = self._known.get(key)
-        if known is not None:
-            self._quiet += 1
-            if self._quiet > _QUIET and isinstance(LOCAL.scope.notes, LineNotes):
-                self.end()
-            return known
-        self._quiet = 0
+        one = self._structures.get(key)
+        if one is None:
+            if len(self._structures) >= _STRUCTURES:  # ever new ones
+                self._structures = {}
+            one = self._structures[key] = _Structure(segment.state)
+        # The Variables by whose parameters two models of equal ops are told apart; a sweep that runs alone is of those before it.
+        leaves = [origin.ref for origin in list(segment.origins.values()) if isinstance(origin, LeafNode)] or self._leaves
+        self._leaves = leaves
         notes = self._notes
-        seen = None if notes is None else notes.seen.get(segment)
-        if len(self._known) >= _STRUCTURES:  # ever new ones
-            self._known, self._attempts, self._structures = {}, {}, {}
+        seen = None if notes is None or segment in notes.unsure else notes.seen.get(segment)
         if seen:
-            self._structures[id(segment.state)] = segment.state
-            self._known[key] = seen
-            return seen
-        attempts = self._attempts[key] = self._attempts.get(key, 0) + 1
-        if attempts < _ATTEMPTS:
-            self.begin()
+            many = len(one.found)
+            known = one.saw(seen, leaves)
+            self._tell(segment.state, leaves, known)
+            self._quiet = 0 if len(one.found) > many else self._quiet + 1
         else:
-            self._known[key] = {}
-        return None
+            recalled = one.recall(leaves)
+            known = {} if recalled is None else recalled
+            self._quiet += 1
+            if recalled is None and one.attempts < _ATTEMPTS:
+                one.attempts += 1
+                self._waiting = [*self._waiting[-_WAITING:], (one.state, leaves, known)]
+                self._quiet = 0
+                self.begin()
+        if self._quiet > _QUIET and not always:
+            self.end()
+        return known
+
+    def _tell(self, state: State, leaves: Sequence[Any], seen: Known) -> None:
+        """Tell the lines of a structure to the runs that wait for them."""
+        waiting = []
+        for one in self._waiting:
+            slots = _alike(state, one[0]) if one[0] is state or not {*map(id, one[1])}.isdisjoint(map(id, leaves)) else ()
+            one[2].update((slot, line) for slot, line in seen.items() if slot in slots)
+            if not one[2]:
+                waiting.append(one)
+        self._waiting = waiting
+
+
+def _alike(one: State, other: State) -> set[int]:
+    """Return the slots that two structures have in common from their beginnings."""
+    found: set[int] = set()
+    for step, of_other in zip(*([s for s in state.path() if s.kernel is not None] for state in (one, other)), strict=False):
+        if (step.kernel, step.inputs, step.slots) != (of_other.kernel, of_other.inputs, of_other.slots):
+            break
+        found.update(step.slots)
+    return found

@@ -202,27 +202,28 @@ class ThreadMeter:
 
     def _flush(self, what: tuple[Segment, Program, str], where: Site, call: Callable[..., Any], state: State, leaves: Sequence[Any]) -> Any:
         segment, program, reason = what
-        known = self.lines.known(segment, program.keep, where)
+        alone = any(ledger.entries for ledger in self.ledgers)
+        known = self.lines.known(segment, program.keep, where, always=alone)
         for ledger in self.ledgers:
             if ledger.peaks is not None:
                 ledger.peaks.flush(segment, program, known, where.line)
-        if any(ledger.entries for ledger in self.ledgers):
+        if alone:
             return self._one_by_one(program, where, known, state, leaves)
         interpreted = STATS.interpreted
         compiled = program.compiled
         every = []
         for ledger in self.ledgers:
-            key = (id(state), program.keep, where, compiled)
+            key = (id(state), program.keep, where, compiled, id(known))
             every.append(ledger.runs_of(key, "flush", (state, program.keep), reason, where, compiled=compiled))
         results = self._timed(every, call, state, leaves)
         if not compiled and STATS.interpreted == interpreted:  # it was bought just now
             for runs in every:
                 runs.compiled = True
         for runs in every:
-            runs.known = known or runs.known
+            runs.known = known
         return results
 
-    def _one_by_one(self, program: Program, where: Site, known: Known | None, state: State, leaves: Sequence[Any]) -> Any:
+    def _one_by_one(self, program: Program, where: Site, known: Known, state: State, leaves: Sequence[Any]) -> Any:
         """Run the entries of a structure one by one, and wait for each."""
         entries, slots = needed_entries(state, program.keep)
 

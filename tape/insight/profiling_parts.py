@@ -41,7 +41,7 @@ def parts_of(runs: Runs) -> list[Part]:
     """Return the entries that one run runs."""
     if runs.kind == "rest" or runs.what is None:
         return [] if runs.parts is None else runs.parts[1]
-    key = runs.compiled, runs.known is None
+    key = runs.compiled, bool(runs.known)
     if runs.parts is None or runs.parts[0] != key:
         runs.parts = key, _found_out(runs)
     return runs.parts[1]

@@ -62,7 +62,7 @@ class Runs:
         name: what it is called: why it ran, or what it is, and the line.
         seconds: how long, without what follows.
         compiling: seconds that this thread compiled for it.
-        known: the lines of its entries, as they were when they were recorded this time; None where nobody saw that.
+        known: the lines of its entries, as they were when they were recorded this time; empty or None where nobody saw that.
 
     """
 

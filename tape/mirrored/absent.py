@@ -1,4 +1,4 @@
-"""What to write for a name that other libraries have: a method that a Variable has not, or a function that a namespace has not."""
+"""What to write for a name that other libraries have: a method that a Variable lacks, or a function that a namespace lacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from tape.errors import TapeAttributeError
 
 _NAMESPACES = ("numpy", "nn", "numpy.linalg", "lax", "scipy.special", "random")  # below jax; some are imported only when they are asked
-_SPELLINGS = {  # names of PyTorch, Chainer and TensorFlow, where JAX's is another
+_SPELLINGS = {  # names of PyTorch, Chainer and TensorFlow, where JAX's differs
     "array": "value",
     "assign": "value = ...",
     "cleargrad": "zero_grad()",
@@ -54,7 +54,7 @@ _FUNCTIONS = {
     "unbind": "numpy.unstack(variable)",
     "unsqueeze": "numpy.expand_dims(variable, axis)",
 }
-_RENAMED = {  # functions of PyTorch, and of NumPy where JAX has them no more or by another name
+_RENAMED = {  # functions of PyTorch, and of NumPy where JAX dropped or renamed them
     "alltrue": "numpy.all",
     "asfarray": "numpy.asarray",
     "bmm": "numpy.matmul",

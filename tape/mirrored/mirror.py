@@ -210,7 +210,8 @@ def _split(
     splitter = _Splitter(scalars=scalars, bake=bake)
     try:
         positional = tuple([splitter.split(a, roles.at(i)) for i, a in enumerate(args)])
-        keyword = tuple([(k, splitter.split(kwargs[k], roles.names.get(k, False))) for k in sorted(kwargs)])
+        # In the order of the call, as quick keys are: inputs in another order would be given to an op that was found by such a key.
+        keyword = tuple([(k, splitter.split(kwargs[k], roles.names.get(k, False))) for k in kwargs])
     except TapeError:
         raise
     except (TypeError, ValueError, OverflowError) as e:

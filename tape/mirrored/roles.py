@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tape.graph.kinds import Kind
     from tape.ops.kernel import Kernel, Op
 
-# Arguments that stay static although they take arrays: x**2 is another primitive than x**y, and a static roll is a concatenation.
+# Arguments that stay static although they take arrays: x**2 is a different primitive from x**y, and a static roll is a concatenation.
 _STATIC_ARGUMENTS = {("power", 1), ("pow", 1), ("float_power", 1), ("integer_pow", 1), ("roll", 1)}
 _SEQUENCE_ARGUMENTS = {("array", 0), ("asarray", 0)}
 _ARRAY_NAMES = ("ArrayLike", "RealArray", "IntegerArray", "numpy.ndarray", "RealNumeric", "Numeric")

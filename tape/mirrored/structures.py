@@ -17,7 +17,7 @@ _MADE: dict[type, type] = {}
 
 
 class _Mirrored(Structured):
-    """Base of the mirrored classes; ``inner`` is the JAX object (or its attributes) with Variables in the place of arrays."""
+    """Base of the mirrored classes; ``inner`` is the JAX object (or its attributes) with Variables in place of arrays."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
 """What NumPy computes as XLA does: for each such primitive, the function of NumPy arrays that stands for one equation.
 
 A primitive stands here for the dtypes for which both agree but for rounding; where the parameters or dtypes of an equation are others, its
-maker returns None.  What XLA leaves to the machine (a float that fits no integer), and what NumPy has only in another form, stands not here.
+maker returns None.  What XLA leaves to the machine (a float that fits no integer), and what NumPy has only in another form, is left out.
 """
 
 from __future__ import annotations

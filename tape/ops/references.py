@@ -72,7 +72,7 @@ def _refuse(what: str) -> NoReturn:
 
 
 def _run(closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
-    """Run a jaxpr with cells in the place of arrays that are changed; inputs may be cells."""
+    """Run a jaxpr with cells in place of arrays that are changed; inputs may be cells."""
     env: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     env.update(zip(closed.jaxpr.invars, inputs, strict=True))
 

@@ -50,10 +50,10 @@ class Runner:
         self.apart = pinned or any(getattr(c, "ndim", 1) for c in jaxpr.consts)
         self.exact = False  # it is to round as jax.jit does, so that nothing but XLA runs it, with all of its optimisation
         self.light = False  # :attr:`is_light`, as far as anybody has asked
-        self._host: Any = None  # what runs it there; False where that is not, or no more, for it
+        self._host: Any = None  # what runs it there; False where NumPy cannot, or no longer should
         self._left = 0.0  # runs there
         self._executable: Callable[..., Sequence[Any]] | None = None
-        self._first: Callable[..., Sequence[Any]] | None = None  # what is called in the place of the executable, so many times
+        self._first: Callable[..., Sequence[Any]] | None = None  # what is called in place of the executable, for its first runs
         self._calls = 0.0
 
     def hosting(self) -> Any:
@@ -80,7 +80,7 @@ class Runner:
         return host
 
     def leave_to_xla(self) -> None:
-        """Run it on the host no more, whatever was foreseen: NumPy has refused it."""
+        """No longer run it on the host, whatever was foreseen: NumPy has refused it."""
         self._host = self.light = False
         self._left = self._calls = 0.0
 

@@ -23,9 +23,12 @@ _NAMES: Bounded[tuple[str, tuple[str, int] | None], str] = Bounded("names of ent
 _NAMED: Bounded[str, tuple[str, tuple[str, int]]] = Bounded("names in programs", 1 << 14)
 
 
-def name_of(entry: Step) -> str:
-    """Return what an entry is called: ``tanh (train.py:12)``; the one of a sweep has the line of that which it is the VJP of."""
-    op, where = (entry.kernel if entry.op is None else entry.op).name, entry.where
+def name_of(entry: Step, line: tuple[str, int] | None = None) -> str:
+    """Return what an entry is called: ``tanh (train.py:12)``, by the ``line`` where it was recorded first if no other one is given.
+
+    The one of a sweep has the line of that which it is the VJP of.
+    """
+    op, where = (entry.kernel if entry.op is None else entry.op).name, line or entry.where
     name = _NAMES.get((op, where))
     return _new_name(op, where) if name is None else name
 
@@ -48,9 +51,9 @@ def named_by(name_stack: object) -> tuple[str, tuple[str, int]] | None:
     return None
 
 
-def inline(entry: Step, kernel: Kernel | None = None) -> Callable[..., Sequence[Any]]:
+def inline(entry: Step, kernel: Kernel | None = None, line: tuple[str, int] | None = None) -> Callable[..., Sequence[Any]]:
     """Return what evaluates an entry's kernel, or another one in its place, as a part of a program, under its name."""
-    name, run = name_of(entry), (entry.kernel if kernel is None else kernel).inline
+    name, run = name_of(entry, line), (entry.kernel if kernel is None else kernel).inline
 
     def named(*operands: Any) -> Sequence[Any]:
         with jax.named_scope(name):

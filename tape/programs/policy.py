@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tape.ops.kernel import Kernel
 
-# A structure is compiled when it comes back within so many runs, times the square of its meetings; or for the so-manieth time.
+# A structure is compiled when it comes back within SOON runs, times the square of its meetings; or at the OFTEN-th meeting.
 SOON = 1
 OFTEN = 16
 LOOP = 6  # a loop meets a structure every so many runs at most, and may wait for its program

@@ -41,7 +41,7 @@ _EVERYWHERE = [os.environ.get(VARIABLE, "") not in {"", "0"}]
 class log_compiles(Mode):  # noqa: N801 - a context manager, named as in JAX
     """Log each compilation that is asked for in a ``with`` block or a decorated function.
 
-    A message says from which of your lines the tape ran, how many ops were compiled, what is another one than in the nearest structure
+    A message says from which of your lines the tape ran, how many ops were compiled, what differs from the nearest structure
     compiled before (a shape, a dtype, a parameter, a number, the turns of a loop, which results are held), what would avoid it, how long it
     took, and whether that was in the background.  It comes when the compilation is over; of one in the background, that may be after the
     block.
@@ -82,7 +82,7 @@ class log_compiles(Mode):  # noqa: N801 - a context manager, named as in JAX
         _EVERYWHERE[0] = True
 
     def stop(self) -> None:
-        """Log no more but where a thread is in a block, or ``jax_log_compiles`` is set."""
+        """Stop logging, except where a thread is in a block or ``jax_log_compiles`` is set."""
         _EVERYWHERE[0] = False
 
 
@@ -145,7 +145,7 @@ def warn_of(site: Site) -> None:
         key,
         lambda: (
             f"{at(site.line)} {'traces its ops anew, and compiles those that are not small,' if found.what == 'traces' else 'compiles'} at every step, {STREAK} times by now: from "
-            f"step to step {change.what} is another one{f' ({change.told})' if change.told else ''}; {change.repair}; "
+            f"step to step {change.what} changes{f' ({change.told})' if change.told else ''}; {change.repair}; "
             "tape.log_compiles() tells of each"
         ),
     )

@@ -48,7 +48,10 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     operands = [segment.leaves[s][0] for s in slots]  # leaves have the first slots
     kernel = child.kernel
     if scope.trace.capturing or any(isinstance(x, jaxapi.Tracer) for x in operands):
-        results = inline(child)(*operands)
+        line = user_line()  # this time's: so short a structure is met everywhere
+        if line is not None and child.slots:
+            segment.lines[child.slots[0]] = line
+        results = inline(child, line=line)(*operands)
         if scope.mode == CONSTANT:  # no_grad: nor may the JAX transformation that traces us differentiate it
             results = [jax.lax.stop_gradient(r) for r in results]
     else:
@@ -67,7 +70,7 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
         scope.forward.compute(cell, segment, place.slot)
         if differentiable:
             saved[place.slot] = cell
-        elif place.kind.unrecorded:  # so short a structure is met everywhere, and the segment is not held
+        elif place.kind.unrecorded:  # the segment is not held
             line = made_at(place, segment) if place.made.__class__ is int else user_line()
             place = MadePlace(place.slot, place.kind, line)  # noqa: PLW2901
         made.append(handle(segment if place.kind.requires_grad else None, place, cell))

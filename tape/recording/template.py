@@ -98,7 +98,7 @@ class Node(_Keyed):
 
 
 def fill(template: object, arrays: Iterator[object]) -> Any:
-    """Put arrays back in the place of the marks of a template."""
+    """Put arrays back in place of the marks of a template."""
     if template is ARRAY:
         return next(arrays)
     if isinstance(template, (Static, Baked)):

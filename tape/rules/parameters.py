@@ -76,7 +76,7 @@ def partial(
 
 @functools.cache
 def _loop(consts: int, carry: int, xs: int, ys: int) -> dict[str, Any]:
-    """Return the parameters that this release gives a loop with so many constants, carries, inputs and stacked outputs."""
+    """Return the parameters that this release gives a loop with these numbers of constants, carries, inputs and stacked outputs."""
 
     def fun(consts: list[Any], carry: list[Any], xs: list[Any]) -> Any:
         def body(state: list[Any], x: list[Any]) -> Any:

@@ -12,7 +12,7 @@ from tape.rules.registry import COSTS, RULES, SOUGHT, Cost, Rule, find
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_given: dict[jaxapi.Primitive, Rule] = {}  # by users, in the place of the library's own
+_given: dict[jaxapi.Primitive, Rule] = {}  # by users, in place of the library's own
 _revision = 0
 
 

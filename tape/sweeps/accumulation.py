@@ -80,7 +80,7 @@ arrived = _arrived if layout.NATIVE is None else layout.NATIVE.arrived
 
 
 def summed(added: Sequence[Addition], consumed: Sequence[Any] = (), mode: int = SWEEP) -> Sequence[Addition]:
-    """Record sums for Variables that have another ``.grad`` than their addition says; what was ``consumed`` as a seed is not added to."""
+    """Record sums anew where ``.grad`` is no longer what the addition was made with; a gradient ``consumed`` as a seed is not added to."""
     if all(extra_of(variable).grad is grad for variable, _, grad, _ in added):
         return added
     return in_mode(mode, _anew, added, consumed)  # type: ignore[no-any-return]

@@ -226,10 +226,12 @@ def _write(
     notes = LOCAL.scope.notes
     asked = where = user_line()
     traced = LOCAL.scope.trace is not NOBODY  # by tape.jit: an entry has the line of that whose derivative it is
+    path = segment.state.path() if traced and segment.lines else ()
+    lines = {e.depth: segment.lines[e.slots[0]] for e in path if e.kernel is not None and e.slots and e.slots[0] in segment.lines}
     with within(writing=True):
         for i, step in enumerate(steps):
             operands = [None if o is None else values.get(o) for o in step.operands]
-            where = (step.where or asked) if traced else asked  # noqa: F841 - see lines_of
+            where = (lines.get(step.depth) or step.where or asked) if traced else asked  # noqa: F841 - see lines_of
             if step.calls is not None:
                 results = _call_python(step, segment, operands, batch, observer)
             elif step.op is ADD:

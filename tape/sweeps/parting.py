@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tape.sweeps.plan import Plan
 
-SHORT = 8  # segments: so many are swept as one program, as is what follows one another without a loop
+SHORT = 8  # segments: fewer are swept as one program, as are those that follow one another without a loop
 SIZE = 128  # entries of a program for several turns, which compiles in a quarter of a second
 
 

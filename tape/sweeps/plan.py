@@ -65,7 +65,9 @@ class Instruction(NamedTuple):
     slot: int | None = None
     entry: State | None = None
     wanted: tuple[bool, ...] = ()
-    depth: int | None = None  # of the entry whose derivative it is part of: not the entry itself, of which the plan is kept
+    depth: int | None = (
+        None  # of the entry whose derivative it is part of, or that it computes again: not the entry itself, of which the plan is kept
+    )
 
     @property
     def inputs(self) -> list[int]:
@@ -165,7 +167,7 @@ def plan_sweep(
         planner.sweep({slot: n_slots + i for i, slot in enumerate(seeds) if slot in active}, active)
         made = planner.plan(kept)
         alike: list[Plan] = state.cached(("plans", *about), list)
-        known = next((plan for plan in alike if plan.same(made)), None)  # it reads no more of what is kept
+        known = next((plan for plan in alike if plan.same(made)), None)  # it reads nothing further of what is kept
         if known is None:
             alike.append(made)
         return known or made
@@ -328,10 +330,10 @@ def _recompute(state: State, wanted: set[int], kept: set[int]) -> tuple[list[Ins
             kernel, results = step.kernel.exposed(), slots
             if step.mode == CONSTANT:  # it was not recorded, and is not when it is computed again
                 kernel = kernel.stopped()
-            if not state.cut.isdisjoint(slots):  # what is computed again of a slot that was cut leads to its past no more
+            if not state.cut.isdisjoint(slots):  # what is computed again from a slot that was cut no longer leads to its past
                 results = tuple([None if s in kept and s in state.cut else s for s in slots])
                 outside.update(s for s in slots if s in wanted and s in kept and s in state.cut)
                 if state.cut.issuperset(p.slot for p in step.places if p.kind.requires_grad):
                     kernel = kernel.stopped()
-            again.append(Instruction(kernel, step.inputs, results, where=step.where))
+            again.append(Instruction(kernel, step.inputs, results, where=step.where, depth=step.depth))
     return again[::-1], outside

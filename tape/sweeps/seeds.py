@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def wide(roots: Sequence[Any]) -> contextlib.ExitStack:
-    """Return what allows for the dtypes of the roots, should JAX's configuration do so no more; a sweep enters there what else it sets."""
+    """Return a context that allows the dtypes of the roots, should JAX's configuration no longer do so; a sweep adds its other settings."""
     settings = contextlib.ExitStack()
     if not X64.value and any(root._place.kind.aval.dtype in _WIDE for root in roots):
         settings.enter_context(sixty_four_bits())

@@ -97,7 +97,7 @@ def coarse(argument: int, kind: str, **details: Any) -> Finding:
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.nanmax(np.where(np.isfinite(r) & (r != 0), np.abs(g - r) / np.abs(r), 0), initial=0)
     if share > MOST:
-        message = "right but for what is far beneath rounding of the gradient of all outputs: its formula rounds that to nothing"
+        message = "right, but for a part so small beside the other outputs' that its formula rounds it to zero"
     else:
-        message = f"right but for a share of {share:.1g}: its formula loses digits to rounding in the function's dtype"
+        message = f"right to a relative error of {share:.1g}: its formula loses digits to rounding in the function's dtype"
     return Finding(kind, argument, "inaccurate", message, **details)

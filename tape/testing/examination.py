@@ -83,7 +83,7 @@ class Examination:
             closed, returned = jaxapi.trace(subject.primal, *traced)
             shapes = list(returned)
         except Exception as e:  # noqa: BLE001 - it runs on concrete values alone
-            self.notes.append(f"JAX cannot trace the function ({type(e).__name__}): its values alone were asked")
+            self.notes.append(f"JAX cannot trace the function ({type(e).__name__}): compared with differences of its values only")
         explore = closed is None or bool(user_rules(closed)) or subject.kind == "tape" or subject.own_vjp is not None
         probes = Probes(subject.leaves, subject.outputs, seed, explore=explore, domains=domains)
         value = measurement = None
@@ -144,7 +144,7 @@ class Examination:
         """Measure and judge."""
         self._examine()
         if self._left_out:
-            self.notes.append(f"the function is a large program; what would take long was left out: {', '.join(self._left_out)}")
+            self.notes.append(f"the function is a large program: to save time, these were not checked: {', '.join(self._left_out)}")
 
     def _examine(self) -> None:
         self._begin(STAGES[1])
@@ -241,7 +241,9 @@ class Examination:
             if evidence.asks_values:
                 self._hear(ask_values(evidence))
             elif evidence.drawn:
-                self.notes.append("the derivative of a sample is that of its distribution's quantile: values were not asked")
+                self.notes.append(
+                    "the derivative of a sample is that of its distribution's quantile function: not compared with differences of values"
+                )
 
     def _measured(self) -> dict[str, list[np.ndarray]]:
         """Return values and gradients of reference and rule for all pairs; the reference is the best that there is."""
@@ -257,7 +259,7 @@ class Examination:
                 return measurement.compare(*pairs)  # type: ignore[no-any-return]
             except Exception as e:  # noqa: BLE001 - whatever JAX raises where it has no rule
                 error = e
-        self.notes.append(f"JAX cannot differentiate what the function computes ({type(error).__name__}): its values alone were asked")
+        self.notes.append(f"JAX cannot differentiate the function ({type(error).__name__}): compared with differences of its values only")
         m = len(evidence.shapes)
         value, rule = Program("value", evidence.value, [evidence.value]), Program("rule", evidence.rule, [evidence.rule])
 
@@ -311,20 +313,17 @@ def _check_values(evidence: Evidence) -> Iterator[Item]:
             tolerance = evidence.tolerance(y, twin, 1e3 * np.finfo(float).eps * np.abs(y).max(initial=0))
             if np.any(~(np.abs(y - own) <= tolerance)):
                 why = evidence.probes.pairs[b].why
-                yield fail(
-                    None, "value", f"output {k} is another when the function is differentiated", why=why, expected=y, got=own, pair=b
-                )
+                yield fail(None, "value", f"output {k} changes when the function is differentiated", why=why, expected=y, got=own, pair=b)
                 return
 
 
 def _beyond(evidence: Evidence, suspects: list[Suspect]) -> Iterator[Item]:
-    """Say what is another derivative where nobody said that there is a function."""
+    """Say where rule and JAX differ at points that the user did not give, where the function may not be meant to be used."""
     for s in {s.argument: s for s in reversed(suspects)}.values():
         why, at = evidence.probes.pairs[s.pair].why, evidence.probes.points[evidence.probes.pairs[s.pair].point][s.argument]
         yield Note(
-            f"at {why}, the gradient by {evidence.subject.names[s.argument]} is not JAX's of the values (at {at[s.bad].flat[0]:.3g}, say): "
-            "no fault "
-            "unless the function is meant there, as domain=(low, high) would say"
+            f"at {why}, the gradient of {evidence.subject.names[s.argument]} differs from JAX's (for instance at {at[s.bad].flat[0]:.3g}); "
+            "this counts as wrong only if the function is meant to be used there: say so by domain=(low, high)"
         )
 
 
@@ -336,10 +335,10 @@ def _suspects(evidence: Evidence, pairs: Sequence[int]) -> list[Suspect]:
             tolerance = evidence.tolerance(r, twin, evidence.floor(b, evidence.probes.points[evidence.probes.pairs[b].point][k]))
             with np.errstate(invalid="ignore", divide="ignore"):
                 off = np.abs(g - r)
-                same = (off <= tolerance) | (g == r) | ~np.isfinite(r)  # such a reference convicts nobody: values are asked
+                same = (off <= tolerance) | (g == r) | ~np.isfinite(r)  # such a reference convicts nobody: values decide
                 if (
                     evidence.probes.pairs[b].point >= FAR and evidence.probes.pairs[b].point != evidence.probes.bent
-                ):  # nobody asked how exact approximations are there
+                ):  # how exact an approximation is there is not the question
                     same |= (off <= 1e-3 * np.abs(r)) | ~np.isfinite(g)
                 ratio = np.where(same, 0.0, np.nan_to_num(off / np.maximum(tolerance, 1e-300), nan=np.inf, posinf=np.inf))
             if not np.all(same):

@@ -61,7 +61,7 @@ def judge(evidence: Evidence, suspects: list[Suspect], *, failed: bool) -> Itera
             verdict = _convicted(evidence, *wrong)
         elif at_kink and results[chosen.pair] in {"wrong", "outside"}:
             if _conventional(evidence, chosen):
-                message = "a kink at the given point: the derivative is what JAX's rules say, and no one-sided one"
+                message = "a kink at the given point: the derivative is what JAX's rules give, and neither one-sided derivative"
                 verdict = doubt(k, "first", message, **evidence.details(k, chosen.pair))
             else:
                 verdict = _convicted(evidence, chosen)
@@ -217,12 +217,12 @@ def ask_values(evidence: Evidence) -> Iterator[Item]:
             generic_wrong |= evidence.probes.pairs[b].point != 0
             k = lost[0] if lost else ks[0]
             if generic_wrong or lost:
-                message = "the function's values say another derivative than the rule and JAX"
+                message = "differences of the function's values contradict the rule, and JAX too"
                 yield fail(
                     k, "numeric", message, why=evidence.probes.pairs[b].why, pair=b, expected=np.asarray(both.value), got=np.asarray(g_v)
                 )
                 return
-            yield doubt(k, "first", "a kink at the given point: the derivative is what JAX's rules say", **evidence.details(k, b))
+            yield doubt(k, "first", "a kink at the given point: the derivative is what JAX's rules give", **evidence.details(k, b))
 
 
 def decide(both: Estimate, high: Estimate, low: Estimate, r: float, g: float, slack: float) -> str:

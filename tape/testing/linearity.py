@@ -33,7 +33,7 @@ def check_linear(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _multiple(cts: list[np.ndarray], base: list[np.ndarray]) -> float | None:
-    """Return by what number a cotangent is another one's multiple."""
+    """Return the factor between two cotangents that are multiples of each other."""
     flat, of = (np.concatenate([np.ravel(a) for a in x]) for x in (cts, base))
     if not of.size:
         return None

@@ -94,7 +94,9 @@ def check_finite(evidence: Evidence) -> Iterator[Finding]:
         dtype = evidence.subject.leaves[k].dtype
         finfo: Any = jnp.finfo
         if np.any(~np.isfinite(g) & (np.abs(r[0]) < float(finfo(dtype).max))):
-            message = f"the derivative is not finite in {dtype}, though it exists: something on the way to it is too large or too small"
+            message = (
+                f"the derivative is not finite in {dtype}, though it exists: an intermediate value is too large or too small for the dtype"
+            )
             yield doubt(k, "native", message, **(evidence.details(k, 0) | {"got": g}))
 
 
@@ -140,13 +142,13 @@ def compare(evidence: Evidence, native: list[Gradients], suspects: set[tuple[int
 
 
 def alone(evidence: Evidence) -> Iterator[Item]:
-    """Differentiate by one argument alone, and one output alone, where a rule is told what nobody asked for."""
+    """Differentiate by one argument alone, and one output alone, where a rule is told which cotangents are wanted."""
     subject = evidence.subject
     n, m = len(evidence.traced), len(evidence.shapes)
     if evidence.untraced or subject.own_vjp is not None or n == m == 1 or not _told(evidence):
         return
     if evidence.large:
-        yield LeftOut("arguments and outputs alone")
+        yield LeftOut("each argument and output alone")
         return
     xs = evidence.probes.native(evidence.probes.points[0], subject.leaves)
     tasks: list[tuple[Sequence[int], Sequence[int], int, str]] = []
@@ -165,18 +167,18 @@ def alone(evidence: Evidence) -> Iterator[Item]:
             return
         for k, g in zip(arguments, map(wide_array, gradients), strict=True):
             if not _near(evidence, g, k, b, 0):
-                yield _wrong(evidence, "native", f"wrong for {text}, though right for all together", g, k, b, text)
+                yield _wrong(evidence, "native", f"wrong for {text}, though right for all of them together", g, k, b, text)
                 return
 
 
 def repeat(evidence: Evidence, eager: list[Gradients]) -> Iterator[Item]:
-    """Call the same again and again, op by op and as a program: a rule may be wrong now and then."""
+    """Call the same again and again, op by op and as a program: a rule may be wrong in some calls only."""
     xs, cts = evidence.native(0)
     runs: list[tuple[Callable[[], list[Any]], Gradients, int]] = []
     if evidence.untraced or user_rules(evidence.value_jaxpr) or evidence.subject.kind == "tape" or evidence.subject.own_vjp is not None:
         count = _calls(evidence)
         if count < AGAIN:
-            yield LeftOut(f"{AGAIN - count} of {AGAIN} further calls")
+            yield LeftOut(f"{AGAIN - count} of {AGAIN} repeated calls")
         runs.append((lambda: evidence.subject.pull(xs, cts)[1], eager[0], count))
     if not evidence.untraced and any("callback" in eqn.primitive.name for eqn in equations(evidence.native_rule.jaxpr)):
         program = _as_program(evidence, 0)
@@ -201,7 +203,7 @@ def _calls(evidence: Evidence) -> int:
     flat = len(evidence.rule.closed.jaxpr.eqns)
     inside = sum(1 for _ in equations(evidence.rule.closed.jaxpr)) - flat
     count = min(AGAIN, BUDGET // (flat + INSIDE * inside + 1))
-    return count if count > 1 else 0  # one call more is dear where no second is to be had, and finds little
+    return count if count > 1 else 0  # a single further call is expensive, and finds little
 
 
 def _told(evidence: Evidence) -> bool:

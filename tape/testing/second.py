@@ -57,7 +57,7 @@ def check_second(evidence: Evidence, votes: Sequence[Mapping[str, str]], *, sett
         except Exception as e:  # noqa: BLE001 - some loops have no reverse mode
             error = line(e)
     if compared is None:
-        yield Note(f"no second derivative: it raises {error}")  # nobody will take that for a gradient
+        yield Note(f"the second derivative was not checked: it raises {error}")  # which nobody will take for a gradient
         return
     if any(v.get("jax") == "odd one out" for v in votes):
         yield from _ask_values(evidence, gradients, compared, chosen, points, us)
@@ -155,7 +155,7 @@ def _ask_curvature(evidence: Evidence, compared: dict[str, Any], chosen: list[in
         for k in range(arguments):
             yield Vote(k, "taylor", "wrong" if wrong else "right")
         if wrong and pair.point != 0:
-            message = "the first derivative is right, the function's values say another second one"
+            message = "the first derivative is right, but differences of the function's values contradict the second"
             yield fail(None, "second", message, why=pair.why, pair=b, expected=np.asarray(along.value), got=np.asarray(got))
             return
 

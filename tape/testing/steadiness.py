@@ -36,7 +36,7 @@ def check_steady(evidence: Evidence) -> Iterator[Finding]:
         with np.errstate(invalid="ignore"):
             off = ~((np.abs(y - other) <= tolerance) | (y == other) | (np.isnan(y) & np.isnan(other)))
         if off.any():
-            message = f"output {k} is another at each call with the same arguments: make what is random an argument (a key, a seed)"
+            message = f"output {k} changes from call to call with the same arguments: pass what is random (a key, a seed) as an argument"
             yield fail(None, "value", message, why="the given point")
             return
 

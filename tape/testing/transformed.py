@@ -53,7 +53,7 @@ def check_forward(evidence: Evidence, votes: Sequence[Mapping[str, str]]) -> Ite
     for k, (r, twin, t) in enumerate(zip(*[map(np.asarray, a) for a in (expected, twins, got)], strict=True)):
         tolerance = evidence.tolerance(r, twin, 1e3 * np.finfo(float).eps * np.abs(r).max(initial=0))
         if np.all(np.isfinite(r)) and np.any(~(np.abs(r - t) <= tolerance)):
-            yield fail(None, "forward", f"forward mode gives another tangent of output {k}", expected=r, got=t, why="a point nearby")
+            yield fail(None, "forward", f"forward mode gives a wrong tangent of output {k}", expected=r, got=t, why="a point nearby")
             return
 
 
@@ -72,7 +72,7 @@ def _check_adjoint(evidence: Evidence, push: Precise) -> Iterator[Finding]:
         expected, got = sum(float(t.sum()) for t in terms), float(sum(products))
         slack = 20 * moved + evidence.rtol * (sum(float(np.abs(t).sum()) for t in terms) + float(sum(map(abs, products))))
     if np.isfinite(expected) and not abs(expected - got) <= slack:
-        message = "forward mode is not the adjoint of the derivative"
+        message = "forward mode and the derivative are not adjoint to each other"
         yield fail(None, "forward", message, expected=np.asarray(expected), got=np.asarray(got), why=pair.why)
 
 
@@ -111,7 +111,7 @@ def check_vmap(evidence: Evidence) -> Iterator[Item]:
     direct: list[Any] = []
     batchings = _batchings(evidence)
     if evidence.large and batchings:
-        yield LeftOut("all ways to batch it but one")
+        yield LeftOut("all ways of batching it but one")
     for batching in batchings:
         rows = [[(xs if i < n else cts)[j][i if i < n else i - n] for i, j in enumerate(js)] for js in batching.numbers()]
         singles += [(row[:n], row[n:]) for row in rows]
@@ -129,8 +129,8 @@ def check_vmap(evidence: Evidence) -> Iterator[Item]:
             else:
                 runs.append((evidence.precise(jaxapi.trace(derivative, *avals)[0]), given))
         except Exception as e:  # noqa: BLE001 - not everything can be batched
-            twice = ", twice," if len(batching.sizes) > 1 else ""
-            yield Note(f"under vmap{twice} the derivative raises {type(e).__name__}: not checked there")
+            twice = " of vmap" if len(batching.sizes) > 1 else ""
+            yield Note(f"not checked under vmap{twice}: the derivative raises {type(e).__name__} there")
             if not twice:
                 return
             del singles[-len(rows) :]
@@ -154,7 +154,7 @@ def check_vmap(evidence: Evidence) -> Iterator[Item]:
             g = np.asarray(batch)
             if g.size != a.size or not _agree(g.reshape(a.shape), a, r):
                 why = f"vmap over {batching.label}"
-                yield fail(k, "vmap", f"wrong under {why}, though right without", expected=a, got=g.reshape(a.shape), why=why)
+                yield fail(k, "vmap", f"wrong under {why}, though right without it", expected=a, got=g.reshape(a.shape), why=why)
                 return
         start += count
 

@@ -247,7 +247,7 @@ class Convertible(methods.ArrayMethods):
 
 
 _NO_ARRAY = (
-    "stands where JAX takes an array, as for the result of a function that jax.grad differentiates; use tape.grad(f)(x) in the place of "
+    "stands where JAX takes an array, as for the result of a function that jax.grad differentiates; use tape.grad(f)(x) in place of "
     "jax.grad(f)(x), or jax.grad(interop.lower(f))(x.value) for arrays, and elsewhere pass its .value"
 )
 

@@ -105,7 +105,7 @@ def _past(segment: Segment, slot: int) -> list[tuple[Segment, frozenset[int]]]:
 
 
 def _settle(segment: Segment) -> None:
-    """Run a segment on which this thread does not record, so that its structure changes no more."""
+    """Run a segment on which this thread does not record, so that its structure no longer changes."""
     if segment.pending and not staging.recording(segment):
         run_pending(segment, "cut elsewhere")
 

@@ -102,7 +102,7 @@ def soft_position():
     return (tape.nn.softmax(x) * tnp.arange(2.0)).sum(), x
 
 
-@accident("A position in the place of a value", "None", "integer index", soft_position)
+@accident("A position in place of a value", "None", "integer index", soft_position)
 def integer_index():
     x = variable([1.0, 2.0])
     return tnp.argmax(x) * 2.0, x

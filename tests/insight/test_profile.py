@@ -188,6 +188,79 @@ def test_two_loops_of_one_structure_are_told_apart():
     assert {at: (row.forward.count, row.sweep.count) for at, row in found.items()}[second][0] == 20 * 3
 
 
+def one_model(x, w):
+    h = tnp.tanh(x @ w)
+    return (h * h).sum()
+
+
+def other_model(x, w):
+    h = tnp.tanh(x @ w)
+
+    return (h * h).sum()
+
+
+def lines_of(model):
+    first = inspect.getsourcelines(model)[1]
+    return {f"{HERE}:{first + 1}", f"{HERE}:{first + (2 if model is one_model else 3)}"}
+
+
+@pytest.mark.parametrize("look", [False, True])
+@pytest.mark.parametrize("entries", [False, True])
+def test_two_models_of_equal_ops_that_one_loop_trains_have_their_own_lines(entries, look):
+    x = tape.constant(np.ones((2, 11), np.float32))
+
+    def train(model, steps):
+        w = tape.Variable(np.ones((11, 13), np.float32))
+        for _ in range(steps):
+            loss = model(x, w)
+            if look:
+                float(loss)
+            loss.backward()
+
+    with tape.profile(entries=entries) as p:
+        for _ in range(2):
+            for model, steps in ((one_model, 9), (other_model, 14)):
+                train(model, steps)
+    counts = {row.name: (row.forward.count, row.sweep.count) for row in p.by_line}
+    for model, steps in ((one_model, 9), (other_model, 14)):
+        for name in lines_of(model):
+            again = 2 * steps if look and name.endswith(str(inspect.getsourcelines(model)[1] + 1)) else 0  # tanh, which was not kept
+            assert counts[name] == (4 * steps, 4 * steps + again), (name, counts)
+    sums(p)
+
+
+def test_parameters_that_are_new_at_each_step_do_not_have_lines_noted_for_ever():
+    x = tape.constant(np.ones((2, 5), np.float32))
+
+    def train(steps):
+        for _ in range(steps):
+            w = tape.Variable(np.ones((5, 17), np.float32))
+            one_model(x, w).backward()
+
+    with tape.profile() as p:
+        train(60)
+        assert LOCAL.scope.notes is None
+    counts = {row.name: (row.forward.count, row.sweep.count) for row in p.by_line}
+    assert {counts[name] for name in lines_of(one_model)} == {(120, 120)}
+
+
+def test_each_step_of_tape_jit_has_the_lines_of_its_own_trace():
+    x = tape.constant(np.ones((2, 7), np.float32))
+    w = tape.Variable(np.ones((7, 19), np.float32))
+    for model in (one_model, other_model, one_model, other_model):
+
+        @tape.jit
+        def update(x, model=model):
+            model(x, w).backward()
+            w.grad = None
+
+        with tape.profile() as p:
+            update(x)
+        found = {row.name for row in p.by_line if row.forward.count}
+        assert found == lines_of(model)
+        assert {row.name for row in p.by_line if row.sweep.count} >= lines_of(model)
+
+
 def test_the_forward_of_a_line_that_was_looked_at_before_the_sweep():
     x = tape.Variable(A)
     with tape.profile() as p:

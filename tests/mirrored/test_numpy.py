@@ -223,3 +223,13 @@ def test_the_name_of_a_ufunc_is_looked_up_as_one_object(monkeypatch):
         with pytest.raises(tape.errors.TapeTypeError):
             np.sin(v)
     assert len({*map(id, seen)}) == 1
+
+
+@pytest.mark.parametrize("wrapped", [tape.Variable, np.asarray, jnp.asarray])
+def test_keywords_may_come_in_any_order(wrapped):
+    """Also once the call is known, with arrays in several of them."""
+    x, low, high = (wrapped(np.float32(a)) for a in ([0.0, 1.0, 2.0], [0.5] * 3, [1.5] * 3))
+    where = wrapped(np.array([True, False, True]))
+    for _ in range(3):
+        assert tnp.clip(x, min=low, max=high).tolist() == tnp.clip(x, max=high, min=low).tolist() == [0.5, 1.0, 1.5]
+        assert float(tnp.sum(x, where=where, initial=1.5)) == float(tnp.sum(x, initial=1.5, where=where)) == 3.5

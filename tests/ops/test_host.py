@@ -1,4 +1,4 @@
-"""What NumPy computes in the place of XLA is what XLA computes, for every primitive that it does, also at the edges of the numbers."""
+"""What NumPy computes in place of XLA is what XLA computes, for every primitive that it does, also at the edges of the numbers."""
 
 import itertools
 

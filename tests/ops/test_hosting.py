@@ -87,7 +87,7 @@ def test_taking_a_matrix_of_new_length_apart_compiles_nothing(name, compiled):
     parted(14)
     compiled.clear()
     values, gradient, seeds = parted(18)
-    assert len(compiled) <= 1  # the zeros in the place of the first part
+    assert len(compiled) <= 1  # the zeros in place of the first part
     expected, pull = jax.vjp(lambda x: PARTS[name](jnp, x), jnp.arange(72.0).reshape(18, 4))
     for v, e in zip(values, expected, strict=True):
         np.testing.assert_array_equal(v, e)

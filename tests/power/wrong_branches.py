@@ -232,7 +232,7 @@ rule(
     uniform(0.1, 0.5, 4),
 )
 
-# result in the place of the argument ----------------------------------------------------------------------------------
+# result in place of the argument ----------------------------------------------------------------------------------
 rule(
     "residual mixed up",
     "tanh_of_the_result",

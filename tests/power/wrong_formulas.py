@@ -271,7 +271,7 @@ rule(
 rule(
     "fourier",
     "fft_by_inverse",
-    "ifft, which divides by n, in the place of the transpose",
+    "ifft, which divides by n, in place of the transpose",
     jnp.fft.fft,
     lambda ct, out, x: (jnp.fft.ifft(ct),),
     complexes(6),

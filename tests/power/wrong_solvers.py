@@ -29,7 +29,7 @@ rule(
 )
 
 
-@built("implicit", "custom_linear_solve with A in the place of its transpose", _A, normal(3), truth=jnp.linalg.solve)
+@built("implicit", "custom_linear_solve with A in place of its transpose", _A, normal(3), truth=jnp.linalg.solve)
 def linear_solve_transposed_wrongly():
     def fun(a, b):
         return jax.lax.custom_linear_solve(

@@ -90,7 +90,7 @@ def trusted(record, example, thunk):
 
 @contextlib.contextmanager
 def planted(record, rule):
-    """Put ``rule`` in the place of a record's own, and the record back afterwards."""
+    """Put ``rule`` in place of a record's own, and the record back afterwards."""
     given = table._given.get(record.primitive)
     defvjp(record.primitive, rule)
     table._given[record.primitive] = dataclasses.replace(record, vjp=rule)  # a user's rule is never selective

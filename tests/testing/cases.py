@@ -201,7 +201,7 @@ WRONG = {
             lambda res, ct: (ct * res[1] if res[2] else ct * 0, ct * res[0]),
         ),
         (X, X + 2),
-        "alone, though right for all together",
+        "alone, though right for all of them together",
     ),
     "one output alone": (
         told(
@@ -210,11 +210,11 @@ WRONG = {
             lambda x, cts: (0 * x if any(map(unused, cts)) else cts[0] * jnp.cos(x) + 2 * cts[1] * x,),
         ),
         (X,),
-        "alone, though right for all together",
+        "alone, though right for all of them together",
     ),
     "a loop that stops when near": (solved(lambda res, ct: (1.001 * implicit(res, ct)[0],)), (X[:3],), "1.001x too large"),
     "a large loop": (solved(lambda res, ct: (-implicit(res, ct)[0],)), (np.linspace(0.5, 1.5, 70, dtype=np.float32),), ""),
-    "on the host": (on_the_host(1.01), (X,), "values alone were asked"),
+    "on the host": (on_the_host(1.01), (X,), "with differences of its values only"),
     "near zero": (ruled(jnp.sin, lambda r, ct: (ct * jnp.where(jnp.abs(r[0]) < 1e-4, 0, jnp.cos(r[0])),)), (X,), ""),
     "a symmetric matrix": (ruled(lambda a, x: x @ a @ x, lambda r, ct: (ct * jnp.outer(r[1], r[1]), 2 * ct * r[0] @ r[1])), (S, B[:3]), ""),
     "a diagonal matrix": (
@@ -259,7 +259,7 @@ WRONG = {
     ),
     "half precision": (ruled(jnp.sin, lambda r, ct: (1.001 * ct * jnp.cos(r[0]),)), (X.astype(np.float16),), "1.001x too large"),
     "forward rule": (pushed(jnp.sin, lambda p, t: (jnp.sin(p[0]), -t[0] * jnp.cos(p[0]))), (X,), "sign flipped"),
-    "stop_gradient": (lambda x: x * jax.lax.stop_gradient(x), (X,), "values say another"),
+    "stop_gradient": (lambda x: x * jax.lax.stop_gradient(x), (X,), "values contradict"),
     "thousand elements": (
         ruled(jnp.sin, lambda r, ct: (1.1 * ct * jnp.cos(r[0]),)),
         (np.linspace(-3, 3, 1000, dtype=np.float32),),

@@ -17,7 +17,7 @@ _GROUP = -1  # the label of the groups' dimension
 
 
 def _product(x: Any, y: Any, to: Sequence[int], like: Any, labels: tuple[list[int], list[int], int], sizes: Any, precision: Any) -> Any:
-    """Multiply arrays whose dimensions have labels, of which the first has the ragged one; sum over what both have and ``to`` has not."""
+    """Multiply arrays whose dimensions have labels, of which the first has the ragged one; sum over what both have and ``to`` lacks."""
     of_x, of_y, ragged = labels
     both = [label for label in of_x if label in of_y]
     batch, contracted = [label for label in both if label in to], [label for label in both if label not in to]

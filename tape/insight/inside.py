@@ -1,0 +1,273 @@
+"""Inside: where a gradient goes wrong in an entry that consists of several primitives (a lifted or compiled function, a checkpoint, a loop).
+
+The primitives are run once more, one by one, loops turn by turn, and swept; then the first one tells that breaks, kills or stops the gradient.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from tape import jaxapi
+from tape.graph.kinds import differentiable, kind_of
+from tape.insight import causes
+from tape.insight.entries import Entry, Value
+from tape.insight.inner import line_of, weight
+from tape.ops.linear import held_by
+from tape.ops.pullback import pullback
+from tape.programs.naming import named_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tape.insight.causes import Cause
+
+_MOST = 1000  # primitives that are run
+_CALLS = frozenset(["jit", "pjit", "closed_call", "core_call", "call", "remat2", "checkpoint", "remat"])
+_OPS = {  # what the op is called by which people know a primitive
+    "acos": "arccos",
+    "clamp": "clip",
+    "convert_element_type": "astype",
+    "div": "divide",
+    "dot_general": "matmul",
+    "dynamic_update_slice": "setitem",
+    "eq": "equal",
+    "ge": "greater_equal",
+    "gt": "greater",
+    "integer_pow": "power",
+    "le": "less_equal",
+    "logistic": "sigmoid",
+    "lt": "less",
+    "max": "maximum",
+    "min": "minimum",
+    "mul": "multiply",
+    "ne": "not_equal",
+    "neg": "negative",
+    "pow": "power",
+    "scatter": "setitem",
+    "select_n": "where",
+    "stop_gradient": "detach",
+    "sub": "subtract",
+}
+
+
+class Inexplicableness(Exception):  # noqa: N818 - nobody sees it
+    """There are too many primitives, or one cannot be run alone."""
+
+
+class _Row(NamedTuple):
+    """One primitive that ran: which values it read (-1: a constant) and gave."""
+
+    closed: Any
+    name: str
+    reads: tuple[int, ...]
+    gives: tuple[int, ...]
+    line: tuple[str, int] | None
+
+
+class Inside:
+    """The primitives of an entry, with their values, and with the gradients that arrive at these.
+
+    Args:
+        closed: the entry's jaxpr.
+        operands: its inputs.
+        cotangents: what arrives at its outputs, None for nothing.
+        wanted: the positions of the inputs that depend on the one that is explained.
+
+    """
+
+    def __init__(self, closed: Any, operands: Sequence[Any], cotangents: Sequence[Any], wanted: Sequence[int]) -> None:
+        self._rows: list[_Row] = []
+        self._values: list[Any] = []
+        with jaxapi.ensure_compile_time_eval():
+            given = [self._new(x) for x in operands]
+            results = self._run(closed, given, None)
+            self._depends = self._dependents({given[i] for i in wanted})
+            self._cotangents: dict[int, Any] = {}
+            self._given: dict[int, list[Any]] = {}  # by the number of a row: what it gives to those of its inputs that depend
+            for slot, ct in zip(results, cotangents, strict=False):
+                if ct is not None and differentiable(kind_of(jnp.asarray(self._values[slot]).aval).aval):
+                    self._add(slot, np.asarray(ct))
+            self._sweep()
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def _new(self, value: Any) -> int:
+        self._values.append(value)
+        return len(self._values) - 1
+
+    def _run(self, closed: Any, given: Sequence[int], around: tuple[str, int] | None) -> list[int]:
+        """Run a jaxpr on values by their numbers; return those of its results."""
+        jaxpr = closed.jaxpr
+        at: dict[Any, int] = dict(zip(jaxpr.invars, given, strict=True))
+        at.update((v, self._new(x)) for v, x in zip(jaxpr.constvars, closed.consts, strict=True))
+
+        def read(atom: Any) -> int:
+            return self._new(atom.val) if isinstance(atom, jaxapi.Literal) else at[atom]
+
+        for eqn in jaxpr.eqns:
+            said = named_by(eqn.source_info.name_stack)
+            line = said[1] if said is not None else line_of(eqn) or around
+            made = self._equation(eqn, [read(a) for a in eqn.invars], line)
+            at.update(zip(eqn.outvars, made, strict=True))
+        return [read(a) for a in jaxpr.outvars]
+
+    def _equation(self, eqn: Any, reads: list[int], line: tuple[str, int] | None) -> Sequence[int]:
+        name, params = eqn.primitive.name, eqn.params
+        if name in _CALLS and held_by(eqn):
+            inner = next(x for x in params.values() if isinstance(x, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr)))
+            return self._run(jaxapi.closed(inner), reads, line)
+        if name == "scan":
+            return self._scan(params, reads, line)
+        if name == "cond":
+            which = int(np.clip(int(self._values[reads[0]]), 0, len(params["branches"]) - 1))
+            return self._run(jaxapi.closed(params["branches"][which]), reads[1:], line)
+        if name == "while":
+            return self._while(params, reads, line)
+        if name.startswith("custom_"):
+            name = _called(eqn) or name
+        return self._row(lambda *xs: jaxapi.bind(eqn.primitive, params, xs), name, reads, line)
+
+    def _row(self, fun: Callable[..., Any], name: str, reads: Sequence[int], line: tuple[str, int] | None) -> Sequence[int]:
+        if len(self._rows) >= _MOST:
+            raise Inexplicableness
+        values = [self._values[i] for i in reads]
+        closed, _ = jaxapi.trace(lambda *xs: list(fun(*xs)), *values)
+        gives = tuple([self._new(x) for x in jaxapi.jaxpr_as_fun(closed)(*values)])
+        self._rows.append(_Row(closed, name, tuple(reads), gives, line))
+        return gives
+
+    def _scan(self, params: Any, reads: list[int], line: tuple[str, int] | None) -> Sequence[int]:
+        constants, carried = params["num_consts"], params["num_carry"]
+        held, state, xs = reads[:constants], reads[constants : constants + carried], reads[constants + carried :]
+        turns = range(params["length"])
+        if len(self._rows) + len(turns) * weight(params["jaxpr"].jaxpr) > _MOST:
+            raise Inexplicableness
+        made: list[Sequence[int]] = []
+        for turn in reversed(turns) if params["reverse"] else turns:
+            taken = [self._row(lambda x, turn=turn: [x[turn]], "getitem", [x], line)[0] for x in xs]
+            found = self._run(params["jaxpr"], [*held, *state, *taken], line)
+            state = found[:carried]
+            made.append(found[carried:])
+        if not made and len(params["jaxpr"].jaxpr.outvars) > carried:
+            raise Inexplicableness
+        columns = zip(*(made[::-1] if params["reverse"] else made), strict=True)
+        return [*state, *[self._row(lambda *ys: [jnp.stack(ys)], "stack", column, line)[0] for column in columns]]
+
+    def _while(self, params: Any, reads: list[int], line: tuple[str, int] | None) -> Sequence[int]:
+        first, second = params["cond_nconsts"], params["body_nconsts"]
+        asked, held, state = reads[:first], reads[first : first + second], reads[first + second :]
+        goes_on = jaxapi.jaxpr_as_fun(params["cond_jaxpr"])
+        while bool(goes_on(*[self._values[i] for i in (*asked, *state)])[0]):
+            state = self._run(params["body_jaxpr"], [*held, *state], line)
+        return state
+
+    # -- sweeping -----------------------------------------------------------------------------------------------------
+
+    def _dependents(self, inputs: set[int]) -> set[int]:
+        found = set(inputs)
+        for row in self._rows:
+            if not found.isdisjoint(row.reads):
+                found.update(row.gives)
+        return found
+
+    def _add(self, slot: int, term: Any) -> None:
+        known = self._cotangents.get(slot)
+        self._cotangents[slot] = term if known is None else known + term
+
+    def _sweep(self) -> None:
+        for number in reversed(range(len(self._rows))):
+            row = self._rows[number]
+            arriving = [self._cotangents.get(slot) for slot in row.gives]
+            if all(ct is None for ct in arriving) or self._depends.isdisjoint(row.reads):
+                continue
+            values = [jnp.asarray(self._values[i]) for i in row.reads]
+            wanted = [i in self._depends and differentiable(x.aval) for i, x in zip(row.reads, values, strict=True)]
+            if not any(wanted):
+                continue
+            pulled = pullback(row.closed, values, [None if ct is None else jnp.asarray(ct) for ct in arriving], wanted)
+            self._given[number] = []
+            for slot, gradient in zip(row.reads, pulled, strict=True):
+                if gradient is not None and slot in self._depends:
+                    self._given[number].append(causes.readable(gradient))
+                    self._add(slot, np.asarray(gradient))
+
+    # -- what is wrong ------------------------------------------------------------------------------------------------
+
+    def _asked(self, number: int, within: Entry) -> tuple[Entry, list[np.ndarray], np.ndarray]:
+        """Return a primitive as an entry, with what it read and gave."""
+        row = self._rows[number]
+        operands = [causes.readable(self._values[i]) for i in row.reads]
+        result = causes.readable(self._values[row.gives[0]]) if row.gives else np.zeros(0)
+        dtype = jnp.asarray(self._values[row.gives[0]]).dtype if row.gives else result.dtype
+        value = Value(None, 0, "", result.shape, dtype, result.nbytes, requires_grad=True)
+        return Entry(within.number, _OPS.get(row.name, row.name), (), (value,), row.line), operands, result
+
+    def _said(self, cause: Cause | None, number: int, within: Entry) -> Cause | None:
+        return None if cause is None else cause.inside(within.op, self._rows[number].line)
+
+    def broken(self, within: Entry) -> Cause | None:
+        """Say where what is not finite comes from: in the forward, or in the sweep."""
+        for number, row in enumerate(self._rows):
+            entry, operands, result = self._asked(number, within)
+            if not self._depends.isdisjoint(row.gives) and not causes.finite(result) and all(map(causes.finite, operands)):
+                masked = self._masked(number)
+                if masked is not None:
+                    return self._said(
+                        causes.masked(causes.born_at(entry, operands, result).what, within.number, "multiply"), masked, within
+                    )
+                return self._said(causes.born_at(entry, operands, result), number, within)
+        for number in reversed(range(len(self._rows))):
+            arriving = [ct for slot in self._rows[number].gives if (ct := self._cotangents.get(slot)) is not None]
+            if arriving and all(map(causes.finite, arriving)) and not all(map(causes.finite, self._given.get(number, []))):
+                entry, operands, _ = self._asked(number, within)
+                return self._said(causes.not_finite_at(entry, operands, arriving[0]), number, within)
+        return None
+
+    def _masked(self, first: int) -> int | None:
+        for number, row in enumerate(self._rows):
+            operands = [causes.readable(self._values[i]) for i in row.reads]
+            if number > first and row.name in ("mul", "dot_general") and causes.meets_zero(operands):
+                return number
+        return None
+
+    def killed(self, within: Entry) -> Cause | None:
+        """Say where a gradient that is not 0 becomes 0."""
+        for number in reversed(range(len(self._rows))):
+            arriving = [ct for slot in self._rows[number].gives if (ct := self._cotangents.get(slot)) is not None]
+            given = self._given.get(number)
+            if given and any(np.any(ct) for ct in arriving) and not any(np.any(g) for g in given):
+                entry, operands, result = self._asked(number, within)
+                return self._said(causes.zero_at(entry, operands, result, arriving[0]), number, within)
+        return self.stopping(within)
+
+    def stopping(self, within: Entry) -> Cause | None:
+        """Say which primitive on the way gives its inputs no gradient."""
+        for number, row in enumerate(self._rows):
+            depends = [i for i in row.reads if i in self._depends and causes.readable(self._values[i]).dtype.kind in "fc"]
+            if depends and not self._given.get(number):
+                entry, _, result = self._asked(number, within)
+                numbers = result.dtype.kind in "iub"
+                if numbers and self._chooses(row):
+                    continue
+                if entry.op in causes.STEPS:
+                    return self._said(causes.step_at(entry), number, within)
+                if entry.op == "detach" or entry.op in causes.COMPARISONS or entry.op in causes.CHOICES or numbers:
+                    return self._said(causes.cut_at(entry, unrecorded=False), number, within)
+        return None
+
+    def _chooses(self, row: _Row) -> bool:
+        """Tell whether what a row gives is a mask or an index beside a way through which a gradient flows."""
+        readers = [number for number, other in enumerate(self._rows) if not set(row.gives).isdisjoint(other.reads)]
+        return any(self._given.get(number) for number in readers)
+
+
+def _called(eqn: Any) -> str:
+    """Return what the function is called whose derivative somebody has defined."""
+    for inner in held_by(eqn):
+        for one in inner.eqns:
+            if one.params.get("name"):
+                return str(one.params["name"]).removeprefix("_")
+    return str(eqn.params.get("name") or "")
