@@ -43,6 +43,16 @@ def pytest_configure(config):
         config.option.loadscopereorder = False
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """Search for no garbage while tests are collected: there is little, and looking through all that stays took a fifth of that time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_sessionstart(session):
     """Begin anew where the programs compiled in former runs take too much room; one of the processes does it, before there are workers."""
     if not hasattr(session.config, "workerinput"):

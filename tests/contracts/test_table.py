@@ -1,6 +1,7 @@
 """``docs/contracts.md`` and the tests name the same contracts: ``test_contract_07_...``, or ``test_contract_07_12_...`` of several."""
 
 import ast
+import functools
 import pathlib
 import re
 
@@ -28,17 +29,21 @@ def sections_of(page):
 
 SECTIONS = sections_of(PAGE.read_text())
 NUMBERS = [number for number, _ in SECTIONS]
-HELD = {path.relative_to(ROOT).as_posix(): contracts_of(text) for path, text in TESTS.items()}
+
+
+@functools.cache  # at the first test, not wherever this file is collected
+def held():
+    return {path.relative_to(ROOT).as_posix(): contracts_of(text) for path, text in TESTS.items()}
 
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_the_page_names_the_tests_that_hold_a_contract(number):
-    assert dict(SECTIONS)[number] == {path for path, numbers in HELD.items() if number in numbers} != set()
+    assert dict(SECTIONS)[number] == {path for path, numbers in held().items() if number in numbers} != set()
 
 
 def test_the_contracts_are_numbered_from_one_on_and_no_test_names_another():
     assert list(range(1, len(NUMBERS) + 1)) == NUMBERS
-    assert set().union(*HELD.values()) == set(NUMBERS)
+    assert set().union(*held().values()) == set(NUMBERS)
 
 
 def test_a_test_that_begins_like_a_contract_has_a_number():
