@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import operator
 import pathlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,10 +30,12 @@ __all__ = ["WORKLOADS", "Found", "accuracy", "document", "measure"]
 
 WORKLOADS = frozenset({"derivatives beside mpmath"})
 DTYPES = ("float32", "bfloat16", "float16", "float64")
+PLANES = ("complex64", "complex128")
+DOUBLE = {"float64", "complex128"}
 ORDERS = (1, 2)
 LIMIT = 8.0
 _DIGITS = 100
-_FARTHEST = {"float64": 100.0}  # in larger ones, the digits do not suffice for differences of what is nearly constant
+_FARTHEST = dict.fromkeys(DOUBLE, 100.0)  # in larger ones, the digits do not suffice for differences of what is nearly constant
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Found:
     dtype: str
     ours: float
     theirs: float
-    at: float
+    at: complex
     note: str
 
 
@@ -74,59 +77,64 @@ def _function(case: Case, root: str) -> Callable[[Any], Any]:
 def derivatives(case: Case) -> Callable[[Any], list[Any]]:
     """Return the tape's first and second derivative at every element."""
     fun = _function(case, "tape")
-    first = tape.grad(lambda x: tape.numpy.sum(fun(x)))
-    second = tape.grad(lambda x: tape.numpy.sum(first(x)))
+    first = tape.grad(lambda x: tape.numpy.sum(fun(x)), holomorphic=case.plane)
+    second = tape.grad(lambda x: tape.numpy.sum(first(x)), holomorphic=case.plane)
     return lambda x: [first(x), second(x)]
 
 
 def _native(case: Case) -> Callable[[Any], list[Any]]:
-    first = jax.grad(_function(case, "jax"))
-    return lambda x: [jax.vmap(first)(x), jax.vmap(jax.grad(first))(x)]
+    first = jax.grad(_function(case, "jax"), holomorphic=case.plane)
+    return lambda x: [jax.vmap(first)(x), jax.vmap(jax.grad(first, holomorphic=case.plane))(x)]
 
 
 @functools.cache
-def _true(case: Case, x: float, order: int) -> Any:
+def _true(case: Case, x: complex, order: int) -> Any:
     import mpmath as mp  # noqa: PLC0415 - optional
 
     with mp.workdps(_DIGITS):
-        return mp.re(mp.diff(case.true, mp.mpf(x), order))
+        value = mp.diff(case.true, mp.mpmathify(x), order)
+        return value if case.plane else mp.re(value)
 
 
 def grid(case: Case, dtype: str) -> Any:
     """Return the arguments of a case, as numbers of a dtype."""
     with np.errstate(over="ignore"):
         numbers = np.asarray(case.grid).astype(jnp.dtype(dtype))
+    if case.plane:
+        return numbers[np.abs(numbers) <= _FARTHEST.get(dtype, np.inf)]
     known = set(map(float, numbers))
     inside = [x for x in sorted(known) if min(case.grid) <= x <= max(case.grid) and abs(x) <= _FARTHEST.get(dtype, np.inf)]
     return np.asarray([x for x in inside if x != 0 or 0.0 in case.grid], numbers.dtype)
 
 
-def errors(case: Case, order: int, numbers: Any, values: Any) -> Iterator[tuple[float, float]]:
+def errors(case: Case, order: int, numbers: Any, values: Any) -> Iterator[tuple[float, complex]]:
     """Yield error and place, wherever the true derivative is a normal number."""
     import mpmath as mp  # noqa: PLC0415 - optional
 
     info: Any = jnp.finfo(numbers.dtype)  # type: ignore[no-untyped-call]
-    for x, value in zip(map(float, numbers), np.asarray(values), strict=True):
+    kind = complex if case.plane else float
+    smallest = float(info.tiny) / (float(info.eps) if case.plane else 1.0)  # of a part, the last place of the whole is a normal number
+    for x, value in zip(map(kind, numbers), np.asarray(values), strict=True):
         try:
             true = _true(case, x, order)
         except (ZeroDivisionError, ValueError):  # a singularity
             continue
         if abs(true) < mp.mpf(10) ** (-_DIGITS // 2):  # a difference of so many digits does not tell it from zero
             continue
-        if not mp.isfinite(true) or abs(true) > mp.mpf(float(info.max)) or abs(true) < mp.mpf(float(info.tiny)):
+        if not mp.isfinite(true) or abs(true) > mp.mpf(float(info.max)) or abs(true) < smallest:
             continue
-        unit = mp.ldexp(1, mp.frexp(true)[1] - 1 - info.nmant)
-        yield (float(abs(mp.mpf(float(value)) - true) / unit) if np.isfinite(value) else np.inf), x
+        unit = mp.ldexp(1, mp.frexp(abs(true))[1] - 1 - info.nmant)
+        yield (float(abs(mp.mpmathify(kind(value)) - true) / unit) if np.isfinite(value) else np.inf), x
 
 
-def worst(case: Case, order: int, numbers: Any, values: Any) -> tuple[float, float]:
+def worst(case: Case, order: int, numbers: Any, values: Any) -> tuple[float, complex]:
     """Return the largest error, and where it is."""
-    return max(errors(case, order, numbers, values), default=(0.0, np.nan))
+    return max(errors(case, order, numbers, values), key=operator.itemgetter(0), default=(0.0, np.nan))
 
 
 def measure(case: Case, dtype: str) -> list[Found]:
     """Compare one function's derivatives in one dtype."""
-    with jax.enable_x64(dtype == "float64"):
+    with jax.enable_x64(dtype in DOUBLE):
         numbers = grid(case, dtype)
         own = jax.jit(derivatives(case))(numbers)
         native = jax.jit(_native(case))(numbers)
@@ -138,16 +146,18 @@ def measure(case: Case, dtype: str) -> list[Found]:
 
 
 def accuracy(report: Report, effort: Effort, chosen: frozenset[str]) -> None:
-    """Measure all functions, in float32 alone where little is asked."""
+    """Measure all functions, in float32 and complex64 alone where little is asked."""
     del chosen
     if not found("mpmath"):
         print("\naccuracy: needs mpmath")
         return
-    from benchmarks.accuracy_cases import CASES  # noqa: PLC0415 - optional
+    from benchmarks import accuracy_cases, accuracy_plane  # noqa: PLC0415 - optional
 
     rows: list[Found] = []
-    for dtype in DTYPES[: 1 if effort.quick else None]:
-        made = [row for case in CASES if dtype not in case.lacks for row in measure(case, dtype)]
+    count = 1 if effort.quick else None
+    for dtype in (*DTYPES[:count], *PLANES[:count]):
+        cases = accuracy_plane.CASES if dtype in PLANES else accuracy_cases.CASES
+        made = [row for case in cases if dtype not in case.lacks for row in measure(case, dtype)]
         report.tabled("accuracy", f"units in the last place, {dtype}", [_row(r) for r in made])
         rows += made
     ours = {f"{r.label}, order {r.order}": max(r.ours, 0.5) for r in rows if r.dtype == "float32" and not r.note}
@@ -155,15 +165,15 @@ def accuracy(report: Report, effort: Effort, chosen: frozenset[str]) -> None:
 
 
 def _row(r: Found) -> dict[str, Any]:
-    return {"function": f"{r.label}, order {r.order}", "tape": r.ours, "JAX": r.theirs, "at": r.at}
+    return {"function": f"{r.label}, order {r.order}", "tape": r.ours, "JAX": r.theirs, "at": f"{r.at:.4g}"}
 
 
 def document(report: Report, path: str) -> None:
     """Write the table that a run found as a page."""
     rows = report.figures.get("accuracy", [])
-    from benchmarks.accuracy_cases import CASES  # noqa: PLC0415 - whoever has figures has it
+    from benchmarks import accuracy_cases, accuracy_plane  # noqa: PLC0415 - whoever has figures has it
 
-    cases = {case.label: case for case in CASES}
+    cases = {(case.plane, case.label): case for case in (*accuracy_cases.CASES, *accuracy_plane.CASES)}
     lines = [_HEAD]
     for title in dict.fromkeys(row["table"] for row in rows):
         within = [row for row in rows if row["table"] == title]
@@ -176,9 +186,9 @@ def document(report: Report, path: str) -> None:
         ]
         lines += ["| derivative | tape | JAX | tape's worst at | what limits it |", "| --- | --- | --- | --- | --- |"]
         for row in within:
-            case = cases[row["function"].rpartition(", order ")[0]]
+            case = cases[title.endswith(PLANES), row["function"].rpartition(", order ")[0]]
             note = "" if row["tape"] <= LIMIT else case.note if title.endswith("float32") else case.note_elsewhere
-            lines.append(f"| `{row['function']}` | {_brief(row['tape'])} | {_brief(row['JAX'])} | {row['at']:.4g} | {note} |")
+            lines.append(f"| `{row['function']}` | {_brief(row['tape'])} | {_brief(row['JAX'])} | {row['at']} | {note} |")
         lines.append("")
     pathlib.Path(path).write_text("\n".join(lines), encoding="utf-8")
 
@@ -189,13 +199,14 @@ def _brief(x: float) -> str:
 
 _HEAD = """# Accuracy of derivatives
 
-Written by `python -m benchmarks accuracy --docs docs/accuracy.md` (with `--quick`, in float32 alone): the largest error of first and second
+Written by `python -m benchmarks accuracy --docs docs/accuracy.md` (with `--quick`, in float32 and complex64 alone): the largest error of first and second
 derivatives over the whole domain, in units in the last place (ulp) of the true value, which mpmath gives to 100 digits. Asked is wherever the true
 value is a normal number of the dtype, and at least 1e-50; `lost` is more than a million units: all digits. On a CPU, compiled;
-`tests/rules/test_accuracy.py` holds the column of float32, and what of float64 is not XLA's own values.
+`tests/rules/test_accuracy.py` holds the columns of float32 and complex64, and what of float64 is not XLA's own values.
+Of complex numbers, errors are distances in the plane, asked off the axes, where branch cuts are, and where the last place of the modulus is a normal number.
 In the half precisions, what is computed step by step in them (first of all XLA's values, and what JAX composes of several) is rounded at each.
 
-`tanh` and `logistic` have an option. Their rules read what was computed, `1 - tanh^2` and `s (1 - s)`, as JAX's do, and lose the tails; `tape.rules.accurate_tanh` and
+`tanh` and `logistic` of real numbers have an option (of complex ones they keep all digits). Their rules read what was computed, `1 - tanh^2` and `s (1 - s)`, as JAX's do, and lose the tails; `tape.rules.accurate_tanh` and
 `accurate_logistic`, given to `tape.rules.defvjp`, keep them to a few units in both orders. What they cost is no time but room: in one run (one thread, fastest of
 250), a step of the tanh network of the benchmarks took 1.004 times as long with them, the LSTM's 1.004 times, a scanned recurrent network's 1.00 to 1.03 times;
 but they read the argument too, so that what is kept for the sweep of a recurrent network grows from 320 numbers to 640 (LSTM) and from 64 to 128, and

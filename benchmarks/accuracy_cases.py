@@ -16,6 +16,7 @@ import numpy as np
 __all__ = ["CASES", "Case"]
 
 Grid = tuple[float, ...]
+Limits = tuple[tuple[float, float], str]  # what the errors of both orders may be in the first dtype, and why
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,16 +31,23 @@ class Case:
         options: keyword arguments.
         stacked: the elements of the vector that the function takes in place of a number, with None for the one that is differentiated.
         element: which element of the result is meant, where that is a vector.
+        known: its limits, where they do not stand in ``LIMITS``.
 
     """
 
     name: str
     true: Callable[[Any], Any]
-    grid: Grid
+    grid: tuple[Any, ...]
     held: tuple[float | None, ...] = (None,)
     options: dict[str, Any] = field(default_factory=dict)
     stacked: tuple[float | None, ...] = ()
     element: int = 0
+    known: Limits | None = None
+
+    @property
+    def plane(self) -> bool:
+        """Whether it is asked at complex numbers."""
+        return isinstance(self.grid[0], complex)
 
     @property
     def lacks(self) -> tuple[str, ...]:
@@ -48,18 +56,22 @@ class Case:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """What the errors of both orders may be in float32, in units in the last place."""
-        return LIMITS.get(self.label, ((8.0, 8.0), ""))[0]
+        """What the errors of both orders may be in float32 or complex64, in units in the last place."""
+        return self._limits[0]
 
     @property
     def note(self) -> str:
         """What limits the accuracy, where something does."""
-        return LIMITS.get(self.label, ((8.0, 8.0), ""))[1]
+        return self._limits[1]
+
+    @property
+    def _limits(self) -> Limits:
+        return self.known or (((8.0, 8.0), "") if self.plane else LIMITS.get(self.label, ((8.0, 8.0), "")))
 
     @property
     def note_elsewhere(self) -> str:
         """What limits the accuracy in dtypes but float32, where something does."""
-        return self.note or ELSEWHERE.get(self.label, "")
+        return self.note or ("" if self.plane else ELSEWHERE.get(self.label, ""))
 
     @property
     def label(self) -> str:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tape.rules import plane
 from tape.rules.cotangents import wide
 from tape.rules.slopes import bounded, difference, exp2, parted
 
@@ -55,7 +56,7 @@ def accurate_tanh(ct: Any, out: Any, x: Any, **_: Any) -> Any:
 
     """
     if jnp.iscomplexobj(x):
-        return ct * ((1 - out) * (1 + out))
+        return ct * plane.tanh(x)
     return _of_single(tanh, lax.tanh, ct, out, x)
 
 
@@ -76,7 +77,7 @@ def accurate_logistic(ct: Any, out: Any, x: Any, **_: Any) -> Any:
 
     """
     if jnp.iscomplexobj(x):
-        return ct * (out * (1 - out))
+        return ct * plane.logistic(x)
     return _of_single(logistic, lax.logistic, ct, out, x)
 
 

@@ -47,8 +47,6 @@ def one_minus_square(x: Any) -> Any:
 
 def atan(x: Any) -> Any:
     """``1 / (1 + x^2)``, whose derivative has ``x^4`` in it."""
-    if jnp.iscomplexobj(x):
-        return 1 / (1 + lax.square(x))
     x = bounded(x)
     r = scale(x, lax.full_like(x, 1))
     return lax.square(r) / (lax.square(r) + lax.square(x * r))
@@ -88,8 +86,6 @@ def _(primals: Any, tangents: Any) -> Any:
 
 def asinh(x: Any) -> Any:
     """``(1 + x^2)^(-1/2)``."""
-    if jnp.iscomplexobj(x):
-        return lax.rsqrt(1 + lax.square(x))
     x = bounded(x)
     r = scale(x, lax.full_like(x, 1))
     return lax.rsqrt(lax.square(r) + lax.square(x * r)) * r
@@ -103,12 +99,12 @@ def bounded(x: Any, bound: float | None = None) -> Any:
 
 def cosh(x: Any) -> Any:
     """``cosh(x)``, of which XLA's has as many wrong units in the last place as x has tens."""
-    return lax.cosh(x) if jnp.iscomplexobj(x) else parted(x, lax.abs(x) < 1, lax.cosh, lambda x: _powers(x, 1.0))
+    return parted(x, lax.abs(x) < 1, lax.cosh, lambda x: _powers(x, 1.0))
 
 
 def sinh(x: Any) -> Any:
     """``sinh(x)``, as :func:`cosh`."""
-    return lax.sinh(x) if jnp.iscomplexobj(x) else parted(x, lax.abs(x) < 1, lax.sinh, lambda x: lax.sign(x) * _powers(x, -1.0))
+    return parted(x, lax.abs(x) < 1, lax.sinh, lambda x: lax.sign(x) * _powers(x, -1.0))
 
 
 def _powers(x: Any, sign: float) -> Any:

@@ -10,14 +10,16 @@ pytest.importorskip("mpmath")
 
 from benchmarks import accuracy
 from benchmarks.accuracy_cases import CASES
+from benchmarks.accuracy_plane import CASES as PLANE
 
 PART = 12  # functions in one program: compiled together, they take less
+PARTS = [("float32", CASES[i : i + PART]) for i in range(0, len(CASES), PART)]
+PARTS += [("complex64", PLANE[i : i + PART]) for i in range(0, len(PLANE), PART)]
 
 
-@pytest.mark.parametrize("first", range(0, len(CASES), PART))
-def test_derivatives_are_right_to_their_limits(first):
-    cases = CASES[first : first + PART]
-    grids = [accuracy.grid(case, "float32")[::3] for case in cases]
+@pytest.mark.parametrize(("dtype", "cases"), PARTS, ids=[f"{dtype} {cases[0].name}" for dtype, cases in PARTS])
+def test_derivatives_are_right_to_their_limits(dtype, cases):
+    grids = [accuracy.grid(case, dtype)[::3] for case in cases]
     found = jax.jit(lambda grids: [accuracy.derivatives(case)(x) for case, x in zip(cases, grids, strict=True)])(grids)
     wrong = []
     for case, numbers, both in zip(cases, grids, found, strict=True):
@@ -59,6 +61,13 @@ def test_a_derivative_without_tails_is_noticed():
     assert accuracy.worst(case, 1, numbers, y * (1 - y))[0] > 1e6
 
 
+def test_a_complex_derivative_without_tails_is_noticed():
+    case = next(c for c in PLANE if c.name == "numpy.tanh")
+    numbers = accuracy.grid(case, "complex64")
+    y = np.asarray(jax.numpy.tanh(numbers))
+    assert accuracy.worst(case, 1, numbers, 1 - y * y)[0] > 1e6
+
+
 def test_what_is_less_accurate_has_a_reason():
-    for case in CASES:
+    for case in (*CASES, *PLANE):
         assert bool(case.note) == (max(case.limits) > accuracy.LIMIT), case.label

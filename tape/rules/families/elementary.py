@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 from jax import lax
 
-from tape.rules import slopes
+from tape.rules import plane, slopes
 from tape.rules.cotangents import wide
 from tape.rules.registry import LINE, Cost, elementwise
 
@@ -28,11 +28,17 @@ def function(
     source: str,
     *,
     cost: Cost = Cost.LOOPED,
+    plane: Callable[[Any], Any] | None = None,
     **fields: Any,
 ) -> None:
-    """Enter a function of one variable by its derivative, ``slope(out, x)``; half precisions are computed in single."""
+    """Enter a function of one variable by its derivative, ``slope(out, x)``; half precisions are computed in single.
+
+    ``plane(x)`` is its form for complex numbers, where that is another.
+    """
 
     def vjp(ct: Any, out: Any, x: Any, **_: Any) -> Any:
+        if plane is not None and jnp.iscomplexobj(x):
+            return ct * plane(x)
         if x.dtype.itemsize > 2:
             return ct * slope(out, x)
         return lax.convert_element_type(wide(ct) * slope(wide(out), wide(x)), x.dtype)
@@ -50,7 +56,8 @@ function("exp2", lambda out, x: log(2.0) * (out if jnp.iscomplexobj(x) else slop
 function("expm1", lambda out, x: lax.exp(x), LINE, "expm1'(x) = exp(x); out + 1 would round to 0 far to the left", kinks=(0.0,))
 elementwise("log", lambda ct, out, x, **_: ct / x, domain=(_POSITIVE,), source="log'(x) = 1 / x", cost=Cost.LOOPED, kinks=(0.0,))
 function("log1p", lambda out, x: 1 / (1 + x), (-0.7, 2.0), "log1p'(x) = 1 / (1 + x)", kinks=(0.0, -1.0))
-function("logistic", lambda out, x: out * (1 - out), LINE, "s' = s (1 - s)")  # the argument is not kept; gates.accurate_logistic reads it
+# A real argument is not kept; gates.accurate_logistic reads it.
+function("logistic", lambda out, x: out * (1 - out), LINE, "s' = s (1 - s)", plane=plane.logistic)
 
 # Roots
 function("sqrt", lambda out, x: 0.5 / out, _POSITIVE, "sqrt'(x) = 1 / (2 sqrt(x))", kinks=(0.0,))
@@ -60,12 +67,24 @@ function("cbrt", lambda out, x: 1 / (3 * lax.square(out)), _POSITIVE, "cbrt'(x) 
 # Circular functions
 function("sin", lambda out, x: lax.cos(x), LINE, "sin' = cos")
 function("cos", lambda out, x: -lax.sin(x), LINE, "cos' = -sin")
-function("tan", lambda out, x: 1 + lax.square(out), (-1.0, 1.0), "tan' = 1 + tan^2", kinks=(0.0,))
-function("asin", lambda out, x: lax.rsqrt(slopes.one_minus_square(x)), _UNIT, "asin'(x) = ((1 - x) (1 + x))^(-1/2)", kinks=(0.0, 1.0, -1.0))
+function("tan", lambda out, x: 1 + lax.square(out), (-1.0, 1.0), "tan' = 1 + tan^2", plane=plane.tan, kinks=(0.0,))
 function(
-    "acos", lambda out, x: -lax.rsqrt(slopes.one_minus_square(x)), _UNIT, "acos'(x) = -((1 - x) (1 + x))^(-1/2)", kinks=(0.0, 1.0, -1.0)
+    "asin",
+    lambda out, x: lax.rsqrt(slopes.one_minus_square(x)),
+    _UNIT,
+    "asin'(x) = ((1 - x) (1 + x))^(-1/2)",
+    plane=plane.asin,
+    kinks=(0.0, 1.0, -1.0),
 )
-function("atan", lambda out, x: slopes.atan(x), LINE, "atan'(x) = 1 / (1 + x^2)")
+function(
+    "acos",
+    lambda out, x: -lax.rsqrt(slopes.one_minus_square(x)),
+    _UNIT,
+    "acos'(x) = -((1 - x) (1 + x))^(-1/2)",
+    plane=lambda x: -plane.asin(x),
+    kinks=(0.0, 1.0, -1.0),
+)
+function("atan", lambda out, x: slopes.atan(x), LINE, "atan'(x) = 1 / (1 + x^2)", plane=lambda x: plane.atanh(plane.turned(x)))
 elementwise(
     "atan2",
     lambda ct, out, x, y, **_: (lambda: _turned(ct, y, x), lambda: -_turned(ct, x, y)),
@@ -76,15 +95,31 @@ elementwise(
 )
 
 # Hyperbolic functions
-function("sinh", lambda out, x: slopes.cosh(x), LINE, "sinh' = cosh")
-function("cosh", lambda out, x: slopes.sinh(x), LINE, "cosh' = sinh", kinks=(0.0,))
-function("tanh", lambda out, x: (1 - out) * (1 + out), LINE, "tanh' = 1 - tanh^2", kinks=(0.0,))  # likewise; gates.accurate_tanh
-function("asinh", lambda out, x: slopes.asinh(x), _UNIT, "asinh'(x) = (1 + x^2)^(-1/2)", kinks=(0.0,))
+function("sinh", lambda out, x: slopes.cosh(x), LINE, "sinh' = cosh", plane=plane.cosh)
+function("cosh", lambda out, x: slopes.sinh(x), LINE, "cosh' = sinh", plane=plane.sinh, kinks=(0.0,))
+# As of the logistic function, a real argument is not kept; gates.accurate_tanh reads it.
+function("tanh", lambda out, x: (1 - out) * (1 + out), LINE, "tanh' = 1 - tanh^2", plane=plane.tanh, kinks=(0.0,))
+function(
+    "asinh",
+    lambda out, x: slopes.asinh(x),
+    _UNIT,
+    "asinh'(x) = (1 + x^2)^(-1/2)",
+    plane=lambda x: plane.asin(plane.turned(x)),
+    kinks=(0.0,),
+)
 function(
     "acosh",
     lambda out, x: lax.rsqrt(x - 1) * lax.rsqrt(x + 1),
     (1.5, 3.0),
     "acosh'(x) = (x - 1)^(-1/2) (x + 1)^(-1/2): two roots, for the principal branch left of the imaginary axis",
+    plane=plane.acosh,
     kinks=(1.0,),
 )
-function("atanh", lambda out, x: 1 / slopes.one_minus_square(x), _UNIT, "atanh'(x) = 1 / ((1 - x) (1 + x))", kinks=(0.0, 1.0, -1.0))
+function(
+    "atanh",
+    lambda out, x: 1 / slopes.one_minus_square(x),
+    _UNIT,
+    "atanh'(x) = 1 / ((1 - x) (1 + x))",
+    plane=plane.atanh,
+    kinks=(0.0, 1.0, -1.0),
+)

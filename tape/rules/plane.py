@@ -1,0 +1,98 @@
+"""Derivatives of functions of a complex number in forms that lose no digits, as ``slopes.py`` has them of real ones.
+
+Near the ends of branch cuts, ``1 - z^2`` is a difference of nearly equal numbers where its factors are not, and far away it overflows before its root
+does.  XLA's hyperbolic functions lose all digits of small numbers, and ``1 - tanh^2`` those of its tails.
+"""
+
+from __future__ import annotations
+
+from math import log
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from tape.rules import slopes
+
+
+def turned(z: Any) -> Any:
+    """``i z``."""
+    return lax.complex(-lax.imag(z), lax.real(z))
+
+
+@jax.custom_jvp
+def atanh(z: Any) -> Any:
+    """``1 / (1 - z^2)``."""
+    return (1 / (1 - z)) * (1 / (1 + z))
+
+
+atanh.defjvps(lambda t, out, z: 2 * t * ((z * out) * out))
+
+
+@jax.custom_jvp
+def asin(z: Any) -> Any:
+    """``(1 - z^2)^(-1/2)``."""
+    return lax.rsqrt(1 - z) * lax.rsqrt(1 + z)
+
+
+asin.defjvps(lambda t, out, z: t * ((z * out) * atanh(z)))
+
+
+@jax.custom_jvp
+def acosh(z: Any) -> Any:
+    """``(z - 1)^(-1/2) (z + 1)^(-1/2)``: two roots, for the principal branch left of the imaginary axis."""
+    return lax.rsqrt(z - 1) * lax.rsqrt(z + 1)
+
+
+acosh.defjvps(lambda t, out, z: t * ((z * out) * atanh(z)))
+
+
+def _imaginary(y: Any, factor: Any) -> Any:
+    """``factor sin(y)``, zero where y is, also where the factor is infinite."""
+    return jnp.where(y == 0, y, factor * lax.sin(y))
+
+
+@jax.custom_jvp
+def cosh(z: Any) -> Any:
+    """``cosh(z)``, by parts."""
+    x, y = lax.real(z), lax.imag(z)
+    return lax.complex(slopes.cosh(x) * lax.cos(y), _imaginary(y, slopes.sinh(x)))
+
+
+@jax.custom_jvp
+def sinh(z: Any) -> Any:
+    """``sinh(z)``, by parts."""
+    x, y = lax.real(z), lax.imag(z)
+    return lax.complex(slopes.sinh(x) * lax.cos(y), _imaginary(y, slopes.cosh(x)))
+
+
+cosh.defjvps(lambda t, out, z: t * sinh(z))
+sinh.defjvps(lambda t, out, z: t * cosh(z))
+
+
+@jax.custom_jvp
+def sech(z: Any) -> Any:
+    """``1 / cosh(z)``; where that overflows, the square of this is no normal number."""
+    bound = 0.95 * log(np.finfo(z.dtype).max)
+    return 1 / cosh(lax.complex(jnp.clip(lax.real(z), -bound, bound), lax.imag(z)))
+
+
+sech.defjvps(lambda t, out, z: -t * (out * lax.tanh(z)))
+
+
+def tanh(z: Any) -> Any:
+    """``sech(z)^2``."""
+    return lax.square(sech(z))
+
+
+def tan(z: Any) -> Any:
+    """``1 / cos(z)^2``."""
+    return tanh(turned(z))
+
+
+def logistic(z: Any) -> Any:
+    """``(sech(z / 2) / 2)^2``."""
+    half = lax.complex(0.5 * lax.real(z), 0.5 * lax.imag(z))  # a product would have NaN beside infinities
+    return 0.25 * lax.square(sech(half))
