@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 _PAGE = 88  # characters of a line in a notebook
+_SHARED = "ops that were recorded before have the lines of then, also of an equal function; in a tape.Tape() they have this time's"
 
 
 class Step(NamedTuple):
@@ -89,6 +90,9 @@ class Explanation:
             lines.append(f"  repair: {cause.repair}")
         if self._note:
             lines.append(f"  note: {self._note}")
+        shown = {*[c.entry for c in self.causes], *[s.entry.number for s in self.path]}
+        if not shown.isdisjoint(self._tape._reading().shared):
+            lines.append(f"  note: {_SHARED}")
         if width is not None:
             lines = [part for line in lines for part in _fitted(line, width, color)]
         if self.path:

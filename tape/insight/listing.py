@@ -144,8 +144,6 @@ class Tape(_Block):
         tape._outputs = found
         return tape
 
-    # -- the block --------------------------------------------------------------------------------------------------
-
     def __enter__(self) -> Self:
         if self._record is not None or self._outputs:
             msg = "Tape: this one was entered before, or is that of Variables; make another one for each block: with tape.Tape() as t"
@@ -165,8 +163,6 @@ class Tape(_Block):
         mode.__exit__(kind, error, trace)
         self._open = None
         record.close()
-
-    # -- what is on it ----------------------------------------------------------------------------------------------
 
     def _reading(self) -> Reading:
         record = self._record
@@ -212,8 +208,6 @@ class Tape(_Block):
     def __getitem__(self, index: int | slice) -> Entry | tuple[Entry, ...]:
         return self.entries[index]
 
-    # -- as text ----------------------------------------------------------------------------------------------------
-
     def text(self, *, width: int | None = None, color: bool | None = None, fold: bool = True, inner: bool = False) -> str:
         """Return the tape as a table, with a line above it that sums it up.
 
@@ -225,6 +219,11 @@ class Tape(_Block):
 
         Raises:
             TapeTypeError: an option is of another type.
+
+        Example:
+            >>> import tape
+            >>> print(tape.Tape.of(tape.Variable(2.0) * 3.0).text(width=80, color=False))  # doctest: +ELLIPSIS
+            Tape: 1 entry; 1 leaf; 4 B of results...
 
         """
         if width is not None and (not isinstance(width, int) or isinstance(width, bool) or width < 1):
@@ -261,8 +260,6 @@ class Tape(_Block):
     def __repr__(self) -> str:
         ops = Counter(e.op for e in self.entries).most_common(3)
         return f"<{self._summary()}{': ' if ops else ''}{', '.join(f'{n} {op}' for op, n in ops)}>"
-
-    # -- what can be done with it -----------------------------------------------------------------------------------
 
     def gradients(self, outputs: object, inputs: object, grad_outputs: object = None, **options: Any) -> Any:
         """Gradients of outputs with respect to inputs, as :func:`tape.gradients` gives them, with its options.
@@ -342,6 +339,11 @@ class Tape(_Block):
             group: what entries are put together by: ``"function"``, ``"class"`` or ``"module"`` of yours that recorded them; None: nothing.
             fold: whether loops are folded.
             flow: Variables (one, or a sequence) from which a sweep is to be made, to show the norms of gradients as colour and width.
+
+        Example:
+            >>> import tape
+            >>> tape.Tape.of(tape.Variable(2.0) * 3.0).draw()
+            <picture of a tape with 1 entry in 1 lane: save('tape.html') writes it>
 
         """
         check_options("draw", group, fold)

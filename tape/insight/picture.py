@@ -79,7 +79,14 @@ class Picture:
         return stands, closed, [(a, b, e) for (a, b), e in edges.items()]
 
     def dot(self) -> str:
-        """Return the picture in Graphviz's language; ``dot -Tsvg`` draws it."""
+        """Return the picture in Graphviz's language; ``dot -Tsvg`` draws it.
+
+        Example:
+            >>> import tape
+            >>> tape.draw(tape.numpy.sin(tape.Variable(1.0))).dot().splitlines()[0]
+            'digraph tape {'
+
+        """
         stands, closed, edges = self._shown()
         lines = ["digraph tape {", '  node [shape=box style="rounded,filled" fontname="monospace" fontsize=10]', "  edge [color=gray50]"]
         for number, lane in enumerate(self._lanes):
@@ -110,7 +117,14 @@ class Picture:
                 yield "}"
 
     def mermaid(self) -> str:
-        """Return the picture in Mermaid's language, which many viewers of Markdown draw."""
+        """Return the picture in Mermaid's language, which many viewers of Markdown draw.
+
+        Example:
+            >>> import tape
+            >>> tape.draw(tape.numpy.sin(tape.Variable(1.0))).mermaid().splitlines()[0]
+            'flowchart TD'
+
+        """
         _, closed, edges = self._shown()
         lines = ["flowchart TD"]
         for number, lane in enumerate(self._lanes):
@@ -225,6 +239,13 @@ class Picture:
         Raises:
             TapeValueError: another ending.
 
+        Example:
+            >>> import pathlib, tape, tempfile
+            >>> picture = tape.draw(tape.numpy.sin(tape.Variable(1.0)))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     picture.save(pathlib.Path(folder) / "sine.mmd").name
+            'sine.mmd'
+
         """
         if not isinstance(path, (str, Path)):
             msg = f"Picture.save: the path must be a string or a Path, got {type(path).__name__}"
@@ -240,7 +261,9 @@ class Picture:
 
     def _repr_html_(self) -> str:
         page = html.escape(self.html(), quote=True)
-        return f'<iframe srcdoc="{page}" style="width:100%;height:480px;border:1px solid #8884" loading="lazy"></iframe>'
+        return (
+            f'<iframe srcdoc="{page}" style="box-sizing:border-box;width:100%;height:480px;border:1px solid #8884" loading="lazy"></iframe>'
+        )
 
     # -- gradient flow ----------------------------------------------------------------------------------------------
 

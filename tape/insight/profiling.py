@@ -275,6 +275,13 @@ class profile(Parenthesised):  # noqa: N801 - a context manager, named as in PyT
         Raises:
             TapeValueError: it is none of these.
 
+        Example:
+            >>> import tape
+            >>> with tape.profile() as p:
+            ...     _ = float(tape.Variable(2.0) * 3.0)
+            >>> [(row.name, row.count) for row in p.by("op")]
+            [('multiply', 1)]
+
         """
         if what in KINDS:
             return rows.rows_by(self._runs(), rows.by_scope(what), self._python())
@@ -298,6 +305,13 @@ class profile(Parenthesised):  # noqa: N801 - a context manager, named as in PyT
         Raises:
             TapeTypeError: an option is of another type.
             TapeValueError: ``by`` is none of these.
+
+        Example:
+            >>> import tape
+            >>> with tape.profile() as p:
+            ...     _ = float(tape.Variable(2.0) * 3.0)
+            >>> "multiply" in p.text("op", width=80, color=False)
+            True
 
         """
         for name, value in (("width", width), ("most", most)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.graph.length import bytes_of
@@ -14,6 +13,7 @@ from tape.op_hooks.showing import size
 from tape.programs.interpretation import needed_entries
 from tape.programs.naming import named_by
 from tape.statistics import STATS
+from tape.terminal import named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -71,7 +71,7 @@ class Peak:
         if not self.op:
             return f"{size(self.nbytes)} kept by the tape"
         said = f"{size(self.nbytes)}: {size(self.held)} kept by the tape, {size(self.made)} made by programs, at {self.op}"
-        return said if self.where is None else f"{said} ({Path(self.where[0]).name}:{self.where[1]})"
+        return said if self.where is None else f"{said} ({named(self.where)})"
 
 
 class _Inside(NamedTuple):

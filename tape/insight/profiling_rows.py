@@ -8,11 +8,11 @@ the rows sum to the time that programs took.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tape.insight.profiling_parts import Part
 from tape.insight.scopes import scope_of_line
+from tape.terminal import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -157,7 +157,7 @@ def by_op(part: Part) -> tuple[str, Line | None]:
 
 def by_line(part: Part) -> tuple[str, Line | None]:
     """Return the line."""
-    return ("elsewhere", None) if part.where is None else (f"{Path(part.where[0]).name}:{part.where[1]}", part.where)
+    return ("elsewhere", None) if part.where is None else (named(part.where), part.where)
 
 
 def by_scope(kind: str) -> Callable[[Part], tuple[str, Line | None]]:
@@ -167,6 +167,6 @@ def by_scope(kind: str) -> Callable[[Part], tuple[str, Line | None]]:
         if part.op[:1].isupper():  # a lifted module has the name of its class
             return part.op, None
         scope = getattr(part.where, "scope", "") or scope_of_line(part.where, kind)
-        return scope or (f"({Path(part.where[0]).name})" if part.where is not None else "elsewhere"), None
+        return scope or (f"({named(part.where).rsplit(':', 1)[0]})" if part.where is not None else "elsewhere"), None
 
     return key

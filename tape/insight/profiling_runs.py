@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.graph.lines import is_foreign
+from tape.terminal import named
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -71,7 +72,7 @@ class Runs:
     def __init__(self, kind: str, what: Any, reason: str, site: Site, *, compiled: bool) -> None:
         self.kind, self.what, self.reason, self.site, self.compiled = kind, what, reason, site, compiled
         called: str = what.name if kind == "step" else what.kernel.name if kind == "entry" else reason
-        self.name = called if site.line is None else f"{called} ({Path(site.line[0]).name}:{site.line[1]})"
+        self.name = called if site.line is None else f"{called} ({named(site.line)})"
         self.count = self.failed = 0
         self.seconds = self.compiling = 0.0
         self.known: Known | None = None

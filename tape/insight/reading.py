@@ -33,6 +33,7 @@ class Reading:
         self.places: list[tuple[Part, int] | Lone] = []
         self.numbers: dict[tuple[int, int], int] = {}  # by (id of the part, number in it)
         self.steps: dict[int, list[Any]] = {}  # by the ids of parts: their entries
+        self.shared: set[int] = set()  # entries whose lines are those of whoever recorded the same ops first
         self._began = began
         self._sweeps = sweeps  # the line at which each was asked for
         self._made: dict[tuple[int, int], Value] = {}  # by (id of the part or lone entry, slot or number of the result)
@@ -75,6 +76,8 @@ class Reading:
             line = part.lines.get(number)
             if line is None and segment is not None and step.slots:
                 line = segment.lines.get(step.slots[0])
+            if line is None and getattr(step, "known", False):
+                self.shared.add(place)
             self.numbers[id(part), number] = place
             self._enter(
                 Entry(

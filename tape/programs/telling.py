@@ -78,11 +78,19 @@ class log_compiles(Mode):  # noqa: N801 - a context manager, named as in JAX
         _LOCAL.on = old
 
     def start(self) -> None:
-        """Log the compilations of all threads, from now on."""
+        """Log the compilations of all threads, from now on.
+
+        Example:
+            >>> import tape
+            >>> log = tape.log_compiles()
+            >>> log.start()
+            >>> log.stop()
+
+        """
         _EVERYWHERE[0] = True
 
     def stop(self) -> None:
-        """Stop logging, except where a thread is in a block or ``jax_log_compiles`` is set."""
+        """Stop logging, except where a thread is in a block or ``jax_log_compiles`` is set; see :meth:`start`."""
         _EVERYWHERE[0] = False
 
 

@@ -70,6 +70,11 @@ def placed(line: tuple[str, int]) -> str:
     return f"{_cell(line[0]) or line[0]}:{line[1]}"
 
 
+def named(line: tuple[str, int]) -> str:
+    """Return the name of a file, without where it lies, and the line; a cell of a notebook by its number."""
+    return f"{_cell(line[0]) or Path(line[0]).name}:{line[1]}"
+
+
 def _cell(file: str) -> str:
     """Return what IPython calls the cell that a file stands for; empty where it is none."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()

@@ -184,7 +184,8 @@ def told(source):
     """What is said of a script, with the lines of the script."""
     linecache.cache["example.py"] = (len(source), None, source.splitlines(keepends=True), "example.py")
     names = {"tape": tape, "tnp": tnp, "np": np, "variable": variable}
-    exec(compile(source + "said = str(tape.explain(y, x))", "example.py", "exec"), names)  # noqa: S102 - it stands above
+    with tape.Tape():  # another one may have recorded the same ops
+        exec(compile(source + "said = str(tape.explain(y, x))", "example.py", "exec"), names)  # noqa: S102 - it stands above
     return names["said"]
 
 

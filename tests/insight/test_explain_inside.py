@@ -240,3 +240,27 @@ def test_what_is_too_long_to_look_into_is_said_from_outside():
     why = tape.explain(y, x)
     assert why.verdict == gradient_of(y, x)
     assert why.causes
+
+
+def first_of_two(x):
+    return tnp.log(x * 3.25).sum()
+
+
+def second_of_two(x):
+    h = x * 3.25
+    return tnp.log(h).sum()
+
+
+def test_lines_of_an_equal_function_are_said_to_be_such_and_a_tape_has_this_times():
+    values = np.zeros(29)
+    x = variable(values)
+    assert "an equal function" not in str(tape.explain(first_of_two(x), x))
+    for _ in range(3):
+        first_of_two(x).block_until_ready()
+    assert "an equal function" in str(tape.explain(second_of_two(x), x))
+    with tape.Tape():
+        y = second_of_two(x)
+    why = tape.explain(y, x)
+    first = inspect.getsourcelines(second_of_two)[1]
+    assert f"{HERE}:{first + 2}" in str(why)
+    assert "an equal function" not in str(why)
