@@ -6,6 +6,8 @@ import pathlib
 import pickle
 import re
 import shlex
+import subprocess
+import sys
 import traceback
 
 import pytest
@@ -110,3 +112,10 @@ def test_the_command_lists_all_classes_and_knows_a_typing_error(capsys):
     assert main(["error", "tape.errors.SeedError"]) == 0
     assert main(["error", "SeedEror"]) == 2
     assert "did you mean SeedError?" in capsys.readouterr().err
+
+
+def test_a_reader_who_has_enough_is_no_error():
+    command = [sys.executable, "-m", "tape", "error", "SeedError"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True) as run:  # noqa: S603 - this test's own words
+        run.stdout.close()  # as ``| head`` does
+        assert "BrokenPipeError" not in run.stderr.read()

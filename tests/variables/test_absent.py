@@ -53,7 +53,10 @@ def test_a_name_of_other_libraries_is_answered_by_what_to_write(where, name, rep
         getattr(where, name)
     assert repair in str(caught.value)
     words = repair.partition("(")[0].split(".")  # what it names is there
-    found = importlib.import_module(".".join(words[:2]) if words[0] == "interop" else words[0])
+    try:
+        found = importlib.import_module(".".join(words[:2]) if words[0] == "interop" else words[0])
+    except tape.errors.TapeImportError as e:  # a bridge whose package is not installed, as beside a wheel
+        pytest.skip(str(e))
     for word in words[2 if words[0] == "interop" else 1 :]:
         found = getattr(found, word)
     assert callable(found)
