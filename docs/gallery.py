@@ -77,7 +77,8 @@ def run(name: str) -> None:
             command += ["--output", str(picture)]
         environment = {**os.environ, "PYTHONPATH": str(DOCS.parent), "MPLBACKEND": "Agg", "COLUMNS": "110"}
         done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=folder)  # noqa: S603 - our own
-        lines = [line.rstrip().replace(folder + os.sep, "") for line in done.stdout.splitlines()]
+        here = [folder + os.sep, str(EXAMPLES) + os.sep]  # what only this machine has
+        lines = [re.sub("|".join(map(re.escape, here)), "", line).rstrip() for line in done.stdout.splitlines()]
         PICTURES.mkdir(exist_ok=True)
         (PICTURES / f"{name}.txt").write_text("\n".join(lines).strip("\n") + "\n", encoding="utf-8")
         if picture.exists():

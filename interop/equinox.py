@@ -72,7 +72,7 @@ class Module(Bridge):
         """Be a module whose arrays are Variables already."""
         leaves, tree = jax.tree_util.tree_flatten_with_path(module, is_leaf=extend.is_variable)
         self._module, self._tree = module, tree
-        self._static = [None if extend.is_variable(x) else x for _, x in leaves]  # None is no leaf of a pytree
+        self._static = [None if extend.is_variable(x) else x for _, x in leaves]  # None is not a leaf of a pytree
         held = [(_dotted(path), x) for path, x in leaves if extend.is_variable(x)]
         self._parameters = {name: x for name, x in held if x.requires_grad}
         self._state = {name: x for name, x in held if not x.requires_grad}

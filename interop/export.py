@@ -42,7 +42,7 @@ def export(tape_fun: Callable[..., Any], *args: Any, platforms: Sequence[str] | 
         JAX's derivatives with them.  A derivative by the tape (``tape.gradients``) may as well be in the function.
 
     Raises:
-        TapeTypeError: ``tape_fun`` cannot be called, or returns something that is no array; an argument is none (bind others by
+        TapeTypeError: ``tape_fun`` cannot be called, or returns something that is not an array; an argument is none (bind others by
             ``functools.partial``); the function calls back to Python (``jax.pure_callback``, a torch module); or it assigns to Variables
             outside.
 
@@ -87,6 +87,6 @@ def _shaped(name: str, x: Any) -> Any:
     elif isinstance(x, (jax.Array, np.ndarray, np.generic, float, complex, bool)) or type(x) is int:
         aval = jax.typeof(x) if isinstance(x, jaxapi.Tracer | jax.Array) else jax.typeof(jnp.asarray(x))
     else:
-        msg = f"export: {name} is given {type(x).__name__}, which is no array; bind it by functools.partial({name}, ...)"
+        msg = f"export: {name} is given {type(x).__name__}, which is not an array; bind it by functools.partial({name}, ...)"
         raise TapeTypeError(msg)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)

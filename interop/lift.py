@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["lift", "lift_exactly"]
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
-_VALUELESS = (Handle, str, jax.tree_util.PyTreeDef)  # leaves whose kind or value alone tells what to record
 
 
 @overload
@@ -84,29 +83,32 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool) -> Callable
     name = getattr(jax_fun, "__name__", type(jax_fun).__name__)
     traces: dict[Hashable, _Trace] = {}
 
-    quick: _Quick | None = None  # the latest call, if its leaves were Variables
+    quick: _Quick | None = None  # the latest call, if one like it can be recognised
 
     @functools.wraps(jax_fun)
     def lifted(*args: Any, **kwargs: Any) -> Any:
         nonlocal quick
         found = quick
         if found is not None and found.configuration is configuration():
-            variables: list[Any] = []
-            if found.call.recognises(args, kwargs, variables, variables) and not found.trace.applied.stale():
-                return _recorded(found.trace.op, [*found.trace.constants, *variables])
+            given: list[Any] = []
+            if found.call.recognises(args, kwargs, given, given) and not found.trace.applied.stale():
+                variables = [x if isinstance(x, Handle) else record.constant(x) for x in given]
+                if [v._place.kind for v in variables] == found.kinds:  # of as many: a number that is static makes one more
+                    return _recorded(found.trace.op, [*found.trace.constants, *variables])
         leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
         try:
-            result, trace = _call(leaves, tree, numbers_are_arrays=True)
+            result, trace, kinds = _call(leaves, tree, numbers_are_arrays=True)
         except jaxapi.CONCRETE_ERRORS:
-            result, trace = _call(leaves, tree, numbers_are_arrays=False)
+            result, trace, kinds = _call(leaves, tree, numbers_are_arrays=False)
         if trace is not None and not jaxapi.named_axes():  # whose lengths a trace contains
-            valueless = all(isinstance(x, _VALUELESS) for x in leaves)
-            quick = _Quick(Latest(args, kwargs), trace, configuration()) if valueless else None
+            flags: list[int | str] = [i for i, x in enumerate(args) if isinstance(x, bool)]
+            flags += [k for k, x in kwargs.items() if isinstance(x, bool)]
+            quick = _Quick(Latest(args, kwargs, flags), trace, kinds, configuration())
         return result
 
     lifted.stale = lambda: quick is None or quick.trace.applied.stale()  # type: ignore[attr-defined]
 
-    def _call(leaves: list[Any], tree: Any, *, numbers_are_arrays: bool) -> tuple[Any, _Trace | None]:
+    def _call(leaves: list[Any], tree: Any, *, numbers_are_arrays: bool) -> tuple[Any, _Trace | None, list[Any]]:
         variables: list[Any] = []
         template: list[Any] = []
         for x in leaves:
@@ -120,8 +122,8 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool) -> Callable
                 template.append(_DYNAMIC)
             else:
                 template.append(_Typed(x))
-        kinds = tuple([v._place.kind for v in variables])
-        key = (tree, tuple(template), kinds, configuration(), jaxapi.named_axes())
+        kinds = [v._place.kind for v in variables]
+        key = (tree, tuple(template), tuple(kinds), configuration(), jaxapi.named_axes())
         try:
             trace = traces.get(key)
         except TypeError as e:
@@ -130,20 +132,20 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool) -> Callable
         if trace is None or trace.applied.stale():
             applied = _Applied(jax_fun, tree, template, name)
             static = [x.value for x in template if x is not _DYNAMIC]
-            call = Call((lift, name, inline, exact, tuple([x is _DYNAMIC for x in template]), kinds), tree, [jax_fun, *static])
+            call = Call((lift, name, inline, exact, tuple([x is _DYNAMIC for x in template]), tuple(kinds)), tree, [jax_fun, *static])
             known = call.known(record.constant) if trace is None else None
             if known is not None:
                 trace = traces[key] = _Trace(applied, known[0], known[1])
-                return _recorded(trace.op, [*trace.constants, *variables]), trace
+                return _recorded(trace.op, [*trace.constants, *variables]), trace, kinds
             jaxpr, shapes = _traced(applied, name, [k.aval for k in kinds])
             if any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts):  # it belongs to the JAX transformation that is running
-                return record.record(Op(name, applied), variables), None
+                return record.record(Op(name, applied), variables), None, kinds
             hoisted, results = jaxapi.hoist(jaxpr, range(len(variables))), jax.tree.structure(shapes)
             op: Any = Inlined(hoisted, results) if inline else intern(name, hoisted, results, exact=exact)
             trace = traces[key] = _Trace(applied, op, [record.constant(c) for c in jaxpr.consts])
             if not applied.reads and not jaxpr.effects:
                 call.learn(op, jaxpr.consts, trace.constants, ())
-        return _recorded(trace.op, [*trace.constants, *variables]), trace
+        return _recorded(trace.op, [*trace.constants, *variables]), trace, kinds
 
     return lifted
 
@@ -165,6 +167,7 @@ class _Quick(NamedTuple):
 
     call: Latest
     trace: _Trace
+    kinds: list[Any]  # of what was given
     configuration: Any
 
 

@@ -43,7 +43,7 @@ def checked_loss(loss: Any) -> tape.Variable:
     """Return what a closure returned.
 
     Raises:
-        TapeTypeError: it is no Variable.
+        TapeTypeError: it is not a Variable.
         TapeValueError: it has another size than 1.
 
     """

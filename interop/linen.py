@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -22,7 +23,7 @@ from tape import extend
 from tape.errors import TapeAttributeError, TapeTypeError, TapeValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 __all__ = ["Module"]
 
@@ -45,7 +46,7 @@ class Module(Bridge):
         variables: the dictionary of collections, with Variables in place of arrays.
 
     Raises:
-        TapeTypeError: ``module`` is no Linen module; in a call: it writes to a parameter.
+        TapeTypeError: ``module`` is not a Linen module; in a call: it writes to a parameter.
         TapeValueError: ``variables`` has no collection "params".
 
     Example:
@@ -109,12 +110,9 @@ class Module(Bridge):
         if mutable is False:
             return call(self.variables, rngs, *args, **kwargs)[0]
         result, after = call(self.variables, rngs, *args, **kwargs)
-        known = {id(v) for v in self._state.values()}
-        for collection in set(after) & set(self.variables):
-            for path, value in jax.tree_util.tree_leaves_with_path(after[collection], is_leaf=extend.is_variable):
-                variable = _at(self.variables[collection], path)
-                if id(variable) in known and extend.is_variable(value):
-                    extend.replace(variable, value)
+        for collection in after.keys() & self.variables.keys():
+            for variable, value in _kept(self.variables[collection], after[collection], []):
+                extend.replace(variable, value)
         return result, after
 
     def parameters(self) -> Any:
@@ -164,7 +162,19 @@ class Module(Bridge):
         return functools.partial(Module, inline=self._inline), self.unwrap()
 
 
-def _at(tree: Any, path: Any) -> Any:
-    for key in path:
-        tree = tree[key.key] if hasattr(key, "key") else tree[key.idx] if hasattr(key, "idx") else getattr(tree, key.name)
-    return tree
+def _kept(held: Any, new: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Pair state that a module holds with what a call made of it; what the call added is not held."""
+    if extend.is_variable(held):
+        if extend.is_variable(new) and not held.requires_grad:
+            found.append((held, new))
+    elif isinstance(held, Mapping):
+        for key, value in held.items():
+            if key in new:
+                _kept(value, new[key], found)
+    else:
+        trees: list[Any] = [jax.tree.structure(x, is_leaf=extend.is_variable) for x in (held, new)]
+        if trees[0] == trees[1]:
+            for a, b in zip(*[jax.tree.leaves(x, is_leaf=extend.is_variable) for x in (held, new)], strict=True):
+                if extend.is_variable(a):
+                    _kept(a, b, found)
+    return found

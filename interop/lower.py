@@ -63,7 +63,7 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
         hooks called once for each trace; second derivatives differentiate that sweep, and forward mode transposes it.
 
     Raises:
-        TapeTypeError: ``tape_fun`` cannot be called, or returns something that is no array; in forward mode: hooks are not linear.
+        TapeTypeError: ``tape_fun`` cannot be called, or returns something that is not an array; in forward mode: hooks are not linear.
         UnrecordedGradientError: where hooks have a say: the sweep comes to a gradient that was taken without recording, or to what was
             computed from a ``.value``.
         LostGradientError: where hooks have a say: JAX differentiates by a value that ``tape_fun`` closes over.

@@ -95,7 +95,7 @@ class Module(_Node, Bridge):
         inline: record a call as the entries of its equations, as :func:`interop.lift` does, so that op hooks see inside.
 
     Raises:
-        TapeTypeError: ``module`` is no NNX module; in a call: it adds or takes away state, changes a static attribute or a parameter.
+        TapeTypeError: ``module`` is not an NNX module; in a call: it adds or takes away state, changes a static attribute or a parameter.
 
     Example:
         >>> import jax.numpy as jnp, interop, tape

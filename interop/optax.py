@@ -65,8 +65,8 @@ class Optimizer(KeepsState):
         scaling: what the loss scale has come to, a :class:`LossScaleState` of arrays, or None.
 
     Raises:
-        TapeTypeError: something among the parameters is no Variable, ``transformation`` is none of optax's, or ``loss_scale`` is no number.
-        TapeValueError: a parameter is no leaf or does not require grad, or is given twice; ``loss_scale`` is not positive and finite;
+        TapeTypeError: a parameter is not a Variable, ``transformation`` is none of optax's, or ``loss_scale`` is not a number.
+        TapeValueError: a parameter is not a leaf or does not require grad, or is given twice; ``loss_scale`` is not positive and finite;
             ``missing`` is none of those.
 
     Example:
@@ -174,7 +174,7 @@ class Optimizer(KeepsState):
             options: as for :func:`tape.backward`.
 
         Raises:
-            TapeTypeError: ``loss`` is no Variable.
+            TapeTypeError: ``loss`` is not a Variable.
             SeedError: it has another size.
 
         """

@@ -65,7 +65,7 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], str | None]:
 
     Raises:
         FileNotFoundError: there is none.
-        TapeValueError: it is no checkpoint of orbax, or is damaged.
+        TapeValueError: it is not a checkpoint of orbax, or is damaged.
 
     """
     _recovered(path)

@@ -47,12 +47,12 @@ def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray[Any, Any]], str | Non
     """Return a file's arrays, and the notes that were written with them, if they were.
 
     Raises:
-        TapeValueError: it is no file of safetensors, or is cut off.
+        TapeValueError: it is not a file of safetensors, or is cut off.
 
     """
     try:
         with safetensors.safe_open(path, framework="np") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, (file.metadata() or {}).get(_NOTES)  # noqa: SIM118 - it is no dictionary
+            return {name: file.get_tensor(name) for name in file.keys()}, (file.metadata() or {}).get(_NOTES)  # noqa: SIM118 - not a dictionary
     except safetensors.SafetensorError as e:
         msg = f"load: {path} is cut off or damaged, or no file of safetensors ({e}); take another copy"
         raise TapeValueError(msg) from e

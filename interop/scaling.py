@@ -34,7 +34,7 @@ class DynamicLossScale:
 
     Raises:
         TapeValueError: ``initial`` or ``minimum`` is not positive and finite, ``growth`` is below 1, ``backoff`` is not in (0, 1], or
-            ``interval`` is no positive integer.
+            ``interval`` is not a positive integer.
 
     Example:
         >>> import interop.optax

@@ -151,7 +151,7 @@ class Hyperparameters(dict[str, Any]):
 
         Raises:
             TapeValueError: there is none of this name, a schedule sets it, or it has another shape.
-            TapeTypeError: the value is no number or array.
+            TapeTypeError: the value is not a number or array.
 
         """
         if name not in self._places:

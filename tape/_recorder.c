@@ -15,7 +15,8 @@ A cell is referred to by those who referred to it before and by the segment, for
 Beside that, the loops over all leaves or results of a step stand here, each of them a function of the same name in Python (`held`, `gathered`,
 `stored`, `handed`, `emptied`, `arrived`, `assigned`, `lacking`, `entered`): `handed`, `arrived`, `assigned` and `entered` leave what is not the common case to
 that one.  `replayed` is a whole call of backward() that was made before, up to the run, `regained` one of gradients(), `emitted` what a sweep writes for
-one segment; `Gradient` and `Value` are properties of Variables.
+one segment; `Gradient` and `Value` are properties of Variables.  `launched` is a run whose program is compiled, from the cells of its leaves to those of
+its results; a look at a value (`Value`, and the numbers that a `Function` reads) makes it without going through Python.
 
 Structures are the bases of Python classes (tape/layout.py), with the same attributes as those of the recorder in Python.
 */
@@ -24,7 +25,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 10 /* as in tape/layout.py */
+#define CONTRACT 11 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -46,11 +47,13 @@ typedef struct {
     PyObject *weak;
 } Segment;
 typedef struct { PyObject_HEAD PyObject *epoch; } Changes;
+typedef struct { PyObject_HEAD PyObject *executable, *kept, *live, *roots, *site, *size; } Choice; /* what a run computes and keeps */
+typedef struct { PyObject_HEAD long long hits, executed; } Counts;
 typedef struct { PyObject_HEAD PyObject *segment, *scope, *begun; } Thread; /* begun: held while the recorder in Python goes on with it */
 typedef struct { PyObject_HEAD PyObject *make; } Local;
 typedef struct {
     PyObject_HEAD
-    PyObject *slow, *known, *roles, *one, *two, *through, *starts, *plans, *dict, *weak;
+    PyObject *slow, *known, *roles, *one, *two, *through, *starts, *plans, *reads, *dict, *weak;
     int swapped;
     vectorcallfunc call;
 } Function;
@@ -120,6 +123,8 @@ COLLECTED(Segment, epoch, leaf_places)
 FREED(Segment, WEAKLY(Segment))
 COLLECTED(Changes, epoch, epoch)
 FREED(Changes, )
+COLLECTED(Choice, executable, size)
+FREED(Choice, )
 COLLECTED(Thread, segment, begun)
 FREED(Thread, )
 COLLECTED(Local, make, make)
@@ -147,6 +152,10 @@ static PyMemberDef Segment_members[] = {
     MEMBER(Segment, "ways", ways), MEMBER(Segment, "leaves", leaves),
     MEMBER(Segment, "borrowed", borrowed), MEMBER(Segment, "leaf_places", leaf_places), {NULL}};
 static PyMemberDef Changes_members[] = {MEMBER(Changes, "epoch", epoch), {NULL}};
+static PyMemberDef Choice_members[] = {MEMBER(Choice, "executable", executable), MEMBER(Choice, "kept", kept), MEMBER(Choice, "live", live),
+                                       MEMBER(Choice, "roots", roots), MEMBER(Choice, "site", site), MEMBER(Choice, "size", size), {NULL}};
+static PyMemberDef Counts_members[] = {
+    {"hits", T_LONGLONG, offsetof(Counts, hits), 0, NULL}, {"executed", T_LONGLONG, offsetof(Counts, executed), 0, NULL}, {NULL}};
 static PyMemberDef Function_members[] = {MEMBER(Function, "slow", slow), MEMBER(Function, "known", known), MEMBER(Function, "roles", roles), {NULL}};
 
 #define STRUCTURE(Type, text, ...)                                                                                                          \
@@ -169,7 +178,16 @@ STRUCTURE(Step, "One line of a tape.", .tp_members = Step_members);
 STRUCTURE(State, "One prefix of a tape.", .tp_members = State_members, .tp_base = &Step_type);
 STRUCTURE(Segment, "The pending part of a tape.", .tp_members = Segment_members, .tp_weaklistoffset = offsetof(Segment, weak));
 STRUCTURE(Changes, "The number of the present settings.", .tp_members = Changes_members);
+STRUCTURE(Choice, "What a run computes and keeps, and how.", .tp_members = Choice_members);
 STRUCTURE(Thread, "What the recorder knows of one thread.");
+
+static PyTypeObject Counts_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "tape._recorder.Counts",
+    .tp_doc = "What is counted at every run.",
+    .tp_basicsize = sizeof(Counts),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_members = Counts_members};
 
 /* -- what Python told at import (connect) ---------------------------------------------------------------------------------------------- */
 
@@ -188,10 +206,20 @@ static struct {
     int sequence;               /* the role of an argument that takes several arrays */
 } told;
 
+enum { CODE, COUNT, DUE, INSTRUCTION, REASON, SITE_FIELDS };
+static const char *const site_fields[SITE_FIELDS] = {"code", "count", "due", "instruction", "reason"};
+
+static struct { /* what Python told of runs (launches) */
+    PyObject *counts, *clock, *site, *files, *meters, *places, *calm, *shared, *heavy, *run, *nothing, *no_segment; /* data */
+    PyObject *in_trace, *trim, *finish;                                                                         /* functions */
+    Py_ssize_t reproducible, own[SITE_FIELDS];
+} runs;
+
 static PyObject *thread_key, *name_node, *name_aval, *name_shape, *name_scalars, *name_positions, *name_rest, *name_names, *name_hooks, *name_ref,
     *name_grad, *name_post_hooks, *name_assigned, *name_updater, *name_state, *name_results, *name_released, *name_cut, *name_made, *name_ends,
     *name_externals, *name_entries, *name_table, *name_single, *name_several, *name_visible, *name_cache, *name_vjp, *name_own_kinds, *name_kinds,
-    *name_kernel_of, *name_filename, *name_limit, *name_forms, *name_leaf, *name_now, *name_light, *name_host;
+    *name_kernel_of, *name_filename, *name_limit, *name_forms, *name_leaf, *name_now, *name_light, *name_host, *name_program, *name_look,
+    *name_acquire, *name_release, *name_append, *number_one;
 
 /* -- threads --------------------------------------------------------------------------------------------------------------------------- */
 
@@ -1190,6 +1218,84 @@ end:
     return made;
 }
 
+static Handle *unwatched(PyObject *value, Py_ssize_t at);
+static PyObject *looked_at(Handle *handle);
+
+/* Return the number in an array without axes as Python has it; NULL without an exception where it is none of a plain type in this process. */
+static PyObject *
+item_of(PyObject *array)
+{
+    Py_buffer view;
+    PyObject *item = NULL;
+    if (PyObject_GetBuffer(array, &view, PyBUF_STRIDES | PyBUF_FORMAT) < 0) {
+        PyErr_Clear();
+        return NULL;
+    }
+    const char *format = view.format == NULL ? "" : view.format[0] == '=' ? view.format + 1 : view.format;
+    if (view.ndim == 0 && format[0] != '\0' && format[1] == '\0') {
+        switch (format[0]) {
+        case 'f': item = PyFloat_FromDouble(*(float *)view.buf); break;
+        case 'd': item = PyFloat_FromDouble(*(double *)view.buf); break;
+        case '?': item = PyBool_FromLong(*(unsigned char *)view.buf); break;
+        case 'i':
+        case 'l':
+        case 'q': item = view.itemsize == 4 ? PyLong_FromLong(*(int32_t *)view.buf) : view.itemsize == 8 ? PyLong_FromLongLong(*(int64_t *)view.buf) : NULL; break;
+        default: break;
+        }
+    }
+    PyBuffer_Release(&view);
+    return item;
+}
+
+/* Tell whether whoever asks for a number does so in words, as callers.sink in tape/variables/callers.py has found before. */
+static int
+in_words(void)
+{
+    PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    if (frame == NULL) {
+        return 0;
+    }
+    PyObject *code = (PyObject *)PyFrame_GetCode(frame), *id = PyLong_FromVoidPtr(code), *at = PyLong_FromLong(PyFrame_GetLasti(frame));
+    PyObject *known = id == NULL || at == NULL ? NULL : PyDict_GetItemWithError(runs.places, id);
+    int calm = known != NULL && PyTuple_CheckExact(known) && PyTuple_GET_SIZE(known) == 2 && PyTuple_GET_ITEM(known, 0) == code &&
+               PyDict_CheckExact(PyTuple_GET_ITEM(known, 1)) && PyDict_GetItemWithError(PyTuple_GET_ITEM(known, 1), at) == runs.calm;
+    Py_XDECREF(id);
+    Py_XDECREF(at);
+    Py_DECREF(code);
+    Py_DECREF(frame);
+    return calm;
+}
+
+/* Return the number of a Variable without axes, as a type of Python's (None: as it is); NULL without an exception if that is not done here. */
+static PyObject *
+number_of(PyObject *type, PyObject *variable)
+{
+    Handle *handle = runs.places == NULL ? NULL : unwatched(variable, told.trace);
+    Kind *kind = handle == NULL ? NULL : (Kind *)((Place *)handle->place)->kind;
+    if (kind == NULL || !is_a(kind, &Kind_type) || kind->aval == NULL) {
+        return NULL;
+    }
+    PyObject *shape = PyObject_GetAttr(kind->aval, name_shape), *mode = PyTuple_GET_ITEM(this_thread()->scope, 0);
+    int single = shape != NULL && PyTuple_CheckExact(shape) && PyTuple_GET_SIZE(shape) == 0;
+    int asks = (type == (PyObject *)&PyFloat_Type || type == (PyObject *)&PyLong_Type) && kind->requires_grad != Py_False && mode == number_one;
+    Py_XDECREF(shape);
+    PyObject *value = !single || (asks && !in_words()) ? NULL : looked_at(handle);
+    PyObject *item = value == NULL ? NULL : item_of(value), *number;
+    if (item == NULL || type == Py_None) {
+        return item;
+    }
+    if (type == (PyObject *)&PyBool_Type) {
+        number = PyBool_FromLong(PyObject_IsTrue(item));
+    } else {
+        number = type == (PyObject *)&PyFloat_Type ? PyNumber_Float(item) : PyNumber_Long(item);
+    }
+    Py_DECREF(item);
+    if (number == NULL) { /* int(nan): Python says it in words */
+        PyErr_Clear();
+    }
+    return number;
+}
+
 static PyObject *
 Function_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
@@ -1206,7 +1312,9 @@ Function_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject
         swapped[1] = args[0];
         given = swapped;
     }
-    if (kwnames == NULL && nargs == 1 && by->one != NULL && as_handle(args[0]) != NULL) {
+    if (self->reads != NULL) {
+        made = kwnames == NULL && nargs == 1 ? number_of(self->reads, args[0]) : NULL;
+    } else if (kwnames == NULL && nargs == 1 && by->one != NULL && as_handle(args[0]) != NULL) {
         made = fast(by->one, args, 1);
     } else if (kwnames == NULL && nargs == 2 && self->plans != NULL) {
         made = known_index(self, args[0], args[1]);
@@ -1226,11 +1334,11 @@ static PyTypeObject Function_type;
 static PyObject *
 Function_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"slow", "one", "two", "known", "through", "starts", "plans", "swapped", NULL};
-    PyObject *slow, *one = NULL, *two = NULL, *known = NULL, *through = NULL, *starts = NULL, *plans = NULL;
+    static char *names[] = {"slow", "one", "two", "known", "through", "starts", "plans", "swapped", "reads", NULL};
+    PyObject *slow, *one = NULL, *two = NULL, *known = NULL, *through = NULL, *starts = NULL, *plans = NULL, *reads = NULL;
     int swapped = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOO!O!O!O!p", names, &slow, &one, &two, &PyDict_Type, &known, &Function_type, &through,
-                                     &PyDict_Type, &starts, &PyDict_Type, &plans, &swapped)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOO!O!O!O!pO", names, &slow, &one, &two, &PyDict_Type, &known, &Function_type, &through,
+                                     &PyDict_Type, &starts, &PyDict_Type, &plans, &swapped, &reads)) {
         return NULL;
     }
     if ((plans == NULL) != (starts == NULL) || (plans != NULL && two == NULL)) {
@@ -1248,6 +1356,7 @@ Function_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->through = Py_XNewRef(through);
     self->starts = Py_XNewRef(starts);
     self->plans = Py_XNewRef(plans);
+    self->reads = Py_XNewRef(reads);
     self->roles = Py_NewRef(Py_None);
     self->swapped = swapped;
     self->call = Function_call;
@@ -1353,15 +1462,35 @@ Gradient_set(PyObject *self, PyObject *variable, PyObject *value)
     return -failed;
 }
 
+static int launch(Segment *segment, PyObject *reason);
+
+/* Return the array of a Variable (borrowed), for which what is pending runs where its program is known; NULL where it is not found here. */
+static PyObject *
+looked_at(Handle *handle)
+{
+    if (!unobserved(this_thread(), told.caller)) {
+        return NULL;
+    }
+    PyObject *segment = handle->segment;
+    if (PyList_GET_ITEM(handle->cell, 0) == Py_None && is_a(segment, &Segment_type)) {
+        Py_INCREF(segment);
+        int done = launch((Segment *)segment, name_look);
+        Py_DECREF(segment);
+        if (done != 1 || as_handle((PyObject *)handle) == NULL) { /* a finalizer may have rebound it */
+            return NULL;
+        }
+    }
+    PyObject *value = PyList_GET_ITEM(handle->cell, 0);
+    return PySet_Contains(told.arrays, (PyObject *)Py_TYPE(value)) == 1 ? value : NULL;
+}
+
 static PyObject *
 Value_get(PyObject *self, PyObject *variable, PyObject *type)
 {
     Handle *handle = unwatched(variable, told.trace);
-    if (handle != NULL && unobserved(this_thread(), told.caller)) {
-        PyObject *value = PyList_GET_ITEM(handle->cell, 0);
-        if (PySet_Contains(told.arrays, (PyObject *)Py_TYPE(value)) == 1) {
-            return Py_NewRef(value);
-        }
+    PyObject *value = handle == NULL ? NULL : looked_at(handle);
+    if (value != NULL) {
+        return Py_NewRef(value);
     }
     return PyErr_Occurred() ? NULL : PyProperty_Type.tp_descr_get(self, variable, type);
 }
@@ -1611,6 +1740,289 @@ handed(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     }
     Py_XDECREF(saved);
     return saved == NULL ? NULL : Py_NewRef(Py_True);
+}
+
+static inline PyObject **
+of_site(PyObject *site, int field)
+{
+    return (PyObject **)((char *)site + runs.own[field]);
+}
+
+/* Tell whether a run for some reason comes from a site again, as flushed in tape/programs/sites.py has it. */
+static int
+comes_from(PyObject *site, PyObject *reason)
+{
+    if (site == NULL || (PyObject *)Py_TYPE(site) != runs.site || *of_site(site, REASON) != reason || *of_site(site, DUE) != Py_None) {
+        return 0;
+    }
+    PyObject *wanted = *of_site(site, CODE);
+    long at = PyLong_AsLong(*of_site(site, INSTRUCTION));
+    PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    int there = 0;
+    while (frame != NULL) {
+        PyObject *code = (PyObject *)PyFrame_GetCode(frame);
+        PyFrameObject *back = NULL;
+        if (code == wanted) {
+            there = PyFrame_GetLasti(frame) == at;
+        } else {
+            PyObject *file = PyObject_GetAttr(code, name_filename);
+            if (file != NULL && PyDict_GetItemWithError(runs.files, file) == Py_False) { /* this library's: the user's is further up */
+                back = PyFrame_GetBack(frame);
+            }
+            Py_XDECREF(file);
+        }
+        Py_DECREF(code);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    return there && !PyErr_Occurred();
+}
+
+/* Count a run of a structure by a program, from the program's site. */
+static int
+count_run(PyObject *state, Choice *program)
+{
+    PyObject *then = PyObject_GetAttr(runs.clock, name_now), *now = then == NULL ? NULL : PyNumber_Add(then, number_one);
+    PyObject *count = PyNumber_Add(*of_site(program->site, COUNT), number_one);
+    long long size = PyLong_AsLongLong(program->size);
+    int failed = now == NULL || count == NULL || PyErr_Occurred() || PyObject_SetAttr(runs.clock, name_now, now) < 0;
+    if (!failed) {
+        Py_SETREF(*own(state, USED), Py_NewRef(now));
+        Py_SETREF(*of_site(program->site, COUNT), Py_NewRef(count));
+        ((Counts *)runs.counts)->hits += 1;
+        ((Counts *)runs.counts)->executed += size;
+    }
+    Py_XDECREF(then);
+    Py_XDECREF(now);
+    Py_XDECREF(count);
+    return -failed;
+}
+
+/* Store what a run has computed in a segment that keeps some of it for sweeps, as _store in tape/programs/program.py has it: 1 if that is done, 0 if
+   it is not done here, -1 with an exception. */
+static int
+keep_results(Segment *segment, Choice *program, PyObject *results)
+{
+    PyObject *residuals = PyTuple_GET_ITEM(program->kept, 0), *dead = PyTuple_GET_ITEM(program->kept, 2);
+    Py_ssize_t n = PyTuple_GET_SIZE(program->live), further = PyTuple_GET_SIZE(residuals);
+    if (!PyList_CheckExact(results) || PyList_GET_SIZE(results) != n + further || segment->leaf_places == NULL || PyList_GET_SIZE(segment->leaf_places) != 0) {
+        return 0;
+    }
+    PyObject *given[] = {segment->cells, program->live, results}, *saved = stored(NULL, given, 3), *run = NULL, *released = NULL;
+    for (Py_ssize_t i = 0; saved != NULL && i < further; i++) {
+        PyObject *cell = PyList_New(1);
+        if (cell == NULL) {
+            Py_CLEAR(saved);
+            break;
+        }
+        PyList_SET_ITEM(cell, 0, Py_NewRef(PyList_GET_ITEM(results, n + i)));
+        if (PyDict_SetItem(saved, PyTuple_GET_ITEM(residuals, i), cell) < 0) {
+            Py_CLEAR(saved);
+        }
+        Py_DECREF(cell);
+    }
+    PyObject *fields = saved == NULL ? NULL : PyTuple_Pack(3, saved, PyTuple_GET_ITEM(runs.nothing, 1), Py_False);
+    PyObject *args = fields == NULL ? NULL : PyTuple_Pack(1, fields);
+    run = args == NULL ? NULL : PyTuple_Type.tp_new((PyTypeObject *)runs.run, args, NULL);
+    released = run == NULL ? NULL : PySet_GET_SIZE(dead) ? PyNumber_Or(segment->released, dead) : Py_NewRef(segment->released);
+    PyObject *cells = PyDict_New(), *entered = PyDict_New(), *borrowed = PyList_New(0);
+    int done = released != NULL && cells != NULL && entered != NULL && borrowed != NULL;
+    struct { PyObject **field, *value; } now[] = {
+        {&segment->run, run}, {&segment->released, released}, {&segment->cells, cells}, {&segment->entered, entered}, {&segment->borrowed, borrowed}};
+    for (size_t i = 0; i < sizeof now / sizeof *now; i++) { /* all of them, and then what was there is freed */
+        if (done) {
+            PyObject *before = *now[i].field;
+            *now[i].field = now[i].value;
+            now[i].value = before;
+        }
+    }
+    for (size_t i = 0; i < sizeof now / sizeof *now; i++) {
+        Py_XDECREF(now[i].value);
+    }
+    Py_XDECREF(args);
+    Py_XDECREF(fields);
+    Py_XDECREF(saved);
+    if (done && PyObject_RichCompareBool(program->roots, number_one, Py_GT) == 1) { /* sweeps may come from several: as note in tape/programs/retention.py */
+        PyObject *ref = PyWeakref_NewRef((PyObject *)segment, NULL), *noted = ref == NULL ? NULL : PyTuple_Pack(2, ref, Py_None);
+        PyObject *list = PyTuple_GET_ITEM(program->kept, 4) == Py_True ? runs.heavy : runs.shared;
+        PyObject *none = noted == NULL ? NULL : PyObject_CallMethodOneArg(list, name_append, noted);
+        Py_XDECREF(none);
+        Py_XDECREF(noted);
+        Py_XDECREF(ref);
+    }
+    return done && !PyErr_Occurred() ? 1 : -1;
+}
+
+/* Hand out what a program has computed for a segment (NULL: it has failed, with an exception), as _finish in tape/programs/program.py has it. */
+static int
+finish(Segment *segment, Choice *program, PyObject *results)
+{
+    int done = 0;
+    if (results != NULL) {
+        if (PyTuple_GET_ITEM(program->kept, 1) == Py_False) {
+            PyObject *given[] = {(PyObject *)segment, program->live, results, PyObject_IsTrue(program->roots) == 1 ? Py_True : Py_False, runs.nothing};
+            PyObject *handing = handed(NULL, given, 5);
+            done = handing == NULL ? -1 : handing == Py_True;
+            Py_XDECREF(handing);
+        } else {
+            done = keep_results(segment, program, results);
+        }
+        if (done) {
+            return done;
+        }
+    } else if (!PyErr_ExceptionMatches(PyExc_Exception)) { /* Ctrl-C: the segment is pending as before */
+        return -1;
+    }
+    PyObject *type = NULL, *error = NULL, *trace = NULL;
+    PyErr_Fetch(&type, &error, &trace);
+    if (type != NULL) {
+        PyErr_NormalizeException(&type, &error, &trace);
+        if (trace != NULL) {
+            PyException_SetTraceback(error, trace);
+        }
+    }
+    PyObject *none = PyObject_CallFunctionObjArgs(runs.finish, segment, program, results == NULL ? Py_None : results, error == NULL ? Py_None : error, NULL);
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    Py_XDECREF(none);
+    return none == NULL ? -1 : 1;
+}
+
+/* Call a program on the leaves of a segment. */
+static PyObject *
+called(PyObject *program, PyObject *leaves)
+{
+    Py_ssize_t n = PyList_GET_SIZE(leaves), i = 0;
+    PyObject *few[LEAVES + 1], **values = n > LEAVES ? PyMem_New(PyObject *, n + 1) : few, *results = NULL;
+    if (values == NULL) {
+        return PyErr_NoMemory();
+    }
+    for (; i < n; i++) {
+        PyObject *cell = PyList_GET_ITEM(leaves, i);
+        if (!PyList_CheckExact(cell) || PyList_GET_SIZE(cell) != 1) {
+            PyErr_SetString(PyExc_TypeError, "a leaf of a pending segment is in a cell");
+            break;
+        }
+        values[i + 1] = Py_NewRef(PyList_GET_ITEM(cell, 0));
+    }
+    if (i == n) {
+        results = PyObject_Vectorcall(program, values + 1, (size_t)n | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    }
+    clear_fields(values + 1, values + 1 + i);
+    if (values != few) {
+        PyMem_Free(values);
+    }
+    return results;
+}
+
+/* Tell whether a segment is this thread's, and nobody watches or changes how it runs. */
+static int
+plain(Thread *thread, Segment *segment)
+{
+    Segment *own = pending(thread);
+    Py_XDECREF(own);
+    return own == segment && segment->run == Py_None && segment->open == Py_True && segment->epoch != NULL &&
+           segment->epoch == ((Changes *)told.changes)->epoch && segment->trace == Py_None && segment->packing == Py_None && segment->hooks != NULL &&
+           PyDict_CheckExact(segment->hooks) && PyDict_GET_SIZE(segment->hooks) == 0 && PyDict_GET_SIZE(runs.meters) == 0 &&
+           PyTuple_Check(thread->scope) && PyTuple_GET_SIZE(thread->scope) > runs.reproducible &&
+           PyTuple_GET_ITEM(thread->scope, runs.reproducible) == Py_False && (PyObject *)Py_TYPE(segment->state) == told.state &&
+           PyDict_CheckExact(segment->cells) && PyList_CheckExact(segment->leaves);
+}
+
+/* Run a segment whose lock is held: 1 if that is done, 0 if it is not done here, -1 with an exception. */
+static int
+launch_held(Segment *segment, PyObject *reason)
+{
+    PyObject *start = segment->state, *state = start, *parent, *live = NULL, *key = NULL;
+    Choice *program = NULL;
+    int done = 0;
+    while (((State *)state)->kernel == Py_None && (parent = *own(state, PARENT)) != NULL && (PyObject *)Py_TYPE(parent) == told.state &&
+           *own(parent, MODE) != *own(state, MODE)) {
+        state = parent; /* nothing was recorded in that mode */
+    }
+    Py_INCREF(start);
+    if ((live = held(NULL, segment->cells)) == NULL || (key = PyTuple_Pack(4, name_program, live, segment->released, Py_False)) == NULL) {
+        done = -1;
+        goto end;
+    }
+    program = (Choice *)Py_XNewRef(PyDict_GetItemWithError(*own(state, CACHE), key));
+    if (program == NULL || !is_a(program, &Choice_type) || program->executable == NULL || program->executable == Py_None ||
+        !PyTuple_Check(program->kept) || PyTuple_GET_SIZE(program->kept) != 5 || !comes_from(program->site, reason) || segment->state != start) {
+        goto end;
+    }
+    Py_SETREF(segment->open, Py_NewRef(Py_False)); /* somebody may record meanwhile: in another segment */
+    Py_SETREF(segment->epoch, Py_NewRef(Py_None));
+    segment->state = Py_NewRef(state);
+    Py_DECREF(start); /* held above */
+    done = -1;
+    if (PyObject_Size(runs.shared) > 0 || PyObject_Size(runs.heavy) > 0) {
+        PyObject *none = PyObject_CallNoArgs(runs.trim);
+        if (none == NULL) {
+            goto end;
+        }
+        Py_DECREF(none);
+    }
+    if (count_run(state, program) == 0) {
+        PyObject *executable = Py_NewRef(program->executable), *results = called(executable, segment->leaves);
+        done = finish(segment, program, results);
+        Py_XDECREF(results);
+        Py_DECREF(executable);
+    }
+end:
+    Py_XDECREF(program);
+    Py_XDECREF(key);
+    Py_XDECREF(live);
+    Py_DECREF(start);
+    return done;
+}
+
+/* Run what is pending in this thread by the program that is known for it, as run_pending in tape/programs/program.py does: 1 if that is done, 0 if it is not
+   done here (nothing has changed then), -1 with an exception. */
+static int
+launch(Segment *segment, PyObject *reason)
+{
+    Thread *thread = runs.site == NULL || told.state == NULL || told.changes == NULL ? NULL : this_thread();
+    if (thread == NULL || !plain(thread, segment)) {
+        return 0;
+    }
+    PyObject *traced = PyObject_CallNoArgs(runs.in_trace), *lock = segment->lock;
+    Py_XDECREF(traced);
+    if (traced != Py_False || lock == NULL) {
+        return traced == NULL ? -1 : 0;
+    }
+    Py_INCREF(segment);
+    Py_INCREF(lock);
+    PyObject *got = PyObject_CallMethodNoArgs(lock, name_acquire), *type, *value, *trace;
+    int done = got == NULL ? -1 : plain(thread, segment) ? launch_held(segment, reason) : 0;
+    if (got != NULL) {
+        PyErr_Fetch(&type, &value, &trace);
+        PyObject *gone = PyObject_CallMethodNoArgs(lock, name_release);
+        Py_XDECREF(gone);
+        PyErr_Restore(type, value, trace);
+    }
+    if (done == 1) {
+        Segment *own = pending(thread);
+        if (own == segment) {
+            Py_SETREF(thread->segment, Py_NewRef(runs.no_segment));
+        }
+        Py_XDECREF(own);
+    }
+    Py_XDECREF(got);
+    Py_DECREF(lock);
+    Py_DECREF(segment);
+    return done;
+}
+
+/* The same for Python. */
+static PyObject *
+launched(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("launched", nargs, 2)) {
+        return NULL;
+    }
+    int done = is_a(args[0], &Segment_type) ? launch((Segment *)args[0], args[1]) : 0;
+    return done < 0 ? NULL : Py_NewRef(done ? Py_True : Py_False);
 }
 
 /* Return a flag of an object, or whether a dict that it has is not empty; -1 where it is neither. */
@@ -2562,6 +2974,51 @@ structured(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     Py_RETURN_NONE;
 }
 
+/* Tell what runs are made with, where they are defined. */
+static PyObject *
+launches(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"counts", "clock", "site", "files", "meters", "shared", "heavy", "run", "nothing", "no_segment", "in_trace", "trim", "finish",
+                            "reproducible", NULL};
+    PyObject *given[13];
+    Py_ssize_t reproducible, own[SITE_FIELDS];
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OO!O!O!OOO!OOOOOn", names, &Counts_type, &given[0], &given[1], &PyType_Type, &given[2], &PyDict_Type,
+                                     &given[3], &PyDict_Type, &given[4], &given[5], &given[6], &PyType_Type, &given[7], &given[8], &given[9], &given[10],
+                                     &given[11], &given[12], &reproducible)) {
+        return NULL;
+    }
+    if (!PyTuple_Check(given[8]) || PyTuple_GET_SIZE(given[8]) != 3 || !PyType_IsSubtype((PyTypeObject *)given[7], &PyTuple_Type)) {
+        PyErr_SetString(PyExc_TypeError, "what there is of a run are three things in a tuple");
+        return NULL;
+    }
+    for (int i = 0; i < SITE_FIELDS && !PyErr_Occurred(); i++) {
+        own[i] = lies_at(given[2], site_fields[i]);
+    }
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    PyObject **fields[] = {&runs.counts, &runs.clock, &runs.site, &runs.files, &runs.meters, &runs.shared, &runs.heavy, &runs.run, &runs.nothing,
+                           &runs.no_segment, &runs.in_trace, &runs.trim, &runs.finish};
+    memcpy(runs.own, own, sizeof own);
+    runs.reproducible = reproducible;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        Py_XSETREF(*fields[i], Py_NewRef(given[i]));
+    }
+    Py_RETURN_NONE;
+}
+
+/* Tell who asks for numbers: the places in functions that are known, and what those that ask in words are. */
+static PyObject *
+asking(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("asking", nargs, 2) || !PyDict_Check(args[0])) {
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "places are in a dict");
+    }
+    Py_XSETREF(runs.places, Py_NewRef(args[0]));
+    Py_XSETREF(runs.calm, Py_NewRef(args[1]));
+    Py_RETURN_NONE;
+}
+
 /* Tell what states are made with that were not met, where entries are recorded. */
 static PyObject *
 continues(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
@@ -3099,6 +3556,9 @@ static PyMethodDef functions[] = {
     {"gathered", gathered, METH_O, "Return the values in some cells."},
     FAST(stored, "Put results into cells."),
     FAST(handed, "Put results into cells of a segment that keeps nothing else."),
+    FAST(launched, "Run what is pending by the program that is known for it."),
+    {"launches", (PyCFunction)(void (*)(void))launches, METH_VARARGS | METH_KEYWORDS, "Tell what runs are made with."},
+    FAST(asking, "Tell who asks for numbers."),
     {"emptied", emptied, METH_O, "Have a new segment hold nothing."},
     FAST(arrived, "Return what arrives at the leaves where a sweep ends."),
     FAST(replayed, "Write a sweep again from one root."),
@@ -3135,13 +3595,17 @@ PyInit__recorder(void)
         {&name_cache, "_cache"},   {&name_vjp, "vjp"},              {&name_own_kinds, "_kinds"}, {&name_kinds, "kinds"},
         {&name_kernel_of, "kernel_of"}, {&name_filename, "co_filename"}, {&name_limit, "LIMIT"},
         {&name_forms, "forms"},    {&name_leaf, "leaf"},            {&name_now, "now"},
-        {&name_light, "light"},    {&name_host, "_host"}};
+        {&name_light, "light"},    {&name_host, "_host"},           {&name_program, "program"}, {&name_look, "look"},
+        {&name_acquire, "acquire"}, {&name_release, "release"},     {&name_append, "append"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
             return NULL;
         }
     }
-    PyTypeObject *types[] = {&Handle_type,  &Place_type, &Kind_type,  &Step_type, &State_type,
+    if ((number_one = PyLong_FromLong(1)) == NULL) {
+        return NULL;
+    }
+    PyTypeObject *types[] = {&Choice_type, &Counts_type, &Handle_type,  &Place_type, &Kind_type,  &Step_type, &State_type,
                              &Segment_type, &Changes_type, &Local_type, &Function_type, &Gradient_type, &Value_type};
     PyObject *made = PyModule_Create(&module);
     Thread_type.tp_flags &= ~Py_TPFLAGS_BASETYPE;

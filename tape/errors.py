@@ -223,7 +223,7 @@ _WRAPPED: tuple[tuple[type[Exception], type[TapeError]], ...] = (
     (ValueError, TapeValueError),
     (NotImplementedError, TapeNotImplementedError),
     (NameError, TapeNameError),  # a named axis
-    (AttributeError, TapeTypeError),  # of an argument that is no array
+    (AttributeError, TapeTypeError),  # of an argument that is not an array
     (KeyError, TapeValueError),
     (AssertionError, TapeValueError),
     (ZeroDivisionError, TapeValueError),

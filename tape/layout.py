@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLE = "TAPE_RECORDER"
-CONTRACT = 10  # changes with what the two sides know of each other: an extension that was built before that is not used
+CONTRACT = 11  # changes with what the two sides know of each other: an extension that was built before that is not used
 
 
 def _found() -> tuple[Any, str]:
@@ -121,10 +121,22 @@ if TYPE_CHECKING or NATIVE is None:
         def __init__(self, make: Callable[[], tuple[Any, Any]]) -> None:
             self.segment, self.scope = make()
 
+    class Choice:
+        """See :class:`tape.programs.execution.Program`."""
+
+        __slots__ = ("executable", "kept", "live", "roots", "site", "size")
+
+    class Counts:
+        """See :class:`tape.statistics.Stats`."""
+
+        executed: int
+        hits: int
+
     Gradient = property
     Value = property
 
 else:
     Handle, Place, Kind, Step, State = NATIVE.Handle, NATIVE.Place, NATIVE.Kind, NATIVE.Step, NATIVE.State
     Segment, Changes, Local = NATIVE.Segment, NATIVE.Changes, NATIVE.Local
+    Choice, Counts = NATIVE.Choice, NATIVE.Counts
     Gradient, Value = NATIVE.Gradient, NATIVE.Value

@@ -6,6 +6,7 @@ import weakref
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
+from tape import layout
 from tape.accounts.records import Limited
 from tape.accounts.words import told
 from tape.terminal.markup import html_table
@@ -21,7 +22,7 @@ _COMPILATIONS = 256  # that are told, the latest
 _COUNTS = ("recorded", "executed", "interpreted", "flushes", "programs", "hits", "compiles", "compile_seconds", "traces", "reasons")
 
 
-class Stats:
+class Stats(layout.Counts):
     """Counts since import or the last :meth:`reset`; ``print`` tells them in words.
 
     Attributes:

@@ -54,7 +54,7 @@ def grad(fun: Callable[[Any], Any], x: Any) -> Any:
     lists, tuples and dicts, and a tuple where ``argnum`` is a tuple or list.  ``fun`` returns one real number.
 
     Raises:
-        TapeTypeError: ``fun`` returns something else, or the argument is no float, nor array, nor a container of them.
+        TapeTypeError: ``fun`` returns something else, or the argument is neither a float, nor an array, nor a container of them.
 
     Example:
         >>> import interop.autograd.numpy as np

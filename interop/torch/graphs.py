@@ -139,7 +139,7 @@ def op_named(name: str, base: type[tape.Function] = _Call) -> Any:
 
 
 def check_sources(what: str, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor | None]) -> None:
-    """Refuse outputs that depend on tensors that require grad and are no inputs.
+    """Refuse outputs that depend on tensors that require grad and are not inputs.
 
     Raises:
         LostGradientError: there is one.
@@ -161,7 +161,7 @@ def check_sources(what: str, outputs: Sequence[torch.Tensor], inputs: Sequence[t
     if strangers:
         msg = (
             f"{what}: the result depends on a tensor that requires grad (shape {tuple(strangers[0].shape)}, dtype {strangers[0].dtype}) and "
-            "is no argument, so its gradient would be lost; pass it as an argument, wrap the torch.nn.Module that has it, or use "
+            "is not an argument, so its gradient would be lost; pass it as an argument, wrap the torch.nn.Module that has it, or use "
             "tensor.detach()"
         )
         raise LostGradientError(msg)

@@ -55,7 +55,7 @@ def from_torch(module_or_function: Any) -> Any:
     Raises:
         TapeTypeError: it is neither, or cannot be copied; a tensor of float64 would be rounded, as x64 mode is off; there is no such array.
         TapeOverflowError: integers come back that need 64 bits, and x64 mode is off.
-        LostGradientError: in a call: the result depends on a tensor that requires grad and is no argument.
+        LostGradientError: in a call: the result depends on a tensor that requires grad and is not an argument.
 
     Example:
         >>> import torch, interop.torch, tape
@@ -198,7 +198,7 @@ class Module(_Part, Bridge):
         module: the torch module; it is copied and stays as it is.
 
     Raises:
-        TapeTypeError: ``module`` is no torch module, or cannot be copied; a parameter has no shape yet, or a dtype that JAX has not.
+        TapeTypeError: ``module`` is not a torch module, or cannot be copied; a parameter has no shape yet, or a dtype that JAX lacks.
 
     Example:
         >>> import torch, interop.torch, tape.numpy as tnp

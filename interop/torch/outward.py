@@ -49,7 +49,7 @@ def to_torch(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
     Raises:
         TapeTypeError: ``tape_fun`` cannot be called; in a call: a tensor's dtype, layout or device is none of JAX's.
         TapeOverflowError: an integer needs 64 bits, and x64 mode is off.
-        LostGradientError: in a call: the result depends on a Variable that requires grad and is no argument.
+        LostGradientError: in a call: the result depends on a Variable that requires grad and is not an argument.
 
     Example:
         >>> import torch, interop.torch, tape.numpy as tnp
@@ -114,8 +114,8 @@ class _Run:
                 reads.check(self._name, inputs, outputs)
             except LostGradientError as e:
                 msg = (
-                    f"to_torch: {self._name} reads a Variable that requires grad and is no argument, so its gradient would be lost; pass its "
-                    "value as a tensor, or read variable.detach()"
+                    f"to_torch: {self._name} reads a Variable that requires grad and is not an argument, so its gradient would be lost; pass "
+                    "its value as a tensor, or read variable.detach()"
                 )
                 raise LostGradientError(msg) from e
         del self._arguments

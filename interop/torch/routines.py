@@ -120,7 +120,7 @@ class Routine:
         return mapped(lambda x: next(it) if isinstance(x, torch.Tensor) else x, result)
 
     def check(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor | None], needs: tuple[bool, ...]) -> None:
-        """Refuse results that depend on what is no input; a module is asked once for each mode and choice of gradients."""
+        """Refuse results that depend on what is not an input; a module is asked once for each mode and choice of gradients."""
         key = (needs, tuple([m.training for m in self.store.modules])) if self.store.modules else None
         if key is None or key not in self._checked:
             check_sources(self.name, outputs, inputs)

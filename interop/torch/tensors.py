@@ -60,7 +60,7 @@ def _apart(value: Any) -> bool:
 
 def _of(dtype: Any) -> torch.dtype:
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        msg = "from_torch: a typed random key of JAX is no tensor; torch has random numbers of its own (torch.manual_seed)"
+        msg = "from_torch: a typed random key of JAX is not a tensor; torch has random numbers of its own (torch.manual_seed)"
         raise TapeTypeError(msg)
     found = next((t for t, d in _DTYPES.items() if d == dtype), None)
     if found is None:

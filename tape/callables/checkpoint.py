@@ -73,7 +73,7 @@ def checkpoint(
 
     Raises:
         TapeTypeError: it is given arguments of ``fun``, which belong to what it returns; ``fun`` or ``policy`` cannot be called;
-            ``prevent_cse`` is no bool; or a static argument is a Variable.
+            ``prevent_cse`` is not a bool; or a static argument is a Variable.
         TapeValueError: ``static_argnums`` names an argument that the call does not have.
         ConcretizationError: ``fun`` looked at the value of a Variable.
         TapeRuntimeError: ``fun`` registered a hook that no sweep inside it calls.
@@ -148,7 +148,7 @@ def checkpoint_name(value: object, name: str) -> Any:
         The tree with Variables in place of arrays.
 
     Raises:
-        TapeTypeError: ``name`` is no string.
+        TapeTypeError: ``name`` is not a string.
 
     Example:
         >>> import tape, tape.numpy as tnp

@@ -89,7 +89,7 @@ def _interval(ends: list[float] | None) -> tuple[float, float] | None:
         return None
     low, high = ends
     if not low < high:
-        msg = f"--between {low:g} {high:g} is no interval; write for instance --between 0.5 2"
+        msg = f"--between {low:g} {high:g} is not an interval; write for instance --between 0.5 2"
         raise TapeValueError(msg)
     return low, high
 
@@ -98,7 +98,7 @@ def _check_dtype(name: str) -> None:
     try:
         jax.numpy.dtype(name)
     except TypeError as error:
-        msg = f"--dtype {name!r} is no dtype; write for instance --dtype float64"
+        msg = f"--dtype {name!r} is not a dtype; write for instance --dtype float64"
         raise TapeValueError(msg) from error
 
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import tape
+from tape.insight.explanation import Explanation
 from tape.terminal import coloured, columns, painted
 from tape.terminal.progress import progress
 
@@ -104,7 +105,7 @@ def run(_: argparse.Namespace) -> bool:
         for line in code.splitlines():
             print(painted(f"    {line}", "36", color))
         print()
-        for line in _output(code, f"demo_{number}.py", scope, width - 4).splitlines():
+        for line in _output(code, f"demo_{number}.py", scope, width - 4, color=color).splitlines():
             print(f"    {line}".rstrip())
         if part.after:
             print()
@@ -123,19 +124,21 @@ def _say(text: str, width: int) -> None:
     print(textwrap.fill(text, min(width, 80)))
 
 
-def _output(code: str, name: str, scope: dict[str, Any], width: int) -> str:
+def _output(code: str, name: str, scope: dict[str, Any], width: int, *, color: bool) -> str:
     """Run code as if it stood in a file, so that its lines are known; return what it prints."""
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     said = io.StringIO()
-    scope["print"] = lambda value, *more: print(*[_shown(v, width) for v in (value, *more)], file=said)
+    scope["print"] = lambda value, *more: print(*[_shown(v, width, color=color) for v in (value, *more)], file=said)
     with redirect_stdout(said):
         exec(compile(code, name, "exec"), scope)  # noqa: S102 - the parts above
     return said.getvalue()
 
 
-def _shown(value: Any, width: int) -> str:
+def _shown(value: Any, width: int, *, color: bool) -> str:
     if isinstance(value, tape.Tape):
-        return value.text(width=width, color=coloured())
+        return value.text(width=width, color=color)
+    if isinstance(value, Explanation):
+        return value._text(width, color=color)
     if "\n" in str(value):
         wrapped = [
             textwrap.wrap(line, width, subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2)) or [""]

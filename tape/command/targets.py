@@ -106,7 +106,7 @@ def _shape(text: str) -> tuple[int, ...]:
     """Return the shape that ``3,4`` (or ``()``, or nothing) stands for."""
     sizes = [part.strip() for part in text.strip().strip("()").split(",") if part.strip()]
     if not all(part.isdigit() for part in sizes):
-        msg = f"--shape {text!r} is no shape; write for instance --shape 3,4, and --shape '()' for a scalar"
+        msg = f"--shape {text!r} is not a shape; write for instance --shape 3,4, and --shape '()' for a scalar"
         raise TapeValueError(msg)
     return tuple(map(int, sizes))
 

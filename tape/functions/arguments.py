@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 ARRAYS = (jax.Array, np.ndarray)
-ONE = jax.tree.structure(0)  # the tree of what is no pytree
+ONE = jax.tree.structure(0)  # the tree of what is not a pytree
 Definition = type[Any]  # a subclass of tape.Function
 
 

@@ -110,7 +110,7 @@ class Context:
         """Have the backward see zeros instead of None for outputs without a gradient (and a ``jvp`` for inputs without a tangent).
 
         Raises:
-            TapeTypeError: ``value`` is no bool.
+            TapeTypeError: ``value`` is not a bool.
 
         """
         if not isinstance(value, bool):
@@ -122,7 +122,7 @@ class Context:
         """Have outputs be constants: they do not require grad, and the backward sees None for them.
 
         Raises:
-            TapeTypeError: an output is no Variable.
+            TapeTypeError: an output is not a Variable.
 
         """
         for i, x in enumerate(outputs):

@@ -206,7 +206,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     Raises:
         UnrecordedGradientError: when a gradient that it returned is differentiated.
-        TapeTypeError: what is decorated is no function.
+        TapeTypeError: what is decorated is not a function.
 
     Example:
         >>> import tape

@@ -59,7 +59,7 @@ class Reads(Watcher):
         self._origins[id(cell)] = (cell, segment, slot)
 
     def enter(self, segment: Segment, slot: int, cell: Cell, origin: Segment | None, place: int) -> None:
-        """Note a leaf of a segment that is no constant, and which slot of which segment its value comes from."""
+        """Note a leaf of a segment that is not a constant, and which slot of which segment its value comes from."""
         self._entered[segment, slot] = cell
         if origin is not None:
             self._origins[id(cell)] = (cell, origin, place)

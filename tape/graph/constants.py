@@ -92,7 +92,7 @@ def known_array(value: object, *, copy: bool = False) -> jax.Array:
 
 
 def _of_array(value: Any) -> Any:
-    """Make a constant of an array of JAX that is no tracer."""
+    """Make a constant of an array of JAX that is not a tracer."""
     aval = value.aval
     unrecorded = LOCAL.scope.caller.bring(value)
     known = None if unrecorded else KINDS_OF_ARRAYS.get(id(aval))

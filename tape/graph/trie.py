@@ -48,7 +48,7 @@ class Step(layout.Step):
     __slots__ = ()
 
     op: Any = None
-    mode = SWEEP  # of the entries of a sweep that was written as a whole, which is one state: they are no states themselves
+    mode = SWEEP  # of the entries of a sweep that was written as a whole, which is one state: they are not states themselves
     places: tuple[Place, ...] = ()  # nothing in such a sweep is differentiable
     hazard: int | None = None
     ends = False

@@ -82,7 +82,7 @@ class Watcher:
         """Note where a value comes from that ran at once."""
 
     def enter(self, segment: Segment, slot: int, cell: Cell, origin: Segment | None, place: int) -> None:
-        """Note a leaf of a segment that is no constant, and which slot of which segment its value comes from."""
+        """Note a leaf of a segment that is not a constant, and which slot of which segment its value comes from."""
 
 
 NOBODY = Watcher()

@@ -1,4 +1,4 @@
-"""Writing: a sweep without ``create_graph`` as one state of the trie, whose lines are no states themselves."""
+"""Writing: a sweep without ``create_graph`` as one state of the trie, whose lines are not states themselves."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def register_multi_grad_hook(variables: Sequence[Any], hook: Callable[[Any], Non
         A handle whose ``remove()`` takes the hook away.
 
     Raises:
-        TapeTypeError: ``hook`` is no function, or something is no Variable; in the sweep, where the hook returned something.
+        TapeTypeError: ``hook`` is not a function, or something is not a Variable; in the sweep, where the hook returned something.
         TapeValueError: there is no Variable, one does not require grad, or ``mode`` is neither ``"all"`` nor ``"any"``.
 
     Example:

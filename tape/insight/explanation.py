@@ -64,7 +64,7 @@ class Explanation:
         return f"<explanation: the gradient is {self.verdict}{f' ({kinds})' if kinds else ''}>"
 
     def __str__(self) -> str:
-        return self._text(columns(), color=coloured()) if is_terminal() else self._text()
+        return self._text(columns(), color=coloured()) if is_terminal() or coloured() else self._text()
 
     def _text(self, width: int | None = None, *, color: bool = False) -> str:
         """Return what was found, in lines that are no longer than ``width`` but for the path's."""

@@ -62,7 +62,7 @@ def _of_entry(entry: Any, runs: Runs, *, compiled: bool) -> Iterator[Part]:
     seen = runs.known.get(entry.slots[0]) if runs.known and entry.slots else None
     name: str = (kernel if entry.op is None else entry.op).name
     where = entry.where if seen is None or seen.where is None else seen.where
-    if seen is None and runs.known:  # a seed, or a sum of cotangents, which nobody sees recorded
+    if seen is None and runs.known and entry.mode == SWEEP:  # a seed, or a sum of cotangents, which nobody sees recorded
         where = runs.site.line
     swept = seen.swept if seen is not None else entry.mode == SWEEP or not hasattr(entry.op, "kernel_of")
     if name.startswith("vjp_"):

@@ -87,17 +87,24 @@ _PROGRAMS = (
     _Column("bytes", lambda row, _: size(row.nbytes), 120),
 )
 
+_LEFT_OUT = ("bytes", "FLOPs", "share")  # where there is no room for names, in this order
+_NAME = 20  # characters that a name has at least
+
 
 def table(by: str, rows: Sequence[Row], total: float, *, width: int, color: bool, most: int) -> Iterator[str]:
     """Yield the lines of a table of rows; ``total`` is the time of all of them."""
     shown = rows[:most]
     columns = [c for c in (_PROGRAMS if by == "program" else _COLUMNS) if width >= c.since and any(c.text(row, total) for row in shown)]
     names = short_files([row.where[0] for row in shown if row.where is not None])
-    cells = [[c.text(row, total) for c in columns] for row in shown]
-    widths = [max(len(c.head), *(len(line[i]) for line in cells)) for i, c in enumerate(columns)]
     first = [_named(row, names) if by == "line" else row.name for row in shown]
-    room = width - sum(widths) - 2 * len(widths)
     wanted = max([len(by), *map(len, first)])
+    for left_out in (None, *_LEFT_OUT):
+        columns = [c for c in columns if c.head != left_out]
+        cells = [[c.text(row, total) for c in columns] for row in shown]
+        widths = [max(len(c.head), *(len(line[i]) for line in cells)) for i, c in enumerate(columns)]
+        room = width - sum(widths) - 2 * len(widths)
+        if room >= min(wanted, _NAME):
+            break
     source = by == "line" and room - wanted > 17
     name = min(wanted, max(room, 8))
     yield painted("  ".join([by.ljust(name), *[c.head.rjust(w) for c, w in zip(columns, widths, strict=True)]]).rstrip(), _HEAD, color)

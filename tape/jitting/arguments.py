@@ -111,7 +111,7 @@ class Parameters:
         for x in leaves:
             if not isinstance(x, (Handle, *_ARRAYS, *_NUMBERS)) or (isinstance(x, np.ndarray) and x.dtype == object):
                 msg = (
-                    f"jit: an argument of {name} is or holds {type(x).__name__}, which is no Variable, array or number; name it in "
+                    f"jit: an argument of {name} is or holds {type(x).__name__}, which is not a Variable, array or number; name it in "
                     "static_argnums or static_argnames (it must be hashable then), or let the function close over it"
                 )
                 raise TapeTypeError(msg)
@@ -143,7 +143,7 @@ def _chosen(kind: str, options: dict[str, Any], ordered: Sequence[str], named: s
             raise TapeValueError(msg)
     for n in names:
         if named is not None and n not in named:
-            msg = f"jit: {kind}_argnames names {n!r}, which is no parameter of the function; it has {', '.join(sorted(named)) or 'none'}"
+            msg = f"jit: {kind}_argnames names {n!r}, which is not a parameter of the function; it has {', '.join(sorted(named)) or 'none'}"
             raise TapeValueError(msg)
     as_names = [ordered[i] for i in numbers if -len(ordered) <= i < len(ordered)]
     return frozenset([*numbers, *names, *as_names, *[ordered.index(n) for n in names if n in ordered]])

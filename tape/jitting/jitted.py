@@ -347,7 +347,7 @@ def jit(
         program.
 
     Raises:
-        TapeTypeError: ``fun`` cannot be called, an option is no number or name, or an argument is no array and not static.
+        TapeTypeError: ``fun`` cannot be called, an option is not a number or name, or an argument is neither an array nor static.
         TapeValueError: an option names no parameter; or what is to be donated could still be reached.
         ConcretizationError: the function looks at a value (``float(v)``, ``if v > 0``).
         LeakedTracerError: a Variable that exists only while the function is traced would outlive it, or is used afterwards.

@@ -55,7 +55,7 @@ class Application:
         self.fun = fun
         self.positional = positional
         self.keyword = keyword
-        self.fixed = False  # whether some results are no arrays
+        self.fixed = False  # whether some results are not arrays
         self.closed: bool | None = None  # whether its derivative needs the value of an array; None where nobody asked yet
 
     def __call__(self, *arrays: object) -> object:

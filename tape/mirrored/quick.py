@@ -40,7 +40,7 @@ def quick_key(roles: Roles, args: tuple[object, ...], kwargs: dict[str, object],
 
 
 def _quick(key: list[object], a: Any, variables: list[Any], takes_array: int) -> bool:
-    """Append what is needed of one argument that is no Variable."""
+    """Append what is needed of one argument that is not a Variable."""
     kind = type(a)
     if kind in _PLAIN:
         if takes_array and kind in NUMBERS:

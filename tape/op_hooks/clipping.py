@@ -79,7 +79,7 @@ class GradientClipper(OpHook):
             A handle for each, whose ``remove()`` ends it.
 
         Raises:
-            TapeTypeError: something is no Variable.
+            TapeTypeError: something is not a Variable.
 
         """
         for v in variables:

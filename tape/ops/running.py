@@ -57,7 +57,7 @@ class Runner:
         self._calls = 0.0
 
     def hosting(self) -> Any:
-        """Return what runs the kernel on arrays of NumPy; False where it is no kernel for that, or worth its compilation by now."""
+        """Return what runs the kernel on arrays of NumPy; False where it is not a kernel for that, or worth its compilation by now."""
         if self._host is None:
             function, cost = (None, 0.0) if self.pinned or self.exact else hosted(self.jaxpr)
             self._left = runs(cost)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
-from tape import jaxapi
+from tape import jaxapi, layout
 from tape.bounded import Bounded
 from tape.configuration import checks_results, configuration
 from tape.graph.trie import CLOCK
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tape.programs.retention import Kept
 
 
-class Program:
+class Program(layout.Choice):
     """What a segment computes for one choice of results: the slots ``live`` that Variables hold, and what is kept besides.
 
     ``roots`` tells how many Variables that are held require grad, ``site`` from which line it runs; ``whole`` that it is compiled at its
@@ -47,20 +47,21 @@ class Program:
         "_buying",
         "_compiles",
         "_compiling",
-        "_executable",
         "_meetings",
         "_renting",
         "_seen",
         "_several",
-        "_size",
         "_used",
         "keep",
-        "kept",
-        "live",
-        "roots",
-        "site",
         "whole",
     )
+
+    executable: Callable[..., Sequence[Any]] | None
+    kept: Kept
+    live: tuple[int, ...]
+    roots: int
+    site: Site | None
+    size: int
 
     def __init__(self, state: State, live: tuple[int, ...], kept: Kept, roots: int, *, whole: bool = False) -> None:
         self.live = live
@@ -69,31 +70,31 @@ class Program:
         self.keep = live + kept.residuals
         self.roots = roots
         self._seen = state.seen  # the number of the run that met the structure last
-        self._size = 0  # entries that a run computes
+        self.size = 0  # entries that a run computes
         self._used: list[int] = []  # positions of the leaves that they read
         self._renting = 0.0  # seconds that it is predicted to take to interpret it
         self._buying: float | None = None  # and to compile it, when somebody has asked
         self._meetings: Meetings | None = None  # None before the first run
         self._compiles = True  # as far as is known
         self._several = False  # it runs on several devices
-        self._executable: Callable[..., Sequence[Any]] | None = None
+        self.executable = None
         self._compiling: tuple[background.Job, Callable[..., Sequence[Any]]] | None = None
-        self.site: Site | None = None
+        self.site = None
 
     @property
     def compiled(self) -> bool:
         """Whether it runs as one compiled program by now."""
-        return self._executable is not None
+        return self.executable is not None
 
     def run(self, state: State, leaves: Sequence[Any]) -> Sequence[Any]:
         """Return the values kept, for the values of all leaves; ``state`` is the structure, which is not held: it holds its programs."""
         if jaxapi.in_trace():  # what is concrete runs concretely
             with jaxapi.ensure_compile_time_eval():
                 return self._run(state, leaves)
-        executable = self._executable
+        executable = self.executable
         if executable is None:
             return self._run(state, leaves)
-        STATS.executed += self._size
+        STATS.executed += self.size
         STATS.hits += 1
         return executable(*leaves)
 
@@ -102,17 +103,17 @@ class Program:
         unmet = {kernel for kernel in {e.kernel for e in entries} if kernel.unmet}  # before anybody asks how they run
         if not checks_results():  # one program for all would show what is wrong with its results only
             bought = self._meet(state, leaves, entries)
-            if self._executable is not None:
+            if self.executable is not None:
                 STATS.hits += not bought
-                STATS.executed += self._size
-                return self._executable(*leaves)
+                STATS.executed += self.size
+                return self.executable(*leaves)
             by_turns = variations.known(entries, slots, self.keep, leaves, self.site)
             if by_turns is not None:
                 if self._meetings is not None:
                     self._meetings.pay(self._renting * by_turns.count / len(entries))
-                self._size = len(entries)
+                self.size = len(entries)
                 STATS.interpreted += by_turns.alone
-                STATS.executed += self._size
+                STATS.executed += self.size
                 return by_turns(*leaves)
         if self._meetings is not None:
             self._meetings.pay(self._renting)
@@ -124,16 +125,16 @@ class Program:
                 results = interpret(entries, slots, state.table, self.keep, leaves)
         else:
             results = interpret(entries, slots, state.table, self.keep, leaves)
-        self._size = len(entries)
-        STATS.interpreted += self._size
-        STATS.executed += self._size
+        self.size = len(entries)
+        STATS.interpreted += self.size
+        STATS.executed += self.size
         if self.site is not None:
             ran_alone(self.site, entries, new=self._meetings is not None and self._meetings.times == 1)
         return results
 
     def _meet(self, state: State, leaves: Sequence[Any], entries: Sequence[Step]) -> bool:
         """Take the compiled program where it is due by now, or else have it compiled where that is worthwhile; tell whether it was at once."""
-        if self._executable is not None:
+        if self.executable is not None:
             return False
         kernels = self._first(state, leaves, entries) if self._meetings is None else ()
         meetings = self._meetings
@@ -187,7 +188,7 @@ class Program:
         """Begin to count meetings, or go on with those of a structure that computes the same; return the kernels."""
         kernels = [entry.kernel for entry in entries]
         counted = Counter(kernels)
-        self._size = len(kernels)
+        self.size = len(kernels)
         self._several = several(leaves)
         self._renting = to_interpret(counted)
         near, seen = hash(tuple(kernels)), self._seen  # equal computations have the first number in common
@@ -229,7 +230,7 @@ class Program:
         except Exception:  # noqa: BLE001 - the compiler refuses the whole: each entry on its own may well run
             self._compiles = False
         else:
-            self._executable = settling(_reading(executable, self._used, leaves))
+            self.executable = settling(_reading(executable, self._used, leaves))
             if not meetings.compiled:
                 STATS.compiled(job.seconds)
             meetings.change(self._price(state))

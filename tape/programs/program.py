@@ -9,14 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tape import jaxapi, layout
+from tape.accounts.records import Site
 from tape.configuration import applying, configuration
 from tape.graph import boundary
 from tape.graph.meters import METERS, measured
-from tape.graph.scope import LOCAL, close
+from tape.graph.scope import LOCAL, Scope, close, no_segment
 from tape.graph.segment import NOTHING, Handle, Run
 from tape.graph.trie import CLOCK
 from tape.graph.watcher import NOBODY
-from tape.programs import traced
+from tape.programs import retention, sites, traced
 from tape.programs.execution import Program
 from tape.programs.failures import check_slots, salvage
 from tape.programs.interpretation import needed_entries
@@ -61,6 +62,8 @@ def run_pending(segment: Segment, reason: str) -> None:
     An entry that fails, and what depends on it, has no value then: looking at one raises (:mod:`tape.programs.failures`).  After Ctrl-C,
     or where memory was used up, the segment is pending as before and can be run again.
     """
+    if launched(segment, reason):
+        return
     trim_one()
     with segment.lock:
         if segment.run is not None:
@@ -90,7 +93,7 @@ def _run(segment: Segment, reason: str) -> None:
     if program.keep:
         CLOCK.now += 1
         state.used = CLOCK.now
-        program.site = site = flushed(reason, program.site)
+        program.site = flushed(reason, program.site)
         if segment.trace is not None:
             results = traced.run(segment, program.keep)
         else:
@@ -100,16 +103,25 @@ def _run(segment: Segment, reason: str) -> None:
                 else:
                     results = program.run(state, gathered(segment.leaves))
             except Exception as error:  # noqa: BLE001 - whoever looks at what failed is told
-                with jaxapi.ensure_compile_time_eval():
-                    salvage(segment, *needed_entries(state, program.keep), error)
+                _finish(segment, program, None, error)
+                return
+    _finish(segment, program, results)
+
+
+def _finish(segment: Segment, program: Program, results: Sequence[Any] | None, error: Exception | None = None) -> None:
+    """Hand out what a run has computed; where it has failed, what can be computed still."""
+    if error is not None:
+        with jaxapi.ensure_compile_time_eval():
+            salvage(segment, *needed_entries(segment.state, program.keep), error)
     failed = segment.run is not None
     if not failed:
-        _store(segment, program, results)
-    if packs and program.kept.history and not failed:
+        _store(segment, program, results or ())
+    if segment.packing is not None and program.kept.history and not failed:
         segment.packing.take(segment, program.live, program.kept.read)
     if program.kept.history and program.roots > 1:  # sweeps may come from several
         note(segment, heavy=program.kept.heavy)
-    if program.keep and site.due is not None:
+    site = program.site
+    if program.keep and site is not None and site.due is not None:
         warn_of(site)
 
 
@@ -156,9 +168,36 @@ def _handed(segment: Segment, live: tuple[int, ...], results: Sequence[Any], ori
     return False
 
 
-gathered, stored, handed = _gathered, _stored, _handed
+def _launched(segment: Segment, reason: str) -> bool:  # noqa: ARG001
+    """Leave it to :func:`run_pending`, as the one in C does what is not the common case.
+
+    That is a segment of this thread whose program is compiled and runs from the line from which it ran last, while nobody measures, hooks or
+    packs anything, and no transformation of JAX is running.
+    """
+    return False
+
+
+gathered, stored, handed, launched = _gathered, _stored, _handed, _launched
 if layout.NATIVE is not None:
-    gathered, stored, handed = layout.NATIVE.gathered, layout.NATIVE.stored, layout.NATIVE.handed
+    gathered, stored, handed, launched = layout.NATIVE.gathered, layout.NATIVE.stored, layout.NATIVE.handed, layout.NATIVE.launched
+
+
+if layout.NATIVE is not None:
+    layout.NATIVE.launches(
+        counts=STATS,
+        clock=CLOCK,
+        site=Site,
+        files=sites.FOREIGN,
+        meters=METERS,
+        **retention.noted(),
+        run=Run,
+        nothing=NOTHING,
+        no_segment=no_segment,
+        in_trace=jaxapi.in_trace,
+        trim=trim_one,
+        finish=_finish,
+        reproducible=Scope._fields.index("reproducible"),
+    )
 
 
 def _program(state: State, live: tuple[int, ...], released: frozenset[int], packs: bool, word: str) -> Program:

@@ -220,6 +220,11 @@ _SHARED: _Noted = deque()
 _HEAVY: _Noted = deque()  # those noted since the last run
 
 
+def noted() -> dict[str, _Noted]:
+    """Return where the recorder in C notes segments as :func:`note` does."""
+    return {"shared": _SHARED, "heavy": _HEAVY}
+
+
 def trim(segment: Segment) -> int:
     """Let a segment that has run (its lock is held) go of what no sweep from held Variables reads; return how many entries one passes."""
     run = segment.run

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _getframe = sys._getframe
-_FOREIGN: Bounded[str, bool] = Bounded("files that run", 4096)
+FOREIGN: Bounded[str, bool] = Bounded("files that run", 4096)
 
 
 def flushed(reason: str, site: Site | None) -> Site:
@@ -49,9 +49,9 @@ def _user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
     depth = 0
     while frame is not None:
         file = frame.f_code.co_filename
-        foreign = _FOREIGN.get(file)
+        foreign = FOREIGN.get(file)
         if foreign is None:
-            foreign = _FOREIGN[file] = is_foreign(file)
+            foreign = FOREIGN[file] = is_foreign(file)
         if foreign:
             return frame, depth
         frame = frame.f_back

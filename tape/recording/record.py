@@ -7,7 +7,8 @@ and the slots of its inputs, *commit* the entry in one breath, and *hand out* th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -40,6 +41,7 @@ __all__ = [
     "node_of",
     "operand",
     "quick",
+    "reading",
     "record",
     "record_number",
     "record_one",
@@ -53,14 +55,31 @@ if layout.NATIVE is not None:
     record_number = layout.NATIVE.record_number
 
 
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
 def quick(function: Callable[..., Any], **knowing: Any) -> Callable[..., Any]:
     """Return what calls ``function``, where the recorder in C runs only for calls that it does not know.
 
     It knows those of one Variable, if there is an op ``one``, those of two operands by an op ``two`` (``swapped``: the second one first),
     those that are ``known`` by a :func:`tape.mirrored.quick.quick_key`, all that another such function knows (``through`` it), and, where
-    the second operand is an index, those of which there are ``starts`` and ``plans`` (:mod:`tape.variables.indexing`).
+    the second operand is an index, those of which there are ``starts`` and ``plans`` (:mod:`tape.variables.indexing`).  Where it ``reads`` a
+    number, it knows those of a Variable without axes.
     """
     return function if layout.NATIVE is None else layout.NATIVE.Function(function, **knowing)
+
+
+def reading(kind: type | None) -> Callable[[F], F]:
+    """Decorate a method that returns the number of a Variable as this type (None: as it is): the recorder in C reads it where it is there."""
+
+    def quickened(function: F) -> F:
+        if layout.NATIVE is None:
+            return function
+        front: Any = quick(function, reads=kind)
+        functools.update_wrapper(front, function)
+        return front  # type: ignore[no-any-return]
+
+    return quickened
 
 
 def connect(variable_type: type[Handle]) -> None:

@@ -86,7 +86,7 @@ class Coverage(Mapping[str, str]):
         """Return what has a name like ``pattern`` (``"cum*"``, ``"*.fft.*"``; a function goes by its last name as well).
 
         Raises:
-            TapeTypeError: ``pattern`` is no string.
+            TapeTypeError: ``pattern`` is not a string.
 
         Example:
             >>> import tape

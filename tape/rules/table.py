@@ -47,7 +47,7 @@ def defvjp(primitive: jaxapi.Primitive, rule: Callable[..., Any]) -> None:
             are tuples, and ``ct`` holds None for a result without a cotangent.  Written in ``lax``, it is differentiable itself.
 
     Raises:
-        TapeTypeError: ``primitive`` is no primitive, or ``rule`` cannot be called.
+        TapeTypeError: ``primitive`` is not a primitive, or ``rule`` cannot be called.
 
     Example:
         >>> import tape, jax

@@ -88,7 +88,7 @@ class Plan:
     seeds: tuple[int, ...]  # the root slots
     given: tuple[int, ...]  # the values of their cotangents
     outputs: tuple[tuple[int, int], ...]  # (slot, value): final cotangents of leaves and watched slots
-    n_forward: int  # values numbered below it are no cotangents
+    n_forward: int  # values numbered below it are not cotangents
     straight: bool  # no Python in between: can be replayed in one step
     externals: tuple[int, ...] = ()  # forward slots that instructions read
     entries: frozenset[int] = frozenset()  # depths of the entries swept

@@ -63,7 +63,7 @@ def variables_of_tree(function: str, argument: str, given: object) -> tuple[list
 
 
 def _is_flat(given: object) -> bool:
-    """Tell whether an argument is a sequence of single things, or what is no pytree at all."""
+    """Tell whether an argument is a sequence of single things, or what is not a pytree at all."""
     if given.__class__ is list or given.__class__ is tuple:
         return all(isinstance(v, Handle) or jax.tree_util.all_leaves([v]) or v is None for v in given)
     return given is None or jax.tree_util.all_leaves([given])

@@ -179,7 +179,7 @@ def _value(x: object) -> Hashable:
     if isinstance(x, (np.ndarray, np.generic)) and x.dtype != object:
         return x.dtype, x.shape, x.tobytes()
     if isinstance(x, (float, complex)):
-        return type(x), np.asarray(x).tobytes()  # zero has a sign, and NaN is no key
+        return type(x), np.asarray(x).tobytes()  # zero has a sign, and NaN is not a key
     if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.number):
         return x.dtype, x.shape, np.asarray(x).tobytes()
     try:

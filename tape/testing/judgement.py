@@ -200,7 +200,7 @@ def ask_values(evidence: Evidence) -> Iterator[Item]:
         with np.errstate(invalid="ignore"):
             g_v = sum(float(np.sum(g * d).real) for g, d in zip(gs, v, strict=True))
             if any(np.any(np.isinf(g)) for g in gs) and not any(np.any(np.isnan(g)) for g in gs):
-                g_v = float("inf")  # two infinities are no NaN
+                g_v = float("inf")  # two infinities are not NaN
             size = sum(float(np.abs(g * d).sum()) for g, d in zip(gs, v, strict=True))
             moved = sum(
                 float(np.abs(np.nan_to_num((r[2 * b] - r[2 * b + 1]) * d, posinf=0, neginf=0)).sum())

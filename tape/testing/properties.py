@@ -42,7 +42,7 @@ def gradient_property(*arguments: Any, settings: Any = None, check: Callable[...
         A decorator; what it returns takes no arguments, and pytest collects it if its name begins with ``test``.
 
     Raises:
-        TapeTypeError: an argument is no strategy.
+        TapeTypeError: an argument is not a strategy.
         GradientMismatch: when the test runs, and a gradient is wrong.
         InconclusiveGradientError: when the test runs, and no verdict could be reached on any example.
 

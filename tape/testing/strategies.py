@@ -51,7 +51,7 @@ def dtypes(*names: str) -> SearchStrategy[np.dtype[Any]]:
         names: dtypes to choose from, the simplest first.
 
     Raises:
-        TapeTypeError: a name is no numeric dtype.
+        TapeTypeError: a name is not a numeric dtype.
 
     Example:
         >>> from tape.testing import strategies
@@ -67,7 +67,7 @@ def _dtype(function: str, name: Any) -> np.dtype[Any]:
     try:
         dtype: np.dtype[Any] = np.dtype(jnp.dtype(name))
     except TypeError as error:
-        msg = f"{function}: {name!r} is no dtype; pass a name such as 'float32'"
+        msg = f"{function}: {name!r} is not a dtype; pass a name such as 'float32'"
         raise TapeTypeError(msg) from error
     if not jnp.issubdtype(dtype, jnp.number):
         msg = f"{function}: dtype {dtype} is not numeric; pass a floating, complex or integer dtype"

@@ -47,7 +47,7 @@ def vmap(
         Variables.
 
     Raises:
-        TapeTypeError: ``fun`` cannot be called, or ``in_axes`` is no int, tuple or list.
+        TapeTypeError: ``fun`` cannot be called, or ``in_axes`` is not an int, tuple or list.
         TapeValueError: the axes to map differ in length, or are not there.
         ConcretizationError: ``fun`` looked at the value of a Variable.
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tape import layout
 from tape.bounded import Bounded
 
 
@@ -34,6 +35,7 @@ class _Place(NamedTuple):
 
 
 _NOTHING = _Place(assigns=False, names=(), local=False)
+_ASSIGNS = _NOTHING._replace(assigns=True)
 _NUMBERS = {("float",), ("int",), ("complex",)}
 ASSIGNMENT = Sink("array[i] = v", "array[i] = {}(v)", "array = tape.numpy.asarray(array).at[i].set(v)")
 _METHODS = {
@@ -44,6 +46,8 @@ _METHODS = {
 _QUESTIONS = {"ceil", "floor", "isclose", "isfinite", "isinf", "isnan", "trunc"}  # functions of math through which no gradient flows
 
 _PLACES: Bounded[int, tuple[CodeType, dict[int, _Place]]] = Bounded("callers", 1024)  # by the id of the code
+if layout.NATIVE is not None:
+    layout.NATIVE.asking(_PLACES, _NOTHING)
 
 
 def sink(frame: FrameType) -> Sink | None:
@@ -68,7 +72,7 @@ def _place(code: CodeType, at: int) -> _Place:
     before = [step for step in dis.get_instructions(code) if step.offset <= at]
     call = before.pop()
     if call.opname not in {"CALL", "PRECALL"} or call.arg is None:
-        return _NOTHING._replace(assigns=call.opname == "STORE_SUBSCR")
+        return _ASSIGNS if call.opname == "STORE_SUBSCR" else _NOTHING
     if before[-1].opname == "PRECALL":  # Python 3.11; it is where a frame stands once the call is one that Python has specialized
         before.pop()
     waiting = call.arg

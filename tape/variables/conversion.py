@@ -21,6 +21,7 @@ from tape.graph.scope import LOCAL
 from tape.graph.trie import RECORD
 from tape.mirrored import absent
 from tape.programs.program import look
+from tape.recording import record
 from tape.sweeps.seeds import describe
 from tape.variables import callers, methods
 
@@ -83,6 +84,7 @@ class Convertible(methods.ArrayMethods):
         """Whether the dtype gives way to others, as a Python scalar's does."""
         return bool(self._place.kind.aval.weak_type)
 
+    @record.reading(None)
     def item(self, *args: object) -> Any:
         """Return the one element as a Python scalar (or the element at an index)."""
         return _said("item", self, concrete(self, "item").item, *args)
@@ -117,12 +119,15 @@ class Convertible(methods.ArrayMethods):
         """The sharding of the value."""
         return as_array(look(self)).sharding
 
+    @record.reading(bool)
     def __bool__(self) -> bool:
         return _said("bool", self, bool, _scalar(self, "bool"))
 
+    @record.reading(float)
     def __float__(self) -> float:
         return _convert(float, self)
 
+    @record.reading(int)
     def __int__(self) -> int:
         return _convert(int, self)
 

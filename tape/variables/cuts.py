@@ -78,7 +78,7 @@ def hint_at_retaining(variable: Handle, segment: Segment) -> None:
     if any(slot in step.slots and step.depth in segment.released for step in segment.state.path() if step.kernel is not None):
         aval = variable._place.kind.aval
         msg = (
-            f"grad: a sweep has gone through this Variable (shape {aval.shape}, dtype {aval.dtype}), which is no leaf, and left no "
+            f"grad: a sweep has gone through this Variable (shape {aval.shape}, dtype {aval.dtype}), which is not a leaf, and left no "
             "gradient there; call y.retain_grad() before backward(), or ask for it by tape.gradients(loss, y)"
         )
         warn(msg, user_line())

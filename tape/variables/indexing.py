@@ -93,7 +93,7 @@ def getitem(v: Handle, index: object) -> Any:
 
 
 def _by_arrays(v: Handle, index: object, items: tuple[object, ...]) -> Any:
-    """Record ``v[index]`` for an index that holds arrays, or what else is no integer, slice or new axis."""
+    """Record ``v[index]`` for an index that holds arrays, or what else is not an integer, slice or new axis."""
     key: list[Any] = [v._place.kind.aval.shape]
     inputs: list[Any] = [v]
     for item in items:
@@ -136,7 +136,20 @@ def gather(x: jax.Array, index: object) -> jax.Array:
 
 def basic_op(name: str, run: Callable[..., jax.Array], spec: Spec) -> Op:
     """Return the op that applies ``run`` with a specification of :func:`plan`."""
-    return _OPS.cached((name, spec), lambda: Op(name, functools.partial(run, spec), spec))
+    return _OPS.cached((name, spec), lambda: Op(name, functools.partial(run, spec), (("index", _written(spec)),)))
+
+
+def _written(spec: Spec) -> str:
+    """Return a specification as an index: ``i, 0:4, i:i+2``, where positions ``i`` are inputs."""
+    names = {"new": "None", "at": "i"}
+
+    def one(item: Any) -> str:
+        if isinstance(item, tuple):
+            start, stop, step = item
+            return f"{start}:{stop if stop >= 0 else ''}" + (f":{step}" if step != 1 else "")
+        return names[item] if isinstance(item, str) else f"i:i+{item}"
+
+    return ", ".join(map(one, spec))
 
 
 def plan(shape: tuple[int, ...], items: tuple[Any, ...], *, windows: bool) -> tuple[Spec, tuple[Position, ...]]:

@@ -34,7 +34,7 @@ _AT = {
     "minimum": "min",
     "maximum": "max",
 }
-_LISTS = {"block", "einsum"}  # take lists that are no arrays
+_LISTS = {"block", "einsum"}  # take lists that are not arrays
 
 
 def namespace(name: str) -> ModuleType:

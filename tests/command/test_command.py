@@ -100,10 +100,10 @@ def test_what_is_not_decided_fails_only_when_strict(layers):
         (["check", "jax.numpy:nothing"], "has no"),
         (["check", "jax.numpy"], "package.module:function"),
         (["check", "jax.numpy:pi"], "cannot be called"),
-        (["check", "jax.numpy:tanh", "--shape", "a"], "is no shape"),
+        (["check", "jax.numpy:tanh", "--shape", "a"], "is not a shape"),
         (["check", "jax.numpy:tanh", "--arg", "1 +"], "cannot be evaluated"),
-        (["check", "jax.numpy:tanh", "--dtype", "floaty"], "is no dtype"),
-        (["check", "jax.numpy:tanh", "--between", "2", "1"], "is no interval"),
+        (["check", "jax.numpy:tanh", "--dtype", "floaty"], "is not a dtype"),
+        (["check", "jax.numpy:tanh", "--between", "2", "1"], "is not an interval"),
         (["check", "jax.numpy:matmul", "--shape", "2,3", "--shape", "2"], "cannot be called with (float32[2,3], float32[2])"),
         (["check", "tests.command.test_command:unannotated"], "nothing says what its argument 'x' is"),
         (["verify", "--only", "nothing"], "the families are"),
@@ -286,6 +286,14 @@ def test_the_guided_run_fits_a_terminal_and_says_what_is_true(monkeypatch, capsy
     assert len(grads) == 2
     assert "Variable(" in grads[0]
     assert all(name in said for name in ("tape, as written above", "jax.jit(jax.grad(f))", "jax.grad(f), not jitted"))
+
+
+def test_the_guided_run_has_its_colours_where_it_is_on_a_terminal():
+    code = 'import tape\nx = tape.Variable([0.0], name="x")\nprint(tape.explain(tape.numpy.log(x).sum(), x))\nprint(tape.Tape.of(x * 2))\n'
+    said = demo._output(code, "demo_colours.py", {}, 80, color=True)
+    assert "\x1b[1;31mcause:\x1b[0m" in said
+    assert "\x1b[1;36mmultiply\x1b[0m" in said
+    assert "\x1b" not in demo._output(code, "demo_plain.py", {}, 80, color=False)
 
 
 # -- progress -----------------------------------------------------------------------------------------------------------

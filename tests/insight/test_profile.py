@@ -684,6 +684,19 @@ def test_wide_terminals_show_more(measured):
     assert "FLOP/s" not in measured.text(width=80, color=False)
 
 
+def test_names_have_room_beside_the_time_of_python(monkeypatch):
+    x = tape.Variable(np.ones((3, 23), np.float32))
+    with tape.profile(python=True) as p:
+        for _ in range(3):
+            (x * x).sum().backward()
+    row = p.by_line[0]
+    monkeypatch.setattr(tape.profile, "_python", lambda self: {row.where: 12.3e-3})
+    for width in (80, 100):
+        text = p.text("line", width=width, color=False)
+        assert all(len(line) <= width for line in text.splitlines())
+        assert HERE in text
+
+
 def test_columns_in_which_nothing_stands_are_left_out():
     with tape.profile() as p, tape.no_grad():
         float((tape.Variable(A) + 1.0).sum())

@@ -599,3 +599,24 @@ def test_printing_in_a_pipe_has_no_colours():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
     assert "%0  multiply  x x" in done.stdout
     assert "\x1b[" not in done.stdout
+
+
+def test_parameters_of_every_way_to_index():
+    class Sees(tape.OpHook):
+        def forward_postprocess(self, op, inputs, outputs):
+            seen.append((op.name, op.params))
+
+    seen = []
+    x = tape.Variable(np.ones((2, 4, 3), np.float32))
+    with tape.Tape() as t, Sees():
+        x[::-1, 1:3]
+        x[None, :, 0]
+        x[np.array([0, 1]), 1:]
+        x[x > 0]
+        y = x * 1.0
+        y[0:1, ::2] = 2.0
+    assert t[0].params == {"index": "1::-1, i:i+2, 0:3"}
+    assert t[1].params == {"index": "None, 0:2, i, 0:3"}
+    assert next(e for e in t if e.op == "setitem").params == {"index": "0:1, 0:4:2, 0:3"}
+    assert [name for name, _ in seen] == [e.op for e in t]
+    assert t.draw().html()

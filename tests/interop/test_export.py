@@ -115,7 +115,7 @@ def test_what_cannot_be_exported_is_said():
         interop.export(lambda x: host(x) * 2, X)
     with pytest.raises(TapeTypeError, match="expected a function, got Variable"):
         interop.export(tape.Variable(X), X)
-    with pytest.raises(TapeTypeError, match=r"given str, which is no array; bind it by functools\.partial"):
+    with pytest.raises(TapeTypeError, match=r"given str, which is not an array; bind it by functools\.partial"):
         interop.export(lambda x, how: x, X, "mean")
     count = tape.constant(0.0)
 

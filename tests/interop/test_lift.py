@@ -115,6 +115,17 @@ ONE, TWO, SUM = tape.Variable(3.0), tape.constant(5.0), "sum"
             (({"b": ONE, "a": [TWO]}, SUM), {}),
             [(({"a": ONE, "b": [TWO]}, SUM), {}), (({"a": [TWO], "b": ONE}, "product"), {}), (({"b": ONE}, SUM), {})],
         ),
+        (
+            ((ONE, 2.0, np.float32(3), jnp.float32(4)), {"flag": True}),
+            [
+                ((ONE, 7.0, np.float32(8), jnp.float32(9)), {"flag": True}),
+                ((ONE, 2.0, np.float32(3), jnp.float32(4)), {"flag": False}),
+                ((ONE, 2, np.float32(3), jnp.float32(4)), {"flag": True}),
+                ((ONE, 2.0, np.float32(3), jnp.int32(4)), {"flag": True}),
+                ((ONE, 2.0, np.float32(3), jnp.float32(4)), {"flag": 1}),
+            ],
+        ),
+        (((ONE, [True, 2]), {}), [((ONE, [False, 2]), {}), ((ONE, [True, 3]), {})]),
     ],
 )
 def test_a_call_is_not_taken_for_another_one(given, others):
@@ -145,6 +156,11 @@ def test_a_call_like_the_latest_one_sees_what_changed_around_it():
         with jax.enable_x64(x64):
             found.append(str(wide(ONE).dtype))
     assert found == ["float32", "float64", "float32"]
+
+
+def test_a_number_that_is_static_is_looked_at_in_every_call():
+    lifted = interop.lift(lambda x, n: sum(x * k for k in range(n)))
+    assert [float(lifted(ONE, n)) for n in (3, 3, 4, 3)] == [9, 9, 18, 9]
 
 
 def test_lift_inside_jax_transformations():

@@ -141,8 +141,8 @@ def test_an_error_that_does_not_come_back_is_none():
     pending = y._segment
     programs = [known for known in pending.state._cache.values() if isinstance(known, execution.Program)]
     for compiled in programs:
-        assert compiled._executable is not None
-        compiled._executable = refusing
+        assert compiled.executable is not None
+        compiled.executable = refusing
     try:
         np.testing.assert_allclose(y.value, 7 * np.tanh(A), rtol=1e-6)
     finally:

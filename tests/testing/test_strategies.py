@@ -131,7 +131,7 @@ def test_a_program_prints_as_source_that_runs():
 @pytest.mark.parametrize(
     ("call", "builtin", "message"),
     [
-        (lambda: strategies.dtypes("float33"), TypeError, "'float33' is no dtype"),
+        (lambda: strategies.dtypes("float33"), TypeError, "'float33' is not a dtype"),
         (lambda: strategies.numbers("bool"), TypeError, "not numeric"),
         (lambda: strategies.numbers(domain=(2, 1)), ValueError, "is empty"),
         (lambda: strategies.shapes(min_dims=7), ValueError, "none of"),

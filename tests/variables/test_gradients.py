@@ -27,7 +27,7 @@ def test_the_gradient_of_a_result_that_has_none_comes_with_a_hint():
         jax.tree.map(lambda v: v.shape, [y])
         assert tape.constant(1.0).grad is (tape.constant([1.0]) * 2).grad is None
     words = re.escape(
-        "(shape (2,), dtype float32), which is no leaf, and left no gradient there; call y.retain_grad() before backward(), or"
+        "(shape (2,), dtype float32), which is not a leaf, and left no gradient there; call y.retain_grad() before backward(), or"
     )
     with pytest.warns(TapeWarning, match=words) as told:
         assert y.grad is None

@@ -332,6 +332,27 @@ def test_linen_returns_what_is_mutable():
     np.testing.assert_allclose(module(X, method=LinenNet.twice).detach(), 2 * module(X).detach(), rtol=1e-6)
 
 
+def test_linen_state_of_any_structure_is_kept_and_what_a_call_adds_is_returned():
+    class Counting(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            self.sow("metrics", "input", x)
+            held = self.variable("cache", "held", lambda: {"n": jnp.zeros(()), "sums": (jnp.zeros(()),)})
+            held.value = {"n": held.value["n"] + 1, "sums": (held.value["sums"][0] + x.sum(),)}
+            return linen.Dense(2)(x)
+
+    net = Counting()
+    variables = net.init(jax.random.key(0), X)
+    module = interop.linen.Module(net, variables)
+    for _ in range(2):
+        _, expected = net.apply(variables, X, mutable=["metrics", "cache"])
+        variables = {**variables, "cache": expected["cache"]}
+        _, after = module(X, mutable=["metrics", "cache"])
+    assert len(after["metrics"]["input"]) == len(expected["metrics"]["input"]) == 2
+    for name, value in (("cache.held.n", expected["cache"]["held"]["n"]), ("cache.held.sums.0", expected["cache"]["held"]["sums"][0])):
+        np.testing.assert_allclose(module.state_dict()[name], value)
+
+
 def test_equinox_attributes_are_the_modules():
     module = _equinox()
     assert module.depth == 1

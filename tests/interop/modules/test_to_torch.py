@@ -158,7 +158,7 @@ def test_what_cannot_be_is_said():
     with pytest.raises(TapeTypeError, match="expected a function, got int"):
         to_torch(3)
     w = tape.Variable(np.ones((2, 2)))
-    with pytest.raises(LostGradientError, match="is no argument, so its gradient would be lost"):
+    with pytest.raises(LostGradientError, match="is not an argument, so its gradient would be lost"):
         to_torch(lambda x: x @ w)(_tensor(3, 2))
     to_torch(lambda x: x @ w.detach())(_tensor(3, 2)).sum().backward()
     with jax.enable_x64(False), pytest.raises(TapeTypeError, match=r"tensor 0 is torch\.float64.*jax_enable_x64"):
