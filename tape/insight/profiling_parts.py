@@ -10,7 +10,6 @@ from tape.insight.profiling_runs import Runs, Site
 from tape.ops.costs import predicted
 from tape.ops.linear import held_by
 from tape.ops.work import bytes_moved, flops, flops_of
-from tape.programs.costs import HOSTED
 from tape.programs.interpretation import needed_entries
 from tape.programs.naming import named_by
 from tape.sweeps.plan import ADD
@@ -71,7 +70,7 @@ def _of_entry(entry: Any, runs: Runs, *, compiled: bool) -> Iterator[Part]:
     if any(named_by(eqn.source_info.name_stack) for eqn in jaxpr.eqns):  # a step of tape.jit through which gradients flow
         yield from _inside(jaxpr, name, where, swept=swept)
         return
-    weight = max(kernel.cost.work, _LEAST) if compiled else HOSTED if kernel.light else kernel.cost.run
+    weight = max(kernel.cost.work, _LEAST) if compiled else kernel.rent
     yield Part(name, where, swept, weight, flops_of(jaxpr), bytes_moved((*kernel.in_avals, *kernel.out_avals)), 1, kernel.cost.part)
 
 

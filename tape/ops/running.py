@@ -14,6 +14,7 @@ from tape.ops.quick import quick_options
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+HOSTED = 1e-5  # seconds for an entry that the host runs, from recording it to its value, besides the work itself
 CALLS = 64  # of a kernel on its own; each brings its results back from the host, and after them it is worth its compilation
 
 
@@ -26,6 +27,7 @@ class Runner:
         "_executable",
         "_first",
         "_host",
+        "_hosting",
         "_left",
         "apart",
         "exact",
@@ -51,6 +53,7 @@ class Runner:
         self.exact = False  # it is to round as jax.jit does, so that nothing but XLA runs it, with all of its optimisation
         self.light = False  # :attr:`is_light`, as far as anybody has asked
         self._host: Any = None  # what runs it there; False where NumPy cannot, or no longer should
+        self._hosting = 0.0  # seconds that a run takes there
         self._left = 0.0  # runs there
         self._executable: Callable[..., Sequence[Any]] | None = None
         self._first: Callable[..., Sequence[Any]] | None = None  # what is called in place of the executable, for its first runs
@@ -60,7 +63,7 @@ class Runner:
         """Return what runs the kernel on arrays of NumPy; False where it is not a kernel for that, or worth its compilation by now."""
         if self._host is None:
             function, cost = (None, 0.0) if self.pinned or self.exact else hosted(self.jaxpr)
-            self._left = runs(cost)
+            self._left, self._hosting = runs(cost), HOSTED + cost * 1e-9
             self._host = function if function is not None and self._left else False
             self.light = bool(self._host) and cost <= LIGHT
         return self._host
@@ -83,6 +86,11 @@ class Runner:
         """No longer run it on the host, whatever was foreseen: NumPy has refused it."""
         self._host = self.light = False
         self._left = self._calls = 0.0
+
+    @property
+    def rent(self) -> float:
+        """Seconds that its next run on its own takes."""
+        return self._hosting if self.hosting() else self.cost.run
 
     @property
     def cost(self) -> Cost:

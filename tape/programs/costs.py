@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tape.ops.kernel import Kernel
     from tape.programs.loops import Flow, Loop
 
-HOSTED = 1e-5  # an entry that is light, from recording it to its value
 MOVED = 5e-10  # a byte that goes into a stack and out of it again
 TURN = 3e-6  # a turn of a loop of XLA's
 CALL, OPERAND = 15e-6, 5e-7  # a call of a program, and each of its arguments and results
@@ -34,7 +33,7 @@ def to_compile(kernels: Iterable[Kernel]) -> float:
 
 def to_interpret(kernels: Counter[Kernel]) -> float:
     """Return the seconds that it takes to interpret kernels, as often as they run."""
-    return float(sum([(HOSTED if kernel.is_light else kernel.cost.run) * times for kernel, times in kernels.items()]))
+    return float(sum([kernel.rent * times for kernel, times in kernels.items()]))
 
 
 def branches(turn: Sequence[Step], loop: Loop) -> bool:

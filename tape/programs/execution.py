@@ -151,14 +151,17 @@ class Program(layout.Choice):
             if self._compiling[0].made_within(seconds) and due:
                 self._take(state, meetings, len(leaves))
             return False
+        if not self._compiles:
+            return False
         new = new_kernels(kernels, lambda: self._price(state), returned=meetings.times > 1)
-        if new and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        pays = bool(new) or (meetings.at_once(self._renting, lambda: self._price(state)) and not any(e.kernel.apart for e in entries))
+        if pays and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             for kernel in new:
                 kernel.tried = meetings.times == 1
             self._buy(state, leaves, meetings)
             self._take(state, meetings, len(leaves))
             return True
-        if self._compiles and meetings.soon and meetings.worthwhile(price := self._price(state)):
+        if meetings.soon and meetings.worthwhile(price := self._price(state)):
             self._buy(state, leaves, meetings)
             meetings.begin(price)
         return False

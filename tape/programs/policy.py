@@ -8,6 +8,8 @@ of which costs a bounded multiple of the better choice in hindsight:
   structure with the same ones counts them no more, so that it is interpreted, and they are compiled.  As every kernel stands in for one
   such program at most, programs that never come back cost no more, all in all, than their kernels: never more than two and a half times what
   interpretation alone would have.
+  So is one that takes less than interpreting it once would; and one that comes back at once, where it takes less than a few such runs: on
+  the second step of a loop of large arrays, or of many turns.
 - *In the background.*  A structure that comes back soon, or often, is compiled while the program goes on interpreting it, a big one only
   when it has cost a share of that already (a process that ends waits for its compiler).
 - *The change.*  Which meeting is the first to run compiled follows from the prediction: that by which all that ran meanwhile is predicted to
@@ -28,6 +30,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tape.graph.trie import CLOCK
+from tape.ops.costs import PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -43,6 +46,8 @@ PATIENCE = 32  # what comes back less often may wait for it only so many runs af
 LEAST = 6  # kernels: fewer are compiled on their own, as what is tried out at a prompt next has some in common with it,
 HEAVY = 0.25  # but two or more that take so many seconds, predicted: models of other libraries, whose training steps are few entries
 WORTH = 1.5  # times what its new kernels would cost alone is not too much for a program that a loop will need
+CLEAR = 1 / 3  # what compiles within this part of one run's interpretation is compiled at once (costs are good to a factor of two),
+AHEAD = 12  # and what compiles within so many runs where it comes back at once, though it is waited for
 STALL = 0.15  # seconds, predicted, that one run may wait for the compiler,
 PART = 2 / 3  # and the part of the compilation: a loop that ends before does not wait
 LIMIT = 0.2  # seconds by the clock, where that was foreseen wrongly
@@ -134,6 +139,11 @@ class Meetings:
     def worthwhile(self, seconds: float) -> bool:
         """Tell whether it is time to begin with a program that takes so long to compile."""
         return self.soon and (seconds <= BIG or self._rent * SHARE >= seconds)
+
+    def at_once(self, rent: float, price: Callable[[], float]) -> bool:
+        """Tell whether to wait for its program now, rather than to pay so many seconds for interpreting it."""
+        bid = rent * (AHEAD if self.times == 2 and self.soon else CLEAR)
+        return bid > PROGRAM and price() <= bid
 
     def begin(self, seconds: float) -> None:
         """Note that the background compiles it from now on."""

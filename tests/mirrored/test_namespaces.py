@@ -163,6 +163,7 @@ def test_documentation_and_completion():
         "import tape.scipy.stats.norm as norm; norm.pdf(0.0)",
         "import tape; tape.scipy.special.erf(1.0), 'numpy' in dir(tape)",
         "import sys, tape; assert 'jax.scipy.stats' not in sys.modules and 'tape.numpy' not in sys.modules",
+        "import sys, tape; assert 'tape.insight' not in sys.modules; tape.Tape; assert {'Tape', 'jit', 'op_hooks'} < set(dir(tape)); from tape import *; jit",
         "import pickle, tape.numpy as t; assert pickle.loads(pickle.dumps(t.add)) is t.add and pickle.loads(pickle.dumps(t.sin)) is t.sin",
     ],
 )

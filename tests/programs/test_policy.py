@@ -387,6 +387,45 @@ def test_a_program_is_begun_at_the_second_meeting_and_interpreted_meanwhile(seco
     assert waits < LIMIT  # so that a run that waits finds what was foreseen rightly
 
 
+@pytest.mark.parametrize(
+    ("times", "runs", "rent", "price", "bought"),
+    [
+        (1, 1, 1.0, 0.3, True),  # less than one run
+        (1, 1, 1.0, 0.5, False),
+        (2, 1, 0.1, 1.1, True),  # it came back at once: less than a few
+        (2, 1, 0.1, 1.3, False),
+        (2, 50, 0.1, 1.1, False),  # not soon
+        (3, 1, 0.1, 1.1, False),  # the second step only: later ones wait for nothing so long
+    ],
+)
+def test_what_takes_little_beside_interpreting_it_is_compiled_at_once(times, runs, rent, price, bought, clock):
+    meetings = policy.Meetings(0)
+    for _ in range(times):
+        meet(meetings, clock, runs=runs)
+    assert meetings.at_once(rent, lambda: price) == bought
+
+
+def test_what_nothing_compiles_as_quickly_as_is_not_even_priced(clock):
+    meetings = policy.Meetings(0)
+    meet(meetings, clock)
+    assert not meetings.at_once(costs.PROGRAM, pytest.fail)
+
+
+def test_large_products_run_compiled_from_their_second_step_on(stats):
+    a, w = jnp.ones((next(WIDTHS) // 2, 1000), jnp.float32), tape.Variable(jnp.full((1000, 1000), 1e-3))
+
+    def step():
+        w.grad = None
+        (a @ w).mean().backward()
+        return w.grad.numpy()
+
+    first = step()
+    assert ran(stats) == (True, 0, 0)
+    for bought in (1, 0):
+        np.testing.assert_allclose(step(), first, rtol=1e-5)
+        assert ran(stats) == (False, bought, 1 - bought)
+
+
 def test_a_big_program_is_begun_when_interpretation_has_cost_a_share_and_not_waited_for(clock):
     meetings, seconds, rent = policy.Meetings(0), 5.0, 0.02
     count = 0
