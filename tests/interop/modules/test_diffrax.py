@@ -138,3 +138,16 @@ def test_linear_solves_of_lineax(solver, options):
         np.testing.assert_allclose(own.numpy(), wanted, rtol=1e-7, atol=1e-9)
     for own, wanted in zip(tape.gradients(sum((g**2).sum() for g in first), variables), expected, strict=True):
         np.testing.assert_allclose(own.numpy(), wanted, rtol=1e-7, atol=1e-9)
+
+
+def test_implicit_derivatives_of_optimistix():
+    """Whose primitives hold open jaxprs with constants."""
+    optimistix = pytest.importorskip("optimistix")
+
+    def root(a):
+        return optimistix.root_find(lambda y, a: y**3 + a * y - 1, optimistix.Newton(1e-12, 1e-12), jnp.ones(3), a).value
+
+    given = jnp.array([1.0, 2.0, 3.0])
+    a = tape.Variable(given)
+    interop.lift(root)(a).sum().backward()
+    np.testing.assert_allclose(a.grad, jax.grad(lambda a: root(a).sum())(given), rtol=1e-9)
