@@ -77,4 +77,5 @@ def equations_in(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
 def held_by(eqn: JaxprEqn) -> list[Jaxpr]:
     """Return the jaxprs that an equation holds."""
     leaves = jax.tree.leaves(list(eqn.params.values()))  # jaxprs are leaves
-    return [jaxapi.closed(inner).jaxpr for inner in leaves if isinstance(inner, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr))]
+    held = [inner for inner in leaves if isinstance(inner, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr))]
+    return [inner.jaxpr if isinstance(inner, jaxapi.ClosedJaxpr) else inner for inner in held]  # an open one may have constants

@@ -68,6 +68,35 @@ def test_second_order_differentiates_the_users_rules():
         np.testing.assert_allclose(own[0], expected[0], rtol=1e-6)
 
 
+@jax.custom_jvp
+def linear_with_its_own_jvp(x):
+    return 2.0 * x
+
+
+linear_with_its_own_jvp.defjvp(lambda p, t: (linear_with_its_own_jvp(p[0]), linear_with_its_own_jvp(t[0])))
+
+
+@jax.custom_jvp
+def nested(x):
+    return jnp.sin(linear_with_its_own_jvp(x))
+
+
+@nested.defjvp
+def _(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    return nested(x), tangent_of_its_own(jnp.cos(x), jnp.arange(3))[0] * jax.jit(linear_with_its_own_jvp)(dx)
+
+
+@pytest.mark.parametrize("fun", [linear_with_its_own_jvp, nested])
+def test_a_jvp_may_apply_its_own_function_to_the_tangent(fun):
+    """As Lineax's does: what is linear has an end, and what a JVP computes of the primals keeps its own derivative."""
+    own = own_vjp(lambda x: (fun(x),), (X,), (SEED,))
+    np.testing.assert_allclose(own[0], jax_vjp(lambda x: (fun(x),), (X,), (SEED,))[0], rtol=1e-6)
+    own = own_vjp(lambda x: own_vjp(lambda x: (fun(x),), (x,), (SEED,)), (X,), (SEED,))
+    expected = jax_vjp(lambda x: jax_vjp(lambda x: (fun(x),), (x,), (SEED,)), (X,), (SEED,))
+    np.testing.assert_allclose(own[0], expected[0], rtol=1e-6)
+
+
 def test_relu_has_no_slope_at_zero():
     (own,) = own_vjp(lambda x: (jax.nn.relu(x),), (np.zeros(3, "float32"),), (SEED,))
     np.testing.assert_array_equal(own, np.zeros(3))

@@ -6,6 +6,7 @@ The user's derivative of a ``custom_jvp`` or ``custom_vjp`` function is asked fo
 from __future__ import annotations
 
 import itertools
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,6 +28,7 @@ from tape.rules.registry import Cost, Example, leave_to_jax, register
 
 _CUSTOM_JVP: Any = jaxapi.primitive("custom_jvp_call")
 _CUSTOM_VJP: Any = jaxapi.primitive("custom_vjp_call")
+_LINEAR = ContextVar("linear", default=False)  # whether a user's JVP is being swept
 
 
 def _chosen(ins: tuple[Any, ...], wanted: tuple[bool, ...] | None) -> list[int]:
@@ -112,6 +114,8 @@ def _cubed_jvp(factor: float, primals: tuple[Any], tangents: tuple[Any]) -> tupl
 def _custom_jvp_call(ct: Any, out: Any, *ins: Any, wanted: Any = None, **params: Any) -> tuple[Any, ...]:
     """Sweep the user's JVP, which is linear in the tangents, backwards."""
     chosen = _chosen(ins, wanted)
+    if _LINEAR.get():  # a JVP applies the function to tangents: what is linear is its own derivative, and asking for it had no end
+        return tuple(pullback(jaxapi.closed(params["call_jaxpr"]), ins, ct, [i in chosen for i in range(len(ins))]))
     fun = parameters.partial(_CUSTOM_JVP, params, ins, chosen)
     smooth = [i for i, x in enumerate(out) if differentiable(x)]
 
@@ -121,7 +125,11 @@ def _custom_jvp_call(ct: Any, out: Any, *ins: Any, wanted: Any = None, **params:
 
     start = [jnp.zeros_like(ins[i]) for i in chosen]
     linear, _ = jaxapi.trace(tangents_out, *start)
-    grads = pullback(linear, start, [ct[i] for i in smooth])
+    token = _LINEAR.set(True)
+    try:
+        grads = pullback(linear, start, [ct[i] for i in smooth])
+    finally:
+        _LINEAR.reset(token)
     return spread(grads, chosen, len(ins))
 
 

@@ -114,3 +114,40 @@ def test_second_derivatives_of_a_solve():
         (g**2).sum().backward()
         np.testing.assert_allclose(y.grad.numpy(), wanted[0], rtol=1e-9)
         np.testing.assert_allclose(rate.grad.numpy(), wanted[1], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("solver", "options"), [("AutoLinearSolver", {"well_posed": True}), ("CG", {"rtol": 1e-12, "atol": 1e-12})])
+def test_linear_solves_of_lineax(solver, options):
+    """What implicit solvers and Optimistix differentiate through."""
+    lineax = pytest.importorskip("lineax")
+    tag = lineax.positive_semidefinite_tag
+
+    def solved(matrix, b):
+        operator = lineax.MatrixLinearOperator(matrix @ matrix.T + jnp.eye(3), tag)
+        return lineax.linear_solve(operator, b, getattr(lineax, solver)(**options)).value
+
+    given = jax.random.normal(jax.random.key(0), (3, 3), jnp.float64), jnp.array([1.0, -2.0, 0.5])
+
+    def penalty(*given):
+        return sum((g**2).sum() for g in jax.grad(lambda *g: solved(*g).sum(), (0, 1))(*given))
+
+    expected = jax.grad(penalty, (0, 1))(*given)
+    variables = [tape.Variable(x) for x in given]
+    first = tape.gradients(interop.lift(solved)(*variables).sum(), variables, create_graph=True)
+    for own, wanted in zip(first, jax.grad(lambda *g: solved(*g).sum(), (0, 1))(*given), strict=True):
+        np.testing.assert_allclose(own.numpy(), wanted, rtol=1e-7, atol=1e-9)
+    for own, wanted in zip(tape.gradients(sum((g**2).sum() for g in first), variables), expected, strict=True):
+        np.testing.assert_allclose(own.numpy(), wanted, rtol=1e-7, atol=1e-9)
+
+
+def test_implicit_derivatives_of_optimistix():
+    """Whose primitives hold open jaxprs with constants."""
+    optimistix = pytest.importorskip("optimistix")
+
+    def root(a):
+        return optimistix.root_find(lambda y, a: y**3 + a * y - 1, optimistix.Newton(1e-12, 1e-12), jnp.ones(3), a).value
+
+    given = jnp.array([1.0, 2.0, 3.0])
+    a = tape.Variable(given)
+    interop.lift(root)(a).sum().backward()
+    np.testing.assert_allclose(a.grad, jax.grad(lambda a: root(a).sum())(given), rtol=1e-9)
