@@ -191,7 +191,7 @@ def options(fun, args, kwargs):
             yield f"{name}={value!r}", args, {**kwargs, name: _special(value, args)}
 
 
-PAIRS = (("axis", "keepdims"), ("axis", "where"), ("axis", "dtype"), ("where", "initial"), ("axis", "ddof"))
+PAIRS = (("axis", "keepdims"), ("axis", "where"), ("axis", "dtype"), ("where", "initial"), ("axis", "ddof"), ("min", "max"))
 
 
 def pairs(fun, args, kwargs):
@@ -201,7 +201,9 @@ def pairs(fun, args, kwargs):
     for a, b in PAIRS:
         if a in parameters and b in parameters and not {a, b} & taken:
             for first, second in itertools.product(VALUES[a][:3], VALUES[b][:2]):
-                yield f"{a}={first!r}, {b}={second!r}", args, {**kwargs, a: _special(first, args), b: _special(second, args)}
+                given = {a: _special(first, args), b: _special(second, args)}
+                yield f"{a}={first!r}, {b}={second!r}", args, {**kwargs, **given}
+                yield f"{b}={second!r}, {a}={first!r}", args, {**kwargs, **dict(reversed(given.items()))}
 
 
 def spellings(fun, args, kwargs):

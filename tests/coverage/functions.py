@@ -86,13 +86,13 @@ def compare(theirs, ours, args, options, derived=True):
         changed = list(leaves)
         for i, x in zip(places, inputs, strict=True):
             changed[i] = x
-        args, options = jax.tree.unflatten(tree, changed)
-        return fun(*args, **options)
+        args, given = jax.tree.unflatten(tree, changed)
+        return fun(*args, **{name: given[name] for name in options})  # JAX sorts them
 
     inputs = [leaves[i] for i in places]
     expected, refusal = attempt(lambda: theirs(*args, **options))
     variables = [tape.Variable(x) for x in inputs]
-    found, error = attempt(lambda: with_inputs(ours, variables))
+    found, error = attempt(lambda: [with_inputs(ours, variables) for _ in range(2)][1])  # known, a call is found again in another way
     if refusal is not None:
         return "refused" if error is None or isinstance(error, tape.errors.TapeError) else f"raises {said(error)}"
     if error is not None:
