@@ -213,6 +213,9 @@ ROWS = {
             "grad_is(y.sum(), x, [1, 1, 1])",
         ),
         ("tree = {'x': x}; ravel_pytree(tree)", "under tape.no_grad()", "y = tape.no_grad()(ravel_pytree)(tree)[0]", "same(y, A)"),
+        ("called_back(x)", "forward of a tape.Function", "y = CalledBack.apply(x).sum()", "grad_is(y, x, 2 * A)"),
+        ("called_back(x)", "through interop.lift", "y = interop.lift(custom_call)(x).sum()", "grad_is(y, x, 2 * A)"),
+        ("called_back(x)", "give it v.detach()", "y = called_back(x.detach())", "same(y, A * A)"),
         (
             "jax.eval_shape(total, x).value",
             "use its .shape and .dtype",
@@ -1148,6 +1151,7 @@ _ADVICE = re.compile(r"; |\b(use|pass|call|write|convert|cast|assign|wrap|run) "
 # What is not provoked above, by file and the beginning of the message, and why.
 LISTED = {
     "tape/insight/measuring.py:explain: a value": "is caught, and becomes a note of the explanation",
+    "tape/insight/explanation.py:ops that were recorded before": "is a note of the explanation: tests/insight/test_explain_inside.py",
     "tape/insight/explaining.py:explain: {} must be": "says what it takes",
     "tape/insight/picture.py:Picture.svg": "needs an environment without Graphviz, or one that is too slow: tests/insight/test_drawing.py",
     "tape/insight/picture.py:{}: group must be": "says which groups there are",

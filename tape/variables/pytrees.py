@@ -94,6 +94,8 @@ def _flatten(variable: Handle) -> tuple[tuple[Any, ...], Any]:
     caller = _caller(asking) if asking.f_code.co_filename in jaxapi.TREE_FILES else None
     if (flows or cut) and caller is not None and jaxapi.takes_jacobians(caller.f_code):
         raise LostGradientError(_JACOBIANS.format(describe(variable)))
+    if flows and caller is not None and LOCAL.scope.mode == RECORD and _calls_back(caller):
+        raise LostGradientError(_CALLED_BACK.format(caller.f_code.co_name, describe(variable)))
     if not _is_users(caller):
         LOCAL.scope.caller.take(variable)
         # JAX keeps what it traced: a result that was computed without recording would stay a constant.
@@ -119,6 +121,18 @@ def _ravels(asking: FrameType) -> bool:
     return asking.f_code is jaxapi.RAVELS or (asking.f_back is not None and asking.f_back.f_code is jaxapi.RAVELS)
 
 
+def _calls_back(caller: FrameType) -> bool:
+    """Tell whether JAX takes apart what a callback is called with, whose results are arrays that could have a derivative."""
+    if caller.f_code.co_name not in {"pure_callback", "io_callback"} or _is_users(caller):
+        return False
+    return any(differentiable(result) for result in jax.tree.leaves(caller.f_locals["result_shape_dtypes"]) if hasattr(result, "dtype"))
+
+
+_CALLED_BACK = (
+    "{} of a Variable that requires grad ({}) would lose its gradient: JAX does not differentiate what Python computes there; call it in the "
+    "forward of a tape.Function, whose backward is the derivative, call the jax.custom_vjp function around it through interop.lift, or give it "
+    "v.detach() for a constant"
+)
 _JACOBIANS = (
     "jax.jacfwd, jax.jacrev and jax.hessian put no Jacobian of a Variable that requires grad ({}) together; use tape.hessian(f)(x) (or "
     "tape.jacfwd, tape.jacrev), or jax.hessian(interop.lower(f))(x.value) for arrays"

@@ -1,6 +1,7 @@
 """Variables in pytrees: what JAX's tree functions and functions with rules of their own make of them."""
 
 import jax
+import jax.experimental
 import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
@@ -406,3 +407,30 @@ def test_what_a_jax_transformation_computes_of_constants_is_not():
     np.testing.assert_allclose(jax.jit(tape.grad(fun))(2.0), 16.0)
     with pytest.raises(tape.errors.UnrecordedGradientError):  # the mark goes with the function
         tape.grad(lambda w: w + jax.jit(lambda x: x * 2)(w))(2.0)
+
+
+def io_callback(*args):
+    return jax.experimental.io_callback(*args)
+
+
+@pytest.mark.parametrize("callback", [jax.pure_callback, io_callback])
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit, tape.jit], ids=["bare", "jax.jit", "tape.jit"])
+def test_callbacks_do_not_lose_gradients(callback, around):
+    result = jax.ShapeDtypeStruct((3,), np.float32)
+    call = around(lambda v: callback(np.sin, [result], v)[0])
+    v = tape.Variable(np.arange(3, dtype=np.float32))
+    with pytest.raises(tape.errors.LostGradientError, match=r"callback of a Variable that requires grad \(shape \(3,\), dtype float32\)"):
+        call(v)
+    with tape.no_grad():
+        np.testing.assert_allclose(jax.device_get(call(v)), np.sin(np.arange(3)), rtol=1e-6)
+    np.testing.assert_allclose(jax.device_get(call(v.detach())), np.sin(np.arange(3)), rtol=1e-6)
+
+
+def test_callbacks_whose_results_have_no_derivative_take_variables():
+    v, seen = tape.Variable(np.arange(3, dtype=np.float32)), []
+    jax.debug.callback(lambda a: seen.append(np.asarray(a.value)), v)
+    jax.experimental.io_callback(lambda a: seen.append(np.asarray(a.value)), None, v)
+    counted = jax.pure_callback(lambda a: np.int32((np.asarray(a.value) > 0).sum()), jax.ShapeDtypeStruct((), np.int32), v)
+    jax.effects_barrier()
+    assert counted == 2
+    assert len(seen) == 2
