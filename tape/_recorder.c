@@ -1279,8 +1279,9 @@ number_of(PyObject *type, PyObject *variable)
     int single = shape != NULL && PyTuple_CheckExact(shape) && PyTuple_GET_SIZE(shape) == 0;
     int asks = (type == (PyObject *)&PyFloat_Type || type == (PyObject *)&PyLong_Type) && kind->requires_grad != Py_False && mode == number_one;
     Py_XDECREF(shape);
-    PyObject *value = !single || (asks && !in_words()) ? NULL : looked_at(handle);
-    PyObject *item = value == NULL ? NULL : item_of(value), *number;
+    PyObject *value = !single || (asks && !in_words()) ? NULL : Py_XNewRef(looked_at(handle));
+    PyObject *item = value == NULL ? NULL : item_of(value), *number; /* waits without the GIL: another thread may rebind the Variable */
+    Py_XDECREF(value);
     if (item == NULL || type == Py_None) {
         return item;
     }
@@ -1858,6 +1859,9 @@ static int
 finish(Segment *segment, Choice *program, PyObject *results)
 {
     int done = 0;
+    if (results != NULL && segment->run != Py_None) { /* a finalizer looked at the same meanwhile, and handed it out */
+        return 1;
+    }
     if (results != NULL) {
         if (PyTuple_GET_ITEM(program->kept, 1) == Py_False) {
             PyObject *given[] = {(PyObject *)segment, program->live, results, PyObject_IsTrue(program->roots) == 1 ? Py_True : Py_False, runs.nothing};
@@ -1948,7 +1952,8 @@ launch_held(Segment *segment, PyObject *reason)
     }
     program = (Choice *)Py_XNewRef(PyDict_GetItemWithError(*own(state, CACHE), key));
     if (program == NULL || !is_a(program, &Choice_type) || program->executable == NULL || program->executable == Py_None ||
-        !PyTuple_Check(program->kept) || PyTuple_GET_SIZE(program->kept) != 5 || !comes_from(program->site, reason) || segment->state != start) {
+        !PyTuple_Check(program->kept) || PyTuple_GET_SIZE(program->kept) != 5 || !comes_from(program->site, reason) || segment->state != start ||
+        segment->run != Py_None) { /* garbage may have been collected above, and finalizers have recorded or looked */
         goto end;
     }
     Py_SETREF(segment->open, Py_NewRef(Py_False)); /* somebody may record meanwhile: in another segment */
@@ -1956,13 +1961,6 @@ launch_held(Segment *segment, PyObject *reason)
     segment->state = Py_NewRef(state);
     Py_DECREF(start); /* held above */
     done = -1;
-    if (PyObject_Size(runs.shared) > 0 || PyObject_Size(runs.heavy) > 0) {
-        PyObject *none = PyObject_CallNoArgs(runs.trim);
-        if (none == NULL) {
-            goto end;
-        }
-        Py_DECREF(none);
-    }
     if (count_run(state, program) == 0) {
         PyObject *executable = Py_NewRef(program->executable), *results = called(executable, segment->leaves);
         done = finish(segment, program, results);
@@ -1978,7 +1976,7 @@ end:
 }
 
 /* Run what is pending in this thread by the program that is known for it, as run_pending in tape/programs/program.py does: 1 if that is done, 0 if it is not
-   done here (nothing has changed then), -1 with an exception. */
+   done here (nothing of it has changed then), -1 with an exception. */
 static int
 launch(Segment *segment, PyObject *reason)
 {
@@ -1993,6 +1991,15 @@ launch(Segment *segment, PyObject *reason)
     }
     Py_INCREF(segment);
     Py_INCREF(lock);
+    if (PyObject_Size(runs.shared) > 0 || PyObject_Size(runs.heavy) > 0) { /* what goes may have finalizers, which look at what is pending: before it runs */
+        PyObject *none = PyObject_CallNoArgs(runs.trim);
+        if (none == NULL) {
+            Py_DECREF(lock);
+            Py_DECREF(segment);
+            return -1;
+        }
+        Py_DECREF(none);
+    }
     PyObject *got = PyObject_CallMethodNoArgs(lock, name_acquire), *type, *value, *trace;
     int done = got == NULL ? -1 : plain(thread, segment) ? launch_held(segment, reason) : 0;
     if (got != NULL) {

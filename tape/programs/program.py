@@ -97,11 +97,14 @@ def _run(segment: Segment, reason: str) -> None:
         if segment.trace is not None:
             results = traced.run(segment, program.keep)
         else:
+            leaves = gathered(segment.leaves)
+            if segment.run is not None:  # garbage was collected above, and a finalizer has looked
+                return
             try:
                 if METERS:
-                    results = measured("flush", (segment, program, reason), program.run, state, gathered(segment.leaves))
+                    results = measured("flush", (segment, program, reason), program.run, state, leaves)
                 else:
-                    results = program.run(state, gathered(segment.leaves))
+                    results = program.run(state, leaves)
             except Exception as error:  # noqa: BLE001 - whoever looks at what failed is told
                 _finish(segment, program, None, error)
                 return

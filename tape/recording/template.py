@@ -67,7 +67,7 @@ class Baked(_Keyed):
     __slots__ = ("value",)
 
     def __init__(self, value: np.ndarray[Any, Any]) -> None:
-        super().__init__((value.shape, value.dtype.str, value.tobytes()))
+        super().__init__((value.shape, value.dtype, value.tobytes()))  # not its str, which int4 and a float8 share
         self.value = value
 
 

@@ -73,7 +73,13 @@ def backward(
 
     """
     known = call = None
-    if inputs is None and ignore.__class__ is tuple and not ignore and not create_graph and (retain_graph is None or retain_graph is False):
+    if (
+        inputs is None
+        and ignore.__class__ is tuple
+        and not ignore
+        and create_graph is False
+        and (retain_graph is None or retain_graph is False)
+    ):
         again = None if grad_outputs is not None else replayed(outputs, table.revision())
         if again is not None:
             _accumulate(*again)

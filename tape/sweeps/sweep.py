@@ -203,9 +203,9 @@ class Sweep:
             yield
             return
         before = [(segment, segment.released) for segment, _ in self._swept]
-        for segment, plan in self._swept:
-            segment.released = plan.entries if not segment.released else segment.released | plan.entries
         try:
+            for segment, plan in self._swept:
+                segment.released = plan.entries if not segment.released else segment.released | plan.entries
             yield
         except BaseException:
             for segment, released in reversed(before):

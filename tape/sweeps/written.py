@@ -63,19 +63,24 @@ class Written:
 
     def enter(self, segment: Segment, entering: Sequence[Handle], cells: dict[int, Cell]) -> bool:
         """Advance a segment, with further cells for results, and the seeds that enter; return False where another thread has run it."""
-        with segment.lock:
-            if not segment.open:
-                return False
-            if self.order:
-                for i, n in enumerate(self.order, segment.state.n_slots):
-                    cell = entering[n]._cell
-                    segment.entered[id(cell)] = i
-                    segment.leaves.append(cell)
-            segment.state = self.state
-            segment.cells.update(cells)
-            if self.released is not None:
-                segment.released = self.released
-            return True
+        released = segment.released
+        try:
+            with segment.lock:
+                if not segment.open:
+                    return False
+                entered, leaves = segment.entered, segment.leaves
+                if self.order:
+                    further = [entering[n]._cell for n in self.order]
+                    entered = {**entered, **{id(cell): slot for slot, cell in enumerate(further, segment.state.n_slots)}}
+                    leaves = [*leaves, *further]
+                segment.entered, segment.leaves, segment.state = entered, leaves, self.state  # in one breath: see Segment
+                segment.cells.update(cells)
+                if self.released is not None:
+                    segment.released = self.released
+                return True
+        except BaseException:  # Ctrl-C
+            segment.released = released
+            raise
 
 
 _SEQUENCES = frozenset({tuple, list})

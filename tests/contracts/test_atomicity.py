@@ -16,6 +16,7 @@ import tape.numpy as tnp
 from tape import locks
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError
 from tape.sweeps import accumulation, differentiation, written
+from tape.sweeps.sweep import Sweep
 from tests.agreement import close
 from tests.contracts.counting import BackwardError, counted, failing
 
@@ -234,3 +235,43 @@ def test_contract_13_ctrl_c_at_any_line_leaves_no_lock_held(function, way):
         thread.join(5)
         assert found == [[3.0, 3.0]]
     assert not came
+
+
+def test_contract_13_ctrl_c_while_a_seed_enters_leaves_the_tape_as_it_was():
+    """At every line of the function that writes a known sweep again: what is recorded next to it afterwards has its values and gradients."""
+    values = np.array([1.0, 2.0, 3.0], np.float32)
+    x = tape.Variable(values)
+
+    def recorded():
+        x.grad = None
+        seed = tape.constant(np.array([1.0, 10.0, 100.0], np.float32))
+        return tape.numpy.sin(x) * 2.0, seed
+
+    for _ in range(4):
+        y, seed = recorded()
+        y.backward(seed)
+    struck = 0
+    for number in range(40):
+        y, seed = recorded()
+        came = interrupted(written.Written.enter.__code__, number, lambda y=y, seed=seed: y.backward(seed))
+        if not came:
+            break
+        assert x.grad is None
+        struck += 1
+        np.testing.assert_allclose(tape.gradients(y, x, seed, retain_graph=True).value, np.array([2, 20, 200]) * np.cos(values), rtol=1e-5)
+        z = y * x
+        np.testing.assert_allclose(z.value, 2 * np.sin(values) * values, rtol=1e-5)
+        z.sum().backward()
+        np.testing.assert_allclose(x.grad.value, 2 * np.cos(values) * values + 2 * np.sin(values), rtol=1e-5)
+    assert struck >= 5
+
+
+def test_contract_13_ctrl_c_while_parts_are_marked_as_released_releases_none():
+    x = tape.Variable(2.0)
+    for number in range(7):  # lines of it, before what is kept goes
+        y = x * 3.0
+        float(y)
+        z = y * x
+        float(z)  # two parts of the tape
+        assert interrupted(Sweep.releasing.__wrapped__.__code__, number, lambda z=z: tape.gradients(z, x))
+        assert float(tape.gradients(z, x)) == 12.0

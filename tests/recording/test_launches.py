@@ -185,6 +185,99 @@ def test_an_entry_that_fails_in_a_compiled_program_says_so():
         step()
 
 
+@native
+def test_two_lines_of_a_function_are_two_sites(left):
+    x = tape.Variable(A)
+
+    def step(first=True):
+        y = (tnp.arctan(x) * 3.0).sum()
+        if first:
+            return float(y)
+        return float(y)
+
+    right = settled(step)
+    tape.stats().reset()
+    step()
+    del left[:]
+    assert step() == right
+    assert not left
+    assert step(first=False) == right
+    assert len(left) == 1
+    start = step.__code__.co_firstlineno
+    runs = {line[1] - start: n for (reason, line), n in tape.stats().flushes_by_line.items() if reason == "look" and line[0] == __file__}
+    assert runs == {3: 2, 4: 1}
+
+
+def test_what_goes_before_a_run_may_look_at_what_is_pending():
+    pending, told = [], []
+
+    class Last:
+        def __del__(self):
+            told.extend(map(float, pending))
+
+    class Twice(tape.Function):
+        @staticmethod
+        def forward(ctx, a):
+            ctx.last = Last()
+            return a * 2.0
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2.0
+
+    x = tape.Variable(A)
+
+    def step(looks=False):
+        twice, other = Twice.apply(x), x * 3.0  # a run that keeps them for two sweeps
+        twice.block_until_ready()
+        del twice
+        y = (tnp.sinh(x) * 3.0).sum()
+        pending[:] = [y] if looks else []
+        found = float(y)
+        del pending[:], other
+        return found
+
+    right = settled(step)
+    assert step(looks=True) == right
+    assert told == [right]
+    assert step() == right
+
+
+@pytest.mark.parametrize("when", ["before it runs", "while it runs"])
+@pytest.mark.parametrize("made", [tape.constant, tape.Variable], ids=["nothing kept", "kept for sweeps"])
+def test_a_finalizer_may_run_what_is_running(when, made, monkeypatch):
+    x = made(A)
+    pending, told = [], []
+
+    def step():
+        y = (tnp.arcsinh(x) * 3.0).sum()
+        pending[:] = [y]
+        return float(y)
+
+    def looking_first(call):
+        def looks(*args):
+            if not told:  # as a finalizer does when garbage is collected now
+                told.append(None)
+                told.append(float(pending[0]))
+            return call(*args)
+
+        return looks
+
+    right = settled(step)
+    pending[:] = [(tnp.arcsinh(x) * 3.0).sum()]
+    (known,) = [p for p in pending[0]._segment.state._cache.values() if isinstance(p, execution.Program) and p.executable]
+    del pending[:]
+    if when == "while it runs":
+        monkeypatch.setattr(known, "executable", looking_first(known.executable))
+    else:
+        monkeypatch.setattr(program, "launched", lambda *_: False)
+        monkeypatch.setattr(known, "site", None)
+        monkeypatch.setattr(program, "flushed", looking_first(program.flushed))
+    assert step() == right
+    assert told == [None, right]
+    assert step() == right
+
+
 NUMBERS = [
     *(np.asarray(n, dtype) for dtype in ("float32", "float16", "int32", "int8", "uint8", "uint32") for n in (0, 1, 7)),
     *(np.asarray(n, "float32") for n in (-0.0, 2.75, -2.75, np.nan, np.inf, -np.inf, 1e-45)),

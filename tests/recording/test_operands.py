@@ -7,8 +7,10 @@ import pytest
 
 import tape
 import tape.numpy as tnp
+from tape.errors import TapeTypeError
 from tape.graph.constants import copied
 from tape.graph.scope import LOCAL
+from tape.recording import template
 
 A = np.arange(1.0, 7.0, dtype=np.float32).reshape(2, 3) / 3
 
@@ -141,3 +143,13 @@ def test_an_array_of_jax_is_an_operand_as_it_is():
         y = x * a
         assert any(cell[0] is a for cell in LOCAL.segment().leaves)
         np.testing.assert_allclose(y.detach().value, A * A, rtol=1e-6)
+
+
+def test_arrays_held_by_value_are_told_apart_by_dtype():
+    """Several of the dtypes that NumPy itself does not know go by one name there, and have the same bytes."""
+    x = tape.Variable(np.arange(20, dtype=np.float32))
+    for dtype in ("int4", "uint4"):
+        with pytest.raises(TapeTypeError, match=rf"'ml_dtypes\.{dtype}'"):
+            tape.numpy.split(x, np.array([5], jnp.dtype(dtype)))
+    assert template.Baked(np.array([1], jnp.int4)) == template.Baked(np.array([1], jnp.int4))
+    assert template.Baked(np.array([1], jnp.int4)) != template.Baked(np.array([1], jnp.uint4))

@@ -166,6 +166,16 @@ def test_mode_and_flags_tell_calls_apart():
         np.testing.assert_allclose(second.value, 3 * A * A, rtol=1e-5)
 
 
+def test_flags_are_checked_where_a_call_is_known(recalls):
+    x = tape.Variable(A)
+    for _ in range(4):
+        (x * x * 5).sum().backward()
+    assert recalls
+    for wrong in (0, None, ""):
+        with pytest.raises(tape.errors.TapeTypeError, match="create_graph must be True or False"):
+            (x * x * 5).sum().backward(create_graph=wrong)
+
+
 def test_a_new_rule_is_used():
     x = tape.Variable(A)
 
