@@ -13,6 +13,7 @@ import numpy as np
 from tape import jaxapi
 from tape.bounded import Bounded
 from tape.graph.constants import known_array
+from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.mirrored.composed import COMPOSED
 from tape.mirrored.detachment import refuse_reinterpretation, stop_gradient
@@ -104,7 +105,8 @@ def array(original: Callable[..., Any]) -> Callable[..., Any]:
             value = known_array(args[0], copy=name == "array") if len(args) == 1 and not kwargs else original(*args, **kwargs)
             if name == "asarray" and any(isinstance(x, np.ndarray) for x in leaves):
                 value = jnp.array(value, copy=True)
-        return record.leaf(value)
+        held = any(isinstance(x, (jax.Array, np.ndarray, np.generic)) for x in leaves)
+        return record.leaf(value, unrecorded=held and LOCAL.scope.caller.bring(value))
 
     return _made
 
