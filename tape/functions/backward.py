@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import jax
+import numpy as np
 
 from tape import jaxapi
 from tape.callables.captures import trace_capturing
@@ -153,7 +154,7 @@ def swept_once(context: Context, backward: Callable[..., object], gradients: Seq
     )
 
     def mark(x: object) -> object:
-        if isinstance(x, ARRAYS) and (context._caller.looked or context._traced):
+        if isinstance(x, (*ARRAYS, np.generic)) and (context._caller.looked or context._traced):
             x = record.constant(x)
         if not isinstance(x, Handle):
             return x

@@ -156,8 +156,14 @@ def no_array(value: object, error: Exception) -> str:
 
 
 def scalar(value: object) -> Any:
-    """Make a constant of a number of Python (weakly typed) or NumPy: another one for each place of use."""
+    """Make a constant of a number of Python (weakly typed) or NumPy: another one for each place of use.
+
+    NumPy makes its numbers of arrays without axes, so that one counts as an array where it may be made of a value that was looked at.
+    """
     try:
+        unrecorded = isinstance(value, np.generic) and LOCAL.scope.caller.bring(value)
+        if unrecorded:
+            return leaf(known_array(value), unrecorded=unrecorded)
         return handle(None, Place(-1, scalar_kind(value)), [value])
     except TypeError as e:
         raise errors.TapeTypeError(no_array(value, e)) from e

@@ -13,14 +13,15 @@ import numpy as np
 from tape import jaxapi
 from tape.bounded import Bounded
 from tape.graph.constants import known_array
+from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.mirrored.composed import COMPOSED
 from tape.mirrored.detachment import refuse_reinterpretation, stop_gradient
 from tape.mirrored.mirror import call, describe, mirrored, on_values
 from tape.mirrored.reduced import REDUCED
 from tape.mirrored.selection import SELECTIONS, THROUGH, over_segments
-from tape.programs.program import look
 from tape.recording import record
+from tape.recording.template import Static
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +105,8 @@ def array(original: Callable[..., Any]) -> Callable[..., Any]:
             value = known_array(args[0], copy=name == "array") if len(args) == 1 and not kwargs else original(*args, **kwargs)
             if name == "asarray" and any(isinstance(x, np.ndarray) for x in leaves):
                 value = jnp.array(value, copy=True)
-        return record.leaf(value)
+        held = any(isinstance(x, (jax.Array, np.ndarray, np.generic)) for x in leaves)
+        return record.leaf(value, unrecorded=held and LOCAL.scope.caller.bring(value))
 
     return _made
 
@@ -201,18 +203,24 @@ def _sums_halves(_platform: str) -> bool:
 
 
 def initializer_factory(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that returns recording initializers, the same one for the same arguments."""
+    """Return a function that returns recording initializers, the same one for the same arguments; Variables among them are inputs."""
     known: Bounded[Any, Callable[..., Any]] = Bounded("initializers", 512)
+    name = original.__name__
+
+    def initialized(given: tuple[Any, dict[str, Any]], args: Any, kwargs: dict[str, Any]) -> object:
+        return original(*given[0], **given[1])(*args, **kwargs)
 
     @functools.wraps(original)
     def factory(*args: object, **kwargs: object) -> object:
-        args, kwargs = jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, (args, kwargs), is_leaf=_is_variable)
+        given = args, kwargs
+        if any(map(_is_variable, jax.tree.leaves(given, is_leaf=_is_variable))):
+            return lambda *args, **kwargs: call(initialized, name, (given, args, kwargs), {})
 
         def make() -> Callable[..., Any]:
-            return mirrored(original(*args, **kwargs), original.__name__, module="tape.nn.initializers")
+            return mirrored(original(*args, **kwargs), name, module="tape.nn.initializers")
 
         try:
-            return known.cached((args, tuple(sorted(kwargs.items()))), make)
+            return known.cached(jax.tree.map(Static, (args, tuple(sorted(kwargs.items())))), make)
         except TypeError:
             return make()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_tuple
 
 from tape import jaxapi
 from tape.errors import TapeValueError
@@ -133,7 +134,7 @@ def _trim_zeros(filt: object, trim: str = "fb", axis: int | Sequence[int] | None
     if not source.ndim:
         return source
     front, back = "f" in trim.lower(), "b" in trim.lower()
-    axes = range(source.ndim) if axis is None else {a % source.ndim for a in np.atleast_1d(axis).tolist()}
+    axes = range(source.ndim) if axis is None else normalize_axis_tuple(axis, source.ndim)
     index = [slice(None)] * source.ndim
     for a, (n, positions) in enumerate(zip(source.shape, np.nonzero(np.asarray(look(source))), strict=True)):
         empty = (n, n) if front else (0, 0)

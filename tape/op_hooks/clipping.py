@@ -12,6 +12,7 @@ from tape.hooking.observing import OpHook, SeenOp
 from tape.ops.interning import intern_op
 from tape.ops.kernel import Op
 from tape.recording import record
+from tape.sweeps.seeds import describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,12 +81,16 @@ class GradientClipper(OpHook):
 
         Raises:
             TapeTypeError: something is not a Variable.
+            TapeValueError: one does not require grad.
 
         """
         for v in variables:
             if not isinstance(v, Handle):
                 msg = f"GradientClipper.on: expected Variables, got {type(v).__name__}"
                 raise TapeTypeError(msg)
+            if not v._place.kind.requires_grad:
+                msg = f"GradientClipper.on: a Variable that does not require grad ({describe(v)}) gets no gradient"
+                raise TapeValueError(msg)
         return tuple([v.register_hook(lambda gradient: self._clipped([gradient])[0]) for v in variables])
 
     def _clipped(self, gradients: Sequence[Any]) -> Sequence[Any]:

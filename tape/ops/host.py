@@ -158,9 +158,9 @@ def _pad(p: dict[str, Any], _: Sequence[Any], outs: Sequence[Any]) -> Call | Non
     return pad
 
 
-def _iota(p: dict[str, Any], _: Sequence[Any], outs: Sequence[Any]) -> Call | None:
+def _iota(p: dict[str, Any], ins: Sequence[Any], outs: Sequence[Any]) -> Call | None:
     shape, dtype, axis = outs[0].shape, outs[0].dtype, p["dimension"]
-    if dtype not in _NUMBERS or len(p["shape"]) != len(shape) or _:
+    if dtype not in _NUMBERS or len(p["shape"]) != len(shape) or ins:
         return None
     sizes = [n if d == axis else 1 for d, n in enumerate(shape)]
     line = np.array(np.broadcast_to(np.arange(shape[axis]).astype(dtype).reshape(sizes), shape))

@@ -114,6 +114,10 @@ class Convertible(methods.ArrayMethods):
         """The device (or sharding) of the value; None in a JAX transformation or ``tape.jit``, where it has none yet."""
         return getattr(as_array(look(self)), "device", None)
 
+    def devices(self) -> set[jax.Device]:
+        """Return the devices that hold the value."""
+        return as_array(look(self)).devices()
+
     @property
     def sharding(self) -> Any:
         """The sharding of the value."""

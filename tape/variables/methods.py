@@ -15,7 +15,6 @@ from tape.mirrored import selection
 from tape.mirrored.detachment import refuse_reinterpretation
 from tape.mirrored.mirror import call, mirrored, on_values
 from tape.ops.kernel import Kernel, Op
-from tape.programs.program import look
 from tape.recording import record
 from tape.variables import indexing, interception, updates
 from tape.variables.operators import Operators
@@ -135,10 +134,6 @@ class ArrayMethods(Operators):
             msg = f"to_device: JAX has no streams, got stream={stream!r}; leave it out"
             raise TapeTypeError(msg)
         return call(jax.device_put, "to_device", (self, device), {})  # type: ignore[no-any-return]
-
-    def devices(self) -> set[jax.Device]:
-        """Return the devices that hold the value."""
-        return look(self).devices()  # type: ignore[no-any-return]
 
     def nonzero(self, *, fill_value: object = None, size: int | None = None) -> tuple[Self, ...]:
         """Return the indices of the elements that are not zero, looking at the values unless ``size`` is given."""

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tape import jaxapi
 from tape.errors import LostGradientError, TapeTypeError, TapeValueError
 from tape.graph import boundary
 from tape.graph.kinds import differentiable
@@ -269,8 +270,29 @@ class AtIndex(Generic[V]):
     max: Callable[..., V] = _update("max", "a copy with the larger of the elements and ``values``")
 
     def apply(self, function: Callable[[V], Any], **options: object) -> V:
-        """Return a copy with ``function`` (of Variables) applied to the elements."""
+        """Return a copy with ``function`` (of Variables) applied to the elements; to one that the index names twice, twice, if that is known."""
         if not callable(function):
             msg = f"x.at[i].apply: expected a function, got {type(function).__name__}"
             raise TapeTypeError(msg)
-        return self.set(function(self.get()), **options)
+        rounds = _rounds(self._variable, self._index, options.get("mode"))
+        if len(rounds) < 2:
+            return self.set(function(self.get()), **options)
+        flat: Any = call(jnp.ravel, "ravel", (self._variable,), {})
+        for places in rounds:
+            flat = AtIndex(flat, places).set(function(flat[places]))
+        return flat.reshape(self._variable._place.kind.aval.shape)  # type: ignore[no-any-return]
+
+
+def _rounds(v: Handle, index: object, mode: object) -> list[Any]:
+    """Return the places that arrays in an index name, in memory, so that none is twice in one part; one part or none where nobody knows."""
+    if not any(isinstance(i, (Handle, jax.Array, np.ndarray, list)) for i in (index if isinstance(index, tuple) else (index,))):
+        return []
+    aval = v._place.kind.aval
+    numbers: Handle = record.leaf(jnp.arange(aval.size).reshape(aval.shape))
+    named = look(AtIndex(numbers, index).get(mode=mode or "fill", fill_value=-1))
+    if isinstance(named, jaxapi.Tracer):
+        return []
+    places = np.sort(np.asarray(named), axis=None)
+    places = places[places >= 0]
+    turns = np.arange(places.size) - np.searchsorted(places, places)  # how often it was named before
+    return [places[turns == turn] for turn in range(int(turns.max(initial=-1)) + 1)]

@@ -483,6 +483,26 @@ def test_contract_21_second_derivatives_are_never_lost_silently(kind):
             (g * x).sum().backward()
 
 
+BY_NUMPY = {  # what NumPy makes of arrays without axes are numbers of its own
+    "raw gradient": lambda ctx, g: 2 * ctx.saved[0].numpy() * g.numpy(),
+    "once_differentiable": tape.once_differentiable(lambda ctx, g: 2 * ctx.saved[0].numpy() * g.numpy()),
+    "asarray": lambda ctx, g: tnp.asarray(2 * ctx.saved[0].numpy()) * g,
+    "array": lambda ctx, g: tnp.array([2 * ctx.saved[0].numpy()])[0] * g,
+}
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("kind", BY_NUMPY)
+def test_contract_21_numbers_that_numpy_made_are_no_constants(kind):
+    square = make(lambda ctx, x: ctx.save_for_backward(x) or x * x, BY_NUMPY[kind], "Lost")
+    for _ in range(3):
+        x = tape.Variable(3.0)
+        g = tape.gradients(square.apply(x), x, create_graph=True)
+        assert float(g) == 6
+        with pytest.raises(UnrecordedGradientError, match="Lost"):
+            tape.gradients(g * x, x)
+
+
 @pytest.mark.usefixtures("tier")
 def test_contract_21_constants_of_a_backward_are_constants():
     """Arrays that depend on no Variable, numbers, and what ``tape.constant`` says is one, can be differentiated through."""

@@ -49,6 +49,9 @@ def test_roots_of_constants(p):
 
 def test_trimming_a_number():
     same(tnp.trim_zeros(tape.Variable(0.5)), jnp.trim_zeros(jnp.asarray(0.5)))
+    for axis in (1, -2, (0, 1)):  # none of these wraps around
+        with pytest.raises(tape.errors.TapeIndexError, match="out of bounds"):
+            tnp.trim_zeros(tape.Variable([0.0, 1.0, 0.0]), axis=axis)
 
 
 def test_a_value_whose_derivative_cannot_be_traced():

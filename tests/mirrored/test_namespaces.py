@@ -103,6 +103,21 @@ def test_initializers(name):
     assert not ours(*args)(tape.random.key(0), shape).requires_grad
 
 
+@pytest.mark.parametrize("name", ["constant", "uniform", "normal", "orthogonal"])
+def test_gradients_flow_to_the_arguments_of_an_initializer(name):
+    theirs, ours = getattr(jax.nn.initializers, name), getattr(tape.nn.initializers, name)
+    key, v = jax.random.key(3), tape.Variable(1.5)
+    for _ in range(2):
+        made = (ours(v)(key, (3, 2), dtype=jnp.float32) ** 2).sum()
+        expected = jax.grad(lambda x: (theirs(x)(key, (3, 2), dtype=jnp.float32) ** 2).sum())(1.5)
+        np.testing.assert_allclose(tape.gradients(made, v).numpy(), expected, rtol=1e-6)
+
+
+def test_initializers_of_equal_numbers_are_not_taken_for_each_other():
+    made = [tape.nn.initializers.constant(x)(jax.random.key(0), (1,)).numpy() for x in (0.0, -0.0)]
+    assert [bool(np.signbit(x[0])) for x in made] == [False, True]
+
+
 def test_keys():
     key = tape.random.key(0)
     assert jnp.issubdtype(key.dtype, jax.dtypes.prng_key)

@@ -244,6 +244,14 @@ def test_clipping_variables_clips_their_totals():
     np.testing.assert_allclose(tape.gradients((x * w).sum(), w).numpy(), 7)
 
 
+def test_a_clipper_of_variables_is_put_on_all_of_them_or_on_none():
+    x = tape.Variable([3.0, 4.0])
+    for other, error in ((tape.constant(1.0), TapeValueError), (1.0, TapeTypeError)):
+        with pytest.raises(error, match=r"GradientClipper\.on"):
+            GradientClipper(norm=1.0).on(x, other)
+        np.testing.assert_array_equal(tape.gradients((x * x).sum(), x).numpy(), [6.0, 8.0])
+
+
 def test_clipping_complex_half_and_zero():
     z = tape.Variable(np.complex64(1 + 1j))
     with GradientClipper(value=1.0):

@@ -206,6 +206,18 @@ def test_at_options_get_and_apply():
     assert "At" in repr(v.at[0])
 
 
+@pytest.mark.parametrize("index", [np.array([0, 1, 0, 0]), np.array([1, 9, 1]), (slice(None), [2, -1, 2]), MASK], ids=str)
+def test_what_an_index_names_twice_is_changed_twice(index):
+    v = tape.Variable(X)
+    y = v.at[index].apply(lambda x: x * x + 1)
+    same(y, X.at[index].apply(lambda x: x * x + 1))
+    times = jnp.zeros(X.shape).at[index].add(1)  # what is outside is left out
+    x, slope = X, jnp.ones(X.shape)
+    for turn in range(3):
+        x, slope = jnp.where(times > turn, x * x + 1, x), jnp.where(times > turn, 2 * x * slope, slope)
+    same(tape.gradients(y.sum(), v), slope)
+
+
 def test_inside_jit():
     @jax.jit
     def f(x, i):

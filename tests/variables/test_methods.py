@@ -189,7 +189,7 @@ def test_more_methods():
     same((z.real, z.imag), (X, jnp.ones_like(X)))
     same(v.to_device(jax.devices()[0]), X)
     assert v.tobytes() == np.asarray(X).tobytes()
-    assert v.devices() == X.devices()
+    assert v.devices() == X.devices() == tape.stop_gradient(2.0).devices()
     (v.to_device(jax.devices()[0]) * 2).sum().backward()
     same(v.grad, jnp.full_like(X, 2.0))
 
