@@ -116,8 +116,11 @@ class Module(Bridge):
         return result, after
 
     def parameters(self) -> Any:
-        """Return the collection "params", whose leaves are Variables: what an optimizer takes."""
-        return self.variables["params"]
+        """Return the collection "params", whose leaves are Variables, with None for what does not require grad: what an optimizer takes."""
+        params = self.variables["params"]
+        leaves, tree = jax.tree.flatten(params, is_leaf=extend.is_variable)
+        training = [v if extend.is_variable(v) and v.requires_grad else None for v in leaves]
+        return params if all(v is not None for v in training) else jax.tree.unflatten(tree, training)
 
     def unwrap(self) -> tuple[Any, Any]:
         """Return the Linen module and its variables with the present values."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
 try:
     from flax import nnx
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Module"]
 
+_HELD = (nnx.Pytree, jax.Array, np.ndarray)  # what an attribute's list or dictionary may hold that is seen as something else
 _TRAINS = frozenset(("train", "eval", "set_attributes", "set_mode"))  # of NNX's own methods, those that look at no array
 
 
@@ -54,10 +56,10 @@ class _Node:
             if name not in _TRAINS:
                 self._root._refresh()
             return value
-        return self._root._seen(value, (*self._path, ("attribute", name)))
+        return self._seen_at("attribute", name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        variable = self._root._seen(vars(self._node).get(name), ())
+        variable = self._seen_at("attribute", name, vars(self._node).get(name))
         if extend.is_variable(variable):
             names = [n for n, v in self._root._variables() if v is variable]
             self._root.load_state_dict({names[0]: value.get_value() if isinstance(value, nnx.Variable) else value}, strict=False)
@@ -65,7 +67,11 @@ class _Node:
             setattr(self._node, name, value)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._root._seen(self._node[key], (*self._path, ("item", key)))
+        return self._seen_at("item", key, self._node[key])
+
+    def _seen_at(self, kind: str, key: Any, value: Any) -> Any:
+        name = self._root._names.get(id(self._node), "")
+        return self._root._seen(value, (*self._path, (kind, key)), f"{name}.{key}" if name else str(key))
 
     def __len__(self) -> int:
         return len(self._node)
@@ -122,21 +128,22 @@ class Module(_Node, Bridge):
         parameters: dict[str, Any] = {}
         state: dict[str, Any] = {}
         for path, variable in nnx.to_flat_state(nnx.state(module)):
-            for within, array in jax.tree_util.tree_leaves_with_path(variable.get_value()):
+            for within, array in _arrays(variable):
                 name = _dotted(path) + jax.tree_util.keystr(within)
                 if is_parameter(path, variable) and is_inexact(array):
                     parameters[name] = tape.Variable(array, name=name)
                 elif is_array(array):
                     state[name] = tape.constant(array)
-        names = {id(node): _dotted(path) for path, node in nnx.iter_graph(module) if isinstance(node, nnx.Variable)}
+        names = {id(node): _dotted(path) for path, node in nnx.iter_graph(module) if isinstance(node, nnx.Variable | nnx.Pytree)}
         own = {"_wrt": wrt, "_inline": inline, "_calls": {}, "_names": names, "_parameters": parameters, "_state": state}
         for name, value in own.items():
             object.__setattr__(self, name, value)
 
     def parameters(self) -> Any:
-        """Return the parameters as an ``nnx.State`` whose leaves are Variables: what an optimizer takes."""
+        """Return the parameters that require grad as an ``nnx.State`` whose leaves are Variables: what an optimizer takes."""
         state = nnx.state(self._node)
-        kept = [path for path, _ in nnx.to_flat_state(state) if _dotted(path) in self._parameters]
+        training = {name for name, v in self._parameters.items() if v.requires_grad}
+        kept = [path for path, _ in nnx.to_flat_state(state) if _dotted(path) in training]
         state = nnx.filter_state(state, lambda path, _: path in kept)
         return jax.tree.unflatten(jax.tree.structure(state), [self._parameters[_dotted(path)] for path, _ in nnx.to_flat_state(state)])
 
@@ -155,17 +162,18 @@ class Module(_Node, Bridge):
         """Give the NNX module the present values, where somebody may look at them there."""
         nnx.update(self._node, self._present())
 
-    def _seen(self, value: Any, path: tuple[tuple[str, Any], ...]) -> Any:
-        """Return what users see for an attribute or item of a part of the NNX module."""
+    def _seen(self, value: Any, path: tuple[tuple[str, Any], ...], name: str) -> Any:
+        """Return what users see for an attribute or item of a part of the NNX module; ``name`` is that of an array which lies there itself."""
         if isinstance(value, nnx.Variable):
-            name = self._names.get(id(value))
+            return {**self._parameters, **self._state}.get(self._names.get(id(value)), value)
+        if is_array(value):
             return {**self._parameters, **self._state}.get(name, value)
         if isinstance(value, nnx.Pytree):
             return _Node(self, value, path)
-        if isinstance(value, (list, tuple)) and any(isinstance(x, nnx.Pytree) for x in value):
-            return type(value)([self._seen(x, (*path, ("item", i))) for i, x in enumerate(value)])
-        if isinstance(value, dict) and any(isinstance(x, nnx.Pytree) for x in value.values()):
-            return {k: self._seen(x, (*path, ("item", k))) for k, x in value.items()}
+        if isinstance(value, (list, tuple)) and any(isinstance(x, _HELD) for x in value):
+            return type(value)([self._seen(x, (*path, ("item", i)), f"{name}.{i}") for i, x in enumerate(value)])
+        if isinstance(value, dict) and any(isinstance(x, _HELD) for x in value.values()):
+            return {k: self._seen(x, (*path, ("item", k)), f"{name}.{k}") for k, x in value.items()}
         return value
 
     def _recorded(self, path: tuple[tuple[str, Any], ...], method: str, args: Any, kwargs: Any) -> Any:
@@ -217,7 +225,9 @@ class Module(_Node, Bridge):
             if written:
                 msg = (
                     f"interop.nnx.Module: {described} writes to the parameter {written[0]}, and its gradient would be lost; make it another "
-                    "kind of nnx.Variable, or write to it outside of the call"
+                    "kind of nnx.Variable, or write to it outside of the call; a layer of a library that does so (nnx.SpectralNorm) can be "
+                    "lifted: after graph, p, rest = nnx.split(layer, nnx.Param, ...) and p = jax.tree.map(tape.Variable, p), call "
+                    "interop.lift(lambda p, rest, x: nnx.merge(graph, p, rest)(x))(p, rest, x)"
                 )
                 raise TapeTypeError(msg)
             return result, changed
@@ -264,11 +274,12 @@ def _dotted(path: Sequence[Any]) -> str:
     return ".".join(map(str, path))
 
 
+def _arrays(variable: Any) -> list[tuple[Any, Any]]:
+    """Return the arrays in an ``nnx.Variable`` with their paths; an array that a module holds without one is its own."""
+    return jax.tree_util.tree_leaves_with_path(variable.get_value() if isinstance(variable, nnx.Variable) else variable)
+
+
 def _layout(state: Any) -> tuple[list[str], Any]:
     """Return the dotted names of a state's leaves, and its structure."""
-    names = [
-        _dotted(path) + jax.tree_util.keystr(within)
-        for path, variable in nnx.to_flat_state(state)
-        for within, _ in jax.tree_util.tree_leaves_with_path(variable.get_value())
-    ]
+    names = [_dotted(path) + jax.tree_util.keystr(within) for path, variable in nnx.to_flat_state(state) for within, _ in _arrays(variable)]
     return names, jax.tree.structure(state)

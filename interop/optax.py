@@ -105,9 +105,10 @@ class Optimizer(KeepsState):
                 msg = f"Optimizer: parameter {i} must be a tape.Variable, got {type(p).__name__}; wrap it with tape.Variable"
                 raise TapeTypeError(msg)
             if not (p.requires_grad and p.is_leaf):
+                advice = "leave it out, or call its requires_grad_() (should it be frozen again afterwards, steps skip it)"
                 msg = (
-                    f"Optimizer: parameter {i} ({extend.describe(p)}) must be a leaf that requires grad; pass the Variable that was made "
-                    "first"
+                    f"Optimizer: parameter {i} ({extend.describe(p)}) must be a leaf that requires grad; "
+                    f"{advice if p.is_leaf else 'pass the Variable that was made first'}"
                 )
                 raise TapeValueError(msg)
             if id(p) in seen:

@@ -867,6 +867,12 @@ ROWS = {
             "len(list(o)) == 1",
         ),
         (
+            "interop.optax.Optimizer([x, c], optax.sgd(0.1))",
+            "leave it out, or call its requires_grad_()",
+            "o = interop.optax.Optimizer([x, c.requires_grad_()], optax.sgd(0.1)); c.requires_grad_(False); h.sum().backward(); o.step()",
+            "same(x, A - 0.2 * A) and same(c, A)",
+        ),
+        (
             "interop.optax.Optimizer([h], optax.sgd(0.1))",
             "pass the Variable that was made first",
             "o = interop.optax.Optimizer([x], optax.sgd(0.1))",

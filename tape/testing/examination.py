@@ -234,6 +234,8 @@ class Examination:
         if evidence.explore and m.believed is not None:
             self._hear(check_linear(evidence))
         if eager is not None and not self._failed:
+            self._hear(native.check_half(evidence, eager))
+        if eager is not None and not self._failed:
             self._hear(native.alone(evidence))
         if eager is not None and not self._failed:
             self._hear(native.repeat(evidence, eager))

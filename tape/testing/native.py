@@ -13,7 +13,7 @@ from tape.testing.accuracy import coarse, imprecise
 from tape.testing.executables import Program
 from tape.testing.findings import Finding, LeftOut, doubt, fail, infinite
 from tape.testing.judgement import is_of_jax
-from tape.testing.measurement import user_rules
+from tape.testing.measurement import Measurement, user_rules
 from tape.testing.precise import Precise, equations
 from tape.testing.probes import wide_array
 
@@ -36,6 +36,8 @@ BUDGET = 40_000  # equations that further calls may run
 INSIDE = 10  # equations that one inside a loop or a branch counts for
 
 DOUBLE = 1e-12  # below it, double precision is the function's own
+HALF = 1e-4  # above it, rounding and conditioning in the function's own dtypes would hide a wrong factor
+CONSTANTS = 8  # times the dtype's rounding: what that of constants may take from a gradient
 MOST = 4  # arguments that are differentiated alone
 
 Gradients = list[np.ndarray]
@@ -139,6 +141,38 @@ def compare(evidence: Evidence, native: list[Gradients], suspects: set[tuple[int
             yield _wrong(
                 evidence, "native", f"wrong in {dtype}, though right in double precision", native[0][k], k, 0, evidence.probes.pairs[0].why
             )
+
+
+def check_half(evidence: Evidence, native: list[Gradients]) -> Iterator[Item]:
+    """Compare the rule as it is traced for half precision with JAX's derivative of the function as traced for it, both in double precision.
+
+    What parts the two is the rounding of constants; a gradient that is taken for wrong has to be so when the rule runs in half precision, too.
+    """
+    subject, of = evidence.subject, evidence.measurement
+    if evidence.eps < HALF or evidence.by_differences or of.believed is not None:
+        return
+    if evidence.large:
+        yield LeftOut(f"the rule as it is traced in {subject.leaves[0].dtype}")
+        return
+    value, rule = (evidence.precise(closed) for closed in (jaxapi.trace(subject.primal, *subject.leaves)[0], evidence.native_rule))
+    traced = Measurement(value, len(subject.outputs), rule, kind="as traced", parts=[value])
+    if of.mode == "forward":
+        traced.use_forward()
+    pairs = (0, evidence.nearby)
+    found = traced.compare(*zip(*map(evidence.at, pairs), strict=True))
+    if value.opaque or rule.opaque:
+        return
+    for k, x in enumerate(subject.leaves):
+        for turn, b in enumerate(pairs):
+            r, g, said = found["r"][k][turn], found["g"][k][turn], native[turn][k]
+            with np.errstate(invalid="ignore"):
+                allowed = CONSTANTS * evidence.eps * (np.abs(r) + _typical(r))
+                agreed = [np.abs(a[k][2 * b] - r) <= allowed for a in (evidence.measured["r"], evidence.measured["g"])]
+                off = agreed[0] & agreed[1] & (np.abs(g - r) > allowed) & (np.abs(said - g) < np.abs(said - r))
+            if b in evidence.seen and np.any(off):
+                text = evidence.probes.pairs[b].why
+                yield _wrong(evidence, "native", f"wrong in {x.dtype}, though right in single precision", said, k, b, text)
+                break
 
 
 def alone(evidence: Evidence) -> Iterator[Item]:

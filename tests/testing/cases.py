@@ -257,6 +257,16 @@ WRONG = {
         (X.astype(np.float16),),
         "dtype float32",
     ),
+    "half precision alone": (
+        ruled(jnp.sin, lambda r, ct: (ct * jnp.cos(r[0]) * (1.05 if r[0].dtype == jnp.float16 else 1),)),
+        (X.astype(np.float16),),
+        "wrong in float16, though right in single",
+    ),
+    "one element in bfloat16 alone": (
+        ruled(jnp.sin, lambda r, ct: ((ct * jnp.cos(r[0])).at[3].multiply(1.3 if r[0].dtype == jnp.bfloat16 else 1),)),
+        (jnp.asarray(X, jnp.bfloat16),),
+        "wrong in bfloat16, though right in single",
+    ),
     "half precision": (ruled(jnp.sin, lambda r, ct: (1.001 * ct * jnp.cos(r[0]),)), (X.astype(np.float16),), "1.001x too large"),
     "forward rule": (pushed(jnp.sin, lambda p, t: (jnp.sin(p[0]), -t[0] * jnp.cos(p[0]))), (X,), "sign flipped"),
     "stop_gradient": (lambda x: x * jax.lax.stop_gradient(x), (X,), "values contradict"),
@@ -321,6 +331,10 @@ RIGHT = {
     "a key": (lambda key, x: x * jax.random.normal(key, x.shape), (jax.random.key(0), X)),
     "complex": (lambda z: jnp.abs(z) ** 2 + jnp.exp(z).real, ((X + 1j * X[::-1]).astype(np.complex64),)),
     "bfloat16": (lambda x: jax.nn.gelu(x) @ x, (jnp.asarray(X, jnp.bfloat16),)),
+    "constants in half precision": (
+        ruled(lambda x: jnp.exp(0.1 * x) - 0.3 * x, lambda r, ct: (ct * (0.1 * jnp.exp(0.1 * r[0]) - 0.3),)),
+        (jnp.asarray(X, jnp.bfloat16),),
+    ),
     "size zero": (jnp.sin, (np.zeros((0, 3), np.float32),)),
     "a scalar": (lambda x: x**3, (1.5,)),
     "what is not asked for": (

@@ -242,6 +242,69 @@ def test_nnx_calls_that_lose_something_are_refused(method, text):
     assert (module.state_dict()["layers.0.kernel"] == before["layers.0.kernel"]).all()
 
 
+@pytest.mark.parametrize("norm", [nnx.SpectralNorm, nnx.WeightNorm])
+def test_layers_of_nnx_that_write_to_their_parameters_can_be_lifted(norm):
+    layer = norm(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), rngs=nnx.Rngs(1))
+    with pytest.raises(TapeTypeError, match=r"writes to the parameter layer_instance\.kernel.*interop\.lift\(lambda p, rest, x"):
+        interop.nnx.Module(layer)(X)
+    graph, parameters, rest = nnx.split(layer, nnx.Param, ...)
+
+    def call(p, rest, x):
+        return nnx.merge(graph, p, rest)(x)
+
+    p = jax.tree.map(tape.Variable, parameters)
+    (interop.lift(call)(p, rest, X) ** 2).sum().backward()
+    wanted, _ = jax.grad(lambda p, rest: (call(p, rest, X) ** 2).sum(), argnums=(0, 1), allow_int=True)(parameters, rest)
+    for v, g in zip(jax.tree.leaves(p, is_leaf=tape.extend.is_variable), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(v.grad, g, rtol=1e-4, atol=1e-6)
+
+
+def test_nnx_modules_may_hold_arrays_without_nnx_variables():
+    class Part(nnx.Module):
+        def __init__(self, rngs):
+            self.linear, self.table, self.more = nnx.Linear(3, 2, rngs=rngs), jnp.arange(3.0), nnx.data({"shift": jnp.ones(3)})
+
+        def __call__(self, x):
+            return self.linear(x * self.table + self.more["shift"])
+
+    class Whole(nnx.Module):
+        def __init__(self, rngs):
+            self.part = self.again = Part(rngs)
+            self.count = jnp.zeros((), jnp.int32)
+
+        def __call__(self, x):
+            self.count = self.count + 1
+            return self.again(x)
+
+    native = Whole(nnx.Rngs(0))
+    module = interop.nnx.Module(native)
+    for _ in range(2):
+        np.testing.assert_allclose(module(X).detach(), native(X), rtol=1e-5, atol=1e-6)
+    assert int(module.count) == int(module.unwrap().count) == 2
+    assert not module.part.more["shift"].requires_grad
+    table = jnp.array([3.0, 0.0, 1.0])
+    native.again.table = module.again.table = table
+    assert (module.part.table.value == table).all()
+    np.testing.assert_allclose(module(X).detach(), native(X), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(module.unwrap()(X), native(X), rtol=1e-5, atol=1e-6)
+    assert set(module.state_dict()) == {"count", *[f"again.{name}" for name in ("linear.bias", "linear.kernel", "more.shift", "table")]}
+
+
+@MAKE
+def test_frozen_parameters_are_not_an_optimizers(make):
+    module = make()
+    (name, frozen), *others = module.named_parameters()
+    frozen.requires_grad_(False)
+    before = module.state_dict()
+    optimizer = interop.optax.Optimizer(module.parameters(), optax.sgd(0.1))
+    assert sorted(p.name for p in optimizer) == sorted(n for n, _ in others)
+    (_out(module) ** 2).mean().backward()
+    optimizer.step()
+    after = module.state_dict()
+    assert (after[name] == before[name]).all()
+    assert any((after[n] != before[n]).any() for n, _ in others)
+
+
 def test_nnx_state_inside_of_a_checkpoint_is_refused_or_the_modules_own_affair():
     class Net(nnx.Module):
         def __init__(self, rngs, *, remat):
