@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tape.insight.notes import Source
     from tape.insight.reading import Reading
+    from tape.insight.runs import Runs
 
 UNKNOWN: Any = object()  # stands for a value that is gone, where that may be
 Place = tuple[int, int]  # id of a part, slot; the id of a leaf, -1
@@ -157,7 +158,8 @@ class Replay:
                 raise TapeValueError(msg)
             between[number] = part, step
             waiting += [self.resolved(part, slot) for slot in step.inputs]
-        for number in sorted(between):
+        self.numbers = sorted(between)
+        for number in self.numbers:
             part, step = between[number]
             self.steps.append((part, step, self._call(part, step)))
 
@@ -214,7 +216,7 @@ class Replay:
         _, read = self.values(arrays)
         return [jnp.asarray(read(place)) for place in self.outputs]
 
-    def values(self, arrays: Sequence[Any]) -> tuple[dict[Place, Any], Callable[[Place], Any]]:
+    def values(self, arrays: Sequence[Any], runs: Runs | None = None) -> tuple[dict[Place, Any], Callable[[Place], Any]]:
         """Compute everything between the inputs and the outputs; return the values, and what reads one."""
         values: dict[Place, Any] = dict(self.constants)
         for places, array, aval in zip(self.inputs, arrays, self._avals, strict=True):
@@ -232,7 +234,8 @@ class Replay:
             if any(x is UNKNOWN for x in operands):
                 values.update({(id(part), slot): _kept(part, slot) for slot in step.slots})
                 continue
-            for slot, result in zip(step.slots, call(*operands), strict=False):
+            results = call(*operands) if runs is None or isinstance(step.op, FunctionOp) else runs.forward(step.kernel, operands, call)
+            for slot, result in zip(step.slots, results, strict=False):
                 values.setdefault((id(part), slot), result)
         return values, read
 

@@ -9,6 +9,8 @@ import pytest
 import tape
 import tape.lax
 import tape.numpy as tnp
+from tape.insight import runs
+from tape.ops.kernel import Kernel
 from tests.insight.gallery import ACCIDENTS
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
@@ -200,3 +202,56 @@ def test_the_gradient_of_no_elements_is_no_accident():
     why = tape.explain((x * 2).sum(), x)
     assert (why.verdict, list(why.causes)) == ("fine", [])
     assert "has no elements" in str(why)
+
+
+def long_chain(n):
+    x = tape.Variable(np.linspace(0.1, 1, 7, dtype=np.float32), name="x")
+    h = x
+    for _ in range(n):
+        h = tnp.sin(h * 1.01) + x * 0.1
+    return h.sum(), x
+
+
+@pytest.mark.parametrize("name", [*ACCIDENTS, "long_chain", "softmax_of_bfloat16"])
+def test_the_answer_is_the_same_where_numpy_computes_it_and_where_jax_does(name, monkeypatch):
+    def one():
+        if name == "long_chain":
+            return long_chain(30)
+        if name == "softmax_of_bfloat16":
+            x = tape.Variable(A.astype(jax.numpy.bfloat16), name="x")
+            return (tape.nn.softmax(x * 2) * A.astype(jax.numpy.bfloat16)).sum(), x
+        return ACCIDENTS[name][3]()
+
+    y, x = one()
+    told = tape.explain(y, x)
+    monkeypatch.setattr(runs, "at_home", lambda _: False)
+    other = tape.explain(y, x)
+    assert told.verdict == other.verdict
+    assert [(c.kind, c.entry, c.repair) for c in told.causes] == [(c.kind, c.entry, c.repair) for c in other.causes]
+    assert [s.entry.number for s in told.path] == [s.entry.number for s in other.path]
+    rtol = 2e-2 if name == "softmax_of_bfloat16" else 1e-5
+    for a, b in [
+        (told.norm, other.norm),
+        *[pair for s, t in zip(told.path, other.path, strict=True) for pair in zip(s[1:], t[1:], strict=True)],
+    ]:
+        assert (a is None) == (b is None)
+        if a is not None:
+            np.testing.assert_allclose(a, b, rtol=rtol)
+
+
+def test_small_values_of_a_long_tape_are_not_given_to_jax_one_by_one(monkeypatch):
+    y, x = long_chain(40)
+    tape.explain(y, x)
+    calls = []
+    monkeypatch.setattr(Kernel, "pull", lambda *_: calls.append("pull"))
+    monkeypatch.setattr(jax.numpy, "asarray", lambda *_: calls.append("asarray"))
+    assert tape.explain(y, x).verdict == "fine"
+    assert not calls
+
+
+def test_what_numpy_does_not_run_jax_does():
+    x = tape.Variable(np.array([[2.0, 0.5], [0.5, 1.0]], np.float32), name="x")
+    y = tnp.linalg.cholesky(x @ x.mT).sum() * 2
+    why = tape.explain(y, x)
+    assert why.verdict == "fine"
+    np.testing.assert_allclose(why.norm, np.linalg.norm(tape.gradients(y, x).value), rtol=1e-5)
