@@ -1148,6 +1148,7 @@ _ADVICE = re.compile(r"; |\b(use|pass|call|write|convert|cast|assign|wrap|run) "
 # What is not provoked above, by file and the beginning of the message, and why.
 LISTED = {
     "tape/insight/measuring.py:explain: a value": "is caught, and becomes a note of the explanation",
+    "tape/insight/explanation.py:ops that were recorded before": "is no error: tests/insight/test_explain_inside.py",
     "tape/insight/explaining.py:explain: {} must be": "says what it takes",
     "tape/insight/picture.py:Picture.svg": "needs an environment without Graphviz, or one that is too slow: tests/insight/test_drawing.py",
     "tape/insight/picture.py:{}: group must be": "says which groups there are",

@@ -6,8 +6,6 @@ import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
@@ -18,7 +16,7 @@ from tape.insight.explanation import Step
 from tape.insight.inner import plain, turns_of
 from tape.insight.inside import Inside
 from tape.insight.replaying import UNKNOWN, Place, Replay
-from tape.insight.runs import Runs
+from tape.insight.runs import BackwardError, Runs
 from tape.sweeps.plan import FunctionOp
 from tape.terminal.progress import progress
 
@@ -88,6 +86,9 @@ class Measurement:
             return Cause(
                 "no derivative", number, what, "use a smooth function, such as tape.nn.softplus or tape.nn.gelu in the place of relu"
             )
+        if self._is_function(number):
+            names = [e.inputs[i].name for i in self._leads[number] if i < len(e.inputs)]  # the others are what the forward computed
+            return causes.backward_at(e, f"None for {' and '.join(names)}")
         inside = self._inside(number)
         found = None if inside is None else inside.stopping(e)
         repair = "use another op, or a tape.Function with a backward"
@@ -131,7 +132,7 @@ class Measurement:
         for number, (part, step, call) in steps:
             table = part.state.table
             cts = [cotangents.get((id(part), s)) if table[s].kind.requires_grad and s not in part.state.cut else None for s in step.slots]
-            if all(ct is None for ct in cts) or step.ends:
+            if number not in self._leads or all(ct is None for ct in cts) or step.ends:
                 continue
             sources = [replay.resolved(part, s) for s in step.inputs]
             operands = [read(s) for s in sources]
@@ -142,12 +143,14 @@ class Measurement:
                     msg = f"explain: a value that the derivative of {step.kernel.name} reads is gone; ask before the sweep that releases it"
                     raise ReleasedTapeError(msg)
                 operands, results = _filled(operands, step.kernel.in_avals), _filled(results, step.kernel.out_avals)
-            wanted = [table[s].kind.requires_grad for s in step.inputs]
+            wanted = [table[s].kind.requires_grad and i in self._leads[number] for i, s in enumerate(step.inputs)]
             if isinstance(step.op, FunctionOp):
                 wanted = [w and i < step.op.arguments for i, w in enumerate(wanted)]
-                pulled = jax.vjp(lambda *xs, call=call: list(call(*xs)), *map(jnp.asarray, operands))[1](
-                    [jnp.asarray(np.zeros_like(r) if c is None else c) for r, c in zip(results, cts, strict=True)]
-                )
+                try:
+                    pulled = call.backward(operands, cts, wanted)
+                except BackwardError as error:
+                    error.entry = number
+                    raise
             else:
                 pulled = runs.backward(step.kernel, operands, results, cts, wanted)
             for source, want, gradient in zip(sources, wanted, pulled, strict=True):
@@ -244,7 +247,7 @@ class Measurement:
                 if any(np.any(g) for (n, _), g in self._edges.items() if n == number):
                     return [causes.cancels_at(e)]
                 if self._is_function(number):
-                    return [causes.backward_at(e, "0 (or None), though the gradient that arrived was not 0")]
+                    return [causes.backward_at(e, "0, though the gradient that arrived was not 0")]
                 return [self._closer(number, causes.zero_at(e, self._operands(number), result, arriving), Inside.killed)]
         return []
 

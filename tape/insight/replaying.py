@@ -8,16 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from tape.errors import ReleasedTapeError, TapeTypeError, TapeValueError
-from tape.graph import boundary
-from tape.graph.kinds import differentiable
-from tape.graph.scope import within
 from tape.graph.segment import Handle, LeafNode
 from tape.insight.notes import Leaf, Lone, Part
-from tape.modes import enable_grad
+from tape.insight.runs import FunctionRun
 from tape.programs.program import look, run_pending
 from tape.programs.retention import leaf_slots
 from tape.programs.traced import differentiable_as_recorded
-from tape.recording import record
 from tape.sweeps.plan import FunctionOp
 from tape.sweeps.seeds import describe
 
@@ -208,7 +204,7 @@ class Replay:
                     "retain_graph=True to that, or take tape.Tape(keep=True)"
                 )
                 raise ReleasedTapeError(msg)
-            return _function(context._function, context._layout, tuple(context._places), step.op.arguments)
+            return FunctionRun(context._function, context._layout, tuple(context._places), step.op.arguments)
         return differentiable_as_recorded(step, part.state.cut).inline
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
@@ -274,16 +270,3 @@ def _checked(array: Any, aval: Any) -> Any:
         )
         raise (TapeValueError if given.shape != aval.shape else TapeTypeError)(msg)
     return array if isinstance(array, jax.Array) else jnp.asarray(array)
-
-
-def _function(function: Any, layout: Any, places: tuple[int, ...], arguments: int) -> Callable[..., Sequence[Any]]:
-    """Return the entry of a ``tape.Function`` as a function of arrays: its forward runs anew, and its backward is the user's."""
-
-    def call(*operands: Any) -> Sequence[Any]:
-        with enable_grad(), boundary.allowing_captures(), within(notes=None):
-            inputs = [record.leaf(jnp.asarray(x), requires_grad=differentiable(jnp.asarray(x))) for x in operands[:arguments]]
-            args, kwargs = layout.filled(inputs)
-            flat = jax.tree.leaves(function.apply(*args, **kwargs), is_leaf=lambda x: isinstance(x, Handle))
-            return [look(flat[i]) for i in places]
-
-    return call

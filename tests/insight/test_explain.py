@@ -255,3 +255,84 @@ def test_what_numpy_does_not_run_jax_does():
     why = tape.explain(y, x)
     assert why.verdict == "fine"
     np.testing.assert_allclose(why.norm, np.linalg.norm(tape.gradients(y, x).value), rtol=1e-5)
+
+
+class GivesNone(tape.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        return x * w
+
+    @staticmethod
+    def backward(ctx, g):
+        return None, g * 2
+
+
+class Raises(tape.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        raise LookupError("no such table")
+
+
+class WrongShape(tape.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.sum()
+
+
+def test_a_backward_that_gives_none_is_named_for_the_input_that_gets_nothing():
+    x, w = tape.Variable(A, name="x"), tape.Variable(A, name="w")
+    y = GivesNone.apply(x * 1.5, w).sum()
+    assert tape.gradients(y, x, unconnected="none", retain_graph=True) is None
+    why = tape.explain(y, x)
+    assert (why.verdict, kinds(why)) == ("None", ["backward"])
+    assert "the backward of GivesNone gave None for %0" in str(why)
+    why = tape.explain(y, w)
+    assert why.verdict == "fine"
+    np.testing.assert_allclose(why.norm, np.linalg.norm(tape.gradients(y, w).value), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("function", "error"), [(Raises, LookupError), (WrongShape, tape.errors.GradientShapeError)])
+def test_a_backward_that_raises_is_explained(function, error):
+    x, w = tape.Variable(A, name="x"), tape.Variable(A, name="w")
+    y = (function.apply(x * 3) + w).sum()
+    with pytest.raises(error):
+        tape.gradients(y, x, retain_graph=True)
+    why = tape.explain(y, x)
+    assert (why.verdict, kinds(why)) == ("error", ["backward"])
+    assert f"the backward of {function.__name__} raises {error.__name__}: " in str(why)
+    assert "is an error." in str(why)
+    assert tape.explain(y, w).verdict == "fine"  # which no such backward leads to
+
+
+def test_what_other_inputs_get_is_not_what_this_one_does():
+    x, w = tape.Variable(A, name="x"), tape.Variable(np.zeros_like(A), name="w")
+    why = tape.explain((x * w).sum(), x)
+    assert (why.verdict, kinds(why)) == ("zero", ["zero mask"])  # w gets a gradient of the same entry: nothing cancels
+
+
+def test_functions_run_once_more_leave_what_is_pending_and_hooks_alone():
+    x = tape.Variable(A, name="x")
+    seen = []
+
+    class Watch(tape.OpHook):
+        def forward_preprocess(self, op, inputs):
+            seen.append(op)
+
+    w = tape.Variable(A, name="w")
+    y = GivesNone.apply(x, w).sum()
+    with Watch():
+        pending = tnp.sin(w * 1.75)
+        before = len(seen)
+        assert tape.explain(y, w).verdict == "fine"
+        assert len(seen) == before
+    assert pending._segment is not None
+    assert pending._segment.pending
+    assert float((pending * 1).sum()) == pytest.approx(np.sin(A * 1.75).sum(), rel=1e-5)
