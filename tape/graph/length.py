@@ -7,6 +7,7 @@ next segments have one structure.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -125,6 +126,7 @@ class Length:
 
 def bytes_of(aval: Any) -> int:
     """Return what a value of some shape and dtype takes; 0 for what is none of NumPy's."""
-    if not (isinstance(aval.dtype, np.dtype) and all(n.__class__ is int for n in aval.shape)):  # symbolic lengths of jax.export
-        return 0
-    return int(aval.size) * aval.dtype.itemsize
+    size = math.prod(aval.shape)
+    return (
+        size * aval.dtype.itemsize if size.__class__ is int and isinstance(aval.dtype, np.dtype) else 0
+    )  # jax.export has symbolic lengths

@@ -118,6 +118,13 @@ def backward_at(entry: Entry, gave: str) -> Cause:
     return Cause("backward", entry.number, what, f"look at {entry.op}.backward: tape.testing.check_gradients compares it with differences")
 
 
+def raised_at(entry: Entry, error: Exception) -> Cause:
+    """Say that the backward of a ``tape.Function`` raises."""
+    said = str(error).split("\n", maxsplit=1)[0]
+    repair = f"tape.gradients raises that, too: mend {entry.op}.backward; tape.testing.check_gradients runs it on its own"
+    return Cause("backward", entry.number, f"the backward of {entry.op} raises {type(error).__name__}: {said}", repair)
+
+
 def not_a_number_in(name: str, entry: Entry) -> Cause:
     """Say that a value was not finite before anything was computed of it."""
     what = f"{name} holds NaN before anything is computed of it"

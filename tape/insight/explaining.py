@@ -11,11 +11,13 @@ from tape.graph.kinds import differentiable
 from tape.graph.lines import user_frame
 from tape.graph.scope import within
 from tape.graph.segment import Handle, itself
+from tape.insight import causes
 from tape.insight.causes import Cause
 from tape.insight.connection import Connection
 from tape.insight.explanation import Explanation, Step
 from tape.insight.measuring import Measurement, norm
 from tape.insight.names import name_of
+from tape.insight.runs import BackwardError
 from tape.sweeps.seeds import describe
 
 if TYPE_CHECKING:
@@ -88,6 +90,8 @@ def _answer(output: Any, given: Any) -> Explanation:
         return said("None", [*first, *cuts], way, None)
     try:
         measured = Measurement(found)
+    except BackwardError as raised:
+        return said("error", [causes.raised_at(found.reading.entries[raised.entry], raised.error)], way, None)
     except TapeError as error:
         note = f"values are not known ({str(error).split(';', maxsplit=1)[0]}): this is what the structure says"
         return said("connected", found.suspects(), way, None, note)

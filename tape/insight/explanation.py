@@ -41,8 +41,8 @@ class Explanation:
     """What :func:`explain` found; ``print`` shows it.
 
     Attributes:
-        verdict: ``"None"``, ``"zero"``, ``"tiny"``, ``"huge"``, ``"NaN"``, ``"inf"`` or ``"fine"``; ``"connected"`` where values are not
-            known and the structure lets a gradient flow.
+        verdict: ``"None"``, ``"zero"``, ``"tiny"``, ``"huge"``, ``"NaN"``, ``"inf"`` or ``"fine"``; ``"error"`` where the backward of a
+            ``tape.Function`` raises; ``"connected"`` where values are not known and the structure lets a gradient flow.
         causes: what it suffers from, the most likely first: objects with ``kind``, ``entry``, ``what`` and ``repair``.
         path: the entries from the output back to the input, with norms: along it flows most, or would flow.
         norm: the Euclidean norm of the gradient; None where there is none, or values are not known.
@@ -71,7 +71,7 @@ class Explanation:
         """Return what was found, in lines that are no longer than ``width`` but for the path's."""
         output, given = self._names
         lines = [
-            f"The gradient of {output} with respect to {given} is {self.verdict}"
+            f"The gradient of {output} with respect to {given} is {'an error' if self.verdict == 'error' else self.verdict}"
             + ("" if self.norm is None else f" (norm {self.norm:.4g})")
             + "."
         ]

@@ -6,8 +6,6 @@ import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
@@ -17,13 +15,13 @@ from tape.insight.causes import Cause
 from tape.insight.explanation import Step
 from tape.insight.inner import plain, turns_of
 from tape.insight.inside import Inside
-from tape.insight.notes import Lone
 from tape.insight.replaying import UNKNOWN, Place, Replay
+from tape.insight.runs import BackwardError, Runs
 from tape.sweeps.plan import FunctionOp
 from tape.terminal.progress import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tape.insight.connection import Connection
     from tape.insight.entries import Entry
@@ -48,9 +46,10 @@ class Measurement:
         self._leads = connection.leads
         self._targets = connection.targets
         replay = Replay(self._reading, [], [connection.output], present=True)
-        with jaxapi.ensure_compile_time_eval():
-            self._values, self._read = replay.values([])
-            self._cotangents, self._edges = self._sweep(replay, self._read)
+        with jaxapi.ensure_compile_time_eval(), np.errstate(all="ignore"):  # NumPy warns where XLA does not
+            runs = Runs(replay.constants.values())
+            self._values, self._read = replay.values([], runs)
+            self._cotangents, self._edges = self._sweep(replay, self._read, runs)
             self.total: Any = None
             for place in self._targets:
                 if place in self._cotangents:
@@ -87,6 +86,9 @@ class Measurement:
             return Cause(
                 "no derivative", number, what, "use a smooth function, such as tape.nn.softplus or tape.nn.gelu in the place of relu"
             )
+        if self._is_function(number):
+            names = [e.inputs[i].name for i in self._leads[number] if i < len(e.inputs)]  # the others are what the forward computed
+            return causes.backward_at(e, f"None for {' and '.join(names)}")
         inside = self._inside(number)
         found = None if inside is None else inside.stopping(e)
         repair = "use another op, or a tape.Function with a backward"
@@ -118,46 +120,39 @@ class Measurement:
         part, at = self._reading.places[number]  # type: ignore[misc]
         return isinstance(self._reading.steps_of(part)[at].op, FunctionOp)
 
-    def _sweep(self, replay: Replay, read: Any) -> tuple[dict[Place, Any], dict[tuple[int, Place], Any]]:
+    def _sweep(self, replay: Replay, read: Any, runs: Runs) -> tuple[dict[Place, Any], dict[tuple[int, Place], Any]]:
         """Sweep once more, entry by entry; return what arrives at each value, and what each entry gives to each of its inputs."""
         (root,) = replay.outputs
         aval = self._connection.output._place.kind.aval
         cotangents: dict[Place, Any] = {root: np.ones(aval.shape, aval.dtype)}
         edges: dict[tuple[int, Place], Any] = {}
-        numbers = {
-            (id(p), self._reading.steps_of(p)[at].slots[:1]): n
-            for n, place in enumerate(self._reading.places)
-            if not isinstance(place, Lone)
-            for p, at in (place,)
-        }
-        steps = reversed(replay.steps)
-        for part, step, call in progress(steps, "sweeping once more", len(replay.steps)) if len(replay.steps) > _LONG else steps:
-            number = numbers[id(part), step.slots[:1]]
+        steps: Any = zip(reversed(replay.numbers), reversed(replay.steps), strict=True)
+        if len(replay.steps) > _LONG:
+            steps = progress(steps, "sweeping once more", len(replay.steps))
+        for number, (part, step, call) in steps:
             table = part.state.table
             cts = [cotangents.get((id(part), s)) if table[s].kind.requires_grad and s not in part.state.cut else None for s in step.slots]
-            if all(ct is None for ct in cts) or step.ends:
+            if number not in self._leads or all(ct is None for ct in cts) or step.ends:
                 continue
             sources = [replay.resolved(part, s) for s in step.inputs]
             operands = [read(s) for s in sources]
             results = [read((id(part), s)) for s in step.slots]
-            slots = (*step.inputs, *step.slots)
             unknown = [i for i, x in enumerate((*operands, *results)) if x is UNKNOWN]
-            if unknown and (isinstance(step.op, FunctionOp) or not set(step.kernel.residuals()).isdisjoint(unknown)):
-                msg = f"explain: a value that the derivative of {step.kernel.name} reads is gone; ask before the sweep that releases it"
-                raise ReleasedTapeError(msg)
-            known = [
-                jnp.zeros(table[s].kind.aval.shape, table[s].kind.aval.dtype) if x is UNKNOWN else jnp.asarray(x)
-                for s, x in zip(slots, (*operands, *results), strict=True)
-            ]
-            operands, results = known[: len(operands)], known[len(operands) :]
-            wanted = [table[s].kind.requires_grad for s in step.inputs]
+            if unknown:
+                if isinstance(step.op, FunctionOp) or not set(step.kernel.residuals()).isdisjoint(unknown):
+                    msg = f"explain: a value that the derivative of {step.kernel.name} reads is gone; ask before the sweep that releases it"
+                    raise ReleasedTapeError(msg)
+                operands, results = _filled(operands, step.kernel.in_avals), _filled(results, step.kernel.out_avals)
+            wanted = [table[s].kind.requires_grad and i in self._leads[number] for i, s in enumerate(step.inputs)]
             if isinstance(step.op, FunctionOp):
                 wanted = [w and i < step.op.arguments for i, w in enumerate(wanted)]
-                pulled = jax.vjp(lambda *xs, call=call: list(call(*xs)), *operands)[1](
-                    [jnp.asarray(np.zeros_like(r) if c is None else c) for r, c in zip(results, cts, strict=True)]
-                )
+                try:
+                    pulled = call.backward(operands, cts, wanted)
+                except BackwardError as error:
+                    error.entry = number
+                    raise
             else:
-                pulled = step.kernel.pull(operands, results, [None if c is None else jnp.asarray(c) for c in cts], wanted)
+                pulled = runs.backward(step.kernel, operands, results, cts, wanted)
             for source, want, gradient in zip(sources, wanted, pulled, strict=True):
                 if want and gradient is not None:
                     array = np.asarray(gradient)
@@ -252,7 +247,7 @@ class Measurement:
                 if any(np.any(g) for (n, _), g in self._edges.items() if n == number):
                     return [causes.cancels_at(e)]
                 if self._is_function(number):
-                    return [causes.backward_at(e, "0 (or None), though the gradient that arrived was not 0")]
+                    return [causes.backward_at(e, "0, though the gradient that arrived was not 0")]
                 return [self._closer(number, causes.zero_at(e, self._operands(number), result, arriving), Inside.killed)]
         return []
 
@@ -308,6 +303,11 @@ _GONE = np.zeros(0, np.float32)
 
 def _array(value: object) -> Any:
     return _GONE if value is UNKNOWN else causes.readable(value)
+
+
+def _filled(values: Sequence[Any], avals: Sequence[Any]) -> list[Any]:
+    """Return values with zeros for those that are gone, and that nothing reads."""
+    return [np.zeros(a.shape, a.dtype) if x is UNKNOWN else x for x, a in zip(values, avals, strict=True)]
 
 
 def norm(array: object) -> float:

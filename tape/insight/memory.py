@@ -50,7 +50,7 @@ class Holder:
     """Variables of yours that keep a part of the tape alive.
 
     Attributes:
-        path: how they are reached: ``losses[...]``; "?" where that was not found (a generator, an object of another library).
+        path: how they are reached: ``losses[...]``; "?" where that was not found (an iterator, an object of another library).
         scope: the function in whose frame the path begins; "" for a module.
         op: what made them.
         where: the line that did.

@@ -6,6 +6,7 @@ referred to afterwards: where a frame's local names are copied for whoever asks,
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import types
@@ -79,6 +80,7 @@ def _roots(modules: set[int]) -> Iterator[tuple[str, str, Any]]:
                     globals_ += [(n, "", v) for n, v in list(frame.f_globals.items()) if n != "_" and not n.startswith("__")]
             frame = frame.f_back
     yield from globals_
+    yield "sys.last_value", "", getattr(sys, "last_value", None)  # what a terminal or a notebook showed the last traceback of
 
 
 def _locals(frame: types.FrameType) -> list[tuple[str, Any]]:
@@ -105,11 +107,20 @@ def _inside(path: str, value: Any) -> list[tuple[str, Any]]:
         return [(f"{path}{{...}}", x) for x in list(set(value) if kind in (set, frozenset) else ())]
     if isinstance(value, types.MethodType):
         return [(f"{path}.__self__", value.__self__)]
+    if isinstance(value, functools.partial):
+        return [(f"{path}.func", value.func), (f"{path}.args", value.args), (f"{path}.keywords", value.keywords)]
+    if isinstance(value, types.GeneratorType):
+        return [] if value.gi_frame is None else [(f"{path}.{name}", x) for name, x in _locals(value.gi_frame)]
+    if isinstance(value, BaseException):
+        frames = [tb.tb_frame for tb in _tracebacks(value) if is_foreign(tb.tb_frame.f_code.co_filename)]
+        return [(f"{path}.__traceback__: {name}", x) for frame in frames for name, x in _locals(frame) if x is not value]
     if isinstance(value, types.FunctionType):
         names, cells = value.__code__.co_freevars, value.__closure__ or ()
         found = [(f"{path}.{name}", cell) for name, cell in zip(names, cells, strict=False)]
         return [(name, content) for name, cell in found if (content := _content(cell)) is not None]
-    if kind.__module__.split(".", 1)[0] in _LIBRARIES or kind.__module__.startswith(("tape.graph", "tape.ops", "tape.insight")):
+    if kind.__module__.startswith("tape.insight"):  # a Tape of Variables, and an explanation, which has one
+        return [(path, x) for x in getattr(getattr(value, "_tape", value), "_outputs", ())]
+    if kind.__module__.split(".", 1)[0] in _LIBRARIES or kind.__module__.startswith(("tape.graph", "tape.ops")):
         return []
     held = [(f"{path}.{name}", x) for name, x in list(getattr(value, "__dict__", {}).items())]
     for base in kind.__mro__:
@@ -122,6 +133,13 @@ def _inside(path: str, value: Any) -> list[tuple[str, Any]]:
                 except AttributeError:
                     continue
     return held
+
+
+def _tracebacks(error: BaseException) -> Iterator[types.TracebackType]:
+    tb = error.__traceback__
+    while tb is not None:
+        yield tb
+        tb = tb.tb_next
 
 
 def _content(cell: Any) -> Any:

@@ -8,16 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from tape.errors import ReleasedTapeError, TapeTypeError, TapeValueError
-from tape.graph import boundary
-from tape.graph.kinds import differentiable
-from tape.graph.scope import within
 from tape.graph.segment import Handle, LeafNode
 from tape.insight.notes import Leaf, Lone, Part
-from tape.modes import enable_grad
+from tape.insight.runs import FunctionRun
 from tape.programs.program import look, run_pending
 from tape.programs.retention import leaf_slots
 from tape.programs.traced import differentiable_as_recorded
-from tape.recording import record
 from tape.sweeps.plan import FunctionOp
 from tape.sweeps.seeds import describe
 
@@ -26,6 +22,7 @@ if TYPE_CHECKING:
 
     from tape.insight.notes import Source
     from tape.insight.reading import Reading
+    from tape.insight.runs import Runs
 
 UNKNOWN: Any = object()  # stands for a value that is gone, where that may be
 Place = tuple[int, int]  # id of a part, slot; the id of a leaf, -1
@@ -157,7 +154,8 @@ class Replay:
                 raise TapeValueError(msg)
             between[number] = part, step
             waiting += [self.resolved(part, slot) for slot in step.inputs]
-        for number in sorted(between):
+        self.numbers = sorted(between)
+        for number in self.numbers:
             part, step = between[number]
             self.steps.append((part, step, self._call(part, step)))
 
@@ -206,7 +204,7 @@ class Replay:
                     "retain_graph=True to that, or take tape.Tape(keep=True)"
                 )
                 raise ReleasedTapeError(msg)
-            return _function(context._function, context._layout, tuple(context._places), step.op.arguments)
+            return FunctionRun(context._function, context._layout, tuple(context._places), step.op.arguments)
         return differentiable_as_recorded(step, part.state.cut).inline
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
@@ -214,7 +212,7 @@ class Replay:
         _, read = self.values(arrays)
         return [jnp.asarray(read(place)) for place in self.outputs]
 
-    def values(self, arrays: Sequence[Any]) -> tuple[dict[Place, Any], Callable[[Place], Any]]:
+    def values(self, arrays: Sequence[Any], runs: Runs | None = None) -> tuple[dict[Place, Any], Callable[[Place], Any]]:
         """Compute everything between the inputs and the outputs; return the values, and what reads one."""
         values: dict[Place, Any] = dict(self.constants)
         for places, array, aval in zip(self.inputs, arrays, self._avals, strict=True):
@@ -232,7 +230,8 @@ class Replay:
             if any(x is UNKNOWN for x in operands):
                 values.update({(id(part), slot): _kept(part, slot) for slot in step.slots})
                 continue
-            for slot, result in zip(step.slots, call(*operands), strict=False):
+            results = call(*operands) if runs is None or isinstance(step.op, FunctionOp) else runs.forward(step.kernel, operands, call)
+            for slot, result in zip(step.slots, results, strict=False):
                 values.setdefault((id(part), slot), result)
         return values, read
 
@@ -271,16 +270,3 @@ def _checked(array: Any, aval: Any) -> Any:
         )
         raise (TapeValueError if given.shape != aval.shape else TapeTypeError)(msg)
     return array if isinstance(array, jax.Array) else jnp.asarray(array)
-
-
-def _function(function: Any, layout: Any, places: tuple[int, ...], arguments: int) -> Callable[..., Sequence[Any]]:
-    """Return the entry of a ``tape.Function`` as a function of arrays: its forward runs anew, and its backward is the user's."""
-
-    def call(*operands: Any) -> Sequence[Any]:
-        with enable_grad(), boundary.allowing_captures(), within(notes=None):
-            inputs = [record.leaf(jnp.asarray(x), requires_grad=differentiable(jnp.asarray(x))) for x in operands[:arguments]]
-            args, kwargs = layout.filled(inputs)
-            flat = jax.tree.leaves(function.apply(*args, **kwargs), is_leaf=lambda x: isinstance(x, Handle))
-            return [look(flat[i]) for i in places]
-
-    return call

@@ -9,6 +9,8 @@ import pytest
 import tape
 import tape.lax
 import tape.numpy as tnp
+from tape.insight import runs
+from tape.ops.kernel import Kernel
 from tests.insight.gallery import ACCIDENTS
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
@@ -200,3 +202,137 @@ def test_the_gradient_of_no_elements_is_no_accident():
     why = tape.explain((x * 2).sum(), x)
     assert (why.verdict, list(why.causes)) == ("fine", [])
     assert "has no elements" in str(why)
+
+
+def long_chain(n):
+    x = tape.Variable(np.linspace(0.1, 1, 7, dtype=np.float32), name="x")
+    h = x
+    for _ in range(n):
+        h = tnp.sin(h * 1.01) + x * 0.1
+    return h.sum(), x
+
+
+@pytest.mark.parametrize("name", [*ACCIDENTS, "long_chain", "softmax_of_bfloat16"])
+def test_the_answer_is_the_same_where_numpy_computes_it_and_where_jax_does(name, monkeypatch):
+    def one():
+        if name == "long_chain":
+            return long_chain(30)
+        if name == "softmax_of_bfloat16":
+            x = tape.Variable(A.astype(jax.numpy.bfloat16), name="x")
+            return (tape.nn.softmax(x * 2) * A.astype(jax.numpy.bfloat16)).sum(), x
+        return ACCIDENTS[name][3]()
+
+    y, x = one()
+    told = tape.explain(y, x)
+    monkeypatch.setattr(runs, "at_home", lambda _: False)
+    other = tape.explain(y, x)
+    assert told.verdict == other.verdict
+    assert [(c.kind, c.entry, c.repair) for c in told.causes] == [(c.kind, c.entry, c.repair) for c in other.causes]
+    assert [s.entry.number for s in told.path] == [s.entry.number for s in other.path]
+    rtol = 2e-2 if name == "softmax_of_bfloat16" else 1e-5
+    for a, b in [
+        (told.norm, other.norm),
+        *[pair for s, t in zip(told.path, other.path, strict=True) for pair in zip(s[1:], t[1:], strict=True)],
+    ]:
+        assert (a is None) == (b is None)
+        if a is not None:
+            np.testing.assert_allclose(a, b, rtol=rtol)
+
+
+def test_small_values_of_a_long_tape_are_not_given_to_jax_one_by_one(monkeypatch):
+    y, x = long_chain(40)
+    tape.explain(y, x)
+    calls = []
+    monkeypatch.setattr(Kernel, "pull", lambda *_: calls.append("pull"))
+    monkeypatch.setattr(jax.numpy, "asarray", lambda *_: calls.append("asarray"))
+    assert tape.explain(y, x).verdict == "fine"
+    assert not calls
+
+
+def test_what_numpy_does_not_run_jax_does():
+    x = tape.Variable(np.array([[2.0, 0.5], [0.5, 1.0]], np.float32), name="x")
+    y = tnp.linalg.cholesky(x @ x.mT).sum() * 2
+    why = tape.explain(y, x)
+    assert why.verdict == "fine"
+    np.testing.assert_allclose(why.norm, np.linalg.norm(tape.gradients(y, x).value), rtol=1e-5)
+
+
+class GivesNone(tape.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        return x * w
+
+    @staticmethod
+    def backward(ctx, g):
+        return None, g * 2
+
+
+class Raises(tape.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        raise LookupError("no such table")
+
+
+class WrongShape(tape.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.sum()
+
+
+def test_a_backward_that_gives_none_is_named_for_the_input_that_gets_nothing():
+    x, w = tape.Variable(A, name="x"), tape.Variable(A, name="w")
+    y = GivesNone.apply(x * 1.5, w).sum()
+    assert tape.gradients(y, x, unconnected="none", retain_graph=True) is None
+    why = tape.explain(y, x)
+    assert (why.verdict, kinds(why)) == ("None", ["backward"])
+    assert "the backward of GivesNone gave None for %0" in str(why)
+    why = tape.explain(y, w)
+    assert why.verdict == "fine"
+    np.testing.assert_allclose(why.norm, np.linalg.norm(tape.gradients(y, w).value), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("function", "error"), [(Raises, LookupError), (WrongShape, tape.errors.GradientShapeError)])
+def test_a_backward_that_raises_is_explained(function, error):
+    x, w = tape.Variable(A, name="x"), tape.Variable(A, name="w")
+    y = (function.apply(x * 3) + w).sum()
+    with pytest.raises(error):
+        tape.gradients(y, x, retain_graph=True)
+    why = tape.explain(y, x)
+    assert (why.verdict, kinds(why)) == ("error", ["backward"])
+    assert f"the backward of {function.__name__} raises {error.__name__}: " in str(why)
+    assert "is an error." in str(why)
+    assert tape.explain(y, w).verdict == "fine"  # which no such backward leads to
+
+
+def test_what_other_inputs_get_is_not_what_this_one_does():
+    x, w = tape.Variable(A, name="x"), tape.Variable(np.zeros_like(A), name="w")
+    why = tape.explain((x * w).sum(), x)
+    assert (why.verdict, kinds(why)) == ("zero", ["zero mask"])  # w gets a gradient of the same entry: nothing cancels
+
+
+def test_functions_run_once_more_leave_what_is_pending_and_hooks_alone():
+    x = tape.Variable(A, name="x")
+    seen = []
+
+    class Watch(tape.OpHook):
+        def forward_preprocess(self, op, inputs):
+            seen.append(op)
+
+    w = tape.Variable(A, name="w")
+    y = GivesNone.apply(x, w).sum()
+    with Watch():
+        pending = tnp.sin(w * 1.75)
+        before = len(seen)
+        assert tape.explain(y, w).verdict == "fine"
+        assert len(seen) == before
+    assert pending._segment is not None
+    assert pending._segment.pending
+    assert float((pending * 1).sum()) == pytest.approx(np.sin(A * 1.75).sum(), rel=1e-5)

@@ -1,7 +1,9 @@
 """``tape.memory``: the bytes are those of ``tape.stats()``, each with its line, and who keeps them is found."""
 
+import functools
 import gc
 import inspect
+import sys
 import threading
 import weakref
 from collections import deque
@@ -115,7 +117,9 @@ def test_a_list_of_losses_is_one_holder_with_its_path():
     assert holder.entries == m.entries == 20
 
 
-@pytest.mark.parametrize("kind", [tuple, deque, dict, "closure", "attribute", "slots", "gradient", "set"])
+@pytest.mark.parametrize(
+    "kind", [tuple, deque, dict, "closure", "attribute", "slots", "gradient", "set", "explanation", "tape", "partial", "generator"]
+)
 def test_ways_to_hold(kind):
     x = tape.Variable(A)
 
@@ -136,9 +140,23 @@ def test_ways_to_hold(kind):
             return None
         if kind is dict:
             return {("a", 1): y}
+        if kind == "explanation":
+            return [tape.explain(y, x)]
+        if kind == "tape":
+            return tape.Tape.of(y)
+        if kind == "partial":
+            return functools.partial(print, end=y)
         return {y} if kind == "set" else kind([y])
 
-    held = made()
+    def generate():
+        h = tnp.tanh(x @ x).sum()
+        float(h)
+        yield
+        float(h)
+
+    held = generate() if kind == "generator" else made()
+    if kind == "generator":
+        next(held)
     m = tape.memory()
     agrees(m)
     wanted = {
@@ -150,6 +168,10 @@ def test_ways_to_hold(kind):
         "slots": "held.kept",
         "gradient": "x.grad",
         "set": "held{...}",
+        "explanation": "held[0]",
+        "tape": "held",
+        "partial": "held.keywords['end']",
+        "generator": "held.h",
     }[kind]
     assert wanted in {h.path for h in m.holders}
     del held
@@ -159,19 +181,34 @@ def test_ways_to_hold(kind):
 def test_who_is_not_found_is_said_to_be_so():
     x = tape.Variable(A)
 
-    def generate():
+    def made():
         y = tnp.tanh(x @ x).sum()
         float(y)
-        yield
-        float(y)
+        return iter([y])
 
-    g = generate()
-    next(g)
+    iterator = made()
     m = tape.memory()
     agrees(m)
     (holder,) = m.holders
     assert (holder.path, holder.nbytes) == ("?", m.nbytes)
-    g.close()
+    del iterator
+
+
+def test_a_traceback_that_was_shown_last_holds_what_its_functions_did(monkeypatch):
+    x = tape.Variable(A)
+
+    def failing():
+        hidden = tnp.tanh(x @ x).sum()
+        float(hidden)
+        raise LookupError
+
+    try:
+        failing()
+    except LookupError as error:
+        monkeypatch.setattr(sys, "last_value", error, raising=False)
+    m = tape.memory()
+    agrees(m)
+    assert [h.path for h in m.holders] == ["sys.last_value.__traceback__: hidden"]
 
 
 def test_a_local_of_another_thread():
