@@ -41,7 +41,7 @@ class Stats(layout.Counts):
     """
 
     def __init__(self) -> None:
-        self.entries_of: Callable[[Any], int]  # of one segment: set by what runs segments (tape.programs.program)
+        self.entries_of: Callable[[Any], int]  # of one segment: set by what knows what sweeps need of it (tape.programs.retention)
         self.segments: dict[int, Callable[[], Any]] = {}  # by id, weakly; a WeakSet costs more than the rest of a segment
         self._kept: dict[str, list[Callable[[], Any]]] = {}
         self._ended = 0

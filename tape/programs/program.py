@@ -12,12 +12,13 @@ from tape import jaxapi, layout
 from tape.accounts.records import Site
 from tape.configuration import applying, configuration
 from tape.graph import boundary
+from tape.graph.lines import FOREIGN
 from tape.graph.meters import METERS, measured
 from tape.graph.scope import LOCAL, Scope, close, no_segment
 from tape.graph.segment import NOTHING, Handle, Run
 from tape.graph.trie import CLOCK
 from tape.graph.watcher import NOBODY
-from tape.programs import retention, sites, traced
+from tape.programs import retention, traced
 from tape.programs.execution import Program
 from tape.programs.failures import check_slots, salvage
 from tape.programs.interpretation import needed_entries
@@ -190,7 +191,7 @@ if layout.NATIVE is not None:
         counts=STATS,
         clock=CLOCK,
         site=Site,
-        files=sites.FOREIGN,
+        files=FOREIGN,
         meters=METERS,
         **retention.noted(),
         run=Run,

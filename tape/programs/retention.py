@@ -240,8 +240,10 @@ def _let_go(segment: Segment, run: Run, live: tuple[int, ...]) -> int:
         unreached = segment.functions and segment.functions.keys() - still.entries
         if not unreached:
             break
-        for slot in unreached:  # what these saved may be what holds others
-            del segment.functions[slot]
+        for slot in unreached:  # what these saved may be what holds others, and have finalizers, which may sweep this segment
+            segment.functions.pop(slot, None)
+        if segment.run is not run:
+            return trim(segment)
         live = _live(segment, run)
     if not still.entries:
         forget(segment, origins=True)

@@ -10,15 +10,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from tape.accounts.records import Site
-from tape.bounded import Bounded
-from tape.graph.lines import is_foreign
+from tape.graph.lines import FOREIGN, is_foreign
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
     from types import FrameType
 
 _getframe = sys._getframe
-FOREIGN: Bounded[str, bool] = Bounded("files that run", 4096)
 
 
 def flushed(reason: str, site: Site | None) -> Site:

@@ -54,3 +54,31 @@ def test_what_no_sweep_comes_to_keeps_the_same_nothing():
     assert seen
     assert NOTHING.saved == {}
     assert NOTHING.failed == {}
+
+
+def test_a_finalizer_of_what_a_run_lets_go_of_may_sweep_the_same_segment():
+    x = tape.Variable(np.arange(1.0, 4.0, dtype=np.float32))
+    kept, told = [], []
+
+    class Last:
+        def __del__(self):
+            if kept:
+                told.append(tape.gradients(kept.pop(), x).value)
+
+    class Doubled(tape.Function):
+        @staticmethod
+        def forward(ctx, a):
+            ctx.last = Last()
+            return a * 2.0
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2.0
+
+    first, second, other = Doubled.apply(x), Doubled.apply(x), (x * 3.0).sum()
+    other.block_until_ready()
+    del first, second
+    kept.append(other)
+    for _ in range(3):  # one of them lets go of what made the first two
+        np.testing.assert_allclose(float((x * 5.0).sum()), 30.0)
+    np.testing.assert_allclose(told, [[3.0, 3.0, 3.0]])
