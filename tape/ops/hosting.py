@@ -91,7 +91,7 @@ class _Writer:
             return self._constant(np.asarray(source.value, source.aval.dtype))
 
         for entry in listed.entries:
-            if any(not isinstance(s, int) and isinstance(s.value, jaxapi.Tracer) for s in entry.inputs):
+            if not all(map(_is_known, entry.inputs)):
                 return None
             ins, outs = [listed.aval(s) for s in entry.inputs], [listed.avals[s] for s in entry.slots]
             given = list(map(read, entry.inputs))
@@ -111,7 +111,7 @@ class _Writer:
             names.update(zip(entry.slots, made, strict=True))
             target = f"{' '.join(f'{name},' for name in made)}" if entry.primitive.multiple_results else made[0]
             self._lines.append(f"    {target} = {self._constant(call)}({', '.join(given)})")
-        if any(not isinstance(s, int) and isinstance(s.value, jaxapi.Tracer) for s in listed.outputs):
+        if not all(map(_is_known, listed.outputs)):
             return None
         return list(map(read, listed.outputs))
 
@@ -120,6 +120,11 @@ def _fits(aval: Any) -> bool:
     """Tell whether a value is one for NumPy."""
     dtype = getattr(aval, "dtype", None)
     return isinstance(dtype, np.dtype) and dtype != jaxapi.float0 and aval.size > 0
+
+
+def _is_known(source: Any) -> bool:
+    """Tell whether a source is computed, or a constant that NumPy has: neither a tracer nor, say, a key."""
+    return isinstance(source, int) or (isinstance(source.aval.dtype, np.dtype) and not isinstance(source.value, jaxapi.Tracer))
 
 
 def _cost(entry: Equation, ins: Sequence[Any], outs: Sequence[Any]) -> float:

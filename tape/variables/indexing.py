@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import itertools
 import operator
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,6 @@ _STARTS: Bounded[int, Position] = Bounded("positions", _LIMIT)
 _PLANS: Bounded[tuple[object, ...], tuple[Op, tuple[Position, ...]]] = Bounded("indices", _LIMIT)
 _GATHERS: Bounded[tuple[object, ...], Op] = Bounded("indices with arrays", _LIMIT)
 _OPS: Bounded[tuple[str, Spec], Op] = Bounded("indexing ops", _LIMIT)
-KNOWN_POSITIVE = {"allow_negative_indices": False} if "allow_negative_indices" in inspect.signature(lax.dynamic_slice).parameters else {}
 
 
 def _start(position: int) -> Position:
@@ -48,7 +46,7 @@ def _start(position: int) -> Position:
 
 
 def _take_first(x: jax.Array, i: jax.Array) -> Any:
-    return lax.dynamic_index_in_dim(x, i, 0, keepdims=False, **KNOWN_POSITIVE)
+    return lax.dynamic_index_in_dim(x, i, 0, keepdims=False, allow_negative_indices=False)
 
 
 _FIRST = Op("getitem", _take_first)
@@ -232,7 +230,8 @@ def _read(spec: Spec, x: jax.Array, *starts: jax.Array) -> jax.Array:
         axes = [s for s in spec if s != "new"]
         positions = iter(starts)
         sizes = [1 if s == "at" else s if isinstance(s, int) else n for s, n in zip(axes, x.shape, strict=True)]
-        x = lax.dynamic_slice(x, [np.int32(0) if isinstance(s, tuple) else next(positions) for s in axes], sizes, **KNOWN_POSITIVE)
+        firsts = [np.int32(0) if isinstance(s, tuple) else next(positions) for s in axes]
+        x = lax.dynamic_slice(x, firsts, sizes, allow_negative_indices=False)
     return x[static_index(spec, itertools.repeat(0))]
 
 

@@ -26,7 +26,7 @@ from tape.recording import record
 from tape.recording.entering import made_leaf
 from tape.sweeps.seeds import describe
 from tape.variables.cuts import hold
-from tape.variables.indexing import BOUNDS, KNOWN_POSITIVE, Spec, basic_op, expand, is_mask, plan, static_index
+from tape.variables.indexing import BOUNDS, Spec, basic_op, expand, is_mask, plan, static_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,7 +200,8 @@ def _write(spec: Spec, x: jax.Array, y: jax.Array, *starts: jax.Array) -> jax.Ar
     lengths = iter(sizes)
     shape = [n for s, n in [(s, 1 if s == "new" else next(lengths)) for s in spec] if s != "at"]
     y = _fitted(x, y, tuple(shape)).reshape(sizes)
-    return lax.dynamic_update_slice(x, y, [np.int32(0) if isinstance(s, tuple) else next(positions) for s in axes], **KNOWN_POSITIVE)
+    firsts = [np.int32(0) if isinstance(s, tuple) else next(positions) for s in axes]
+    return lax.dynamic_update_slice(x, y, firsts, allow_negative_indices=False)
 
 
 def _rebind(v: Handle, result: Handle) -> None:

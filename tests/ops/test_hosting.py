@@ -191,3 +191,11 @@ def test_cotangents_that_overflow_warn_of_nothing():
     gradients = tape.gradients(y, xs, seed)
     np.testing.assert_array_equal(gradients[0].numpy(), np.inf)
     np.testing.assert_array_equal(gradients[1].numpy(), np.float32(3e38))
+
+
+def test_a_key_that_a_program_holds_is_left_to_xla():
+    key = jax.random.key(5)
+    step = tape.jit(lambda v: ((tape.random.normal(key, (7,)) * v) ** 2).sum())
+    v = tape.Variable(2.0)
+    step(v).backward()
+    np.testing.assert_allclose(v.grad.numpy(), 4 * (jax.random.normal(key, (7,)) ** 2).sum(), rtol=1e-6)

@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from tape.rules.cotangents import cast
-from tape.rules.registry import Cost, Example, leave_to_jax, register
+from tape.rules.registry import Cost, Example, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,6 +82,3 @@ def _placement(x: Any, axes: Sequence[int]) -> NamedSharding | None:
         return None
     spec: Any = PartitionSpec
     return NamedSharding(sharding.mesh, spec(*(sharding.spec[d] for d in axes)))
-
-
-leave_to_jax("ragged_dot_general", cost=Cost.HIGH)
