@@ -17,7 +17,7 @@ except ImportError as e:
 
 import tape
 from interop.lift import lift
-from interop.modules import Bridge, is_array, is_inexact
+from interop.modules import Bridge, is_array, is_inexact, remade
 from tape import extend
 from tape.errors import TapeAttributeError, TapeTypeError
 
@@ -158,7 +158,7 @@ class Module(Bridge):
         return f"interop.equinox.Module({self._module!r})"
 
     def __reduce__(self) -> Any:
-        return _remade, (self.unwrap(), self._inline, {name: v.requires_grad for name, v in self._variables()})
+        return _remade, (self.unwrap(), self._inline, self._requiring())
 
 
 def _is_state(x: Any) -> bool:
@@ -180,9 +180,7 @@ class _Place:
 
 
 def _remade(module: Any, inline: bool, requiring: dict[str, bool]) -> Module:
-    made = Module(module, inline=inline)
-    for name, v in made._variables():
-        v.requires_grad_(requiring[name])
+    made: Module = remade(functools.partial(Module, inline=inline), (module,), requiring)
     made._hold(made._module)
     return made
 

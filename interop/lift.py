@@ -10,7 +10,7 @@ import numpy as np
 
 from interop.inline import Inlined
 from tape import jaxapi
-from tape.callables.matching import Latest
+from tape.callables.matching import Latest, told_apart
 from tape.callables.traces import Call
 from tape.configuration import configuration
 from tape.errors import LostGradientError, TapeError, TapeTypeError, wrap
@@ -188,18 +188,19 @@ _DYNAMIC = _Dynamic()
 
 
 class _Typed:
-    """A static leaf, told apart by type as well as value."""
+    """A static leaf, told apart by type, and zeros by sign, as well as value."""
 
-    __slots__ = ("value",)
+    __slots__ = ("_key", "value")
 
     def __init__(self, value: Any) -> None:
         self.value = value
+        self._key = told_apart(value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Typed) and type(self.value) is type(other.value) and bool(self.value == other.value)
+        return isinstance(other, _Typed) and bool(self._key == other._key)
 
     def __hash__(self) -> int:
-        return hash((type(self.value), self.value))
+        return hash(self._key)
 
 
 class _Applied:

@@ -18,7 +18,7 @@ except ImportError as e:
 
 import tape
 from interop.lift import lift
-from interop.modules import Bridge, is_array, is_inexact
+from interop.modules import Bridge, is_array, is_inexact, remade
 from tape import extend
 from tape.errors import TapeAttributeError, TapeTypeError, TapeValueError
 
@@ -162,7 +162,7 @@ class Module(Bridge):
         return f"interop.linen.Module({self.module!r})"
 
     def __reduce__(self) -> Any:
-        return functools.partial(Module, inline=self._inline), self.unwrap()
+        return remade, (functools.partial(Module, inline=self._inline), self.unwrap(), self._requiring())
 
 
 def _kept(held: Any, new: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:

@@ -13,9 +13,9 @@ from tape import extend
 from tape.errors import TapeTypeError, TapeValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["Bridge", "is_array", "is_inexact"]
+__all__ = ["Bridge", "is_array", "is_inexact", "remade"]
 
 
 def is_array(x: object) -> bool:
@@ -43,6 +43,10 @@ class Bridge:
     def state_dict(self) -> dict[str, jax.Array]:
         """Return the present values of parameters and state (batch statistics, random keys), by dotted path."""
         return {name: extend.array(v) for name, v in self._variables()}
+
+    def _requiring(self) -> dict[str, bool]:
+        """Tell of all Variables whether they require grad: a copy's are to do so, too."""
+        return {name: v.requires_grad for name, v in self._variables()}
 
     def _variables(self) -> list[tuple[str, tape.Variable]]:
         return [*self._parameters.items(), *self._state.items()]
@@ -72,6 +76,15 @@ class Bridge:
                 variables[name].value = value
             else:
                 extend.replace(variables[name], tape.constant(value))
+
+
+def remade(make: Callable[..., Any], args: tuple[Any, ...], requiring: Mapping[str, bool]) -> Any:
+    """Make a module again, for a copy or from a pickle, with the same parameters frozen."""
+    made = make(*args)
+    for name, variable in made._variables():
+        if variable.requires_grad != requiring[name]:
+            variable.requires_grad_(requiring[name])
+    return made
 
 
 def _names(which: str, names: list[str]) -> str:

@@ -19,7 +19,7 @@ except ImportError as e:
 
 import tape
 from interop.lift import lift
-from interop.modules import Bridge, is_array, is_inexact
+from interop.modules import Bridge, is_array, is_inexact, remade
 from tape import extend
 from tape.errors import LeakedTracerError, TapeAttributeError, TapeTypeError
 
@@ -236,7 +236,7 @@ class Module(_Node, Bridge):
         return lift(call, inline=self._inline)
 
     def __reduce__(self) -> Any:
-        return functools.partial(Module, wrt=self._wrt, inline=self._inline), (self.unwrap(),)
+        return remade, (functools.partial(Module, wrt=self._wrt, inline=self._inline), (self.unwrap(),), self._requiring())
 
 
 def _passed_on(fun: Callable[[dict[str, Any]], dict[str, Any]], leaves: dict[str, Any]) -> set[str]:

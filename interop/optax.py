@@ -25,7 +25,7 @@ from interop.line_search import LackingError, checked_loss, searched
 from interop.optimizer_state import KeepsState
 from interop.parameter_groups import Group, parameter_groups
 from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen, following, policy_of, started, unscaled, widened
-from interop.states import check_contents, contents, injected, kept, owners, synced, zeroed
+from interop.states import alike, check_contents, contents, injected, kept, owners, synced, zeroed
 from tape import extend
 from tape.errors import SeedError, TapeTypeError, TapeValueError, unknown_keyword
 
@@ -339,7 +339,7 @@ class Optimizer(KeepsState):
         if self._assignment.again(variables, results):
             return
         following = self._following[self._state_tree]
-        if following == self._state_tree and all(b is None or _alike(a, b) for a, b in zip(self._state, state, strict=True)):
+        if following == self._state_tree and all(b is None or alike(a, b) for a, b in zip(self._state, state, strict=True)):
             self._assignment(variables, results)
         else:  # the first step of some transformations changes a dtype
             after = [extend.array(new if new is not None else old) for old, new in itertools.zip_longest(self._state, state)]
@@ -382,15 +382,17 @@ class Optimizer(KeepsState):
 def _restored(parameters: Any, transformation: Any, policy: Any, missing: str, state: Any, scaling: Any) -> Optimizer:
     if isinstance(transformation, bytes):
         transformation = pickle.loads(transformation)  # noqa: S301 - it is a part of what is being unpickled
-    made = Optimizer(parameters, transformation, loss_scale=policy, missing=missing)
+    frozen = [p for p in jax.tree.leaves(parameters, is_leaf=extend.is_variable) if not p.requires_grad]  # since it was made
+    try:
+        for p in frozen:
+            p.requires_grad_()
+        made = Optimizer(parameters, transformation, loss_scale=policy, missing=missing)
+    finally:
+        for p in frozen:
+            p.requires_grad_(False)
     made._keep(state, scaling)
     return made
 
 
 _MISSING = ("skip", "zero", "raise")
 _PATTERNS_LIMIT = 8  # choices of parameters without a gradient that have a program of their own; one more serves all others
-
-
-def _alike(old: Any, new: Any) -> bool:
-    """Tell whether a leaf of the state is a Variable of the new one's kind."""
-    return extend.is_variable(old) and (old.shape, old.dtype, old.weak_type) == (new.shape, new.dtype, new.weak_type)

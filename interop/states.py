@@ -17,7 +17,20 @@ from tape.errors import TapeTypeError, TapeValueError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-__all__ = ["Hyperparameters", "check_contents", "contents", "held", "injected", "kept", "owners", "plain", "settable", "synced", "zeroed"]
+__all__ = [
+    "Hyperparameters",
+    "alike",
+    "check_contents",
+    "contents",
+    "held",
+    "injected",
+    "kept",
+    "owners",
+    "plain",
+    "settable",
+    "synced",
+    "zeroed",
+]
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 
@@ -70,6 +83,11 @@ def held(value: Any) -> Any:
     if extend.is_variable(value):
         value = extend.array(value)
     return tape.constant(np.asarray(value) if isinstance(value, np.generic) else value) if isinstance(value, _ARRAYS) else value
+
+
+def alike(old: Any, new: Any) -> bool:
+    """Tell whether a leaf of the state is a Variable of the new one's kind."""
+    return extend.is_variable(old) and (old.shape, old.dtype, old.weak_type) == (new.shape, new.dtype, new.weak_type)
 
 
 def owners(transformation: Any, state_tree: Any, parameter_tree: Any) -> list[int] | None:

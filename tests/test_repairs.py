@@ -942,6 +942,12 @@ ROWS = {
             "same(g, 2)",
         ),
         (
+            "import interop.autograd as ag; ag.grad(lambda v: ag.checkpoint(lambda a, b: a * b)(v, b=v))(3.0)",
+            "pass it by position, without b=",
+            "g = ag.grad(lambda v: ag.checkpoint(lambda a, b: a * b)(v, v))(3.0)",
+            "same(g, 6)",
+        ),
+        (
             "interop.scipy.minimize(lambda v: v * v, [1.0, 2.0])",
             "for instance with .sum()",
             "f = interop.scipy.minimize(lambda v: (v * v).sum(), [1.0, 2.0])",

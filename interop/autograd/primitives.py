@@ -231,6 +231,8 @@ def primitive(f_raw: Callable[..., Any]) -> Any:
     kind: Any = type(name if name.isidentifier() else "primitive", (_Primitive,), members)
 
     def f_wrapped(*args: Any, **kwargs: Any) -> Any:
+        if kwargs and LOCAL.scope.mode == RECORD and f_wrapped not in _NO_TRACE:
+            _check_keywords(name, kwargs)
         if not any(map(holds_variables, args)):
             return f_raw(*args, **getval(kwargs))
         arguments = _Arguments(args, {k: getval(v) for k, v in kwargs.items()})
@@ -250,6 +252,14 @@ def primitive(f_raw: Callable[..., Any]) -> Any:
     wraps(f_raw)(f_wrapped)
     f_wrapped.fun = f_raw  # type: ignore[attr-defined]
     return f_wrapped
+
+
+def _check_keywords(name: str, kwargs: dict[str, Any]) -> None:
+    """Refuse what is differentiated among the arguments by name: rules are for positions, and its gradient would be lost."""
+    for k, x in kwargs.items():
+        if any(is_variable(v) and v._place.kind.requires_grad for v in jax.tree.leaves(x, is_leaf=is_variable)):
+            msg = f"{name}: {k} is differentiated, and a rule is for positional arguments; pass it by position, without {k}="
+            raise TapeTypeError(msg)
 
 
 _NO_TRACE: set[Any] = set()

@@ -14,11 +14,19 @@ import numpy as np
 from tape.graph.segment import Handle
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Hashable, Iterable, Sequence
 
 _Pattern = tuple[int, Any, Any]
 
-_ARRAY, _VARIABLE, _NUMBER, _NUMPY, _STATIC, _SEQUENCE, _MAPPING = range(7)
+_ARRAY, _VARIABLE, _NUMBER, _NUMPY, _STATIC, _SEQUENCE, _MAPPING, _TOLD = range(8)
+
+
+def told_apart(x: Any) -> Hashable:
+    """Return a static value as a key that is equal for no other one: 2 is not 2.0, nor True 1, also inside of tuples, and zero has a sign."""
+    kind = type(x)
+    if isinstance(x, tuple):
+        return (kind, x, tuple([told_apart(item) for item in x]))
+    return (kind, x, repr(x)) if isinstance(x, (float, complex)) else (kind, x)
 
 
 class Latest:
@@ -30,7 +38,7 @@ class Latest:
         self._names = tuple(kwargs)
         self._ordered = sorted(kwargs)  # as JAX flattens dictionaries
         given = (*enumerate(args), *[(k, kwargs[k]) for k in self._ordered])
-        patterns = _all([(_STATIC, type(x), x) if k in static else _pattern(x) for k, x in given])
+        patterns = _all([(_TOLD, type(x), told_apart(x)) if k in static else _pattern(x) for k, x in given])
         self._patterns = patterns or []
         self._length = -1 if patterns is None else len(args)  # of the positional arguments; no call is like one that JAX alone takes apart
 
@@ -92,6 +100,9 @@ def _match(given: Iterable[Any], patterns: Sequence[_Pattern], arrays: list[Any]
         elif check == _MAPPING:
             keys, inner = what
             if len(x) != len(keys) or any(k not in x for k in keys) or not _match([x[k] for k in keys], inner, arrays, variables):
+                return False
+        elif check == _TOLD:
+            if told_apart(x) != what:
                 return False
         elif x is not what and x != what:
             return False

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.callables.matching import told_apart
 from tape.errors import TapeTypeError, TapeValueError
 from tape.graph.segment import Handle, itself
 
@@ -164,7 +165,7 @@ def signature(call: Call) -> Hashable:
     """Return what two calls have in common that one program can serve."""
     met: dict[int, int] = {}
     leaves = [(met.setdefault(id(x), len(met)), x._place.kind) if isinstance(x, Handle) else aval_of(x) for x in call.leaves]
-    return (call.tree, tuple(leaves), tuple([(k, type(v), v) for k, v in call.statics]), call.length)
+    return (call.tree, tuple(leaves), tuple([(k, told_apart(v)) for k, v in call.statics]), call.length)
 
 
 def aval_of(x: object) -> Any:

@@ -158,6 +158,11 @@ def test_a_call_like_the_latest_one_sees_what_changed_around_it():
     assert found == ["float32", "float64", "float32"]
 
 
+def test_zeros_that_are_static_have_signs():
+    f = interop.lift(lambda x, s: x if s > 0 else jnp.copysign(x, s))
+    assert [float(f(tape.constant(3.0), s)) for s in (0.0, -0.0, 0.0)] == [3.0, -3.0, 3.0]
+
+
 def test_a_number_that_is_static_is_looked_at_in_every_call():
     lifted = interop.lift(lambda x, n: sum(x * k for k in range(n)))
     assert [float(lifted(ONE, n)) for n in (3, 3, 4, 3)] == [9, 9, 18, 9]

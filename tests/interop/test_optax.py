@@ -477,6 +477,19 @@ def test_an_optimizer_is_copied_and_pickled_with_its_parameters(name, again):
     assert any((a != b).any() for a, b in zip(before, expected, strict=True))
 
 
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))], ids=["deepcopy", "pickle"])  # noqa: S301
+def test_an_optimizer_is_copied_and_pickled_where_a_parameter_was_frozen(again):
+    x, w = tape.Variable(1.0), tape.Variable(2.0)
+    optimizer = interop.optax.Optimizer([x, w], optax.sgd(0.25, momentum=0.5))
+    w.requires_grad_(False)
+    other = again(optimizer)
+    a, b = other.parameters
+    assert (a.requires_grad, b.requires_grad, w.requires_grad) == (True, False, False)
+    (a * a * b).backward()
+    other.step()
+    assert (float(a), float(b)) == (0.0, 2.0)
+
+
 def test_a_transformation_that_cannot_be_pickled_says_what_to_do():
     x = tape.Variable(1.0)
     lock = threading.Lock()  # cannot be pickled

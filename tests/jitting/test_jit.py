@@ -346,6 +346,19 @@ def test_a_parameter_that_is_assigned_before_it_is_read_gets_the_gradient():
         close(w.grad, 4 * X)
 
 
+def test_static_arguments_that_are_equal_and_not_the_same_have_programs_of_their_own():
+    @tape.jit(static_argnames="by")
+    def f(x, by):
+        return x * by[0][0] if isinstance(by, tuple) else tnp.copysign(x, by)
+
+    x = tape.constant(np.arange(3, dtype=np.int32))
+    for by, dtype in ((((2,),), "int32"), (((2.0,),), "float32"), (((True,),), "int32"), (((1,),), "int32"), (((2.0,),), "float32")):
+        assert f(x, by=by).dtype == dtype
+    close(f(x, by=((1,),)), [0, 1, 2])
+    for by in (0.0, -0.0, 0.0):
+        close(f(X, by=by), np.copysign(X, by))
+
+
 def test_static_arguments():
     traces = []
 

@@ -291,6 +291,17 @@ def test_nnx_modules_may_hold_arrays_without_nnx_variables():
 
 
 @MAKE
+def test_frozen_parameters_are_frozen_in_a_copy(make):
+    module = make()
+    frozen = next(name for name, _ in module.named_parameters())
+    dict(module.named_parameters())[frozen].requires_grad_(False)
+    again = copy.deepcopy(module)
+    assert [name for name, v in again._variables() if v.requires_grad] == [n for n, v in module._variables() if v.requires_grad]
+    (_out(again) ** 2).mean().backward()
+    assert {n for n, v in again._variables() if v.grad is not None} == {n for n, _ in module.named_parameters()} - {frozen}
+
+
+@MAKE
 def test_frozen_parameters_are_not_an_optimizers(make):
     module = make()
     (name, frozen), *others = module.named_parameters()
