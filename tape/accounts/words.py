@@ -196,7 +196,7 @@ def _named(line: Line | None, short: dict[str, str]) -> str:
 
 def _shortened(text: str) -> str:
     """Return text with file names in short."""
-    return re.sub(r"\(([^():]*[/\\])([^/\\():]+:\d+)\)", r"(\2)", text)
+    return re.sub(r"\((first at )?[^():]*[/\\]([^/\\():]+:\d+)\)", r"(\1\2)", text)
 
 
 def _source(line: Line | None) -> str:

@@ -64,9 +64,7 @@ class Runs:
         if not self._home or kernel.transient or not (host := kernel.hosting()):
             return None
         try:
-            made = host(
-                *[x if x.__class__ is np.ndarray else np.asarray(x, a.dtype) for x, a in zip(operands, kernel.in_avals, strict=True)]
-            )
+            made = host(*[np.asarray(x, a.dtype) for x, a in zip(operands, kernel.in_avals, strict=True)])
         except Exception:  # noqa: BLE001 - JAX runs it then, and says what is wrong
             return None
         return [np.asarray(x, a.dtype) for x, a in zip((made,) if len(kernel.out_avals) == 1 else made, kernel.out_avals, strict=True)]

@@ -317,7 +317,7 @@ def _turns_more(names: Sequence[str], at: int) -> tuple[int, int]:
 
 
 def _at(line: Line | None) -> str:
-    return "" if line is None else f" ({placed(line)})"
+    return "" if line is None else f" (first at {placed(line)})"  # of whoever recorded the same ops first
 
 
 def _short(aval: Any) -> str:

@@ -161,12 +161,6 @@ def following(segment: Segment, op: Any, slots: Sequence[int]) -> State:
 _LEAF = Op("leaf", lambda x: x)
 
 
-def _noted() -> bool:
-    """Tell whether a segment has no epoch because somebody notes what is recorded, which is not to depend on that."""
-    scope = LOCAL.scope
-    return scope.notes is not None and scope.observer is None
-
-
 def made_leaf(variable: Handle, result: Handle | None = None) -> bool:
     """Make a pending Variable a leaf that requires grad; return False where somebody has to look at it first.
 
@@ -180,7 +174,7 @@ def made_leaf(variable: Handle, result: Handle | None = None) -> bool:
     segment = source._segment
     if segment is None or source._cell[0] is not None or LOCAL.segment() is not segment:
         return False
-    if segment.epoch is not CHANGES.epoch and not (_noted() and segment.configuration is configuration()):
+    if segment.epoch is not CHANGES.epoch and segment.configuration is not configuration():  # it has none where hooks or tapes look
         return False
     old = source._place
     sharding = variable._place.kind.sharding

@@ -259,7 +259,7 @@ def test_loops_of_ever_other_lengths_are_told_though_nothing_is_compiled(stats):
     told = ever_other(step)
     place, number = line("ever other lengths")
     assert f"{pathlib.Path(place).name}:{number} 20 of 20 runs" in told
-    assert "of 20 structures they differ in the number of turns of a loop of arctan, multiply (test_telling.py:" in told
+    assert "of 20 structures they differ in the number of turns of a loop of arctan, multiply (first at test_telling.py:" in told
     assert ": 10, then 18 to avoid it: pad sequences to a few lengths, or write the loop as tape.lax.scan" in told
 
 

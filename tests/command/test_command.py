@@ -232,7 +232,24 @@ def test_the_self_check_finds_a_rule_that_raises(few, capsys):
 
 def test_a_self_check_without_time_is_none(few, capsys):
     assert main(["--seconds", "0"]) == 1
-    assert "nothing was checked" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "nothing was checked" in said
+    assert f"{len(few)} more were left out for time" in said
+    assert {name.strip(",") for name in said.split("left out: ")[1].split()[: len(few)]} == {r.primitive.name for r in few}
+
+
+def test_no_rule_is_begun_that_may_take_longer_than_is_left(few, monkeypatch):
+    moment = [0.0]
+    monkeypatch.setattr(report.time, "perf_counter", lambda: moment[0])
+
+    def slow(*_):
+        moment[0] += 4.0
+        return True
+
+    monkeypatch.setattr(report, "_agrees", slow)
+    monkeypatch.setattr(report.os, "cpu_count", lambda: 1)
+    found = report.check(report.jax.devices()[0], 10.0)
+    assert (len(found.right), len(found.left), found.seconds) == (2, len(few) - 2, 8.0)
 
 
 def test_every_rule_that_needs_no_derivative_of_jax_is_verified(capsys):

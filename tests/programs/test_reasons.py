@@ -68,4 +68,4 @@ def test_a_function_made_anew_that_is_another_program():
         found = reasons(lambda named=named: interop.lift(named)(x).value)
         (reason,) = found
         assert found[reason] == 1
-        assert reason == "new structure" if k == 0 else reason.startswith(f"another function or parameter in named ({__file__}:")
+        assert reason == "new structure" if k == 0 else reason.startswith(f"another function or parameter in named (first at {__file__}:")
