@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tape.ops.kernel import Kernel
     from tape.programs.retention import Kept
 
+LARGE = 1 << 30  # bytes of an entry's results: memory may run out
+
 
 class Program(layout.Choice):
     """What a segment computes for one choice of results: the slots ``live`` that Variables hold, and what is kept besides.
@@ -233,7 +235,9 @@ class Program(layout.Choice):
         except Exception:  # noqa: BLE001 - the compiler refuses the whole: each entry on its own may well run
             self._compiles = False
         else:
-            self.executable = settling(_reading(executable, self._used, leaves))
+            program = settling(_reading(executable, self._used, leaves))
+            large = any(entry.kernel.bytes > LARGE for entry in needed_entries(state, self.keep)[0])
+            self.executable = _waiting(program) if large else program
             if not meetings.compiled:
                 STATS.compiled(job.seconds)
             meetings.change(self._price(state))
@@ -295,6 +299,11 @@ def _computation(state: State, keep: tuple[int, ...], whole: bool) -> tuple[list
             numbers[slot] = len(numbers)
     steps = tuple([(entry.kernel, *[numbers[s] for s in entry.inputs]) for entry in entries])
     return used, _Computation(id(configuration()), whole, len(used), steps, tuple([numbers[s] for s in keep]))
+
+
+def _waiting(program: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
+    """Return a program that waits for its results: XLA may say only then that memory ran out, and what failed is to stay pending."""
+    return lambda *given: jax.block_until_ready(program(*given))
 
 
 def _reading(executable: Callable[..., Sequence[Any]], used: Sequence[int], leaves: int) -> Callable[..., Sequence[Any]]:

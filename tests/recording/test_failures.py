@@ -469,3 +469,12 @@ def test_a_wrong_salvage_is_noticed(owner, name, wrong, monkeypatch):
     monkeypatch.setattr(owner, name, wrong)
     with pytest.raises((AssertionError, TapeError, StopIteration)):
         test_only_what_depends_on_a_raising_callback_has_no_value(known=4, first=0)
+
+
+def test_a_compiled_program_that_runs_out_of_memory_stays_pending():
+    line = tape.constant(np.ones(1000, np.float32))
+    for _ in range(3):
+        huge = tnp.broadcast_to(line, (1000, 1000, 1000, 1000, 1000)) * 2.0
+        for _ in range(2):
+            with pytest.raises(OutOfMemoryError, match=re.escape(__file__)):
+                huge.block_until_ready()
