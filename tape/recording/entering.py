@@ -96,29 +96,31 @@ def enter(segment: Segment, variable: Handle) -> int:
     slot: int = child.slots[0]
     if (kind.requires_grad or kind.unrecorded) and LOCAL.scope.forward is not NOBODY:
         LOCAL.scope.forward.enter(segment, slot, cell, origin, place.slot)
+    end: Any = None
     if kind.requires_grad:
         if origin is not None:
             end = end_of(origin, place.slot)
-            segment.origins[slot] = (origin, place.slot) if end is None else end
             if end is None:
+                end = origin, place.slot
                 count(segment, origin, place.slot)
-            if end is None and origin.serial > segment.serial:  # recorded at once, or by another thread, while this one was pending
-                segment.serial = next(Segment.serials)
+                if origin.serial > segment.serial:  # recorded at once, or by another thread, while this one was pending
+                    segment.serial = next(Segment.serials)
         else:
             extra = variable._extra
-            segment.origins[slot] = extra.node if extra is not None and extra.node is not None else node_of(variable)
-    elif kind.unrecorded:
-        segment.leaf_lines[slot] = made_at(place, origin)
+            end = extra.node if extra is not None and extra.node is not None else node_of(variable)
+    line = made_at(place, origin) if kind.unrecorded else None
     key = id(cell)
     while segment.epoch is not CHANGES.epoch:
         if watched() or not still_open(segment):
             raise SegmentClosedError
     if segment.state is not state:  # a finalizer or a signal's handler has recorded meanwhile
-        segment.origins.pop(slot, None)
-        segment.leaf_lines.pop(slot, None)
         return place_in(segment, variable)
-    segment.state = child
-    segment.leaves.append(cell)  # in the same breath: see Segment
+    segment.state = child  # what follows is done in the same breath: see Segment
+    if end is not None:
+        segment.origins[slot] = end
+    elif kind.unrecorded:
+        segment.leaf_lines[slot] = line
+    segment.leaves.append(cell)
     segment.entered[key] = slot
     return slot
 

@@ -15,6 +15,7 @@ import tape
 import tape.numpy as tnp
 from tape import locks
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError
+from tape.recording import entering
 from tape.sweeps import accumulation, differentiation, written
 from tape.sweeps.sweep import Sweep
 from tests.agreement import close
@@ -264,6 +265,25 @@ def test_contract_13_ctrl_c_while_a_seed_enters_leaves_the_tape_as_it_was():
         z.sum().backward()
         np.testing.assert_allclose(x.grad.value, 2 * np.cos(values) * values + 2 * np.sin(values), rtol=1e-5)
     assert struck >= 5
+
+
+def test_contract_13_ctrl_c_while_a_leaf_enters_leaves_its_gradient_alone():
+    """The place that it was to have is taken by what is recorded next, whose gradient is none of its own."""
+    x, w = tape.Variable(3.0), tape.Variable(2.0)
+    struck = 0
+    for number in range(40):
+        y = w * 2.0
+        segment, before = y._segment, y._segment.state
+        interrupted(entering.enter.__code__, number, lambda segment=segment: entering.place_in(segment, x))
+        if segment.state is not before:
+            break
+        h = tnp.sin(y)
+        h.retain_grad()
+        (h * h).backward()
+        assert x.grad is None
+        np.testing.assert_allclose(h.grad.value, 2 * np.sin(4.0), rtol=1e-5)
+        struck += 1
+    assert struck >= 8
 
 
 def test_contract_13_ctrl_c_while_parts_are_marked_as_released_releases_none():

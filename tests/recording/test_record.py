@@ -13,6 +13,7 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.errors import ConcretizationError, TapeTypeError, TapeValueError
+from tape.recording import entering
 from tests import agreement
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
@@ -237,3 +238,23 @@ def test_python_scalars_are_weakly_typed():
 def test_integers_out_of_bounds():
     with pytest.raises(OverflowError, match="1099511627776 is out of bounds for int32"):
         tape.Variable(1.0) * 2**40
+
+
+def test_what_a_finalizer_records_while_a_leaf_enters_keeps_its_gradient(monkeypatch):
+    x, w, v = (tape.Variable(value) for value in (0.5, 2.0, 0.25))
+    h = x * 3.0
+    float(h)  # a leaf of what is recorded next, which leads back to x
+    y = w * 2.0
+    made = []
+    count = entering.count
+
+    def counting(*args):
+        if not made:
+            made.append(tnp.sin(v))  # as what is called when garbage is collected here
+        count(*args)
+
+    monkeypatch.setattr(entering, "count", counting)
+    entering.place_in(y._segment, h)
+    (made[0] * y * h).backward()
+    np.testing.assert_allclose(v.grad.value, np.cos(0.25) * 4.0 * 1.5, rtol=1e-5)
+    np.testing.assert_allclose(x.grad.value, np.sin(0.25) * 4.0 * 3.0, rtol=1e-5)
