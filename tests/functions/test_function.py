@@ -487,6 +487,8 @@ BY_NUMPY = {  # what NumPy makes of arrays without axes are numbers of its own
     "raw gradient": lambda ctx, g: 2 * ctx.saved[0].numpy() * g.numpy(),
     "once_differentiable": tape.once_differentiable(lambda ctx, g: 2 * ctx.saved[0].numpy() * g.numpy()),
     "asarray": lambda ctx, g: tnp.asarray(2 * ctx.saved[0].numpy()) * g,
+    "tolist": lambda ctx, g: tnp.asarray(np.array(2 * ctx.saved[0].tolist(), np.float32)) * g,
+    "tobytes": lambda ctx, g: tnp.asarray(2 * np.frombuffer(ctx.saved[0].tobytes(), np.float32)).sum() * g,
     "array": lambda ctx, g: tnp.array([2 * ctx.saved[0].numpy()])[0] * g,
 }
 
