@@ -579,11 +579,21 @@ slot_of(Walk *walk, Handle *handle)
     return slot;
 }
 
-/* Return the kind of a number of Python or NumPy (borrowed) where it was met before; NULL otherwise, and for integers that may not fit. */
-static PyObject *
-kind_of_number(Segment *segment, PyObject *value)
+static inline int
+is_generic(PyObject *value)
 {
-    PyObject *kind = PyDict_GetItemWithError(segment->scalars, (PyObject *)Py_TYPE(value));
+    return PyObject_TypeCheck(value, (PyTypeObject *)told.generic);
+}
+
+/* Return the kind of a number of Python or NumPy (borrowed) where it was met before; NULL otherwise, for integers that may not fit, and for
+   what a caller may have made of a value, as constants.scalar says. */
+static PyObject *
+kind_of_number(Walk *walk, PyObject *value)
+{
+    if (is_generic(value) && !unobserved(walk->thread, told.caller)) {
+        return NULL;
+    }
+    PyObject *kind = PyDict_GetItemWithError(walk->segment->scalars, (PyObject *)Py_TYPE(value));
     if (kind != NULL && PyLong_Check(value) && !PyBool_Check(value)) {
         int overflow = 0;
         long long number = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : 0;
@@ -598,7 +608,7 @@ kind_of_number(Segment *segment, PyObject *value)
 static PyObject *
 slot_of_value(Walk *walk, PyObject *value)
 {
-    PyObject *kind = kind_of_number(walk->segment, value), *taken = NULL;
+    PyObject *kind = kind_of_number(walk, value), *taken = NULL;
     if (kind == NULL && PySet_Contains(told.arrays, (PyObject *)Py_TYPE(value)) == 1) {
         PyObject *aval = unobserved(walk->thread, told.forward) && unobserved(walk->thread, told.caller) ? PyObject_GetAttr(value, name_aval) : NULL;
         PyObject *id = aval == NULL ? NULL : PyLong_FromVoidPtr(aval);
@@ -1022,12 +1032,6 @@ static inline int
 is_number(PyObject *value)
 {
     return PyFloat_CheckExact(value) || PyLong_CheckExact(value) || PyBool_Check(value) || PyComplex_CheckExact(value);
-}
-
-static inline int
-is_generic(PyObject *value)
-{
-    return PyObject_TypeCheck(value, (PyTypeObject *)told.generic);
 }
 
 static int

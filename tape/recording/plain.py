@@ -16,6 +16,7 @@ from tape.graph.constants import scalar
 from tape.graph.kinds import SMALL
 from tape.graph.scope import LOCAL, watched
 from tape.graph.segment import Handle, Segment, SegmentClosedError, TracerMetError, still_open
+from tape.graph.watcher import NOBODY
 from tape.recording.entering import begun, current, enter, following, place_in, run_if_long
 from tape.recording.staging import record_at_once, record_staged
 
@@ -47,7 +48,7 @@ def record(op: Any, inputs: Sequence[Any]) -> Any:
         segment = begun()
         if segment is None:
             return _record(op, [v if isinstance(v, Handle) else scalar(v) for v in inputs])
-    kinds = segment.scalars
+    kinds = segment.scalars if LOCAL.scope.caller is NOBODY else {}  # a number of NumPy may be made of a value that was looked at
     start: Any = segment.state
     if not start.next:  # nothing was ever recorded here
         return _record(op, [v if isinstance(v, Handle) else scalar(v) for v in inputs])
@@ -213,7 +214,7 @@ def record_two(op: Op, a: Handle, b: Handle) -> Any:
 def record_number(op: Op, a: Handle, number: Any, *, first: bool = False) -> Any:
     """:func:`record_two` for a Variable and a number (``first``: in the opposite order), which enters in the same step."""
     segment = LOCAL.segment()
-    if segment is not None:
+    if segment is not None and LOCAL.scope.caller is NOBODY:
         i = a._place.slot if a._segment is segment else segment.entered.get(id(a._cell))
         state = segment.state
         child = state.next.get(segment.scalars.get(number.__class__))

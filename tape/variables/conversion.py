@@ -96,10 +96,12 @@ class Convertible(methods.ArrayMethods):
 
     def tolist(self) -> Any:
         """Return the value as nested lists of Python scalars."""
+        LOCAL.scope.caller.take(self)
         return _said("tolist", self, concrete(self, "tolist").tolist)
 
     def tobytes(self, order: Literal["K", "A", "C", "F"] | None = "C") -> bytes:
         """Return the value's bytes."""
+        LOCAL.scope.caller.take(self)
         return _said("tobytes", self, lambda: np.asarray(concrete(self, "tobytes")).tobytes(order))
 
     def block_until_ready(self) -> Self:

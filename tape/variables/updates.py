@@ -271,29 +271,37 @@ class AtIndex(Generic[V]):
     max: Callable[..., V] = _update("max", "a copy with the larger of the elements and ``values``")
 
     def apply(self, function: Callable[[V], Any], **options: object) -> V:
-        """Return a copy with ``function`` (of Variables) applied to the elements; to one that the index names twice, twice, if that is known."""
+        """Return a copy with ``function`` (of Variables) applied to the elements: twice to those that an index which is not traced names twice."""
         if not callable(function):
             msg = f"x.at[i].apply: expected a function, got {type(function).__name__}"
             raise TapeTypeError(msg)
-        rounds = _rounds(self._variable, self._index, options.get("mode"))
-        if len(rounds) < 2:
-            return self.set(function(self.get()), **options)
-        flat: Any = call(jnp.ravel, "ravel", (self._variable,), {})
-        for places in rounds:
-            flat = AtIndex(flat, places).set(function(flat[places]))
-        return flat.reshape(self._variable._place.kind.aval.shape)  # type: ignore[no-any-return]
+        result: Any = self._variable
+        for index in _rounds(result, self._index):
+            elements = AtIndex(result, index)
+            result = elements.set(function(elements.get()), **options)
+        return result  # type: ignore[no-any-return]
 
 
-def _rounds(v: Handle, index: object, mode: object) -> list[Any]:
-    """Return the places that arrays in an index name, in memory, so that none is twice in one part; one part or none where nobody knows."""
+def _rounds(v: Handle, index: Any) -> list[Any]:
+    """Split an index that names elements several times into such that do not; one that is traced stays whole."""
     if not any(isinstance(i, (Handle, jax.Array, np.ndarray, list)) for i in (index if isinstance(index, tuple) else (index,))):
-        return []
-    aval = v._place.kind.aval
-    numbers: Handle = record.leaf(jnp.arange(aval.size).reshape(aval.shape))
-    named = look(AtIndex(numbers, index).get(mode=mode or "fill", fill_value=-1))
-    if isinstance(named, jaxapi.Tracer):
-        return []
-    places = np.sort(np.asarray(named), axis=None)
-    places = places[places >= 0]
-    turns = np.arange(places.size) - np.searchsorted(places, places)  # how often it was named before
-    return [places[turns == turn] for turn in range(int(turns.max(initial=-1)) + 1)]
+        return [index]
+    expanded = expand(v, index, strict=False)
+    items = list(expanded) if isinstance(expanded, tuple) else [expanded]
+    named = {at: look(i) if isinstance(i, Handle) else i for at, i in enumerate(items) if not (i is None or isinstance(i, slice))}
+    if any(isinstance(i, (bool, jaxapi.Tracer)) for i in named.values()):
+        return [index]
+    along = zip([i for i in items if i is not None], v._place.kind.aval.shape, strict=True)
+    lengths = np.array([n for item, n in along if not isinstance(item, slice)])
+    try:
+        places = np.stack(np.broadcast_arrays(*named.values())).reshape(len(named), -1)
+    except ValueError:  # JAX says what is wrong with them
+        return [index]
+    same = np.unique(np.where(places < 0, places + lengths[:, None], places), axis=1, return_inverse=True)[1].ravel()
+    order = np.argsort(same, kind="stable")
+    turns = np.empty_like(same)  # how often an element was named before
+    turns[order] = np.arange(same.size) - np.searchsorted(same[order], same[order])
+    if not turns.any():
+        return [index]
+    parts = [dict(zip(named, places[:, turns == turn], strict=True)) for turn in range(int(turns.max()) + 1)]
+    return [tuple([part.get(at, item) for at, item in enumerate(items)]) for part in parts]

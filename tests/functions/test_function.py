@@ -486,7 +486,13 @@ def test_contract_21_second_derivatives_are_never_lost_silently(kind):
 BY_NUMPY = {  # what NumPy makes of arrays without axes are numbers of its own
     "raw gradient": lambda ctx, g: 2 * ctx.saved[0].numpy() * g.numpy(),
     "once_differentiable": tape.once_differentiable(lambda ctx, g: 2 * ctx.saved[0].numpy() * g.numpy()),
+    "an operand": lambda ctx, g: 2 * ctx.saved[0].numpy() * g,
+    "an operand, right": lambda ctx, g: g * (2 * ctx.saved[0].numpy()),
+    "an argument": lambda ctx, g: tnp.multiply(g, 2 * ctx.saved[0].numpy()),
+    "among others": lambda ctx, g: tnp.stack([g, tnp.array([2 * ctx.saved[0].numpy(), g])[0]]).prod(),
     "asarray": lambda ctx, g: tnp.asarray(2 * ctx.saved[0].numpy()) * g,
+    "tolist": lambda ctx, g: tnp.asarray(np.array(2 * ctx.saved[0].tolist(), np.float32)) * g,
+    "tobytes": lambda ctx, g: tnp.asarray(2 * np.frombuffer(ctx.saved[0].tobytes(), np.float32)).sum() * g,
     "array": lambda ctx, g: tnp.array([2 * ctx.saved[0].numpy()])[0] * g,
 }
 

@@ -211,6 +211,7 @@ def test_what_an_index_names_twice_is_changed_twice(index):
     v = tape.Variable(X)
     y = v.at[index].apply(lambda x: x * x + 1)
     same(y, X.at[index].apply(lambda x: x * x + 1))
+    same(tape.jit(lambda v: v.at[index].apply(lambda x: x * x + 1))(v), y.value)
     times = jnp.zeros(X.shape).at[index].add(1)  # what is outside is left out
     x, slope = X, jnp.ones(X.shape)
     for turn in range(3):
