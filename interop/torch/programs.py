@@ -18,7 +18,7 @@ import torch
 
 import tape
 from interop.torch.graphs import NothingError, check_sources, op_named
-from interop.torch.structures import mapped
+from interop.torch.structures import mapped, tensors_in
 from interop.torch.tensors import aval_of, check_dtype, conjugated
 from tape import extend, jaxapi
 from tape.errors import LeakedTracerError, TapeTypeError
@@ -137,7 +137,7 @@ class _Forward(_Program):
             args, kwargs = self._arguments([t.clone() for t in tensors[first:]])
             with torch.set_grad_enabled(create):
                 result = self._fun(*args, **kwargs)
-            outputs = _tensors_in(result)
+            outputs = tensors_in(result)
             if learning:
                 self.result = mapped(lambda x: _RESULT if isinstance(x, torch.Tensor) else x, (result,))
                 self.written = store.written(tensors[count : first - 1])
@@ -240,12 +240,6 @@ def _explained(name: str, *, random: bool) -> Iterator[None]:
 
 
 _RESULT = object()
-
-
-def _tensors_in(result: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    mapped(lambda x: found.append(x) if isinstance(x, torch.Tensor) else x, result)
-    return found
 
 
 def _sent(value: Any) -> Any:

@@ -11,7 +11,7 @@ import torch
 
 from interop.torch.graphs import Graph, NothingError, check_sources, op_named
 from interop.torch.programs import record_traced
-from interop.torch.structures import mapped
+from interop.torch.structures import mapped, tensors_in
 from interop.torch.tensors import own, shared
 from tape import extend
 from tape.errors import LostGradientError
@@ -68,19 +68,6 @@ class Arguments:
             return tensors[x.number] if isinstance(x, _Place) else x
 
         return mapped(put, self._args), mapped(put, self._kwargs)
-
-
-def tensors_in(result: Any) -> list[torch.Tensor]:
-    """Return the tensors in a result of torch's, in order."""
-    found: list[torch.Tensor] = []
-
-    def note(x: Any) -> Any:
-        if isinstance(x, torch.Tensor):
-            found.append(x)
-        return x
-
-    mapped(note, result)
-    return found
 
 
 class Routine:

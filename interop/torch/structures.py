@@ -7,10 +7,12 @@ import dataclasses
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["mapped"]
+__all__ = ["mapped", "tensors_in"]
 
 
 def mapped(fun: Callable[[Any], Any], tree: Any) -> Any:
@@ -46,3 +48,16 @@ def mapped(fun: Callable[[Any], Any], tree: Any) -> Any:
             object.__setattr__(made, name, x)
         return made
     return fun(tree)
+
+
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """Return the tensors in a structure, in the order of :func:`mapped`."""
+    found: list[torch.Tensor] = []
+
+    def note(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            found.append(x)
+        return x
+
+    mapped(note, tree)
+    return found

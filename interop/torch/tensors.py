@@ -19,7 +19,7 @@ from tape.graph.kinds import Place, kind_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["aval_of", "check_dtype", "leaf", "own", "shared", "to_array", "to_variable"]
+__all__ = ["aval_of", "check_dtype", "own", "shared", "to_array", "to_variable"]
 
 _DTYPES = {
     getattr(torch, name): jnp.dtype(name)
@@ -47,11 +47,6 @@ def shared(value: Any) -> torch.Tensor:
     if isinstance(value, jax.Array) and value.nbytes > _SMALL or not _on_host(value):  # noqa: RUF021 - read from the left
         return _widened(_by_dlpack(value))
     return _widened(_by_numpy(value))
-
-
-def leaf(value: Any, *, requires_grad: bool) -> torch.Tensor:
-    """Return a tensor that requires grad or not, of an array; torch code gets :func:`written` of it."""
-    return shared(value).requires_grad_(requires_grad)
 
 
 def _apart(value: Any) -> bool:

@@ -20,6 +20,7 @@ from tape.jaxapi import Tracer
 from tape.programs.program import look, run_pending
 from tape.sweeps.seeds import describe
 from tape.variables.conversion import as_array
+from tape.variables.cuts import hold
 from tape.variables.updates import store
 from tape.variables.variable import Variable
 
@@ -165,8 +166,8 @@ class Assignment:
         """Give each of ``variables`` (leaves) the value of the result in its place; None leaves it as it is.
 
         Raises:
-            TapeValueError: a value has another shape than its Variable.
-            TapeTypeError: it has a dtype that the Variable's does not take.
+            TapeValueError: a value has another shape than its Variable.  Nothing is changed then.
+            TapeTypeError: it has a dtype that the Variable's does not take.  Nothing is changed then.
             ExecutionError: a result could not be computed.  Nothing is changed then.
 
         """
@@ -175,8 +176,9 @@ class Assignment:
         arrays = [None if result is None else look(result) for result in results]
         changed = [(variable, new) for variable, new in zip(variables, arrays, strict=True) if new is not None]
         fits = all(r is None or v._place.kind.aval == r._place.kind.aval for v, r in zip(variables, results, strict=True))
-        for variable, new in changed:
-            variable.value = new
+        fitting = [(variable, variable._assignable(new)) for variable, new in changed]  # all of them, before the first is assigned
+        for variable, value in fitting:
+            hold(variable, value, requires_grad=variable._place.kind.requires_grad)
         if fits and not LOCAL.scope.trace.capturing:
             self._fitting = _places(variables, results)
 

@@ -162,6 +162,10 @@ class Variable(Placed):
 
     @value.setter
     def value(self, value: object) -> None:
+        cuts.hold(self, self._assignable(value), requires_grad=self._place.kind.requires_grad)
+
+    def _assignable(self, value: object) -> jax.Array:
+        """Return what may be assigned to ``value``, as an array."""
         if not self.is_leaf:
             msg = f"value: cannot assign to a Variable that an op produced ({describe(self)}); detach() it first, or assign to the leaf"
             raise TapeValueError(msg)
@@ -174,7 +178,7 @@ class Variable(Placed):
             msg = f"value: cannot assign dtype {array.dtype} to a Variable of dtype {self.dtype}; {repair}"
             raise TapeTypeError(msg)
         boundary.check_no_leak("value", self, array)
-        cuts.hold(self, array, requires_grad=self._place.kind.requires_grad)
+        return array
 
     # -- gradients --------------------------------------------------------------------------------------------------
 

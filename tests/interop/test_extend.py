@@ -64,6 +64,11 @@ def test_nothing_is_assigned_where_an_update_fails():
     with pytest.raises(tape.errors.TapeValueError):
         assign([w], [tape.constant(jnp.ones(3))])
     assert w.value.tolist() == [1, 1]
+    first = tape.Variable(2.0)
+    for wrong in (jnp.ones(3), jnp.ones(2, jnp.int32)):  # its fault shows after that of the first was found right
+        with pytest.raises((tape.errors.TapeValueError, tape.errors.TapeTypeError)):
+            assign([first, w], [tape.constant(5.0), tape.constant(wrong)])
+        assert (float(first), w.value.tolist()) == (2, [1, 1])
     with pytest.raises(ZeroDivisionError), extend.updating():
         raise ZeroDivisionError
     assert (w * w).requires_grad  # recording is on again

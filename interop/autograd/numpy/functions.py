@@ -11,7 +11,7 @@ from interop.autograd.primitives import getval, holds_variables
 from interop.autograd.tracing import is_variable
 from tape import numpy as tnp
 from tape import stop_gradient
-from tape.errors import TapeTypeError, TapeValueError
+from tape.errors import TapeTypeError, TapeValueError, unknown_keyword
 from tape.graph import constants
 from tape.variables import interception
 
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["OWN", "RECORDED"]
 
 
+def _refuse(what: str, **options: Any) -> None:
+    """Refuse options of NumPy's that are not taken, rather than leave them out."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise unknown_keyword(what, *given)
+
+
 def _abs(x: Any) -> Any:
     x = stacked(x)
     return tnp.abs(x) if x.dtype.kind == "c" else x * tnp.sign(x)
@@ -28,7 +35,7 @@ def _abs(x: Any) -> Any:
 
 def _clip(a: Any, a_min: Any = None, a_max: Any = None, **bounds: Any) -> Any:
     low, high = bounds.pop("min", a_min), bounds.pop("max", a_max)
-    bounds.pop("out", None)
+    _refuse("clip", **bounds)
     a, low, high = stacked(a), stacked(low), stacked(high)
     clipped = a
     if low is not None:
@@ -40,6 +47,7 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, **bounds: Any) -> Any:
 
 def _std(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, ddof: Any = 0, keepdims: Any = False) -> Any:  # noqa: ARG001
     """Be constant where there is one element: the derivative is zero, where that of a square root is infinite."""
+    _refuse("std", out=out)
     a = stacked(a)
     axes = range(a.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
     one = all(a.shape[i] == 1 for i in axes)

@@ -17,6 +17,7 @@ from interop.autograd.misc.optimizers import adam, rmsprop, sgd
 from interop.autograd.scipy import integrate, linalg, signal, special, stats
 from interop.autograd.scipy.misc import logsumexp
 from interop.autograd.test_util import check_grads
+from tape.errors import TapeTypeError
 from tape.graph import constants
 
 A = onp.array([[2.0, 0.3, -0.1], [0.4, 1.5, 0.2], [0.1, -0.3, 1.8]])
@@ -87,6 +88,19 @@ def test_kinks_are_those_of_hips_autograd():
     assert grad(lambda x: np.clip(x, 0.0, 1.0))(0.0) == 0.0
     assert grad(lambda x: np.maximum(x, 0.0))(0.0) == 0.5
     assert grad(grad(lambda x: np.power(x, 2.0)))(0.0) == 2.0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: np.clip(x, 0.0, 1.0, where=X > 0),
+        lambda x: np.clip(x, 0.0, 1.0, out=onp.zeros(3)),
+        lambda x: np.std(x, out=onp.zeros(())),
+    ],
+)
+def test_options_that_would_be_left_out_are_refused(call):
+    with pytest.raises(TapeTypeError, match=r"there is no argument (where|out)="):
+        grad(lambda x: np.sum(call(x)))(X)
 
 
 SPECIAL = {
