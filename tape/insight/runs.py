@@ -35,6 +35,7 @@ class Runs:
 
     def __init__(self, constants: Iterable[Any]) -> None:
         known = list(constants)
+        self._hosts: dict[Kernel, Any] = {}
         self._home = not any(isinstance(x, jaxapi.Tracer) for x in known) and at_home(known)
 
     def forward(self, kernel: Kernel, operands: Sequence[Any], call: Callable[..., Sequence[Any]]) -> Sequence[Any]:
@@ -61,13 +62,22 @@ class Runs:
 
     def _hosted(self, kernel: Kernel, operands: Sequence[Any]) -> Sequence[Any] | None:
         """Run a kernel on NumPy's arrays; None where that is not to be, or NumPy refuses it."""
-        if not self._home or kernel.transient or not (host := kernel.hosting()):
+        if not self._home or kernel.transient or not (host := self._host(kernel)):
             return None
         try:
             made = host(*[np.asarray(x, a.dtype) for x, a in zip(operands, kernel.in_avals, strict=True)])
         except Exception:  # noqa: BLE001 - JAX runs it then, and says what is wrong
             return None
         return [np.asarray(x, a.dtype) for x, a in zip((made,) if len(kernel.out_avals) == 1 else made, kernel.out_avals, strict=True)]
+
+    def _host(self, kernel: Kernel) -> Any:
+        """Return what runs a kernel on NumPy's arrays, if anything does; who asks here leaves it as one that was never met."""
+        if kernel not in self._hosts:
+            unmet = kernel.unmet
+            self._hosts[kernel] = kernel.hosting()
+            if unmet:
+                kernel._host, kernel.light = None, False
+        return self._hosts[kernel]
 
 
 class BackwardError(Exception):

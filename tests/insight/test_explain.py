@@ -249,6 +249,17 @@ def test_small_values_of_a_long_tape_are_not_given_to_jax_one_by_one(monkeypatch
     assert not calls
 
 
+def test_kernels_that_were_not_met_are_not_met_after_it():
+    x = tape.Variable(np.linspace(0.1, 1, 19, dtype=np.float32), name="x")
+    y = tnp.arctan2(x * 1.25, x + 2.5).sum()
+    kernels = [step.kernel for step in y._segment.state.path() if step.kernel is not None]
+    before = [k.unmet for k in kernels]
+    assert any(before)
+    assert tape.explain(y, x).verdict == "fine"
+    assert [k.unmet for k in kernels] == before
+    assert np.isfinite(float(y))
+
+
 def test_what_numpy_does_not_run_jax_does():
     x = tape.Variable(np.array([[2.0, 0.5], [0.5, 1.0]], np.float32), name="x")
     y = tnp.linalg.cholesky(x @ x.mT).sum() * 2
