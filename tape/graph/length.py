@@ -126,7 +126,5 @@ class Length:
 
 def bytes_of(aval: Any) -> int:
     """Return what a value of some shape and dtype takes; 0 for what is none of NumPy's."""
-    size = math.prod(aval.shape)
-    return (
-        size * aval.dtype.itemsize if size.__class__ is int and isinstance(aval.dtype, np.dtype) else 0
-    )  # jax.export has symbolic lengths
+    size = math.prod(aval.shape)  # not an int where jax.export has symbolic lengths
+    return size * aval.dtype.itemsize if size.__class__ is int and isinstance(aval.dtype, np.dtype) else 0
