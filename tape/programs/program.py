@@ -184,9 +184,6 @@ def _launched(segment: Segment, reason: str) -> bool:  # noqa: ARG001
 gathered, stored, handed, launched = _gathered, _stored, _handed, _launched
 if layout.NATIVE is not None:
     gathered, stored, handed, launched = layout.NATIVE.gathered, layout.NATIVE.stored, layout.NATIVE.handed, layout.NATIVE.launched
-
-
-if layout.NATIVE is not None:
     layout.NATIVE.launches(
         counts=STATS,
         clock=CLOCK,
