@@ -3,11 +3,11 @@
 To interpret a structure is to rent, to compile it whole is to buy: whether it comes back, and how often, nobody knows.  Three rules, each
 of which costs a bounded multiple of the better choice in hindsight:
 
-- *At once.*  A structure many of whose kernels were never compiled, or a few large ones (a model of another library, its VJP, an update),
-  is compiled whole at its first meeting where that costs no more than these kernels would, one by one, as in the first step of a process.  Should it not come back, its kernels were tried in vain: the next
-  structure with the same ones counts them no more, so that it is interpreted, and they are compiled.  As every kernel stands in for one
-  such program at most, programs that never come back cost no more, all in all, than their kernels: never more than two and a half times what
-  interpretation alone would have.
+- *At once.*  A structure many of whose kernels were never compiled, or a few large ones (a loop or a model of another library, and its VJP),
+  is compiled whole at its first meeting where that costs no more than these kernels would, one by one, as in the first step of a process.
+  Should it not come back, its kernels were tried in vain: the next structure with the same ones counts them no more, so that it is
+  interpreted, and they are compiled.  As every kernel stands in for one such program at most, programs that never come back cost no more,
+  all in all, than their kernels: never more than two and a half times what interpretation alone would have.
   So is one that takes less than interpreting it once would; and one that comes back at once, where it takes less than a few such runs: on
   the second step of a loop of large arrays, or of many turns.
 - *In the background.*  A structure that comes back soon, or often, is compiled while the program goes on interpreting it, a big one only
@@ -44,7 +44,8 @@ LOOP = 6  # a loop meets a structure every so many runs at most, and may wait fo
 PATIENCE = 32  # what comes back less often may wait for it only so many runs after the compiler began
 
 LEAST = 6  # kernels: fewer are compiled on their own, as what is tried out at a prompt next has some in common with it,
-HEAVY = 0.25  # but two or more that take so many seconds, predicted: models of other libraries, whose training steps are few entries
+HEAVY = 0.25  # but two or more that take so many seconds, predicted: models of other libraries, whose training steps are few entries;
+LARGE = 0.07  # or two that take so many seconds each: a loop of JAX's, and its VJP
 WORTH = 1.5  # times what its new kernels would cost alone is not too much for a program that a loop will need
 CLEAR = 1 / 3  # what compiles within this part of one run's interpretation is compiled at once (costs are good to a factor of two),
 AHEAD = 12  # and what compiles within so many runs where it comes back at once, though it is waited for
@@ -88,7 +89,8 @@ def new_kernels(kernels: Iterable[Kernel], whole: Callable[[], float], *, return
     """Return those of some kernels on whose account the program of all is compiled before they are; none where it is not to be."""
     counted = [kernel for kernel in kernels if kernel.cold and (returned or not kernel.tried)]
     alone = sum([kernel.cost.alone for kernel in counted])
-    if len(counted) < (LEAST if alone < HEAVY else 2) or whole() > WORTH * alone:
+    heavy = alone >= HEAVY or sum([kernel.cost.alone >= LARGE for kernel in counted]) > 1
+    if len(counted) < (2 if heavy else LEAST) or whole() > WORTH * alone:
         return ()
     return () if any(kernel.apart for kernel in kernels) else counted
 

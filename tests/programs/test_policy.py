@@ -108,6 +108,29 @@ def test_few_new_kernels_are_compiled_on_their_own(stats):
     assert ran(stats) == (True, 0, 0)
 
 
+def test_a_loop_of_jax_and_its_vjp_are_compiled_at_once(stats):
+    x, w = arrays()
+    rows = jnp.stack([x, w, x])  # so few turns that interpretation costs little
+    variable = tape.Variable(w)
+
+    def turn(np, carried, row):
+        for _ in range(10):
+            carried = np.tanh(carried * row) - np.cumsum(carried) / row.size
+        return carried, None
+
+    def step():
+        state, _ = tape.lax.scan(lambda c, row: turn(tnp, c, row), variable, rows)
+        state.sum().backward()
+
+    step()
+    assert (stats.interpreted, stats.reasons.total()) == (0, 1)
+    variable.zero_grad()
+    step()
+    assert (stats.hits, stats.interpreted, stats.reasons.total()) == (1, 0, 1)
+    wanted = jax.grad(lambda w: jax.lax.scan(lambda c, row: turn(jnp, c, row), w, rows)[0].sum())(w)
+    np.testing.assert_allclose(variable.grad.numpy(), wanted, rtol=1e-4, atol=1e-6)
+
+
 def test_a_training_step_of_few_large_kernels_is_compiled_at_once(stats):
     """What a model of another library is: one op forward, one back, and the optimizer's update."""
     import optax
