@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,7 +66,7 @@ def explain(output: object, input: object) -> Explanation:  # noqa: A002 - the f
 
 
 def _answer(output: Any, given: Any) -> Explanation:
-    frame = user_frame()
+    frame, _ = user_frame(sys._getframe())
     names = (output.name or name_of(output, [frame]) or "the output", given.name or name_of(given, [frame]) or "the input")
     found = Connection(output, given)
 

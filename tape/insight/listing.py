@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -149,7 +150,7 @@ class Tape(_Block):
             msg = "Tape: this one was entered before, or is that of Variables; make another one for each block: with tape.Tape() as t"
             raise TapeRuntimeError(msg)
         outer = LOCAL.scope.notes
-        record = Record(keep=self._keep, frame=user_frame())
+        record = Record(keep=self._keep, frame=user_frame(sys._getframe())[0])
         mode = _Open(self, Notes((*(() if outer is None else outer.records), record)))
         mode.__enter__()
         self._record, self._open = record, mode

@@ -8,6 +8,7 @@ trie are kept, and weak references; no value, and nothing that holds one (unless
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -220,7 +221,9 @@ class Record:
         if is_scalar(value) and known is None and not (variable._extra is not None and variable._extra.name):
             return Leaf(variable, variable._place.kind, number=value)
         name = variable._extra.name if variable._extra is not None and variable._extra.name else None
-        leaf = self._leaves[id(variable)] = Leaf(variable, variable._place.kind, name or name_of(variable, (self.frame, user_frame())))
+        leaf = self._leaves[id(variable)] = Leaf(
+            variable, variable._place.kind, name or name_of(variable, (self.frame, user_frame(sys._getframe())[0]))
+        )
         with contextlib.suppress(TypeError):  # a number
             leaf.value = weakref.ref(value)
         return leaf

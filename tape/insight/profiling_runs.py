@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.graph.lines import is_foreign
+from tape.insight.profiling_samples import is_standard
 from tape.terminal import named
 
 if TYPE_CHECKING:
@@ -37,17 +36,10 @@ def site() -> Site:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and len(found) < _FRAMES:
         file = frame.f_code.co_filename
-        known = _FOREIGN.get(file)
-        if known is None:
-            known = _FOREIGN[file] = is_foreign(file) and Path(file).parent not in _STANDARD
-        if known:
+        if is_foreign(file) and not is_standard(file):
             found.append((file, frame.f_lineno))
         frame = frame.f_back
     return Site(tuple(found))
-
-
-_FOREIGN: dict[str, bool] = {}
-_STANDARD = (Path(contextlib.__file__).parent, Path(contextlib.__file__).parent / "concurrent" / "futures")
 
 
 class Runs:

@@ -15,6 +15,7 @@ from tape.callables.matching import Latest
 from tape.callables.reach import Reach
 from tape.configuration import configuration
 from tape.errors import TapeTypeError, check_flag
+from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
@@ -23,7 +24,6 @@ from tape.jitting.binding import STATE, Binding, TracedError
 from tape.jitting.changes import change_of
 from tape.jitting.compilation import Compilation, reason
 from tape.jitting.tracing import trace_step
-from tape.programs.sites import line_here
 from tape.programs.telling import begun, timed, warn_of
 from tape.recording import record
 from tape.rules import table
@@ -116,7 +116,7 @@ class Jitted(Generic[P, R]):
 
     def _compiled(self, binding: Binding, inputs: Any, call: Call, started: float) -> object:
         """Run a binding for the first time, which compiles it, and tell of that; it ``started`` to be traced then."""
-        line = line_here()
+        line = user_line()
         site = STATS.sites.of("call", line)
         change, number = change_of(self, line, site.last), self.calls
         if change.kind == "function":
