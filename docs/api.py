@@ -12,7 +12,7 @@ from sphinx.ext.autodoc.mock import mock
 
 import tape.statistics
 from tape.hooking import observing
-from tape.insight import entries, explanation, picture
+from tape.insight import entries, explaining, picture
 from tape.op_hooks import memory, timing
 
 GROUPS: dict[str, dict[str, list[str]]] = {
@@ -91,7 +91,7 @@ def results() -> str:
         observing.SeenOp,
         entries.Entry,
         picture.Picture,
-        explanation.Explanation,
+        explaining.Explanation,
         timing.TimerRow,
         memory.MemoryRow,
     ]

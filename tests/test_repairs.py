@@ -1163,7 +1163,7 @@ _ADVICE = re.compile(r"; |\b(use|pass|call|write|convert|cast|assign|wrap|run) "
 # What is not provoked above, by file and the beginning of the message, and why.
 LISTED = {
     "tape/insight/measuring.py:explain: a value": "is caught, and becomes a note of the explanation",
-    "tape/insight/explanation.py:ops that were recorded before": "is a note of the explanation: tests/insight/test_explain_inside.py",
+    "tape/insight/explaining.py:ops that were recorded before": "is a note of the explanation: tests/insight/test_explain_inside.py",
     "tape/insight/explaining.py:explain: {} must be": "says what it takes",
     "tape/insight/picture.py:Picture.svg": "needs an environment without Graphviz, or one that is too slow: tests/insight/test_drawing.py",
     "tape/insight/picture.py:{}: group must be": "says which groups there are",
@@ -1206,7 +1206,7 @@ LISTED = {
     "tape/jitting/compilation.py:jit: {}": "donation: tests/jitting/test_jit.py",
     "tape/jitting/effects.py:{} existed only": "tests/jitting/test_jit.py",
     "tape/jitting/jitted.py:jit: {} is a method": "the class's author adds a slot: tests/jitting/test_jit.py",
-    "tape/hooking/replacement.py:{} returned a gradient in": "a position that has no gradient: tests/hooking/test_op_hooks.py",
+    "tape/hooking/handles.py:{} returned a gradient in": "a position that has no gradient: tests/hooking/test_op_hooks.py",
     "interop/equinox.py:interop.equinox needs": "without the package: tests/interop/modules/test_modules.py",
     "interop/linen.py:interop.linen needs": "without the package: tests/interop/modules/test_modules.py",
     "interop/nnx.py:interop.nnx needs": "without the package: tests/interop/modules/test_modules.py",

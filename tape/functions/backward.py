@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tape.functions.arguments import Definition
-    from tape.functions.kept import Tree
+    from tape.functions.context import Tree
     from tape.graph.segment import Segment
     from tape.hooking.packing import Packing
 

@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape import terminal as words
-from tape.errors import TapeTypeError, check_flag
 from tape.graph.segment import LeafNode
 from tape.insight.memory_holders import reached
 from tape.op_hooks.showing import size
 from tape.programs.retention import leaf_slots, swept
 from tape.statistics import STATS
-from tape.terminal.markup import html_table
+from tape.terminal import Shown, dressed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tape.accounts.records import Line
     from tape.graph.segment import Segment
-
-Line = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ class Holder:
     nbytes: int
 
 
-class Memory:
+class Memory(Shown):
     """What the tape keeps: see :func:`memory`.
 
     Attributes:
@@ -110,15 +108,7 @@ class Memory:
             TapeTypeError: an option is of another type.
 
         """
-        for name, value in (("width", width), ("most", most)):
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                msg = f"memory.text: {name} must be a positive integer, got {value!r}"
-                raise TapeTypeError(msg)
-        if color is not None:
-            check_flag("memory.text", "color", color)
-        return "\n".join(
-            self._lines(words.columns() if width is None else max(width, 60), words.coloured() if color is None else color, most)
-        )
+        return "\n".join(self._lines(*dressed("memory.text", width, color, most=most), most))
 
     def _lines(self, width: int, color: bool, most: int) -> Iterator[str]:
         arrays = sum(row.count for row in self.rows if row.kind != "entry")
@@ -141,14 +131,8 @@ class Memory:
             yield ""
             yield from _table(("held by", "in", "count", "entries", "bytes", "made by"), found, width, color=color, most=most)
 
-    def __str__(self) -> str:
-        return self.text()
-
     def __repr__(self) -> str:
         return f"<Memory of the tape: {size(self.nbytes)}, {self.entries} entries, {len(self.holders)} holders>"
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return {"text/plain": self.text(width=100, color=False), "text/html": html_table(self.text(width=140, color=True))}
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, color: bool, most: int) -> Iterator[str]:

@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
 
+    from tape.accounts.records import Line
     from tape.graph.segment import Segment
     from tape.graph.trie import State
     from tape.sweeps.plan import Instruction
-
-Line = tuple[str, int]
 
 
 class Leaf:

@@ -18,10 +18,9 @@ from tape.terminal import named
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from tape.accounts.records import Line
     from tape.graph.segment import Segment
     from tape.programs.execution import Program
-
-Line = tuple[str, int]
 _SHARE = 0.1  # of the time that passes may go into looking, where the tape has many segments
 _FEW = 64
 

@@ -17,9 +17,8 @@ from tape.terminal import named
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from tape.insight.profiling_runs import Runs
-
-Line = tuple[str, int]
+    from tape.accounts.records import Line
+    from tape.insight.profiling_parts import Runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-Line = tuple[str, int]
+    from tape.accounts.records import Line
 INTERVAL = 0.002  # seconds
 _KEPT = 4096  # samples that a span which ends later may take back
 

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tape.insight.profiling_meter import Ledger
-    from tape.insight.profiling_parts import Part
-    from tape.insight.profiling_runs import Runs
+    from tape.insight.profiling_parts import Part, Runs
 
 _SLICES = 50_000  # of entries that a file shows
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"

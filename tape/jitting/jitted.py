@@ -21,8 +21,7 @@ from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
 from tape.jitting.arguments import Call, Parameters, aval_of, signature
 from tape.jitting.binding import STATE, Binding, TracedError
-from tape.jitting.changes import change_of
-from tape.jitting.compilation import Compilation, reason
+from tape.jitting.compilation import Compilation, change_of, reason
 from tape.jitting.tracing import trace_step
 from tape.programs.telling import begun, timed, warn_of
 from tape.recording import record

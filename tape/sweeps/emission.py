@@ -20,7 +20,7 @@ from tape.graph.segment import Extra, Handle, LeafNode, Segment, SegmentClosedEr
 from tape.graph.trie import SWEEP, State, link
 from tape.graph.watcher import NOBODY
 from tape.graph.writing import swept
-from tape.hooking.replacement import calling, replacement
+from tape.hooking.handles import calling, replacement
 from tape.ops.kernel import Op
 from tape.programs.failures import naming
 from tape.programs.program import run_pending
