@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-__all__ = ["expect"]
-
 
 def expect(library: str, module: str) -> None:
     """Import a module of ours as soon as a library is imported; nothing is imported where it never is."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from tape.variables.variable import Variable
 
-__all__ = ["lift", "lift_exactly"]
-
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 

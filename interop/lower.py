@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from tape.graph.segment import Segment
     from tape.variables.variable import Variable
 
-__all__ = ["lower"]
-
 
 @overload
 def lower(tape_fun: Callable[..., Variable]) -> Callable[..., jax.Array]: ...

@@ -14,8 +14,6 @@ from tape.errors import TapeTypeError, TapeValueError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Group", "parameter_groups"]
-
 PARAMS = "params"
 
 

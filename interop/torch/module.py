@@ -20,8 +20,6 @@ from tape.errors import TapeAttributeError, TapeTypeError, TapeValueError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["Module", "from_torch"]
-
 _CHANGING = frozenset(  # of torch's own methods, those that would change what the Variables have
     (
         *("to", "cuda", "cpu", "xpu", "ipu", "mtia", "to_empty", "type", "float", "double", "half", "bfloat16", "share_memory", "apply"),

@@ -27,8 +27,6 @@ from tape.recording import record
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["to_torch"]
-
 
 def to_torch(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
     """Make a function of the tape callable on torch tensors; a call is one node (``torch.autograd.Function``) of torch's graph.

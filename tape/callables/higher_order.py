@@ -18,7 +18,6 @@ import numpy as np
 
 from tape import errors, jaxapi
 from tape.callables.captures import trace_capturing
-from tape.callables.purity import words
 from tape.callables.traces import Call
 from tape.errors import TapeError, TapeTypeError
 from tape.graph.constants import known_array
@@ -26,6 +25,7 @@ from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.graph.trie import RECORD
+from tape.jaxapi import words
 from tape.ops.interning import intern
 from tape.programs.program import look
 from tape.recording import record

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 
 from tape import jaxapi
 from tape.callables.higher_order import calling, invoke
-from tape.callables.purity import words
 from tape.errors import saying
+from tape.jaxapi import words
 from tape.mirrored.absent import missing_function
 from tape.mirrored.adapters import SPECIAL, Indexer, UFunc, initializer_factory, looking, metadata
 from tape.mirrored.mirror import mirrored
