@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 import types
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
 import jax
 import numpy as np
@@ -282,32 +282,22 @@ class _Decorator(Protocol):
     def __call__(self, fun: Callable[P, R], /) -> Jitted[P, R]: ...
 
 
+class _Options(TypedDict, total=False):
+    """The options of :func:`jit`."""
+
+    static_argnums: int | Sequence[int] | None
+    static_argnames: str | Sequence[str] | None
+    donate_argnums: int | Sequence[int] | None
+    donate_argnames: str | Sequence[str] | None
+    donate_state: bool
+    keep_unused: bool
+    compiler_options: dict[str, Any] | None
+
+
 @overload
-def jit(
-    fun: Callable[P, R],
-    /,
-    *,
-    static_argnums: int | Sequence[int] | None = ...,
-    static_argnames: str | Sequence[str] | None = ...,
-    donate_argnums: int | Sequence[int] | None = ...,
-    donate_argnames: str | Sequence[str] | None = ...,
-    donate_state: bool = ...,
-    keep_unused: bool = ...,
-    compiler_options: dict[str, Any] | None = ...,
-) -> Jitted[P, R]: ...
+def jit(fun: Callable[P, R], /, **options: Unpack[_Options]) -> Jitted[P, R]: ...
 @overload
-def jit(
-    fun: None = None,
-    /,
-    *,
-    static_argnums: int | Sequence[int] | None = ...,
-    static_argnames: str | Sequence[str] | None = ...,
-    donate_argnums: int | Sequence[int] | None = ...,
-    donate_argnames: str | Sequence[str] | None = ...,
-    donate_state: bool = ...,
-    keep_unused: bool = ...,
-    compiler_options: dict[str, Any] | None = ...,
-) -> _Decorator: ...
+def jit(fun: None = None, /, **options: Unpack[_Options]) -> _Decorator: ...
 def jit(
     fun: Callable[..., Any] | None = None,
     /,
