@@ -153,7 +153,7 @@ def _emptied(segment: Segment) -> None:
     segment.leaves, segment.borrowed, segment.leaf_places = [], [], []
 
 
-emptied = _emptied if layout.NATIVE is None else layout.NATIVE.emptied
+emptied = layout.chosen("emptied", _emptied)
 
 
 class Run(NamedTuple):
