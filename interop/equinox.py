@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-try:
-    import equinox
-except ImportError as e:
-    from tape.errors import TapeImportError
+from interop.arrival import needing
 
-    msg = "interop.equinox needs the package equinox, which is not installed; run pip install 'jax-tape[equinox]'"
-    raise TapeImportError(msg, name=e.name, path=e.path) from e
+with needing("equinox", "equinox"):
+    import equinox
 
 import tape
 from interop.lift import lift

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
-from tape.errors import ConcretizationError, LostGradientError, TapeTypeError
+from tape.errors import ConcretizationError, LostGradientError, TapeTypeError, check_callable
 from tape.functions.linear_map import linear_map
 from tape.graph import boundary
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, within
-from tape.graph.segment import Handle
+from tape.graph.segment import Handle, is_variable
 from tape.modes import enable_grad
 from tape.ops.linear import equations_in
 from tape.programs.program import look
@@ -73,13 +73,11 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
         (6.0, 2.0)
 
     """
-    if not callable(tape_fun):
-        msg = f"lower: expected a function, got {type(tape_fun).__name__}"
-        raise TapeTypeError(msg)
+    check_callable("lower", tape_fun)
 
     @functools.wraps(tape_fun)
     def lowered(*args: Any, **kwargs: Any) -> Any:
-        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=_is_handle)
+        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=is_variable)
         leaves = [look(x) if isinstance(x, Handle) else x for x in leaves]
         dynamic = [isinstance(x, (jax.Array, np.ndarray, np.generic, float, complex)) or type(x) is int for x in leaves]
         arguments = [x for x, d in zip(leaves, dynamic, strict=True) if d]
@@ -94,7 +92,7 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
             again_args, again_kwargs = jax.tree.unflatten(tree, filled)
             with enable_grad(), boundary.allowing_captures():
                 result = tape_fun(*again_args, **again_kwargs)
-                flat, out_tree = jax.tree.flatten(result, is_leaf=_is_handle)
+                flat, out_tree = jax.tree.flatten(result, is_leaf=is_variable)
                 outputs = [_variable(x) for x in flat]
             trees[:] = [out_tree]
             return inputs, outputs
@@ -257,10 +255,6 @@ _LOOKED = (
     "it was computed from the value of a Variable outside the tape (by .value or raw jax.numpy), and hooks make the derivative a sweep, "
     "which would take it for a constant; compute it with tape.numpy, or take .detach().value to say that it is one"
 )
-
-
-def _is_handle(x: Any) -> bool:
-    return isinstance(x, Handle)
 
 
 def _is_zero(tangent: Any) -> bool:

@@ -14,11 +14,11 @@ import numpy as np
 
 from tape.bounded import Bounded
 from tape.errors import TapeAttributeError, TapeTypeError, UnrecordedGradientError
-from tape.functions.arguments import is_variable, paths
+from tape.functions.arguments import paths
 from tape.graph import boundary
 from tape.graph.kinds import Place
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Extra, Handle, Segment
+from tape.graph.segment import Extra, Handle, Segment, is_variable
 from tape.graph.trie import RECORD
 from tape.hooking.packing import Packed, packable
 from tape.mirrored.detachment import detach

@@ -16,13 +16,13 @@ import numpy as np
 
 from tape import jaxapi
 from tape.errors import RuleError
-from tape.functions.arguments import is_variable
 from tape.functions.backward import pull, push
 from tape.functions.checks import check_mapping, outputs_of
 from tape.functions.context import Context
 from tape.functions.linear_map import linear_map
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, parked
+from tape.graph.segment import is_variable
 from tape.graph.trie import CONSTANT, RECORD
 from tape.graph.watcher import NOBODY
 from tape.programs.program import look

@@ -10,7 +10,7 @@ import functools
 import itertools
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeGuard, TypeVar
 
 from tape import layout
 from tape.configuration import CHANGES, Configuration, configuration, on_change
@@ -73,6 +73,11 @@ class Handle(layout.Handle):
     _place: Place
     _extra: Extra | None
     _original: Handle | None = None  # for what a function of jax.tree handed out: the Variable that it stands for
+
+
+def is_variable(x: object) -> TypeGuard[Handle]:
+    """Tell whether something is a Variable: a leaf of the pytrees of users."""
+    return isinstance(x, Handle)
 
 
 V = TypeVar("V", bound=Handle)  # of functions that return a Variable for a Variable

@@ -7,7 +7,7 @@ import functools
 import itertools
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeTypeError, TapeValueError
+from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeTypeError, TapeValueError, check_callable
 from tape.graph.boundary import Caller
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle, V
@@ -152,9 +152,7 @@ def register_multi_grad_hook(variables: Sequence[Any], hook: Callable[[Any], Non
         >>> handle.remove()
 
     """
-    if not callable(hook):
-        msg = f"register_multi_grad_hook: the hook must be callable, got {type(hook).__name__}"
-        raise TapeTypeError(msg)
+    check_callable("register_multi_grad_hook", hook, "the hook must be callable")
     if mode not in ("all", "any"):
         msg = f"register_multi_grad_hook: mode must be 'all' or 'any', got {mode!r}"
         raise TapeValueError(msg)

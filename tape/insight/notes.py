@@ -18,7 +18,7 @@ from tape import jaxapi
 from tape.graph.kinds import is_scalar
 from tape.graph.lines import user_frame, user_line
 from tape.graph.scope import LOCAL, within
-from tape.graph.segment import Handle, LeafNode
+from tape.graph.segment import Handle, LeafNode, is_variable
 from tape.insight.names import name_of
 from tape.recording import record
 
@@ -297,7 +297,7 @@ class Notes:
         else:
             with within(unseen=True):
                 result = record.record(op, inputs)
-        outputs = [v for v in jax.tree.leaves(result, is_leaf=_is_handle) if isinstance(v, Handle)]
+        outputs = [v for v in jax.tree.leaves(result, is_leaf=is_variable) if isinstance(v, Handle)]
         for one in self._concerned():
             one.noted(op, before, outputs, line)
         return result
@@ -374,7 +374,3 @@ def _steps_since(state: State, start: State) -> list[Any]:
         found += (step,) if step.lines is None else reversed(step.lines)
         step = step.parent
     return found[::-1]
-
-
-def _is_handle(x: object) -> bool:
-    return isinstance(x, Handle)

@@ -14,7 +14,7 @@ from tape import jaxapi
 from tape.callables.matching import Latest
 from tape.callables.reach import Reach
 from tape.configuration import configuration
-from tape.errors import TapeTypeError, check_flag
+from tape.errors import TapeTypeError, check_callable, check_flag
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
@@ -367,9 +367,7 @@ def jit(
     }
     if fun is None:
         return functools.partial(jit, **options)
-    if not callable(fun):
-        msg = f"jit: expected a function, got {type(fun).__name__}"
-        raise TapeTypeError(msg)
+    check_callable("jit", fun)
     check_flag("jit", "donate_state", donate_state)
     check_flag("jit", "keep_unused", keep_unused)
     return Jitted(fun, options)
