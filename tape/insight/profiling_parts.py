@@ -107,6 +107,13 @@ def parts_of(runs: Runs) -> list[Part]:
     return runs.parts[1]
 
 
+def shared(runs: Runs, parts: Sequence[Part]) -> Iterator[tuple[Part, float, float]]:
+    """Yield the parts of some runs, each with its seconds of all that these took to run, and to compile."""
+    run, compiled = sum(p.weight for p in parts) or 1.0, sum(p.compiling for p in parts) or 1.0
+    for p in parts:
+        yield p, runs.seconds * p.weight / run, runs.compiling * p.compiling / compiled
+
+
 def _found_out(runs: Runs) -> list[Part]:
     if runs.kind == "step":
         return list(_inside(runs.what.jaxpr.jaxpr, runs.what.name, runs.site.line, swept=False))
@@ -186,14 +193,13 @@ class Rest:
         whole.count = 1  # of what all of them come to
         whole.seconds += runs.seconds
         whole.compiling += runs.compiling
-        weights, compile_weights = sum(p.weight for p in parts) or 1.0, sum(p.compiling for p in parts) or 1.0
-        for p in parts:
+        for p, seconds, compiling in shared(runs, parts):
             known = self._found.setdefault((p.op, p.where, p.swept), [0.0, 0.0, 0, 0, 0.0])
-            known[0] += runs.seconds * p.weight / weights
+            known[0] += seconds
             known[1] += p.flops * runs.count
             known[2] += p.nbytes * runs.count
             known[3] += p.entries * runs.count
-            known[4] += runs.compiling * p.compiling / compile_weights
+            known[4] += compiling
 
     def runs(self) -> list[Runs]:
         """Return them as one run, if there are any."""
