@@ -110,7 +110,11 @@ class Module(Bridge):
                 call = self._calls[method] = self._lifted(method)
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            return jax.tree.map(_constant, call(self._variables_in_order, *args, **kwargs), is_leaf=_is_state)
+            return jax.tree.map(
+                _constant,
+                call(self._variables_in_order, *args, **kwargs),
+                is_leaf=lambda x: isinstance(x, equinox.nn.State) or extend.is_variable(x),
+            )
 
         recorded.__tape_vmap__ = lambda *axes: self._recorded(method, self._lifted(method, axes))  # type: ignore[attr-defined]
         return recorded
@@ -156,10 +160,6 @@ class Module(Bridge):
 
     def __reduce__(self) -> Any:
         return _remade, (self.unwrap(), self._inline, self._requiring())
-
-
-def _is_state(x: Any) -> bool:
-    return isinstance(x, equinox.nn.State) or extend.is_variable(x)
 
 
 def _constant(x: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.errors import ConcretizationError, LostGradientError, TapeTypeError, check_callable
-from tape.functions.linear_map import linear_map
+from tape.functions.linear_map import is_zero, linear_map, zero_tangent
 from tape.graph import boundary
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, within
@@ -196,14 +196,14 @@ def _swept(run: Callable[..., Any], found: Any, arguments: Sequence[Any]) -> lis
         pushed, *given = tangents
         with within(caller=boundary.Caller(_LOOKED)):
             inputs, outputs = run(arrays)
-        moving = [i for i, t in enumerate(given) if not _is_zero(t)]
+        moving = [i for i, t in enumerate(given) if not is_zero(t)]
         smooth = [i for i, v in enumerate(outputs) if v._place.kind.requires_grad]
         if found is None:
             found = [_array(v) for v in outputs]
             for v in outputs:
                 check_recorded("lower", v)
             pushed = [None] * len(outputs)
-        elif not moving and any(not _is_zero(pushed[i]) for i in smooth):
+        elif not moving and any(not is_zero(pushed[i]) for i in smooth):
             raise LostGradientError(_CLOSED_OVER)
         pull = _pull([inputs[i] for i in moving], [outputs[i] for i in smooth])
         # The linear map lives in JAX's caches: it closes over nothing that may be a tracer.
@@ -257,14 +257,8 @@ _LOOKED = (
 )
 
 
-def _is_zero(tangent: Any) -> bool:
-    return tangent is None or isinstance(tangent, jaxapi.SymbolicZero) or getattr(tangent, "dtype", None) == jaxapi.float0
-
-
 def _tangent(tangent: Any, like: Any) -> Any:
-    if not _is_zero(tangent):
-        return tangent
-    return jnp.zeros(like.shape, like.dtype) if differentiable(like) else np.zeros(like.shape, jaxapi.float0)
+    return zero_tangent(like) if is_zero(tangent) else tangent
 
 
 def _variable(value: Any) -> Any:

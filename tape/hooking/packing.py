@@ -290,8 +290,4 @@ class save_on_host(_Context):  # noqa: N801
     """
 
     def __init__(self) -> None:
-        super().__init__(_to_host, jaxapi.from_host)
-
-
-def _to_host(value: Handle) -> Any:
-    return jaxapi.to_host(look(value))
+        super().__init__(lambda value: jaxapi.to_host(look(value)), jaxapi.from_host)

@@ -151,11 +151,6 @@ def _wide(rows: Sequence[Row], column: str) -> int:
     return max((len(r.cells.get(column, "")) + (2 * r.depth if column == "number" else 0) for r in said), default=0)
 
 
-def _brief(types: str) -> str:
-    """Return types as JAX writes them in short: f32[3]."""
-    return _DTYPE.sub(lambda match: _DTYPES[match[1]] + match[2], types)
-
-
 def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
     widths = {c: _wide(rows, c) for c in ORDER}
     shown = [c for c in ORDER if any(r.cells.get(c) for r in rows)]
@@ -173,7 +168,9 @@ def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
         over = sum(widths[c] for c in shown) + 2 * (len(shown) - 1) - width
         if over > 0 and giving == "brief":
             for row in rows:
-                row.cells["type"] = _brief(row.cells.get("type", ""))
+                row.cells["type"] = _DTYPE.sub(
+                    lambda match: _DTYPES[match[1]] + match[2], row.cells.get("type", "")
+                )  # as JAX writes them in short: f32[3]
             widths["type"] = _wide(rows, "type")
         elif over > 0 and giving in shown:
             widths[giving] = max(min(widths[giving], least), widths[giving] - over)
@@ -186,6 +183,7 @@ def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
             less = min(over, max(widths[giving] - 4, 0))
             widths[giving] -= less
             over -= less
+    deepest = max((row.depth for row in rows if row.cells), default=0)
     for row in rows:
         if row.whole is not None:
             yield painted("  " * row.depth + clipped(row.whole, width - 2 * row.depth), _COLOURS[row.style], color)
@@ -194,7 +192,7 @@ def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
         for column in shown:
             text = row.cells.get(column, "")
             if column == "number":
-                text = ("  " * row.depth + text.rjust(widths[column] - 2 * _deepest(rows))) if text else ""
+                text = ("  " * row.depth + text.rjust(widths[column] - 2 * deepest)) if text else ""
                 text = text.ljust(widths[column])
             elif column == "line":
                 text = clipped(text, widths[column], end=False)
@@ -209,7 +207,3 @@ def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
 
 def _length(cell: str) -> int:
     return len(_PAINT.sub("", cell))
-
-
-def _deepest(rows: Sequence[Row]) -> int:
-    return max((row.depth for row in rows if row.cells), default=0)

@@ -103,7 +103,10 @@ def reason(said: dict[str, str], others: Sequence[dict[str, str]]) -> str:
     """Say what tells a step apart from the most similar one known before."""
     if not others:
         return "first call"
-    differences = min(([_difference(k, o, said) for k in {**said, **o} if o.get(k) != said.get(k)] for o in others), key=len)
+    differences = min(
+        ([f"{k}: {o.get(k, 'absent')} -> {said.get(k, 'absent')}" for k in {**said, **o} if o.get(k) != said.get(k)] for o in others),
+        key=len,
+    )
     return "; ".join(differences) or "the Variables that it captures are other ones, or are shared in another way"
 
 
@@ -153,10 +156,6 @@ def _said_of_state(step: Step, reached: Reach, given: int) -> dict[str, str]:
             kind = step.grad_kinds[i]
             said[f"{label}: grad"] = "None" if kind is None else f"shape {kind.aval.shape}, dtype {kind.aval.dtype}"
     return said
-
-
-def _difference(label: str, old: dict[str, str], new: dict[str, str]) -> str:
-    return f"{label}: {old.get(label, 'absent')} -> {new.get(label, 'absent')}"
 
 
 class Compiled(Protocol):
