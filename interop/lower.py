@@ -20,7 +20,7 @@ from tape.functions.linear_map import is_zero, linear_map, zero_tangent
 from tape.graph import boundary
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, within
-from tape.graph.segment import Handle, is_variable
+from tape.graph.segment import Handle, behind, is_variable
 from tape.modes import enable_grad
 from tape.ops.linear import equations_in
 from tape.programs.program import look
@@ -155,14 +155,7 @@ def _refuses(outputs: Sequence[Any]) -> bool:
 
 def _behind(outputs: Sequence[Any]) -> Iterator[Segment]:
     """Return the segments that lead to outputs."""
-    stack: list[Segment] = [v._segment for v in outputs if v._segment is not None]
-    seen: set[int] = set()
-    while stack:
-        segment = stack.pop()
-        if id(segment) not in seen:
-            seen.add(id(segment))
-            yield segment
-            stack.extend(origin[0] for origin in segment.origins.values() if isinstance(origin, tuple))
+    return behind([v._segment for v in outputs if v._segment is not None], {})
 
 
 _CLOSED_OVER = (

@@ -22,7 +22,7 @@ from tape.locks import holding
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from tape.graph.kinds import Kind
 
@@ -283,6 +283,17 @@ def _has_run() -> Segment:
     segment = Segment(CONSTANT)
     segment.ran(NOTHING)
     return segment
+
+
+def behind(starts: Iterable[Segment], met: dict[int, Segment]) -> Iterator[Segment]:
+    """Yield segments and those that sweeps of them lead to, but for those that were ``met``, which they join by their ids."""
+    waiting = list(starts)
+    while waiting:
+        segment = waiting.pop()
+        if id(segment) not in met:
+            met[id(segment)] = segment
+            yield segment
+            waiting += [end[0] for end in list(segment.origins.values()) if isinstance(end, tuple)]
 
 
 def still_open(segment: Segment) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape import terminal as words
-from tape.graph.segment import LeafNode
+from tape.graph.segment import LeafNode, behind
 from tape.insight.memory_holders import reached
 from tape.op_hooks.showing import size
 from tape.programs.retention import leaf_slots, swept
@@ -254,7 +254,7 @@ def _holders(
         key = (*_way(one), _op(step), _line(segment, step))
         group = groups.setdefault(key, [0, {}, one.path])
         group[0] += 1
-        _behind(segment, group[1])
+        list(behind([segment], group[1]))
     known = {id(s) for group in groups.values() for s in group[1].values()}
     lost: dict[int, Segment] = {}
     for segment in segments:
@@ -275,16 +275,6 @@ def _holders(
 def _way(one: Any) -> tuple[str, str]:
     """Return a path without the places in lists, and the function in which it begins."""
     return re.sub(r"\[\d+\]", "[...]", one.path), one.scope
-
-
-def _behind(segment: Segment, found: dict[int, Segment]) -> None:
-    """Add a segment, and those behind it, to what was found."""
-    waiting = [segment]
-    while waiting:
-        one = waiting.pop()
-        if id(one) not in found:
-            found[id(one)] = one
-            waiting += [end[0] for end in list(one.origins.values()) if isinstance(end, tuple)]
 
 
 def _called(segment: Segment, slot: int) -> str:
