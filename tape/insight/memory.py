@@ -263,9 +263,9 @@ def _holders(
     if lost:
         groups["?", "", "", None] = [len(lost), lost, "?"]
     holders = []
-    for (path, scope, op, where), (count, behind, single) in groups.items():
-        ids = set().union(*[kept[key][0] for key in behind if key in kept])
-        total = sum(kept[key][1] for key in behind if key in kept)
+    for (path, scope, op, where), (count, past, single) in groups.items():
+        ids = set().union(*[kept[key][0] for key in past if key in kept])
+        total = sum(kept[key][1] for key in past if key in kept)
         nbytes = sum(arrays[key].nbytes for key in ids)
         if nbytes or total:
             holders.append(Holder(single if count == 1 else path, scope, op, where, count, total, nbytes))
