@@ -13,7 +13,7 @@ from sphinx.ext.autodoc.mock import mock
 import tape.statistics
 from tape.hooking import observing
 from tape.insight import entries, explaining, picture
-from tape.op_hooks import memory, timing
+from tape.op_hooks import timing
 
 GROUPS: dict[str, dict[str, list[str]]] = {
     "tape": {
@@ -93,7 +93,7 @@ def results() -> str:
         picture.Picture,
         explaining.Explanation,
         timing.TimerRow,
-        memory.MemoryRow,
+        timing.MemoryRow,
     ]
     names = [f"   {c.__module__}.{c.__qualname__}" for c in classes]
     return "\n".join(
