@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape import terminal as words
@@ -116,17 +115,16 @@ class Memory(Shown):
         said = f"Memory of the tape: {size(self.nbytes)} in {arrays} {'array' if arrays == 1 else 'arrays'}, {entries}"
         yield words.painted(words.clipped(said, width), "1", color)
         files = words.short_files([at[0] for at in (*[r.where for r in self.rows], *[h.where for h in self.holders]) if at is not None])
-
-        def place(where: Line | None) -> str:
-            return "" if where is None else f"{files.get(where[0], Path(where[0]).name)}:{where[1]}"
-
         if self.rows:
-            cells = [(r.kind, r.name, str(r.count), size(r.nbytes) if r.kind != "entry" else "", place(r.where)) for r in self.rows]
+            cells = [
+                (r.kind, r.name, str(r.count), size(r.nbytes) if r.kind != "entry" else "", words.named(r.where, files)) for r in self.rows
+            ]
             yield ""
             yield from _table(("kept", "of", "count", "bytes", "line"), cells, width, color=color, most=most)
         if self.holders:
             found = [
-                (h.path, h.scope, str(h.count), str(h.entries), size(h.nbytes), f"{h.op} {place(h.where)}".strip()) for h in self.holders
+                (h.path, h.scope, str(h.count), str(h.entries), size(h.nbytes), f"{h.op} {words.named(h.where, files)}".strip())
+                for h in self.holders
             ]
             yield ""
             yield from _table(("held by", "in", "count", "entries", "bytes", "made by"), found, width, color=color, most=most)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tape.insight.entries import typed
 from tape.insight.folding import Block, folded
 from tape.op_hooks.showing import size
-from tape.terminal import clipped, painted, short_files
+from tape.terminal import clipped, named, painted, short_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,10 +86,6 @@ class Shows(NamedTuple):
     inner: bool
     released: bool  # not where all are
 
-    def line(self, where: tuple[str, int]) -> str:
-        """Return a line in short."""
-        return f"{self.names.get(where[0], Path(where[0]).name)}:{where[1]}"
-
 
 def _rows(items: Sequence[Item], shows: Shows, depth: int = 0) -> Iterator[Row]:
     sweep: int | None = None
@@ -98,7 +93,7 @@ def _rows(items: Sequence[Item], shows: Shows, depth: int = 0) -> Iterator[Row]:
         of = _sweep_of(item)
         if of != sweep and of is not None and depth == 0:
             at = shows.sweeps[of - 1] if of <= len(shows.sweeps) else None
-            yield Row(0, {}, f"sweep {of}" + ("" if at is None else f", asked for at {shows.line(at)}"), style="sweep")
+            yield Row(0, {}, f"sweep {of}" + ("" if at is None else f", asked for at {named(at, shows.names)}"), style="sweep")
         sweep = of
         if isinstance(item, Block):
             said = f"{item.times} times the like, entries {item.first} to {item.last}:"
@@ -130,7 +125,7 @@ def _entry(entry: Entry, shows: Shows, depth: int) -> Row:
         notes.append(f"{entry.weight} inside")
     if entry.scope:
         notes.append(entry.scope)
-    where = "" if entry.where is None else shows.line(entry.where)
+    where = named(entry.where, shows.names)
     types = " ".join(dict.fromkeys(typed(v) for v in entry.outputs))
     if len(entry.outputs) > 1 and " " not in types:
         types = f"{len(entry.outputs)} x {types}"

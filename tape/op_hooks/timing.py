@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.errors import TapeValueError
 from tape.hooking.observing import OpHook, SeenOp
 from tape.op_hooks.showing import Nesting, Table, size, wait
+from tape.terminal import named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ class _Counting(Table, OpHook):
 
     def _label(self, op: SeenOp) -> str:
         """Return what an op is counted under: its name, with its line where that is asked for."""
-        return op.name if self.by == "op" or op.where is None else f"{op.name} ({Path(op.where[0]).name}:{op.where[1]})"
+        return op.name if self.by == "op" or op.where is None else f"{op.name} ({named(op.where)})"
 
 
 class MemoryRow(NamedTuple):

@@ -8,12 +8,13 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tape.errors import TapeTypeError, check_flag
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 def coloured(stream: Any = None) -> bool:
@@ -74,9 +75,9 @@ def placed(line: tuple[str, int]) -> str:
     return f"{_cell(line[0]) or line[0]}:{line[1]}"
 
 
-def named(line: tuple[str, int]) -> str:
-    """Return the name of a file, without where it lies, and the line; a cell of a notebook by its number."""
-    return f"{_cell(line[0]) or Path(line[0]).name}:{line[1]}"
+def named(line: tuple[str, int] | None, short: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return a file by its ``short`` name, or by its own without where it lies (a cell of a notebook by its number), and the line; "" for none."""
+    return "" if line is None else f"{short.get(line[0]) or _cell(line[0]) or Path(line[0]).name}:{line[1]}"
 
 
 def _cell(file: str) -> str:
