@@ -12,8 +12,8 @@ from sphinx.ext.autodoc.mock import mock
 
 import tape.statistics
 from tape.hooking import observing
-from tape.insight import entries, explanation, picture
-from tape.op_hooks import memory, timing
+from tape.insight import entries, explaining, picture
+from tape.op_hooks import timing
 
 GROUPS: dict[str, dict[str, list[str]]] = {
     "tape": {
@@ -91,9 +91,9 @@ def results() -> str:
         observing.SeenOp,
         entries.Entry,
         picture.Picture,
-        explanation.Explanation,
+        explaining.Explanation,
         timing.TimerRow,
-        memory.MemoryRow,
+        timing.MemoryRow,
     ]
     names = [f"   {c.__module__}.{c.__qualname__}" for c in classes]
     return "\n".join(

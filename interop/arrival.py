@@ -9,12 +9,22 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING
 
+from tape.errors import TapeImportError
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-__all__ = ["expect"]
+
+@contextlib.contextmanager
+def needing(package: str, module: str, extra: str = "") -> Iterator[None]:
+    """While a library is imported for a module of ours: where it is not there, say what to install."""
+    try:
+        yield
+    except ImportError as e:
+        msg = f"interop.{module} needs the package {package}, which is not installed; run pip install 'jax-tape[{extra or module}]'"
+        raise TapeImportError(msg, name=e.name, path=e.path) from e
 
 
 def expect(library: str, module: str) -> None:

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-try:
-    from einops import _backends as backends  # where einops finds the backends of other libraries: the subclasses of its class
-except ImportError as e:
-    from tape.errors import TapeImportError
+from interop.arrival import needing
 
-    msg = "interop.einops needs the package einops, which is not installed; run pip install 'jax-tape[einops]'"
-    raise TapeImportError(msg, name=e.name, path=e.path) from e
+with needing("einops", "einops"):
+    from einops import _backends as backends  # where einops finds the backends of other libraries: the subclasses of its class
 
 import tape
 import tape.numpy as tnp

@@ -11,31 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.errors import TapeTypeError, TapeValueError
+from tape.jaxapi import words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["SCALARS", "decoded", "encoded", "is_key", "is_scalar"]
-
 SCALARS = (bool, int, float, complex, str)
-_PLAIN = frozenset(
-    [
-        "bool",
-        "int8",
-        "uint8",
-        "int16",
-        "uint16",
-        "int32",
-        "uint32",
-        "int64",
-        "uint64",
-        "float16",
-        "bfloat16",
-        "float32",
-        "float64",
-        "complex64",
-    ]
-)
+_PLAIN = words("bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64 complex64")
 _VERSION = 1
 
 

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-try:
-    import equinox
-except ImportError as e:
-    from tape.errors import TapeImportError
+from interop.arrival import needing
 
-    msg = "interop.equinox needs the package equinox, which is not installed; run pip install 'jax-tape[equinox]'"
-    raise TapeImportError(msg, name=e.name, path=e.path) from e
+with needing("equinox", "equinox"):
+    import equinox
 
 import tape
 from interop.lift import lift
@@ -113,7 +110,11 @@ class Module(Bridge):
                 call = self._calls[method] = self._lifted(method)
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            return jax.tree.map(_constant, call(self._variables_in_order, *args, **kwargs), is_leaf=_is_state)
+            return jax.tree.map(
+                _constant,
+                call(self._variables_in_order, *args, **kwargs),
+                is_leaf=lambda x: isinstance(x, equinox.nn.State) or extend.is_variable(x),
+            )
 
         recorded.__tape_vmap__ = lambda *axes: self._recorded(method, self._lifted(method, axes))  # type: ignore[attr-defined]
         return recorded
@@ -159,10 +160,6 @@ class Module(Bridge):
 
     def __reduce__(self) -> Any:
         return _remade, (self.unwrap(), self._inline, self._requiring())
-
-
-def _is_state(x: Any) -> bool:
-    return isinstance(x, equinox.nn.State) or extend.is_variable(x)
 
 
 def _constant(x: Any) -> Any:

@@ -18,8 +18,6 @@ from tape.ops.linear import equations_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["export"]
-
 _CALLBACKS = frozenset(("pure_callback", "io_callback", "debug_callback", "debug_print"))
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from tape.ops.kernel import Op
 
-__all__ = ["Inlined"]
-
 _INSIDE = (*[str(Path(str(module.__file__)).parent) + "/" for module in (jax, jaxlib, tape)], str(Path(__file__).parent) + "/", "<")
 
 

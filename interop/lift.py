@@ -13,7 +13,7 @@ from tape import jaxapi
 from tape.callables.matching import Latest, told_apart
 from tape.callables.traces import Call
 from tape.configuration import configuration
-from tape.errors import LostGradientError, TapeError, TapeTypeError, wrap
+from tape.errors import LostGradientError, TapeError, TapeTypeError, check_callable, wrap
 from tape.graph import boundary
 from tape.graph.scope import within
 from tape.graph.segment import Handle
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from tape.variables.variable import Variable
-
-__all__ = ["lift", "lift_exactly"]
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 
@@ -77,9 +75,7 @@ def lift_exactly(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool) -> Callable[..., Any]:
-    if not callable(jax_fun):
-        msg = f"lift: expected a function, got {type(jax_fun).__name__}"
-        raise TapeTypeError(msg)
+    check_callable("lift", jax_fun)
     name = getattr(jax_fun, "__name__", type(jax_fun).__name__)
     traces: dict[Hashable, _Trace] = {}
 

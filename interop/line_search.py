@@ -17,8 +17,6 @@ from tape.jaxapi import Tracer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["LackingError", "checked_loss", "searched"]
-
 _NEEDED = (
     "Optimizer.step: optax's transformation needs more than gradients ({}); call optimizer.step(value=loss) or, for a line search such as "
     "optax.lbfgs(), optimizer.step(value=loss, grad=jax.tree.map(lambda p: p.grad, optimizer.parameters), value_fn=interop.lower(f)), "

@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-try:
-    from flax import linen
-except ImportError as e:
-    from tape.errors import TapeImportError
+from interop.arrival import needing
 
-    msg = "interop.linen needs the package flax, which is not installed; run pip install 'jax-tape[flax]'"
-    raise TapeImportError(msg, name=e.name, path=e.path) from e
+with needing("flax", "linen", "flax"):
+    from flax import linen
 
 import tape
 from interop.lift import lift

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
-from tape.errors import ConcretizationError, LostGradientError, TapeTypeError
-from tape.functions.linear_map import linear_map
+from tape.errors import ConcretizationError, LostGradientError, TapeTypeError, check_callable
+from tape.functions.linear_map import is_zero, linear_map, zero_tangent
 from tape.graph import boundary
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, within
-from tape.graph.segment import Handle
+from tape.graph.segment import Handle, behind, is_variable
 from tape.modes import enable_grad
 from tape.ops.linear import equations_in
 from tape.programs.program import look
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from tape.graph.segment import Segment
     from tape.variables.variable import Variable
-
-__all__ = ["lower"]
 
 
 @overload
@@ -75,13 +73,11 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
         (6.0, 2.0)
 
     """
-    if not callable(tape_fun):
-        msg = f"lower: expected a function, got {type(tape_fun).__name__}"
-        raise TapeTypeError(msg)
+    check_callable("lower", tape_fun)
 
     @functools.wraps(tape_fun)
     def lowered(*args: Any, **kwargs: Any) -> Any:
-        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=_is_handle)
+        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=is_variable)
         leaves = [look(x) if isinstance(x, Handle) else x for x in leaves]
         dynamic = [isinstance(x, (jax.Array, np.ndarray, np.generic, float, complex)) or type(x) is int for x in leaves]
         arguments = [x for x, d in zip(leaves, dynamic, strict=True) if d]
@@ -96,7 +92,7 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
             again_args, again_kwargs = jax.tree.unflatten(tree, filled)
             with enable_grad(), boundary.allowing_captures():
                 result = tape_fun(*again_args, **again_kwargs)
-                flat, out_tree = jax.tree.flatten(result, is_leaf=_is_handle)
+                flat, out_tree = jax.tree.flatten(result, is_leaf=is_variable)
                 outputs = [_variable(x) for x in flat]
             trees[:] = [out_tree]
             return inputs, outputs
@@ -159,14 +155,7 @@ def _refuses(outputs: Sequence[Any]) -> bool:
 
 def _behind(outputs: Sequence[Any]) -> Iterator[Segment]:
     """Return the segments that lead to outputs."""
-    stack: list[Segment] = [v._segment for v in outputs if v._segment is not None]
-    seen: set[int] = set()
-    while stack:
-        segment = stack.pop()
-        if id(segment) not in seen:
-            seen.add(id(segment))
-            yield segment
-            stack.extend(origin[0] for origin in segment.origins.values() if isinstance(origin, tuple))
+    return behind([v._segment for v in outputs if v._segment is not None], {})
 
 
 _CLOSED_OVER = (
@@ -200,14 +189,14 @@ def _swept(run: Callable[..., Any], found: Any, arguments: Sequence[Any]) -> lis
         pushed, *given = tangents
         with within(caller=boundary.Caller(_LOOKED)):
             inputs, outputs = run(arrays)
-        moving = [i for i, t in enumerate(given) if not _is_zero(t)]
+        moving = [i for i, t in enumerate(given) if not is_zero(t)]
         smooth = [i for i, v in enumerate(outputs) if v._place.kind.requires_grad]
         if found is None:
             found = [_array(v) for v in outputs]
             for v in outputs:
                 check_recorded("lower", v)
             pushed = [None] * len(outputs)
-        elif not moving and any(not _is_zero(pushed[i]) for i in smooth):
+        elif not moving and any(not is_zero(pushed[i]) for i in smooth):
             raise LostGradientError(_CLOSED_OVER)
         pull = _pull([inputs[i] for i in moving], [outputs[i] for i in smooth])
         # The linear map lives in JAX's caches: it closes over nothing that may be a tracer.
@@ -261,18 +250,8 @@ _LOOKED = (
 )
 
 
-def _is_handle(x: Any) -> bool:
-    return isinstance(x, Handle)
-
-
-def _is_zero(tangent: Any) -> bool:
-    return tangent is None or isinstance(tangent, jaxapi.SymbolicZero) or getattr(tangent, "dtype", None) == jaxapi.float0
-
-
 def _tangent(tangent: Any, like: Any) -> Any:
-    if not _is_zero(tangent):
-        return tangent
-    return jnp.zeros(like.shape, like.dtype) if differentiable(like) else np.zeros(like.shape, jaxapi.float0)
+    return zero_tangent(like) if is_zero(tangent) else tangent
 
 
 def _variable(value: Any) -> Any:

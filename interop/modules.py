@@ -15,8 +15,6 @@ from tape.errors import TapeTypeError, TapeValueError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["Bridge", "is_array", "is_inexact", "remade"]
-
 
 def is_array(x: object) -> bool:
     """Tell whether a leaf of a framework's object is data."""

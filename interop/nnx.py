@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-try:
-    from flax import nnx
-except ImportError as e:
-    from tape.errors import TapeImportError
+from interop.arrival import needing
 
-    msg = "interop.nnx needs the package flax, which is not installed; run pip install 'jax-tape[flax]'"
-    raise TapeImportError(msg, name=e.name, path=e.path) from e
+with needing("flax", "nnx", "flax"):
+    from flax import nnx
 
 import tape
 from interop.lift import lift

@@ -11,13 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-try:
-    import optax
-except ImportError as e:
-    from tape.errors import TapeImportError
+from interop.arrival import needing
 
-    msg = "interop.optax needs the package optax, which is not installed; run pip install 'jax-tape[optax]'"
-    raise TapeImportError(msg, name=e.name, path=e.path) from e
+with needing("optax", "optax"):
+    import optax
 
 import tape
 from interop.lift import lift_exactly

@@ -19,8 +19,6 @@ from tape.jaxapi import Tracer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["KeepsState"]
-
 _HANDED = 64  # containers that are looked at again
 
 

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-try:
-    import orbax.checkpoint as ocp
-except ImportError as e:
-    from tape.errors import TapeImportError
+from interop.arrival import needing
 
-    msg = "interop.orbax needs the package orbax-checkpoint, which is not installed; run pip install 'jax-tape[orbax]'"
-    raise TapeImportError(msg, name=e.name, path=e.path) from e
+with needing("orbax-checkpoint", "orbax"):
+    import orbax.checkpoint as ocp
 
 from tape.errors import TapeValueError
 

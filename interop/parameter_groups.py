@@ -14,8 +14,6 @@ from tape.errors import TapeTypeError, TapeValueError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Group", "parameter_groups"]
-
 PARAMS = "params"
 
 
@@ -70,7 +68,7 @@ def parameter_groups(groups: Sequence[Mapping[str, Any]], factory: Callable[...,
         except TypeError as e:
             msg = f"parameter_groups: group {i}: {e}"
             raise TapeTypeError(msg) from e
-    parameters = [list(p) if _is_iterator(p := group[PARAMS]) else p for group in groups]
+    parameters = [list(p) if isinstance(p := group[PARAMS], Iterator) else p for group in groups]
     return parameters, optax.multi_transform(transforms, lambda trees: [jax.tree.map(lambda _, i=i: i, t) for i, t in enumerate(trees)])
 
 
@@ -101,7 +99,3 @@ class Group(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(dict(self))
-
-
-def _is_iterator(x: object) -> bool:
-    return isinstance(x, Iterator)

@@ -8,14 +8,11 @@ import pathlib
 import secrets
 from typing import TYPE_CHECKING, Any
 
-try:
+from interop.arrival import needing
+
+with needing("safetensors", "safetensors"):
     import safetensors
     import safetensors.numpy
-except ImportError as e:
-    from tape.errors import TapeImportError
-
-    msg = "interop.safetensors needs the package safetensors, which is not installed; run pip install 'jax-tape[safetensors]'"
-    raise TapeImportError(msg, name=e.name, path=e.path) from e
 
 from tape.errors import TapeValueError
 

@@ -18,8 +18,6 @@ from tape.errors import TapeTypeError, TapeValueError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["DynamicLossScale", "LossScaleState", "all_finite", "chosen", "following", "policy_of", "started", "unscaled", "widened"]
-
 
 @dataclasses.dataclass(frozen=True)
 class DynamicLossScale:

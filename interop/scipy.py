@@ -13,7 +13,7 @@ import scipy.optimize
 import tape
 import tape.numpy as tnp
 from tape import extend
-from tape.errors import TapeError, TapeTypeError, TapeValueError
+from tape.errors import TapeError, TapeTypeError, TapeValueError, check_callable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -136,9 +136,7 @@ class _Flat:
     """A function of a pytree as a function of the vector of its numbers."""
 
     def __init__(self, what: str, fun: Callable[..., Any], x0: Any, args: tuple[Any, ...]) -> None:
-        if not callable(fun):
-            msg = f"{what}: expected a function, got {type(fun).__name__}"
-            raise TapeTypeError(msg)
+        check_callable(what, fun)
         self._what, self._fun = what, fun
         self._args = args if isinstance(args, tuple) else (args,)
         if isinstance(x0, (list, tuple)) and all(isinstance(x, (bool, int, float, np.number)) for x in x0):

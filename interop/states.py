@@ -17,21 +17,6 @@ from tape.errors import TapeTypeError, TapeValueError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-__all__ = [
-    "Hyperparameters",
-    "alike",
-    "check_contents",
-    "contents",
-    "held",
-    "injected",
-    "kept",
-    "owners",
-    "plain",
-    "settable",
-    "synced",
-    "zeroed",
-]
-
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 

@@ -47,6 +47,7 @@ __all__ = [
     "TapeWarning",
     "UnconnectedError",
     "UnrecordedGradientError",
+    "check_callable",
     "check_flag",
     "saying",
     "unknown_keyword",
@@ -212,6 +213,13 @@ def check_flag(function: str, argument: str, given: object) -> None:
     """Raise TapeTypeError where an argument is neither True nor False, and could be meant otherwise than Python takes it."""
     if not isinstance(given, (bool, np.bool_)):
         msg = f"{function}: {argument} must be True or False, got {type(given).__name__}"
+        raise TapeTypeError(msg)
+
+
+def check_callable(function: str, given: object, what: str = "expected a function") -> None:
+    """Raise TapeTypeError where something cannot be called."""
+    if not callable(given):
+        msg = f"{function}: {what}, got {type(given).__name__}"
         raise TapeTypeError(msg)
 
 

@@ -49,6 +49,16 @@ def _found() -> tuple[Any, str]:
 
 NATIVE, RUNS = _found()
 
+
+def not_here(*_: object) -> Any:
+    """Leave it to the caller, as a function in C does what is not the common case."""
+
+
+def chosen(name: str, python: Callable[..., Any] = not_here) -> Any:
+    """Return a function of the extension; where that does not run, the one in Python, which leaves it all to the caller if none is given."""
+    return python if NATIVE is None else getattr(NATIVE, name)
+
+
 if TYPE_CHECKING or NATIVE is None:
 
     class Handle:

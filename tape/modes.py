@@ -12,7 +12,7 @@ import threading
 import types
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from tape.errors import TapeRuntimeError, TapeTypeError
+from tape.errors import TapeRuntimeError, TapeTypeError, check_flag
 from tape.graph.scope import LOCAL, close, set_scope
 from tape.graph.trie import CONSTANT, RECORD
 
@@ -258,9 +258,7 @@ class set_grad_enabled(Mode):  # noqa: N801 - a context manager, named as in PyT
     _field = "mode"
 
     def __init__(self, enabled: bool) -> None:
-        if not isinstance(enabled, bool):
-            msg = f"set_grad_enabled: enabled must be True or False, got {type(enabled).__name__}"
-            raise TapeTypeError(msg)
+        check_flag("set_grad_enabled", "enabled", enabled)
         self._mode = RECORD if enabled else CONSTANT
 
     def _enter(self) -> None:

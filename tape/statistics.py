@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tape import layout
 from tape.accounts.records import Limited
 from tape.accounts.words import told
-from tape.terminal.markup import html_table
+from tape.terminal import html_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

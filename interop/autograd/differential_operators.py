@@ -42,10 +42,6 @@ def _called(fun: Callable[[Any], Any], x: Any, name: str, *, scalar: bool = True
     return call
 
 
-def _ones(call: Call) -> list[Any]:
-    return [None if v.size == 1 else np.ones(v.shape, v.dtype) for v in call.outputs]
-
-
 @unary_to_nary
 def grad(fun: Callable[[Any], Any], x: Any) -> Any:
     """Return a function that computes the gradient of ``fun`` by its argument number ``argnum``, an int or several.
@@ -115,7 +111,7 @@ def elementwise_grad(fun: Callable[[Any], Any], x: Any) -> Any:
     """
     with scope():
         call = _called(fun, x, "Elementwise_grad", scalar=False)
-        return call.pull(_ones(call))
+        return call.pull([None if v.size == 1 else np.ones(v.shape, v.dtype) for v in call.outputs])
 
 
 @unary_to_nary
@@ -224,13 +220,10 @@ def tensor_jacobian_product(fun: Callable[..., Any], argnum: int = 0) -> Any:
 
     def vector_dot_fun(*args: Any, **kwargs: Any) -> Any:
         *rest, vector = args
-        return _tensordot_left(vector, fun(*rest, **kwargs))
+        value = fun(*rest, **kwargs)
+        return tnp.tensordot(tnp.asarray(vector), tnp.asarray(value), axes=len(vspace(vector).shape))
 
     return jacobian(vector_dot_fun, argnum)
-
-
-def _tensordot_left(vector: Any, value: Any) -> Any:
-    return tnp.tensordot(tnp.asarray(vector), tnp.asarray(value), axes=len(vspace(vector).shape))
 
 
 vector_jacobian_product = tensor_jacobian_product

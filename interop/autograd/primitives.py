@@ -24,22 +24,6 @@ from tape.graph.trie import RECORD
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = [
-    "def_linear",
-    "defjvp",
-    "defjvp_argnum",
-    "defjvp_argnums",
-    "defvjp",
-    "defvjp_argnum",
-    "defvjp_argnums",
-    "getval",
-    "holds_variables",
-    "notrace_primitive",
-    "primitive",
-    "primitive_jvps",
-    "primitive_vjps",
-]
-
 primitive_vjps: dict[Any, Callable[..., Any]] = {}
 primitive_jvps: dict[Any, Callable[..., Any]] = {}
 _CONTAINERS = (tuple, list, dict)

@@ -32,8 +32,6 @@ from tape.transforms.inputs import check_recorded
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["INDEPENDENT", "Call", "flatten", "is_variable", "plain", "scope", "unflatten"]
-
 _ALIAS = Op("alias", lambda x: x)
 _FLOATING = frozenset({np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.complex64), np.dtype(np.complex128)})
 INDEPENDENT = "Output seems independent of input."  # that library's words, by which programs filter the warning

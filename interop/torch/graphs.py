@@ -22,8 +22,6 @@ from tape.programs.program import look
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Graph", "NothingError", "check_sources", "op_named"]
-
 
 class NothingError(Exception):
     """A call had no tensor among its results: there is no op."""

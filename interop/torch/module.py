@@ -20,8 +20,6 @@ from tape.errors import TapeAttributeError, TapeTypeError, TapeValueError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["Module", "from_torch"]
-
 _CHANGING = frozenset(  # of torch's own methods, those that would change what the Variables have
     (
         *("to", "cuda", "cpu", "xpu", "ipu", "mtia", "to_empty", "type", "float", "double", "half", "bfloat16", "share_memory", "apply"),
@@ -261,7 +259,11 @@ class Module(_Part, Bridge):
         return list(self._saved().items())
 
     def _load(self, state: Mapping[str, Any], _what: str, *, strict: bool = False) -> None:
-        given = {n: extend.array(to_variable(x, n)) if isinstance(x, torch.Tensor) else x for n, x in state.items() if not _is_extra(n)}
+        given = {
+            n: extend.array(to_variable(x, n)) if isinstance(x, torch.Tensor) else x
+            for n, x in state.items()
+            if not n.endswith("_extra_state")
+        }
         names = {id(v): name for name, v in self._parameters.items() if name in given}
         for name, v in self._parameters.items():
             other = names.get(id(v), name)
@@ -315,10 +317,6 @@ class Module(_Part, Bridge):
 
 
 _SLOTS = frozenset((*_Part.__slots__, *Module.__slots__))
-
-
-def _is_extra(name: str) -> bool:
-    return name.endswith("_extra_state")
 
 
 def _host(x: Any) -> Any:

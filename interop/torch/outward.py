@@ -16,7 +16,7 @@ import tape
 from interop.torch.structures import mapped
 from interop.torch.tensors import conjugated, own, to_variable
 from tape import extend, jaxapi
-from tape.errors import LostGradientError, TapeTypeError
+from tape.errors import LostGradientError, check_callable
 from tape.functions.reads import Reads
 from tape.graph.kinds import differentiable
 from tape.graph.scope import within
@@ -26,8 +26,6 @@ from tape.recording import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-__all__ = ["to_torch"]
 
 
 def to_torch(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,9 +58,7 @@ def to_torch(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
         tensor([0.5000, 0.8808])
 
     """
-    if not callable(tape_fun):
-        msg = f"to_torch: expected a function, got {type(tape_fun).__name__}"
-        raise TapeTypeError(msg)
+    check_callable("to_torch", tape_fun)
     name = getattr(tape_fun, "__name__", type(tape_fun).__name__)
 
     @functools.wraps(tape_fun)

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from interop.torch.store import Store
 
-__all__ = ["record_traced"]
-
 
 class _Program:
     """A function over tensors that the compiled program calls.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from interop.torch.store import Store
 
-__all__ = ["Routine"]
-
 
 class _Place:
     """Stands for an array among the arguments."""

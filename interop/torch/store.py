@@ -19,8 +19,6 @@ from tape.programs.program import look
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Store"]
-
 _STORES = itertools.count(1)
 _Places = list[tuple[torch.nn.Module, str]]
 

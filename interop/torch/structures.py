@@ -12,8 +12,6 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["mapped", "tensors_in"]
-
 
 def mapped(fun: Callable[[Any], Any], tree: Any) -> Any:
     """Return ``tree`` with ``fun`` of each leaf, always in the same order.

@@ -19,8 +19,6 @@ from tape.graph.kinds import Place, kind_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["aval_of", "check_dtype", "own", "shared", "to_array", "to_variable"]
-
 _DTYPES = {
     getattr(torch, name): jnp.dtype(name)
     for name in (

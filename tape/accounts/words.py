@@ -6,10 +6,9 @@ import linecache
 import re
 import textwrap
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tape.terminal import clipped, coloured, columns, painted, placed, short_files
+from tape.terminal import clipped, coloured, columns, named, painted, placed, short_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -104,7 +103,7 @@ def _told(stats: Counts, width: int, color: bool) -> Iterator[str]:
 def _runs(sites: Sequence[tuple[str, Line | None, int]], short: dict[str, str], width: int, color: bool) -> Iterator[str]:
     shown = sites[:_LINES]
     counts = [f"{count:,}" for _, _, count in shown]
-    lines = [_named(line, short) for _, line, _ in shown]
+    lines = [named(line, short) or "somewhere" for _, line, _ in shown]
     wide = max(map(len, counts)), max(len(reason) for reason, _, _ in shown), min(max(map(len, lines)), max(width // 3, 14))
     for (reason, line, _), count, place in zip(shown, counts, lines, strict=True):
         head = f"  {count.rjust(wide[0])}  {painted(reason.ljust(wide[1]), '36', color)}  "
@@ -121,7 +120,7 @@ def _runs(sites: Sequence[tuple[str, Line | None, int]], short: dict[str, str], 
 
 def _alone(sites: Sequence[Site], short: dict[str, str], width: int, color: bool) -> Iterator[str]:
     for site in sites[:_LINES]:
-        place = _named(site.line, short)
+        place = named(site.line, short) or "somewhere"
         said = f"{site.alone:,} of {_count(site.count, 'run')} ({_entries(site.alone_entries)}), of {_count(site.new, 'structure')}"
         yield _wrapped(said, width - len(place) - 4, f"  {painted(place, '2', color)}  ")
         yield _wrapped(f"they differ in {_shortened(str(site.differs))}", width, "    ")
@@ -140,8 +139,8 @@ def _compiled(found: Sequence[Compilation], short: dict[str, str], width: int, c
     for group in ordered[:_LINES]:
         last = group[-1]
         times = "" if len(group) == 1 else f"{len(group)} times "
-        place = painted(_named(last.line, short), "2", color)
-        yield _wrapped(f"{times}{_what(last)}, {_took(group)}", width - len(_named(last.line, short)) - 4, f"  {place}  ")
+        line = named(last.line, short) or "somewhere"
+        yield _wrapped(f"{times}{_what(last)}, {_took(group)}", width - len(line) - 4, f"  {painted(line, '2', color)}  ")
         change = _shortened(str(last.change))
         yield _wrapped(f"because {change}" if last.change.kind != "new" else change, width, "    ")
         if last.change.repair:
@@ -193,10 +192,6 @@ def _took(group: Sequence[Compilation]) -> str:
     behind = sum(c.background for c in group)
     where = "" if not behind else " in the background" if behind == len(group) else f", {behind} of them in the background"
     return f"{sum(done):.2f}{_NO_BREAK}s{where}"
-
-
-def _named(line: Line | None, short: dict[str, str]) -> str:
-    return "somewhere" if line is None else f"{short.get(line[0], Path(line[0]).name)}:{line[1]}"
 
 
 def _shortened(text: str) -> str:

@@ -14,7 +14,7 @@ import jax
 
 from tape import jaxapi
 from tape.callables.higher_order import invoke
-from tape.errors import TapeTypeError, TapeValueError
+from tape.errors import TapeTypeError, TapeValueError, check_callable
 from tape.graph.segment import Handle
 from tape.ops.interning import intern_op
 from tape.ops.kernel import Op
@@ -87,12 +87,9 @@ def checkpoint(
         (2, 2)
 
     """
-    if not callable(fun):
-        msg = f"checkpoint: expected a function, got {type(fun).__name__}"
-        raise TapeTypeError(msg)
-    if policy is not None and not callable(policy):
-        msg = f"checkpoint: policy must be a function such as tape.checkpoint_policies.dots_saveable, got {type(policy).__name__}"
-        raise TapeTypeError(msg)
+    check_callable("checkpoint", fun)
+    if policy is not None:
+        check_callable("checkpoint", policy, "policy must be a function such as tape.checkpoint_policies.dots_saveable")
     if not isinstance(prevent_cse, bool):
         msg = f"checkpoint: prevent_cse must be a bool, got {type(prevent_cse).__name__}"
         raise TapeTypeError(msg)

@@ -18,14 +18,14 @@ import numpy as np
 
 from tape import errors, jaxapi
 from tape.callables.captures import trace_capturing
-from tape.callables.purity import words
 from tape.callables.traces import Call
-from tape.errors import TapeError, TapeTypeError
+from tape.errors import TapeError, check_callable
 from tape.graph.constants import known_array
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.graph.trie import RECORD
+from tape.jaxapi import words
 from tape.ops.interning import intern
 from tape.programs.program import look
 from tape.recording import record
@@ -136,9 +136,8 @@ def _static_flags(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwa
     given += [(key, key in named or name in {"cond", "switch"}, kwargs[key]) for key in sorted(kwargs)]
     flags: list[bool] = []
     for parameter, known, value in given:
-        if parameter in _FUNCTIONS and not callable(value):
-            msg = f"{name}: {parameter} must be a function, got {type(value).__name__}"
-            raise TapeTypeError(msg)
+        if parameter in _FUNCTIONS:
+            check_callable(name, value, f"{parameter} must be a function")
         flags.extend([parameter in _STATIC or not known] * len(jax.tree.leaves(value, is_leaf=_is_leaf)))
     return flags
 

@@ -18,7 +18,7 @@ from jax import lax
 from tape import jaxapi
 from tape.callables.checkpoint import checkpoint
 from tape.callables.higher_order import invoke
-from tape.errors import TapeTypeError, TapeValueError
+from tape.errors import TapeTypeError, TapeValueError, check_callable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -170,9 +170,7 @@ def checkpoint_sequential(functions: Sequence[Callable[..., Any]], state: object
         raise TapeTypeError(msg)
     functions = list(functions)
     for i, function in enumerate(functions):
-        if not callable(function):
-            msg = f"checkpoint_sequential: functions[{i}] must be callable, got {type(function).__name__}"
-            raise TapeTypeError(msg)
+        check_callable("checkpoint_sequential", function, f"functions[{i}] must be callable")
     for levels in factors(len(functions), schedule):
         part, functions = functions[: math.prod(levels)], functions[math.prod(levels) :]
         state = _apply(part, state, levels)

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tape.callables.objects import COMPOSED, MISSING, attributes, in_cell, names_of
-from tape.callables.purity import ATTRIBUTES, CATEGORIES, category, is_followed, is_library, is_plain_tuple, is_pure, words
+from tape.callables.purity import ATTRIBUTES, CATEGORIES, category, is_followed, is_library, is_plain_tuple, is_pure
 from tape.graph import boundary
 from tape.graph.segment import Handle
+from tape.jaxapi import words
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import tape
-from tape.insight.explanation import Explanation
+from tape.insight.explaining import Explanation
 from tape.terminal import coloured, columns, painted
 from tape.terminal.progress import progress
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.graph.kinds import differentiable
-from tape.ops.quick import quick_options
+from tape.ops.running import quick_options
 from tape.rules import Example
 from tape.testing.samples import draw_like
 

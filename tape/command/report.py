@@ -26,7 +26,7 @@ from tape import jaxapi, layout
 from tape.command.verify import RELATIVE, compare, family_of, verifiable, verify
 from tape.op_hooks.showing import size
 from tape.ops.pullback import pullback
-from tape.ops.quick import quick_options
+from tape.ops.running import quick_options
 from tape.rules import Rule
 from tape.statistics import STATS
 from tape.terminal import coloured, columns, painted

@@ -198,6 +198,4 @@ def _entered(segment: Segment, entering: list[Any], first: int) -> bool:
     return True
 
 
-lacking, _at_once = _lacking, _entered
-if layout.NATIVE is not None:
-    lacking, _at_once = layout.NATIVE.lacking, layout.NATIVE.entered
+lacking, _at_once = layout.chosen("lacking", _lacking), layout.chosen("entered", _entered)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from tape.graph.segment import Handle
+from tape.graph.segment import Handle, is_variable
 from tape.recording import record
 
 if TYPE_CHECKING:
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 ARRAYS = (jax.Array, np.ndarray)
 ONE = jax.tree.structure(0)  # the tree of what is not a pytree
 Definition = type[Any]  # a subclass of tape.Function
-
-
-def is_variable(x: object) -> TypeGuard[Handle]:
-    """Tell whether ``x`` is a Variable: a leaf of the pytrees of users."""
-    return isinstance(x, Handle)
 
 
 class Layout:

@@ -14,13 +14,13 @@ import numpy as np
 
 from tape import jaxapi
 from tape.callables.captures import trace_capturing
-from tape.functions.arguments import ARRAYS, is_variable
+from tape.functions.arguments import ARRAYS
 from tape.functions.checks import checked_gradients, checked_tangents
 from tape.functions.context import Call, Context, unrecorded
 from tape.graph import boundary
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, in_scope, within
-from tape.graph.segment import Handle
+from tape.graph.segment import Handle, is_variable
 from tape.graph.trie import RECORD, SWEEP
 from tape.mirrored.detachment import detach
 from tape.ops.interning import intern
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tape.functions.arguments import Definition
-    from tape.functions.kept import Tree
+    from tape.functions.context import Tree
     from tape.graph.segment import Segment
     from tape.hooking.packing import Packing
 

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeTypeError
-from tape.functions.arguments import ONE, is_variable
+from tape.functions.arguments import ONE
 from tape.graph.kinds import differentiable
-from tape.graph.segment import Handle
+from tape.graph.segment import Handle, is_variable
 from tape.recording import record
 
 if TYPE_CHECKING:

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from tape import jaxapi
 from tape.errors import RuleError
-from tape.functions.arguments import is_variable
 from tape.functions.backward import pull, push
 from tape.functions.checks import check_mapping, outputs_of
 from tape.functions.context import Context
-from tape.functions.linear_map import linear_map
+from tape.functions.linear_map import is_zero, linear_map, zero_tangent
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, parked
+from tape.graph.segment import is_variable
 from tape.graph.trie import CONSTANT, RECORD
 from tape.graph.watcher import NOBODY
 from tape.programs.program import look
@@ -154,7 +153,7 @@ def _forward_mode(call: _Call) -> Callable[..., list[jax.Array]]:
     fun = jax.custom_jvp(_named(call))
 
     def rule(primals: Sequence[jax.Array], tangents: Sequence[Any]) -> tuple[list[jax.Array], list[Any]]:
-        moving = [i for i, t in enumerate(tangents) if not _is_zero(t)]
+        moving = [i for i, t in enumerate(tangents) if not is_zero(t)]
         context, positions, _ = call.run(primals, tuple([i in moving for i in range(len(primals))]))
         results = fun(*primals)
         held, again = _kept(call, context, positions, results)
@@ -177,7 +176,7 @@ def _forward_mode(call: _Call) -> Callable[..., list[jax.Array]]:
             return [jnp.zeros(call.avals[i].shape, call.avals[i].dtype) if (g := pulled[i]) is None else g for i in moving]
 
         pushed = dict(zip(smooth, linear_map(forward, transpose, held, [tangents[i] for i in moving]), strict=True))
-        return results, [pushed[i] if i in pushed else _zero(x) for i, x in enumerate(results)]
+        return results, [pushed[i] if i in pushed else zero_tangent(x) for i, x in enumerate(results)]
 
     fun.defjvp(rule, symbolic_zeros=True)
     return fun
@@ -185,7 +184,7 @@ def _forward_mode(call: _Call) -> Callable[..., list[jax.Array]]:
 
 def _pull(context: Context, cotangents: Sequence[Any]) -> list[jax.Array | None]:
     """Call the user's backward on arrays; None is zero."""
-    seeds = [None if _is_zero(ct) else record.leaf(ct) for ct in cotangents]
+    seeds = [None if is_zero(ct) else record.leaf(ct) for ct in cotangents]
     if all(s is None for s in seeds):
         return [None] * len(context._avals)
     with _alone():
@@ -200,16 +199,8 @@ def _alone() -> parked:
     return parked(mode=RECORD, caller=NOBODY, forward=NOBODY)
 
 
-def _is_zero(x: Any) -> bool:
-    return x is None or isinstance(x, (jaxapi.SymbolicZero, jaxapi.ad.Zero)) or x.dtype == jaxapi.float0
-
-
 def _array(variable: Handle | None, like: ShapedArray) -> jax.Array:
     return jnp.zeros(like.shape, like.dtype) if variable is None else look(variable)
-
-
-def _zero(x: jax.Array) -> Any:
-    return jnp.zeros(x.shape, x.dtype) if differentiable(x) else np.zeros(x.shape, jaxapi.float0)
 
 
 class MapInfo(NamedTuple):

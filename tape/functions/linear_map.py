@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from tape import jaxapi
+from tape.graph.kinds import differentiable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,8 +87,14 @@ def _avals(examples: Sequence[Any]) -> list[jaxapi.ShapedArray]:
     return [(x if isinstance(x, jaxapi.ShapedArray) else jax.typeof(x)).update(weak_type=False) for x in examples]
 
 
-def _is_zero(tangent: object) -> bool:
-    return isinstance(tangent, jaxapi.ad.Zero)
+def is_zero(tangent: Any) -> bool:
+    """Tell whether a tangent, or a cotangent, is one of JAX's zeros, or None."""
+    return tangent is None or isinstance(tangent, (jaxapi.SymbolicZero, jaxapi.ad.Zero)) or getattr(tangent, "dtype", None) == jaxapi.float0
+
+
+def zero_tangent(like: Any) -> Any:
+    """Return the zero among the tangents of something with a shape and dtype."""
+    return jnp.zeros(like.shape, like.dtype) if differentiable(like) else np.zeros(like.shape, jaxapi.float0)
 
 
 def _traced(fun: Callable[..., Any], examples: Avals) -> jaxapi.ClosedJaxpr:
@@ -105,10 +113,10 @@ def _jvp(primals: Arrays, tangents: Sequence[Any], *, there: _Half, back: _Half,
     """The map of the tangent, and the ordinary derivative by the residuals."""
     out = _apply(*primals, there=there, back=back, residuals=residuals)
     total = [jnp.zeros_like(x) for x in out]
-    if any(not _is_zero(t) for t in tangents[residuals:]):
+    if any(not is_zero(t) for t in tangents[residuals:]):
         linear = map(jaxapi.ad.instantiate_zeros, tangents[residuals:])
         total = _apply(*primals[:residuals], *linear, there=there, back=back, residuals=residuals)
-    moving = [i for i in range(residuals) if not _is_zero(tangents[i])]
+    moving = [i for i in range(residuals) if not is_zero(tangents[i])]
     if moving:
 
         def fun(*values: jax.Array) -> list[jax.Array]:

@@ -31,31 +31,31 @@ def lines_of(code: CodeType) -> None:
 
 def is_foreign(file: str) -> bool:
     """Tell whether some code is the user's: neither of this library, nor of JAX."""
-    return not file.startswith((_PACKAGE, _INTEROP, *_JAX, _BETWEEN, "<frozen"))
+    known = FOREIGN.get(file)
+    if known is None:
+        known = FOREIGN[file] = not file.startswith((_PACKAGE, _INTEROP, *_JAX, _BETWEEN, "<frozen"))
+    return known
 
 
-def user_frame() -> FrameType | None:
-    """Return the innermost frame outside this library."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((_PACKAGE, _INTEROP, _BETWEEN)):
+def user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
+    """Return the innermost frame of the user's from this one up, and how many frames it is above."""
+    depth = 0
+    while frame is not None and not is_foreign(frame.f_code.co_filename):
         frame = frame.f_back
-    return frame
+        depth += 1
+    return frame, depth
 
 
 def user_line() -> tuple[str, int] | None:
-    """File and line of the innermost frame outside this library."""
+    """File and line of the user's innermost frame, or that which a function says that records for others."""
     if layout.NATIVE is not None:
         known: tuple[str, int] | None = layout.NATIVE.line_outside(FOREIGN, LINES)
         if known is not None:
             return known
     frame: FrameType | None = sys._getframe(2)  # at the least entry and following; a traceback would cost a hundred times as much
     while frame is not None:
-        file = frame.f_code.co_filename
-        foreign = FOREIGN.get(file)
-        if foreign is None:
-            foreign = FOREIGN[file] = is_foreign(file)
-        if foreign:
-            return (file, frame.f_lineno)
+        if is_foreign(frame.f_code.co_filename):
+            return (frame.f_code.co_filename, frame.f_lineno)
         if frame.f_code in LINES:
             where: tuple[str, int] | None = frame.f_locals["where"]
             return where

@@ -10,7 +10,7 @@ import functools
 import itertools
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeGuard, TypeVar
 
 from tape import layout
 from tape.configuration import CHANGES, Configuration, configuration, on_change
@@ -22,7 +22,7 @@ from tape.locks import holding
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from tape.graph.kinds import Kind
 
@@ -73,6 +73,11 @@ class Handle(layout.Handle):
     _place: Place
     _extra: Extra | None
     _original: Handle | None = None  # for what a function of jax.tree handed out: the Variable that it stands for
+
+
+def is_variable(x: object) -> TypeGuard[Handle]:
+    """Tell whether something is a Variable: a leaf of the pytrees of users."""
+    return isinstance(x, Handle)
 
 
 V = TypeVar("V", bound=Handle)  # of functions that return a Variable for a Variable
@@ -153,7 +158,7 @@ def _emptied(segment: Segment) -> None:
     segment.leaves, segment.borrowed, segment.leaf_places = [], [], []
 
 
-emptied = _emptied if layout.NATIVE is None else layout.NATIVE.emptied
+emptied = layout.chosen("emptied", _emptied)
 
 
 class Run(NamedTuple):
@@ -278,6 +283,17 @@ def _has_run() -> Segment:
     segment = Segment(CONSTANT)
     segment.ran(NOTHING)
     return segment
+
+
+def behind(starts: Iterable[Segment], met: dict[int, Segment]) -> Iterator[Segment]:
+    """Yield segments and those that sweeps of them lead to, but for those that were ``met``, which they join by their ids."""
+    waiting = list(starts)
+    while waiting:
+        segment = waiting.pop()
+        if id(segment) not in met:
+            met[id(segment)] = segment
+            yield segment
+            waiting += [end[0] for end in list(segment.origins.values()) if isinstance(end, tuple)]
 
 
 def still_open(segment: Segment) -> bool:

@@ -55,4 +55,4 @@ def _written_lines(
     return tuple(lines)
 
 
-_lines = _written_lines if layout.NATIVE is None else layout.NATIVE.written_lines
+_lines = layout.chosen("written_lines", _written_lines)

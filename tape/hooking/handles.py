@@ -1,4 +1,4 @@
-"""Handles of registered hooks: on one Variable, and over several, which are called when all of them have their gradient."""
+"""Handles of registered hooks: on one Variable, and over several, which are called when all of them have their gradient; what hooks return, checked."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import functools
 import itertools
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from tape.errors import TapeTypeError, TapeValueError
+from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeTypeError, TapeValueError, check_callable
+from tape.graph.boundary import Caller
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle, V
+from tape.recording import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
 
 _numbers = itertools.count()
 
@@ -149,9 +152,7 @@ def register_multi_grad_hook(variables: Sequence[Any], hook: Callable[[Any], Non
         >>> handle.remove()
 
     """
-    if not callable(hook):
-        msg = f"register_multi_grad_hook: the hook must be callable, got {type(hook).__name__}"
-        raise TapeTypeError(msg)
+    check_callable("register_multi_grad_hook", hook, "the hook must be callable")
     if mode not in ("all", "any"):
         msg = f"register_multi_grad_hook: mode must be 'all' or 'any', got {mode!r}"
         raise TapeValueError(msg)
@@ -172,3 +173,44 @@ def register_multi_grad_hook(variables: Sequence[Any], hook: Callable[[Any], Non
             raise TapeValueError(msg)
     group = _Group(hook, len(listed), waits=mode == "all")
     return HandleGroup(group, [v.register_hook(functools.partial(group.see, i)) for i, v in enumerate(listed)])
+
+
+_LOOKED = (
+    "{0} returned an array that it computed outside the tape (by .value, raw jax.numpy or NumPy), so a second derivative through it "
+    "would be lost; compute it with tape.numpy, or return tape.constant(...) to say that it is a constant"
+)
+
+
+def calling(who: str) -> within:
+    """While a hook runs, and its result is taken: an array that it made of a value which it looked at has no derivative on the tape."""
+    return within(caller=Caller(_LOOKED, who))
+
+
+def replacement(who: str, gradient: Handle, given: object) -> Handle:
+    """Return the Variable that a hook returned in place of a gradient, if it has its shape and dtype."""
+    new_gradient = given if isinstance(given, Handle) else record.constant(given)
+    old, new = gradient._place.kind.aval, new_gradient._place.kind.aval
+    if new.shape != old.shape:
+        msg = f"{who} returned a gradient of shape {new.shape} for one of shape {old.shape}; return the same shape, or None to leave it"
+        raise GradientShapeError(msg)
+    if new.dtype != old.dtype:
+        msg = f"{who} returned a gradient of dtype {new.dtype} for one of dtype {old.dtype}; cast it, or return None to leave it"
+        raise GradientDtypeError(msg)
+    return new_gradient
+
+
+def replacements(what: str, present: tuple[Any, ...], given: object) -> tuple[Any, ...]:
+    """Return the gradients that are present (None: there is none) with those in their place that an op hook has given."""
+    if not isinstance(given, (tuple, list)):
+        msg = f"{what} returned {type(given).__name__}; return a tuple of {len(present)} gradients, or None to leave them"
+        raise GradientDtypeError(msg)
+    if len(given) != len(present):
+        msg = f"{what} returned {len(given)} gradients for {len(present)}; return one for each, None for those to leave"
+        raise RuleError(msg)
+    replaced = []
+    for i, (old, new) in enumerate(zip(present, given, strict=True)):
+        if new is not None and old is None:
+            msg = f"{what} returned a gradient in position {i}, where there is none to replace; return None there"
+            raise RuleError(msg)
+        replaced.append(old if new is None else replacement(f"{what}, position {i},", old, new))
+    return tuple(replaced)

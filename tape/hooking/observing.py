@@ -17,7 +17,7 @@ from tape.errors import TapeTypeError
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle
-from tape.hooking.replacement import calling, replacements
+from tape.hooking.handles import calling, replacements
 from tape.modes import Mode
 from tape.recording import record
 from tape.recording.template import ARRAY, fill

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
-from tape.errors import TapeTypeError, TapeValueError
+from tape.errors import TapeTypeError, TapeValueError, check_callable
 from tape.graph.boxes import Box, Cell
 from tape.graph.scope import LOCAL, no_segment, parked, set_scope
 from tape.graph.segment import Handle, LeafNode, Run, Segment
@@ -270,9 +270,7 @@ class saved_value_hooks(_Context):  # noqa: N801 - a context manager, as those o
 
     def __init__(self, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
         for name, function in (("pack", pack), ("unpack", unpack)):
-            if not callable(function):
-                msg = f"saved_value_hooks: {name} must be callable, got {type(function).__name__}"
-                raise TapeTypeError(msg)
+            check_callable("saved_value_hooks", function, f"{name} must be callable")
         super().__init__(pack, unpack)
 
 
@@ -292,8 +290,4 @@ class save_on_host(_Context):  # noqa: N801
     """
 
     def __init__(self) -> None:
-        super().__init__(_to_host, jaxapi.from_host)
-
-
-def _to_host(value: Handle) -> Any:
-    return jaxapi.to_host(look(value))
+        super().__init__(lambda value: jaxapi.to_host(look(value)), jaxapi.from_host)

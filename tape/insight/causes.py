@@ -8,54 +8,19 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
+from tape.jaxapi import words
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tape.insight.entries import Entry
 
-COMPARISONS = frozenset(
-    [
-        "greater",
-        "greater_equal",
-        "less",
-        "less_equal",
-        "equal",
-        "not_equal",
-        "logical_and",
-        "logical_or",
-        "logical_not",
-        "isnan",
-        "isfinite",
-        "isinf",
-        "isclose",
-    ]
-)
-CHOICES = frozenset(["argmax", "argmin", "argsort", "searchsorted", "nonzero", "argpartition", "digitize", "categorical"])
-STEPS = frozenset(["round", "rint", "floor", "ceil", "trunc", "sign", "fix", "around", "heaviside", "floor_divide"])
-MASKS = frozenset(
-    ["where", "select", "relu", "relu6", "clip", "maximum", "minimum", "max", "min", "leaky_relu", "hard_tanh", "hard_sigmoid", "abs"]
-)
-SATURATING = frozenset(
-    ["tanh", "sigmoid", "expit", "softmax", "erf", "logistic", "log_softmax", "arctan", "softsign", "log_sigmoid", "gelu", "silu", "swish"]
-)
-NAMED = frozenset(
-    [
-        "std",
-        "nanstd",
-        "sqrt",
-        "rsqrt",
-        "cbrt",
-        "power",
-        "float_power",
-        "norm",
-        "log",
-        "exp",
-        "divide",
-        "true_divide",
-        "softmax",
-        "log_softmax",
-    ]
-)
+COMPARISONS = words("greater greater_equal less less_equal equal not_equal logical_and logical_or logical_not isnan isfinite isinf isclose")
+CHOICES = words("argmax argmin argsort searchsorted nonzero argpartition digitize categorical")
+STEPS = words("round rint floor ceil trunc sign fix around heaviside floor_divide")
+MASKS = words("where select relu relu6 clip maximum minimum max min leaky_relu hard_tanh hard_sigmoid abs")
+SATURATING = words("tanh sigmoid expit softmax erf logistic log_softmax arctan softsign log_sigmoid gelu silu swish")
+NAMED = words("std nanstd sqrt rsqrt cbrt power float_power norm log exp divide true_divide softmax log_softmax")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ import numpy as np
 from tape import jaxapi
 from tape.graph.kinds import differentiable, kind_of
 from tape.insight import causes
-from tape.insight.entries import Entry, Value
-from tape.insight.inner import line_of, weight
+from tape.insight.entries import Entry, Value, line_of, weight
 from tape.ops.linear import held_by
 from tape.ops.pullback import pullback
 from tape.programs.naming import named_by

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -14,7 +15,7 @@ from tape.graph.lines import user_frame
 from tape.graph.scope import LOCAL, set_scope
 from tape.graph.segment import Handle
 from tape.insight import text
-from tape.insight.flow import cotangents, norms
+from tape.insight.drawing import cotangents, norms
 from tape.insight.notes import Lone, Notes, Record
 from tape.insight.past import Past
 from tape.insight.picture import Picture, check_options
@@ -24,8 +25,7 @@ from tape.modes import Mode
 from tape.op_hooks.showing import size
 from tape.sweeps.differentiation import gradients
 from tape.sweeps.seeds import variables, variables_of_tree
-from tape.terminal import coloured, columns
-from tape.terminal.markup import html_table
+from tape.terminal import Shown, dressed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -66,7 +66,7 @@ class _Block:
         return super().__new__(cls)
 
 
-class Tape(_Block):
+class Tape(_Block, Shown):
     """The tape of a ``with`` block, or of the past of Variables (:meth:`Tape.of`): a Wengert list that can be read.
 
     ``print(t)`` shows it as a table: number, op, inputs, shape and dtype, bytes, and your file and line; what a sweep wrote stands under a
@@ -149,7 +149,7 @@ class Tape(_Block):
             msg = "Tape: this one was entered before, or is that of Variables; make another one for each block: with tape.Tape() as t"
             raise TapeRuntimeError(msg)
         outer = LOCAL.scope.notes
-        record = Record(keep=self._keep, frame=user_frame())
+        record = Record(keep=self._keep, frame=user_frame(sys._getframe())[0])
         mode = _Open(self, Notes((*(() if outer is None else outer.records), record)))
         mode.__enter__()
         self._record, self._open = record, mode
@@ -226,16 +226,10 @@ class Tape(_Block):
             Tape: 1 entry; 1 leaf; 4 B of results...
 
         """
-        if width is not None and (not isinstance(width, int) or isinstance(width, bool) or width < 1):
-            msg = f"Tape.text: width must be a positive integer or None, got {width!r}"
-            raise TapeTypeError(msg)
-        if color is not None:
-            check_flag("Tape.text", "color", color)
+        wide, in_colour = dressed("Tape.text", width, color, least=40)
         check_flag("Tape.text", "fold", fold)
         check_flag("Tape.text", "inner", inner)
         reading = self._reading()
-        wide = columns() if width is None else max(width, 40)
-        in_colour = coloured() if color is None else color
         body = text.table(reading.entries, reading.leaves, self._sweeps, width=wide, color=in_colour, fold=fold, inner=inner)
         summary = textwrap.fill(self._summary(), wide, subsequent_indent="  ")
         return f"{summary}\n{body}" if body else summary
@@ -253,9 +247,6 @@ class Tape(_Block):
         if gone:
             said += "; released" if gone == len(flows) else f"; {gone} of {len(flows)} released"
         return said + ("; open" if self._open is not None else "")
-
-    def __str__(self) -> str:
-        return self.text()
 
     def __repr__(self) -> str:
         ops = Counter(e.op for e in self.entries).most_common(3)
@@ -353,9 +344,6 @@ class Tape(_Block):
         if path is not None:
             picture.save(path)
         return picture
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return {"text/plain": self.text(width=100, color=False), "text/html": html_table(self.text(width=140, color=True))}
 
 
 def draw(

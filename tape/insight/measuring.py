@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,8 +12,7 @@ from tape import jaxapi
 from tape.errors import ReleasedTapeError
 from tape.insight import causes
 from tape.insight.causes import Cause
-from tape.insight.explanation import Step
-from tape.insight.inner import plain, turns_of
+from tape.insight.entries import plain, turns_of
 from tape.insight.inside import Inside
 from tape.insight.replaying import UNKNOWN, Place, Replay
 from tape.insight.runs import BackwardError, Runs
@@ -29,6 +28,21 @@ if TYPE_CHECKING:
 
 _LONG = 2000  # entries for which a bar is shown
 _VAGUE = frozenset(["domain", "infinite slope", "infinity", "overflow", "underflow", "zero slope"])  # what is said where no name tells
+
+
+class Step(NamedTuple):
+    """One entry of the path from the output to the input.
+
+    Attributes:
+        entry: the entry.
+        value: the Euclidean norm of its result; None where values are not known.
+        gradient: that of the gradient that arrives at its result; None where none does, or values are not known.
+
+    """
+
+    entry: Entry
+    value: float | None
+    gradient: float | None
 
 
 class Measurement:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape import terminal as words
-from tape.errors import TapeTypeError, check_flag
-from tape.graph.segment import LeafNode
+from tape.graph.segment import LeafNode, behind
 from tape.insight.memory_holders import reached
 from tape.op_hooks.showing import size
 from tape.programs.retention import leaf_slots, swept
 from tape.statistics import STATS
-from tape.terminal.markup import html_table
+from tape.terminal import Shown, dressed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tape.accounts.records import Line
     from tape.graph.segment import Segment
-
-Line = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ class Holder:
     nbytes: int
 
 
-class Memory:
+class Memory(Shown):
     """What the tape keeps: see :func:`memory`.
 
     Attributes:
@@ -110,15 +107,7 @@ class Memory:
             TapeTypeError: an option is of another type.
 
         """
-        for name, value in (("width", width), ("most", most)):
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                msg = f"memory.text: {name} must be a positive integer, got {value!r}"
-                raise TapeTypeError(msg)
-        if color is not None:
-            check_flag("memory.text", "color", color)
-        return "\n".join(
-            self._lines(words.columns() if width is None else max(width, 60), words.coloured() if color is None else color, most)
-        )
+        return "\n".join(self._lines(*dressed("memory.text", width, color, most=most), most))
 
     def _lines(self, width: int, color: bool, most: int) -> Iterator[str]:
         arrays = sum(row.count for row in self.rows if row.kind != "entry")
@@ -126,29 +115,22 @@ class Memory:
         said = f"Memory of the tape: {size(self.nbytes)} in {arrays} {'array' if arrays == 1 else 'arrays'}, {entries}"
         yield words.painted(words.clipped(said, width), "1", color)
         files = words.short_files([at[0] for at in (*[r.where for r in self.rows], *[h.where for h in self.holders]) if at is not None])
-
-        def place(where: Line | None) -> str:
-            return "" if where is None else f"{files.get(where[0], Path(where[0]).name)}:{where[1]}"
-
         if self.rows:
-            cells = [(r.kind, r.name, str(r.count), size(r.nbytes) if r.kind != "entry" else "", place(r.where)) for r in self.rows]
+            cells = [
+                (r.kind, r.name, str(r.count), size(r.nbytes) if r.kind != "entry" else "", words.named(r.where, files)) for r in self.rows
+            ]
             yield ""
             yield from _table(("kept", "of", "count", "bytes", "line"), cells, width, color=color, most=most)
         if self.holders:
             found = [
-                (h.path, h.scope, str(h.count), str(h.entries), size(h.nbytes), f"{h.op} {place(h.where)}".strip()) for h in self.holders
+                (h.path, h.scope, str(h.count), str(h.entries), size(h.nbytes), f"{h.op} {words.named(h.where, files)}".strip())
+                for h in self.holders
             ]
             yield ""
             yield from _table(("held by", "in", "count", "entries", "bytes", "made by"), found, width, color=color, most=most)
 
-    def __str__(self) -> str:
-        return self.text()
-
     def __repr__(self) -> str:
         return f"<Memory of the tape: {size(self.nbytes)}, {self.entries} entries, {len(self.holders)} holders>"
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return {"text/plain": self.text(width=100, color=False), "text/html": html_table(self.text(width=140, color=True))}
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, color: bool, most: int) -> Iterator[str]:
@@ -270,7 +252,7 @@ def _holders(
         key = (*_way(one), _op(step), _line(segment, step))
         group = groups.setdefault(key, [0, {}, one.path])
         group[0] += 1
-        _behind(segment, group[1])
+        list(behind([segment], group[1]))
     known = {id(s) for group in groups.values() for s in group[1].values()}
     lost: dict[int, Segment] = {}
     for segment in segments:
@@ -279,9 +261,9 @@ def _holders(
     if lost:
         groups["?", "", "", None] = [len(lost), lost, "?"]
     holders = []
-    for (path, scope, op, where), (count, behind, single) in groups.items():
-        ids = set().union(*[kept[key][0] for key in behind if key in kept])
-        total = sum(kept[key][1] for key in behind if key in kept)
+    for (path, scope, op, where), (count, past, single) in groups.items():
+        ids = set().union(*[kept[key][0] for key in past if key in kept])
+        total = sum(kept[key][1] for key in past if key in kept)
         nbytes = sum(arrays[key].nbytes for key in ids)
         if nbytes or total:
             holders.append(Holder(single if count == 1 else path, scope, op, where, count, total, nbytes))
@@ -291,16 +273,6 @@ def _holders(
 def _way(one: Any) -> tuple[str, str]:
     """Return a path without the places in lists, and the function in which it begins."""
     return re.sub(r"\[\d+\]", "[...]", one.path), one.scope
-
-
-def _behind(segment: Segment, found: dict[int, Segment]) -> None:
-    """Add a segment, and those behind it, to what was found."""
-    waiting = [segment]
-    while waiting:
-        one = waiting.pop()
-        if id(one) not in found:
-            found[id(one)] = one
-            waiting += [end[0] for end in list(one.origins.values()) if isinstance(end, tuple)]
 
 
 def _called(segment: Segment, slot: int) -> str:

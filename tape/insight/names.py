@@ -1,10 +1,16 @@
-"""Names: what the user calls a Variable that has none, as far as that can be seen from where it is used."""
+"""Names: what the user calls a Variable that has none, as far as that can be seen from where it is used; what containers and objects hold."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import itertools
 import types
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from tape.callables.objects import MISSING, attributes, in_cell
+from tape.graph.lines import is_foreign
 from tape.graph.segment import Handle
 
 if TYPE_CHECKING:
@@ -13,6 +19,7 @@ if TYPE_CHECKING:
 
 _BUDGET = 4000  # values looked at
 _DEPTH = 4  # params["layers"][0].weight
+_LIBRARIES = frozenset(("jax", "jaxlib", "numpy", "builtins", "_pytest", "pytest", "pluggy", "threading", "logging", "importlib"))
 _CLOSED = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 
 
@@ -45,23 +52,57 @@ def walk(frame: FrameType) -> Iterator[tuple[str, Handle]]:
                     grad = None if value._extra is None else value._extra.grad
                     if isinstance(grad, Handle):
                         yield f"{value._extra.name or path}.grad", grad  # type: ignore[union-attr]
-            elif not isinstance(value, _CLOSED) and id(value) not in seen and depth + 1 < _DEPTH:
+            elif not (isinstance(value, _CLOSED) or type(value).__module__.startswith("tape.") or id(value) in seen or depth + 1 == _DEPTH):
                 seen.add(id(value))
-                inner += _inside(path, value)
+                inner += held_in(path, value, _BUDGET)
         level = inner
 
 
-def _inside(path: str, value: object) -> list[tuple[str, Any]]:
-    """Return what a container or object holds, with how to get there; no code of the user's is called."""
-    if value.__class__ is dict:
-        return [(f"{path}[{key!r}]", x) for key, x in list(value.items())[:_BUDGET]]
-    if value.__class__ in (list, tuple):
-        return [(f"{path}[{i}]", x) for i, x in enumerate(value[:_BUDGET])]
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [(f"{path}.{field}", x) for field, x in zip(value._fields, value, strict=False)]
-    held = getattr(value, "__dict__", None) if not _library(value) else None
-    return [(f"{path}.{key}", x) for key, x in list(held.items())[:_BUDGET]] if held.__class__ is dict else []
+def locals_of(frame: types.FrameType) -> list[tuple[str, Any]]:
+    """Return the local names of a frame with their values."""
+    found = frame.f_locals
+    listed = list(found.items())
+    if found.__class__ is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # a copy, which the frame would keep
+        found.clear()
+    return listed
 
 
-def _library(value: object) -> bool:
-    return type(value).__module__.split(".", 1)[0] in ("jax", "jaxlib", "numpy", "tape", "builtins", "_pytest", "pytest")
+def held_in(path: str, value: Any, most: int) -> list[tuple[str, Any]]:
+    """Return what a container (of its items, so many), an object or a closure holds, with how to get there; no code of the user's is called."""
+    kind = value.__class__
+    if issubclass(kind, dict):
+        return [(f"{path}[{key!r}]", x) for key, x in list(dict.items(value))[:most] if isinstance(key, (str, int, float, tuple, bytes))]
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return [(f"{path}.{field}", x) for field, x in zip(kind._fields, tuple.__iter__(value), strict=False)]
+    if issubclass(kind, (list, tuple)):
+        plain = list if issubclass(kind, list) else tuple
+        return [(f"{path}[{i}]", x) for i, x in enumerate(plain.__getitem__(value, slice(most)))]
+    if issubclass(kind, deque):
+        return [(f"{path}[{i}]", x) for i, x in enumerate(itertools.islice(deque.copy(value), most))]
+    if issubclass(kind, (set, frozenset)):
+        return [(f"{path}{{...}}", x) for x in list(set(value) if kind in (set, frozenset) else ())]
+    if isinstance(value, types.MethodType):
+        return [(f"{path}.__self__", value.__self__)]
+    if isinstance(value, functools.partial):
+        return [(f"{path}.func", value.func), (f"{path}.args", value.args), (f"{path}.keywords", value.keywords)]
+    if isinstance(value, types.GeneratorType):
+        return [] if value.gi_frame is None else [(f"{path}.{name}", x) for name, x in locals_of(value.gi_frame)]
+    if isinstance(value, BaseException):
+        frames = [tb.tb_frame for tb in _tracebacks(value) if is_foreign(tb.tb_frame.f_code.co_filename)]
+        return [(f"{path}.__traceback__: {name}", x) for frame in frames for name, x in locals_of(frame) if x is not value]
+    if isinstance(value, types.FunctionType):
+        names, cells = value.__code__.co_freevars, value.__closure__ or ()
+        found = [(f"{path}.{name}", cell) for name, cell in zip(names, cells, strict=False)]
+        return [(name, content) for name, cell in found if (content := in_cell(cell)) is not MISSING]
+    if kind.__module__.startswith("tape.insight"):  # a Tape of Variables, and an explanation, which has one
+        return [(path, x) for x in getattr(getattr(value, "_tape", value), "_outputs", ())]
+    if kind.__module__.split(".", 1)[0] in _LIBRARIES or kind.__module__.startswith(("tape.graph", "tape.ops")):
+        return []
+    return [(f"{path}.{name}", x) for name, x in attributes(value).items()]
+
+
+def _tracebacks(error: BaseException) -> Iterator[types.TracebackType]:
+    tb = error.__traceback__
+    while tb is not None:
+        yield tb
+        tb = tb.tb_next

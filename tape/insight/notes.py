@@ -8,6 +8,7 @@ trie are kept, and weak references; no value, and nothing that holds one (unless
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,7 @@ from tape import jaxapi
 from tape.graph.kinds import is_scalar
 from tape.graph.lines import user_frame, user_line
 from tape.graph.scope import LOCAL, within
-from tape.graph.segment import Handle, LeafNode
+from tape.graph.segment import Handle, LeafNode, is_variable
 from tape.insight.names import name_of
 from tape.recording import record
 
@@ -25,11 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
 
+    from tape.accounts.records import Line
     from tape.graph.segment import Segment
     from tape.graph.trie import State
     from tape.sweeps.plan import Instruction
-
-Line = tuple[str, int]
 
 
 class Leaf:
@@ -220,7 +220,9 @@ class Record:
         if is_scalar(value) and known is None and not (variable._extra is not None and variable._extra.name):
             return Leaf(variable, variable._place.kind, number=value)
         name = variable._extra.name if variable._extra is not None and variable._extra.name else None
-        leaf = self._leaves[id(variable)] = Leaf(variable, variable._place.kind, name or name_of(variable, (self.frame, user_frame())))
+        leaf = self._leaves[id(variable)] = Leaf(
+            variable, variable._place.kind, name or name_of(variable, (self.frame, user_frame(sys._getframe())[0]))
+        )
         with contextlib.suppress(TypeError):  # a number
             leaf.value = weakref.ref(value)
         return leaf
@@ -295,7 +297,7 @@ class Notes:
         else:
             with within(unseen=True):
                 result = record.record(op, inputs)
-        outputs = [v for v in jax.tree.leaves(result, is_leaf=_is_handle) if isinstance(v, Handle)]
+        outputs = [v for v in jax.tree.leaves(result, is_leaf=is_variable) if isinstance(v, Handle)]
         for one in self._concerned():
             one.noted(op, before, outputs, line)
         return result
@@ -372,7 +374,3 @@ def _steps_since(state: State, start: State) -> list[Any]:
         found += (step,) if step.lines is None else reversed(step.lines)
         step = step.parent
     return found[::-1]
-
-
-def _is_handle(x: object) -> bool:
-    return isinstance(x, Handle)

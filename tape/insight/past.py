@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from typing import TYPE_CHECKING, Any
 
 from tape.graph.kinds import is_scalar
@@ -35,7 +36,7 @@ class Past:
         self._wanted: dict[int, set[int]] = {}
         self._heap: list[tuple[int, int]] = []
         self._leaves: dict[int, Leaf] = {}
-        self._frame = user_frame()
+        self._frame = user_frame(sys._getframe())[0]
         self._names: dict[int, tuple[str, Any]] | None = None
         for v in outputs:
             if v._segment is not None:

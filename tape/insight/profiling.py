@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import jax
 
-from tape.errors import TapeTypeError, TapeValueError, check_flag
+from tape.errors import TapeValueError, check_flag
 from tape.graph.meters import METERS
 from tape.insight import profiling_rows as rows
 from tape.insight import profiling_text as words
@@ -22,16 +22,15 @@ from tape.insight.profiling_trace import Traced
 from tape.insight.scopes import KINDS
 from tape.locks import holding
 from tape.modes import Mode, Parenthesised
-from tape.terminal import coloured, columns
-from tape.terminal.markup import html_table
+from tape.terminal import Shown, dressed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from tape.insight.profiling_parts import Line, Part
+    from tape.accounts.records import Line
+    from tape.insight.profiling_parts import Part, Runs
     from tape.insight.profiling_rows import Row
-    from tape.insight.profiling_runs import Runs
 
 F = TypeVar("F", bound="Callable[..., Any]")
 _LISTENING = threading.Lock()
@@ -101,7 +100,7 @@ def _listen(change: int) -> None:
             jax.monitoring.unregister_event_duration_listener(heard)
 
 
-class profile(Parenthesised):  # noqa: N801 - a context manager, named as in PyTorch
+class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as in PyTorch
     """Measure what takes the time in a ``with`` block, or in the calls of a decorated function.
 
     ``print(p)`` shows tables by op, by line of yours and by function of yours, as wide as the terminal: how often, how long, how many
@@ -314,14 +313,7 @@ class profile(Parenthesised):  # noqa: N801 - a context manager, named as in PyT
             True
 
         """
-        for name, value in (("width", width), ("most", most)):
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                msg = f"profile.text: {name} must be a positive integer, got {value!r}"
-                raise TapeTypeError(msg)
-        if color is not None:
-            check_flag("profile.text", "color", color)
-        wide = columns() if width is None else max(width, 60)
-        colour = coloured() if color is None else color
+        wide, colour = dressed("profile.text", width, color, most=most)
         lines = [words.heading(self._summary(), wide, color=colour), ""]
         said = {"Python": self.python, "programs": self.programs, "compiling": self.compiling, "waiting": self.waiting}
         lines += words.parts(said, self.seconds, width=wide, color=colour)
@@ -354,14 +346,8 @@ class profile(Parenthesised):  # noqa: N801 - a context manager, named as in PyT
         said += ", entry by entry" if self._options["entries"] else ""
         return said + ("; open" if any(ledger.since is not None for ledger in ledgers) else "")
 
-    def __str__(self) -> str:
-        return self.text()
-
     def __repr__(self) -> str:
         return f"<{self._summary()}>"
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return {"text/plain": self.text(width=100, color=False), "text/html": html_table(self.text(width=140, color=True))}
 
     # -- as files ---------------------------------------------------------------------------------------------------
 

@@ -17,9 +17,8 @@ from tape import jaxapi
 from tape.graph.meters import METERS
 from tape.insight import profiling_samples
 from tape.insight.profiling_lines import Lines
-from tape.insight.profiling_parts import Rest, parts_of
+from tape.insight.profiling_parts import Rest, Runs, Site, parts_of, site
 from tape.insight.profiling_peak import Peaks
-from tape.insight.profiling_runs import Runs, Site, site
 from tape.insight.profiling_samples import Samples
 from tape.programs.execution import Program
 from tape.programs.interpretation import needed_entries, one_by_one

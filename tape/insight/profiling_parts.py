@@ -1,25 +1,86 @@
-"""Parts: the entries of what runs at once, with what each does and is predicted to take of its time."""
+"""Runs: what ran, from where, how often and for how long; and their parts, with what each does and is predicted to take of its time."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tape.graph.lines import is_foreign
 from tape.graph.trie import SWEEP
-from tape.insight.profiling_runs import Runs, Site
+from tape.insight.profiling_samples import is_standard
 from tape.ops.costs import predicted
 from tape.ops.linear import held_by
 from tape.ops.work import bytes_moved, flops, flops_of
 from tape.programs.interpretation import needed_entries
 from tape.programs.naming import named_by
 from tape.sweeps.plan import ADD
+from tape.terminal import named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from types import FrameType
 
+    from tape.accounts.records import Line
+    from tape.insight.profiling_lines import Known
     from tape.jaxapi import Jaxpr
 
-Line = tuple[str, int]
+
+_FRAMES = 6  # of the user's, by which places are told apart
+
+
+class Site(NamedTuple):
+    """Where something ran: lines of the user's, the innermost first."""
+
+    lines: tuple[Line, ...]
+
+    @property
+    def line(self) -> Line | None:
+        """The innermost line."""
+        return self.lines[0] if self.lines else None
+
+
+def site() -> Site:
+    """Return where the user is."""
+    found: list[Line] = []
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and len(found) < _FRAMES:
+        file = frame.f_code.co_filename
+        if is_foreign(file) and not is_standard(file):
+            found.append((file, frame.f_lineno))
+        frame = frame.f_back
+    return Site(tuple(found))
+
+
+class Runs:
+    """The runs of one thing: a structure of pending entries, a single entry, or a step of ``tape.jit``.
+
+    Attributes:
+        kind: ``"flush"``, ``"entry"`` or ``"step"``.
+        what: (structure, slots that are kept), the entry, or the traced step; None where that was let go.
+        reason: why it ran: ``"look"``, ``"backward"`` ...
+        site: from where.
+        compiled: whether it ran as one program.
+        count: how often it ran.
+        name: what it is called: why it ran, or what it is, and the line.
+        seconds: how long, without what follows.
+        compiling: seconds that this thread compiled for it.
+        known: the lines of its entries, as they were when they were recorded this time; empty or None where nobody saw that.
+
+    """
+
+    __slots__ = ("compiled", "compiling", "count", "failed", "kind", "known", "name", "parts", "reason", "seconds", "site", "what")
+
+    def __init__(self, kind: str, what: Any, reason: str, site: Site, *, compiled: bool) -> None:
+        self.kind, self.what, self.reason, self.site, self.compiled = kind, what, reason, site, compiled
+        called: str = what.name if kind == "step" else what.kernel.name if kind == "entry" else reason
+        self.name = called if site.line is None else f"{called} ({named(site.line)})"
+        self.count = self.failed = 0
+        self.seconds = self.compiling = 0.0
+        self.known: Known | None = None
+        self.parts: tuple[Any, list[Any]] | None = None  # its entries (tape.insight.profiling_parts), and for what they were found out
+
+
 _LEAST = 1e-9  # seconds that the smallest part of a program is taken for
 
 
@@ -44,6 +105,13 @@ def parts_of(runs: Runs) -> list[Part]:
     if runs.parts is None or runs.parts[0] != key:
         runs.parts = key, _found_out(runs)
     return runs.parts[1]
+
+
+def shared(runs: Runs, parts: Sequence[Part]) -> Iterator[tuple[Part, float, float]]:
+    """Yield the parts of some runs, each with its seconds of all that these took to run, and to compile."""
+    run, compiled = sum(p.weight for p in parts) or 1.0, sum(p.compiling for p in parts) or 1.0
+    for p in parts:
+        yield p, runs.seconds * p.weight / run, runs.compiling * p.compiling / compiled
 
 
 def _found_out(runs: Runs) -> list[Part]:
@@ -125,14 +193,13 @@ class Rest:
         whole.count = 1  # of what all of them come to
         whole.seconds += runs.seconds
         whole.compiling += runs.compiling
-        weights, compile_weights = sum(p.weight for p in parts) or 1.0, sum(p.compiling for p in parts) or 1.0
-        for p in parts:
+        for p, seconds, compiling in shared(runs, parts):
             known = self._found.setdefault((p.op, p.where, p.swept), [0.0, 0.0, 0, 0, 0.0])
-            known[0] += runs.seconds * p.weight / weights
+            known[0] += seconds
             known[1] += p.flops * runs.count
             known[2] += p.nbytes * runs.count
             known[3] += p.entries * runs.count
-            known[4] += runs.compiling * p.compiling / compile_weights
+            known[4] += compiling
 
     def runs(self) -> list[Runs]:
         """Return them as one run, if there are any."""

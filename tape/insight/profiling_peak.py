@@ -18,10 +18,9 @@ from tape.terminal import named
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from tape.accounts.records import Line
     from tape.graph.segment import Segment
     from tape.programs.execution import Program
-
-Line = tuple[str, int]
 _SHARE = 0.1  # of the time that passes may go into looking, where the tape has many segments
 _FEW = 64
 
@@ -98,7 +97,7 @@ class Peaks:
         key = (id(segment.state), program.keep)
         found = self._inside.get(key)
         if found is None:
-            found = self._inside[key] = segment.state, _of_entries(*needed_entries(segment.state, program.keep), program.keep)
+            found = self._inside[key] = segment.state, _of_entries(needed_entries(segment.state, program.keep)[0], program.keep)
         self._look(found[1], known, site)
 
     def step(self, step: Any, site: Line | None) -> None:
@@ -146,43 +145,39 @@ def _line(known: Any, slot: int, where: Line | None) -> Line | None:
     return where if seen is None or seen.where is None else seen.where
 
 
-def _of_entries(entries: Sequence[Any], leaves: Iterable[int], keep: Sequence[int]) -> _Inside:
+def _of_entries(entries: Sequence[Any], keep: Sequence[int]) -> _Inside:
     """Return the worst moment of entries that run one by one."""
-    last = {**last_uses(entries), **dict.fromkeys(keep, len(entries))}
-    here = set(leaves)
-    alive: dict[int, tuple[int, str, Line | None, int]] = {}
-    worst = _Inside(0, "", None, -1, ())
-    total = 0
-    for i, entry in enumerate(entries):
-        name = (entry.kernel if entry.op is None else entry.op).name
-        for slot, aval in zip(entry.slots, entry.kernel.out_avals, strict=True):
-            nbytes = bytes_of(aval)
-            alive[slot] = (slot, name, entry.where, nbytes)
-            total += nbytes
-        if total > worst.nbytes:
-            worst = _Inside(total, name, entry.where, entry.slots[0] if entry.slots else -1, tuple(alive.values()))
-        for slot in (*dict.fromkeys(entry.inputs), *entry.slots):
-            if last.get(slot, i) <= i and slot not in here and slot in alive:
-                total -= alive.pop(slot)[3]
-    return worst
+    rows = [
+        ((e.kernel if e.op is None else e.op).name, e.where, list(zip(e.slots, e.slots, e.kernel.out_avals, strict=True)), e.inputs)
+        for e in entries
+    ]
+    return _worst(rows, {**last_uses(entries), **dict.fromkeys(keep, len(entries))})
 
 
 def _of_jaxpr(jaxpr: Any, name: str, site: Line | None) -> _Inside:
     """Return the worst moment of equations that run one by one."""
-    last = {v: i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.invars if not isinstance(v, Literal)}
-    last.update({v: len(jaxpr.eqns) for v in jaxpr.outvars if not isinstance(v, Literal)})
+    rows = []
+    last: dict[Any, int] = {}
+    for i, eqn in enumerate(jaxpr.eqns):
+        read = [v for v in eqn.invars if not isinstance(v, Literal)]
+        last.update(dict.fromkeys(read, i))
+        op, where = named_by(eqn.source_info.name_stack) or (name, site)
+        rows.append((op, where, [(v, -1, v.aval) for v in eqn.outvars if not isinstance(v, DropVar)], read))
+    return _worst(rows, {**last, **{v: len(rows) for v in jaxpr.outvars if not isinstance(v, Literal)}})
+
+
+def _worst(rows: Iterable[tuple[str, Line | None, Sequence[tuple[Any, int, Any]], Iterable[Any]]], last: dict[Any, int]) -> _Inside:
+    """Return the worst moment of rows: op, line, results (each with its slot and aval), and what they read; ``last`` tells where it is last."""
     alive: dict[Any, tuple[int, str, Line | None, int]] = {}
     worst = _Inside(0, "", None, -1, ())
     total = 0
-    for i, eqn in enumerate(jaxpr.eqns):
-        op, where = named_by(eqn.source_info.name_stack) or (name, site)
-        for v in eqn.outvars:
-            if not isinstance(v, DropVar):
-                alive[v] = (-1, op, where, bytes_of(v.aval))
-                total += alive[v][3]
+    for i, (op, where, results, read) in enumerate(rows):
+        for result, slot, aval in results:
+            alive[result] = (slot, op, where, bytes_of(aval))
+            total += alive[result][3]
         if total > worst.nbytes:
-            worst = _Inside(total, op, where, -1, tuple(alive.values()))
-        for v in {*[v for v in eqn.invars if not isinstance(v, Literal)], *eqn.outvars}:
-            if last.get(v, i) <= i and v in alive:
-                total -= alive.pop(v)[3]
+            worst = _Inside(total, op, where, results[0][1] if results else -1, tuple(alive.values()))
+        for value in dict.fromkeys((*read, *[result for result, *_ in results])):
+            if last.get(value, i) <= i and value in alive:
+                total -= alive.pop(value)[3]
     return worst

@@ -10,16 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tape.insight.profiling_parts import Part
+from tape.insight.profiling_parts import Part, shared
 from tape.insight.scopes import scope_of_line
 from tape.terminal import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from tape.insight.profiling_runs import Runs
-
-Line = tuple[str, int]
+    from tape.accounts.records import Line
+    from tape.insight.profiling_parts import Runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +98,10 @@ def rows_by(
     """Return a row for each value of ``key`` of the parts, and of lines that took ``python`` seconds, the one that took longest first."""
     found: dict[tuple[str, Line | None], list[Any]] = {}
     for runs, parts in every:
-        weights, compile_weights = sum(p.weight for p in parts) or 1.0, sum(p.compiling for p in parts) or 1.0
-        for part in parts:
+        for part, seconds, compiling in shared(runs, parts):
             sides = found.setdefault(key(part), [Side(), Side(), 0.0, False])
-            share = runs.seconds * part.weight / weights
-            sides[part.swept] += Side(part.entries * runs.count, share, part.flops * runs.count, part.nbytes * runs.count)
-            sides[2] += runs.compiling * part.compiling / compile_weights
+            sides[part.swept] += Side(part.entries * runs.count, seconds, part.flops * runs.count, part.nbytes * runs.count)
+            sides[2] += compiling
             sides[3] = sides[3] or len(parts) > 1
     sampled: dict[tuple[str, Line | None], float] = {}
     for line, seconds in (python or {}).items():
@@ -123,12 +120,10 @@ def of_programs(every: Iterable[tuple[Runs, Sequence[Part]]]) -> list[Row]:
     found: dict[tuple[Any, ...], Row] = {}
     for runs, parts in every:
         name = runs.name
-        forward = Side()
-        sweep = Side()
-        weights = sum(p.weight for p in parts) or 1.0
-        for part in parts:
-            side = Side(part.entries * runs.count, runs.seconds * part.weight / weights, part.flops * runs.count, part.nbytes * runs.count)
-            forward, sweep = (forward, sweep + side) if part.swept else (forward + side, sweep)
+        sides = [Side(), Side()]
+        for part, seconds, _ in shared(runs, parts):
+            sides[part.swept] += Side(part.entries * runs.count, seconds, part.flops * runs.count, part.nbytes * runs.count)
+        forward, sweep = sides
         key = (runs.kind, runs.what[0] if runs.kind == "flush" else runs.what, name, runs.site.line)
         old = found.get(key)
         times = runs.what if runs.kind == "rest" else runs.count

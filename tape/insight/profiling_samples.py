@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-Line = tuple[str, int]
+    from tape.accounts.records import Line
 INTERVAL = 0.002  # seconds
 _KEPT = 4096  # samples that a span which ends later may take back
 
@@ -36,7 +36,7 @@ class Samples:
 
     def take(self, now: float, frame: FrameType | None) -> None:
         """Note where the thread is."""
-        while frame is not None and (not is_foreign(frame.f_code.co_filename) or _standard(frame.f_code.co_filename)):
+        while frame is not None and (not is_foreign(file := frame.f_code.co_filename) or file == "<string>" or is_standard(file)):
             frame = frame.f_back
         if frame is not None:
             recent = self._recent
@@ -57,9 +57,9 @@ class Samples:
 
 
 @functools.lru_cache(maxsize=4096)
-def _standard(file: str) -> bool:
-    """Tell whether some code is Python's own, which takes its time for whoever calls it."""
-    return file == "<string>" or (file.startswith(_LIBRARY) and "site-packages" not in file)
+def is_standard(file: str) -> bool:
+    """Tell whether some code is of Python's library, which does what it does for whoever calls it."""
+    return file.startswith(_LIBRARY) and "site-packages" not in file
 
 
 _LIBRARY = sysconfig.get_paths()["stdlib"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tape.insight.scopes import source_of
 from tape.op_hooks.showing import size
-from tape.terminal import clipped, painted, short_files
+from tape.terminal import clipped, named, painted, short_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -96,7 +95,7 @@ def table(by: str, rows: Sequence[Row], total: float, *, width: int, color: bool
     shown = rows[:most]
     columns = [c for c in (_PROGRAMS if by == "program" else _COLUMNS) if width >= c.since and any(c.text(row, total) for row in shown)]
     names = short_files([row.where[0] for row in shown if row.where is not None])
-    first = [_named(row, names) if by == "line" else row.name for row in shown]
+    first = [(by == "line" and named(row.where, names)) or row.name for row in shown]
     wanted = max([len(by), *map(len, first)])
     for left_out in (None, *_LEFT_OUT):
         columns = [c for c in columns if c.head != left_out]
@@ -117,10 +116,6 @@ def table(by: str, rows: Sequence[Row], total: float, *, width: int, color: bool
         left = rows[most:]
         rest = f"... {len(left)} more: {seconds(sum(row.seconds for row in left))}"
         yield painted(clipped(rest, width), _QUIET, color)
-
-
-def _named(row: Row, names: Mapping[str, str]) -> str:
-    return row.name if row.where is None else f"{names.get(row.where[0], Path(row.where[0]).name)}:{row.where[1]}"
 
 
 def parts(said: Mapping[str, float], total: float, *, width: int, color: bool) -> Iterator[str]:

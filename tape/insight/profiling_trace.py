@@ -7,15 +7,15 @@ profiles (https://www.speedscope.app/file-format-schema.json).
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tape.terminal import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tape.insight.profiling_meter import Ledger
-    from tape.insight.profiling_parts import Part
-    from tape.insight.profiling_runs import Runs
+    from tape.insight.profiling_parts import Part, Runs
 
 _SLICES = 50_000  # of entries that a file shows
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
@@ -117,7 +117,7 @@ def _shared_out(parts: Sequence[Part], start: float, end: float) -> Iterator[_Sl
         until = start + (end - start) * min(passed / total, 1.0)
         name = f"vjp_{part.op}" if part.swept else part.op
         if part.where is not None:
-            name = f"{name} ({Path(part.where[0]).name}:{part.where[1]})"
+            name = f"{name} ({named(part.where)})"
         yield _Slice(name, "entry", at, until, part.where, {"predicted": True, "flops": part.flops, "bytes": part.nbytes})
         at = until
 

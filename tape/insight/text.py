@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tape.insight.entries import typed
 from tape.insight.folding import Block, folded
 from tape.op_hooks.showing import size
-from tape.terminal import clipped, painted, short_files
+from tape.terminal import clipped, named, painted, short_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,10 +86,6 @@ class Shows(NamedTuple):
     inner: bool
     released: bool  # not where all are
 
-    def line(self, where: tuple[str, int]) -> str:
-        """Return a line in short."""
-        return f"{self.names.get(where[0], Path(where[0]).name)}:{where[1]}"
-
 
 def _rows(items: Sequence[Item], shows: Shows, depth: int = 0) -> Iterator[Row]:
     sweep: int | None = None
@@ -98,7 +93,7 @@ def _rows(items: Sequence[Item], shows: Shows, depth: int = 0) -> Iterator[Row]:
         of = _sweep_of(item)
         if of != sweep and of is not None and depth == 0:
             at = shows.sweeps[of - 1] if of <= len(shows.sweeps) else None
-            yield Row(0, {}, f"sweep {of}" + ("" if at is None else f", asked for at {shows.line(at)}"), style="sweep")
+            yield Row(0, {}, f"sweep {of}" + ("" if at is None else f", asked for at {named(at, shows.names)}"), style="sweep")
         sweep = of
         if isinstance(item, Block):
             said = f"{item.times} times the like, entries {item.first} to {item.last}:"
@@ -130,7 +125,7 @@ def _entry(entry: Entry, shows: Shows, depth: int) -> Row:
         notes.append(f"{entry.weight} inside")
     if entry.scope:
         notes.append(entry.scope)
-    where = "" if entry.where is None else shows.line(entry.where)
+    where = named(entry.where, shows.names)
     types = " ".join(dict.fromkeys(typed(v) for v in entry.outputs))
     if len(entry.outputs) > 1 and " " not in types:
         types = f"{len(entry.outputs)} x {types}"
@@ -151,11 +146,6 @@ def _wide(rows: Sequence[Row], column: str) -> int:
     return max((len(r.cells.get(column, "")) + (2 * r.depth if column == "number" else 0) for r in said), default=0)
 
 
-def _brief(types: str) -> str:
-    """Return types as JAX writes them in short: f32[3]."""
-    return _DTYPE.sub(lambda match: _DTYPES[match[1]] + match[2], types)
-
-
 def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
     widths = {c: _wide(rows, c) for c in ORDER}
     shown = [c for c in ORDER if any(r.cells.get(c) for r in rows)]
@@ -173,7 +163,9 @@ def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
         over = sum(widths[c] for c in shown) + 2 * (len(shown) - 1) - width
         if over > 0 and giving == "brief":
             for row in rows:
-                row.cells["type"] = _brief(row.cells.get("type", ""))
+                row.cells["type"] = _DTYPE.sub(
+                    lambda match: _DTYPES[match[1]] + match[2], row.cells.get("type", "")
+                )  # as JAX writes them in short: f32[3]
             widths["type"] = _wide(rows, "type")
         elif over > 0 and giving in shown:
             widths[giving] = max(min(widths[giving], least), widths[giving] - over)
@@ -186,6 +178,7 @@ def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
             less = min(over, max(widths[giving] - 4, 0))
             widths[giving] -= less
             over -= less
+    deepest = max((row.depth for row in rows if row.cells), default=0)
     for row in rows:
         if row.whole is not None:
             yield painted("  " * row.depth + clipped(row.whole, width - 2 * row.depth), _COLOURS[row.style], color)
@@ -194,7 +187,7 @@ def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
         for column in shown:
             text = row.cells.get(column, "")
             if column == "number":
-                text = ("  " * row.depth + text.rjust(widths[column] - 2 * _deepest(rows))) if text else ""
+                text = ("  " * row.depth + text.rjust(widths[column] - 2 * deepest)) if text else ""
                 text = text.ljust(widths[column])
             elif column == "line":
                 text = clipped(text, widths[column], end=False)
@@ -209,7 +202,3 @@ def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
 
 def _length(cell: str) -> int:
     return len(_PAINT.sub("", cell))
-
-
-def _deepest(rows: Sequence[Row]) -> int:
-    return max((row.depth for row in rows if row.cells), default=0)

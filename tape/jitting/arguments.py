@@ -12,7 +12,7 @@ import numpy as np
 from tape import jaxapi
 from tape.callables.matching import told_apart
 from tape.errors import TapeTypeError, TapeValueError
-from tape.graph.segment import Handle, itself
+from tape.graph.segment import Handle, is_variable, itself
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -101,13 +101,13 @@ class Parameters:
                         "or another hashable value"
                     )
                     raise TapeTypeError(msg) from e
-                if any(map(_is_handle, jax.tree.leaves(v, is_leaf=_is_handle))):
+                if any(map(is_variable, jax.tree.leaves(v, is_leaf=is_variable))):
                     msg = (
                         f"jit: the static argument {k!r} of {name} is or holds a Variable, whose value is no part of a program; "
                         "do not name it static"
                     )
                     raise TapeTypeError(msg)
-        leaves, tree = jax.tree.flatten((dynamic, kwargs), is_leaf=_is_handle)
+        leaves, tree = jax.tree.flatten((dynamic, kwargs), is_leaf=is_variable)
         donated = self._donated(dynamic, kwargs, len(args)) if self.donated else frozenset()
         for x in leaves:
             if not isinstance(x, (Handle, *_ARRAYS, *_NUMBERS)) or (isinstance(x, np.ndarray) and x.dtype == object):
@@ -123,9 +123,9 @@ class Parameters:
         numbers, static = _positions(self.donated, n), _positions(self.static, n)
         flags: list[bool] = []
         for i, a in zip([i for i in range(n) if i not in static], dynamic, strict=True):
-            flags += [i in numbers] * len(jax.tree.leaves(a, is_leaf=_is_handle))
+            flags += [i in numbers] * len(jax.tree.leaves(a, is_leaf=is_variable))
         for k in sorted(kwargs):
-            flags += [k in self.donated] * len(jax.tree.leaves(kwargs[k], is_leaf=_is_handle))
+            flags += [k in self.donated] * len(jax.tree.leaves(kwargs[k], is_leaf=is_variable))
         return frozenset(i for i, d in enumerate(flags) if d)
 
 
@@ -174,7 +174,3 @@ def aval_of(x: object) -> Any:
         return jax.typeof(x)
     with jaxapi.ensure_compile_time_eval():
         return jax.typeof(jnp.asarray(x))
-
-
-def _is_handle(x: object) -> bool:
-    return isinstance(x, Handle)

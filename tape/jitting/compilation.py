@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 
 from tape import jaxapi
+from tape.accounts.records import APART, Change
+from tape.bounded import Bounded
 from tape.callables.reach import globals_that_hold, spelled
 from tape.configuration import configuration
 from tape.errors import TapeValueError
@@ -17,8 +20,9 @@ from tape.jitting.binding import Binding
 from tape.rules import table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
+    from tape.accounts.records import Line
     from tape.callables.reach import Reach
     from tape.jitting.arguments import Call
     from tape.jitting.tracing import Step
@@ -99,7 +103,10 @@ def reason(said: dict[str, str], others: Sequence[dict[str, str]]) -> str:
     """Say what tells a step apart from the most similar one known before."""
     if not others:
         return "first call"
-    differences = min(([_difference(k, o, said) for k in {**said, **o} if o.get(k) != said.get(k)] for o in others), key=len)
+    differences = min(
+        ([f"{k}: {o.get(k, 'absent')} -> {said.get(k, 'absent')}" for k in {**said, **o} if o.get(k) != said.get(k)] for o in others),
+        key=len,
+    )
     return "; ".join(differences) or "the Variables that it captures are other ones, or are shared in another way"
 
 
@@ -151,5 +158,30 @@ def _said_of_state(step: Step, reached: Reach, given: int) -> dict[str, str]:
     return said
 
 
-def _difference(label: str, old: dict[str, str], new: dict[str, str]) -> str:
-    return f"{label}: {old.get(label, 'absent')} -> {new.get(label, 'absent')}"
+class Compiled(Protocol):
+    """What is asked of a function of ``tape.jit``."""
+
+    name: str
+    reasons: list[str]  # why it was traced, the latest last
+    calls: int
+    __wrapped__: Callable[..., Any]
+
+
+_MADE: Bounded[Hashable, weakref.ref[Compiled]] = Bounded("functions of tape.jit", 512)  # by code and line, the last one
+
+
+def change_of(jitted: Compiled, line: Line | None, last: int) -> Change:
+    """Say why it was traced, where it is called at this line, from which a function was compiled ``last`` at that call."""
+    text = jitted.reasons[-1] if jitted.reasons else "first call"
+    if text == "first call":
+        key = (getattr(jitted.__wrapped__, "__code__", None), line)
+        known = None if key[0] is None else _MADE.get(key)
+        if key[0] is not None:
+            _MADE[key] = weakref.ref(jitted)
+        before = None if known is None else known()
+        if known is None or (before is not None and (before is jitted or before.calls > last + APART)):
+            return Change("new", text)
+        return Change("function", f"the tape.jit of {jitted.name}, which is made anew")
+    label, _, values = text.partition(": ")
+    kind = "static" if label.startswith("static") else "settings" if label.startswith(("JAX's", "the ")) else "arguments"
+    return Change(kind, f"{label} of {jitted.name}", values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 import types
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
 import jax
 import numpy as np
@@ -14,16 +14,15 @@ from tape import jaxapi
 from tape.callables.matching import Latest
 from tape.callables.reach import Reach
 from tape.configuration import configuration
-from tape.errors import TapeTypeError, check_flag
+from tape.errors import TapeTypeError, check_callable, check_flag
+from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
 from tape.jitting.arguments import Call, Parameters, aval_of, signature
 from tape.jitting.binding import STATE, Binding, TracedError
-from tape.jitting.changes import change_of
-from tape.jitting.compilation import Compilation, reason
+from tape.jitting.compilation import Compilation, change_of, reason
 from tape.jitting.tracing import trace_step
-from tape.programs.sites import line_here
 from tape.programs.telling import begun, timed, warn_of
 from tape.recording import record
 from tape.rules import table
@@ -116,7 +115,7 @@ class Jitted(Generic[P, R]):
 
     def _compiled(self, binding: Binding, inputs: Any, call: Call, started: float) -> object:
         """Run a binding for the first time, which compiles it, and tell of that; it ``started`` to be traced then."""
-        line = line_here()
+        line = user_line()
         site = STATS.sites.of("call", line)
         change, number = change_of(self, line, site.last), self.calls
         if change.kind == "function":
@@ -283,32 +282,22 @@ class _Decorator(Protocol):
     def __call__(self, fun: Callable[P, R], /) -> Jitted[P, R]: ...
 
 
+class _Options(TypedDict, total=False):
+    """The options of :func:`jit`."""
+
+    static_argnums: int | Sequence[int] | None
+    static_argnames: str | Sequence[str] | None
+    donate_argnums: int | Sequence[int] | None
+    donate_argnames: str | Sequence[str] | None
+    donate_state: bool
+    keep_unused: bool
+    compiler_options: dict[str, Any] | None
+
+
 @overload
-def jit(
-    fun: Callable[P, R],
-    /,
-    *,
-    static_argnums: int | Sequence[int] | None = ...,
-    static_argnames: str | Sequence[str] | None = ...,
-    donate_argnums: int | Sequence[int] | None = ...,
-    donate_argnames: str | Sequence[str] | None = ...,
-    donate_state: bool = ...,
-    keep_unused: bool = ...,
-    compiler_options: dict[str, Any] | None = ...,
-) -> Jitted[P, R]: ...
+def jit(fun: Callable[P, R], /, **options: Unpack[_Options]) -> Jitted[P, R]: ...
 @overload
-def jit(
-    fun: None = None,
-    /,
-    *,
-    static_argnums: int | Sequence[int] | None = ...,
-    static_argnames: str | Sequence[str] | None = ...,
-    donate_argnums: int | Sequence[int] | None = ...,
-    donate_argnames: str | Sequence[str] | None = ...,
-    donate_state: bool = ...,
-    keep_unused: bool = ...,
-    compiler_options: dict[str, Any] | None = ...,
-) -> _Decorator: ...
+def jit(fun: None = None, /, **options: Unpack[_Options]) -> _Decorator: ...
 def jit(
     fun: Callable[..., Any] | None = None,
     /,
@@ -378,9 +367,7 @@ def jit(
     }
     if fun is None:
         return functools.partial(jit, **options)
-    if not callable(fun):
-        msg = f"jit: expected a function, got {type(fun).__name__}"
-        raise TapeTypeError(msg)
+    check_callable("jit", fun)
     check_flag("jit", "donate_state", donate_state)
     check_flag("jit", "keep_unused", keep_unused)
     return Jitted(fun, options)

@@ -14,7 +14,7 @@ from tape import jaxapi
 from tape.bounded import Bounded
 from tape.graph.constants import known_array
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle
+from tape.graph.segment import Handle, is_variable
 from tape.mirrored.composed import COMPOSED
 from tape.mirrored.detachment import refuse_reinterpretation, stop_gradient
 from tape.mirrored.mirror import call, describe, mirrored, on_values
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jax.typing import DTypeLike
-
-
-def _is_variable(x: object) -> bool:
-    return isinstance(x, Handle)
 
 
 class UFunc:
@@ -98,7 +94,7 @@ def array(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def _made(*args: object, **kwargs: object) -> object:
-        leaves = jax.tree.leaves((args, kwargs), is_leaf=_is_variable)
+        leaves = jax.tree.leaves((args, kwargs), is_leaf=is_variable)
         if any(isinstance(x, (Handle, jaxapi.Tracer)) for x in leaves):
             return recording(*args, **kwargs)
         with jaxapi.ensure_compile_time_eval():
@@ -116,7 +112,7 @@ def metadata(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def _answer(*args: object, **kwargs: object) -> object:
-        if any(isinstance(x, Handle) for x in jax.tree.leaves((args, kwargs), is_leaf=_is_variable)):
+        if any(isinstance(x, Handle) for x in jax.tree.leaves((args, kwargs), is_leaf=is_variable)):
             return describe(original, original.__name__, args, kwargs)
         return original(*args, **kwargs)
 
@@ -213,7 +209,7 @@ def initializer_factory(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def factory(*args: object, **kwargs: object) -> object:
         given = args, kwargs
-        if any(map(_is_variable, jax.tree.leaves(given, is_leaf=_is_variable))):
+        if any(map(is_variable, jax.tree.leaves(given, is_leaf=is_variable))):
             return lambda *args, **kwargs: call(initialized, name, (given, args, kwargs), {})
 
         def make() -> Callable[..., Any]:

@@ -19,8 +19,7 @@ from tape.errors import ConcretizationError, LostGradientError, TapeError
 from tape.graph.kinds import NUMBERS, SMALL, differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
-from tape.mirrored.quick import quick_key
-from tape.mirrored.roles import Roles, closes_over_inputs, roles_of
+from tape.mirrored.roles import Roles, closes_over_inputs, quick_key, roles_of
 from tape.ops.interning import intern_op
 from tape.ops.kernel import Op
 from tape.programs.program import look

@@ -136,10 +136,6 @@ def _axes(ndim: int, axis: object) -> tuple[int, ...]:
     return axes if len(set(axes)) == len(axes) else ()
 
 
-def _of_sum(x: Any, given: Mapping[str, Any]) -> tuple[Tangent, tuple[int, ...]] | None:
-    return None if given["return_sign"] else (_logsumexp, _axes(x.ndim, given["axis"]))
-
-
 def _of_norm(x: Any, given: Mapping[str, Any]) -> tuple[Tangent, tuple[int, ...]] | None:
     """Choose the axes of a norm that is the root of a sum of squares."""
     order, axis = given["ord"], given["axis"]
@@ -190,7 +186,11 @@ def _reducing(choose: Callable[..., Any], module: str, original: Callable[..., A
     return mirrored(function, original.__name__, module=module)
 
 
-_WEIGHTS = {"softmax": _of_weights(_softmax), "log_softmax": _of_weights(_log_softmax), "logsumexp": _of_sum}
+_WEIGHTS = {
+    "softmax": _of_weights(_softmax),
+    "log_softmax": _of_weights(_log_softmax),
+    "logsumexp": lambda x, given: None if given["return_sign"] else (_logsumexp, _axes(x.ndim, given["axis"])),
+}
 _CHOICES: dict[str, dict[str, Callable[..., Any]]] = {
     "jax.numpy": {"std": _of_spread(_deviation), "var": _of_spread(_variance)},
     "jax.numpy.linalg": {"norm": _of_norm, "vector_norm": _of_vector_norm},

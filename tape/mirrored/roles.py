@@ -1,23 +1,32 @@
-"""Roles: which parameters of a JAX function take arrays, read off its signature, and off its derivative."""
+"""Roles: which parameters of a JAX function take arrays, read off its signature, and off its derivative; and quick keys of calls.
+
+A call that looks like a former one is recognised by the types and static values of its arguments.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
 
 from tape import jaxapi
 from tape.errors import LeakedTracerError, RuleError
-from tape.graph.kinds import differentiable
+from tape.graph.kinds import NUMBERS, SMALL, differentiable
+from tape.graph.segment import Handle
 from tape.ops.linear import flatten
-from tape.recording.template import SEQUENCE
+from tape.recording import record
+from tape.recording.template import ARRAY, NUMBER, SEQUENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from tape.graph.kinds import Kind
     from tape.ops.kernel import Kernel, Op
+
 
 # Arguments that stay static although they take arrays: x**2 is a different primitive from x**y, and a static roll is a concatenation.
 _STATIC_ARGUMENTS = {("power", 1), ("pow", 1), ("float_power", 1), ("integer_pow", 1), ("roll", 1)}
@@ -96,3 +105,78 @@ def _closes_over_inputs(kernel: Kernel) -> bool:
     except (RuleError, NotImplementedError, TypeError, ValueError):
         return False
     return vjp.kernel is not None and vjp.kernel.transient
+
+
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+
+
+def quick_key(roles: Roles, args: tuple[object, ...], kwargs: dict[str, object], variables: list[Any]) -> tuple[object, ...] | None:
+    """Return a cheap key of a call and append its inputs to ``variables``; None where the call needs the full split."""
+    key: list[object] = []
+    for i, a in enumerate(args):
+        if isinstance(a, Handle):
+            variables.append(a)
+            key.append(ARRAY)
+        elif not _quick(key, a, variables, roles.scalars and roles.at(i)):
+            return None
+    for k, a in kwargs.items():
+        key.append(k)
+        if isinstance(a, Handle):
+            variables.append(a)
+            key.append(ARRAY)
+        elif not _quick(key, a, variables, roles.scalars and roles.names.get(k, False)):
+            return None
+    return tuple(key)
+
+
+def _quick(key: list[object], a: Any, variables: list[Any], takes_array: int) -> bool:
+    """Append what is needed of one argument that is not a Variable."""
+    kind = type(a)
+    if kind in _PLAIN:
+        if takes_array and kind in NUMBERS:
+            variables.append(a)
+            key.append(NUMBER)
+        elif kind is float and a == 0.0:
+            return False
+        else:
+            key.append(kind)
+            key.append(a)
+        return True
+    if kind is tuple or kind is list:
+        return _quick_items(key, a, variables, takes_array == SEQUENCE)
+    if takes_array and isinstance(a, np.generic):
+        variables.append(a)
+        key.append(NUMBER)
+        return True
+    if isinstance(a, (type, np.dtype)):
+        key.append(kind)
+        key.append(a)
+        return True
+    if isinstance(a, (jax.Array, np.ndarray)):
+        if isinstance(a, np.ndarray) and a.dtype == object:
+            return False
+        variables.append(record.operand(a))
+        key.append(ARRAY)
+        return True
+    return False
+
+
+def _quick_items(key: list[object], items: Sequence[Any], variables: list[Any], take_arrays: bool) -> bool:
+    """Append a sequence of Variables, numbers, axes, names, or further sequences."""
+    key.append(type(items))
+    key.append(len(items))
+    for item in items:
+        kind = type(item)
+        if take_arrays and (kind in NUMBERS or isinstance(item, np.generic)):
+            if kind is int and not -SMALL <= item < SMALL:
+                return False
+            variables.append(item)
+            key.append(NUMBER)
+        elif kind is int or kind is str:
+            key.append(item)
+        elif isinstance(item, Handle):
+            variables.append(item)
+            key.append(ARRAY)
+        elif not ((kind is tuple or kind is list) and _quick_items(key, item, variables, take_arrays)):
+            return False
+    return True

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tape.op_hooks.anomalies import Anomaly, NaNWatcher
 from tape.op_hooks.clipping import GradientClipper
-from tape.op_hooks.memory import MemoryCounter
 from tape.op_hooks.printing import Printer
-from tape.op_hooks.timing import Timer
+from tape.op_hooks.timing import MemoryCounter, Timer
 
 __all__ = ["Anomaly", "GradientClipper", "MemoryCounter", "NaNWatcher", "Printer", "Timer"]

@@ -11,6 +11,7 @@ from tape.errors import NonFiniteError
 from tape.hooking.observing import OpHook, SeenOp, hooks
 from tape.jaxapi import debug_callback
 from tape.op_hooks.showing import Nesting, Table, described, has_values, values_of
+from tape.terminal import named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,14 +126,18 @@ class NaNWatcher(Table, OpHook):
 
     def _table(self) -> tuple[str, list[str], list[list[str]]]:
         rows = [
-            [a.op.name, "backward" if a.backward else "forward", a.what, "yes" if a.born else "", str(a.position), a.value, _where(a.op)]
+            [
+                a.op.name,
+                "backward" if a.backward else "forward",
+                a.what,
+                "yes" if a.born else "",
+                str(a.position),
+                a.value,
+                named(a.op.where),
+            ]
             for a in self.found
         ]
         return "NaN and infinities that ops made", ["op", "side", "what", "born", "position", "value", "line"], rows
-
-
-def _where(op: SeenOp) -> str:
-    return "" if op.where is None else f"{op.where[0].rsplit('/', 1)[-1]}:{op.where[1]}"
 
 
 class detect_anomaly(hooks):  # noqa: N801 - a context manager, named as the other modes

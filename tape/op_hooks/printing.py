@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tape.hooking.observing import OpHook, SeenOp
 from tape.jaxapi import debug_callback
 from tape.op_hooks.showing import described, has_values, norm, values_of
+from tape.terminal import named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ class Printer(OpHook):
             written = list(names)
             for i, n in zip(known, norms, strict=True):
                 written[i] += f" |{float(n):.4g}|"
-            where = "" if op.where is None else f"  {Path(op.where[0]).name}:{op.where[1]}"
+            where = "" if op.where is None else f"  {named(op.where)}"
             line, width = f"{side:<8}  {op.name:<16}  {'  '.join(written)}", 100 - len(where)
             print((line if len(line) <= width else line[: width - 3] + "...") + where, file=self.file or sys.stdout)
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import html
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
-from tape.errors import TapeValueError
 from tape.jaxapi import Tracer
 from tape.programs.program import look
 from tape.variables.conversion import as_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from tape.hooking.observing import SeenOp
 
 
 class Nesting(threading.local):
@@ -96,21 +92,6 @@ class Table:
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     first = cells[0] if len(cells[0]) <= widths[0] else cells[0][: widths[0] - 3] + "..."
     return "  ".join([first.ljust(widths[0]), *[c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True)]]).rstrip()
-
-
-def of_ops_or_lines(hook: str, by: str) -> str:
-    """Return what a hook counts by, if it is one of both."""
-    if by not in ("op", "line"):
-        msg = f"{hook}: by must be 'op' or 'line', got {by!r}"
-        raise TapeValueError(msg)
-    return by
-
-
-def label(op: SeenOp, by: str) -> str:
-    """Return what an op is counted under: its name, with its line where ``by`` is ``"line"``."""
-    if by == "op" or op.where is None:
-        return op.name
-    return f"{op.name} ({Path(op.where[0]).name}:{op.where[1]})"
 
 
 def size(count: float) -> str:

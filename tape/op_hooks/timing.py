@@ -1,4 +1,4 @@
-"""A timer: how long each op takes, forward and backward."""
+"""Counters of what ops take: how many bytes each makes, and how long it takes, forward and backward."""
 
 from __future__ import annotations
 
@@ -6,11 +6,95 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tape.errors import TapeValueError
 from tape.hooking.observing import OpHook, SeenOp
-from tape.op_hooks.showing import Nesting, Table, label, of_ops_or_lines, wait
+from tape.op_hooks.showing import Nesting, Table, size, wait
+from tape.terminal import named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+class _Counting(Table, OpHook):
+    """Counts something by op, or by op and line."""
+
+    def __init__(self, *, by: str = "op") -> None:
+        if by not in ("op", "line"):
+            msg = f"{type(self).__name__}: by must be 'op' or 'line', got {by!r}"
+            raise TapeValueError(msg)
+        self.by = by
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was counted."""
+        raise NotImplementedError
+
+    def _label(self, op: SeenOp) -> str:
+        """Return what an op is counted under: its name, with its line where that is asked for."""
+        return op.name if self.by == "op" or op.where is None else f"{op.name} ({named(op.where)})"
+
+
+class MemoryRow(NamedTuple):
+    """One row of a :class:`MemoryCounter`."""
+
+    op: str
+    forward_calls: int
+    output_bytes: int
+    backward_calls: int
+    cotangent_bytes: int
+
+
+class MemoryCounter(_Counting):
+    """Counts the bytes of the outputs of each op, and of the cotangents that its VJP makes.
+
+    It adds up what ops make, not what is there at one time: a program keeps few of these values.  Nothing is run or looked at.
+
+    Args:
+        by: ``"op"`` for a row per op, ``"line"`` for one per op and line of the user's code.
+
+    Raises:
+        TapeValueError: ``by`` is neither.
+
+    Example:
+        >>> import tape
+        >>> x = tape.Variable([1.0, 2.0])
+        >>> with tape.op_hooks.MemoryCounter() as memory:
+        ...     (x * x).sum().backward()
+        >>> memory
+        bytes per op
+        op        calls  outputs  backward calls  cotangents
+        ----------------------------------------------------
+        multiply      1      8 B               1        16 B
+        sum           1      4 B               1         8 B
+
+    """
+
+    def reset(self) -> None:
+        """Forget what was counted."""
+        self._counts: dict[str, list[int]] = {}
+
+    def rows(self) -> list[MemoryRow]:
+        """Return a row for each op, the one that made most bytes first."""
+        rows = [MemoryRow(op, *counts) for op, counts in self._counts.items()]
+        return sorted(rows, key=lambda row: -(row.output_bytes + row.cotangent_bytes))
+
+    def forward_postprocess(self, op: SeenOp, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:  # noqa: ARG002 - as the base
+        """Count the outputs."""
+        self._count(op, outputs, 0)
+
+    def backward_postprocess(self, op: SeenOp, input_grads: tuple[Any, ...]) -> None:
+        """Count what the VJP made."""
+        self._count(op, input_grads, 2)
+
+    def _count(self, op: SeenOp, made: Sequence[Any], at: int) -> None:
+        counts = self._counts.setdefault(self._label(op), [0, 0, 0, 0])
+        counts[at] += 1
+        counts[at + 1] += sum(int(v.nbytes) for v in made if v is not None)
+
+    def _table(self) -> tuple[str, list[str], list[list[str]]]:
+        heads = ["op", "calls", "outputs", "backward calls", "cotangents"]
+        rows = [[r.op, str(r.forward_calls), size(r.output_bytes), str(r.backward_calls), size(r.cotangent_bytes)] for r in self.rows()]
+        return "bytes per op", heads, rows
 
 
 class TimerRow(NamedTuple):
@@ -30,7 +114,7 @@ class TimerRow(NamedTuple):
         return self.forward_calls * self.forward_median + self.backward_calls * self.backward_median
 
 
-class Timer(Table, OpHook):
+class Timer(_Counting):
     """Times each op, forward and backward: everything before an op is waited for, and so is the op itself.
 
     Each op runs on its own, so that the sum is more than a step takes without the timer; the shares are what counts.  Compilation is in the
@@ -57,13 +141,9 @@ class Timer(Table, OpHook):
 
     """
 
-    def __init__(self, *, by: str = "op") -> None:
-        self.by = of_ops_or_lines("Timer", by)
-        self._running = Nesting()
-        self.reset()
-
     def reset(self) -> None:
         """Forget what was timed."""
+        self._running = Nesting()
         self._times: dict[str, tuple[list[float], list[float]]] = {}  # seconds per call, forward and backward
         self.traced = 0
 
@@ -90,12 +170,12 @@ class Timer(Table, OpHook):
 
     def _begin(self, op: SeenOp, before: Sequence[Any]) -> None:
         started = time.perf_counter() if wait(before) else None
-        self._running.stack.append([label(op, self.by), started, 0.0])  # the time of those inside it
+        self._running.stack.append([self._label(op), started, 0.0])  # the time of those inside it
 
     def _end(self, op: SeenOp, after: Sequence[Any], side: int) -> None:
         there = wait(after)
         now = time.perf_counter()
-        name = label(op, self.by)
+        name = self._label(op)
         noted = self._running.leave(name)
         if noted is None:
             return

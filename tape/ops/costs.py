@@ -26,7 +26,7 @@ _LITTLE = 2e-6  # to compute: XLA's optimizations would save a part of it
 
 # To compile, with tracing and lowering: programs of 8 to 1 900 primitives are predicted to a third or so by these.
 PROGRAM = 0.07  # a whole, however small
-_KERNEL, _QUICK = 0.03, 0.015  # a kernel of an entry or two primitives, and one compiled with the options of :mod:`tape.ops.quick`
+_KERNEL, _QUICK = 0.03, 0.015  # a kernel of an entry or two primitives, and one compiled with the options of :mod:`tape.ops.running`
 _FUSED, _OTHER = 0.0008, 0.011  # each primitive that goes over its operands in step, and that does not: sums, slices
 _LESS = 0.3  # part of that for a quick one
 

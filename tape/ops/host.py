@@ -267,10 +267,6 @@ def _one_minus_square(x: Host) -> Host:
     return (one - x) * (one + x)
 
 
-def _clamp(low: Host, x: Host, high: Host) -> Host:
-    return np.minimum(np.maximum(x, low), high)
-
-
 FUNCTIONS: dict[str, tuple[Call, frozenset[Any]]] = {
     "abs": (np.abs, _NUMBERS),
     "acos": (np.arccos, _FLOATS),
@@ -283,7 +279,7 @@ FUNCTIONS: dict[str, tuple[Call, frozenset[Any]]] = {
     "atanh": (np.arctanh, _FLOATS),
     "cbrt": (np.cbrt, _FLOATS),
     "ceil": (np.ceil, _FLOATS),
-    "clamp": (_clamp, _NUMBERS),
+    "clamp": (lambda low, x, high: np.minimum(np.maximum(x, low), high), _NUMBERS),
     "cos": (np.cos, _FLOATS),
     "cosh": (np.cosh, _FLOATS),
     "eq": (np.equal, _NUMBERS | _BOOL),

@@ -111,13 +111,12 @@ def _places(tree: object, shape: tuple[int, ...], operands: Sequence[Any]) -> An
         numbers = _indexed(numbers, transform.indices)
     return (
         None
-        if isinstance(numbers, np.ndarray) and numbers.size == prod(shape) and numbers.shape == shape and _in_order(numbers)
+        if isinstance(numbers, np.ndarray)
+        and numbers.size == prod(shape)
+        and numbers.shape == shape
+        and np.array_equal(numbers.ravel(), np.arange(numbers.size))
         else numbers
     )
-
-
-def _in_order(numbers: np.ndarray[Any, Any]) -> bool:
-    return bool(np.array_equal(numbers.ravel(), np.arange(numbers.size)))
 
 
 def _indexed(numbers: Any, indices: Sequence[Any]) -> Any:

@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
 from tape import jaxapi
 from tape.ops.costs import Cost, cost_of
 from tape.ops.hosting import LIGHT, at_first, hosted, runs
-from tape.ops.quick import quick_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+
+# In the order of their worth; XLA's older emitter of loops takes half the time of its new one.
+_OPTIONS: dict[str, Any] = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
+
+
+@functools.cache
+def quick_options(platform: str) -> dict[str, Any] | None:
+    """Return those of the options that this version of XLA knows."""
+    if platform != "cpu":
+        return None
+    lowered = jax.jit(lambda x: x).lower(np.float32(0))
+
+    def known(options: dict[str, Any]) -> bool:
+        try:
+            lowered.compile(options)
+        except Exception:  # noqa: BLE001 - whatever a version of XLA says of a name that it does not know
+            return False
+        return True
+
+    if known(_OPTIONS):
+        return dict(_OPTIONS)
+    return {name: value for name, value in _OPTIONS.items() if known({name: value})}
+
 
 HOSTED = 1e-5  # seconds for an entry that the host runs, from recording it to its value, besides the work itself
 CALLS = 64  # of a kernel on its own; each brings its results back from the host, and after them it is worth its compilation

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tape import jaxapi
 from tape.graph.length import bytes_of
+from tape.jaxapi import words
 from tape.ops.costs import products
 from tape.ops.linear import held_by
 
@@ -20,38 +21,10 @@ if TYPE_CHECKING:
 
     from tape.jaxapi import Jaxpr, JaxprEqn
 
-_MOVES = frozenset(
-    [
-        "broadcast_in_dim",
-        "reshape",
-        "transpose",
-        "squeeze",
-        "expand_dims",
-        "slice",
-        "dynamic_slice",
-        "dynamic_update_slice",
-        "gather",
-        "scatter",
-        "concatenate",
-        "pad",
-        "rev",
-        "copy",
-        "copy_p",
-        "convert_element_type",
-        "bitcast_convert_type",
-        "iota",
-        "device_put",
-        "stop_gradient",
-        "sharding_constraint",
-        "split",
-        "tile",
-        "empty",
-        "optimization_barrier",
-        "random_wrap",
-        "random_unwrap",
-        "name",
-        "pvary",
-    ]
+_MOVES = words(
+    "broadcast_in_dim reshape transpose squeeze expand_dims slice dynamic_slice dynamic_update_slice gather scatter concatenate pad "
+    "rev copy copy_p convert_element_type bitcast_convert_type iota device_put stop_gradient sharding_constraint split tile empty "
+    "optimization_barrier random_wrap random_unwrap name pvary"
 )
 _REDUCTIONS = ("reduce_", "argmax", "argmin")
 

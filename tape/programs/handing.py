@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from tape.bounded import Bounded
-from tape.ops import transfer
+from tape.ops import hosting
 from tape.programs import background
 
 if TYPE_CHECKING:
-    from tape.ops.transfer import Host
+    from tape.ops.hosting import Host
 
 _OFTEN = 32  # values of a shape, at 30 to 100 us; then a program, compiled in 7 ms, will hand them on in 6 us
 
@@ -20,8 +20,8 @@ _put = jax.jit(lambda x: x)
 
 
 def to_jax(value: Any, aval: Any) -> jax.Array:
-    """Return JAX's array of a value; as :func:`tape.ops.transfer.to_jax`."""
-    return transfer.to_jax(value, aval, _handed)
+    """Return JAX's array of a value; as :func:`tape.ops.hosting.to_jax`."""
+    return hosting.to_jax(value, aval, _handed)
 
 
 def _handed(array: Host) -> jax.Array:

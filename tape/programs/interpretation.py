@@ -192,7 +192,7 @@ def _ran(entries: Sequence[Step], first: int, values: dict[int, Any]) -> int:
     return len(entries)
 
 
-ran = _ran if layout.NATIVE is None else layout.NATIVE.ran
+ran = layout.chosen("ran", _ran)
 
 
 def _read_last(entries: Sequence[Step], keep: Iterable[int]) -> dict[Step, list[int]]:

@@ -167,23 +167,11 @@ def _stored(cells: dict[int, Cell], live: tuple[int, ...], results: Sequence[Any
     return saved
 
 
-def _handed(segment: Segment, live: tuple[int, ...], results: Sequence[Any], origins: bool, nothing: Run) -> bool:  # noqa: ARG001
-    """Leave what :func:`_store` does for a segment that keeps nothing for sweeps to it, as the one in C does what is not the common case."""
-    return False
-
-
-def _launched(segment: Segment, reason: str) -> bool:  # noqa: ARG001
-    """Leave it to :func:`run_pending`, as the one in C does what is not the common case.
-
-    That is a segment of this thread whose program is compiled and runs from the line from which it ran last, while nobody measures, hooks or
-    packs anything, and no transformation of JAX is running.
-    """
-    return False
-
-
-gathered, stored, handed, launched = _gathered, _stored, _handed, _launched
+gathered, stored = layout.chosen("gathered", _gathered), layout.chosen("stored", _stored)
+# What :func:`_store` does for a segment that keeps nothing for sweeps; and what :func:`run_pending` does for one of this thread whose program
+# is compiled and runs from the line from which it ran last, while nobody measures, hooks or packs, and no transformation of JAX is running.
+handed, launched = layout.chosen("handed"), layout.chosen("launched")
 if layout.NATIVE is not None:
-    gathered, stored, handed, launched = layout.NATIVE.gathered, layout.NATIVE.stored, layout.NATIVE.handed, layout.NATIVE.launched
     layout.NATIVE.launches(
         counts=STATS,
         clock=CLOCK,

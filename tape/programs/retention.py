@@ -44,7 +44,7 @@ def _held(cells: dict[int, Any]) -> tuple[int, ...]:
     return tuple(itertools.compress(cells, map(ONLY_SEGMENT.__lt__, counts)))
 
 
-held = _held if layout.NATIVE is None else layout.NATIVE.held
+held = layout.chosen("held", _held)
 
 
 _KEPT: dict[int, list[Any]] = {0: [None]}

@@ -17,12 +17,11 @@ from jax import lax
 from tape import jaxapi
 from tape.graph.kinds import is_scalar
 from tape.graph.repeats import SHORT, repeats
-from tape.programs.calls import Call, Calls
 from tape.programs.costs import TURN, Costs, branches, to_compile
 from tape.programs.interpretation import on_one_device
 from tape.programs.loops import Carried, Flow, Outside, Same, find
 from tape.programs.naming import inline
-from tape.programs.turns import turns_of
+from tape.programs.turns import Call, Calls, turns_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

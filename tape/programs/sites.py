@@ -7,14 +7,10 @@ above the user's one is; that one is asked for at once, and tells by its code an
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 from tape.accounts.records import Site
-from tape.graph.lines import FOREIGN, is_foreign
+from tape.graph.lines import user_frame
 from tape.statistics import STATS
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 _getframe = sys._getframe
 
@@ -34,30 +30,9 @@ def flushed(reason: str, site: Site | None) -> Site:
 
 def _found(reason: str) -> Site:
     """Look for the user's frame; count the run."""
-    frame, depth = _user_frame(_getframe(1))
+    frame, depth = user_frame(_getframe(1))
     site = STATS.sites.of(reason, None if frame is None else (frame.f_code.co_filename, frame.f_lineno))
     if frame is not None:
         site.code, site.instruction, site.depth = frame.f_code, frame.f_lasti, depth
     site.count += 1
     return site
-
-
-def _user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
-    """Return the innermost frame of the user's from this one up, and how many frames it is above."""
-    depth = 0
-    while frame is not None:
-        file = frame.f_code.co_filename
-        foreign = FOREIGN.get(file)
-        if foreign is None:
-            foreign = FOREIGN[file] = is_foreign(file)
-        if foreign:
-            return frame, depth
-        frame = frame.f_back
-        depth += 1
-    return None, 0
-
-
-def line_here() -> tuple[str, int] | None:
-    """Return the user's line that has called."""
-    frame, _ = _user_frame(_getframe(1))
-    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)

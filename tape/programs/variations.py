@@ -15,11 +15,10 @@ from tape import jaxapi
 from tape.accounts.records import Change
 from tape.graph.trie import CLOCK
 from tape.programs import background
-from tape.programs.calls import Call, Calls
 from tape.programs.interpretation import at_home, on_one_device
 from tape.programs.loops import Flow, find
 from tape.programs.telling import begun, told
-from tape.programs.turns import Body, body_of, turns_of
+from tape.programs.turns import Body, Call, Calls, body_of, turns_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

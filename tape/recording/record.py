@@ -62,7 +62,7 @@ def quick(function: Callable[..., Any], **knowing: Any) -> Callable[..., Any]:
     """Return what calls ``function``, where the recorder in C runs only for calls that it does not know.
 
     It knows those of one Variable, if there is an op ``one``, those of two operands by an op ``two`` (``swapped``: the second one first),
-    those that are ``known`` by a :func:`tape.mirrored.quick.quick_key`, all that another such function knows (``through`` it), and, where
+    those that are ``known`` by a :func:`tape.mirrored.roles.quick_key`, all that another such function knows (``through`` it), and, where
     the second operand is an index, those of which there are ``starts`` and ``plans`` (:mod:`tape.variables.indexing`).  Where it ``reads`` a
     number, it knows those of a Variable without axes.
     """

@@ -128,16 +128,12 @@ class Coverage(Mapping[str, str]):
         lines = [f"{len(self)} primitives: {counts}; a gradient flows through {sum(bool(p.flows) for p in own)} of the tape's own"]
         hows: dict[str, Counter[str]] = {}
         for function in self.functions:
-            hows.setdefault(_area(function.name), Counter())[function.how.split(",")[0]] += 1
+            hows.setdefault(".".join(function.name.split(".")[:2]), Counter())[function.how.split(",")[0]] += 1
         total = sum(sum(counter.values()) for counter in hows.values())
         lines.append(f"{total} public functions:")
         lines += [f"  {area:<11} " + ", ".join(f"{n} {how}" for how, n in counter.most_common()) for area, counter in hows.items()]
         lines.append("one by one: .matching('*sum*'), .primitives, .functions")
         return "\n".join(lines)
-
-
-def _area(name: str) -> str:
-    return ".".join(name.split(".")[:2])
 
 
 def _text(value: object) -> str:

@@ -76,7 +76,7 @@ def _arrived(segment: Segment, results: Sequence[tuple[int, Place]]) -> Arrival 
     return fresh, cells, sums, hooked
 
 
-arrived = _arrived if layout.NATIVE is None else layout.NATIVE.arrived
+arrived = layout.chosen("arrived", _arrived)
 
 
 def summed(added: Sequence[Addition], consumed: Sequence[Any] = (), mode: int = SWEEP) -> Sequence[Addition]:
@@ -117,12 +117,7 @@ def assign(added: Sequence[Addition], consumed: Sequence[Any] = (), *, mode: int
             run_pending(segment, "backward")
 
 
-def _one_by_one(added: Sequence[Addition]) -> bool:  # noqa: ARG001
-    """Leave it all to :func:`_assigned`, as the one in C does what is not the common case."""
-    return False
-
-
-_at_once = _one_by_one if layout.NATIVE is None else layout.NATIVE.assigned
+_at_once = layout.chosen("assigned")  # what :func:`_assigned` does, in the common case
 
 
 def _assigned(added: Sequence[Addition], consumed: Sequence[Any]) -> bool:

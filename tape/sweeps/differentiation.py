@@ -28,11 +28,18 @@ from tape.sweeps.written import asked, call_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import Literal, TypeAlias
+    from typing import Literal, TypeAlias, TypedDict, Unpack
 
     from tape.sweeps.written import Written
 
     Connected: TypeAlias = Literal["raise", "zero"]
+
+    class Sweeping(TypedDict, total=False):
+        """The options of a sweep."""
+
+        retain_graph: bool | None
+        create_graph: bool
+
 
 T = TypeVar("T")
 
@@ -152,14 +159,8 @@ def _accumulate(segment: Segment, released: frozenset[int], fresh: Sequence[Addi
             _call_post_hooks(variable)
 
 
-def _not_here(*_: object) -> Any:
-    """Leave to Python what the recorder in C does for one root: a call of :func:`backward`, or of :func:`gradients`, that was made before."""
-    return None
-
-
-replayed = regained = _not_here
-if layout.NATIVE is not None:
-    replayed, regained = layout.NATIVE.replayed, layout.NATIVE.regained
+# For one root: a call of :func:`backward`, or of :func:`gradients`, that was made before.
+replayed, regained = layout.chosen("replayed"), layout.chosen("regained")
 
 
 def _call_post_hooks(variable: Any) -> None:
@@ -179,23 +180,11 @@ def _retains(function: str, retain_graph: bool | None, create_graph: bool) -> bo
 
 @overload
 def gradients(
-    outputs: object,
-    inputs: V,
-    grad_outputs: object = ...,
-    *,
-    unconnected: Connected = ...,
-    retain_graph: bool | None = ...,
-    create_graph: bool = ...,
+    outputs: object, inputs: V, grad_outputs: object = ..., *, unconnected: Connected = ..., **options: Unpack[Sweeping]
 ) -> V: ...
 @overload
 def gradients(
-    outputs: object,
-    inputs: V,
-    grad_outputs: object = ...,
-    *,
-    unconnected: Literal["none"],
-    retain_graph: bool | None = ...,
-    create_graph: bool = ...,
+    outputs: object, inputs: V, grad_outputs: object = ..., *, unconnected: Literal["none"], **options: Unpack[Sweeping]
 ) -> V | None: ...
 @overload
 def gradients(
@@ -204,8 +193,7 @@ def gradients(
     grad_outputs: object = ...,
     *,
     unconnected: Connected = ...,
-    retain_graph: bool | None = ...,
-    create_graph: bool = ...,
+    **options: Unpack[Sweeping],
 ) -> tuple[V, ...]: ...
 @overload
 def gradients(
@@ -214,29 +202,14 @@ def gradients(
     grad_outputs: object = ...,
     *,
     unconnected: Literal["none"],
-    retain_graph: bool | None = ...,
-    create_graph: bool = ...,
+    **options: Unpack[Sweeping],
 ) -> tuple[V | None, ...]: ...
 @overload
 def gradients(
-    outputs: object,
-    inputs: T,
-    grad_outputs: object = ...,
-    *,
-    unconnected: Connected = ...,
-    retain_graph: bool | None = ...,
-    create_graph: bool = ...,
+    outputs: object, inputs: T, grad_outputs: object = ..., *, unconnected: Connected = ..., **options: Unpack[Sweeping]
 ) -> T: ...
 @overload
-def gradients(
-    outputs: object,
-    inputs: Any,
-    grad_outputs: object = ...,
-    *,
-    unconnected: str = ...,
-    retain_graph: bool | None = ...,
-    create_graph: bool = ...,
-) -> Any: ...
+def gradients(outputs: object, inputs: Any, grad_outputs: object = ..., *, unconnected: str = ..., **options: Unpack[Sweeping]) -> Any: ...
 def gradients(
     outputs: object,
     inputs: Any,

@@ -20,7 +20,7 @@ from tape.graph.segment import Extra, Handle, LeafNode, Segment, SegmentClosedEr
 from tape.graph.trie import SWEEP, State, link
 from tape.graph.watcher import NOBODY
 from tape.graph.writing import swept
-from tape.hooking.replacement import calling, replacement
+from tape.hooking.handles import calling, replacement
 from tape.ops.kernel import Op
 from tape.programs.failures import naming
 from tape.programs.program import run_pending
@@ -122,7 +122,7 @@ def emit(
     if batch is None and plan.straight and not plan.pending and LOCAL.scope.notes is None and not LOCAL.scope.eager:
         again = emitted(plan, segment, state, leaf_indices(state), seeds)
         if again is not None:
-            return again
+            return again  # type: ignore[no-any-return]
     sources = None if plan.pending else _sources(plan, segment, state)
     target, slots = segment, None
     if plan.straight and not LOCAL.scope.eager and all(seed is not None for seed in seeds):
@@ -153,12 +153,7 @@ def emit(
     return outputs
 
 
-def _not_here(*_: object) -> dict[int, Any] | None:
-    """Leave what :func:`emit` does where a plan was written before to it, as the recorder in C does what is not the common case."""
-    return None
-
-
-emitted = _not_here if layout.NATIVE is None else layout.NATIVE.emitted
+emitted = layout.chosen("emitted")  # what :func:`emit` does where a plan was written before
 
 
 def _entered(

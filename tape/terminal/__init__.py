@@ -1,15 +1,20 @@
-"""What is shown on a terminal: how wide it is, colours where it has some, and bars of progress."""
+"""What is shown on a terminal: how wide it is, colours where it has some, the same in a notebook, and bars of progress."""
 
 from __future__ import annotations
 
+import html
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from tape.errors import TapeTypeError, check_flag
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 def coloured(stream: Any = None) -> bool:
@@ -70,9 +75,9 @@ def placed(line: tuple[str, int]) -> str:
     return f"{_cell(line[0]) or line[0]}:{line[1]}"
 
 
-def named(line: tuple[str, int]) -> str:
-    """Return the name of a file, without where it lies, and the line; a cell of a notebook by its number."""
-    return f"{_cell(line[0]) or Path(line[0]).name}:{line[1]}"
+def named(line: tuple[str, int] | None, short: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return a file by its ``short`` name, or by its own without where it lies (a cell of a notebook by its number), and the line; "" for none."""
+    return "" if line is None else f"{short.get(line[0]) or _cell(line[0]) or Path(line[0]).name}:{line[1]}"
 
 
 def _cell(file: str) -> str:
@@ -80,3 +85,56 @@ def _cell(file: str) -> str:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     named = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)(file)
     return str(named[1]) if named else ""
+
+
+_STYLES = {
+    "1": "font-weight:bold",
+    "2": "opacity:.6",
+    "31": "color:#c92a2a",
+    "32": "color:#2b8a3e",
+    "33": "color:#b3720a",
+    "34": "color:#1c7ed6",
+}
+_STYLES |= {"35": "color:#9c36b5", "36": "color:#0b7285"}
+_WHOLE = "line-height:1.25;overflow-x:auto;white-space:pre;font-family:ui-monospace,Menlo,Consolas,monospace"  # pages have other fonts
+_PART = re.compile("\x1b\\[([0-9;]+)m(.*?)\x1b\\[0m", re.DOTALL)
+
+
+def html_table(text: str) -> str:
+    """Return text with the colours of a terminal as HTML."""
+
+    def styled(match: re.Match[str]) -> str:
+        style = ";".join(_STYLES[code] for code in match[1].split(";") if code in _STYLES)
+        return f'<span style="{style}">{match[2]}</span>'
+
+    return f'<pre style="{_WHOLE}">{_PART.sub(styled, html.escape(text))}</pre>'
+
+
+class Shown:
+    """What has a ``text(width=..., color=...)``: as wide as the terminal where it is printed, and coloured in a notebook."""
+
+    __slots__ = ()
+
+    text: Any
+
+    def __str__(self) -> str:
+        return self.text()  # type: ignore[no-any-return]
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {"text/plain": self.text(width=100, color=False), "text/html": html_table(self.text(width=140, color=True))}
+
+
+def dressed(function: str, width: int | None, color: bool | None, *, least: int = 60, **counts: int) -> tuple[int, bool]:
+    """Return how wide a text is to be (at the ``least``), and whether it has colours, given what its function was; ``counts`` are checked, too.
+
+    Raises:
+        TapeTypeError: an option is of another type.
+
+    """
+    for name, value in {"width": width, **counts}.items():
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            msg = f"{function}: {name} must be a positive integer, got {value!r}"
+            raise TapeTypeError(msg)
+    if color is not None:
+        check_flag(function, "color", color)
+    return columns() if width is None else max(width, least), coloured() if color is None else color

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
-from tape.ops.quick import quick_options
+from tape.ops.running import quick_options
 from tape.testing.precise import RULE_PRIMITIVES
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from tape.callables.purity import words
 from tape.errors import TapeTypeError, saying
 from tape.graph.segment import Handle
+from tape.jaxapi import words
 from tape.mirrored import selection
 from tape.mirrored.detachment import refuse_reinterpretation
 from tape.mirrored.mirror import call, mirrored, on_values

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
-from tape.callables.purity import words
 from tape.errors import LostGradientError
 from tape.graph import boundary
 from tape.graph.kinds import GivenPlace, Place, differentiable, kind_of
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, itself
 from tape.graph.trie import RECORD
+from tape.jaxapi import words
 from tape.programs.program import look
 from tape.recording import record
 from tape.recording.record import handle

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from tape import jaxapi
-from tape.errors import LostGradientError, TapeTypeError, TapeValueError
+from tape.errors import LostGradientError, TapeTypeError, TapeValueError, check_callable
 from tape.graph import boundary
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL
@@ -272,9 +272,7 @@ class AtIndex(Generic[V]):
 
     def apply(self, function: Callable[[V], Any], **options: object) -> V:
         """Return a copy with ``function`` (of Variables) applied to the elements: twice to those that an index which is not traced names twice."""
-        if not callable(function):
-            msg = f"x.at[i].apply: expected a function, got {type(function).__name__}"
-            raise TapeTypeError(msg)
+        check_callable("x.at[i].apply", function)
         result: Any = self._variable
         for index in _rounds(result, self._index):
             elements = AtIndex(result, index)

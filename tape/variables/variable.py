@@ -19,6 +19,7 @@ from tape.errors import (
     TapeOverflowError,
     TapeTypeError,
     TapeValueError,
+    check_callable,
     check_flag,
     unknown_keyword,
 )
@@ -324,7 +325,7 @@ class Variable(Placed):
             A handle whose ``remove()`` takes the hook away.
 
         """
-        _check_hook("register_hook", hook)
+        check_callable("register_hook", hook, "the hook must be callable")
         if not self.requires_grad:
             msg = f"register_hook: a Variable that does not require grad ({describe(self)}) gets no gradient"
             raise TapeValueError(msg)
@@ -335,7 +336,7 @@ class Variable(Placed):
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Variable], Any]) -> RemovableHandle:
         """Call ``hook(variable)`` after a sweep has set this leaf's ``.grad``; returns a handle with ``remove()``."""
-        _check_hook("register_post_accumulate_grad_hook", hook)
+        check_callable("register_post_accumulate_grad_hook", hook, "the hook must be callable")
         if not (self.requires_grad and self.is_leaf):
             msg = f"register_post_accumulate_grad_hook: only a leaf that requires grad gathers .grad ({describe(self)})"
             raise TapeValueError(msg)
@@ -359,12 +360,6 @@ class Variable(Placed):
 def _check_name(name: object) -> None:
     if name is not None and not isinstance(name, str):
         msg = f"Variable: name must be a string, got {type(name).__name__}"
-        raise TapeTypeError(msg)
-
-
-def _check_hook(function: str, hook: object) -> None:
-    if not callable(hook):
-        msg = f"{function}: the hook must be callable, got {type(hook).__name__}"
         raise TapeTypeError(msg)
 
 

@@ -128,7 +128,7 @@ def test_a_run_that_is_known_asks_for_one_frame(monkeypatch):
 
     for _ in range(40):
         step()
-    monkeypatch.setattr(sites, "_user_frame", None)  # to look for it would fail
+    monkeypatch.setattr(sites, "user_frame", None)  # to look for it would fail
     for _ in range(3):
         step()
 

@@ -13,7 +13,7 @@ from jax.extend.core.primitives import sin_p
 
 import tape
 import tape.numpy as tnp
-from tape import locks
+from tape import layout, locks
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError
 from tape.recording import entering
 from tape.sweeps import accumulation, differentiation, written
@@ -177,7 +177,7 @@ def interrupted(code, number, call):
 @pytest.mark.parametrize("there", [True, False], ids=["added", "first"])
 def test_contract_13_ctrl_c_while_gradients_are_set_changes_all_or_none(there, monkeypatch):
     """At every line of the function that sets them; the one in C cannot be interrupted."""
-    monkeypatch.setattr(accumulation, "_at_once", accumulation._one_by_one)
+    monkeypatch.setattr(accumulation, "_at_once", layout.not_here)
     struck = 0
     for number in range(40):
         leaves = [tape.Variable(3.0) for _ in range(3)]

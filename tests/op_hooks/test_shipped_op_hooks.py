@@ -13,7 +13,7 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.errors import NonFiniteError, TapeTypeError, TapeValueError
-from tape.op_hooks import GradientClipper, MemoryCounter, NaNWatcher, Printer, Timer, anomalies, clipping, memory, timing
+from tape.op_hooks import GradientClipper, MemoryCounter, NaNWatcher, Printer, Timer, anomalies, clipping, timing
 
 
 def line():
@@ -437,9 +437,9 @@ def test_detect_anomaly_in_a_function_of_jax_raises_when_it_runs(capfd):
 BUGS = {
     "a timer that does not wait": (timing, "wait", lambda variables: True, test_a_timer_waits_for_each_op_and_tells_forward_from_backward),
     "counting elements": (
-        memory.MemoryCounter,
+        timing.MemoryCounter,
         "_count",
-        lambda self, op, made, at, count=memory.MemoryCounter._count: count(self, op, [v for v in made if v is not None][:1], at),
+        lambda self, op, made, at, count=timing.MemoryCounter._count: count(self, op, [v for v in made if v is not None][:1], at),
         test_memory_per_op_is_what_the_shapes_say,
     ),
     "a bound scaled by 1.001": (

@@ -16,7 +16,7 @@ import tape.numpy as tnp
 from tape import Variable
 from tape.hooking.handles import HandleGroup, RemovableHandle
 from tape.insight.entries import Entry
-from tape.insight.explanation import Explanation
+from tape.insight.explaining import Explanation
 from tape.insight.memory import Memory
 from tape.insight.picture import Picture
 

@@ -1,6 +1,7 @@
-"""The stubs of the mirrored namespaces, from JAX's signatures: ``python -m tests.typing.stubs`` writes them, ``--check`` says what is stale.
+"""The stubs of what is made from tables, from JAX's signatures: ``python -m tests.typing.stubs`` writes them, ``--check`` says what is stale.
 
-The namespaces are filled at first use, so that type checkers and editors would see nothing of them.
+The mirrored namespaces are filled at first use, and so are the operators and methods of a Variable when it is imported: type checkers and
+editors would see nothing of them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 
 from tape.mirrored.structures import MIRRORED_CLASSES
 from tape.namespaces.namespace import Namespace, _submodules
+from tape.variables import methods, operators
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 NAMESPACES = ("image", "lax", "nn", "numpy", "random", "scipy")
@@ -190,7 +192,60 @@ def stubs(name):
 
 def everything():
     """Return the text of each stub, by its path."""
-    return {path: text for name in NAMESPACES for path, text in stubs(name)}
+    written = {path: text for name in NAMESPACES for path, text in stubs(name)}
+    return {**written, ROOT / "tape" / "variables" / "declared.pyi": of_variables()}
+
+
+METHODS_HEAD = f'''"""Written by ``python -m tests.typing.stubs`` with JAX {jax.__version__}: the operators and methods that a Variable gets from tables."""
+
+import builtins as _b
+from collections.abc import Sequence as _Sequence
+from types import EllipsisType as _EllipsisType
+from typing import Any as _Any, Self as _Self, TypeAlias as _TypeAlias
+
+import jax as _jax
+import numpy as _np
+from jax.typing import ArrayLike as _ArrayLike, DTypeLike as _DTypeLike
+
+from tape.graph.segment import Handle as _Handle
+
+Operand: _TypeAlias = _ArrayLike | _Handle
+Axis: _TypeAlias = int | _Sequence[int] | None
+_Item: _TypeAlias = (
+    int | slice | _EllipsisType | _np.ndarray[_Any, _Any] | _np.generic | _jax.Array | _Handle | list[_Any] | range | None
+)
+Index: _TypeAlias = _Item | tuple[_Item, ...]
+
+class Declared(_Handle):
+    def __hash__(self) -> _b.int: ...
+    def __getitem__(self, index: Index, /) -> _Self: ...
+    def __setitem__(self, index: Index, value: Operand, /) -> None: ...
+    def __ipow__(self, other: Operand, /) -> _Self: ...
+'''
+PRECISE = {"device: _Any": "device: _jax.Device | _jax.sharding.Sharding | None", "fill_value: _Any": "fill_value: _b.complex | None"}
+OF_ANY = "  # type: ignore[override]"  # object has these two of any operand, which give a bool
+
+
+def of_variables():
+    """Return the text of the stub for what a Variable gets from the tables of operators and methods."""
+    lines = [f"def __{name}__(self) -> _Self: ..." for name in operators._UNARY]
+    for name in operators._COMPARISONS:
+        operand, mark = ("object", OF_ANY) if name in {"eq", "ne"} else ("Operand", "")
+        lines.append(f"def __{name}__(self, other: {operand}, /) -> _Self: ...{mark}")
+    for name, (_, symbol) in operators._BINARY.items():
+        result = "_b.tuple[_Self, _Self]" if name == "divmod" else "_Self"
+        forms = [name, f"r{name}", *([f"i{name}"] if symbol else [])]
+        lines += [f"def __{form}__(self, other: Operand, /) -> {result}: ..." for form in forms]
+    for name in methods._PROPERTIES:
+        lines += ["@property", f"def {name}(self) -> _Self: ..."]
+    for name in sorted({*methods._METHODS, *methods._SELECTING}):
+        signature = inspect.signature(getattr(jax.Array, name))
+        first, *others = signature.parameters.values()
+        written = parameters(signature.replace(parameters=others))
+        for loose, precise in PRECISE.items():
+            written = written.replace(loose, precise)
+        lines.append(f"def {name}({first.name}{', ' if written else ''}{written}) -> _Self: ...")
+    return METHODS_HEAD + re.sub(r"_(Operand|Axis)\b", r"\1", "".join(f"    {line}\n" for line in lines))
 
 
 def version():

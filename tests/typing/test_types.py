@@ -106,7 +106,7 @@ def test_type_checkers_agree_with_the_api_and_find_mistakes(find):
 
 def declared():
     """Return the parameters of the methods that are declared for type checkers alone."""
-    tree = ast.parse((ROOT / "tape" / "variables" / "declared.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "tape" / "variables" / "declared.pyi").read_text(encoding="utf-8"))
     body = next(node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     every = [node for node in body if isinstance(node, ast.FunctionDef)]
     return {node.name: [a.arg for a in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]] for node in every}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from interop.autograd.primitives import getval, holds_variables
+from tape.jaxapi import words
 from tape.variables import interception
 from tape.variables.variable import Variable
 
@@ -19,42 +20,10 @@ _PLAIN = frozenset({float, int, np.ndarray, np.float64, str, bool, type(None), t
 _UFUNC = ("accumulate", "at", "identity", "nargs", "nin", "nout", "ntypes", "outer", "reduce", "reduceat", "signature", "types")
 
 # What they say of shapes and types only, or of values as constants: they run on values.
-NO_DERIVATIVE = frozenset(
-    [
-        "all",
-        "allclose",
-        "alltrue",
-        "any",
-        "argmax",
-        "argmin",
-        "argpartition",
-        "argsort",
-        "argwhere",
-        "array_equal",
-        "array_equiv",
-        "array_repr",
-        "array_str",
-        "array2string",
-        "can_cast",
-        "count_nonzero",
-        "digitize",
-        "einsum_path",
-        "flatnonzero",
-        "iscomplexobj",
-        "isrealobj",
-        "isscalar",
-        "lexsort",
-        "may_share_memory",
-        "min_scalar_type",
-        "ndim",
-        "nonzero",
-        "result_type",
-        "searchsorted",
-        "shape",
-        "shares_memory",
-        "size",
-        "sometrue",
-    ]
+NO_DERIVATIVE = words(
+    "all allclose alltrue any argmax argmin argpartition argsort argwhere array_equal array_equiv array_repr array_str array2string "
+    "can_cast count_nonzero digitize einsum_path flatnonzero iscomplexobj isrealobj isscalar lexsort may_share_memory min_scalar_type "
+    "ndim nonzero result_type searchsorted shape shares_memory size sometrue"
 )
 
 
