@@ -162,29 +162,31 @@ LIMITS: dict[str, tuple[tuple[float, float], str]] = {
     "nn.sigmoid": ((np.inf, np.inf), "the upper tail, by default: `accurate_logistic` keeps it"),
     "scipy.special.expit": ((np.inf, np.inf), "the upper tail, by default: `accurate_logistic` keeps it"),
     "numpy.cbrt": ((64.0, 64.0), "XLA's value where it does not optimise, as in the tests"),
-    "numpy.power(0.125, x)": ((55.0, 57.0), "the rounding of an exponent, as in XLA's value"),
+    "numpy.power(0.125, x)": ((55.0, 57.0), "XLA's value, where the base is a constant of the program; of an array it is right"),
     "nn.mish": ((8.0, 20.0), "near a zero of the second derivative"),
     "nn.gelu": ((99.0, 72.0), "the rounding of tanh's argument, from which the tails are computed"),
     "numpy.sinc": ((8.0, 400.0), "near a zero of the second derivative"),
-    "numpy.std([x, 1, 3])[0]": ((14.0, 8.0), "near its zero"),
+    "numpy.std([x, 1, 3])[0]": (
+        (14.0, 8.0),
+        "near its zero; in float64, at 401 places from 1.5 to 2.5, the geometric means are 3.2 and JAX's 3.6",
+    ),
     "numpy.std([x, 3e+25, -3e+25])[0]": ((np.inf, np.inf), "a sum of huge numbers that cancel"),
     "numpy.std([x, 1e+06, 1e+06])[0]": (
         (np.inf, np.inf),
-        "the mean's rounding, where the others are constants of the program; as one array they are right",
+        "the mean's rounding, where the others are constants of the program, which XLA adds first; as one array they are right",
     ),
     "numpy.var([x, 1e+06, 1e+06])[0]": (
         (np.inf, 8.0),
-        "the mean's rounding, where the others are constants of the program; as one array they are right",
+        "the mean's rounding, where the others are constants of the program, which XLA adds first; as one array they are right",
     ),
     "nn.softmax([x, 0, -1])[0]": ((8.0, 33.0), "near a zero of the second derivative"),
-    "nn.softmax([x, 0, -1])[1]": ((8.0, 82.0), "near a zero of the second derivative"),
+    "nn.softmax([x, 0, -1])[1]": (
+        (8.0, 82.0),
+        "near a zero of the second derivative; at 401 places from -1 to 1.5 the geometric means are 1.3 and JAX's 2",
+    ),
     "scipy.special.rel_entr(x, 2.5)": ((16.0, 8.0), "near its zero"),
     "scipy.special.gammaln": ((87.0, 8.0), "XLA's value of digamma, near a zero of it"),
-    "scipy.special.gammainc(1.5, x)": ((8.0, 14.0), "XLA's value of a power"),
-    "scipy.special.gammainc(40, x)": ((140.0, 153.0), "the rounding of a density's exponent"),
-    "scipy.special.gammaincc(1.5, x)": ((8.0, 14.0), "XLA's value of a power"),
-    "scipy.special.i0e": ((92.0, 820.0), "a difference of nearly equal ones between 3 and 10"),
-    "scipy.special.i1e": ((114.0, 958.0), "a difference of nearly equal ones between 1 and 10"),
+    "scipy.special.i1e": ((15.0, 8.0), "near its zero"),
 }
 
 
@@ -334,8 +336,8 @@ def _cases() -> list[Case]:
         Case("numpy.arctan2", lambda x: mp.atan2(x, mp.mpf(float(np.float32(1e25)))), _FAR, (None, float(np.float32(1e25)))),
         Case("numpy.arctan2", lambda x: mp.atan2(mp.mpf(float(np.float32(1e-25))), x), _NEAR, (float(np.float32(1e-25)), None)),
         # Bessel functions
-        Case("scipy.special.i0e", _i0e, _both((*_SMALL, *_spread(1.3e-2, 80.0, 25), 1e3))),
-        Case("scipy.special.i1e", _i1e, _both((*_SMALL, *_spread(1.3e-2, 80.0, 25), 1e3))),
+        Case("scipy.special.i0e", _i0e, _both((*_SMALL, *_spread(1.3e-2, 80.0, 25), 1e3), zero=False)),
+        Case("scipy.special.i1e", _i1e, _both((*_SMALL, *_spread(1.3e-2, 80.0, 25), 1e3), zero=False)),
         Case("scipy.special.i0", lambda x: mp.besseli(0, x), _both((*_SMALL, *_spread(1.3e-2, 80.0, 20)))),
         Case("scipy.special.i1", lambda x: mp.besseli(1, x), _both((*_SMALL, *_spread(1.3e-2, 80.0, 20)))),
     ]

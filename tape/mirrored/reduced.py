@@ -82,23 +82,24 @@ def _variance(x: object, t: object, axes: tuple[int, ...], *, count: float) -> A
     return jnp.sum(t * _centred(x, axes), axes, keepdims=True) * (2 / count)
 
 
-def _from_largest(x: Any, t: Any, axes: tuple[int, ...]) -> Any:
-    """Tangents less that of the one largest element: its weight is nearly 1 where the others' are small, and the difference is lost.
+def _from_heaviest(p: Any, t: Any, axes: tuple[int, ...]) -> Any:
+    """Tangents less that of an element with more than half of the weight: it is nearly 1 where the others' are small, and the difference is lost.
 
     Transposed, its gradient becomes minus the sum of all others'.
     """
-    top = _largest(x, axes)
-    return jnp.where(top, 0, t - jnp.sum(jnp.where(top, t, 0), axes, keepdims=True))
+    heavy = lax.stop_gradient(p) > 0.5
+    return jnp.where(heavy, 0, t - jnp.sum(jnp.where(heavy, t, 0), axes, keepdims=True))
 
 
 def _log_softmax(x: object, t: object, axes: tuple[int, ...]) -> Any:
-    d = _from_largest(lax.stop_gradient(x), t, axes)
-    return d - jnp.sum(_ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x) * d, axes, keepdims=True)
+    p = _ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x)
+    d = _from_heaviest(p, t, axes)
+    return d - jnp.sum(p * d, axes, keepdims=True)
 
 
 def _softmax(x: object, t: object, axes: tuple[int, ...]) -> Any:
     p = _ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x)
-    d = _from_largest(lax.stop_gradient(x), t, axes)
+    d = _from_heaviest(p, t, axes)
     return p * (d - jnp.sum(p * d, axes, keepdims=True))
 
 

@@ -6,6 +6,7 @@ from math import pi
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from tape.rules.slopes import parted
@@ -41,14 +42,31 @@ def _asymptotic(coefficients: list[float], x: Any) -> Any:
     return lax.rsqrt(2 * pi * size) * (_series(coefficients[1:], 1 / size) / size)
 
 
+def _integral(x: Any, *, by_cosine: bool) -> Any:
+    """Mean of ``w exp(-w |x|)``, times cos t or not, with ``w = 1 - cos t``: a scaled function's derivative but for the sign.
+
+    In equal steps, as many as make the error a digit beyond the last where the series takes over.
+    """
+    count = 13 if x.dtype.itemsize < 8 else 27
+    angles = pi * np.arange(count) / (count - 1)
+    w = 2 * np.sin(angles / 2) ** 2
+    weights = w * (np.cos(angles) if by_cosine else 1.0) / (count - 1)
+    weights[[0, -1]] /= 2
+    terms = jnp.asarray(weights, x.dtype) * lax.exp(-lax.abs(x)[..., None] * jnp.asarray(w, x.dtype))
+    return jnp.sum(terms, -1)
+
+
 def i0e(out: Any, x: Any) -> Any:
-    """Subtract: ``I1 - sign I0``, scaled; where the two are nearly equal, by the series of their difference."""
+    """``I1 - sign I0``, scaled: an integral, far from zero a series, for the two are nearly equal."""
+
+    def near(x: Any) -> Any:
+        return jnp.where(x == 0, 0.5 * x, -lax.sign(x) * _integral(x, by_cosine=False))  # the slope's own at zero is JAX's
 
     def far(x: Any) -> Any:
         zero, one = (_hankel(order, _terms(x)) for order in (0, 1))
         return lax.sign(x) * _asymptotic([b - a for a, b in zip(zero, one, strict=True)], x)
 
-    return parted(x, _far(x), far, lambda x: lax.bessel_i1e(x) - lax.sign(x) * lax.bessel_i0e(x), zero=100.0)
+    return parted(x, _far(x), far, near, zero=100.0)
 
 
 def _rising(x: Any) -> Any:
@@ -69,17 +87,13 @@ def i1(x: Any) -> Any:
 
 
 def i1e(out: Any, x: Any) -> Any:
-    """Subtract: ``I0 - I1 / x - sign I1``, scaled; near zero by the series of the first two, far from it by that of their difference."""
+    """``I0 - I1 / x - sign I1``, scaled: an integral, far from zero a series."""
 
     def near(x: Any) -> Any:
-        return lax.exp(-lax.abs(x)) * _rising(x) - jnp.where(x < 0, -1, jnp.where(x > 0, 1, 0)) * lax.bessel_i1e(x)
+        return jnp.where(x == 0, 0.5, -_integral(x, by_cosine=True))
 
     def far(x: Any) -> Any:
         zero, one = (_hankel(order, _terms(x)) for order in (0, 1))
         return _asymptotic([a - b - c for a, b, c in zip(zero, one, [0.0, *one], strict=False)], x)
 
-    def between(x: Any) -> Any:
-        scaled = lax.bessel_i1e(x)
-        return lax.bessel_i0e(x) - scaled / x - lax.sign(x) * scaled
-
-    return parted(x, _far(x), far, lambda x: parted(x, lax.abs(x) < 1, near, between), zero=100.0)
+    return parted(x, _far(x), far, near, zero=100.0)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from math import pi
+from math import log, pi
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+
+from tape.rules.slopes import LOG2_HEAD, LOG2_REST, difference
 
 _STEPS = 8  # of the recurrence, to arguments at which the asymptotic series serves
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
@@ -51,13 +54,61 @@ def polygamma(m: Any, x: Any) -> Any:
     return sign * lax.stop_gradient(factorial) * lax.zeta(m + 1, x)
 
 
+def _gamma(a: Any) -> Any:
+    """Gamma function from 0 to 10, by Stirling's series at a + 8: XLA's logarithm of it is off by several units."""
+    places = 2.0 ** (np.finfo(a.dtype).nmant - 8)
+    head = lax.round(a * places) * (1 / places)  # the sum with it is exact, and the rest a small change
+    z, product, tail = head + _STEPS, a, lax.full_like(a, 0)
+    for k in range(1, _STEPS):
+        product = product * (a + k)
+    for k in range(len(_BERNOULLI), 0, -1):
+        tail = tail / lax.square(z) + _BERNOULLI[k - 1] / (2 * k * (2 * k - 1))
+    rest = tail / z + (a - head) * (lax.log(z) - 0.5 / z)
+    return lax.pow(z, z - 0.5) * lax.exp(-z) * ((2 * pi) ** 0.5 * lax.exp(rest)) / product
+
+
+def _log_times(y: Any, x: Any) -> tuple[Any, Any]:
+    """``y log x`` of positive normal x, as a number and what is missing to it."""
+    info = np.finfo(x.dtype)
+
+    def half(x: Any) -> Any:  # of the digits: products of two such numbers, or with what has four, are exact
+        return lax.reduce_precision(x, info.nexp, (info.nmant - 1) // 2)
+
+    power = lax.reduce_precision(x, info.nexp, 0)
+    m = x / power  # from 3/4 to 3/2; log m = 2 artanh((m - 1) / (m + 1))
+    k = lax.round(lax.log(power) * (1 / log(2.0)))
+    small = half((m - 1) / (m + 1))
+    missing = ((((m - 1) - small) - small * half(m)) - small * (m - half(m))) / (m + 1)
+    s, tail = small + missing, lax.full_like(m, 0)
+    for n in range(15 if x.dtype.itemsize < 8 else 29, 1, -2):
+        tail = tail * lax.square(s) + 2 / n
+    head = half(y)
+    total, rounded = difference(head * (LOG2_HEAD * k), -head * (2 * small))
+    last = LOG2_REST * k + (2 * missing + s * (lax.square(s) * tail))
+    return total, rounded + (y * last + (y - head) * (LOG2_HEAD * k + 2 * small))
+
+
+def _large_density(a: Any, x: Any) -> Any:
+    """Density of a gamma distribution whose shape is 10 or more: its exponent is a small sum of large numbers."""
+    info = np.finfo(x.dtype)
+    x = jnp.clip(x, float(info.tiny), 1e9)
+    a = lax.optimization_barrier(a)  # XLA would take a sum with a constant apart
+    tail = sum(b / (2 * k * (2 * k - 1)) * lax.integer_pow(1 / a, 2 * k - 1) for k, b in enumerate(_BERNOULLI, 1))
+    (of_x, rest), (of_a, other) = _log_times(a - 1, x), _log_times(a - 0.5, a)
+    total, first = difference(of_x, of_a)
+    distance, second = difference(a, x)
+    total, third = difference(total, -distance)
+    missing = (rest - other) + (first + second + third) - (0.5 * log(2 * pi) + tail)
+    return lax.exp(total) * (1 + lax.expm1(missing))  # of two exponentials' product XLA makes one, of the sum
+
+
 @jax.custom_jvp
 def gamma_density(a: Any, x: Any) -> Any:
     """Density of the gamma distribution of shape a; for small ones without logarithms, whose rounding the exponential would multiply."""
-    usual = lax.exp((a - 1) * lax.log(x) - x - lax.lgamma(a))
-    small = (a < 10) & (x < 1e3)
-    root = lax.exp(-0.5 * x)
-    return jnp.where(small, (lax.pow(x, a - 1) * root) * root / (1 + lax.expm1(lax.lgamma(jnp.where(small, a, 1)))), usual)
+    root, small, large = lax.exp(-0.5 * x), (a < 10) & (x < 1e3), (a >= 10) & (a < 1e6) & (x >= 0)
+    few = (lax.pow(x, a - 1) * root) * root / _gamma(jnp.where(small, a, 1))
+    many = _large_density(jnp.where(large, a, 10), x)
+    return jnp.where(small, few, jnp.where(large, many, lax.exp((a - 1) * lax.log(x) - x - lax.lgamma(a))))
 
 
 gamma_density.defjvps(

@@ -18,6 +18,9 @@ from jax import lax
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+LOG2_HEAD = 0.6875  # of log(2): times a whole number, it is exact
+LOG2_REST = 0.00564718055994530942
+
 
 def parted(x: Any, near: Any, inside: Callable[[Any], Any], outside: Callable[[Any], Any], *, zero: float = 0.0, one: float = 1.0) -> Any:
     """``inside(x)`` where ``near``, ``outside(x)`` elsewhere; what is not chosen is computed at ``zero`` or ``one``, so that it is finite."""
@@ -130,9 +133,7 @@ def exp2(x: Any) -> Any:
     info = np.finfo(x.dtype)
     x = jnp.clip(x, 2.0 * info.minexp, 2.0 * info.maxexp)
     whole = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
-    head = 0.6875  # of log(2): times a whole number, it is exact
-    rest = 0.00564718055994530942 * whole
-    return lax.exp(head * whole) * (1 + lax.expm1(rest + log(2.0) * (x - whole)))
+    return lax.exp(LOG2_HEAD * whole) * (1 + lax.expm1(LOG2_REST * whole + log(2.0) * (x - whole)))
 
 
 exp2.defjvps(lambda t, out, x: t * (log(2.0) * out))

@@ -14,6 +14,8 @@ from interop.autograd.misc.flatten import flatten
 
 __all__ = ["odeint"]
 
+_OF_FUNC = frozenset({"tfirst", "Dfun", "col_deriv", "ml", "mu"})  # they say what func is like, not the adjoint equation
+
 
 @primitive
 def odeint(func: Callable[..., Any], y0: Any, t: Any, args: Any = (), **options: Any) -> Any:
@@ -24,6 +26,10 @@ def odeint(func: Callable[..., Any], y0: Any, t: Any, args: Any = (), **options:
 def _vjp(argnums: Sequence[int], ys: Any, given: Sequence[Any], options: dict[str, Any]) -> Callable[[Any], list[Any]]:
     func, _, t, *rest = given
     args = rest[0] if rest else ()
+    if options.get("tfirst"):
+        given_func = func
+        func = lambda y, t, *args: given_func(t, y, *args)  # noqa: E731 - one line says it
+    options = {name: value for name, value in options.items() if name not in _OF_FUNC}
     times, size = ys.shape
     flat, unflatten = flatten(args)
 

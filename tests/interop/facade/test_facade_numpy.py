@@ -142,6 +142,20 @@ def test_derivatives_of_scipys_functions(name):
     onp.testing.assert_allclose(traced[0].numpy(), fun(P), rtol=1e-9)
 
 
+def test_what_says_how_odeints_function_is_called_is_not_handed_to_the_adjoint_equation():
+    def slope(y, t, a):
+        return -y * a + np.sin(t) * y * y
+
+    def total(p, fun, **options):
+        return np.sum(np.cos(integrate.odeint(fun, p, onp.linspace(0, 0.5, 3), (p,), **options)))
+
+    expected = grad(total)(P, slope)
+    swapped = grad(total)(P, lambda t, y, a: slope(y, t, a), tfirst=True)
+    given = grad(total)(P, slope, Dfun=lambda y, t, a: onp.diag(2 * onp.sin(t) * y - a))
+    onp.testing.assert_allclose(swapped, expected, rtol=1e-12)
+    onp.testing.assert_allclose(given, expected, rtol=1e-5)
+
+
 def test_what_a_rule_differentiates_by_stays_an_array_of_numpys(monkeypatch):
     def step():
         return grad(lambda p: np.sum(integrate.odeint(lambda y, t, a: -y * a, p, onp.linspace(0, 0.5, 3), (p,))))(P)
