@@ -97,6 +97,8 @@ class Update:
 
         """
         self._began = None
+        if _as_before(self._key, parameters, further, run_pending, check_slots):
+            return True
         scope = LOCAL.scope
         if scope.eager or scope.observer is not None or scope.notes is not None or any(there() is not None for there in scope.staged):
             return False
@@ -198,6 +200,11 @@ def _entered(segment: Segment, entering: list[Any], first: int) -> bool:
     return True
 
 
-lacking, _at_once = _lacking, _entered
+def _not_here(*_: object) -> bool:
+    """Leave to :meth:`Update.again` what the recorder in C does where everything is in the places where it was."""
+    return False
+
+
+lacking, _at_once, _as_before = _lacking, _entered, _not_here
 if layout.NATIVE is not None:
-    lacking, _at_once = layout.NATIVE.lacking, layout.NATIVE.entered
+    lacking, _at_once, _as_before = layout.NATIVE.lacking, layout.NATIVE.entered, layout.NATIVE.updated

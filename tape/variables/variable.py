@@ -228,6 +228,7 @@ class Variable(Placed):
             raise unknown_keyword("zero_grad", *options)
         self.grad = None
 
+    @record.sweeping(1)
     def backward(
         self,
         grad: object = None,
