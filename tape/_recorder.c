@@ -59,7 +59,7 @@ typedef struct { PyObject_HEAD PyObject *make; } Local;
 typedef struct {
     PyObject_HEAD
     PyObject *slow, *known, *roles, *one, *two, *through, *starts, *plans, *reads, *dict, *weak;
-    int swapped, sweeps;
+    int swapped, does; /* does: one of those below */
     vectorcallfunc call;
 } Function;
 typedef struct { PyObject *dict; } Attribute; /* what follows a property */
@@ -233,13 +233,13 @@ static struct { /* what Python told of what few Variables have, and of where gra
 
 static struct { /* what Python told of runs (launches) */
     PyObject *counts, *clock, *site, *files, *meters, *places, *calm, *shared, *heavy, *run, *nothing, *no_segment; /* data */
-    PyObject *in_trace, *trim, *finish;                                                                         /* functions */
+    PyObject *in_trace, *trim, *finish, *over;                                                                         /* functions */
     PyObject *rules, *assigning, *assign, *accumulate; /* what sweeps are written again with (sweeping) */
     Py_ssize_t reproducible, own[SITE_FIELDS];
 } runs;
 
 static struct { /* what Python told of segments (begins) */
-    PyObject *segment, *segments, *counts, *roots, *trie, *lock, *serials, *none;
+    PyObject *segment, *segments, *counts, *roots, *trie, *lock, *serials, *none, *constant;
     Py_ssize_t staged, eager, packing, observer, notes; /* positions in a scope */
 } begin;
 
@@ -248,7 +248,7 @@ static PyObject *thread_key, *name_aval, *name_shape, *name_scalars, *name_posit
     *name_externals, *name_entries, *name_table, *name_single, *name_several, *name_visible, *name_cache, *name_vjp, *name_own_kinds, *name_kinds,
     *name_kernel_of, *name_filename, *name_limit, *name_forms, *name_leaf, *name_now, *name_light, *name_host, *name_program, *name_look,
     *name_acquire, *name_release, *name_append, *name_count, *name_room, *name_revision, *name_backward, *name_create_graph, *name_run,
-    *name_places, *name_slots, *name_first, *name_step, *number_one;
+    *name_places, *name_slots, *name_first, *name_step, *name_segment, *number_one;
 
 /* -- threads --------------------------------------------------------------------------------------------------------------------------- */
 
@@ -1478,8 +1478,46 @@ number_of(PyObject *type, PyObject *variable)
 }
 
 static PyObject *assigned(PyObject *module, PyObject *added);
+enum { SWEEP_TO_LEAVES = 1, SWEEP_TO_WANTED, DETACH };
 static PyObject *swept_again(PyObject *root);
 static PyObject *regained_by(PyObject *const *args, PyObject *kwnames);
+
+/* Record by an op that a Variable of the pending segment is cut off from the tape, as `detach` in tape/mirrored/detachment.py does, where that was done
+   here before: NULL without an exception where it was not. */
+static PyObject *
+detached(PyObject *op, PyObject *variable)
+{
+    Handle *handle = unwatched(variable, told.trace);
+    Thread *thread = handle == NULL ? NULL : this_thread();
+    Segment *segment = thread == NULL || !unwatching(thread) || PyList_GET_ITEM(handle->cell, 0) != Py_None ? NULL : pending(thread);
+    PyObject *made = NULL, *between = NULL, *after = NULL, *mode, *slot;
+    State *start = NULL, *child = NULL;
+    if (segment == NULL || handle->segment != (PyObject *)segment || (PyObject *)Py_TYPE(segment->state) != told.state || segment->cells == NULL ||
+        *own(segment->state, MODE) != (mode = PyTuple_GET_ITEM(thread->scope, 0))) {
+        goto end;
+    }
+    start = (State *)Py_NewRef(segment->state);
+    between = Py_XNewRef(PyDict_GetItemWithError(start->next, begin.constant)); /* in the mode in which nothing is recorded, and back */
+    slot = ((Place *)handle->place)->slot;
+    if (between == NULL || (PyObject *)Py_TYPE(between) != told.state || (child = (State *)found((State *)between, op, &slot, 1)) == NULL ||
+        (PyObject *)Py_TYPE(child) != told.state || child->quick != Py_True || (after = Py_XNewRef(PyDict_GetItemWithError(child->next, mode))) == NULL ||
+        !is_a(after, &State_type)) {
+        goto end;
+    }
+    Walk walk;
+    begin_walk(&walk);
+    walk.segment = segment;
+    if ((made = new_handle((PyObject *)segment, child->place, empty_cell())) != NULL && commit(&walk, start, (State *)after, &made, 1) != 1) {
+        Py_CLEAR(made);
+    }
+end:
+    Py_XDECREF(start);
+    Py_XDECREF(between);
+    Py_XDECREF(child);
+    Py_XDECREF(after);
+    Py_XDECREF(segment);
+    return made;
+}
 
 static PyObject *
 Function_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -1499,8 +1537,10 @@ Function_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject
     }
     if (self->reads != NULL) {
         made = kwnames == NULL && nargs == 1 ? number_of(self->reads, args[0]) : NULL;
-    } else if (self->sweeps) {
-        made = self->sweeps == 2 ? nargs == 2 ? regained_by(args, kwnames) : NULL : kwnames == NULL && nargs == 1 ? swept_again(args[0]) : NULL;
+    } else if (self->does == SWEEP_TO_WANTED) {
+        made = nargs == 2 ? regained_by(args, kwnames) : NULL;
+    } else if (self->does) {
+        made = kwnames != NULL || nargs != 1 ? NULL : self->does == SWEEP_TO_LEAVES ? swept_again(args[0]) : detached(self->one, args[0]);
     } else if (kwnames == NULL && nargs == 1 && by->one != NULL && as_handle(args[0]) != NULL) {
         made = fast(by->one, args, 1);
     } else if (kwnames == NULL && nargs == 2 && self->plans != NULL) {
@@ -1521,11 +1561,11 @@ static PyTypeObject Function_type;
 static PyObject *
 Function_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"slow", "one", "two", "known", "through", "starts", "plans", "swapped", "reads", "sweeps", NULL};
+    static char *names[] = {"slow", "one", "two", "known", "through", "starts", "plans", "swapped", "reads", "does", NULL};
     PyObject *slow, *one = NULL, *two = NULL, *known = NULL, *through = NULL, *starts = NULL, *plans = NULL, *reads = NULL;
-    int swapped = 0, sweeps = 0;
+    int swapped = 0, does = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOO!O!O!O!pOi", names, &slow, &one, &two, &PyDict_Type, &known, &Function_type, &through,
-                                     &PyDict_Type, &starts, &PyDict_Type, &plans, &swapped, &reads, &sweeps)) {
+                                     &PyDict_Type, &starts, &PyDict_Type, &plans, &swapped, &reads, &does)) {
         return NULL;
     }
     if ((plans == NULL) != (starts == NULL) || (plans != NULL && two == NULL)) {
@@ -1546,7 +1586,7 @@ Function_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->reads = Py_XNewRef(reads);
     self->roles = Py_NewRef(Py_None);
     self->swapped = swapped;
-    self->sweeps = sweeps;
+    self->does = does;
     self->call = Function_call;
     return (PyObject *)self;
 }
@@ -1942,6 +1982,30 @@ end:
     return saved;
 }
 
+/* Have the leaves that waited for a segment which has run wait no longer, as Segment.ran in tape/graph/segment.py does: 0, or -1 with an exception. */
+static int
+leave(Segment *segment)
+{
+    PyObject *list = segment->leaf_places;
+    if (list == NULL || !PyList_CheckExact(list) || PyList_GET_SIZE(list) == 0) {
+        return 0;
+    }
+    PyObject *none = PyList_New(0), *over = none == NULL ? NULL : PyObject_CallNoArgs(runs.over);
+    int failed = over == NULL;
+    if (!failed) {
+        segment->leaf_places = Py_NewRef(none);
+        for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(list); i++) {
+            PyObject *place = PyObject_CallNoArgs(PyList_GET_ITEM(list, i));
+            failed = place == NULL || (place != Py_None && PyObject_SetAttr(place, name_segment, over) < 0);
+            Py_XDECREF(place);
+        }
+        Py_DECREF(list);
+    }
+    Py_XDECREF(none);
+    Py_XDECREF(over);
+    return -failed;
+}
+
 /* Put results into their cells, as `stored`, for a segment that keeps nothing else, and have it be one that has run: True if that is done.
    Sweeps to leaves behind it find its origins where these are kept; `nothing` is what such a run keeps. */
 static PyObject *
@@ -1951,8 +2015,8 @@ handed(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     Segment *segment = (Segment *)args[0];
-    if (!is_a(args[0], &Segment_type) || segment->leaf_places == NULL || !PyList_CheckExact(segment->leaf_places) ||
-        PyList_GET_SIZE(segment->leaf_places) != 0 || segment->origins == NULL || !PyDict_CheckExact(segment->origins)) {
+    if (!is_a(args[0], &Segment_type) || segment->leaf_places == NULL || !PyList_CheckExact(segment->leaf_places) || segment->origins == NULL ||
+        !PyDict_CheckExact(segment->origins)) {
         Py_RETURN_FALSE;
     }
     PyObject *origins = args[3] == Py_True ? Py_NewRef(segment->origins) : NULL;
@@ -1989,8 +2053,9 @@ handed(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     for (size_t i = 0; i < sizeof now / sizeof *now; i++) {
         Py_XDECREF(now[i].value);
     }
+    int failed = saved == NULL || leave(segment) < 0;
     Py_XDECREF(saved);
-    return saved == NULL ? NULL : Py_NewRef(Py_True);
+    return failed ? NULL : Py_NewRef(Py_True);
 }
 
 static inline PyObject **
@@ -2056,7 +2121,7 @@ keep_results(Segment *segment, Choice *program, PyObject *results)
 {
     PyObject *residuals = PyTuple_GET_ITEM(program->kept, 0), *dead = PyTuple_GET_ITEM(program->kept, 2);
     Py_ssize_t n = PyTuple_GET_SIZE(program->live), further = PyTuple_GET_SIZE(residuals);
-    if (!PyList_CheckExact(results) || PyList_GET_SIZE(results) != n + further || segment->leaf_places == NULL || PyList_GET_SIZE(segment->leaf_places) != 0) {
+    if (!PyList_CheckExact(results) || PyList_GET_SIZE(results) != n + further) {
         return 0;
     }
     PyObject *given[] = {segment->cells, program->live, results}, *saved = stored(NULL, given, 3), *run = NULL, *released = NULL;
@@ -2093,6 +2158,7 @@ keep_results(Segment *segment, Choice *program, PyObject *results)
     Py_XDECREF(args);
     Py_XDECREF(fields);
     Py_XDECREF(saved);
+    done = done && leave(segment) == 0;
     if (done && PyObject_RichCompareBool(program->roots, number_one, Py_GT) == 1) { /* sweeps may come from several: as note in tape/programs/retention.py */
         PyObject *ref = PyWeakref_NewRef((PyObject *)segment, NULL), *noted = ref == NULL ? NULL : PyTuple_Pack(2, ref, Py_None);
         PyObject *list = PyTuple_GET_ITEM(program->kept, 4) == Py_True ? runs.heavy : runs.shared;
@@ -3279,12 +3345,12 @@ static PyObject *
 launches(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"counts", "clock", "site", "files", "meters", "shared", "heavy", "run", "nothing", "no_segment", "in_trace", "trim", "finish",
-                            "reproducible", NULL};
-    PyObject *given[13];
+                            "over", "reproducible", NULL};
+    PyObject *given[14];
     Py_ssize_t reproducible, own[SITE_FIELDS];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OO!O!O!OOO!OOOOOn", names, &Counts_type, &given[0], &given[1], &PyType_Type, &given[2], &PyDict_Type,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OO!O!O!OOO!OOOOOOn", names, &Counts_type, &given[0], &given[1], &PyType_Type, &given[2], &PyDict_Type,
                                      &given[3], &PyDict_Type, &given[4], &given[5], &given[6], &PyType_Type, &given[7], &given[8], &given[9], &given[10],
-                                     &given[11], &given[12], &reproducible)) {
+                                     &given[11], &given[12], &given[13], &reproducible)) {
         return NULL;
     }
     if (!PyTuple_Check(given[8]) || PyTuple_GET_SIZE(given[8]) != 3 || !PyType_IsSubtype((PyTypeObject *)given[7], &PyTuple_Type)) {
@@ -3298,7 +3364,7 @@ launches(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
         return NULL;
     }
     PyObject **fields[] = {&runs.counts, &runs.clock, &runs.site, &runs.files, &runs.meters, &runs.shared, &runs.heavy, &runs.run, &runs.nothing,
-                           &runs.no_segment, &runs.in_trace, &runs.trim, &runs.finish};
+                           &runs.no_segment, &runs.in_trace, &runs.trim, &runs.finish, &runs.over};
     memcpy(runs.own, own, sizeof own);
     runs.reproducible = reproducible;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
@@ -3311,11 +3377,11 @@ launches(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 static PyObject *
 begins(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"segment", "counts", "segments", "roots", "trie", "lock", "serials", "none", "staged", "eager", "packing", "observer", "notes", NULL};
-    PyObject *given[8];
+    static char *names[] = {"segment", "counts", "segments", "roots", "trie", "lock", "serials", "none", "constant", "staged", "eager", "packing", "observer", "notes", NULL};
+    PyObject *given[9];
     Py_ssize_t at[5];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!O!O!O!OOOOnnnnn", names, &PyType_Type, &given[0], &Counts_type, &given[1], &PyDict_Type, &given[2],
-                                     &PyDict_Type, &given[3], &given[4], &given[5], &given[6], &given[7], &at[0], &at[1], &at[2], &at[3], &at[4])) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!O!O!O!OOOOOnnnnn", names, &PyType_Type, &given[0], &Counts_type, &given[1], &PyDict_Type, &given[2],
+                                     &PyDict_Type, &given[3], &given[4], &given[5], &given[6], &given[7], &given[8], &at[0], &at[1], &at[2], &at[3], &at[4])) {
         return NULL;
     }
     for (int i = 0; i < 4; i++) {
@@ -3326,7 +3392,7 @@ begins(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     if (!PyType_IsSubtype((PyTypeObject *)given[0], &Segment_type) || !PyIter_Check(given[6])) {
         return PyErr_Format(PyExc_TypeError, "what begins is a Segment, and its numbers are counted");
     }
-    PyObject **fields[] = {&begin.segment, &begin.counts, &begin.segments, &begin.roots, &begin.trie, &begin.lock, &begin.serials, &begin.none};
+    PyObject **fields[] = {&begin.segment, &begin.counts, &begin.segments, &begin.roots, &begin.trie, &begin.lock, &begin.serials, &begin.none, &begin.constant};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         Py_XSETREF(*fields[i], Py_NewRef(given[i]));
     }
@@ -4087,7 +4153,8 @@ PyInit__recorder(void)
         {&name_acquire, "acquire"}, {&name_release, "release"},     {&name_append, "append"},
         {&name_count, "_count"},   {&name_room, "_limit"},          {&name_revision, "_revision"},
         {&name_backward, "backward"}, {&name_create_graph, "create_graph"}, {&name_run, "run"},
-        {&name_places, "places"},  {&name_slots, "slots"},          {&name_first, "first"}, {&name_step, "step"}};
+        {&name_places, "places"},  {&name_slots, "slots"},          {&name_first, "first"}, {&name_step, "step"},
+        {&name_segment, "segment"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
             return NULL;

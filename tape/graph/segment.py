@@ -275,12 +275,12 @@ class Segment(layout.Segment):
         for ref in self.leaf_places:
             place = ref()
             if place is not None and place.slot not in run.failed:
-                place.segment = _has_run()  # not None: another thread may just be about to ask it for the value
+                place.segment = has_run()  # not None: another thread may just be about to ask it for the value
         self.leaf_places = []
 
 
 @functools.cache
-def _has_run() -> Segment:
+def has_run() -> Segment:
     """Stand for the segments that leaves no longer wait for."""
     segment = Segment(CONSTANT)
     segment.ran(NOTHING)
@@ -315,6 +315,7 @@ if layout.NATIVE is not None:
         lock=type(threading.RLock()),
         serials=Segment.serials,
         none=_NONE,
+        constant=CONSTANT,
         roots=trie._ROOTS,
         trie=trie,
         **{field: Scope._fields.index(field) for field in ("staged", "eager", "packing", "observer", "notes")},

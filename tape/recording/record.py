@@ -46,8 +46,8 @@ __all__ = [
     "record_number",
     "record_one",
     "record_two",
+    "repeating",
     "scalar",
-    "sweeping",
 ]
 
 record, record_one, record_two, record_number = plain.record, plain.record_one, plain.record_two, plain.record_number
@@ -65,7 +65,7 @@ def quick(function: Callable[..., Any], **knowing: Any) -> Callable[..., Any]:
     It knows those of one Variable, if there is an op ``one``, those of two operands by an op ``two`` (``swapped``: the second one first),
     those that are ``known`` by a :func:`tape.mirrored.quick.quick_key`, all that another such function knows (``through`` it), and, where
     the second operand is an index, those of which there are ``starts`` and ``plans`` (:mod:`tape.variables.indexing`).  Where it ``reads`` a
-    number, it knows those of a Variable without axes; where it ``sweeps``, those from one root that were made before.
+    number, it knows those of a Variable without axes; what it ``does`` is said at :func:`repeating`.
     """
     return function if layout.NATIVE is None else layout.NATIVE.Function(function, **knowing)
 
@@ -75,9 +75,12 @@ def reading(kind: type | None) -> Callable[[F], F]:
     return _quickly(reads=kind)
 
 
-def sweeping(number: int) -> Callable[[F], F]:
-    """Decorate what sweeps: to leaves (1) or to what is wanted (2): where it did so before, the recorder in C writes it again."""
-    return _quickly(sweeps=number)
+def repeating(does: int, **knowing: Any) -> Callable[[F], F]:
+    """Decorate what the recorder in C writes again where it was written before: sweeps to leaves, sweeps to what is wanted, and detachment.
+
+    They are 1, 2 and 3.  Of the first two it knows calls from one root, of the last one those for what is pending, by an op ``one``.
+    """
+    return _quickly(does=does, **knowing)
 
 
 def _quickly(**knowing: Any) -> Callable[[F], F]:

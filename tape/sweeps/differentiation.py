@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@record.sweeping(1)
+@record.repeating(1)
 def backward(
     outputs: object,
     grad_outputs: object = None,
@@ -239,7 +239,7 @@ def gradients(
     retain_graph: bool | None = ...,
     create_graph: bool = ...,
 ) -> Any: ...
-@record.sweeping(2)
+@record.repeating(2)
 def gradients(
     outputs: object,
     inputs: Any,
