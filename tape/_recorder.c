@@ -15,7 +15,8 @@ A cell is referred to by those who referred to it before and by the segment, for
 Beside that, the loops over all leaves or results of a step stand here, each of them a function of the same name in Python (`held`, `gathered`,
 `stored`, `handed`, `emptied`, `arrived`, `assigned`, `lacking`, `entered`): `handed`, `arrived`, `assigned` and `entered` leave what is not the common case to
 that one.  `replayed` is a whole call of backward() that was made before, up to the run, `regained` one of gradients(), `emitted` what a sweep writes for
-one segment; `Gradient` and `Value` are properties of Variables.  `launched` is a run whose program is compiled, from the cells of its leaves to those of
+one segment, `updated` an optimizer's update; a `Function` that `does` such a thing is the whole call, and begins in Python only what is new.  A segment
+begins here as the one before began (`begun_again`).  `Numbers` is a program whose numbers are what they were.  `Gradient` and `Value` are properties of Variables.  `launched` is a run whose program is compiled, from the cells of its leaves to those of
 its results; a look at a value (`Value`, and the numbers that a `Function` reads) makes it without going through Python.
 
 Structures are the bases of Python classes (tape/layout.py), with the same attributes as those of the recorder in Python.

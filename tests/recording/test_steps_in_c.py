@@ -452,6 +452,23 @@ def test_a_number_that_changes_is_the_one_that_counts(monkeypatch, phase):
         assert found == pytest.approx(right, rel=1e-5, nan_ok=True), value
 
 
+@pytest.mark.parametrize("calls", [8, 400])
+@pytest.mark.parametrize("first", [0.0, -0.0, np.float32(0.0)], ids=repr)
+def test_a_zero_of_another_sign_is_another_number(monkeypatch, calls, first):
+    monkeypatch.setattr(numbers, "MOST", numbers.FEWEST)
+    monkeypatch.setattr(numbers, "_COMPILE", 1e-6)
+    monkeypatch.setattr(numbers, "_COMPILE_ENTRY", 1e-6)
+    x = tape.Variable(np.ones(calls % 31 + 2 + int(np.signbit(first)), np.float32))
+
+    def step(number):
+        return float((x / (x * number)).sum())
+
+    for _ in range(calls):
+        step(first)
+    for number in (first, -first, first):
+        assert step(number) == np.copysign(np.inf, number)
+
+
 @native
 def test_calls_are_counted_as_by_python(monkeypatch):
     monkeypatch.setattr(numbers, "MOST", numbers.FEWEST)
