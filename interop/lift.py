@@ -211,7 +211,7 @@ class _Applied:
 
     def stale(self) -> bool:
         """Tell whether a captured constant has another value now than when the function was traced."""
-        return any(variable._cell is not cell for variable, cell in self.reads.values())
+        return bool(self.reads) and any(variable._cell is not cell for variable, cell in self.reads.values())
 
     def __call__(self, *arrays: Any) -> Any:
         it = iter(arrays)

@@ -15,7 +15,8 @@ A cell is referred to by those who referred to it before and by the segment, for
 Beside that, the loops over all leaves or results of a step stand here, each of them a function of the same name in Python (`held`, `gathered`,
 `stored`, `handed`, `emptied`, `arrived`, `assigned`, `lacking`, `entered`): `handed`, `arrived`, `assigned` and `entered` leave what is not the common case to
 that one.  `replayed` is a whole call of backward() that was made before, up to the run, `regained` one of gradients(), `emitted` what a sweep writes for
-one segment; `Gradient` and `Value` are properties of Variables.  `launched` is a run whose program is compiled, from the cells of its leaves to those of
+one segment, `updated` an optimizer's update; a `Function` that `does` such a thing is the whole call, and begins in Python only what is new.  A segment
+begins here as the one before began (`begun_again`).  `Numbers` is a program whose numbers are what they were.  `Gradient` and `Value` are properties of Variables.  `launched` is a run whose program is compiled, from the cells of its leaves to those of
 its results; a look at a value (`Value`, and the numbers that a `Function` reads) makes it without going through Python.
 
 Structures are the bases of Python classes (tape/layout.py), with the same attributes as those of the recorder in Python.
@@ -25,7 +26,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 11 /* as in tape/layout.py */
+#define CONTRACT 12 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -48,13 +49,18 @@ typedef struct {
 } Segment;
 typedef struct { PyObject_HEAD PyObject *epoch; } Changes;
 typedef struct { PyObject_HEAD PyObject *executable, *kept, *live, *roots, *site, *size; } Choice; /* what a run computes and keeps */
-typedef struct { PyObject_HEAD long long hits, executed; } Counts;
-typedef struct { PyObject_HEAD PyObject *segment, *scope, *begun; } Thread; /* begun: held while the recorder in Python goes on with it */
+typedef struct { PyObject_HEAD PyObject *way; long long calls, until; vectorcallfunc call; } Numbers; /* a program that is given numbers */
+typedef struct { PyObject_HEAD long long hits, executed, ended; } Counts;
+typedef struct {
+    PyObject_HEAD
+    PyObject *segment, *scope, *outset; /* outset: what the segment begun last began with, as long as that holds; None otherwise */
+    PyObject *begun;                    /* held while the recorder in Python goes on with it */
+} Thread;
 typedef struct { PyObject_HEAD PyObject *make; } Local;
 typedef struct {
     PyObject_HEAD
     PyObject *slow, *known, *roles, *one, *two, *through, *starts, *plans, *reads, *dict, *weak;
-    int swapped;
+    int swapped, does; /* does: one of those below */
     vectorcallfunc call;
 } Function;
 typedef struct { PyObject *dict; } Attribute; /* what follows a property */
@@ -125,6 +131,8 @@ COLLECTED(Changes, epoch, epoch)
 FREED(Changes, )
 COLLECTED(Choice, executable, size)
 FREED(Choice, )
+COLLECTED(Numbers, way, way)
+FREED(Numbers, )
 COLLECTED(Thread, segment, begun)
 FREED(Thread, )
 COLLECTED(Local, make, make)
@@ -155,7 +163,10 @@ static PyMemberDef Changes_members[] = {MEMBER(Changes, "epoch", epoch), {NULL}}
 static PyMemberDef Choice_members[] = {MEMBER(Choice, "executable", executable), MEMBER(Choice, "kept", kept), MEMBER(Choice, "live", live),
                                        MEMBER(Choice, "roots", roots), MEMBER(Choice, "site", site), MEMBER(Choice, "size", size), {NULL}};
 static PyMemberDef Counts_members[] = {
-    {"hits", T_LONGLONG, offsetof(Counts, hits), 0, NULL}, {"executed", T_LONGLONG, offsetof(Counts, executed), 0, NULL}, {NULL}};
+    {"hits", T_LONGLONG, offsetof(Counts, hits), 0, NULL}, {"executed", T_LONGLONG, offsetof(Counts, executed), 0, NULL},
+    {"entries_ended", T_LONGLONG, offsetof(Counts, ended), 0, NULL}, {NULL}};
+static PyMemberDef Numbers_members[] = {MEMBER(Numbers, "_way", way), {"_calls", T_LONGLONG, offsetof(Numbers, calls), 0, NULL},
+                                        {"_until", T_LONGLONG, offsetof(Numbers, until), 0, NULL}, {NULL}};
 static PyMemberDef Function_members[] = {MEMBER(Function, "slow", slow), MEMBER(Function, "known", known), MEMBER(Function, "roles", roles), {NULL}};
 
 #define STRUCTURE(Type, text, ...)                                                                                                          \
@@ -176,7 +187,9 @@ STRUCTURE(Place, "One slot of a segment.", .tp_members = Place_members);
 STRUCTURE(Kind, "What is known of a value without its value.", .tp_members = Kind_members);
 STRUCTURE(Step, "One line of a tape.", .tp_members = Step_members);
 STRUCTURE(State, "One prefix of a tape.", .tp_members = State_members, .tp_base = &Step_type);
-STRUCTURE(Segment, "The pending part of a tape.", .tp_members = Segment_members, .tp_weaklistoffset = offsetof(Segment, weak));
+static void Segment_finalize(PyObject *self);
+STRUCTURE(Segment, "The pending part of a tape.", .tp_members = Segment_members, .tp_weaklistoffset = offsetof(Segment, weak),
+          .tp_finalize = Segment_finalize);
 STRUCTURE(Changes, "The number of the present settings.", .tp_members = Changes_members);
 STRUCTURE(Choice, "What a run computes and keeps, and how.", .tp_members = Choice_members);
 STRUCTURE(Thread, "What the recorder knows of one thread.");
@@ -196,7 +209,7 @@ static const char *const state_fields[STATE_FIELDS] = {"_before", "_cache", "cut
                                                        "lines",   "mode",   "op",   "parent", "places", "seen", "table", "used"};
 
 static struct {
-    PyObject *variable, *record, *begun, *node_of, *nobody, *changes, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array_mark, *number_mark, *leaf_node;
+    PyObject *variable, *record, *begun, *node_of, *nobody, *changes, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array_mark, *number_mark;
     Py_ssize_t caller, forward, trace; /* positions in a scope */
     PyObject *follow, *state, *step, *plain_place, *made_place, *nowhere;
     Py_ssize_t made, own[STATE_FIELDS]; /* where fields lie that Python has added */
@@ -209,17 +222,34 @@ static struct {
 enum { CODE, COUNT, DUE, INSTRUCTION, REASON, SITE_FIELDS };
 static const char *const site_fields[SITE_FIELDS] = {"code", "count", "due", "instruction", "reason"};
 
+enum { ASSIGNED, GRAD, NODE, POST_HOOKS, UPDATER, EXTRA_FIELDS };
+static const char *const extra_fields[EXTRA_FIELDS] = {"assigned", "grad", "node", "post_hooks", "updater"};
+enum { HOOKS, REF, NODE_FIELDS };
+static const char *const node_fields[NODE_FIELDS] = {"hooks", "ref"};
+
+static struct { /* what Python told of what few Variables have, and of where gradients go (connect) */
+    PyObject *extra, *node; /* types */
+    Py_ssize_t in_extra[EXTRA_FIELDS], in_node[NODE_FIELDS];
+} parts;
+
 static struct { /* what Python told of runs (launches) */
     PyObject *counts, *clock, *site, *files, *meters, *places, *calm, *shared, *heavy, *run, *nothing, *no_segment; /* data */
-    PyObject *in_trace, *trim, *finish;                                                                         /* functions */
+    PyObject *in_trace, *trim, *finish, *over;                                                                         /* functions */
+    PyObject *rules, *assigning, *assign, *accumulate; /* what sweeps are written again with (sweeping) */
     Py_ssize_t reproducible, own[SITE_FIELDS];
 } runs;
 
-static PyObject *thread_key, *name_node, *name_aval, *name_shape, *name_scalars, *name_positions, *name_rest, *name_names, *name_hooks, *name_ref,
-    *name_grad, *name_post_hooks, *name_assigned, *name_updater, *name_state, *name_results, *name_released, *name_cut, *name_made, *name_ends,
+static struct { /* what Python told of segments (begins) */
+    PyObject *segment, *segments, *counts, *roots, *trie, *lock, *serials, *none, *constant;
+    Py_ssize_t staged, eager, packing, observer, notes; /* positions in a scope */
+} begin;
+
+static PyObject *thread_key, *name_aval, *name_shape, *name_scalars, *name_positions, *name_rest, *name_names, *name_state, *name_results,
+    *name_released, *name_cut, *name_made, *name_ends,
     *name_externals, *name_entries, *name_table, *name_single, *name_several, *name_visible, *name_cache, *name_vjp, *name_own_kinds, *name_kinds,
     *name_kernel_of, *name_filename, *name_limit, *name_forms, *name_leaf, *name_now, *name_light, *name_host, *name_program, *name_look,
-    *name_acquire, *name_release, *name_append, *number_one;
+    *name_acquire, *name_release, *name_append, *name_count, *name_room, *name_revision, *name_backward, *name_create_graph, *name_run,
+    *name_places, *name_slots, *name_first, *name_step, *name_segment, *number_one;
 
 /* -- threads --------------------------------------------------------------------------------------------------------------------------- */
 
@@ -253,6 +283,7 @@ thread_of(Local *self)
     if (thread != NULL) {
         thread->segment = Py_NewRef(PyTuple_GET_ITEM(first, 0));
         thread->scope = Py_NewRef(PyTuple_GET_ITEM(first, 1));
+        thread->outset = Py_NewRef(Py_None);
         thread->begun = NULL;
         PyObject_GC_Track((PyObject *)thread);
         int failed = PyDict_SetItem(held, thread_key, (PyObject *)thread);
@@ -304,6 +335,7 @@ Local_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 static PyGetSetDef Local_attributes[] = {
     {"segment", Local_get, Local_set, "a weak reference to the pending segment", (void *)offsetof(Thread, segment)},
     {"scope", Local_get, Local_set, "what holds for the ops", (void *)offsetof(Thread, scope)},
+    {"outset", Local_get, Local_set, "what segments begin with", (void *)offsetof(Thread, outset)},
     {NULL}};
 STRUCTURE(Local, "The recorder of one thread.", .tp_getset = Local_attributes, .tp_new = Local_new);
 
@@ -329,6 +361,147 @@ pending(Thread *thread)
     return (Segment *)segment;
 }
 
+/* Count the entries of a segment that is freed, as Stats.ended in tape/statistics.py does. */
+static void
+Segment_finalize(PyObject *self)
+{
+    if (begin.segments == NULL) {
+        return;
+    }
+    PyObject *type, *value, *trace, *state = ((Segment *)self)->state;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *id = PyLong_FromVoidPtr(self), *ref = id == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(begin.segments, id));
+    if (ref != NULL && PyDict_DelItem(begin.segments, id) == 0 && state != NULL && is_a(state, &State_type) && ((State *)state)->depth != NULL) {
+        ((Counts *)begin.counts)->ended += PyLong_AsLongLong(((State *)state)->depth);
+    }
+    Py_XDECREF(ref);
+    Py_XDECREF(id);
+    if (PyErr_Occurred()) {
+        PyErr_WriteUnraisable(self);
+    }
+    PyErr_Restore(type, value, trace);
+}
+
+/* Return a number that a module has (0 with an exception: it has none). */
+static long long
+number_in(PyObject *module, PyObject *name)
+{
+    PyObject *held = PyObject_GetAttr(module, name);
+    long long number = held == NULL ? 0 : PyLong_AsLongLong(held);
+    Py_XDECREF(held);
+    return PyErr_Occurred() ? 0 : number;
+}
+
+/* Have a segment hold nothing, as tape/graph/segment.py has it: 0, or -1 with an exception. */
+static int
+empty(Segment *segment)
+{
+    for (PyObject **field = &segment->trace; field < &segment->weak; field++) {
+        PyObject *value = field < &segment->open ? Py_NewRef(Py_None)
+                          : field < &segment->cells ? Py_NewRef(Py_True)
+                          : field < &segment->leaves ? PyDict_New()
+                                                     : PyList_New(0);
+        if (value == NULL) {
+            return -1;
+        }
+        Py_XSETREF(*field, value);
+    }
+    return 0;
+}
+
+/* Tell whether a thread's segments are pending, not inside of a transformation of JAX, and nobody sees what is recorded. */
+static int
+unwatching(Thread *thread)
+{
+    PyObject *scope = thread->scope;
+    return begin.segment != NULL && PyTuple_Check(scope) && PyTuple_GET_SIZE(scope) > begin.notes && PyTuple_GET_ITEM(scope, begin.eager) == Py_False &&
+           PyTuple_GET_ITEM(scope, begin.observer) == Py_None && PyTuple_GET_ITEM(scope, begin.notes) == Py_None &&
+           PyList_CheckExact(PyTuple_GET_ITEM(scope, begin.staged)) && PyList_GET_SIZE(PyTuple_GET_ITEM(scope, begin.staged)) == 0;
+}
+
+/* Begin a thread's segment as the one before began, as `begun` in tape/recording/entering.py does: NULL without an exception where that is not so,
+   or somebody watches. */
+static Segment *
+begun_again(Thread *thread)
+{
+    PyObject *scope = thread->scope, *outset = thread->outset, *epoch = ((Changes *)told.changes)->epoch;
+    if (!unwatching(thread) || !PyTuple_CheckExact(outset) || PyTuple_GET_ITEM(outset, 0) != epoch ||
+        PyTuple_GET_ITEM(scope, 0) != PyTuple_GET_ITEM(outset, 1) || PyTuple_GET_ITEM(scope, begin.packing) != Py_None) {
+        return NULL;
+    }
+    PyObject *named = PyObject_CallNoArgs(told.axes_are_named);
+    Py_XDECREF(named);
+    if (named != Py_False || thread->outset != outset || number_in(begin.trie, name_count) > number_in(begin.trie, name_room) || PyErr_Occurred()) {
+        return NULL;
+    }
+    Segment *segment = (Segment *)((PyTypeObject *)begin.segment)->tp_alloc((PyTypeObject *)begin.segment, 0);
+    if (segment == NULL) {
+        return NULL;
+    }
+    PyObject *state = PyDict_GetItemWithError(begin.roots, PyTuple_GET_ITEM(outset, 3)), *ref = NULL, *id = NULL;
+    if (state == NULL || !is_a(state, &State_type) || thread->outset != outset) { /* memory was got above: finalizers may have run */
+        Py_DECREF(segment);
+        return NULL;
+    }
+    segment->epoch = Py_NewRef(epoch);
+    segment->configuration = Py_NewRef(PyTuple_GET_ITEM(outset, 2));
+    segment->state = Py_NewRef(state);
+    segment->scalars = Py_NewRef(PyTuple_GET_ITEM(outset, 4));
+    segment->packing = Py_NewRef(Py_None);
+    segment->released = Py_NewRef(begin.none);
+    segment->generation = PyLong_FromLong(0);
+    segment->lock = PyObject_CallNoArgs(begin.lock);
+    segment->serial = PyIter_Next(begin.serials);
+    int done = segment->generation != NULL && segment->lock != NULL && segment->serial != NULL && empty(segment) == 0 &&
+               (ref = PyWeakref_NewRef((PyObject *)segment, NULL)) != NULL && (id = PyLong_FromVoidPtr(segment)) != NULL &&
+               PyDict_SetItem(begin.segments, id, ref) == 0;
+    if (done) {
+        Py_SETREF(thread->segment, Py_NewRef(ref));
+    } else {
+        Py_CLEAR(segment);
+    }
+    Py_XDECREF(ref);
+    Py_XDECREF(id);
+    return segment;
+}
+
+/* Return where an Extra, or the node of a leaf, has a field. */
+static inline PyObject **
+of_extra(PyObject *extra, int field)
+{
+    return (PyObject **)((char *)extra + parts.in_extra[field]);
+}
+
+static inline PyObject **
+of_node(PyObject *node, int field)
+{
+    return (PyObject **)((char *)node + parts.in_node[field]);
+}
+
+/* Return the Extra of a Variable (borrowed), all of whose fields are there; NULL where it has none. */
+static inline PyObject *
+extra_of(Handle *handle)
+{
+    PyObject *extra = handle->extra;
+    if (extra == NULL || (PyObject *)Py_TYPE(extra) != parts.extra) {
+        return NULL;
+    }
+    for (int i = 0; i < EXTRA_FIELDS; i++) {
+        if (*of_extra(extra, i) == NULL) {
+            return NULL;
+        }
+    }
+    return extra;
+}
+
+/* Tell whether a leaf's node calls somebody with its gradient; -1 where it is no such node. */
+static inline int
+node_hooked(PyObject *node)
+{
+    PyObject *hooks = (PyObject *)Py_TYPE(node) == parts.node ? *of_node(node, HOOKS) : NULL;
+    return hooks == NULL || !PyDict_CheckExact(hooks) ? -1 : PyDict_GET_SIZE(hooks) > 0;
+}
+
 /* Return the segment in which a thread may record, begun where there is none (a new reference); NULL where it is not done here. */
 static Segment *
 recording(Thread *thread, int *begins)
@@ -337,9 +510,13 @@ recording(Thread *thread, int *begins)
     if (segment != NULL && segment->epoch != NULL && segment->epoch == ((Changes *)told.changes)->epoch) {
         return segment;
     }
+    *begins = 1;
+    Segment *again = thread == NULL || segment != NULL ? NULL : begun_again(thread);
+    if (again != NULL || PyErr_Occurred()) {
+        return again;
+    }
     Py_XDECREF(segment);
     PyObject *begun = thread == NULL ? NULL : PyObject_CallNoArgs(told.begun);
-    *begins = 1;
     if (begun != NULL && !is_a(begun, &Segment_type)) {
         Py_CLEAR(begun);
     }
@@ -536,8 +713,8 @@ slot_of_cell(Walk *walk, PyObject *cell, Place *place, PyObject *origin, PyObjec
             Py_INCREF(node);
         } else if (origin != Py_None) {
             node = given_by(walk, origin, at);
-        } else if (leaf != NULL && leaf->extra != NULL) {
-            node = leaf->extra == Py_None ? Py_NewRef(Py_None) : PyObject_GetAttr(leaf->extra, name_node);
+        } else if (leaf != NULL && (leaf->extra == Py_None || extra_of(leaf) != NULL)) {
+            node = Py_NewRef(leaf->extra == Py_None ? Py_None : *of_extra(leaf->extra, NODE));
             if (node == Py_None) {
                 Py_DECREF(node);
                 node = PyObject_CallOneArg(told.node_of, (PyObject *)leaf);
@@ -1301,6 +1478,48 @@ number_of(PyObject *type, PyObject *variable)
     return number;
 }
 
+static PyObject *assigned(PyObject *module, PyObject *added);
+enum { SWEEP_TO_LEAVES = 1, SWEEP_TO_WANTED, DETACH };
+static PyObject *swept_again(PyObject *root);
+static PyObject *regained_by(PyObject *const *args, PyObject *kwnames);
+
+/* Record by an op that a Variable of the pending segment is cut off from the tape, as `detach` in tape/mirrored/detachment.py does, where that was done
+   here before: NULL without an exception where it was not. */
+static PyObject *
+detached(PyObject *op, PyObject *variable)
+{
+    Handle *handle = unwatched(variable, told.trace);
+    Thread *thread = handle == NULL ? NULL : this_thread();
+    Segment *segment = thread == NULL || !unwatching(thread) || PyList_GET_ITEM(handle->cell, 0) != Py_None ? NULL : pending(thread);
+    PyObject *made = NULL, *between = NULL, *after = NULL, *mode, *slot;
+    State *start = NULL, *child = NULL;
+    if (segment == NULL || handle->segment != (PyObject *)segment || (PyObject *)Py_TYPE(segment->state) != told.state || segment->cells == NULL ||
+        *own(segment->state, MODE) != (mode = PyTuple_GET_ITEM(thread->scope, 0))) {
+        goto end;
+    }
+    start = (State *)Py_NewRef(segment->state);
+    between = Py_XNewRef(PyDict_GetItemWithError(start->next, begin.constant)); /* in the mode in which nothing is recorded, and back */
+    slot = ((Place *)handle->place)->slot;
+    if (between == NULL || (PyObject *)Py_TYPE(between) != told.state || (child = (State *)found((State *)between, op, &slot, 1)) == NULL ||
+        (PyObject *)Py_TYPE(child) != told.state || child->quick != Py_True || (after = Py_XNewRef(PyDict_GetItemWithError(child->next, mode))) == NULL ||
+        !is_a(after, &State_type)) {
+        goto end;
+    }
+    Walk walk;
+    begin_walk(&walk);
+    walk.segment = segment;
+    if ((made = new_handle((PyObject *)segment, child->place, empty_cell())) != NULL && commit(&walk, start, (State *)after, &made, 1) != 1) {
+        Py_CLEAR(made);
+    }
+end:
+    Py_XDECREF(start);
+    Py_XDECREF(between);
+    Py_XDECREF(child);
+    Py_XDECREF(after);
+    Py_XDECREF(segment);
+    return made;
+}
+
 static PyObject *
 Function_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
@@ -1319,6 +1538,10 @@ Function_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject
     }
     if (self->reads != NULL) {
         made = kwnames == NULL && nargs == 1 ? number_of(self->reads, args[0]) : NULL;
+    } else if (self->does == SWEEP_TO_WANTED) {
+        made = nargs == 2 ? regained_by(args, kwnames) : NULL;
+    } else if (self->does) {
+        made = kwnames != NULL || nargs != 1 ? NULL : self->does == SWEEP_TO_LEAVES ? swept_again(args[0]) : detached(self->one, args[0]);
     } else if (kwnames == NULL && nargs == 1 && by->one != NULL && as_handle(args[0]) != NULL) {
         made = fast(by->one, args, 1);
     } else if (kwnames == NULL && nargs == 2 && self->plans != NULL) {
@@ -1339,11 +1562,11 @@ static PyTypeObject Function_type;
 static PyObject *
 Function_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"slow", "one", "two", "known", "through", "starts", "plans", "swapped", "reads", NULL};
+    static char *names[] = {"slow", "one", "two", "known", "through", "starts", "plans", "swapped", "reads", "does", NULL};
     PyObject *slow, *one = NULL, *two = NULL, *known = NULL, *through = NULL, *starts = NULL, *plans = NULL, *reads = NULL;
-    int swapped = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOO!O!O!O!pO", names, &slow, &one, &two, &PyDict_Type, &known, &Function_type, &through,
-                                     &PyDict_Type, &starts, &PyDict_Type, &plans, &swapped, &reads)) {
+    int swapped = 0, does = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOO!O!O!O!pOi", names, &slow, &one, &two, &PyDict_Type, &known, &Function_type, &through,
+                                     &PyDict_Type, &starts, &PyDict_Type, &plans, &swapped, &reads, &does)) {
         return NULL;
     }
     if ((plans == NULL) != (starts == NULL) || (plans != NULL && two == NULL)) {
@@ -1364,6 +1587,7 @@ Function_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->reads = Py_XNewRef(reads);
     self->roles = Py_NewRef(Py_None);
     self->swapped = swapped;
+    self->does = does;
     self->call = Function_call;
     return (PyObject *)self;
 }
@@ -1400,6 +1624,78 @@ STRUCTURE(Function, NULL, .tp_members = Function_members, .tp_getset = Function_
           .tp_weaklistoffset = offsetof(Function, weak), .tp_dictoffset = offsetof(Function, dict), .tp_new = Function_new,
           .tp_vectorcall_offset = offsetof(Function, call), .tp_call = PyVectorcall_Call, .tp_descr_get = Function_bound,
           .tp_repr = Function_text);
+
+/* -- numbers in programs ------------------------------------------------------------------------------------------------------------------ */
+
+/* Tell whether two numbers are one, as _same in tape/programs/numbers.py has it; 0 also for zeros of NumPy, of which one may be negative. */
+static int
+same_number(PyObject *a, PyObject *b)
+{
+    if (a == b) {
+        return 1;
+    }
+    if (Py_TYPE(a) != Py_TYPE(b)) {
+        return 0;
+    }
+    if (PyFloat_CheckExact(a)) {
+        double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
+        return memcmp(&x, &y, sizeof x) == 0;
+    }
+    int same = PyObject_RichCompareBool(a, b, Py_EQ) == 1 && (PyLong_CheckExact(a) || PyObject_IsTrue(a) == 1);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+    }
+    return same;
+}
+
+/* Call a program where numbers are what they were, as run of _Steady in tape/programs/numbers.py does, which is called where they are not, and where
+   it has something to do at this call. */
+static PyObject *
+Numbers_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Numbers *self = (Numbers *)callable;
+    Py_ssize_t n = PyVectorcall_NARGS(nargsf), given = 0, i;
+    PyObject *way = self->way, *passed[LEAVES + 1], *result;
+    if (way != NULL && kwnames == NULL && n <= LEAVES && PyTuple_CheckExact(way) && PyTuple_GET_SIZE(way) == 3 &&
+        (self->until == 0 || self->calls + 1 < self->until)) {
+        Py_INCREF(way); /* threads replace it */
+        PyObject *expected = PyTuple_GET_ITEM(way, 1), *instead = PyTuple_GET_ITEM(way, 2);
+        int same = PyTuple_CheckExact(expected) && PyTuple_CheckExact(instead) && PyTuple_GET_SIZE(expected) == n && PyTuple_GET_SIZE(instead) == n;
+        for (i = 0; same && i < n; i++) {
+            PyObject *value = PyTuple_GET_ITEM(expected, i), *other = PyTuple_GET_ITEM(instead, i);
+            if (value == Py_Ellipsis) {
+                passed[++given] = args[i];
+            } else if ((same = same_number(args[i], value)) && other != Py_None) { /* None: the program knows it */
+                passed[++given] = other;
+            }
+        }
+        if (same) {
+            self->calls += self->until != 0;
+            result = PyObject_Vectorcall(PyTuple_GET_ITEM(way, 0), passed + 1, (size_t)given | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+            Py_DECREF(way);
+            return result;
+        }
+        Py_DECREF(way);
+    }
+    PyObject *run = PyObject_GetAttr(callable, name_run);
+    result = run == NULL ? NULL : PyObject_Vectorcall(run, args, n, kwnames);
+    Py_XDECREF(run);
+    return result;
+}
+
+static PyObject *
+Numbers_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
+{
+    Numbers *self = (Numbers *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->way = Py_NewRef(Py_None);
+        self->call = Numbers_call;
+    }
+    return (PyObject *)self;
+}
+
+STRUCTURE(Numbers, "A program that is given numbers.", .tp_members = Numbers_members, .tp_new = Numbers_new,
+          .tp_vectorcall_offset = offsetof(Numbers, call), .tp_call = PyVectorcall_Call);
 
 /* -- attributes ------------------------------------------------------------------------------------------------------------------------ */
 
@@ -1444,12 +1740,11 @@ static PyObject *
 Gradient_get(PyObject *self, PyObject *variable, PyObject *type)
 {
     Handle *handle = unwatched(variable, told.trace);
-    if (handle != NULL && handle->extra != NULL && (handle->extra != Py_None || handle->segment == Py_None)) {
-        PyObject *grad = handle->extra == Py_None ? Py_NewRef(Py_None) : PyObject_GetAttr(handle->extra, name_grad);
-        if (grad == NULL || grad != Py_None || handle->segment == Py_None) {
-            return grad;
+    if (handle != NULL && (handle->extra == Py_None ? handle->segment == Py_None : extra_of(handle) != NULL)) {
+        PyObject *grad = handle->extra == Py_None ? Py_None : *of_extra(handle->extra, GRAD);
+        if (grad != Py_None || handle->segment == Py_None) {
+            return Py_NewRef(grad);
         }
-        Py_DECREF(grad);
     }
     return PyProperty_Type.tp_descr_get(self, variable, type);
 }
@@ -1458,13 +1753,16 @@ static int
 Gradient_set(PyObject *self, PyObject *variable, PyObject *value)
 {
     Handle *handle = value == Py_None ? unwatched(variable, told.trace) : NULL;
-    if (handle == NULL || handle->extra == NULL) {
+    if (handle == NULL || (handle->extra != Py_None && extra_of(handle) == NULL)) {
         return PyProperty_Type.tp_descr_set(self, variable, value);
     }
-    PyObject *extra = Py_NewRef(handle->extra);
-    int failed = extra != Py_None && (PyObject_SetAttr(extra, name_assigned, Py_False) < 0 || PyObject_SetAttr(extra, name_grad, Py_None) < 0);
-    Py_DECREF(extra);
-    return -failed;
+    if (handle->extra != Py_None) {
+        PyObject **grad = of_extra(handle->extra, GRAD), **assigned = of_extra(handle->extra, ASSIGNED), *before[] = {*grad, *assigned};
+        *grad = Py_NewRef(Py_None); /* both, and then what was there is freed */
+        *assigned = Py_NewRef(Py_False);
+        clear_fields(before, before + 2);
+    }
+    return 0;
 }
 
 static int launch(Segment *segment, PyObject *reason);
@@ -1590,18 +1888,7 @@ emptied(PyObject *Py_UNUSED(module), PyObject *value)
         PyErr_SetString(PyExc_TypeError, "what is emptied is a segment");
         return NULL;
     }
-    Segment *segment = (Segment *)value;
-    for (PyObject **field = &segment->trace; field < &segment->weak; field++) {
-        PyObject *empty = field < &segment->open ? Py_NewRef(Py_None)
-                          : field < &segment->cells ? Py_NewRef(Py_True)
-                          : field < &segment->leaves ? PyDict_New()
-                                                     : PyList_New(0);
-        if (empty == NULL) {
-            return NULL;
-        }
-        Py_XSETREF(*field, empty);
-    }
-    Py_RETURN_NONE;
+    return empty((Segment *)value) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *
@@ -1696,6 +1983,30 @@ end:
     return saved;
 }
 
+/* Have the leaves that waited for a segment which has run wait no longer, as Segment.ran in tape/graph/segment.py does: 0, or -1 with an exception. */
+static int
+leave(Segment *segment)
+{
+    PyObject *list = segment->leaf_places;
+    if (list == NULL || !PyList_CheckExact(list) || PyList_GET_SIZE(list) == 0) {
+        return 0;
+    }
+    PyObject *none = PyList_New(0), *over = none == NULL ? NULL : PyObject_CallNoArgs(runs.over);
+    int failed = over == NULL;
+    if (!failed) {
+        segment->leaf_places = Py_NewRef(none);
+        for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(list); i++) {
+            PyObject *place = PyObject_CallNoArgs(PyList_GET_ITEM(list, i));
+            failed = place == NULL || (place != Py_None && PyObject_SetAttr(place, name_segment, over) < 0);
+            Py_XDECREF(place);
+        }
+        Py_DECREF(list);
+    }
+    Py_XDECREF(none);
+    Py_XDECREF(over);
+    return -failed;
+}
+
 /* Put results into their cells, as `stored`, for a segment that keeps nothing else, and have it be one that has run: True if that is done.
    Sweeps to leaves behind it find its origins where these are kept; `nothing` is what such a run keeps. */
 static PyObject *
@@ -1705,8 +2016,8 @@ handed(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     Segment *segment = (Segment *)args[0];
-    if (!is_a(args[0], &Segment_type) || segment->leaf_places == NULL || !PyList_CheckExact(segment->leaf_places) ||
-        PyList_GET_SIZE(segment->leaf_places) != 0 || segment->origins == NULL || !PyDict_CheckExact(segment->origins)) {
+    if (!is_a(args[0], &Segment_type) || segment->leaf_places == NULL || !PyList_CheckExact(segment->leaf_places) || segment->origins == NULL ||
+        !PyDict_CheckExact(segment->origins)) {
         Py_RETURN_FALSE;
     }
     PyObject *origins = args[3] == Py_True ? Py_NewRef(segment->origins) : NULL;
@@ -1743,8 +2054,9 @@ handed(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     for (size_t i = 0; i < sizeof now / sizeof *now; i++) {
         Py_XDECREF(now[i].value);
     }
+    int failed = saved == NULL || leave(segment) < 0;
     Py_XDECREF(saved);
-    return saved == NULL ? NULL : Py_NewRef(Py_True);
+    return failed ? NULL : Py_NewRef(Py_True);
 }
 
 static inline PyObject **
@@ -1810,7 +2122,7 @@ keep_results(Segment *segment, Choice *program, PyObject *results)
 {
     PyObject *residuals = PyTuple_GET_ITEM(program->kept, 0), *dead = PyTuple_GET_ITEM(program->kept, 2);
     Py_ssize_t n = PyTuple_GET_SIZE(program->live), further = PyTuple_GET_SIZE(residuals);
-    if (!PyList_CheckExact(results) || PyList_GET_SIZE(results) != n + further || segment->leaf_places == NULL || PyList_GET_SIZE(segment->leaf_places) != 0) {
+    if (!PyList_CheckExact(results) || PyList_GET_SIZE(results) != n + further) {
         return 0;
     }
     PyObject *given[] = {segment->cells, program->live, results}, *saved = stored(NULL, given, 3), *run = NULL, *released = NULL;
@@ -1847,6 +2159,7 @@ keep_results(Segment *segment, Choice *program, PyObject *results)
     Py_XDECREF(args);
     Py_XDECREF(fields);
     Py_XDECREF(saved);
+    done = done && leave(segment) == 0;
     if (done && PyObject_RichCompareBool(program->roots, number_one, Py_GT) == 1) { /* sweeps may come from several: as note in tape/programs/retention.py */
         PyObject *ref = PyWeakref_NewRef((PyObject *)segment, NULL), *noted = ref == NULL ? NULL : PyTuple_Pack(2, ref, Py_None);
         PyObject *list = PyTuple_GET_ITEM(program->kept, 4) == Py_True ? runs.heavy : runs.shared;
@@ -2060,10 +2373,9 @@ static int
 arrive_at(Arrival *arrival, PyObject *end, PyObject *place)
 {
     int done = 0;
-    PyObject *ref = NULL, *variable = NULL, *grad = NULL, *gradient = NULL, *cell = NULL, *addition = NULL, *updater = NULL;
-    if ((PyObject *)Py_TYPE(end) != told.leaf_node || !is_a(place, &Place_type) || ((Place *)place)->slot == NULL ||
-        flag(end, name_hooks) != 0 || PySet_Contains(arrival->reached, end) != 0 || PySet_Add(arrival->reached, end) < 0 ||
-        (ref = PyObject_GetAttr(end, name_ref)) == NULL || (variable = PyObject_CallNoArgs(ref)) == NULL) {
+    PyObject *ref = NULL, *variable = NULL, *gradient = NULL, *cell = NULL, *addition = NULL;
+    if (!is_a(place, &Place_type) || ((Place *)place)->slot == NULL || node_hooked(end) != 0 || PySet_Contains(arrival->reached, end) != 0 ||
+        PySet_Add(arrival->reached, end) < 0 || (ref = Py_XNewRef(*of_node(end, REF))) == NULL || (variable = PyObject_CallNoArgs(ref)) == NULL) {
         goto end;
     }
     if (variable == Py_None) { /* nobody holds it */
@@ -2071,10 +2383,11 @@ arrive_at(Arrival *arrival, PyObject *end, PyObject *place)
         goto end;
     }
     Handle *handle = as_handle(variable);
-    if (handle == NULL || handle->extra == NULL || handle->extra == Py_None || (grad = PyObject_GetAttr(handle->extra, name_grad)) == NULL) {
+    if (handle == NULL || extra_of(handle) == NULL) {
         goto end;
     }
-    int hooked = flag(handle->extra, name_post_hooks);
+    PyObject *hooks = *of_extra(handle->extra, POST_HOOKS);
+    int hooked = PyDict_CheckExact(hooks) ? PyDict_GET_SIZE(hooks) > 0 : -1;
     PyObject *slot = ((Place *)place)->slot;
     cell = PyDict_GetItemWithError(arrival->present, slot);
     cell = Py_XNewRef(cell != NULL ? cell : PyDict_GetItemWithError(arrival->cells, slot));
@@ -2086,21 +2399,19 @@ arrive_at(Arrival *arrival, PyObject *end, PyObject *place)
     if (hooked < 0 || addition == NULL || PyList_Append(arrival->fresh, addition) < 0) {
         goto end;
     }
-    updater = PyObject_GetAttr(handle->extra, name_updater);
-    if (updater == NULL) {
+    if (extra_of(handle) == NULL) { /* memory was got above: finalizers may have run */
         goto end;
     }
+    PyObject *updater = *of_extra(handle->extra, UPDATER);
     if (arrival->updater != updater) {
         Py_XSETREF(arrival->updater, Py_NewRef(arrival->updater == NULL ? updater : Py_None));
     }
-    arrival->sums |= grad != Py_None;
+    arrival->sums |= *of_extra(handle->extra, GRAD) != Py_None;
     arrival->hooked |= hooked;
     done = 1;
 end:
-    Py_XDECREF(updater);
     Py_XDECREF(ref);
     Py_XDECREF(variable);
-    Py_XDECREF(grad);
     Py_XDECREF(gradient);
     Py_XDECREF(cell);
     Py_XDECREF(addition);
@@ -2209,7 +2520,7 @@ swept(PyObject *root)
         !PyDict_CheckExact(segment->retained) || PyDict_GET_SIZE(segment->retained) != 0 || segment->packing != Py_None ||
         segment->trace != Py_None || segment->released == NULL || !unobserved(thread, told.trace) || kind == NULL ||
         !is_a(kind, &Kind_type) || kind->requires_grad != Py_True || handle->extra == NULL ||
-        (handle->extra != Py_None && flag(handle->extra, name_assigned) != 0) || !is_a(segment->state, &State_type) ||
+        (handle->extra != Py_None && (extra_of(handle) == NULL || *of_extra(handle->extra, ASSIGNED) != Py_False)) || !is_a(segment->state, &State_type) ||
         ((State *)segment->state)->next == NULL || !PyDict_CheckExact(((State *)segment->state)->next)) {
         Py_CLEAR(segment);
     }
@@ -2259,6 +2570,51 @@ end:
     Py_XDECREF(released);
     Py_XDECREF(segment);
     return made != NULL || PyErr_Occurred() ? made : Py_NewRef(Py_None);
+}
+
+/* Do what backward() from one root did before at this point of the tape, as `backward` in tape/sweeps/differentiation.py does: None; NULL without an
+   exception where that is not done here. */
+static PyObject *
+swept_again(PyObject *root)
+{
+    PyObject *revision = runs.rules == NULL || runs.rules == Py_None ? NULL : PyObject_GetAttr(runs.rules, name_revision), *given[] = {root, revision};
+    PyObject *made = revision == NULL ? NULL : replayed(NULL, given, 2), *done = NULL;
+    Py_XDECREF(revision);
+    if (made == NULL || made == Py_None) {
+        Py_XDECREF(made);
+        return NULL;
+    }
+    Segment *segment = (Segment *)PyTuple_GET_ITEM(made, 0);
+    PyObject *released = PyTuple_GET_ITEM(made, 1), *fresh = PyTuple_GET_ITEM(made, 2);
+    int plainly = PyTuple_GET_ITEM(made, 3) == Py_False && PyTuple_GET_ITEM(made, 4) == Py_False;
+    int waits = PyTuple_GET_ITEM(made, 5) == Py_True && PyFrozenSet_CheckExact(released) && PySet_GET_SIZE(released) == 0;
+    int ran = !plainly ? 0 : waits ? 1 : launch(segment, name_backward);
+    if (ran == 0) { /* it undoes itself what it has to */
+        done = PyObject_Call(runs.accumulate, made, NULL);
+        Py_DECREF(made);
+        return done;
+    }
+    if (ran == 1) {
+        PyObject *got = PyObject_CallMethodNoArgs(runs.assigning, name_acquire), *all = got == NULL ? NULL : assigned(NULL, fresh);
+        if (got != NULL) {
+            PyObject *type, *value, *trace;
+            PyErr_Fetch(&type, &value, &trace);
+            PyObject *gone = PyObject_CallMethodNoArgs(runs.assigning, name_release);
+            Py_XDECREF(gone);
+            PyErr_Restore(type, value, trace);
+        }
+        done = all == Py_False ? PyObject_CallOneArg(runs.assign, fresh) : all == NULL ? NULL : Py_NewRef(Py_None);
+        Py_XDECREF(all);
+        Py_XDECREF(got);
+    }
+    if (done == NULL && segment->leaves != NULL && PyList_CheckExact(segment->leaves) && PyList_GET_SIZE(segment->leaves) > 0) {
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace); /* nothing was released yet */
+        Py_SETREF(segment->released, Py_NewRef(released));
+        PyErr_Restore(type, value, trace);
+    }
+    Py_DECREF(made);
+    return done;
 }
 
 /* -- structures that were not met ------------------------------------------------------------------------------------------------------ */
@@ -2990,12 +3346,12 @@ static PyObject *
 launches(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"counts", "clock", "site", "files", "meters", "shared", "heavy", "run", "nothing", "no_segment", "in_trace", "trim", "finish",
-                            "reproducible", NULL};
-    PyObject *given[13];
+                            "over", "reproducible", NULL};
+    PyObject *given[14];
     Py_ssize_t reproducible, own[SITE_FIELDS];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OO!O!O!OOO!OOOOOn", names, &Counts_type, &given[0], &given[1], &PyType_Type, &given[2], &PyDict_Type,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OO!O!O!OOO!OOOOOOn", names, &Counts_type, &given[0], &given[1], &PyType_Type, &given[2], &PyDict_Type,
                                      &given[3], &PyDict_Type, &given[4], &given[5], &given[6], &PyType_Type, &given[7], &given[8], &given[9], &given[10],
-                                     &given[11], &given[12], &reproducible)) {
+                                     &given[11], &given[12], &given[13], &reproducible)) {
         return NULL;
     }
     if (!PyTuple_Check(given[8]) || PyTuple_GET_SIZE(given[8]) != 3 || !PyType_IsSubtype((PyTypeObject *)given[7], &PyTuple_Type)) {
@@ -3009,12 +3365,39 @@ launches(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
         return NULL;
     }
     PyObject **fields[] = {&runs.counts, &runs.clock, &runs.site, &runs.files, &runs.meters, &runs.shared, &runs.heavy, &runs.run, &runs.nothing,
-                           &runs.no_segment, &runs.in_trace, &runs.trim, &runs.finish};
+                           &runs.no_segment, &runs.in_trace, &runs.trim, &runs.finish, &runs.over};
     memcpy(runs.own, own, sizeof own);
     runs.reproducible = reproducible;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         Py_XSETREF(*fields[i], Py_NewRef(given[i]));
     }
+    Py_RETURN_NONE;
+}
+
+/* Tell what segments begin with, where the one before began so. */
+static PyObject *
+begins(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"segment", "counts", "segments", "roots", "trie", "lock", "serials", "none", "constant", "staged", "eager", "packing", "observer", "notes", NULL};
+    PyObject *given[9];
+    Py_ssize_t at[5];
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!O!O!O!OOOOOnnnnn", names, &PyType_Type, &given[0], &Counts_type, &given[1], &PyDict_Type, &given[2],
+                                     &PyDict_Type, &given[3], &given[4], &given[5], &given[6], &given[7], &given[8], &at[0], &at[1], &at[2], &at[3], &at[4])) {
+        return NULL;
+    }
+    for (int i = 0; i < 4; i++) {
+        if (at[i] < 0 || at[i] > at[4]) {
+            return PyErr_Format(PyExc_TypeError, "the notes of tapes are the last field of a scope that is read");
+        }
+    }
+    if (!PyType_IsSubtype((PyTypeObject *)given[0], &Segment_type) || !PyIter_Check(given[6])) {
+        return PyErr_Format(PyExc_TypeError, "what begins is a Segment, and its numbers are counted");
+    }
+    PyObject **fields[] = {&begin.segment, &begin.counts, &begin.segments, &begin.roots, &begin.trie, &begin.lock, &begin.serials, &begin.none, &begin.constant};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        Py_XSETREF(*fields[i], Py_NewRef(given[i]));
+    }
+    begin.staged = at[0], begin.eager = at[1], begin.packing = at[2], begin.observer = at[3], begin.notes = at[4];
     Py_RETURN_NONE;
 }
 
@@ -3080,12 +3463,7 @@ wanted_in(Segment *segment, PyObject *variable)
         int same = PyTuple_GET_ITEM(origin, 0) == handle->segment && PyObject_RichCompareBool(PyTuple_GET_ITEM(origin, 1), own, Py_EQ) == 1;
         return same ? slot : NULL;
     }
-    if ((PyObject *)Py_TYPE(origin) != told.leaf_node || handle->extra == NULL || handle->extra == Py_None) {
-        return NULL;
-    }
-    PyObject *node = PyObject_GetAttr(handle->extra, name_node);
-    Py_XDECREF(node);
-    return node == origin ? slot : NULL;
+    return (PyObject *)Py_TYPE(origin) == parts.node && extra_of(handle) != NULL && *of_extra(handle->extra, NODE) == origin ? slot : NULL;
 }
 
 /* Tell whether two ends are the same one: nodes of leaves, or slots of segments. */
@@ -3117,7 +3495,7 @@ ends_here(Segment *segment, PyObject *ends, PyObject *wanted)
             }
         }
         if (!PyTuple_CheckExact(origin)) {
-            if ((PyObject *)Py_TYPE(origin) != told.leaf_node || flag(origin, name_hooks) != 0) {
+            if (node_hooked(origin) != 0) {
                 return 0;
             }
             continue;
@@ -3228,6 +3606,40 @@ end:
     Py_XDECREF(ends);
     Py_XDECREF(segment);
     return made != NULL || PyErr_Occurred() ? made : Py_NewRef(Py_None);
+}
+
+/* A call of gradients() for some roots and inputs: what `regained` says; NULL without an exception where that is not done here. */
+static PyObject *
+regained_by(PyObject *const *args, PyObject *kwnames)
+{
+    PyObject *create = Py_False;
+    if (kwnames != NULL) {
+        PyObject *name = PyTuple_GET_ITEM(kwnames, 0);
+        if (PyTuple_GET_SIZE(kwnames) != 1 || PyUnicode_Compare(name, name_create_graph) != 0 || !PyBool_Check(create = args[2])) {
+            return NULL;
+        }
+    }
+    PyObject *revision = runs.rules == NULL || runs.rules == Py_None ? NULL : PyObject_GetAttr(runs.rules, name_revision), *given[] = {args[0], args[1], create, create, revision};
+    PyObject *made = revision == NULL ? NULL : regained(NULL, given, 5);
+    Py_XDECREF(revision);
+    if (made == Py_None) {
+        Py_CLEAR(made);
+    }
+    return made;
+}
+
+/* Tell what sweeps are written again with; where the rules are None, all calls go through Python. */
+static PyObject *
+sweeping(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("sweeping", nargs, 4)) {
+        return NULL;
+    }
+    PyObject **fields[] = {&runs.rules, &runs.assigning, &runs.assign, &runs.accumulate};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        Py_XSETREF(*fields[i], Py_NewRef(args[i]));
+    }
+    Py_RETURN_NONE;
 }
 
 /* Enter the value that a segment that has run has at a slot: its slot in the segment of a walk (a new reference). */
@@ -3384,15 +3796,13 @@ receiver(PyObject *addition)
 {
     Handle *variable, *total;
     if (!PyTuple_CheckExact(addition) || PyTuple_GET_SIZE(addition) != 4 || (variable = as_handle(PyTuple_GET_ITEM(addition, 0))) == NULL ||
-        variable->extra == NULL || variable->extra == Py_None || (total = as_handle(PyTuple_GET_ITEM(addition, 3))) == NULL ||
+        extra_of(variable) == NULL || (total = as_handle(PyTuple_GET_ITEM(addition, 3))) == NULL ||
         (PyList_GET_ITEM(total->cell, 0) == Py_None && total->segment != Py_None &&
          !(is_a(total->segment, &Segment_type) && ((Segment *)total->segment)->run == Py_None))) {
         return NULL;
     }
-    PyObject *grad = PyObject_GetAttr(variable->extra, name_grad);
-    int same = grad == PyTuple_GET_ITEM(addition, 2);
-    Py_XDECREF(grad);
-    return same && flag(variable->extra, name_assigned) == 0 ? variable->extra : NULL;
+    int same = *of_extra(variable->extra, GRAD) == PyTuple_GET_ITEM(addition, 2);
+    return same && *of_extra(variable->extra, ASSIGNED) == Py_False ? variable->extra : NULL;
 }
 
 /* Set every `.grad` to its sum, and return True; False, and nothing is done, where one is not as it was or its sum may have failed. */
@@ -3407,9 +3817,9 @@ assigned(PyObject *Py_UNUSED(module), PyObject *added)
     }
     for (i = 0; i < n; i++) { /* what was there is held by the addition: nothing is freed */
         PyObject *addition = PyList_GET_ITEM(added, i);
-        if (PyObject_SetAttr(((Handle *)PyTuple_GET_ITEM(addition, 0))->extra, name_grad, PyTuple_GET_ITEM(addition, 3)) < 0) {
-            return NULL;
-        }
+        PyObject **grad = of_extra(((Handle *)PyTuple_GET_ITEM(addition, 0))->extra, GRAD), *before = *grad;
+        *grad = Py_NewRef(PyTuple_GET_ITEM(addition, 3));
+        Py_DECREF(before);
     }
     Py_RETURN_TRUE;
 }
@@ -3482,11 +3892,8 @@ entered(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
         if (kind != NULL && is_a(kind, &Kind_type)) {
             if (kind->requires_grad == Py_False) {
                 node = kind->unrecorded == Py_False ? Py_NewRef(Py_None) : NULL;
-            } else if (handle->extra != NULL && handle->extra != Py_None) {
-                node = PyObject_GetAttr(handle->extra, name_node);
-                if (node == Py_None) {
-                    Py_CLEAR(node);
-                }
+            } else if (extra_of(handle) != NULL && *of_extra(handle->extra, NODE) != Py_None) {
+                node = Py_NewRef(*of_extra(handle->extra, NODE));
             }
         }
         if (node == NULL) {
@@ -3511,25 +3918,161 @@ entered(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     return failed ? NULL : Py_NewRef(Py_True);
 }
 
+/* Tell whether a Variable is in a place of a known update, and add it to what that reads: -1 where memory ended. */
+static int
+reads(PyObject *read, PyObject *variable, PyObject *places)
+{
+    Handle *handle = as_handle(variable);
+    Py_ssize_t at = PyList_GET_SIZE(read);
+    if (handle == NULL || at >= PyList_GET_SIZE(places) || handle->place != PyList_GET_ITEM(places, at)) {
+        return 0;
+    }
+    return PyList_Append(read, variable) < 0 ? -1 : 1;
+}
+
+/* Return what a known update of these parameters and of what is further written reads, a list; NULL without an exception where it is not as it was. */
+static PyObject *
+read_by(PyObject *parameters, PyObject *further, PyObject *places)
+{
+    PyObject *read = PyList_New(0);
+    int as_it_was = read != NULL && PyList_CheckExact(places);
+    for (Py_ssize_t i = 0; as_it_was > 0 && i < PyList_GET_SIZE(parameters); i++) {
+        Handle *handle = as_handle(PyList_GET_ITEM(parameters, i));
+        as_it_was = handle != NULL && extra_of(handle) != NULL ? reads(read, *of_extra(handle->extra, GRAD), places) : 0;
+    }
+    for (Py_ssize_t i = 0; as_it_was > 0 && i < PyList_GET_SIZE(parameters); i++) {
+        as_it_was = reads(read, PyList_GET_ITEM(parameters, i), places);
+    }
+    for (Py_ssize_t i = 0; as_it_was > 0 && i < PyList_GET_SIZE(further); i++) {
+        as_it_was = reads(read, PyList_GET_ITEM(further, i), places);
+    }
+    if (as_it_was <= 0 || PyList_GET_SIZE(read) != PyList_GET_SIZE(places)) {
+        Py_CLEAR(read);
+    }
+    return read;
+}
+
+/* Put a known update on a segment whose lock is held: 1 if that is done, 0 if it is not done here, -1 if memory ended. */
+static int
+put(Segment *segment, PyObject *start, PyObject *entering, PyObject *first, PyObject *state, PyObject *results, PyObject *cells)
+{
+    if (segment->open != Py_True || segment->state != start || !PyDict_CheckExact(segment->cells)) {
+        return 0;
+    }
+    PyObject *given[] = {(PyObject *)segment, entering, first}, *all = entered(NULL, given, 3);
+    int done = all == NULL ? -1 : all == Py_True;
+    Py_XDECREF(all);
+    for (Py_ssize_t i = 0; done > 0 && i < PyList_GET_SIZE(results); i++) {
+        done = PyDict_SetItem(segment->cells, PyList_GET_ITEM(results, i), PyList_GET_ITEM(cells, i)) < 0 ? -1 : 1;
+    }
+    if (done > 0) {
+        segment->state = Py_NewRef(state);
+        Py_DECREF(start); /* who called refers to it */
+    }
+    return done;
+}
+
+/* Do a known update again as Update.again in tape/extend/update.py does: True; False where it is not done here, and nothing has changed then. */
+static PyObject *
+updated(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("updated", nargs, 5)) {
+        return NULL;
+    }
+    PyObject *parameters = args[1], *further = args[2], *known = NULL, *start = NULL, *read = NULL, *entering = NULL, *cells = NULL, *lock = NULL;
+    PyObject *state = NULL, *places = NULL, *slots = NULL, *first = NULL, *results = NULL;
+    Thread *thread = told.changes == NULL ? NULL : this_thread();
+    Segment *segment = thread == NULL || !unwatching(thread) ? NULL : pending(thread);
+    int done = 0;
+    if (segment == NULL || segment->epoch == NULL || segment->epoch != ((Changes *)told.changes)->epoch || segment->trace != Py_None ||
+        !unobserved(thread, told.trace) || !unobserved(thread, told.forward) || !unobserved(thread, told.caller) || !PyList_CheckExact(parameters) ||
+        !PyList_CheckExact(further) || !is_a(segment->state, &State_type) || !PyDict_Check(((State *)segment->state)->next)) {
+        goto end;
+    }
+    start = Py_NewRef(segment->state);
+    known = Py_XNewRef(PyDict_GetItemWithError(((State *)start)->next, args[0]));
+    if (known == NULL || (state = PyObject_GetAttr(known, name_state)) == NULL || (places = PyObject_GetAttr(known, name_places)) == NULL ||
+        (slots = PyObject_GetAttr(known, name_slots)) == NULL || (first = PyObject_GetAttr(known, name_first)) == NULL ||
+        (results = PyObject_GetAttr(known, name_results)) == NULL || !is_a(state, &State_type) || !PyList_CheckExact(results) ||
+        PyList_GET_SIZE(results) != PyList_GET_SIZE(parameters) + PyList_GET_SIZE(further) ||
+        (read = read_by(parameters, further, places)) == NULL) {
+        goto end;
+    }
+    Py_ssize_t n = PyList_GET_SIZE(results), before = PyList_GET_SIZE(read) - n;
+    PyObject *given[] = {(PyObject *)segment, read, slots};
+    if ((entering = lacking(NULL, given, 3)) == NULL || entering == Py_None || (cells = PyList_New(n)) == NULL || (lock = Py_XNewRef(segment->lock)) == NULL) {
+        goto end;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *cell = empty_cell();
+        if (cell == NULL) {
+            goto end;
+        }
+        PyList_SET_ITEM(cells, i, cell);
+    }
+    PyObject *got = PyObject_CallMethodNoArgs(lock, name_acquire), *type, *value, *trace;
+    if (got == NULL) {
+        goto end;
+    }
+    done = put(segment, start, entering, first, state, results, cells);
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *gone = PyObject_CallMethodNoArgs(lock, name_release);
+    Py_XDECREF(gone);
+    PyErr_Restore(type, value, trace);
+    Py_DECREF(got);
+    if (done == 1 && (done = launch(segment, name_step)) == 0) {
+        PyObject *none = PyObject_CallFunctionObjArgs(args[3], segment, name_step, NULL);
+        done = none == NULL ? -1 : 1;
+        Py_XDECREF(none);
+    }
+    if (done == 1) {
+        PyObject *run = segment->run;
+        if (!PyTuple_Check(run) || PyTuple_GET_SIZE(run) < 2 || PyObject_Size(PyTuple_GET_ITEM(run, 1)) != 0) {
+            PyObject *none = PyObject_CallFunctionObjArgs(args[4], segment, results, NULL);
+            done = none == NULL ? -1 : 1;
+            Py_XDECREF(none);
+        }
+    }
+    for (Py_ssize_t i = 0; done == 1 && i < n; i++) { /* one by one what was there is freed: an array, for which no Python runs */
+        Handle *handle = (Handle *)PyList_GET_ITEM(read, before + i);
+        Py_XSETREF(handle->cell, Py_NewRef(PyList_GET_ITEM(cells, i)));
+    }
+end:;
+    PyObject *mine[] = {known, start, read, entering, cells, lock, state, places, slots, first, results, (PyObject *)segment};
+    clear_fields(mine, mine + sizeof mine / sizeof *mine);
+    return PyErr_Occurred() ? NULL : Py_NewRef(done == 1 ? Py_True : Py_False);
+}
+
 static PyObject *
 connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"variable",    "record", "begun", "node_of", "changes", "nobody",  "concrete", "arrays",   "kinds", "copied", "numpy", "generic",
-                            "dtype", "marks",  "leaf_node", "caller",  "forward", "trace", "sequence", "growth", "follow", NULL};
-    PyObject *variable, *record, *begun, *node_of, *changes, *nobody, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array, *number, *leaf_node, *follow;
+                            "dtype", "marks",  "leaf_node", "extra", "caller",  "forward", "trace", "sequence", "growth", "follow", NULL};
+    PyObject *variable, *record, *begun, *node_of, *changes, *nobody, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array, *number, *leaf_node, *extra, *follow;
     Py_ssize_t caller, forward, trace;
     int sequence;
     PyObject *growth;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOO!O!O!OO!O!O!(OO)O!nnniOO", names, &PyType_Type, &variable, &record, &begun, &node_of, &changes, &nobody,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOO!O!O!OO!O!O!(OO)O!O!nnniOO", names, &PyType_Type, &variable, &record, &begun, &node_of, &changes, &nobody,
                                      &PySet_Type, &concrete, &PySet_Type, &arrays, &PyDict_Type, &kinds, &copied, &PyType_Type, &numpy, &PyType_Type, &generic,
                                      &PyType_Type, &dtype, &array, &number,
-                                     &PyType_Type, &leaf_node, &caller, &forward, &trace, &sequence, &growth, &follow)) {
+                                     &PyType_Type, &leaf_node, &PyType_Type, &extra, &caller, &forward, &trace, &sequence, &growth, &follow)) {
         return NULL;
     }
     if (!PyType_IsSubtype((PyTypeObject *)variable, &Handle_type)) {
         PyErr_SetString(PyExc_TypeError, "what the recorder makes is a Handle");
         return NULL;
     }
+    for (int i = 0; i < EXTRA_FIELDS && !PyErr_Occurred(); i++) {
+        parts.in_extra[i] = lies_at(extra, extra_fields[i]);
+    }
+    for (int i = 0; i < NODE_FIELDS && !PyErr_Occurred(); i++) {
+        parts.in_node[i] = lies_at(leaf_node, node_fields[i]);
+    }
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    Py_XSETREF(parts.extra, Py_NewRef(extra));
+    Py_XSETREF(parts.node, Py_NewRef(leaf_node));
     Py_XSETREF(told.variable, Py_NewRef(variable));
     Py_XSETREF(told.record, Py_NewRef(record));
     Py_XSETREF(told.begun, Py_NewRef(begun));
@@ -3545,7 +4088,6 @@ connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     Py_XSETREF(told.dtype, Py_NewRef(dtype));
     Py_XSETREF(told.array_mark, Py_NewRef(array));
     Py_XSETREF(told.number_mark, Py_NewRef(number));
-    Py_XSETREF(told.leaf_node, Py_NewRef(leaf_node));
     told.caller = caller;
     told.forward = forward;
     told.trace = trace;
@@ -3570,6 +4112,7 @@ static PyMethodDef functions[] = {
     FAST(launched, "Run what is pending by the program that is known for it."),
     {"launches", (PyCFunction)(void (*)(void))launches, METH_VARARGS | METH_KEYWORDS, "Tell what runs are made with."},
     FAST(asking, "Tell who asks for numbers."),
+    {"begins", (PyCFunction)(void (*)(void))begins, METH_VARARGS | METH_KEYWORDS, "Tell what segments begin with."},
     {"emptied", emptied, METH_O, "Have a new segment hold nothing."},
     FAST(arrived, "Return what arrives at the leaves where a sweep ends."),
     FAST(replayed, "Write a sweep again from one root."),
@@ -3583,9 +4126,11 @@ static PyMethodDef functions[] = {
     {"structured", (PyCFunction)(void (*)(void))structured, METH_VARARGS | METH_KEYWORDS, "Tell what states are."},
     {"continues", (PyCFunction)(void (*)(void))continues, METH_VARARGS | METH_KEYWORDS, "Tell what states are made with that were not met."},
     FAST(regained, "Write a call of gradients() again from one root."),
+    FAST(sweeping, "Tell what sweeps are written again with."),
     FAST(emitted, "Write the plan of a segment again."),
     {"assigned", assigned, METH_O, "Set every gradient to its sum."},
     FAST(lacking, "Return the Variables that are to enter a segment."),
+    FAST(updated, "Do an update again."),
     FAST(entered, "Enter Variables into a segment."),
     {"connect", (PyCFunction)(void (*)(void))connect, METH_VARARGS | METH_KEYWORDS, "Tell what Python has."},
     {NULL}};
@@ -3596,10 +4141,9 @@ PyMODINIT_FUNC
 PyInit__recorder(void)
 {
     struct { PyObject **name; const char *text; } names[] = {
-        {&thread_key, "tape._recorder"}, {&name_node, "node"},           {&name_aval, "aval"}, {&name_shape, "shape"},
+        {&thread_key, "tape._recorder"}, {&name_aval, "aval"},           {&name_shape, "shape"},
         {&name_scalars, "scalars"},      {&name_positions, "positions"}, {&name_rest, "rest"}, {&name_names, "names"},
-        {&name_hooks, "hooks"},          {&name_ref, "ref"},             {&name_grad, "grad"}, {&name_post_hooks, "post_hooks"},
-        {&name_assigned, "assigned"},    {&name_updater, "updater"},     {&name_state, "state"}, {&name_results, "results"},
+        {&name_state, "state"},          {&name_results, "results"},
         {&name_released, "released"},    {&name_cut, "cut"},         {&name_made, "made"},
         {&name_ends, "ends"},      {&name_externals, "externals"},  {&name_entries, "entries"}, {&name_table, "table"},
         {&name_single, "single"},  {&name_several, "several"},      {&name_visible, "visible"},
@@ -3607,7 +4151,11 @@ PyInit__recorder(void)
         {&name_kernel_of, "kernel_of"}, {&name_filename, "co_filename"}, {&name_limit, "LIMIT"},
         {&name_forms, "forms"},    {&name_leaf, "leaf"},            {&name_now, "now"},
         {&name_light, "light"},    {&name_host, "_host"},           {&name_program, "program"}, {&name_look, "look"},
-        {&name_acquire, "acquire"}, {&name_release, "release"},     {&name_append, "append"}};
+        {&name_acquire, "acquire"}, {&name_release, "release"},     {&name_append, "append"},
+        {&name_count, "_count"},   {&name_room, "_limit"},          {&name_revision, "_revision"},
+        {&name_backward, "backward"}, {&name_create_graph, "create_graph"}, {&name_run, "run"},
+        {&name_places, "places"},  {&name_slots, "slots"},          {&name_first, "first"}, {&name_step, "step"},
+        {&name_segment, "segment"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
             return NULL;
@@ -3617,7 +4165,7 @@ PyInit__recorder(void)
         return NULL;
     }
     PyTypeObject *types[] = {&Choice_type, &Counts_type, &Handle_type,  &Place_type, &Kind_type,  &Step_type, &State_type,
-                             &Segment_type, &Changes_type, &Local_type, &Function_type, &Gradient_type, &Value_type};
+                             &Segment_type, &Changes_type, &Local_type, &Function_type, &Numbers_type, &Gradient_type, &Value_type};
     PyObject *made = PyModule_Create(&module);
     Thread_type.tp_flags &= ~Py_TPFLAGS_BASETYPE;
     Function_type.tp_flags &= ~Py_TPFLAGS_BASETYPE;

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLE = "TAPE_RECORDER"
-CONTRACT = 11  # changes with what the two sides know of each other: an extension that was built before that is not used
+CONTRACT = 12  # changes with what the two sides know of each other: an extension that was built before that is not used
 
 
 def _found() -> tuple[Any, str]:
@@ -136,9 +136,21 @@ if TYPE_CHECKING or NATIVE is None:
 
         __slots__ = ("executable", "kept", "live", "roots", "site", "size")
 
+    class Numbers:
+        """See :class:`tape.programs.numbers.Steady`: ``run`` is what it does."""
+
+        __slots__ = ("_calls", "_until", "_way")
+
+        run: Callable[..., Any]
+
+        def __call__(self, *given: Any) -> Any:
+            """Run it."""
+            return self.run(*given)
+
     class Counts:
         """See :class:`tape.statistics.Stats`."""
 
+        entries_ended: int
         executed: int
         hits: int
 
@@ -148,5 +160,5 @@ if TYPE_CHECKING or NATIVE is None:
 else:
     Handle, Place, Kind, Step, State = NATIVE.Handle, NATIVE.Place, NATIVE.Kind, NATIVE.Step, NATIVE.State
     Segment, Changes, Local = NATIVE.Segment, NATIVE.Changes, NATIVE.Local
-    Choice, Counts = NATIVE.Choice, NATIVE.Counts
+    Choice, Counts, Numbers = NATIVE.Choice, NATIVE.Counts, NATIVE.Numbers
     Gradient, Value = NATIVE.Gradient, NATIVE.Value

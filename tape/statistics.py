@@ -44,7 +44,7 @@ class Stats(layout.Counts):
         self.entries_of: Callable[[Any], int]  # of one segment: set by what knows what sweeps need of it (tape.programs.retention)
         self.segments: dict[int, Callable[[], Any]] = {}  # by id, weakly; a WeakSet costs more than the rest of a segment
         self._kept: dict[str, list[Callable[[], Any]]] = {}
-        self._ended = 0
+        self.entries_ended = 0  # recorded in segments that are freed
         self._start = 0
         self.sites = Limited(_SITES)
         self._compilations: deque[Compilation] = deque(maxlen=_COMPILATIONS)
@@ -110,7 +110,7 @@ class Stats(layout.Counts):
         self._kept[name] = [*[ref for ref in self._kept.get(name, ()) if ref() is not None], weakref.ref(held)]
 
     def _total(self) -> int:
-        return self._ended + sum(int(s.state.depth) for s in self._alive())
+        return self.entries_ended + sum(int(s.state.depth) for s in self._alive())
 
     def _alive(self) -> list[Any]:
         return [s for ref in list(self.segments.values()) if (s := ref()) is not None]
@@ -118,7 +118,7 @@ class Stats(layout.Counts):
     def ended(self, segment: Any) -> None:
         """Count the entries of a segment that is freed."""
         if self.segments.pop(id(segment), None) is not None:  # Ctrl-C may have come before it was counted
-            self._ended += segment.state.depth
+            self.entries_ended += segment.state.depth
 
     def compiled(self, seconds: float) -> None:
         """Count one compilation of a whole segment."""

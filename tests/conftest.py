@@ -26,9 +26,12 @@ import pytest
 from hypothesis import settings
 
 import tape
+from tape import layout
 from tape.graph import trie
 from tape.graph.scope import LOCAL, no_segment
 from tape.programs import policy
+from tape.rules import table
+from tape.sweeps import accumulation, differentiation
 from tests import idle
 
 settings.register_profile("dev", max_examples=25, deadline=None)
@@ -128,3 +131,13 @@ def _bounded_memory():
         jax.clear_caches()
         gc.collect()
         give_back()
+
+
+@pytest.fixture
+def sweeps_through_python():
+    """Have calls of backward() and gradients() that are found again go through Python, so that a test sees them."""
+    if layout.NATIVE is not None:
+        layout.NATIVE.sweeping(None, None, None, None)
+    yield
+    if layout.NATIVE is not None:
+        layout.NATIVE.sweeping(table, accumulation.ASSIGNING, accumulation.assign, differentiation._accumulate)

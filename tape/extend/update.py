@@ -97,6 +97,8 @@ class Update:
 
         """
         self._began = None
+        if _as_before(self._key, parameters, further, run_pending, check_slots):
+            return True
         scope = LOCAL.scope
         if scope.eager or scope.observer is not None or scope.notes is not None or any(there() is not None for there in scope.staged):
             return False
@@ -199,3 +201,4 @@ def _entered(segment: Segment, entering: list[Any], first: int) -> bool:
 
 
 lacking, _at_once = layout.chosen("lacking", _lacking), layout.chosen("entered", _entered)
+_as_before = layout.chosen("updated")  # what :meth:`Update.again` does where everything is in the places where it was

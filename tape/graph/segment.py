@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeGuard, TypeVar
 
 from tape import layout
 from tape.configuration import CHANGES, Configuration, configuration, on_change
+from tape.graph import trie
 from tape.graph.boxes import Box, Cell
 from tape.graph.kinds import KINDS, LeafPlace, MadePlace, Place
-from tape.graph.scope import LOCAL
-from tape.graph.trie import CONSTANT, State, root
+from tape.graph.scope import LOCAL, Scope
+from tape.graph.trie import CONSTANT, State, root, root_key
 from tape.locks import holding
 from tape.statistics import STATS
 
@@ -234,9 +235,15 @@ class Segment(layout.Segment):
         self.scalars = KINDS[settings[0]]  # the first setting: whether there are 64-bit types
         emptied(self)
         STATS.segments[id(self)] = weakref.ref(self)
+        if layout.NATIVE is not None and not (key := root_key(settings, mode))[1]:
+            LOCAL.outset = self.epoch, mode, settings, key, self.scalars  # type: ignore[attr-defined]
 
-    def __del__(self, ended: Callable[[Segment], None] = STATS.ended) -> None:  # bound now: when Python ends, the name may be gone first
-        ended(self)
+    if layout.NATIVE is None:
+
+        def __del__(
+            self, ended: Callable[[Segment], None] = STATS.ended
+        ) -> None:  # bound now: when Python ends, the name may be gone first
+            ended(self)
 
     def leaf_place(self, slot: int, kind: Kind) -> LeafPlace:
         """Return a place for a leaf whose value is that of ``slot``, while it is pending."""
@@ -273,12 +280,12 @@ class Segment(layout.Segment):
         for ref in self.leaf_places:
             place = ref()
             if place is not None and place.slot not in run.failed:
-                place.segment = _has_run()  # not None: another thread may just be about to ask it for the value
+                place.segment = has_run()  # not None: another thread may just be about to ask it for the value
         self.leaf_places = []
 
 
 @functools.cache
-def _has_run() -> Segment:
+def has_run() -> Segment:
     """Stand for the segments that leaves no longer wait for."""
     segment = Segment(CONSTANT)
     segment.ran(NOTHING)
@@ -307,9 +314,25 @@ def still_open(segment: Segment) -> bool:
 
 
 def _configuration_changed() -> None:
+    if layout.NATIVE is not None:
+        LOCAL.outset = None  # type: ignore[attr-defined]
     segment = LOCAL.segment()
     if segment is not None:
         segment.epoch = None
 
 
 on_change(_configuration_changed)
+
+if layout.NATIVE is not None:
+    layout.NATIVE.begins(
+        segment=Segment,
+        counts=STATS,
+        segments=STATS.segments,
+        lock=type(threading.RLock()),
+        serials=Segment.serials,
+        none=_NONE,
+        constant=CONSTANT,
+        roots=trie._ROOTS,
+        trie=trie,
+        **{field: Scope._fields.index(field) for field in ("staged", "eager", "packing", "observer", "notes")},
+    )

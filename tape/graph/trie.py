@@ -384,8 +384,13 @@ def root(configuration: Hashable, mode: int) -> State:
     """Return the empty tape for a JAX configuration and grad mode."""
     if _count > _limit:
         holding(_LOCK, _evict)
-    key = (id(configuration), jaxapi.named_axes(), mode)  # equal ones are one object, and slow to hash
+    key = root_key(configuration, mode)
     state = _ROOTS.get(key)
     if state is None:
         state = _ROOTS[key] = State(None, mode)
     return state
+
+
+def root_key(configuration: Hashable, mode: int) -> tuple[int, tuple[Any, ...], int]:
+    """Return by what :func:`root` finds it; the second is empty where no axes are named."""
+    return id(configuration), jaxapi.named_axes(), mode  # equal ones are one object, and slow to hash

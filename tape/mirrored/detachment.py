@@ -17,6 +17,7 @@ from tape.recording import record
 from tape.recording.record import handle
 
 _IDENTITY = Op("detach", lambda x: x)
+detaching = record.repeating(3, one=_IDENTITY)
 
 
 def detach(variable: Handle) -> Any:

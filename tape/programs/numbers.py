@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from tape import jaxapi
+from tape import jaxapi, layout
 from tape.accounts.records import Change
 from tape.bounded import Bounded
 from tape.graph.kinds import NUMBERS, is_scalar
@@ -52,27 +52,31 @@ def on_device(program: Any, leaves: Sequence[Any], settings: Configuration, entr
         return program  # type: ignore[no-any-return]
     general = _as_arrays(program, positions, settings)
     segment = getattr(program, "__wrapped__", None)
-    return general if segment is None or not entries else _Steady(segment, general, positions, settings, entries).run
+    return general if segment is None or not entries else Steady(segment, (program, general), positions, settings, entries)
 
 
 def _as_arrays(program: Callable[..., Sequence[Any]], positions: Sequence[int], settings: Configuration) -> Callable[..., Sequence[Any]]:
     """Return a program with the numbers at these positions given as arrays."""
-    number, known = id(settings), _ARRAYS.get
+    number = id(settings)
 
     def run(*given: object) -> Sequence[Any]:
         arguments = list(given)
         for i in positions:
             value = arguments[i]
-            kind = value.__class__
-            if kind in NUMBERS or is_scalar(value):
-                key = (number, kind, value or repr(value))  # 0.0 and -0.0 are equal
-                array = known(key)
-                if array is None:
-                    array = _ARRAYS[key] = _put(value)
-                arguments[i] = array
+            if value.__class__ in NUMBERS or is_scalar(value):
+                arguments[i] = _array(number, value)
         return program(*arguments)
 
     return run
+
+
+def _array(settings: int, value: Any) -> jax.Array:
+    """Return a number as an array; ``settings`` is the number of these."""
+    key = (settings, value.__class__, value or repr(value))  # 0.0 and -0.0 are equal
+    array = _ARRAYS.get(key)
+    if array is None:
+        array = _ARRAYS[key] = _put(value)
+    return array
 
 
 class _Known(NamedTuple):
@@ -106,14 +110,15 @@ class _Special(NamedTuple):
     program: Callable[..., Sequence[Any]]
 
 
-class _Steady:
+class Steady(layout.Numbers):
     """A program that gets another one, in which the numbers that are the same at every call are constants.
 
-    Several threads may run it: what belongs together is replaced by one store.
+    Several threads may run it: what belongs together is replaced by one store.  ``_way`` has the recorder in C do without :meth:`run` as long
+    as numbers are what they were, up to the call ``_until`` (0: for ever): a program; by argument, the number that it must be (... for any);
+    and what is passed instead (None: nothing).
     """
 
     __slots__ = (
-        "_calls",
         "_due",
         "_general",
         "_job",
@@ -121,6 +126,7 @@ class _Steady:
         "_line",
         "_names",
         "_positions",
+        "_program",
         "_segment",
         "_settings",
         "_special",
@@ -130,19 +136,20 @@ class _Steady:
     def __init__(
         self,
         segment: Callable[..., Sequence[Any]],
-        general: Callable[..., Sequence[Any]],
+        programs: tuple[Any, Callable[..., Sequence[Any]]],
         positions: list[int],
         settings: Configuration,
         entries: Sequence[Step],
     ) -> None:
         self._segment = segment
-        self._general = general
+        self._program, self._general = programs
         self._settings = settings
         self._positions = positions
         self._names = tuple([entry.kernel.name for entry in entries])
         self._line = entries[-1].where
         self._known: _Known | None = None  # numbers that were the same so far
-        self._calls = 0  # that had them, or that may yet have others
+        self._calls = self._until = 0  # that had them, or that may yet have others
+        self._way: tuple[Any, tuple[Any, ...], tuple[Any, ...]] | None = None
         self._job: tuple[background.Job, _Special] | None = None
         self._special: _Special | None = None
         size = sum([a.size * a.dtype.itemsize for entry in entries for a in entry.kernel.out_avals])
@@ -165,7 +172,7 @@ class _Steady:
         """Note that numbers are other ones; where they are so as often as they were the same, those become arguments again."""
         self._calls -= 1
         if self._calls <= 0:
-            self._known, self._calls, self._special = _known(given, known.left(given)), 0, None
+            self._known, self._calls, self._special, self._way = _known(given, known.left(given)), 0, None, None
 
     def _watch(self, given: Sequence[Any]) -> None:
         """Note which numbers are the same as before, and have the other program made of those that stay so."""
@@ -175,11 +182,14 @@ class _Steady:
         elif not known.positions:  # each of them has changed
             return
         elif not known.met(given):
-            self._known, self._calls, self._job = _known(given, known.left(given)), 0, None
+            self._known, self._calls, self._job, self._way = _known(given, known.left(given)), 0, None, None
             return
+        elif self._way is None and known.positions == self._positions:
+            arrays = [_array(id(self._settings), value) for value in known.values]
+            self._until, self._way = self._steady, _way(self._program, len(given), known, arrays)
         self._calls += 1
         if self._calls == self._steady and known is not None:
-            self._job = self._compiling(known, given)
+            self._job, self._until = self._compiling(known, given), self._due
         elif (
             self._calls >= self._due
             and self._job is not None
@@ -213,7 +223,16 @@ class _Steady:
             STATS.compiled(job.seconds)
             STATS.reasons["numbers that stay the same"] += 1
             self._special, self._calls = special, self._steady
+            self._way, self._until = _way(special.program, len(special.others) + len(special.known.values), special.known), 0
         self._job = None
+
+
+def _way(program: Any, n: int, known: _Known, arrays: Sequence[Any] | None = None) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
+    """Return how a program runs for some arguments of which these are known: passed as ``arrays``, or not at all."""
+    expected, instead = [...] * n, [None] * n
+    for number, i in enumerate(known.positions):
+        expected[i], instead[i] = known.values[number], None if arrays is None else arrays[number]
+    return program, tuple(expected), tuple(instead)
 
 
 def _same(a: object, b: object) -> bool:

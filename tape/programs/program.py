@@ -15,7 +15,7 @@ from tape.graph import boundary
 from tape.graph.lines import FOREIGN
 from tape.graph.meters import METERS, measured
 from tape.graph.scope import LOCAL, Scope, close, no_segment
-from tape.graph.segment import NOTHING, Handle, Run
+from tape.graph.segment import NOTHING, Handle, Run, has_run
 from tape.graph.trie import CLOCK
 from tape.graph.watcher import NOBODY
 from tape.programs import retention, traced
@@ -185,6 +185,7 @@ if layout.NATIVE is not None:
         in_trace=jaxapi.in_trace,
         trim=trim_one,
         finish=_finish,
+        over=has_run,
         reproducible=Scope._fields.index("reproducible"),
     )
 

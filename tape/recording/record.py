@@ -17,7 +17,7 @@ from tape.configuration import CHANGES
 from tape.graph import constants, trie
 from tape.graph.constants import ARRAYS, KINDS_OF_ARRAYS, constant, copied, handle, leaf, no_array, operand, scalar
 from tape.graph.scope import LOCAL, Scope
-from tape.graph.segment import LeafNode, node_of
+from tape.graph.segment import Extra, LeafNode, node_of
 from tape.graph.watcher import NOBODY
 from tape.ops.kernel import Op
 from tape.programs import growth
@@ -46,6 +46,7 @@ __all__ = [
     "record_number",
     "record_one",
     "record_two",
+    "repeating",
     "scalar",
 ]
 
@@ -64,18 +65,29 @@ def quick(function: Callable[..., Any], **knowing: Any) -> Callable[..., Any]:
     It knows those of one Variable, if there is an op ``one``, those of two operands by an op ``two`` (``swapped``: the second one first),
     those that are ``known`` by a :func:`tape.mirrored.roles.quick_key`, all that another such function knows (``through`` it), and, where
     the second operand is an index, those of which there are ``starts`` and ``plans`` (:mod:`tape.variables.indexing`).  Where it ``reads`` a
-    number, it knows those of a Variable without axes.
+    number, it knows those of a Variable without axes; what it ``does`` is said at :func:`repeating`.
     """
     return function if layout.NATIVE is None else layout.NATIVE.Function(function, **knowing)
 
 
 def reading(kind: type | None) -> Callable[[F], F]:
     """Decorate a method that returns the number of a Variable as this type (None: as it is): the recorder in C reads it where it is there."""
+    return _quickly(reads=kind)
 
+
+def repeating(does: int, **knowing: Any) -> Callable[[F], F]:
+    """Decorate what the recorder in C writes again where it was written before: sweeps to leaves, sweeps to what is wanted, and detachment.
+
+    They are 1, 2 and 3.  Of the first two it knows calls from one root, of the last one those for what is pending, by an op ``one``.
+    """
+    return _quickly(does=does, **knowing)
+
+
+def _quickly(**knowing: Any) -> Callable[[F], F]:
     def quickened(function: F) -> F:
         if layout.NATIVE is None:
             return function
-        front: Any = quick(function, reads=kind)
+        front: Any = quick(function, **knowing)
         functools.update_wrapper(front, function)
         return front  # type: ignore[no-any-return]
 
@@ -103,6 +115,7 @@ def connect(variable_type: type[Handle]) -> None:
             dtype=np.dtype,
             marks=(ARRAY, NUMBER),
             leaf_node=LeafNode,
+            extra=Extra,
             caller=Scope._fields.index("caller"),
             forward=Scope._fields.index("forward"),
             trace=Scope._fields.index("trace"),

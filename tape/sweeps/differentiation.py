@@ -21,7 +21,7 @@ from tape.programs.program import run_pending
 from tape.recording import record
 from tape.rules import table
 from tape.sweeps import emission
-from tape.sweeps.accumulation import Addition, additions, arrived, assign, awaited, summed
+from tape.sweeps.accumulation import ASSIGNING, Addition, additions, arrived, assign, awaited, summed
 from tape.sweeps.seeds import describe, require_grad, seeds_of, variables, variables_of_tree, wide
 from tape.sweeps.sweep import Sweep, target_of
 from tape.sweeps.written import asked, call_of
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@record.repeating(1)
 def backward(
     outputs: object,
     grad_outputs: object = None,
@@ -161,6 +162,8 @@ def _accumulate(segment: Segment, released: frozenset[int], fresh: Sequence[Addi
 
 # For one root: a call of :func:`backward`, or of :func:`gradients`, that was made before.
 replayed, regained = layout.chosen("replayed"), layout.chosen("regained")
+if layout.NATIVE is not None:
+    layout.NATIVE.sweeping(table, ASSIGNING, assign, _accumulate)  # whole calls, which do not come through here then
 
 
 def _call_post_hooks(variable: Any) -> None:
@@ -210,6 +213,7 @@ def gradients(
 ) -> T: ...
 @overload
 def gradients(outputs: object, inputs: Any, grad_outputs: object = ..., *, unconnected: str = ..., **options: Unpack[Sweeping]) -> Any: ...
+@record.repeating(2)
 def gradients(
     outputs: object,
     inputs: Any,

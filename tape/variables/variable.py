@@ -30,7 +30,7 @@ from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, end_of, extra_of, node_of
 from tape.graph.watcher import NOBODY
 from tape.hooking.handles import RemovableHandle
-from tape.mirrored.detachment import detach
+from tape.mirrored.detachment import detach, detaching
 from tape.programs.program import look
 from tape.recording import record
 from tape.recording.entering import made_leaf
@@ -229,6 +229,7 @@ class Variable(Placed):
             raise unknown_keyword("zero_grad", *options)
         self.grad = None
 
+    @record.repeating(1)
     def backward(
         self,
         grad: object = None,
@@ -270,6 +271,7 @@ class Variable(Placed):
         if all(ref() is not self for ref in refs):
             refs.append(weakref.ref(self))
 
+    @detaching
     def detach(self) -> Variable:
         """Return a constant Variable of the same value, cut off from the tape."""
         return detach(self)  # type: ignore[no-any-return]

@@ -534,7 +534,7 @@ def test_once_run_it_keeps_nothing():
 
 
 @pytest.fixture
-def counted(monkeypatch):
+def counted(monkeypatch, sweeps_through_python):
     """How often a call of gradients() was recalled and a backward() replayed."""
     counts = {"recalled": 0, "replayed": 0}
     original = differentiation.asked

@@ -758,7 +758,7 @@ def _falling_leaves():
 
 
 @native
-def test_a_loop_that_looks_runs_by_the_recorder_in_c(monkeypatch):
+def test_a_loop_that_looks_runs_by_the_recorder_in_c(monkeypatch, sweeps_through_python):
     leaves = _falling_leaves()
     for _ in range(12):
         falling(30, leaves)
@@ -775,7 +775,7 @@ def test_a_loop_that_looks_runs_by_the_recorder_in_c(monkeypatch):
 
 
 @native
-def test_a_loop_that_looks_gives_what_it_gives_by_the_recorder_in_python(monkeypatch):
+def test_a_loop_that_looks_gives_what_it_gives_by_the_recorder_in_python(monkeypatch, sweeps_through_python):
     leaves = _falling_leaves()
     for _ in range(4):
         right = falling(80, leaves)  # beyond the number of turns at which somebody looks whether the tape grows

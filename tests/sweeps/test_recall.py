@@ -15,7 +15,7 @@ A = np.array([0.5, -0.25, 0.75], np.float32)
 
 
 @pytest.fixture
-def recalls(monkeypatch):
+def recalls(monkeypatch, sweeps_through_python):
     """How often a call was recalled."""
     counted = []
     original = differentiation.asked
