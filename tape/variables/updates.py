@@ -205,14 +205,17 @@ def _write(spec: Spec, x: jax.Array, y: jax.Array, *starts: jax.Array) -> jax.Ar
 
 
 def _rebind(v: Handle, result: Handle) -> None:
-    """Make ``v`` the Variable that ``result`` is; gradient and hooks of the old one stay behind."""
+    """Make ``v`` the Variable that ``result`` is; gradient and hooks of the old one stay behind, unless both are constants (frozen parameters)."""
     LOCAL.scope.trace.write(v)
     if v._segment is not None:
         retained = v._segment.retained.get(v._place.slot)
         if retained:
             retained[:] = [ref for ref in retained if ref() is not v]
     name = None if v._extra is None else v._extra.name
+    remains = not (v._place.kind.requires_grad or result._place.kind.requires_grad)
     v._segment, v._place, v._cell = result._segment, result._place, result._cell
+    if remains:
+        return
     v._extra = None
     if name is not None:
         v._extra = Extra()

@@ -350,3 +350,29 @@ def test_other_threads_see_an_update():
         thread.join()
     np.testing.assert_array_equal(w.numpy(), X + 3)
     assert w.requires_grad
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("recording", [True, False])
+def test_a_frozen_parameter_keeps_its_gradient_and_hooks_when_it_is_updated(recording, compiled):
+    x = leaf()
+    seen = []
+    x.register_hook(lambda g: g * 10)
+    x.register_post_accumulate_grad_hook(seen.append)
+    x.sum().backward()
+    x.requires_grad_(False)
+
+    def update():
+        with tape.set_grad_enabled(recording):
+            x[0] = 7.0
+        with tape.no_grad():
+            same = x
+            same *= 2.0
+
+    for _ in range(2):
+        (tape.jit(update) if compiled else update)()
+    x.requires_grad_()
+    x.sum().backward()
+    np.testing.assert_array_equal(x.numpy(), [14.0, 4 * X[1]])
+    np.testing.assert_array_equal(x.grad.numpy(), [20.0, 20.0])
+    assert len(seen) == 2
