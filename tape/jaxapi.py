@@ -293,9 +293,7 @@ def weakened(value: Any, *, weak: bool) -> Any:
 
 def saveable(decision: object) -> bool:
     """Tell whether a checkpoint policy's answer lets a value be kept; one that it would move to the host is kept where it is."""
-    if isinstance(decision, bool):
-        return decision
-    return decision is not jax.ad_checkpoint.Recompute
+    return decision if isinstance(decision, bool) else decision is not jax.ad_checkpoint.Recompute
 
 
 def passed_on(closed: ClosedJaxpr) -> tuple[int, ...] | None:

@@ -158,7 +158,8 @@ def described(found: Compilation) -> str:
     avoid = f"; to avoid it: {found.change.repair}" if found.change.repair else ""
     refused = f"; the compiler refused: {found.failed}" if found.failed else ""
     why = "" if found.change.kind in {"arguments", "new"} else "because "
-    return f"compiled {_what(found)}{reason}, {_took([found]).replace(_NO_BREAK, ' ')}; {why}{found.change}{avoid}{refused}"
+    done = f"traced {_ops(found)} anew{reason}, to run them by NumPy" if found.what == "traces" else f"compiled {_what(found)}{reason}"
+    return f"{done}, {_took([found]).replace(_NO_BREAK, ' ')}; {why}{found.change}{avoid}{refused}"
 
 
 def at(line: Line | None) -> str:
@@ -168,9 +169,7 @@ def at(line: Line | None) -> str:
 
 def _what(found: Compilation) -> str:
     """Say what was compiled."""
-    counted = Counter(found.ops)
-    names = ", ".join(list(counted)[:_NAMED]) + (", ..." if len(counted) > _NAMED else "")
-    size = f"{_count(len(found.ops), 'op')} ({names})"
+    size = _ops(found)
     return {
         "program": f"a program of {size}",
         "ops": f"{size}, each on its own",
@@ -178,6 +177,12 @@ def _what(found: Compilation) -> str:
         "step": f"a step of {size}",
         "turn": f"a turn of a loop, {size}",
     }[found.what]
+
+
+def _ops(found: Compilation) -> str:
+    counted = Counter(found.ops)
+    names = ", ".join(list(counted)[:_NAMED]) + (", ..." if len(counted) > _NAMED else "")
+    return f"{_count(len(found.ops), 'op')} ({names})"
 
 
 def _took(group: Sequence[Compilation]) -> str:

@@ -1,5 +1,6 @@
 """``import interop`` is enough: submodules load at their first use, and say what they need."""
 
+import gc
 import importlib.util
 import subprocess
 import sys
@@ -101,3 +102,19 @@ def test_what_there_is_not_is_an_ordinary_error():
     assert not hasattr(interop, "wombat")
     with pytest.raises(tape.errors.TapeError, match="module 'interop' has no attribute 'wombat'"):
         interop.wombat
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_the_collector_is_as_it_was_after_an_import(monkeypatch, collects):
+    spec = importlib.util.spec_from_file_location("tape_again", tape.__file__)
+    before = gc.isenabled()
+    try:
+        (gc.enable if collects else gc.disable)()
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        assert gc.isenabled() is collects
+        monkeypatch.setitem(sys.modules, "tape.statistics", None)  # an import in it fails
+        with pytest.raises(ImportError):
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        assert gc.isenabled() is collects
+    finally:
+        (gc.enable if before else gc.disable)()
