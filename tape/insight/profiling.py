@@ -13,7 +13,6 @@ import jax
 from tape.errors import TapeValueError, check_flag
 from tape.graph.meters import METERS
 from tape.insight import profiling_rows as rows
-from tape.insight import profiling_text as words
 from tape.insight.profiling_lines import Lines
 from tape.insight.profiling_meter import PARTS, Ledger, ThreadMeter, clock, heard
 from tape.insight.profiling_parts import parts_of
@@ -314,35 +313,35 @@ class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as
 
         """
         wide, colour = dressed("profile.text", width, color, most=most)
-        lines = [words.heading(self._summary(), wide, color=colour), ""]
+        lines = [rows.heading(self._summary(), wide, color=colour), ""]
         said = {"Python": self.python, "programs": self.programs, "compiling": self.compiling, "waiting": self.waiting}
-        lines += words.parts(said, self.seconds, width=wide, color=colour)
+        lines += rows.parts(said, self.seconds, width=wide, color=colour)
         predicted = False
         for what in by or ("op", "line", "function", "program"):
             found = self.by(what)
             if found:
                 predicted = predicted or (what != "program" and any(row.predicted for row in found))
-                lines += ["", *words.table(what, found, self.programs, width=wide, color=colour, most=most)]
+                lines += ["", *rows.table(what, found, self.programs, width=wide, color=colour, most=most)]
         notes = []
         if self.background >= 5e-4:
-            notes.append(f"{words.seconds(self.background)} of compiling in the background besides")
+            notes.append(f"{rows.seconds(self.background)} of compiling in the background besides")
         if self._options["memory"] and self.peak.nbytes:
             notes.append(f"peak of the tape's memory {self.peak}")
         if self._options["python"]:
             notes.append("Python: by samples of where the thread was, besides the time of programs")
         if predicted:
             notes.append("~ measured of whole programs, and shared out by predicted cost; tape.profile(entries=True) measures each entry")
-        return "\n".join([*lines, *([""] if notes else []), *words.notes(notes, wide, color=colour)])
+        return "\n".join([*lines, *([""] if notes else []), *rows.notes(notes, wide, color=colour)])
 
     def _summary(self) -> str:
         ledgers = self._all()
         runs = sum(row.runs for row in self.by_program)
-        said = f"Profile: {words.seconds(self.seconds)}, {runs} {'run' if runs == 1 else 'runs'}"
+        said = f"Profile: {rows.seconds(self.seconds)}, {runs} {'run' if runs == 1 else 'runs'}"
         if len(ledgers) > 1:
             said += f" in {len(ledgers)} threads"
         done = sum(row.flops for row in self.by_op)
         if done:
-            said += f", {words.count(done)} FLOPs"
+            said += f", {rows.count(done)} FLOPs"
         said += ", entry by entry" if self._options["entries"] else ""
         return said + ("; open" if any(ledger.since is not None for ledger in ledgers) else "")
 

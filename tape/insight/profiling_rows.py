@@ -1,4 +1,4 @@
-"""Rows: what a profile noted, by op, by line, by scope and by program.
+"""Rows: what a profile noted, by op, by line, by scope and by program, and as tables: as wide as the terminal, in colours where it is one.
 
 A compiled program has one time.  That is shared out to its entries in proportion to what each is predicted to take as a part of it
 (:mod:`tape.ops.costs`), and such rows say that they are ``predicted``; an entry that ran alone has its own time.  Either way the times of
@@ -8,14 +8,15 @@ the rows sum to the time that programs took.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.insight.profiling_parts import Part, shared
-from tape.insight.scopes import scope_of_line
-from tape.terminal import named
+from tape.insight.scopes import scope_of_line, source_of
+from tape.op_hooks.showing import size
+from tape.terminal import clipped, named, painted, short_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from tape.accounts.records import Line
     from tape.insight.profiling_parts import Runs
@@ -165,3 +166,140 @@ def by_scope(kind: str) -> Callable[[Part], tuple[str, Line | None]]:
         return scope or (f"({named(part.where).rsplit(':', 1)[0]})" if part.where is not None else "elsewhere"), None
 
     return key
+
+
+_COLOURS = {"Python": "34", "programs": "32", "compiling": "33", "waiting": "35"}
+_HEAD, _FIRST, _QUIET = "1", "1;36", "2"
+_BAR = 24
+
+
+class _Column(NamedTuple):
+    """A column: its head, what stands in it, and from how many characters of a line on it is shown (0: always)."""
+
+    head: str
+    text: Callable[[Row, float], str]
+    since: int = 0
+
+
+def seconds(value: float) -> str:
+    """Return a time in words of three digits."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if value * scale >= 0.9995 or unit == "us":
+            number = value * scale
+            digits = 0 if number >= 99.95 else 1 if number >= 9.995 else 2
+            return f"{number:.{digits}f} {unit}"
+    raise AssertionError
+
+
+def count(value: float) -> str:
+    """Return a number in words: 1.23 M."""
+    if value < 1000:
+        return f"{value:.0f}"
+    for unit, scale in (("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15)):
+        if value < 999.5 * scale or unit == "P":
+            number = value / scale
+            return f"{number:.{0 if number >= 99.95 else 1 if number >= 9.995 else 2}f} {unit}"
+    raise AssertionError
+
+
+def _time(of: Callable[[Row], float]) -> Callable[[Row, float], str]:
+    def text(row: Row, _: float) -> str:
+        value = of(row)
+        return f"{'~' if row.predicted else ''}{seconds(value)}" if value else ""
+
+    return text
+
+
+def _rate(row: Row, _: float) -> str:
+    return f"{count(row.flops / row.seconds)}/s" if row.flops and row.seconds else ""
+
+
+_COLUMNS = (
+    _Column("count", lambda row, _: count(row.count)),
+    _Column("time", _time(lambda row: row.seconds)),
+    _Column("share", lambda row, total: f"{100 * row.seconds / total:.1f}%" if total and row.count else ""),
+    _Column("Python", lambda row, _: f"~{seconds(row.python)}" if row.python else ""),
+    _Column("forward", _time(lambda row: row.forward.seconds)),
+    _Column("count", lambda row, _: count(row.forward.count), 120),
+    _Column("sweep", _time(lambda row: row.sweep.seconds)),
+    _Column("count", lambda row, _: count(row.sweep.count), 120),
+    _Column("FLOPs", lambda row, _: count(row.flops)),
+    _Column("FLOP/s", _rate, 110),
+    _Column("bytes", lambda row, _: size(row.nbytes)),
+    _Column("compiling", lambda row, _: seconds(row.compiling) if row.compiling else "", 130),
+)
+_PROGRAMS = (
+    _Column("runs", lambda row, _: count(row.runs)),
+    _Column("entries", lambda row, _: count(row.entries)),
+    _Column("time", lambda row, _: seconds(row.seconds)),
+    _Column("share", lambda row, total: f"{100 * row.seconds / total:.1f}%" if total else ""),
+    _Column("a run", lambda row, _: seconds(row.seconds / row.runs) if row.runs else ""),
+    _Column("interpreted", lambda row, _: count(row.interpreted) if row.interpreted else "", 90),
+    _Column("compiling", lambda row, _: seconds(row.compiling) if row.compiling else ""),
+    _Column("FLOPs", lambda row, _: count(row.flops), 90),
+    _Column("FLOP/s", _rate, 110),
+    _Column("bytes", lambda row, _: size(row.nbytes), 120),
+)
+
+_LEFT_OUT = ("bytes", "FLOPs", "share")  # where there is no room for names, in this order
+_NAME = 20  # characters that a name has at least
+
+
+def table(by: str, rows: Sequence[Row], total: float, *, width: int, color: bool, most: int) -> Iterator[str]:
+    """Yield the lines of a table of rows; ``total`` is the time of all of them."""
+    shown = rows[:most]
+    columns = [c for c in (_PROGRAMS if by == "program" else _COLUMNS) if width >= c.since and any(c.text(row, total) for row in shown)]
+    names = short_files([row.where[0] for row in shown if row.where is not None])
+    first = [(by == "line" and named(row.where, names)) or row.name for row in shown]
+    wanted = max([len(by), *map(len, first)])
+    for left_out in (None, *_LEFT_OUT):
+        columns = [c for c in columns if c.head != left_out]
+        cells = [[c.text(row, total) for c in columns] for row in shown]
+        widths = [max(len(c.head), *(len(line[i]) for line in cells)) for i, c in enumerate(columns)]
+        room = width - sum(widths) - 2 * len(widths)
+        if room >= min(wanted, _NAME):
+            break
+    source = by == "line" and room - wanted > 17
+    name = min(wanted, max(room, 8))
+    yield painted("  ".join([by.ljust(name), *[c.head.rjust(w) for c, w in zip(columns, widths, strict=True)]]).rstrip(), _HEAD, color)
+    for row, said, line in zip(shown, first, cells, strict=True):
+        text = painted(clipped(said, name, end=by != "line").ljust(name), _FIRST, color)
+        numbers = "  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True))
+        code = painted("  " + clipped(source_of(row.where), room - name - 2), _QUIET, color) if source and row.where is not None else ""
+        yield f"{text}  {numbers}{code}".rstrip()
+    if len(rows) > most:
+        left = rows[most:]
+        rest = f"... {len(left)} more: {seconds(sum(row.seconds for row in left))}"
+        yield painted(clipped(rest, width), _QUIET, color)
+
+
+def parts(said: Mapping[str, float], total: float, *, width: int, color: bool) -> Iterator[str]:
+    """Yield the lines that say where the time went."""
+    bar = max(min(_BAR, width - 36), 0)
+    for name, value in said.items():
+        share = value / total if total else 0.0
+        drawn = "█" * round(bar * share)
+        text = f"  {name:<10} {seconds(value):>9}  {100 * share:5.1f}%  "
+        yield (text + painted(drawn, _COLOURS[name], color)).rstrip()
+
+
+def heading(text: str, width: int, *, color: bool) -> str:
+    """Return a line that stands above others."""
+    return painted(clipped(text, width), _HEAD, color)
+
+
+def notes(lines: Sequence[str], width: int, *, color: bool) -> Iterator[str]:
+    """Yield remarks, broken where the line ends."""
+    for line in lines:
+        yield from (painted(part, _QUIET, color) for part in _wrapped(line, width))
+
+
+def _wrapped(text: str, width: int) -> Iterator[str]:
+    words: list[str] = []
+    for word in text.split():
+        if words and len(" ".join([*words, word])) > width:
+            yield " ".join(words)
+            words = []
+        words.append(word)
+    if words:
+        yield " ".join(words)

@@ -15,22 +15,13 @@ from jax import lax
 from tape import jaxapi
 from tape.ops.linear import equations_in
 from tape.ops.rules.composites import equal_to
+from tape.rules.families.matrices import adjoint, dot, identity
 from tape.rules.registry import Cost, Example
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LAPACK = "LAPACK Users' Guide, 5.4: elementary reflectors"
-
-
-def adjoint(x: Any) -> Any:
-    """Conjugate transpose."""
-    return jnp.conj(jnp.swapaxes(x, -1, -2))
-
-
-def identity(a: Any) -> Any:
-    """Ones on the diagonal, in the shape of a matrix and its dtype."""
-    return jnp.eye(a.shape[-2], a.shape[-1], dtype=a.dtype)
 
 
 def _batched(fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -237,16 +228,13 @@ equal_to(
 
 
 def _symmetric_product(a: Any, c: Any, *, alpha: float, beta: float, **_: Any) -> Any:
-    return alpha * jnp.matmul(a, jnp.swapaxes(a, -1, -2), precision=lax.Precision.HIGHEST) + beta * c
+    return alpha * dot(a, jnp.swapaxes(a, -1, -2)) + beta * c
 
 
 def _updated(r: Any, w: Any) -> Any:
     """R' with R'^T R' = R^T R + w w^T, for an upper triangle with a positive diagonal."""
-    return jnp.swapaxes(
-        jnp.linalg.cholesky(jnp.matmul(jnp.swapaxes(r, -1, -2), r, precision=lax.Precision.HIGHEST) + w[..., :, None] * w[..., None, :]),
-        -1,
-        -2,
-    )
+    whole = dot(jnp.swapaxes(r, -1, -2), r) + w[..., :, None] * w[..., None, :]
+    return jnp.swapaxes(jnp.linalg.cholesky(whole), -1, -2)
 
 
 equal_to(
