@@ -212,5 +212,8 @@ In the half precisions, what is computed step by step in them (first of all XLA'
 but they read the argument too, so that what is kept for the sweep of a recurrent network grows from 320 numbers to 640 (LSTM) and from 64 to 128, and
 the operations of a program of tanh layers by 11 to 14 %.
 
+*Near a zero*, a derivative is a difference of values that are rounded themselves, and has the digits that they have left: the worst place of the grid is
+an accident there, JAX's as the tape's.
+
 Functions that are lifted (`interop.lift(jax.nn.softplus)`) have the derivatives that JAX gives where it gives its own (`jax.custom_jvp`).
 """

@@ -34,6 +34,15 @@ def test_acosh_of_a_large_half_precision_number_does_not_overflow():
     np.testing.assert_allclose(np.float32(own), 1e-3, rtol=1e-2)
 
 
+def test_a_mask_hides_where_acosh_has_no_value():
+    x = jnp.array([-4.0, -1.5, 1.5, 2.0])
+
+    def masked(xp, acosh):
+        return lambda v: xp.sum(xp.where(v > 1, acosh(v), 0.0))
+
+    np.testing.assert_allclose(tape.grad(masked(tape.numpy, tape.lax.acosh))(x), jax.grad(masked(jnp, lax.acosh))(x), rtol=1e-6)
+
+
 def slope(fun):
     return lambda x: own_vjp(lambda v: (fun(v),), (x,), (jnp.ones_like(x),))[0]
 

@@ -109,9 +109,9 @@ function(
 )
 function(
     "acosh",
-    lambda out, x: lax.rsqrt(x - 1) * lax.rsqrt(x + 1),
+    lambda out, x: lax.rsqrt(lax.abs(x) - 1) * lax.rsqrt(lax.abs(x) + 1),
     (1.5, 3.0),
-    "acosh'(x) = (x - 1)^(-1/2) (x + 1)^(-1/2): two roots, for the principal branch left of the imaginary axis",
+    "acosh'(x) = (|x| - 1)^(-1/2) (|x| + 1)^(-1/2): where there is no value, left of -1, a number as JAX's, for a mask to multiply with 0",
     plane=plane.acosh,
     kinks=(1.0,),
 )
