@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError
-from tape.graph.boundary import Caller
+from tape.graph.boundary import Caller, recorded
 from tape.graph.scope import within
 from tape.graph.segment import Handle
 from tape.recording import record
@@ -18,7 +18,7 @@ _LOOKED = (
 
 def calling(who: str) -> within:
     """While a hook runs, and its result is taken: an array that it made of a value which it looked at has no derivative on the tape."""
-    return within(caller=Caller(_LOOKED, who))
+    return within(caller=Caller(_LOOKED, who, recorded=recorded()))
 
 
 def replacement(who: str, gradient: Handle, given: object) -> Handle:
