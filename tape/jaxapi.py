@@ -6,6 +6,7 @@ All of them are public.  When a JAX release moves or renames one, this is the on
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import warnings
@@ -281,28 +282,27 @@ def trace(fun: Callable[..., Any], *avals: object) -> tuple[ClosedJaxpr, Any]:
         return fun(*args)
 
     jaxpr, shapes = jax.make_jaxpr(fresh, return_shape=True)(*avals)
-    return jaxpr, shapes
+    _own(jaxpr.jaxpr)
+    return ClosedJaxpr(jaxpr.jaxpr, [_copied(c) for c in jaxpr.consts]), shapes
 
 
-def weakened(value: Any, *, weak: bool) -> Any:
-    """Return an array as one of a weak type, as Python's numbers have, or of none."""
-    convert = primitive("convert_element_type")
-    assert convert is not None
-    return bind(convert, {"new_dtype": value.dtype, "weak_type": weak, "sharding": None}, [value])[0]
+def _own(jaxpr: Jaxpr) -> None:
+    """Copy the numbers in a jaxpr that JAX took from arrays of NumPy without axes: whoever has those may change them."""
+    for atom in (*jaxpr.outvars, *[atom for eqn in jaxpr.eqns for atom in eqn.invars]):
+        if isinstance(atom, Literal):
+            atom.val = _copied(atom.val)
+    for inner in jax.tree.leaves([[*eqn.params.values()] for eqn in jaxpr.eqns], is_leaf=lambda x: isinstance(x, (Jaxpr, ClosedJaxpr))):
+        if isinstance(inner, (Jaxpr, ClosedJaxpr)):
+            _own(closed(inner).jaxpr)
+
+
+def _copied(value: Any) -> Any:
+    return copy.deepcopy(value) if isinstance(value, np.ndarray) or type(value).__name__ == "TypedNdArray" else value
 
 
 def saveable(decision: object) -> bool:
     """Tell whether a checkpoint policy's answer lets a value be kept; one that it would move to the host is kept where it is."""
     return decision if isinstance(decision, bool) else decision is not jax.ad_checkpoint.Recompute
-
-
-def passed_on(closed: ClosedJaxpr) -> tuple[int, ...] | None:
-    """Return which inputs the outputs are, for a jaxpr that computes nothing; None for any other."""
-    jaxpr = closed.jaxpr
-    positions = {v: i for i, v in enumerate(jaxpr.invars)}
-    if jaxpr.eqns or not all(isinstance(v, Var) and v in positions for v in jaxpr.outvars):
-        return None
-    return tuple(positions[v] for v in jaxpr.outvars)
 
 
 def described(value: object) -> Any:

@@ -181,7 +181,10 @@ def _swept(context: Context, segment: Segment, sweep: Sweep, cotangents: Values,
     """Return ``sweep(cotangents)``, which calls the user's Python, for a sweep of ``segment``; of batched ones, that of each row."""
     before, scope = context._call, LOCAL.scope
     context._call = Call(segment, scope.linear, {} if before is None else before.opened)
-    inside = scope.but(caller=context._caller, linear=False)
+    caller = context._caller
+    if not (context._traced or boundary.recorded()):
+        caller = boundary.Unrecorded(caller)
+    inside = scope.but(caller=caller, linear=False)
     try:
         if batch is None:
             return in_scope(inside, sweep, cotangents)  # type: ignore[no-any-return]

@@ -70,10 +70,11 @@ class Caller(Watcher):
     ``reason`` says why such an array has no derivative, with ``{0}`` for who it is.
     """
 
-    __slots__ = ("_reason", "_who", "looked", "rebinds_names")
+    __slots__ = ("_reason", "_recorded", "_who", "looked", "rebinds_names")
 
-    def __init__(self, reason: str, who: str = "", *, rebinds_names: bool = False) -> None:
+    def __init__(self, reason: str, who: str = "", *, rebinds_names: bool = False, recorded: bool = True) -> None:
         self._reason = reason
+        self._recorded = recorded  # the sweep that calls: otherwise what is recorded in it is its own, to which values are constants
         self._who = who
         self.rebinds_names = rebinds_names
         self.looked = False  # at a value through which a gradient flows
@@ -85,9 +86,31 @@ class Caller(Watcher):
 
     def bring(self, value: object) -> bool | str:
         """Return why an array that is brought onto the tape has no derivative there; False where it is a constant."""
-        if not self.looked or not differentiable(value):
+        if not self.looked or not differentiable(value) or (not self._recorded and LOCAL.scope.mode == RECORD):
             return False
         return self._reason.format(self._who) if LOCAL.scope.mode == RECORD else True  # otherwise nothing around it is recorded either
+
+
+class Unrecorded(Caller):
+    """A caller in a sweep that is not recorded."""
+
+    __slots__ = ("_caller",)
+
+    def __init__(self, caller: Caller) -> None:
+        super().__init__(caller._reason, caller._who, rebinds_names=caller.rebinds_names, recorded=False)
+        self._caller = caller
+        self.looked = caller.looked
+
+    def take(self, variable: Handle) -> None:
+        """Note it for sweeps to come as well."""
+        super().take(variable)
+        self._caller.take(variable)
+
+
+def recorded() -> bool:
+    """Tell whether the sweep that is being written may be differentiated, by the tape or by JAX."""
+    scope = LOCAL.scope
+    return scope.mode == RECORD or scope.linear or scope.trace.capturing or bool(scope.staged)
 
 
 def made(leaf: Handle) -> None:

@@ -8,7 +8,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeTypeError, TapeValueError, check_callable
-from tape.graph.boundary import Caller
+from tape.graph.boundary import Caller, recorded
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle, V
 from tape.recording import record
@@ -183,7 +183,7 @@ _LOOKED = (
 
 def calling(who: str) -> within:
     """While a hook runs, and its result is taken: an array that it made of a value which it looked at has no derivative on the tape."""
-    return within(caller=Caller(_LOOKED, who))
+    return within(caller=Caller(_LOOKED, who, recorded=recorded()))
 
 
 def replacement(who: str, gradient: Handle, given: object) -> Handle:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import sys
 import types
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -58,11 +59,15 @@ def walk(frame: FrameType) -> Iterator[tuple[str, Handle]]:
         level = inner
 
 
+_UNSHARED = 3  # references to a copy that locals() has handed out to nobody: the frame's, the name's here, and the argument's
+
+
 def locals_of(frame: types.FrameType) -> list[tuple[str, Any]]:
     """Return the local names of a frame with their values."""
     found = frame.f_locals
     listed = list(found.items())
-    if found.__class__ is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # a copy, which the frame would keep
+    copied = found.__class__ is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    if copied and sys.getrefcount(found) <= _UNSHARED:  # the frame would keep it
         found.clear()
     return listed
 

@@ -12,6 +12,8 @@ import numpy as np
 from tape import jaxapi
 from tape.callables.matching import told_apart
 from tape.errors import TapeTypeError, TapeValueError
+from tape.graph.constants import constant
+from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, is_variable, itself
 
 if TYPE_CHECKING:
@@ -116,7 +118,9 @@ class Parameters:
                     "static_argnums or static_argnames (it must be hashable then), or let the function close over it"
                 )
                 raise TapeTypeError(msg)
-        return Call([itself(x) if isinstance(x, Handle) else x for x in leaves], tree, tuple(statics), len(args), donated)
+        bring = LOCAL.scope.caller.bring
+        leaves = [itself(x) if isinstance(x, Handle) else constant(x) if isinstance(x, _ARRAYS) and bring(x) else x for x in leaves]
+        return Call(leaves, tree, tuple(statics), len(args), donated)
 
     def _donated(self, dynamic: tuple[Any, ...], kwargs: dict[str, Any], n: int) -> frozenset[int]:
         """Return which leaves belong to donated arguments."""

@@ -69,7 +69,7 @@ class Jitted(Generic[P, R]):
         """Call the function."""
         quick = self._quick
         scope = LOCAL.scope
-        if quick is None or scope.trace is not NOBODY or scope.observer is not None:
+        if quick is None or scope.trace is not NOBODY or scope.observer is not None or scope.caller is not NOBODY:
             return self._call(args, kwargs)  # type: ignore[no-any-return]
         binding, latest, circumstances = quick
         arrays: list[Any] = []

@@ -276,10 +276,19 @@ class Kernel(Runner):
         jaxpr, sources = prune(jaxpr)
         if not self.transient:
             check_own(self.name, jaxpr)
-        passed = jaxapi.passed_on(jaxpr)
+        passed = _passed_on(jaxpr)
         if passed is not None and all(sources[i] >= n_in + n_out for i in passed):
             return Vjp(None, tuple(sources[i] for i in passed), tuple(targets))
         return Vjp(Kernel(f"vjp_{self.name}", jaxpr, jax.tree.structure([0] * len(targets))), sources, tuple(targets))
+
+
+def _passed_on(closed: jaxapi.ClosedJaxpr) -> tuple[int, ...] | None:
+    """Return which inputs the outputs are, for a jaxpr that computes nothing; None for any other."""
+    jaxpr = closed.jaxpr
+    positions = {v: i for i, v in enumerate(jaxpr.invars)}
+    if jaxpr.eqns or not all(isinstance(v, jaxapi.Var) and v in positions for v in jaxpr.outvars):
+        return None
+    return tuple(positions[v] for v in jaxpr.outvars)
 
 
 class Op:

@@ -280,4 +280,11 @@ def _fitted(value: Any, aval: Any) -> Any:
     """Return a value with the weak type of ``aval`` or without one, as that is: JAX wants the same at each turn."""
     if jax.typeof(value).weak_type == aval.weak_type:
         return value
-    return jaxapi.weakened(value, weak=aval.weak_type)
+    return _weakened(value, weak=aval.weak_type)
+
+
+def _weakened(value: Any, *, weak: bool) -> Any:
+    """Return an array as one of a weak type, as Python's numbers have, or of none."""
+    convert = jaxapi.primitive("convert_element_type")
+    assert convert is not None
+    return jaxapi.bind(convert, {"new_dtype": value.dtype, "weak_type": weak, "sharding": None}, [value])[0]

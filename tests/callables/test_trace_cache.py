@@ -714,3 +714,21 @@ def test_equal_programs_are_one_op_when_they_are_traced_anew(name):
         first = entry(run)[0]
     with forgotten():
         assert entry(run)[0] is first
+
+
+def by_scan(f):
+    return lambda x: tape.lax.scan(lambda c, _: (f(c), None), x, None, length=1)[0]
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+@pytest.mark.parametrize("way", [by_scan, tape.checkpoint, tape.vmap, tape.jit, interop.lift])
+def test_an_array_that_is_changed_after_the_call_is_no_longer_what_was_called_with(way, shape):
+    """JAX takes arrays of NumPy without axes into jaxprs as they are: until it runs, and wherever else the same number is met."""
+    for _ in range(2):
+        scale = np.full(shape, 2.0, np.float32)
+        x = tape.Variable(np.ones((3, 3), np.float32))
+        y = way(lambda x, scale=scale: x * scale)(x)
+        scale[...] = 7.0
+        y.sum().backward()
+        np.testing.assert_array_equal(y.value, np.full((3, 3), 2.0))
+        np.testing.assert_array_equal(x.grad.value, np.full((3, 3), 2.0))

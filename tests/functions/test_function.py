@@ -1377,3 +1377,67 @@ def test_contract_23_ctrl_c_at_any_line_restores_what_was_set_for_the_call(way, 
             close(step(), expected)
     close(step(), expected)
     assert number > 50
+
+
+def numeric(kind):
+    """A sweep that computes on values, and differentiates with them: in a Function's backward, or in a hook."""
+
+    def slope(x, g):
+        values = x.numpy()
+        return g * tape.grad(lambda t: (t * values + tape.constant(values) * 0).sum())(2 * values) * 2
+
+    class Square(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return slope(*ctx.saved, g)
+
+    def hooked(x):
+        y = x * 1.0
+        y.register_hook(lambda g: slope(x, g))
+        return y
+
+    return Square.apply if kind == "backward" else hooked
+
+
+@pytest.mark.parametrize("kind", ["backward", "hook"])
+def test_derivatives_may_be_taken_with_values_that_a_sweep_looked_at_unless_it_is_recorded(kind):
+    for _ in range(2):
+        x = tape.Variable([1.0, -3.0])
+        y = numeric(kind)(x).sum()
+        with pytest.raises(UnrecordedGradientError, match=r"tape\.constant"):
+            tape.gradients(y, x, create_graph=True)
+        g = tape.gradients(y, x)
+        np.testing.assert_array_equal(g.numpy(), [2.0, -6.0])
+        with pytest.raises(UnrecordedGradientError):
+            (g * x).sum().backward()
+
+
+@pytest.mark.parametrize("way", ["value", "numpy"])
+def test_arrays_that_a_backward_gives_a_compiled_function_have_no_derivative(way):
+    double = tape.jit(lambda g, n: 2 * g * n)
+
+    class Square(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved
+            return double(g, x.value if way == "value" else x.numpy())
+
+    for _ in range(3):
+        x = tape.Variable([1.0, -3.0])
+        g = tape.gradients(Square.apply(x).sum(), x, create_graph=True)
+        np.testing.assert_array_equal(g.numpy(), [2.0, -6.0])
+        with pytest.raises(UnrecordedGradientError):
+            tape.gradients(g.sum(), x)
+        Square.apply(x).sum().backward()
+        np.testing.assert_array_equal(x.grad.numpy(), [2.0, -6.0])
+    assert double.cache_info().traces <= 2

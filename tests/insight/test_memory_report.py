@@ -269,6 +269,15 @@ def test_looking_keeps_nothing_alive():
     assert tape.stats().live_bytes == 0
 
 
+def test_what_locals_has_handed_out_stays_as_it_was():
+    v = tape.Variable(A)
+    mine = locals()
+    before = dict(mine)
+    tape.memory()
+    assert mine.items() >= before.items()
+    assert mine["v"] is v
+
+
 def test_a_deleted_name_is_gone_though_the_frame_goes_on():
     y = tnp.tanh(tape.Variable(A) @ A)
     float(y.sum())
