@@ -75,6 +75,24 @@ def test_a_step_of_ops_a_sweep_and_a_gradient_calls_no_python():
 
 
 @native
+def test_a_step_of_many_numbers_calls_no_python():
+    x = tape.Variable(A)
+
+    def step(number):
+        x.grad, y = None, x
+        for k in range(60):
+            y = y * (1.0 + k / 100) if k else y * number
+        y.sum().backward()
+        return x.grad.value
+
+    settled(lambda: step(0.5))
+    assert set(called(lambda: step(0.5))) <= {"in_trace"}
+    right = np.prod([1.0 + k / 100 for k in range(1, 60)])
+    for number in (0.5, 0.25, 0.5):
+        np.testing.assert_allclose(step(number), np.full_like(A, number * right), rtol=1e-4)
+
+
+@native
 def test_a_penalty_and_a_detached_value_call_no_python_but_for_the_leaf():
     w = tape.Variable(A)
 
