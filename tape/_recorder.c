@@ -1655,9 +1655,12 @@ Numbers_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject 
 {
     Numbers *self = (Numbers *)callable;
     Py_ssize_t n = PyVectorcall_NARGS(nargsf), given = 0, i;
-    PyObject *way = self->way, *passed[LEAVES + 1], *result;
-    if (way != NULL && kwnames == NULL && n <= LEAVES && PyTuple_CheckExact(way) && PyTuple_GET_SIZE(way) == 3 &&
+    PyObject *way = self->way, *few[LEAVES + 1], **passed = few, *result = NULL;
+    if (way != NULL && kwnames == NULL && PyTuple_CheckExact(way) && PyTuple_GET_SIZE(way) == 3 &&
         (self->until == 0 || self->calls + 1 < self->until)) {
+        if (n > LEAVES && (passed = PyMem_New(PyObject *, n + 1)) == NULL) {
+            return PyErr_NoMemory();
+        }
         Py_INCREF(way); /* threads replace it */
         PyObject *expected = PyTuple_GET_ITEM(way, 1), *instead = PyTuple_GET_ITEM(way, 2);
         int same = PyTuple_CheckExact(expected) && PyTuple_CheckExact(instead) && PyTuple_GET_SIZE(expected) == n && PyTuple_GET_SIZE(instead) == n;
@@ -1672,10 +1675,14 @@ Numbers_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject 
         if (same) {
             self->calls += self->until != 0;
             result = PyObject_Vectorcall(PyTuple_GET_ITEM(way, 0), passed + 1, (size_t)given | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
-            Py_DECREF(way);
-            return result;
         }
         Py_DECREF(way);
+        if (passed != few) {
+            PyMem_Free(passed);
+        }
+        if (same) {
+            return result;
+        }
     }
     PyObject *run = PyObject_GetAttr(callable, name_run);
     result = run == NULL ? NULL : PyObject_Vectorcall(run, args, n, kwnames);

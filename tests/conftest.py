@@ -140,4 +140,4 @@ def sweeps_through_python():
         layout.NATIVE.sweeping(None, None, None, None)
     yield
     if layout.NATIVE is not None:
-        layout.NATIVE.sweeping(table, accumulation.ASSIGNING, accumulation.assign, differentiation._accumulate)
+        layout.NATIVE.sweeping(table, accumulation._ASSIGNING, accumulation.assign, differentiation._accumulate)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tape.graph.kinds import Place
     from tape.graph.segment import Segment
 
-ASSIGNING = threading.Lock()
+_ASSIGNING = threading.Lock()
 
 
 # One Variable, its gradient of this sweep, the ``.grad`` that was there, and the sum of the two.
@@ -108,7 +108,7 @@ def awaited(added: Sequence[Addition]) -> bool:
 def assign(added: Sequence[Addition], consumed: Sequence[Any] = (), *, mode: int = SWEEP) -> None:
     """Set every ``.grad`` to its sum (which has run), or none where one could not be computed; ``mode`` is that of sums made again."""
     while True:
-        with ASSIGNING: done = (not consumed and _at_once(added)) or _assigned(added, consumed)  # fmt: skip  # noqa: E701 - see tape.locks
+        with _ASSIGNING: done = (not consumed and _at_once(added)) or _assigned(added, consumed)  # fmt: skip  # noqa: E701 - see tape.locks
         if done:
             return
         added = summed(added, consumed, mode)

@@ -21,7 +21,7 @@ from tape.programs.program import run_pending
 from tape.recording import record
 from tape.rules import table
 from tape.sweeps import emission
-from tape.sweeps.accumulation import ASSIGNING, Addition, additions, arrived, assign, awaited, summed
+from tape.sweeps.accumulation import _ASSIGNING, Addition, additions, arrived, assign, awaited, summed
 from tape.sweeps.seeds import describe, require_grad, seeds_of, variables, variables_of_tree, wide
 from tape.sweeps.sweep import Sweep, target_of
 from tape.sweeps.written import asked, call_of
@@ -163,7 +163,7 @@ def _accumulate(segment: Segment, released: frozenset[int], fresh: Sequence[Addi
 # For one root: a call of :func:`backward`, or of :func:`gradients`, that was made before.
 replayed, regained = layout.chosen("replayed"), layout.chosen("regained")
 if layout.NATIVE is not None:
-    layout.NATIVE.sweeping(table, ASSIGNING, assign, _accumulate)  # whole calls, which do not come through here then
+    layout.NATIVE.sweeping(table, _ASSIGNING, assign, _accumulate)  # whole calls, which do not come through here then
 
 
 def _call_post_hooks(variable: Any) -> None:

@@ -17,7 +17,7 @@ from tape import extend, layout
 from tape.graph import trie
 from tape.graph.scope import LOCAL, close
 from tape.mirrored import detachment
-from tape.programs import execution, numbers, program
+from tape.programs import execution, numbers, program, retention
 from tape.recording import record
 from tape.sweeps import differentiation
 
@@ -27,6 +27,8 @@ native = pytest.mark.skipif(layout.NATIVE is None, reason="the recorder in Pytho
 
 def settled(step):
     """Call a step until nothing was interpreted or compiled for some calls; return what it gives."""
+    for noted in retention.noted().values():
+        noted.clear()  # of other tests: a run trims one segment
     quiet = 0
     for _ in range(3000):
         before = tape.stats().interpreted, tape.stats().compiles
@@ -72,6 +74,24 @@ def test_a_step_of_ops_a_sweep_and_a_gradient_calls_no_python():
 
     settled(step)
     assert set(called(step)) <= {"in_trace"}
+
+
+@native
+def test_a_step_of_many_numbers_calls_no_python():
+    x = tape.Variable(A)
+
+    def step(number):
+        x.grad, y = None, x
+        for k in range(60):
+            y = y * (1.0 + k / 100) if k else y * number
+        y.sum().backward()
+        return x.grad.value
+
+    settled(lambda: step(0.5))
+    assert set(called(lambda: step(0.5))) <= {"in_trace"}
+    right = np.prod([1.0 + k / 100 for k in range(1, 60)])
+    for number in (0.5, 0.25, 0.5):
+        np.testing.assert_allclose(step(number), np.full_like(A, number * right), rtol=1e-4)
 
 
 @native
@@ -157,6 +177,44 @@ def test_an_update_with_what_changed_is_made_anew():
     before = w.value
     optimizer.step()
     np.testing.assert_allclose(w.value, before - 0.5 * A, rtol=1e-5)
+
+
+@pytest.mark.parametrize("what", ["shape", "dtype", "gradient", "no gradient", "one less"])
+def test_an_update_of_other_kinds_is_not_made_again(what):
+    w, update, assign = tape.Variable(A), extend.Update(), extend.Assignment()
+    extend.awaiting([w], owner=update)
+
+    def step(rate):
+        w.zero_grad()
+        (w * w).sum().backward()
+        done = update.again([w], rate)
+        if not done:
+            with extend.updating():
+                new = [w - rate[0] * w.grad, rate[0] * rate[0] / rate[0]]  # numbers would have it made anew
+                update.note(new)
+            assign([w, *rate], new)
+        return done
+
+    rate = [tape.constant(np.float32(0.25))]
+    assert [step(rate) for _ in range(6)][-1]
+    value = w.value
+    if what in {"shape", "dtype"}:
+        other = tape.constant(np.full((1,), 0.25, np.float32) if what == "shape" else np.float16(0.25))
+        assert not step([other])
+        np.testing.assert_allclose(w.value, value - 0.25 * 2 * value, rtol=1e-3)
+    else:
+        w.zero_grad()
+        (w * w).sum().backward()
+        if what == "one less":
+            assert not update.again([w], [])
+        elif what == "gradient":
+            w.grad = tape.constant(A)
+            assert not update.again([w], rate)
+        else:
+            w.grad = None
+            assert not update.again([w], rate)
+        np.testing.assert_array_equal(w.value, value)
+    assert [step(rate) for _ in range(3)][-1]
 
 
 @native
@@ -307,33 +365,39 @@ def test_a_sweep_that_is_not_the_common_one_is_not_taken_for_it(what):
     def loss():
         return (tnp.sin(x) * 1.5).sum()
 
-    for _ in range(8):
+    def sweep(y):
+        y.backward()
+        return None if x.grad is None else x.grad.value
+
+    def swept():
         x.grad = None
-        loss().backward()
+        return sweep(loss())
+
+    settled(swept)
     once = 1.5 * np.cos(A)
     x.grad = None
     y, seen = loss(), []
     if what == "sums":
-        loss().backward()
-        y.backward()
+        sweep(loss())
+        sweep(y)
         np.testing.assert_allclose(x.grad.numpy(), 2 * once, rtol=1e-5)
     elif what == "hook":
         handle = x.register_hook(lambda g: g * 3.0)
-        y.backward()
+        sweep(y)
         handle.remove()
         np.testing.assert_allclose(x.grad.numpy(), 3 * once, rtol=1e-5)
     elif what == "post hook":
         handle = x.register_post_accumulate_grad_hook(lambda v: seen.append(v.grad is not None))
-        y.backward()
+        sweep(y)
         handle.remove()
         assert seen == [True]
     elif what == "assigned":
         y.grad = tape.constant(2.0)
-        y.backward()
+        sweep(y)
         np.testing.assert_allclose(x.grad.numpy(), 2 * once, rtol=1e-5)
     elif what == "kept":
         y.backward(retain_graph=True)
-        y.backward()
+        sweep(y)
         np.testing.assert_allclose(x.grad.numpy(), 2 * once, rtol=1e-5)
     elif what == "seed":
         y.backward(tape.constant(4.0))
@@ -480,7 +544,7 @@ def test_calls_are_counted_as_by_python(monkeypatch):
         steady = numbers.on_device(program, [A, 2.0], settings, [entry])
         told = []
         for k in range(turns):
-            steady(A, 2.0 if k % 7 else 3.0)
+            steady(A, 2.0 if k % 50 < 40 else float(k))
             told.append((steady._calls, steady._special is None))
         return told
 
