@@ -23,6 +23,8 @@ from tape.errors import TapeTypeError, TapeValueError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+__all__ = ["load", "load_state_dict", "named_leaves", "save", "state_dict"]
+
 _ROOT = "value"  # the name of a single Variable or array
 _FORMATS = {"safetensors": "interop.safetensors", "orbax": "interop.orbax"}
 
