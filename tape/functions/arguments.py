@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from tape.graph.boundary import made_of_looked_at
 from tape.graph.segment import Handle, is_variable
 from tape.recording import record
 
@@ -90,7 +91,7 @@ def laid_out(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Layout, lis
         leaves, tree = jax.tree.flatten(value, is_leaf=is_variable)
         before = len(inputs)
         for i, x in enumerate(leaves):
-            if isinstance(x, Handle) or isinstance(x, ARRAYS):  # noqa: SIM101 - quicker
+            if isinstance(x, Handle) or isinstance(x, ARRAYS) or (isinstance(x, np.generic) and made_of_looked_at(x)):  # noqa: SIM101 - quicker
                 inputs.append(x if isinstance(x, Handle) else record.constant(x))
                 leaves[i] = _ARRAY
         parts.append((tree, leaves) if len(inputs) > before else (ONE, [value]))

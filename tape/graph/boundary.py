@@ -113,6 +113,12 @@ def recorded() -> bool:
     return scope.mode == RECORD or scope.linear or scope.trace.capturing or bool(scope.staged)
 
 
+def made_of_looked_at(number: object) -> bool:
+    """Tell whether a number of NumPy may be made of a value that was looked at, in what is differentiated: then it counts as an array everywhere."""
+    scope = LOCAL.scope
+    return scope.caller is not NOBODY and scope.mode == RECORD and bool(scope.caller.bring(number))
+
+
 def made(leaf: Handle) -> None:
     """Tell the forward of a ``tape.Function`` that is running, and the callable that is being traced, of a leaf that is made in it."""
     scope = LOCAL.scope

@@ -16,6 +16,7 @@ import numpy as np
 from tape import errors, jaxapi
 from tape.bounded import Bounded
 from tape.errors import ConcretizationError, LostGradientError, TapeError
+from tape.graph.boundary import made_of_looked_at
 from tape.graph.kinds import NUMBERS, SMALL, differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
@@ -91,6 +92,8 @@ class _Splitter:
             return self._array(value)
         if value is None or isinstance(value, str):
             return value
+        if isinstance(value, np.generic) and made_of_looked_at(value):
+            return self._array(record.constant(value))
         if type(value) in NUMBERS or isinstance(value, np.generic):
             if not takes_array or (takes_array == SEQUENCE and type(value) is int and not -SMALL <= value < SMALL):
                 return Static(value)  # among other numbers a big integer becomes a float

@@ -494,6 +494,9 @@ BY_NUMPY = {  # what NumPy makes of arrays without axes are numbers of its own
     "tolist": lambda ctx, g: tnp.asarray(np.array(2 * ctx.saved[0].tolist(), np.float32)) * g,
     "tobytes": lambda ctx, g: tnp.asarray(2 * np.frombuffer(ctx.saved[0].tobytes(), np.float32)).sum() * g,
     "array": lambda ctx, g: tnp.array([2 * ctx.saved[0].numpy()])[0] * g,
+    "an exponent": lambda ctx, g: (6 * g) ** (ctx.saved[0].numpy() / 3),
+    "an option": lambda ctx, g: tnp.pad(g[None], 1, constant_values=2 * ctx.saved[0].numpy())[0],
+    "a bound": lambda ctx, g: g * tnp.arange(2 * ctx.saved[0].numpy(), 7)[0],
 }
 
 
@@ -507,6 +510,17 @@ def test_contract_21_numbers_that_numpy_made_are_no_constants(kind):
         assert float(g) == 6
         with pytest.raises(UnrecordedGradientError, match="Lost"):
             tape.gradients(g * x, x)
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_21_a_number_that_numpy_made_is_no_constant_to_another_function():
+    times = make(lambda ctx, a, b: a * b, lambda ctx, g: (g, g), "Times")
+    square = make(lambda ctx, x: ctx.save_for_backward(x) or x * x, lambda ctx, g: times.apply(g, 2 * ctx.saved[0].numpy()), "Square")
+    x = tape.Variable(3.0)
+    g = tape.gradients(square.apply(x), x, create_graph=True)
+    assert float(g) == 6
+    with pytest.raises(UnrecordedGradientError):
+        tape.gradients(g * x, x)
 
 
 @pytest.mark.usefixtures("tier")
