@@ -38,6 +38,7 @@ _NOTHING = _Place(assigns=False, names=(), local=False)
 _ASSIGNS = _NOTHING._replace(assigns=True)
 _NUMBERS = {("float",), ("int",), ("complex",)}
 ASSIGNMENT = Sink("array[i] = v", "array[i] = {}(v)", "array = tape.numpy.asarray(array).at[i].set(v)")
+_MADE = Sink("array.array(code, [v])", "array.array(code, [{}(v)])", "a list and tape.numpy.stack")
 _METHODS = {
     "fill": Sink("array.fill(v)", "array.fill({}(v))", "array = tape.numpy.full_like(array, v)"),
     "append": Sink("array.append(v)", "array.append({}(v))", "a list and tape.numpy.stack"),
@@ -101,6 +102,8 @@ def _called(frame: FrameType, place: _Place) -> Sink | None:
     for name in names:  # what would run code, a property, is left alone
         holds = isinstance(value, (ModuleType, np.ndarray, array))
         value = getattr(value, name, None) if holds else getattr(value, "__dict__", {}).get(name)
+    if value is array:
+        return _MADE
     if value.__class__ is not BuiltinFunctionType:
         return None
     if isinstance(value.__self__, (np.ndarray, array)):

@@ -71,6 +71,9 @@ def test_fill_is_refused_however_the_array_is_reached():
     plain = arrays.array("d")
     with pytest.raises(LostGradientError, match=r"array\.append\(v\): "):
         plain.append(v)
+    with pytest.raises(LostGradientError, match=r"array\.array\(code, \[v\]\): "):
+        arrays.array("f", [1.0, v])
+    assert arrays.array("f", [float(v)]) == arrays.array("f", [v.detach()])
 
 
 def test_what_says_that_it_wants_a_number_gets_it():
