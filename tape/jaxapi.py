@@ -293,7 +293,7 @@ def _own(jaxpr: Jaxpr) -> None:
             atom.val = _copied(atom.val)
     for inner in jax.tree.leaves([[*eqn.params.values()] for eqn in jaxpr.eqns], is_leaf=lambda x: isinstance(x, (Jaxpr, ClosedJaxpr))):
         if isinstance(inner, (Jaxpr, ClosedJaxpr)):
-            _own(closed(inner).jaxpr)
+            _own(inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner)
 
 
 def _copied(value: Any) -> Any:
