@@ -17,6 +17,7 @@ from tape.insight.entries import Entry, Value, line_of, weight
 from tape.ops.linear import held_by
 from tape.ops.pullback import pullback
 from tape.programs.naming import named_by
+from tape.rules import parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -114,7 +115,7 @@ class Inside:
         return [read(a) for a in jaxpr.outvars]
 
     def _equation(self, eqn: Any, reads: list[int], line: tuple[str, int] | None) -> Sequence[int]:
-        name, params = eqn.primitive.name, eqn.params
+        name, params = eqn.primitive.name, parameters.assumed(eqn.primitive, eqn.params)
         if name in _CALLS and held_by(eqn):
             inner = next(x for x in params.values() if isinstance(x, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr)))
             return self._run(jaxapi.closed(inner), reads, line)
@@ -127,7 +128,7 @@ class Inside:
             return self._while(params, reads, line)
         if name.startswith("custom_"):
             name = _called(eqn) or name
-        return self._row(lambda *xs: jaxapi.bind(eqn.primitive, params, xs), name, reads, line)
+        return self._row(lambda *xs: jaxapi.bind(eqn.primitive, eqn.params, xs), name, reads, line)
 
     def _row(self, fun: Callable[..., Any], name: str, reads: Sequence[int], line: tuple[str, int] | None) -> Sequence[int]:
         if len(self._rows) >= _MOST:
