@@ -181,7 +181,7 @@ def document(report: Report, path: str) -> None:
         less = sum(row["tape"] > max(row["JAX"] * 1.25, LIMIT) for row in within)
         lines += [f"## {title[0].upper()}{title[1:]}", ""]
         lines += [
-            f"Of {len(within)} derivatives, {counts[0]} are right to {LIMIT:g} units, {counts[1]} of JAX's; {less} are less accurate.",
+            f"Of {len(within)} derivatives, {counts[0]} are right to {LIMIT:g} units, {counts[1]} of JAX's; less accurate: {less or 'none'}.",
             "",
         ]
         lines += ["| derivative | tape | JAX | tape's worst at | what limits it |", "| --- | --- | --- | --- | --- |"]
