@@ -168,7 +168,9 @@ def _shown(value: Any) -> tuple[str, int]:
 
 
 def _is_plain(jaxpr: Any) -> bool:
-    """Tell whether a jaxpr holds neither arrays nor functions."""
+    """Tell whether a jaxpr holds neither arrays (in newer releases an open one has its constants, too) nor functions."""
+    if getattr(jaxpr, "consts", None):
+        return False
     for eqn in jaxpr.eqns:
         for leaf in jax.tree.leaves(list(eqn.params.values())):
             if (
