@@ -95,6 +95,7 @@ class Jitted(Generic[P, R]):
             return self._inline(args, kwargs)
         if LOCAL.scope.observer is not None and not LOCAL.scope.observer.traceable:  # op hooks that are to see values
             return self._inline(args, kwargs)
+        scope = LOCAL.scope
         call = self._parameters.take_apart(self.name, args, kwargs)
         variables = call.variables
         self.calls += 1
@@ -107,7 +108,8 @@ class Jitted(Generic[P, R]):
         else:
             result = binding.run(inputs, call.arrays, variables)
             STATS.hits += 1
-        if LOCAL.scope.observer is None and len(variables) + len(call.arrays) == len(call.leaves):  # no Variable is there twice
+        plain = scope.observer is None and scope.caller is NOBODY  # otherwise arrays that a caller made may count as Variables
+        if plain and len(variables) + len(call.arrays) == len(call.leaves):  # no Variable is there twice
             self._quick = binding, Latest(args, kwargs, [k for k, _ in call.statics]), _circumstances()
         else:
             self._quick = None

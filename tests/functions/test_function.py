@@ -1455,3 +1455,16 @@ def test_arrays_that_a_backward_gives_a_compiled_function_have_no_derivative(way
         Square.apply(x).sum().backward()
         np.testing.assert_array_equal(x.grad.numpy(), [2.0, -6.0])
     assert double.cache_info().traces <= 2
+
+
+def test_a_call_that_a_compiled_function_knows_is_another_one_in_a_backward():
+    """What it is given may be made of a value that was looked at, where the same was a constant before."""
+    double = tape.jit(lambda g, n: 2 * g * n)
+    square = make(lambda ctx, x: ctx.save_for_backward(x) or x * x, lambda ctx, g: double(g, ctx.saved[0].value))
+    ones = jnp.ones(2, jnp.float32)
+    for _ in range(3):
+        double(tape.constant(ones), ones)
+        x = tape.Variable([1.0, -3.0])
+        g = tape.gradients(square.apply(x).sum(), x, create_graph=True)
+        with pytest.raises(UnrecordedGradientError):
+            tape.gradients(g.sum() + x.sum(), x)
