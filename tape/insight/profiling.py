@@ -115,7 +115,8 @@ class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as
 
     A profile measures the thread that opens it (each one, where several do).  It may be nested in others and in itself, entered again (it
     adds up then), and read while it is open.  Each run costs it some microseconds, which count as Python; the first runs from each place
-    are recorded in a slower way to see their lines, as with :class:`tape.Tape`.  No value is kept alive.
+    and some at random after that are recorded in a slower way to see their lines, as with :class:`tape.Tape`.  Where functions of equal ops
+    take turns on the same Variables, their shares are an estimate from those.  No value is kept alive.
 
     Args:
         entries: run entry by entry.

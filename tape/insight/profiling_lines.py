@@ -7,6 +7,7 @@ ever.
 
 from __future__ import annotations
 
+import random
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +29,7 @@ _QUIET = 3  # runs in a row whose lines are known, and no more are noted
 _STRUCTURES = 2048  # known at most
 _ATTEMPTS = 4  # to see a structure recorded
 _WAITING = 64  # runs at most whose lines are still to be told
+_GAP = 16, 256  # runs in the mean until some are noted again, at first and at most
 _OFTEN = 16  # times that it had the same lines, whatever its parameters: in a program whose parameters are new ones at each step
 
 
@@ -115,27 +117,35 @@ class _Structure:
     def __init__(self, state: State) -> None:
         self.state = state  # so that no other one gets its id
         self.found: list[Known] = []
-        self.of: dict[int, tuple[Any, Known]] = {}  # those of who recorded it on a leaf, by the id of its weak reference, which is kept
+        # How often each of those was seen of who recorded it on a leaf, by the id of its weak reference, which is kept.
+        self.of: dict[int, tuple[Any, dict[int, int]]] = {}
         self.attempts = 0  # to see it recorded
         self.times = 0  # that it was seen
 
     def saw(self, seen: Known, leaves: Sequence[Any]) -> Known:
         """Take the lines of a run on some leaves; return the first that were the same."""
-        same = next((known for known in self.found if known == seen), seen)
-        if same is seen:
+        number = next((n for n, known in enumerate(self.found) if known == seen), len(self.found))
+        if number == len(self.found):
             self.found.append(seen)
         self.attempts = 0
         self.times += 1
         if len(self.of) + len(leaves) > _STRUCTURES:
             self.of.clear()
-        self.of.update((id(leaf), (leaf, same)) for leaf in leaves)
-        return same
+        for leaf in leaves:
+            times = self.of.setdefault(id(leaf), (leaf, {}))[1]
+            times[number] = times.get(number, 0) + 1
+        return self.found[number]
 
-    def recall(self, leaves: Sequence[Any]) -> Known | None:
-        """Return the lines of a run on some leaves, without values of their own, that nobody saw recorded; None where they are not known."""
+    def recall(self, leaves: Sequence[Any], chance: random.Random) -> tuple[Known | None, bool]:
+        """Return the lines of a run on some leaves that nobody saw recorded, None where they are not known, and whether it is a guess."""
         if self.found and (not leaves or (self.times > _OFTEN and len(self.found) == 1)):
-            return self.found[-1]
-        return next((self.of[id(leaf)][1] for leaf in leaves if id(leaf) in self.of), None)
+            return self.found[-1], len(self.found) > 1
+        times = next((self.of[id(leaf)][1] for leaf in leaves if id(leaf) in self.of), None)
+        if times is None:
+            return None, False
+        if len(times) == 1:
+            return self.found[next(iter(times))], False
+        return self.found[chance.choices(list(times), list(times.values()))[0]], True
 
 
 class Lines:
@@ -144,6 +154,10 @@ class Lines:
     def __init__(self) -> None:
         self._structures: dict[Any, _Structure] = {}  # with the slots that are kept, and the place
         self._quiet = 0
+        self._chance = random.Random(0)  # noqa: S311 - which runs are looked at; the same ones each time
+        self._mean = _GAP[0]  # of the runs until some are noted again
+        self._left = 0  # of those
+        self._alike = True  # whether nothing new was seen, and nothing guessed, since notes were taken last
         self._leaves: Sequence[Any] = ()  # of the last run that had any
         # Runs that nobody saw recorded: the next one on one of the same leaves that somebody sees tells, as far as both are alike.
         self._waiting: list[tuple[State, Sequence[Any], Known]] = []
@@ -184,19 +198,33 @@ class Lines:
             many = len(one.found)
             known = one.saw(seen, leaves)
             self._tell(segment.state, leaves, known)
+            self._alike &= len(one.found) == many
             self._quiet = 0 if len(one.found) > many else self._quiet + 1
         else:
-            recalled = one.recall(leaves)
+            recalled, guessed = one.recall(leaves, self._chance)
             known = {} if recalled is None else recalled
+            self._alike &= not guessed
             self._quiet += 1
             if recalled is None and one.attempts < _ATTEMPTS:
                 one.attempts += 1
                 self._waiting = [*self._waiting[-_WAITING:], (one.state, leaves, known)]
                 self._quiet = 0
                 self.begin()
-        if self._quiet > _QUIET and not always:
-            self.end()
+        if not always:
+            self._take_turns()
         return known
+
+    def _take_turns(self) -> None:
+        """Note no more lines after some runs that were known, and go on after some others: at random, so that no rhythm is missed."""
+        if self._quiet == _QUIET + 1:
+            self.end()
+            self._mean = min(2 * self._mean, _GAP[1]) if self._alike else _GAP[0]
+            self._alike = True
+            self._left = self._chance.randint(1, 2 * self._mean)
+        elif self._quiet > _QUIET:
+            self._left -= 1
+            if not self._left:
+                self.begin()
 
     def _tell(self, state: State, leaves: Sequence[Any], seen: Known) -> None:
         """Tell the lines of a structure to the runs that wait for them."""

@@ -229,6 +229,21 @@ def test_two_models_of_equal_ops_that_one_loop_trains_have_their_own_lines(entri
     sums(p)
 
 
+@pytest.mark.parametrize("turns", [(1, 1), (3, 1), (60, 60)])
+def test_equal_functions_that_take_turns_on_the_same_variables_share_what_nobody_saw(turns):
+    x, w = tape.constant(np.ones((3, 11), np.float32)), tape.Variable(np.ones((11, 7), np.float32))
+    models = [model for model, times in zip((one_model, other_model), turns, strict=True) for _ in range(times)]
+    with tape.profile() as p:
+        for step in range(480):
+            models[step % len(models)](x, w).backward()
+    counts = {row.name: row.forward.count for row in p.by_line}
+    for model, times in zip((one_model, other_model), turns, strict=True):
+        right = 480 * 2 * times / len(models)
+        for name in lines_of(model):
+            assert 0.6 * right < counts[name] < 1.5 * right, (name, counts)
+    sums(p)
+
+
 def test_parameters_that_are_new_at_each_step_do_not_have_lines_noted_for_ever():
     x = tape.constant(np.ones((2, 5), np.float32))
 
