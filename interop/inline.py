@@ -12,6 +12,8 @@ import jaxlib
 import tape
 from tape import jaxapi
 from tape.graph import lines
+from tape.graph.scope import LOCAL, in_scope
+from tape.graph.trie import CONSTANT
 from tape.ops.interning import intern
 from tape.recording import record
 
@@ -35,6 +37,7 @@ class _Entry(NamedTuple):
     op: Op
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    cuts: bool  # its results are constants, as those of tape.stop_gradient: rules of other ops may count on getting no gradient there
     where: _Line | None
 
 
@@ -80,7 +83,8 @@ class Inlined:
             alone = jaxapi.assembled([], read, made, [eqn], eqn.effects, jaxpr.debug_info.with_unknown_names())
             op = intern(_name_of(eqn), jaxapi.ClosedJaxpr(alone, ()), jax.tree.structure([0] * len(made)))
             outputs = self._numbers(len(made))
-            self._entries.append(_Entry(op, tuple([numbers[v] for v in read]), tuple(outputs), _line_of(eqn, inner)))
+            cuts = eqn.primitive.name == "stop_gradient"
+            self._entries.append(_Entry(op, tuple([numbers[v] for v in read]), tuple(outputs), cuts, _line_of(eqn, inner)))
             numbers |= dict(zip(made, outputs, strict=True))
         return [self._constant(v.val) if isinstance(v, jaxapi.Literal) else numbers[v] for v in jaxpr.outvars]
 
@@ -89,8 +93,10 @@ class Inlined:
         values: list[Any] = [*inputs, *[None] * (self._count - len(inputs))]
         for number, constant in self._constants:
             values[number] = record.constant(constant)
-        for op, read, made, where in self._entries:  # noqa: B007 - the recorder asks this frame for ``where``
-            for number, variable in zip(made, record.record(op, [values[i] for i in read]), strict=True):
+        for op, read, made, cuts, where in self._entries:  # noqa: B007 - the recorder asks this frame for ``where``
+            operands = [values[i] for i in read]
+            results = in_scope(LOCAL.scope.but(mode=CONSTANT), record.record, op, operands) if cuts else record.record(op, operands)
+            for number, variable in zip(made, results, strict=True):
                 values[number] = variable
         return jax.tree.unflatten(self._tree, [values[i] for i in self._results])
 

@@ -116,9 +116,10 @@ def test_second_derivatives_of_a_solve():
         np.testing.assert_allclose(rate.grad.numpy(), wanted[1], rtol=1e-9)
 
 
+@pytest.mark.parametrize("inline", [False, True])
 @pytest.mark.parametrize(("solver", "options"), [("AutoLinearSolver", {"well_posed": True}), ("CG", {"rtol": 1e-12, "atol": 1e-12})])
-def test_linear_solves_of_lineax(solver, options):
-    """What implicit solvers and Optimistix differentiate through."""
+def test_linear_solves_of_lineax(solver, options, inline):
+    """What implicit solvers and Optimistix differentiate through; Lineax's rule refuses tangents of the solver's state, which it cuts off."""
     lineax = pytest.importorskip("lineax")
     tag = lineax.positive_semidefinite_tag
 
@@ -133,14 +134,15 @@ def test_linear_solves_of_lineax(solver, options):
 
     expected = jax.grad(penalty, (0, 1))(*given)
     variables = [tape.Variable(x) for x in given]
-    first = tape.gradients(interop.lift(solved)(*variables).sum(), variables, create_graph=True)
+    first = tape.gradients(interop.lift(solved, inline=inline)(*variables).sum(), variables, create_graph=True)
     for own, wanted in zip(first, jax.grad(lambda *g: solved(*g).sum(), (0, 1))(*given), strict=True):
         np.testing.assert_allclose(own.numpy(), wanted, rtol=1e-7, atol=1e-9)
     for own, wanted in zip(tape.gradients(sum((g**2).sum() for g in first), variables), expected, strict=True):
         np.testing.assert_allclose(own.numpy(), wanted, rtol=1e-7, atol=1e-9)
 
 
-def test_implicit_derivatives_of_optimistix():
+@pytest.mark.parametrize("inline", [False, True])
+def test_implicit_derivatives_of_optimistix(inline):
     """Whose primitives hold open jaxprs with constants."""
     optimistix = pytest.importorskip("optimistix")
 
@@ -149,5 +151,5 @@ def test_implicit_derivatives_of_optimistix():
 
     given = jnp.array([1.0, 2.0, 3.0])
     a = tape.Variable(given)
-    interop.lift(root)(a).sum().backward()
+    interop.lift(root, inline=inline)(a).sum().backward()
     np.testing.assert_allclose(a.grad, jax.grad(lambda a: root(a).sum())(given), rtol=1e-9)
