@@ -97,14 +97,14 @@ def decoded(path: str, arrays: Mapping[str, Any], notes: str | None) -> dict[str
         msg = f"load: {path} is damaged: its notes are not those that were saved; take another copy"
         raise TapeValueError(msg) from e
     expected = {name for name, note in listed.items() if "sum" in note}
-    found = {name: np.asarray(array) for name, array in arrays.items()}
-    wrong = [f"{name!r} is missing" for name in expected if name not in found]
-    wrong += [f"{name!r} was not saved" for name in found if name not in expected]
-    wrong += [f"the bytes of {name!r} changed" for name in found if name in expected and _sum(found[name]) != listed[name]["sum"]]
+    given = {name: np.asarray(array) for name, array in arrays.items()}
+    wrong = [f"{name!r} is missing" for name in expected if name not in given]
+    wrong += [f"{name!r} was not saved" for name in given if name not in expected]
+    wrong += [f"the bytes of {name!r} changed" for name in given if name in expected and _sum(given[name]) != listed[name]["sum"]]
     if wrong:
         msg = f"load: {path} is damaged: {'; '.join(wrong[:8])}; take another copy"
         raise TapeValueError(msg)
-    return {name: _value(found.get(name), note) for name, note in listed.items()}
+    return {name: _value(given.get(name), note) for name, note in listed.items()}
 
 
 def _sum(array: np.ndarray[Any, Any]) -> int:

@@ -177,9 +177,9 @@ class _Place:
 
 
 def _remade(module: Any, inline: bool, requiring: dict[str, bool]) -> Module:
-    made: Module = remade(functools.partial(Module, inline=inline), (module,), requiring)
-    made._hold(made._module)
-    return made
+    again: Module = remade(functools.partial(Module, inline=inline), (module,), requiring)
+    again._hold(again._module)
+    return again
 
 
 def _dotted(path: Any) -> str:

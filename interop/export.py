@@ -66,10 +66,10 @@ def export(tape_fun: Callable[..., Any], *args: Any, platforms: Sequence[str] | 
             "and pass what it is computed from as an argument"
         )
         raise TapeTypeError(msg) from e
-    found = next((eqn.primitive.name for eqn in equations_in(jaxpr.jaxpr) if eqn.primitive.name in _CALLBACKS), None)
-    if found is not None:
+    callback = next((eqn.primitive.name for eqn in equations_in(jaxpr.jaxpr) if eqn.primitive.name in _CALLBACKS), None)
+    if callback is not None:
         msg = (
-            f"export: {name} calls back to Python ({found}), as torch modules and functions of NumPy do, and what is exported has none; write "
+            f"export: {name} calls back to Python ({callback}), as torch modules and functions of NumPy do, and what is exported has none; write "
             "that part with tape.numpy, or export what comes before and after it"
         )
         raise TapeTypeError(msg)

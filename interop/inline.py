@@ -79,13 +79,13 @@ class Inlined:
                 numbers |= dict(zip(eqn.outvars, outputs, strict=True))
                 continue
             read = list(dict.fromkeys(v for v in eqn.invars if not isinstance(v, jaxapi.Literal)))
-            made = [v for v in eqn.outvars if not isinstance(v, jaxapi.DropVar)]
-            alone = jaxapi.assembled([], read, made, [eqn], eqn.effects, jaxpr.debug_info.with_unknown_names())
-            op = intern(_name_of(eqn), jaxapi.ClosedJaxpr(alone, ()), jax.tree.structure([0] * len(made)))
-            outputs = self._numbers(len(made))
+            bound = [v for v in eqn.outvars if not isinstance(v, jaxapi.DropVar)]
+            alone = jaxapi.assembled([], read, bound, [eqn], eqn.effects, jaxpr.debug_info.with_unknown_names())
+            op = intern(_name_of(eqn), jaxapi.ClosedJaxpr(alone, ()), jax.tree.structure([0] * len(bound)))
+            outputs = self._numbers(len(bound))
             cuts = eqn.primitive.name == "stop_gradient"
             self._entries.append(_Entry(op, tuple([numbers[v] for v in read]), tuple(outputs), cuts, _line_of(eqn, inner)))
-            numbers |= dict(zip(made, outputs, strict=True))
+            numbers |= dict(zip(bound, outputs, strict=True))
         return [self._constant(v.val) if isinstance(v, jaxapi.Literal) else numbers[v] for v in jaxpr.outvars]
 
     def record(self, inputs: Sequence[Any]) -> Any:
@@ -93,10 +93,10 @@ class Inlined:
         values: list[Any] = [*inputs, *[None] * (self._count - len(inputs))]
         for number, constant in self._constants:
             values[number] = record.constant(constant)
-        for op, read, made, cuts, where in self._entries:  # noqa: B007 - the recorder asks this frame for ``where``
+        for op, read, given, cuts, where in self._entries:  # noqa: B007 - the recorder asks this frame for ``where``
             operands = [values[i] for i in read]
             results = in_scope(LOCAL.scope.but(mode=CONSTANT), record.record, op, operands) if cuts else record.record(op, operands)
-            for number, variable in zip(made, results, strict=True):
+            for number, variable in zip(given, results, strict=True):
                 values[number] = variable
         return jax.tree.unflatten(self._tree, [values[i] for i in self._results])
 

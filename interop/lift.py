@@ -84,13 +84,13 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool) -> Callable
     @functools.wraps(jax_fun)
     def lifted(*args: Any, **kwargs: Any) -> Any:
         nonlocal quick
-        found = quick
-        if found is not None and found.configuration is configuration():
+        last = quick
+        if last is not None and last.configuration is configuration():
             given: list[Any] = []
-            if found.call.recognises(args, kwargs, given, given) and not found.trace.applied.stale():
+            if last.call.recognises(args, kwargs, given, given) and not last.trace.applied.stale():
                 variables = [x if isinstance(x, Handle) else record.constant(x) for x in given]
-                if [v._place.kind for v in variables] == found.kinds:  # of as many: a number that is static makes one more
-                    return _recorded(found.trace.op, [*found.trace.constants, *variables])
+                if [v._place.kind for v in variables] == last.kinds:  # of as many: a number that is static makes one more
+                    return _recorded(last.trace.op, [*last.trace.constants, *variables])
         leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
         try:
             result, trace, kinds = _call(leaves, tree, numbers_are_arrays=True)

@@ -102,9 +102,9 @@ def searched(
     try:
         with jax.disable_jit():
             updates, after = update(gradient, state, known, value=value, grad=gradient, value_fn=value_fn)
-            made = optax.apply_updates(known, updates)
+            moved = optax.apply_updates(known, updates)
     finally:
         for p, x, g in zip(leaves, before, kept, strict=True):
             p.value = x
             p.grad = g
-    return jax.tree.leaves(made), after
+    return jax.tree.leaves(moved), after

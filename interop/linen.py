@@ -162,19 +162,19 @@ class Module(Bridge):
         return remade, (functools.partial(Module, inline=self._inline), self.unwrap(), self._requiring())
 
 
-def _kept(held: Any, new: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+def _kept(held: Any, new: Any, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """Pair state that a module holds with what a call made of it; what the call added is not held."""
     if extend.is_variable(held):
         if extend.is_variable(new) and not held.requires_grad:
-            found.append((held, new))
+            pairs.append((held, new))
     elif isinstance(held, Mapping):
         for key, value in held.items():
             if key in new:
-                _kept(value, new[key], found)
+                _kept(value, new[key], pairs)
     else:
         trees: list[Any] = [jax.tree.structure(x, is_leaf=extend.is_variable) for x in (held, new)]
         if trees[0] == trees[1]:
             for a, b in zip(*[jax.tree.leaves(x, is_leaf=extend.is_variable) for x in (held, new)], strict=True):
                 if extend.is_variable(a):
-                    _kept(a, b, found)
-    return found
+                    _kept(a, b, pairs)
+    return pairs

@@ -164,19 +164,19 @@ _CLOSED_OVER = (
 )
 
 
-def _swept(run: Callable[..., Any], found: Any, arguments: Sequence[Any]) -> list[Any]:
+def _swept(run: Callable[..., Any], results_before: Any, arguments: Sequence[Any]) -> list[Any]:
     """Return the results of a run with the tape's sweep for their derivative.
 
     Args:
         run: calls the tape function on arrays; returns its inputs and outputs as Variables.
-        found: the results, where it ran already.  Those that are not recorded have JAX's derivative; without them that is refused.
+        results_before: the results, where it ran already.  Those that are not recorded have JAX's derivative; without them that is refused.
         arguments: the arrays.
 
     """
 
     @jax.custom_jvp
-    def call(found: Any, *arrays: Any) -> list[Any]:
-        return [_array(v) for v in run(arrays)[1]] if found is None else found
+    def call(results_before: Any, *arrays: Any) -> list[Any]:
+        return [_array(v) for v in run(arrays)[1]] if results_before is None else results_before
 
     def rule(primals: Any, tangents: Any) -> Any:
         try:
@@ -185,14 +185,14 @@ def _swept(run: Callable[..., Any], found: Any, arguments: Sequence[Any]) -> lis
             raise LostGradientError(_CLOSED_OVER) from e
 
     def derivative(primals: Any, tangents: Any) -> Any:
-        found, *arrays = primals
+        results_before, *arrays = primals
         pushed, *given = tangents
         with within(caller=boundary.Caller(_LOOKED)):
             inputs, outputs = run(arrays)
         moving = [i for i, t in enumerate(given) if not is_zero(t)]
         smooth = [i for i, v in enumerate(outputs) if v._place.kind.requires_grad]
-        if found is None:
-            found = [_array(v) for v in outputs]
+        if results_before is None:
+            results_before = [_array(v) for v in outputs]
             for v in outputs:
                 check_recorded("lower", v)
             pushed = [None] * len(outputs)
@@ -201,7 +201,7 @@ def _swept(run: Callable[..., Any], found: Any, arguments: Sequence[Any]) -> lis
         pull = _pull([inputs[i] for i in moving], [outputs[i] for i in smooth])
         # The linear map lives in JAX's caches: it closes over nothing that may be a tracer.
         sweep = jaxapi.jaxpr_as_fun(jaxapi.hoist(pull, range(len(pull.in_avals))))
-        like = [jax.typeof(found[i]).update(weak_type=False) for i in smooth]
+        like = [jax.typeof(results_before[i]).update(weak_type=False) for i in smooth]
 
         def transpose(residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
             return list(sweep(*residuals, *cts))
@@ -221,11 +221,13 @@ def _swept(run: Callable[..., Any], found: Any, arguments: Sequence[Any]) -> lis
             table = dict(zip(smooth, linear, strict=True))
         else:
             table = dict.fromkeys(smooth)
-        return call(found, *arrays), [_tangent(table.get(i, t), x) for i, (t, x) in enumerate(zip(pushed, found, strict=True))]
+        return call(results_before, *arrays), [
+            _tangent(table.get(i, t), x) for i, (t, x) in enumerate(zip(pushed, results_before, strict=True))
+        ]
 
     call.defjvp(rule, symbolic_zeros=True)
     try:
-        results: list[Any] = call(found, *arguments)
+        results: list[Any] = call(results_before, *arguments)
     except jax.errors.UnexpectedTracerError as e:
         raise LostGradientError(_CLOSED_OVER) from e
     return results
@@ -238,8 +240,8 @@ def _pull(inputs: Sequence[Any], outputs: Sequence[Any]) -> jaxapi.ClosedJaxpr:
         sweep = Sweep([target_of(v) for v in inputs], (), create_graph=False)
         with boundary.allowing_captures():
             sweep.run(outputs, [record.leaf(s) for s in seeds])
-        found = [sweep.gradients.get(target_of(v)) for v in inputs]
-        return [jnp.zeros(v.shape, v.dtype) if g is None else _array(g) for v, g in zip(inputs, found, strict=True)]
+        swept = [sweep.gradients.get(target_of(v)) for v in inputs]
+        return [jnp.zeros(v.shape, v.dtype) if g is None else _array(g) for v, g in zip(inputs, swept, strict=True)]
 
     return jaxapi.trace(pull, *[v._place.kind.aval.update(weak_type=False) for v in outputs])[0]
 

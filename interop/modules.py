@@ -78,11 +78,11 @@ class Bridge:
 
 def remade(make: Callable[..., Any], args: tuple[Any, ...], requiring: Mapping[str, bool]) -> Any:
     """Make a module again, for a copy or from a pickle, with the same parameters frozen."""
-    made = make(*args)
-    for name, variable in made._variables():
+    module = make(*args)
+    for name, variable in module._variables():
         if variable.requires_grad != requiring[name]:
             variable.requires_grad_(requiring[name])
-    return made
+    return module
 
 
 def _names(which: str, names: list[str]) -> str:

@@ -248,9 +248,9 @@ def _passed_on(fun: Callable[[dict[str, Any]], dict[str, Any]], leaves: dict[str
 
 def _source(jaxpr: Any, var: Any) -> Any:
     """Follow a value back through the functions that hand it through, row by row where they are loops."""
-    made = {id(v): (eqn, i) for eqn in jaxpr.eqns for i, v in enumerate(eqn.outvars)}
-    while id(var) in made:
-        eqn, i = made[id(var)]
+    makers = {id(v): (eqn, i) for eqn in jaxpr.eqns for i, v in enumerate(eqn.outvars)}
+    while id(var) in makers:
+        eqn, i = makers[id(var)]
         inner = eqn.params.get("jaxpr")
         inner = getattr(inner, "jaxpr", inner)
         if inner is None or len(inner.outvars) != len(eqn.outvars) or len(inner.invars) != len(eqn.invars):

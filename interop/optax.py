@@ -143,16 +143,16 @@ class Optimizer(KeepsState):
             before = jax.tree.unflatten(self._tree, values)
             pulled = jax.tree.unflatten(self._tree, counting)
             updates, after = extended.update(pulled.fast if lookahead else pulled, known, before, **extra)
-            made = jax.tree.leaves(optax.apply_updates(before, updates))
+            moved = jax.tree.leaves(optax.apply_updates(before, updates))
             if policy is not None:
                 finite = all_finite(counting[: self._fast])
-                made, after = chosen(finite, made, given), chosen(finite, after, known)
+                moved, after = chosen(finite, moved, given), chosen(finite, after, known)
                 scaling = following(policy, scaling, finite)
             leaves, self._following[tree] = jax.tree.flatten((after, scaling))
             if skipped or present is not None:
-                made = kept(range(len(made)), made, given, skipped, present)
+                moved = kept(range(len(moved)), moved, given, skipped, present)
                 leaves = kept(self._owned(tree, self._following[tree]), leaves, state, skipped, present)
-            return made, leaves
+            return moved, leaves
 
         self._update: Any = lift_exactly(update)
 
@@ -263,8 +263,8 @@ class Optimizer(KeepsState):
             raise TapeValueError(msg)
         check_contents(self._contents)
         self._gradients()  # refuses where there are none
-        made, state = searched(self._extended.update, closure, loss, self._leaves, self._tree, self._looked_at()[0])
-        for p, x in zip(self._leaves, made, strict=True):
+        moved, state = searched(self._extended.update, closure, loss, self._leaves, self._tree, self._looked_at()[0])
+        for p, x in zip(self._leaves, moved, strict=True):
             p.value = x
         self._keep(state, None)
         return loss
@@ -272,10 +272,10 @@ class Optimizer(KeepsState):
     @property
     def param_groups(self) -> list[Group]:
         """The groups that :func:`parameter_groups` made, with their parameters and hyperparameters, which can be set; one where it did not."""
-        found = [node.hyperparams for node in jax.tree.leaves(self.state, is_leaf=injected) if injected(node)]
-        if isinstance(self.parameters, list) and len(found) == len(self.parameters) > 1:
-            return list(map(Group, self.parameters, found))
-        return [Group(self.parameters, found[0] if len(found) == 1 else {})]
+        injections = [node.hyperparams for node in jax.tree.leaves(self.state, is_leaf=injected) if injected(node)]
+        if isinstance(self.parameters, list) and len(injections) == len(self.parameters) > 1:
+            return list(map(Group, self.parameters, injections))
+        return [Group(self.parameters, injections[0] if len(injections) == 1 else {})]
 
     def _gradients(self) -> tuple[list[Any], Any]:
         """Return the gradients, and which parameters they are for: None for none in the list, or all of them with an array that tells.
@@ -283,18 +283,18 @@ class Optimizer(KeepsState):
         The slow parameters of ``optax.lookahead`` have none: they stand there themselves, and nobody reads them.
         """
         slow = self._leaves[self._fast :]
-        found, present = self._found(self._leaves[: self._fast])
-        return [*found, *slow], present if present is None else np.append(present, [True] * len(slow))
+        quick, present = self._found(self._leaves[: self._fast])
+        return [*quick, *slow], present if present is None else np.append(present, [True] * len(slow))
 
     def _found(self, leaves: list[Any]) -> tuple[list[Any], Any]:
         """Return the gradients of some parameters, as above."""
-        found = [p.grad if p.requires_grad else None for p in leaves]
-        missing = tuple([i for i, gradient in enumerate(found) if gradient is None])
+        gradients = [p.grad if p.requires_grad else None for p in leaves]
+        missing = tuple([i for i, gradient in enumerate(gradients) if gradient is None])
         if not missing:
-            return found, None
-        if len(missing) == len(found):
+            return gradients, None
+        if len(missing) == len(gradients):
             msg = (
-                f"Optimizer.step: {len(found)} of {len(found)} parameters have no gradient, first parameter 0 "
+                f"Optimizer.step: {len(gradients)} of {len(gradients)} parameters have no gradient, first parameter 0 "
                 f"({extend.describe(leaves[0])}), so there is nothing to step by; call backward() first, on a loss that depends on them"
             )
             raise TapeValueError(msg)
@@ -303,32 +303,32 @@ class Optimizer(KeepsState):
             if lacking and self._missing == "raise":
                 i = lacking[0]
                 msg = (
-                    f"Optimizer.step: {len(lacking)} of {len(found)} parameters have no gradient, first parameter {i} "
+                    f"Optimizer.step: {len(lacking)} of {len(gradients)} parameters have no gradient, first parameter {i} "
                     f"({extend.describe(leaves[i])}); let "
                     'its loss depend on it, or make the Optimizer with missing="skip"'
                 )
                 raise TapeValueError(msg)
             for i in lacking:
-                found[i] = tape.constant(jnp.zeros(leaves[i].shape, leaves[i].dtype))
+                gradients[i] = tape.constant(jnp.zeros(leaves[i].shape, leaves[i].dtype))
             missing = tuple([i for i in missing if i not in lacking])
             if not missing:
-                return found, None
+                return gradients, None
         if missing in self._patterns or len(self._patterns) < _PATTERNS_LIMIT:
             self._patterns.add(missing)
-            return found, None
-        return [p if g is None else g for p, g in zip(leaves, found, strict=True)], np.array([g is not None for g in found])
+            return gradients, None
+        return [p if g is None else g for p, g in zip(leaves, gradients, strict=True)], np.array([g is not None for g in gradients])
 
     def _owned(self, tree: Any, after: Any) -> list[int]:
         """Return for each leaf of the state which parameter it belongs to, -1 for all of them."""
-        found = owners(self.transformation, tree.children()[0], self._tree) if tree == after else None
-        if found is None:
+        owned = owners(self.transformation, tree.children()[0], self._tree) if tree == after else None
+        if owned is None:
             msg = (
                 "Optimizer.step: some parameters have no gradient, and optax cannot tell which part of the state of this transformation "
                 "belongs to "
                 'them (optax.tree_map_params); make the Optimizer with missing="zero", or leave them out of it'
             )
             raise TapeValueError(msg)
-        return found
+        return owned
 
     def _assign(self, values: list[Any], state: list[Any]) -> None:
         """Give the parameters and the Variables of the state their new values, once all of them are there; None stands for what stays."""
@@ -358,8 +358,8 @@ class Optimizer(KeepsState):
         return (parameters, transformation, self._policy, self._missing, state, scaling)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Optimizer:
-        made = memo[id(self)] = _restored(*self._made_again(copy.deepcopy(self.parameters, memo), self.transformation))
-        return made
+        copied = memo[id(self)] = _restored(*self._made_again(copy.deepcopy(self.parameters, memo), self.transformation))
+        return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
         try:
@@ -383,12 +383,12 @@ def _restored(parameters: Any, transformation: Any, policy: Any, missing: str, s
     try:
         for p in frozen:
             p.requires_grad_()
-        made = Optimizer(parameters, transformation, loss_scale=policy, missing=missing)
+        optimizer = Optimizer(parameters, transformation, loss_scale=policy, missing=missing)
     finally:
         for p in frozen:
             p.requires_grad_(False)
-    made._keep(state, scaling)
-    return made
+    optimizer._keep(state, scaling)
+    return optimizer
 
 
 _MISSING = ("skip", "zero", "raise")

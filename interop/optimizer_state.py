@@ -36,11 +36,11 @@ class KeepsState:
     def state(self) -> Any:
         """Optax's state, a pytree of arrays; assigning one of the same structure and shapes replaces it."""
         places = jax.tree.unflatten(self._state_tree, range(len(self._state)))[0]
-        found = settable(self._looked_at()[0], places, lambda place: self._state[place])
-        if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(found)):
-            given = [(node, items) for node, items in contents(found) if not isinstance(node, Hyperparameters)]
+        state = settable(self._looked_at()[0], places, lambda place: self._state[place])
+        if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(state)):
+            given = [(node, items) for node, items in contents(state) if not isinstance(node, Hyperparameters)]
             self._handed = [*self._handed, *given][-_HANDED:]
-        return found
+        return state
 
     @state.setter
     def state(self, state: Any) -> None:
@@ -74,9 +74,9 @@ class KeepsState:
             wanted = "a LossScaleState" if self._policy is not None else "None: this optimizer has no loss scale"
             msg = f"Optimizer: scaling must be {wanted}, got {type(scaling).__name__}"
             raise TapeTypeError(msg)
-        made = started(DynamicLossScale())
+        initial = started(DynamicLossScale())
         self._keep(
-            self._looked_at()[0], LossScaleState(*[np.asarray(x, like.dtype).reshape(()) for x, like in zip(scaling, made, strict=True)])
+            self._looked_at()[0], LossScaleState(*[np.asarray(x, like.dtype).reshape(()) for x, like in zip(scaling, initial, strict=True)])
         )
 
     def _looked_at(self) -> tuple[Any, LossScaleState | None]:
@@ -115,8 +115,8 @@ class KeepsState:
         The parameters are not in it, as in PyTorch: save them beside it.
         """
         state, scaling = self._looked_at()
-        found = [(f"state.{name}".removesuffix("."), value) for name, value in named_leaves(state)]
-        return dict(found + ([] if scaling is None else [(f"scaling.{name}", value) for name, value in named_leaves(scaling)]))
+        named = [(f"state.{name}".removesuffix("."), value) for name, value in named_leaves(state)]
+        return dict(named + ([] if scaling is None else [(f"scaling.{name}", value) for name, value in named_leaves(scaling)]))
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Set the state to what :meth:`state_dict` returned.

@@ -71,9 +71,9 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], str | None]:
     ours, state = (path / _NOTES).is_dir(), path / _STATE
     try:
         with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-            found = checkpointer.restore(path, ocp.args.Composite(**{_NOTES: ocp.args.JsonRestore()})) if ours else {}
+            restored = checkpointer.restore(path, ocp.args.Composite(**{_NOTES: ocp.args.JsonRestore()})) if ours else {}
         arrays = _arrays(state) if state.is_dir() else {} if ours else _arrays(path)
-        notes = found[_NOTES][_NOTES] if ours else None
+        notes = restored[_NOTES][_NOTES] if ours else None
     except Exception as e:  # of many kinds, from several libraries
         msg = f"load: {path} is cut off or damaged, or no checkpoint of orbax ({type(e).__name__}: {str(e)[:200]}); take another copy"
         raise TapeValueError(msg) from e
@@ -86,8 +86,8 @@ def _arrays(path: pathlib.Path) -> dict[str, Any]:
         described = checkpointer.metadata(path)
         tree = getattr(getattr(described, "item_metadata", described), "tree", described)
         wanted = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-        found = checkpointer.restore(path, ocp.args.PyTreeRestore(restore_args=wanted))
-    leaves = jax.tree_util.tree_leaves_with_path(found)
+        restored = checkpointer.restore(path, ocp.args.PyTreeRestore(restore_args=wanted))
+    leaves = jax.tree_util.tree_leaves_with_path(restored)
     return {jax.tree_util.keystr(at, simple=True, separator="."): leaf for at, leaf in leaves}
 
 

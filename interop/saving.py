@@ -124,7 +124,7 @@ def state_dict(state: Any) -> dict[str, Any]:
         {'layers.0': Array(2., dtype=float32, weak_type=True), 'step': 3}
 
     """
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for name, leaf in _parts(state):
         if _is_stateful(leaf):
             given = {_joined(name, inner): value for inner, value in leaf.state_dict().items()}
@@ -133,11 +133,11 @@ def state_dict(state: Any) -> dict[str, Any]:
         else:
             given = {name or _ROOT: copy.deepcopy(leaf) if isinstance(leaf, np.random.Generator) else leaf}
         for inner, value in given.items():
-            if inner in found:
+            if inner in entries:
                 msg = f"save: two values of the state have the name {inner!r}; give them other keys"
                 raise TapeValueError(msg)
-            found[inner] = value
-    return found
+            entries[inner] = value
+    return entries
 
 
 def load_state_dict(state: Any, values: Mapping[str, Any], *, strict: bool = True) -> Any:
@@ -196,13 +196,13 @@ def _joined(name: str, inner: str) -> str:
 
 def _parts(state: Any) -> list[tuple[str, Any]]:
     """Return what is to be saved, by name."""
-    found = []
+    parts = []
     for name, leaf in named_leaves(state):
         if _is_stateful(leaf) or extend.is_variable(leaf) or is_scalar(leaf) or isinstance(leaf, (jax.Array, np.random.Generator)):
-            found.append((name, leaf))
+            parts.append((name, leaf))
         elif isinstance(leaf, (np.ndarray, np.generic)):
             if leaf.dtype.kind not in "OSUMmT" and leaf.dtype.names is None:
-                found.append((name, leaf))
+                parts.append((name, leaf))
                 continue
             msg = f"save, load: {name or _ROOT} is an array of dtype {leaf.dtype}; numbers can be saved, and strings on their own"
             raise TapeTypeError(msg)
@@ -212,7 +212,7 @@ def _parts(state: Any) -> list[tuple[str, Any]]:
                 "NumPy's generators, and objects with state_dict() and load_state_dict()"
             )
             raise TapeTypeError(msg)
-    return found
+    return parts
 
 
 def _loaded(what: str, state: Any, values: Mapping[str, Any], *, strict: bool) -> Any:

@@ -63,8 +63,8 @@ def minimize(
 
     Example:
         >>> import numpy as np, interop, tape.numpy as tnp
-        >>> found = interop.scipy.minimize(lambda x: ((x - tnp.array([1.0, 2.0])) ** 2).sum(), np.zeros(2))
-        >>> found.success, found.x.round(3).tolist()
+        >>> result = interop.scipy.minimize(lambda x: ((x - tnp.array([1.0, 2.0])) ** 2).sum(), np.zeros(2))
+        >>> result.success, result.x.round(3).tolist()
         (True, [1.0, 2.0])
 
     """
@@ -174,24 +174,24 @@ class _Flat:
 
     def vector(self, fun: Callable[..., Any], x: Any, args: Sequence[Any] | None = None) -> Any:
         """Return the numbers that a function returns, one after the other."""
-        found = jax.tree.leaves(self.called(fun, x, self._args if args is None else args), is_leaf=extend.is_variable)
-        parts = [tnp.ravel(self._checked(v)) for v in found]
+        results = jax.tree.leaves(self.called(fun, x, self._args if args is None else args), is_leaf=extend.is_variable)
+        parts = [tnp.ravel(self._checked(v)) for v in results]
         return parts[0] if len(parts) == 1 else tnp.concatenate(parts)
 
     def scalar(self, x: Any) -> Any:
         """Return the one number that the function returns."""
-        found = self._checked(self.called(self._fun, x, self._args))
-        if found.size != 1:
-            msg = f"{self._what}: the function must return one number, got shape {found.shape}; reduce it, for instance with .sum()"
+        result = self._checked(self.called(self._fun, x, self._args))
+        if result.size != 1:
+            msg = f"{self._what}: the function must return one number, got shape {result.shape}; reduce it, for instance with .sum()"
             raise TapeValueError(msg)
-        return found.reshape(())
+        return result.reshape(())
 
-    def _checked(self, found: Any) -> Any:
-        if not extend.is_variable(found) or not jnp.issubdtype(found.dtype, jnp.floating):
-            kind = f"dtype {found.dtype}" if extend.is_variable(found) else type(found).__name__
+    def _checked(self, result: Any) -> Any:
+        if not extend.is_variable(result) or not jnp.issubdtype(result.dtype, jnp.floating):
+            kind = f"dtype {result.dtype}" if extend.is_variable(result) else type(result).__name__
             msg = f"{self._what}: the function must return a Variable of real numbers, got {kind}; compute it with tape.numpy"
             raise TapeTypeError(msg)
-        return found
+        return result
 
     def value(self, x: np.ndarray[Any, Any]) -> float:
         """Return the function's value at SciPy's point."""

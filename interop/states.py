@@ -22,15 +22,15 @@ _ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 def contents(parameters: Any) -> list[tuple[Any, tuple[Any, ...]]]:
     """Return the dictionaries and lists in a pytree of Variables that can be changed, each with what it holds now."""
-    found: list[Any] = []
+    nodes: list[Any] = []
 
     def note(node: Any) -> bool:
         if isinstance(node, (dict, list)):
-            found.append(node)
+            nodes.append(node)
         return extend.is_variable(node)
 
     jax.tree.flatten(parameters, is_leaf=note)
-    return [(node, tuple(node.values() if isinstance(node, dict) else node)) for node in found]
+    return [(node, tuple(node.values() if isinstance(node, dict) else node)) for node in nodes]
 
 
 def synced(parameters: Any) -> tuple[Any, bool]:
@@ -87,7 +87,7 @@ def owners(transformation: Any, state_tree: Any, parameter_tree: Any) -> list[in
     numbers = jax.tree.unflatten(parameter_tree, range(parameter_tree.num_leaves))
     state = jax.tree.unflatten(state_tree, range(state_tree.num_leaves))
     try:
-        found = optax.tree_map_params(
+        numbered = optax.tree_map_params(
             transformation,
             lambda leaf, number: leaf if _is_masked(leaf) else number,
             state,
@@ -97,7 +97,7 @@ def owners(transformation: Any, state_tree: Any, parameter_tree: Any) -> list[in
         )
     except Exception:  # noqa: BLE001 - it calls the user's init with what stands for parameters
         return None
-    listed, tree = jax.tree.flatten(found)
+    listed, tree = jax.tree.flatten(numbered)
     return listed if tree == state_tree else None
 
 
@@ -119,16 +119,16 @@ def kept(owned: Sequence[int], new: Sequence[Any], old: Sequence[Any], skipped: 
         present: an array that tells which parameters have one, or None.
 
     """
-    found: list[Any] = []
+    leaves: list[Any] = []
     for i, leaf in enumerate(new):
         owner = owned[i] if i < len(owned) else -1
         if owner in skipped:
-            found.append(None)
+            leaves.append(None)
         elif owner >= 0 and present is not None:
-            found.append(jnp.where(present[owner], leaf, old[i].astype(leaf.dtype)))
+            leaves.append(jnp.where(present[owner], leaf, old[i].astype(leaf.dtype)))
         else:
-            found.append(leaf)
-    return found
+            leaves.append(leaf)
+    return leaves
 
 
 def _is_masked(x: Any) -> bool:
@@ -234,8 +234,8 @@ def settable(state: Any, places: Any, find: Callable[[int], Any]) -> Any:
     def replaced(node: Any, numbers: Any) -> Any:
         if not injected(node):
             return node
-        found = Hyperparameters(node.hyperparams, numbers.hyperparams, find, getattr(node, "hyperparams_states", ()))
-        return node._replace(hyperparams=found, inner_state=settable(node.inner_state, numbers.inner_state, find))
+        hyperparameters = Hyperparameters(node.hyperparams, numbers.hyperparams, find, getattr(node, "hyperparams_states", ()))
+        return node._replace(hyperparams=hyperparameters, inner_state=settable(node.inner_state, numbers.inner_state, find))
 
     return jax.tree.map(replaced, state, places, is_leaf=injected)
 

@@ -125,9 +125,9 @@ class Stats(layout.Counts):
         self.compiles += 1
         self.compile_seconds += seconds
 
-    def tell(self, found: Compilation) -> None:
+    def tell(self, compilation: Compilation) -> None:
         """Note a compilation that begins."""
-        self._compilations.append(found)
+        self._compilations.append(compilation)
 
     def __str__(self) -> str:
         return told(self)

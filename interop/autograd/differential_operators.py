@@ -276,8 +276,8 @@ def multigrad_dict(fun: Callable[..., Any]) -> Any:
             given = inspect.BoundArguments(signature, arguments)
             return fun(*given.args, **given.kwargs)
 
-        found = grad(of_dict)(dict(bound.arguments))
-        return {name: found[name] for name in bound.arguments}
+        gradients = grad(of_dict)(dict(bound.arguments))
+        return {name: gradients[name] for name in bound.arguments}
 
     return gradfun
 

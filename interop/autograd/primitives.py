@@ -89,14 +89,14 @@ class _Arguments:
 
     def taken(self, trees: Sequence[Any]) -> list[Any]:
         """Return what stands in the places of the Variables, of one tree per argument that holds some (None: nothing flows)."""
-        found: list[Any] = []
+        taken: list[Any] = []
         for (tree, leaves), given in zip(self.trees, trees, strict=True):
             if given is None:
-                found += [None for leaf in leaves if leaf is None]
+                taken += [None for leaf in leaves if leaf is None]
                 continue
             values = tree.flatten_up_to(given)
-            found += [value for leaf, value in zip(leaves, values, strict=True) if leaf is None]
-        return found
+            taken += [value for leaf, value in zip(leaves, values, strict=True) if leaf is None]
+        return taken
 
 
 def _constant(x: Any) -> Any:

@@ -135,8 +135,8 @@ class Call:
             if array.dtype.kind not in "biufc":
                 raise _not_differentiable(value)
             array = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
-        made = constants.known_operand(array)
-        return _leaf(made._place.kind.aval, made._cell[0])
+        operand = constants.known_operand(array)
+        return _leaf(operand._place.kind.aval, operand._cell[0])
 
     def _depends_on_others(self) -> bool:
         """Tell whether a result depends on what is differentiated by outside: of a call around this one, or a Variable of the user's."""
@@ -180,7 +180,7 @@ class Call:
         if not roots or not self.inputs:
             return [record.constant(np.zeros(v.shape, v.dtype)) for v in self.inputs]
         create = self.differentiated(seeds)
-        found = gradients(
+        swept = gradients(
             [r for r, _ in roots],
             self.inputs,
             [s for _, s in roots],
@@ -188,7 +188,7 @@ class Call:
             retain_graph=retain or create,
             create_graph=create,
         )
-        return [constants.known_operand(np.zeros(v.shape, v.dtype)) if g is None else g for g, v in zip(found, self.inputs, strict=True)]
+        return [constants.known_operand(np.zeros(v.shape, v.dtype)) if g is None else g for g, v in zip(swept, self.inputs, strict=True)]
 
     def differentiated(self, given: Sequence[Any]) -> bool:
         """Tell whether what is computed of the call and these values is differentiated again."""
@@ -203,9 +203,9 @@ class Call:
 
 
 def _leaf(aval: Any, value: Any) -> Any:
-    made = constants.handle(None, GivenPlace(-1, kind_of(aval, requires_grad=True)), [value])
-    boundary.made(made)
-    return made
+    variable = constants.handle(None, GivenPlace(-1, kind_of(aval, requires_grad=True)), [value])
+    boundary.made(variable)
+    return variable
 
 
 def _constant(x: Any) -> Any:

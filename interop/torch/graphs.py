@@ -52,7 +52,7 @@ class Graph:
     def pulled(self, wanted: Sequence[int], present: Sequence[int], seeds: Sequence[torch.Tensor], *, create: bool) -> list[Any]:
         """Return the gradients (JAX's) of the inputs ``wanted`` from those of the outputs ``present``; None where none flows."""
         with self.around(), torch.enable_grad():
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 [self.outputs[i] for i in present],
                 [self.inputs[i] for i in wanted],
                 conjugated(seeds),
@@ -60,7 +60,7 @@ class Graph:
                 create_graph=create,
                 allow_unused=True,
             )
-            return [None if g is None else conjugated([g])[0] for g in found]
+            return [None if g is None else conjugated([g])[0] for g in gradients]
 
 
 class _Call(tape.Function):
@@ -84,9 +84,9 @@ class _Call(tape.Function):
         wanted = [i for i, t in enumerate(graph.inputs) if t is not None]
         present = [i for i, ct in enumerate(cotangents) if ct is not None]
         given = [cotangents[i] for i in present]
-        found: list[Any] = [None] * count
+        gradients: list[Any] = [None] * count
         if not (wanted and present):
-            return found
+            return gradients
         if LOCAL.scope.trace.capturing or any(map(boundary.is_traced, given)):
             msg = (
                 f"{ctx.what}: a JAX transformation (tape.jit, jax.jit ...) takes the derivative of a call that was made outside of it, whose "
@@ -101,12 +101,12 @@ class _Call(tape.Function):
                     op_named(f"{ctx._function.__name__}.backward").apply(run, f"{ctx.what}, backward", *[saved[i] for i in wanted], *given)
                 )
                 for i, flows in zip(wanted, run.flows, strict=True):
-                    found[i] = next(results) if flows else None
-            return found
+                    gradients[i] = next(results) if flows else None
+            return gradients
         seeds = [shared(look(ct)) for ct in given]
         for i, g in zip(wanted, graph.pulled(wanted, present, seeds, create=False), strict=True):
-            found[i] = None if g is None else to_variable(g, f"{ctx.what}: gradient {i}", copy=False)
-        return found
+            gradients[i] = None if g is None else to_variable(g, f"{ctx.what}: gradient {i}", copy=False)
+        return gradients
 
 
 class _Derivative:
@@ -121,13 +121,13 @@ class _Derivative:
     def __call__(self, values: list[Any], needs: tuple[bool, ...]) -> Graph:
         count = len(self.wanted)
         seeds = [shared(x).requires_grad_(need) for x, need in zip(values[count:], needs[count:], strict=True)]
-        found = self.graph.pulled(self.wanted, self.present, seeds, create=True)
-        self.flows = [g is not None for g in found]
+        gradients = self.graph.pulled(self.wanted, self.present, seeds, create=True)
+        self.flows = [g is not None for g in gradients]
         if True not in self.flows:
             raise NothingError
         inputs = [self.graph.inputs[i] for i in self.wanted]
         kept = [t if need else None for t, need in zip([*inputs, *seeds], needs, strict=True)]
-        return Graph(kept, [g for g in found if g is not None], self.graph.around)
+        return Graph(kept, [g for g in gradients if g is not None], self.graph.around)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -105,11 +105,11 @@ class _Part:
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
         """Iterate over the parameters that require grad, with their dotted paths; shared ones come once."""
         store = self._root._store
-        found: dict[int, str] = {}
+        names: dict[int, str] = {}
         for name, i in store.names.items():
             if name.startswith(self._path) and store.parameters[i].requires_grad:
-                found.setdefault(i, name[len(self._path) :])
-        for i, name in found.items():
+                names.setdefault(i, name[len(self._path) :])
+        for i, name in names.items():
             yield name, store.parameters[i]
 
     def parameters(self) -> list[Any]:
@@ -252,8 +252,8 @@ class Module(_Part, Bridge):
         return {name: self._store.parameters[i] for name, i in self._store.names.items()}
 
     def _saved(self) -> dict[str, Any]:
-        found = {**self._parameters, **{name: self._store.buffers[i] for name, i in self._store.buffer_names.items()}}
-        return {name: found[name] for name in self._part.state_dict(keep_vars=True) if name in found}
+        tensors = {**self._parameters, **{name: self._store.buffers[i] for name, i in self._store.buffer_names.items()}}
+        return {name: tensors[name] for name in self._part.state_dict(keep_vars=True) if name in tensors}
 
     def _variables(self) -> list[tuple[str, Any]]:
         return list(self._saved().items())
@@ -276,15 +276,15 @@ class Module(_Part, Bridge):
 
     def _recorded(self, part: torch.nn.Module, method: str) -> Callable[..., Any]:
         key = (part, method)
-        found = self._routines.get(key)
-        if found is None:
+        routine_seen = self._routines.get(key)
+        if routine_seen is None:
             within = {id(module) for module in part.modules()}
             store = self._store
             indices = [i for i, places in enumerate(store._places) if any(id(owner) in within for owner, _ in places)]
             name = type(part).__name__ if method == "__call__" else f"{type(part).__name__}.{method}"
             routine = Routine(name, part if method == "__call__" else getattr(part, method), store, indices)
-            found = self._routines[key] = lambda *args, **kwargs: self._seen(routine(args, kwargs), "")
-        return found  # type: ignore[no-any-return]
+            routine_seen = self._routines[key] = lambda *args, **kwargs: self._seen(routine(args, kwargs), "")
+        return routine_seen  # type: ignore[no-any-return]
 
     def _refresh(self) -> None:
         """Give the torch module the present values, where somebody may look at them there."""

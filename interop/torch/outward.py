@@ -136,16 +136,16 @@ class _Derivative:
         """Sweep; return the gradients that there are."""
         count = len(self._wanted)
         seeds = [_variable(t, "to_torch: a gradient", need) for t, need in zip(tensors[count:], needs[count:], strict=True)]
-        found = _swept(self._run, self._wanted, self._present, seeds, create=any(needs))
-        self.flows = [g is not None for g in found]
+        gradients = _swept(self._run, self._wanted, self._present, seeds, create=any(needs))
+        self.flows = [g is not None for g in gradients]
         self.inputs = [*[self._run.inputs[i] for i in self._wanted], *seeds]
-        self.outputs = [g for g in found if g is not None]
+        self.outputs = [g for g in gradients if g is not None]
         return [own(look(g)) for g in self.outputs]
 
 
 def _swept(run: Any, wanted: Sequence[int], present: Sequence[int], seeds: Sequence[Any], *, create: bool) -> Sequence[Any]:
     with enable_grad(), eager():
-        found: tuple[Any, ...] = tape.gradients(
+        gradients: tuple[Any, ...] = tape.gradients(
             [run.outputs[i] for i in present],
             [run.inputs[i] for i in wanted],
             seeds,
@@ -153,7 +153,7 @@ def _swept(run: Any, wanted: Sequence[int], present: Sequence[int], seeds: Seque
             retain_graph=True,  # it goes with torch's graph
             create_graph=create,
         )
-    return found
+    return gradients
 
 
 def _variable(tensor: torch.Tensor, what: str, requires_grad: bool) -> Any:
@@ -183,9 +183,9 @@ class _Call(torch.autograd.Function):  # type: ignore[misc] # torch's types are 
         run = ctx.run
         wanted = [i for i, v in enumerate(run.inputs) if v.requires_grad and ctx.needs_input_grad[i + 1]]
         present = [i for i, g in enumerate(gradients) if g is not None]
-        found: list[torch.Tensor | None] = [None] * (1 + len(run.inputs))
+        gradients_by_input: list[torch.Tensor | None] = [None] * (1 + len(run.inputs))
         if not (wanted and present):
-            return tuple(found)
+            return tuple(gradients_by_input)
         seeds = conjugated([g for g in gradients if g is not None])
         derivative = _Derivative(run, wanted, present)
         if torch.is_grad_enabled():
@@ -195,5 +195,5 @@ class _Call(torch.autograd.Function):  # type: ignore[misc] # torch's types are 
             results = derivative.tensors([*[torch.empty(0)] * len(wanted), *seeds], [False] * (len(wanted) + len(seeds)))
         it = iter(conjugated(results))
         for i, flows in zip(wanted, derivative.flows, strict=True):
-            found[i + 1] = next(it) if flows else None
-        return tuple(found)
+            gradients_by_input[i + 1] = next(it) if flows else None
+        return tuple(gradients_by_input)

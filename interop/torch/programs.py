@@ -169,8 +169,10 @@ class _Pulled(_Program):
             if not moving:
                 return [torch.zeros_like(t) for t in wanted]
             roots, given = zip(*moving, strict=True)
-            found = torch.autograd.grad(roots, wanted, conjugated(given), create_graph=create, allow_unused=True, materialize_grads=True)
-            return conjugated(found)
+            gradients = torch.autograd.grad(
+                roots, wanted, conjugated(given), create_graph=create, allow_unused=True, materialize_grads=True
+            )
+            return conjugated(gradients)
 
 
 class _Traced(tape.Function):
@@ -195,12 +197,12 @@ class _Traced(tape.Function):
         inputs = ctx.saved
         wanted = [i for i, need in enumerate(ctx.needs_input_grad) if need and differentiable(inputs[i])]
         present = [i for i, ct in enumerate(cotangents) if ct is not None]
-        found: list[Any] = [None] * len(inputs)
+        gradients: list[Any] = [None] * len(inputs)
         if wanted and present:
             program = _Pulled(ctx.program, wanted, present, [inputs[i]._place.kind.aval.update(weak_type=False) for i in wanted])
             for i, g in zip(wanted, _op(program).apply(program, *inputs, *[cotangents[i] for i in present]), strict=True):
-                found[i] = g
-        return found
+                gradients[i] = g
+        return gradients
 
 
 def _op(program: _Program) -> Any:
@@ -251,11 +253,11 @@ def _sent(value: Any) -> Any:
 
 def _wide_elsewhere() -> bool:
     """Tell whether x64 mode is on for threads that say nothing about it."""
-    found: list[bool] = []
-    thread = threading.Thread(target=lambda: found.append(jaxapi.X64.value))
+    wide: list[bool] = []
+    thread = threading.Thread(target=lambda: wide.append(jaxapi.X64.value))
     thread.start()
     thread.join()
-    return found[0]
+    return wide[0]
 
 
 def _arrived(value: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
@@ -263,8 +265,8 @@ def _arrived(value: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
     if value.dtype == dtype:
         return value
     shape = value.shape[: -2 if dtype == np.complex128 else -1]
-    found: np.ndarray[Any, Any] = np.ascontiguousarray(value).reshape(*shape, np.dtype(dtype).itemsize // 4).view(dtype).reshape(shape)
-    return found
+    array: np.ndarray[Any, Any] = np.ascontiguousarray(value).reshape(*shape, np.dtype(dtype).itemsize // 4).view(dtype).reshape(shape)
+    return array
 
 
 _BITS = {1: (np.uint8, torch.uint8), 2: (np.uint16, torch.uint16)}
@@ -275,14 +277,14 @@ def _tensor(value: np.ndarray[Any, Any], *, wide: bool) -> torch.Tensor:
     if value.dtype.kind not in "biufc":  # bfloat16 and its like
         bits, _ = _BITS[value.dtype.itemsize]
         return torch.from_numpy(np.array(value).view(bits)).view(getattr(torch, value.dtype.name))
-    found = torch.from_numpy(np.array(value, order="C"))
-    return found.long() if wide and found.dtype is torch.int32 else found
+    tensor = torch.from_numpy(np.array(value, order="C"))
+    return tensor.long() if wide and tensor.dtype is torch.int32 else tensor
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    found = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    dtype = aval_of(found).dtype
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    dtype = aval_of(plain).dtype
     if dtype.kind not in "biufc":
-        found = found.view(_BITS[dtype.itemsize][1])
-    array: np.ndarray[Any, Any] = found.numpy()
+        plain = plain.view(_BITS[dtype.itemsize][1])
+    array: np.ndarray[Any, Any] = plain.numpy()
     return array if dtype.kind in "biufc" else array.view(jnp.dtype(dtype))

@@ -83,14 +83,14 @@ class Store:
 
     def present(self) -> list[torch.Tensor]:
         """Return the parameters as tensors of the present values."""
-        found = [(i, look(v), v._place.kind.requires_grad) for i, v in enumerate(self.parameters)]
+        values = [(i, look(v), v._place.kind.requires_grad) for i, v in enumerate(self.parameters)]
         changed = [
             (
                 i,
                 value,
                 torch.nn.Parameter(self.tensors[i].detach() if value is self._values[i] else own(value), requires_grad=requires_grad),
             )
-            for i, value, requires_grad in found
+            for i, value, requires_grad in values
             if value is not self._values[i] or self.tensors[i].requires_grad != requires_grad
         ]  # before the lock, for which what is still being computed may wait
         buffers = [(i, value, own(value)) for i, v in enumerate(self.buffers) if (value := look(v)) is not self._buffer_values[i]]
@@ -204,13 +204,13 @@ def _set_modes(modules: Sequence[torch.nn.Module], modes: Sequence[bool]) -> Non
             module.training = mode
 
 
-def _gather(module: torch.nn.Module, named: Any, names: dict[str, int], found: list[torch.Tensor], places: list[_Places]) -> None:
+def _gather(module: torch.nn.Module, named: Any, names: dict[str, int], gathered: list[torch.Tensor], places: list[_Places]) -> None:
     numbers: dict[int, int] = {}
     for path, tensor in named:
         i = numbers.get(id(tensor))
         if i is None:
-            i = numbers[id(tensor)] = len(found)
-            found.append(tensor)
+            i = numbers[id(tensor)] = len(gathered)
+            gathered.append(tensor)
             places.append([])
         names[path] = i
         owner, _, name = path.rpartition(".")

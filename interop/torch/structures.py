@@ -24,38 +24,38 @@ def mapped(fun: Callable[[Any], Any], tree: Any) -> Any:
             return tree
         return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
     if isinstance(tree, Mapping):
-        found = {key: mapped(fun, x) for key, x in tree.items()}
-        if all(found[key] is x for key, x in tree.items()):
+        items_by_key = {key: mapped(fun, x) for key, x in tree.items()}
+        if all(items_by_key[key] is x for key, x in tree.items()):
             return tree
         if type(tree) is dict:
-            return found
+            return items_by_key
         if isinstance(tree, MutableMapping):
-            made: Any = copy.copy(tree)
-            for key, x in found.items():
-                made[key] = x
-            return made
-        return type(tree)(found)  # type: ignore[call-arg]
+            copied: Any = copy.copy(tree)
+            for key, x in items_by_key.items():
+                copied[key] = x
+            return copied
+        return type(tree)(items_by_key)  # type: ignore[call-arg]
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         changed = {
             f.name: mapped(fun, x) for f in dataclasses.fields(tree) if hasattr(tree, f.name) and (x := getattr(tree, f.name)) is not None
         }
         if all(x is getattr(tree, name) for name, x in changed.items()):
             return tree
-        made = copy.copy(tree)
+        copied = copy.copy(tree)
         for name, x in changed.items():
-            object.__setattr__(made, name, x)
-        return made
+            object.__setattr__(copied, name, x)
+        return copied
     return fun(tree)
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
     """Return the tensors in a structure, in the order of :func:`mapped`."""
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
 
     def note(x: Any) -> Any:
         if isinstance(x, torch.Tensor):
-            found.append(x)
+            tensors.append(x)
         return x
 
     mapped(note, tree)
-    return found
+    return tensors

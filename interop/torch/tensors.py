@@ -55,11 +55,11 @@ def _of(dtype: Any) -> torch.dtype:
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         msg = "from_torch: a typed random key of JAX is not a tensor; torch has random numbers of its own (torch.manual_seed)"
         raise TapeTypeError(msg)
-    found = next((t for t, d in _DTYPES.items() if d == dtype), None)
-    if found is None:
+    torch_dtype = next((t for t, d in _DTYPES.items() if d == dtype), None)
+    if torch_dtype is None:
         msg = f"from_torch: torch has no dtype {dtype}; convert the array with .astype"
         raise TapeTypeError(msg)
-    return torch.int64 if found is torch.int32 and not jaxapi.X64.value else found
+    return torch.int64 if torch_dtype is torch.int32 and not jaxapi.X64.value else torch_dtype
 
 
 def _on_host(value: Any) -> bool:
@@ -76,8 +76,8 @@ def _is_host(sharding: jax.sharding.Sharding) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _kind(dtype: torch.dtype, shape: tuple[int, ...], wide: bool) -> Any:
-    found = dtype if wide else _NARROW.get(dtype, dtype)
-    return kind_of(jaxapi.ShapedArray(tuple(shape), _DTYPES[found]))
+    narrow = dtype if wide else _NARROW.get(dtype, dtype)
+    return kind_of(jaxapi.ShapedArray(tuple(shape), _DTYPES[narrow]))
 
 
 def _by_numpy(value: Any) -> torch.Tensor:
@@ -88,8 +88,8 @@ def _by_dlpack(value: Any) -> torch.Tensor:
     _of(value.dtype)
     array = value if isinstance(value, jax.Array) else jax.device_put(value)
     array.block_until_ready()  # torch reads the memory at once
-    found: torch.Tensor = torch.from_dlpack(array)
-    return found
+    tensor: torch.Tensor = torch.from_dlpack(array)
+    return tensor
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
@@ -123,12 +123,12 @@ def aval_of(tensor: torch.Tensor) -> Any:
 
 def _plain(tensor: torch.Tensor, what: str) -> torch.Tensor:
     check_dtype(tensor, what)
-    found = tensor.detach().resolve_conj().resolve_neg()
-    narrow = None if jaxapi.X64.value else _NARROW.get(found.dtype)
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    narrow = None if jaxapi.X64.value else _NARROW.get(plain.dtype)
     if narrow is None:
-        return found
-    narrowed = found.to(narrow)
-    if not torch.equal(narrowed.to(found.dtype), found):
+        return plain
+    narrowed = plain.to(narrow)
+    if not torch.equal(narrowed.to(plain.dtype), plain):
         msg = f"{what} has integers that need 64 bits, and JAX's x64 mode is off; call jax.config.update('jax_enable_x64', True) first"
         raise TapeOverflowError(msg)
     return narrowed
@@ -146,26 +146,26 @@ def to_array(tensor: torch.Tensor, what: str, *, copy: bool = True) -> Any:
         TapeTypeError, TapeOverflowError: as :func:`check_dtype`; integers do not fit.
 
     """
-    found = _plain(tensor, what)
-    if copy or not found.is_contiguous():
-        found = found.clone(memory_format=torch.contiguous_format)
-    dtype = _DTYPES[found.dtype]
-    if found.device.type == "cpu":
+    plain = _plain(tensor, what)
+    if copy or not plain.is_contiguous():
+        plain = plain.clone(memory_format=torch.contiguous_format)
+    dtype = _DTYPES[plain.dtype]
+    if plain.device.type == "cpu":
         bits = None if dtype in _OF_NUMPY else getattr(torch, f"uint{8 * dtype.itemsize}")
-        host: np.ndarray[Any, Any] = found.numpy() if bits is None else found.view(bits).numpy().view(dtype)
+        host: np.ndarray[Any, Any] = plain.numpy() if bits is None else plain.view(bits).numpy().view(dtype)
         host.flags.writeable = False
         return known_array(host) if jaxapi.in_trace() else host
     with jaxapi.ensure_compile_time_eval():
-        return jnp.zeros(tuple(found.shape), dtype) if found.numel() == 0 else jax.dlpack.from_dlpack(found)
+        return jnp.zeros(tuple(plain.shape), dtype) if plain.numel() == 0 else jax.dlpack.from_dlpack(plain)
 
 
 def to_variable(tensor: torch.Tensor, what: str, *, copy: bool = True) -> Any:
     """Return a constant Variable of a tensor; arguments as for :func:`to_array`."""
     value = to_array(tensor, what, copy=copy)
     kind = _kind(tensor.dtype, tensor.shape, jaxapi.X64.value) if isinstance(value, np.ndarray) else kind_of(jax.typeof(value))
-    made = handle(None, Place(-1, kind), [value])
-    boundary.made(made)
-    return made
+    variable = handle(None, Place(-1, kind), [value])
+    boundary.made(variable)
+    return variable
 
 
 def conjugated(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

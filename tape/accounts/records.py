@@ -93,9 +93,9 @@ class Site:
         self.met: Any = None  # some of them (tape.programs.reasons), each twice as late as the one before
         self.differs: Change | None = None  # in what the last two of these do
 
-    def compiled(self, number: int, found: Compilation) -> None:
+    def compiled(self, number: int, compilation: Compilation) -> None:
         """Note that run ``number`` compiled something; should each run do so for one kind of reason, the user is to know."""
-        change = found.change
+        change = compilation.change
         if not change.repair:
             return
         key = (change.kind, change.what)
@@ -103,7 +103,7 @@ class Site:
             self.streak = self.streak + 1 if key == self.streak_of and number - self.last <= APART else 1
             self.last, self.streak_of = number, key
             if self.streak % STREAK == 0:
-                self.due = found
+                self.due = compilation
 
 
 class Compilation:

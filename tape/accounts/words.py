@@ -82,8 +82,8 @@ def _told(stats: Counts, width: int, color: bool) -> Iterator[str]:
         f"{_count(runs.total(), 'run')} of what was pending: {_entries(stats.executed)} ran{alone}; {compiled}{found_again}.", width
     )
     sites = [(site.reason, site.line, site.count) for site in list(stats.sites.values()) if site.count and site.reason]
-    found = stats.compilations
-    files = [line[0] for _, line, _ in sites if line] + [c.line[0] for c in found if c.line]
+    compilations = stats.compilations
+    files = [line[0] for _, line, _ in sites if line] + [c.line[0] for c in compilations if c.line]
     short = short_files(files)
     if sites:
         yield ""
@@ -94,10 +94,10 @@ def _told(stats: Counts, width: int, color: bool) -> Iterator[str]:
         yield ""
         yield painted("What ran one by one, because its structures are ever other ones", "1", color)
         yield from _alone(sorted(varying, key=lambda site: -site.alone_entries), short, width, color)
-    if found:
+    if compilations:
         yield ""
         yield painted("What was compiled, and why", "1", color)
-        yield from _compiled(found, short, width, color)
+        yield from _compiled(compilations, short, width, color)
 
 
 def _runs(sites: Sequence[tuple[str, Line | None, int]], short: dict[str, str], width: int, color: bool) -> Iterator[str]:
@@ -131,9 +131,9 @@ def _alone(sites: Sequence[Site], short: dict[str, str], width: int, color: bool
         yield f"  {_count(len(sites) - _LINES, 'more line')}"
 
 
-def _compiled(found: Sequence[Compilation], short: dict[str, str], width: int, color: bool) -> Iterator[str]:
+def _compiled(compilations: Sequence[Compilation], short: dict[str, str], width: int, color: bool) -> Iterator[str]:
     groups: dict[Any, list[Compilation]] = {}
-    for one in found:
+    for one in compilations:
         groups.setdefault((one.what, one.line, one.change.kind, one.change.what), []).append(one)
     ordered = sorted(groups.values(), key=lambda group: -sum(c.seconds or 0.0 for c in group))
     for group in ordered[:_LINES]:
@@ -152,14 +152,18 @@ def _compiled(found: Sequence[Compilation], short: dict[str, str], width: int, c
         yield f"  {_count(len(rest), 'more', 'more')}, {sum(c.seconds or 0.0 for c in rest):.2f} s"
 
 
-def described(found: Compilation) -> str:
+def described(compilation: Compilation) -> str:
     """Return what is logged of a compilation."""
-    reason = f" for {found.cause}" if found.cause and found.what != "step" else ""
-    avoid = f"; to avoid it: {found.change.repair}" if found.change.repair else ""
-    refused = f"; the compiler refused: {found.failed}" if found.failed else ""
-    why = "" if found.change.kind in {"arguments", "new"} else "because "
-    done = f"traced {_ops(found)} anew{reason}, to run them by NumPy" if found.what == "traces" else f"compiled {_what(found)}{reason}"
-    return f"{done}, {_took([found]).replace(_NO_BREAK, ' ')}; {why}{found.change}{avoid}{refused}"
+    reason = f" for {compilation.cause}" if compilation.cause and compilation.what != "step" else ""
+    avoid = f"; to avoid it: {compilation.change.repair}" if compilation.change.repair else ""
+    refused = f"; the compiler refused: {compilation.failed}" if compilation.failed else ""
+    why = "" if compilation.change.kind in {"arguments", "new"} else "because "
+    done = (
+        f"traced {_ops(compilation)} anew{reason}, to run them by NumPy"
+        if compilation.what == "traces"
+        else f"compiled {_what(compilation)}{reason}"
+    )
+    return f"{done}, {_took([compilation]).replace(_NO_BREAK, ' ')}; {why}{compilation.change}{avoid}{refused}"
 
 
 def at(line: Line | None) -> str:
@@ -167,22 +171,22 @@ def at(line: Line | None) -> str:
     return "somewhere" if line is None else placed(line)
 
 
-def _what(found: Compilation) -> str:
+def _what(compilation: Compilation) -> str:
     """Say what was compiled."""
-    size = _ops(found)
+    size = _ops(compilation)
     return {
         "program": f"a program of {size}",
         "ops": f"{size}, each on its own",
         "traces": f"{size}, traced anew and run by NumPy",
         "step": f"a step of {size}",
         "turn": f"a turn of a loop, {size}",
-    }[found.what]
+    }[compilation.what]
 
 
-def _ops(found: Compilation) -> str:
-    counted = Counter(found.ops)
+def _ops(compilation: Compilation) -> str:
+    counted = Counter(compilation.ops)
     names = ", ".join(list(counted)[:_NAMED]) + (", ..." if len(counted) > _NAMED else "")
-    return f"{_count(len(found.ops), 'op')} ({names})"
+    return f"{_count(len(compilation.ops), 'op')} ({names})"
 
 
 def _took(group: Sequence[Compilation]) -> str:

@@ -87,5 +87,5 @@ class Call:
         positions = {id(a): i for i, a in enumerate(snapshot.arrays)}
         if sum(getattr(a, "nbytes", 0) for a in arrays if id(a) not in positions) > _BYTES_LIMIT:
             return
-        given = [positions.get(id(a), made) for a, made in zip(arrays, constants, strict=True)]
+        given = [positions.get(id(a), made_constant) for a, made_constant in zip(arrays, constants, strict=True)]
         _KNOWN[key] = _Known(op, given, [snapshot.cells[id(v._cell)] for v in captured], [weakref.ref(a) for a in snapshot.arrays])

@@ -168,10 +168,10 @@ def _speed(width: int, color: bool) -> None:
             h = tape.numpy.tanh(h @ w)
         loss = (h * h).mean()
         loss.backward()
-        found = [w.grad for w in parameters]
+        gradients = [w.grad for w in parameters]
         for w in parameters:
             w.grad = None
-        return [g.value for g in found if g is not None]
+        return [g.value for g in gradients if g is not None]
 
     def loss(ws: Any, x: Any) -> Any:
         for w in ws:
@@ -193,17 +193,17 @@ def _speed(width: int, color: bool) -> None:
         "jax.jit(jax.grad(f))": lambda: jitted(arrays, inputs),
         "jax.grad(f), not jitted": lambda: plain(arrays, inputs),
     }
-    found = times(ways)
-    least = min(found.values())
+    medians = times(ways)
+    least = min(medians.values())
     print()
     wide = max(map(len, ways))
     bar = width - wide - 18
-    for name, seconds in found.items():
-        length = max(1, round(bar * min(seconds / max(found.values()), 1.0)))
+    for name, seconds in medians.items():
+        length = max(1, round(bar * min(seconds / max(medians.values()), 1.0)))
         print(f"    {name.ljust(wide)}  {1e6 * seconds:9,.0f}  {painted('█' * length, '36', color)}")
     print()
-    ratio = found["tape, as written above"] / least
-    faster = found["jax.grad(f), not jitted"] / found["tape, as written above"]
+    ratio = medians["tape, as written above"] / least
+    faster = medians["jax.grad(f), not jitted"] / medians["tape, as written above"]
     _say(
         f"The tape's step takes {ratio:.2f} times the quickest one's and is {faster:,.0f} times as fast as jax.grad without jit. Its first step, run op by op, took "
         f"{1e3 * first:,.0f} ms; after {steps:,} steps the compiled program had run {_FIRST} times. print(tape.stats()) tells what ran where, what was "
@@ -216,12 +216,12 @@ def times(ways: dict[str, Callable[[], Any]]) -> dict[str, float]:
     """Return the median seconds of a call of each, in turns."""
     for call in ways.values():
         jax.block_until_ready(call())
-    found: dict[str, list[float]] = {name: [] for name in ways}
+    measured: dict[str, list[float]] = {name: [] for name in ways}
     for _ in progress(range(_ROUNDS), "timing"):
         for name, call in ways.items():
             began = time.perf_counter()
             for _ in range(_STEPS):
                 last = call()
             jax.block_until_ready(last)
-            found[name].append((time.perf_counter() - began) / _STEPS)
-    return {name: statistics.median(seconds) for name, seconds in found.items()}
+            measured[name].append((time.perf_counter() - began) / _STEPS)
+    return {name: statistics.median(seconds) for name, seconds in measured.items()}

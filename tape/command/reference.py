@@ -53,10 +53,10 @@ class Reference:
             return vjp([z if c is None else c for z, c in zip(zeros, cts, strict=True)])
 
         try:
-            found = _quickly(lambda a, d: _differences(flat, a, cts, d, jax.vmap))(list(args), directions)
+            slopes_and_rounding = _quickly(lambda a, d: _differences(flat, a, cts, d, jax.vmap))(list(args), directions)
         except NotImplementedError:  # a primitive that JAX cannot batch
-            found = _quickly(lambda a, d: _differences(flat, a, cts, d, _one_by_one))(list(args), directions)
-        slopes, rounding = jax.device_get(found)
+            slopes_and_rounding = _quickly(lambda a, d: _differences(flat, a, cts, d, _one_by_one))(list(args), directions)
+        slopes, rounding = jax.device_get(slopes_and_rounding)
         try:
             gradients = list(jax.device_get(_quickly(pulled)(*args)))
         except (NotImplementedError, TypeError, ValueError, AssertionError):  # JAX has no derivative, or one that does not trace or lower

@@ -90,12 +90,12 @@ def run(options: argparse.Namespace) -> bool:
             print(head + ("\n" + " " * (wide + 4)).join(painted(line, "" if good else "2", color) for line in said))
     device = jax.devices()[0]
     print(painted("Self-check", "1", color), flush=True)
-    found = check(device, options.seconds)
-    for line in told(found, device):
+    checked = check(device, options.seconds)
+    for line in told(checked, device):
         print("\n".join(textwrap.wrap(line, width, initial_indent="  ", subsequent_indent="    ")))
-    verdict = "wrong" if found.wrong else "right" if found.right else "nothing was checked"
+    verdict = "wrong" if checked.wrong else "right" if checked.right else "nothing was checked"
     print(f"  {painted(verdict, '1;31' if verdict != 'right' else '1;32', color)}")
-    return bool(found.wrong) or not found.right
+    return bool(checked.wrong) or not checked.right
 
 
 def versions() -> list[tuple[str, str, bool]]:
@@ -171,7 +171,7 @@ def _version(package: str) -> str | None:
 def check(device: Any, seconds: float) -> Checked:
     """Compare rules with ``jax.grad`` on a device, for so many seconds; families take turns, so that each is asked."""
     started = time.perf_counter()
-    found = Checked()
+    checked = Checked()
     records = _in_turns(verifiable())
     longest = 0.0
 
@@ -190,28 +190,28 @@ def check(device: Any, seconds: float) -> Checked:
         for record, answer in progress(answers, "rules", len(records)):
             name = record.primitive.name
             if answer is _NO_TIME:
-                found.left.append(name)
+                checked.left.append(name)
             elif answer:
-                found.right.append(name)
+                checked.right.append(name)
             else:  # by all of its examples
                 line = verify(record, "float32", device)
                 if line.verdict == "fail":
-                    found.wrong.append((name, "; ".join(line.notes)))
+                    checked.wrong.append((name, "; ".join(line.notes)))
                 elif line.verdict == "pass":
-                    found.right.append(name)
-    found.seconds = time.perf_counter() - started
-    return found
+                    checked.right.append(name)
+    checked.seconds = time.perf_counter() - started
+    return checked
 
 
-def told(found: Checked, device: Any) -> Iterator[str]:
+def told(checked: Checked, device: Any) -> Iterator[str]:
     """Say what the self-check found."""
-    count = len(found.right) + len(found.wrong)
-    yield f"{count} rules against jax.grad in float32 on {device.device_kind} ({device.platform}), {found.seconds:.1f} s: {len(found.wrong)} wrong"
-    for name, what in found.wrong:
+    count = len(checked.right) + len(checked.wrong)
+    yield f"{count} rules against jax.grad in float32 on {device.device_kind} ({device.platform}), {checked.seconds:.1f} s: {len(checked.wrong)} wrong"
+    for name, what in checked.wrong:
         yield f"{name}: {what}"
-    if found.left:
-        yield f"{len(found.left)} more were left out for time: python -m tape verify checks all, by double precision"
-        yield f"left out: {', '.join(found.left)}"
+    if checked.left:
+        yield f"{len(checked.left)} more were left out for time: python -m tape verify checks all, by double precision"
+        yield f"left out: {', '.join(checked.left)}"
 
 
 def _in_turns(records: Sequence[Rule]) -> list[Rule]:

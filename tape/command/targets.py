@@ -31,16 +31,16 @@ def find(spec: str) -> Callable[..., Any]:
     if not (place and colon and path):
         msg = f"{spec!r} names no function; write package.module:function or file.py:function"
         raise TapeValueError(msg)
-    found: Any = _module(place)
+    target: Any = _module(place)
     for name in path.split("."):
-        if not hasattr(found, name):
-            msg = f"{place} has no {path!r}: {getattr(found, '__name__', found)!r} has no attribute {name!r}"
+        if not hasattr(target, name):
+            msg = f"{place} has no {path!r}: {getattr(target, '__name__', target)!r} has no attribute {name!r}"
             raise TapeValueError(msg)
-        found = getattr(found, name)
-    if not callable(found):
-        msg = f"{spec} is of type {type(found).__name__}, which cannot be called; name a function"
+        target = getattr(target, name)
+    if not callable(target):
+        msg = f"{spec} is of type {type(target).__name__}, which cannot be called; name a function"
         raise TapeTypeError(msg)
-    return typing.cast("Callable[..., Any]", found)
+    return typing.cast("Callable[..., Any]", target)
 
 
 def _module(place: str) -> Any:
@@ -123,7 +123,7 @@ def _discovered(fun: Callable[..., Any], drawing: Drawing) -> list[Any]:
     except Exception:  # noqa: BLE001 - annotations may name what is not there at run time
         hints = dict(getattr(fun, "__annotations__", {}))
     sizes: dict[str, int] = {}
-    found = []
+    strategies = []
     for parameter in parameters:
         if parameter.kind not in NEEDED:
             continue
@@ -131,7 +131,7 @@ def _discovered(fun: Callable[..., Any], drawing: Drawing) -> list[Any]:
         if default is not inspect.Parameter.empty:
             if not isinstance(default, (jax.Array, np.ndarray)):
                 break  # this one and all that follow stay at their defaults
-            found.append(default)
+            strategies.append(default)
             continue
         if parameter.name not in hints:
             msg = (
@@ -139,8 +139,8 @@ def _discovered(fun: Callable[..., Any], drawing: Drawing) -> list[Any]:
                 "give --shape 3,4 or --arg EXPRESSION for each argument, or annotate it"
             )
             raise TapeValueError(msg)
-        found.append(_annotated(parameter.name, hints[parameter.name], drawing, sizes, fun))
-    return found
+        strategies.append(_annotated(parameter.name, hints[parameter.name], drawing, sizes, fun))
+    return strategies
 
 
 def _annotated(name: str, hint: Any, drawing: Drawing, sizes: dict[str, int], fun: Callable[..., Any]) -> Any:

@@ -36,12 +36,12 @@ def connect(variable_type: type[Handle]) -> None:
 
 def handle(segment: Segment | None, place: Place, cell: Cell) -> Any:
     """Make a Variable of the given slot and cell."""
-    made = _new(_variable_type)
-    made._segment = segment
-    made._place = place
-    made._cell = cell
-    made._extra = None
-    return made
+    variable = _new(_variable_type)
+    variable._segment = segment
+    variable._place = place
+    variable._cell = cell
+    variable._extra = None
+    return variable
 
 
 if layout.NATIVE is not None:
@@ -52,9 +52,9 @@ def leaf(value: object, *, requires_grad: bool = False, unrecorded: bool | str =
     """Make a Variable that no entry produced, of an array or tracer; one that requires grad is an argument of a function."""
     place = GivenPlace if requires_grad else Place
     kind = leaf_kind(value, requires_grad=True) if requires_grad else kind_of(jax.typeof(value), unrecorded=unrecorded)
-    made = handle(None, place(-1, kind), [value])
-    boundary.made(made)
-    return made
+    variable = handle(None, place(-1, kind), [value])
+    boundary.made(variable)
+    return variable
 
 
 def constant(value: object) -> Any:
@@ -99,9 +99,9 @@ def _of_array(value: Any) -> Any:
     kind = kind_of(aval, unrecorded=unrecorded) if known is None else known[1]
     if known is None and not unrecorded:
         KINDS_OF_ARRAYS[id(aval)] = aval, kind
-    made = handle(None, Place(-1, kind), [value])
-    boundary.made(made)
-    return made
+    variable = handle(None, Place(-1, kind), [value])
+    boundary.made(variable)
+    return variable
 
 
 _SMALL = 1 << 16  # bytes
@@ -135,11 +135,11 @@ def operand(value: object) -> Any:
     taken = copied(value)
     if taken is not None:
         return handle(None, Place(-1, taken[1]), [taken[0]])
-    made = constant(value)
-    kind = made._place.kind
-    if value.dtype.kind in "biufc" and not kind.unrecorded and isinstance(made._cell[0], jax.Array) and not jaxapi.in_trace():
+    variable = constant(value)
+    kind = variable._place.kind
+    if value.dtype.kind in "biufc" and not kind.unrecorded and isinstance(variable._cell[0], jax.Array) and not jaxapi.in_trace():
         _KINDS_OF_COPIES[value.dtype, value.shape, jaxapi.X64.value] = kind
-    return made
+    return variable
 
 
 def no_array(value: object, error: Exception) -> str:

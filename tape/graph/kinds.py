@@ -60,8 +60,8 @@ def kind_of(aval: object, *, requires_grad: bool = False, unrecorded: bool | str
     key = (aval, requires_grad, unrecorded) if sharding is None else (aval, requires_grad, unrecorded, sharding)
     kind = _KINDS.get(key)
     if kind is None:
-        made = Kind(aval, requires_grad, unrecorded) if sharding is None else PlacedKind(aval, requires_grad, unrecorded, sharding)
-        kind = _KINDS[key] = made
+        new = Kind(aval, requires_grad, unrecorded) if sharding is None else PlacedKind(aval, requires_grad, unrecorded, sharding)
+        kind = _KINDS[key] = new
     return kind
 
 
@@ -127,14 +127,14 @@ def scalar_kind(value: object) -> Kind:
     return kind
 
 
-def why_unrecorded(unrecorded: bool | str, made: tuple[str, int] | None = None) -> str:
+def why_unrecorded(unrecorded: bool | str, line: tuple[str, int] | None = None) -> str:
     """Say why a value has no derivative on the tape, and what to do about it.
 
     ``made`` is the line of a file where it was made, if that is known, or where an equal tape was recorded first: those share their lines.
     """
     if isinstance(unrecorded, str):
-        return unrecorded if made is None else f"{unrecorded} (it was first made at {made[0]}:{made[1]})"
-    at = "" if made is None else f", first at {made[0]}:{made[1]}"
+        return unrecorded if line is None else f"{unrecorded} (it was first made at {line[0]}:{line[1]})"
+    at = "" if line is None else f", first at {line[0]}:{line[1]}"
     return (
         f"it is a gradient that was taken without recording{at} (or a value that the forward of a tape.Function computed), so its own "
         "derivative would be lost; pass create_graph=True where the gradient was taken, or .detach() it to use it as a constant; a "

@@ -112,12 +112,12 @@ class Length:
             state = state.parent
         line.reverse()
         self._looked = depth
-        found = [repeat for repeat in repeats(line, _TWICE) if repeat.period > SHORT]
-        if not found:
+        repeated = [repeat for repeat in repeats(line, _TWICE) if repeat.period > SHORT]
+        if not repeated:
             return
-        self.size -= sum(repeat.saved for repeat in found)
+        self.size -= sum(repeat.saved for repeat in repeated)
         self.numbers = 0
-        last = found[-1]
+        last = repeated[-1]
         turn, rest = tuple(line[last.start : last.start + last.period]), line[last.end :]
         if len(rest) < last.period and tuple(rest) == turn[: len(rest)]:
             self._turns = _Turns(turn, self._known + last.start)

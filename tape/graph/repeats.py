@@ -54,16 +54,16 @@ def repeats(symbols: Sequence[Hashable], least: int = LEAST) -> list[Repeat]:
         met = alike.setdefault(window, [])
         met.append(i)
         places.append(met)
-    found = []
+    disjoint = []
     i = 0
     while i < len(places):
         best = _from(line, i, places[i], least) if len(places[i]) > 1 else None
         if best is None:
             i += 1
         else:
-            found.append(best)
+            disjoint.append(best)
             i = best.end
-    return found
+    return disjoint
 
 
 def _windows(line: list[int]) -> list[int]:
@@ -72,14 +72,14 @@ def _windows(line: list[int]) -> list[int]:
     A repeat that saves that many symbols has the same window again, one period later.
     """
     numbers = np.array(line, np.uint64)
-    width, found = 1, {1: numbers}
+    width, by_width = 1, {1: numbers}
     while 2 * width <= SAVED:
         numbers = _followed(numbers, numbers, width)
         width *= 2
-        found[width] = numbers
+        by_width[width] = numbers
     while width < SAVED:
         part = 1 << (SAVED - width).bit_length() - 1
-        numbers = _followed(numbers, found[part], width)
+        numbers = _followed(numbers, by_width[part], width)
         width += part
     return numbers.tolist()  # type: ignore[no-any-return]
 
@@ -103,10 +103,10 @@ def _from(line: list[int], start: int, places: list[int], least: int) -> Repeat 
         end = start + period
         while end < len(line) and line[end] == line[end - period]:
             end += 1
-        found = Repeat(start, _shortest(line, start, period), 0)
-        found = found._replace(turns=(end - start) // found.period)
-        if found.turns >= least and found.saved >= SAVED and (best is None or found.saved > best.saved):
-            best = found
+        repeat = Repeat(start, _shortest(line, start, period), 0)
+        repeat = repeat._replace(turns=(end - start) // repeat.period)
+        if repeat.turns >= least and repeat.saved >= SAVED and (best is None or repeat.saved > best.saved):
+            best = repeat
         # A longer period only says more where this one ends.
         at = max(at + 1, bisect_right(places, max(start + period, end - period)))
     return best

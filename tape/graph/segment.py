@@ -127,10 +127,10 @@ def end_of(segment: Segment, slot: int) -> LeafNode | None:
 
 def made_at(place: Place, segment: Segment | None) -> tuple[str, int] | None:
     """Return the user's file and line where an unrecorded value of a segment was made, if they are known."""
-    made = place.made
-    if made.__class__ is int:
-        return None if segment is None else segment.leaf_lines.get(made)
-    return made  # type: ignore[no-any-return]
+    line = place.made
+    if line.__class__ is int:
+        return None if segment is None else segment.leaf_lines.get(line)
+    return line  # type: ignore[no-any-return]
 
 
 def outside(place: Place, segment: Segment | None) -> Place:

@@ -71,9 +71,9 @@ def backwards(entries: Sequence[E], reached: AbstractSet[Any]) -> Iterator[E]:
 def needed(entries: Sequence[E], reached: set[Any]) -> list[E]:
     """Return the entries that the slots in ``reached`` depend on, in order; all slots that they read are added to it."""
     if layout.NATIVE is not None:
-        found: list[E] | None = layout.NATIVE.needed(entries, reached)
-        if found is not None:
-            return found
+        walked: list[E] | None = layout.NATIVE.needed(entries, reached)
+        if walked is not None:
+            return walked
     before = []
     apart, reach = reached.isdisjoint, reached.update
     for entry in reversed(entries):  # as backwards() does: this is a third of the time that its steps take

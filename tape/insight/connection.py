@@ -37,24 +37,26 @@ class Connection:
 
     def _targets(self) -> set[Place]:
         """Return the places of the input on the tape."""
-        found = {(key, -1) for key, leaf in self.reading.found.items() if leaf.variable() is self.given}
-        found |= {*became(self.reading, self.given)}
+        targets = {(key, -1) for key, leaf in self.reading.leaf_by_id.items() if leaf.variable() is self.given}
+        targets |= {*became(self.reading, self.given)}
         if self.given._segment is not None:
-            found |= {
+            targets |= {
                 (id(place[0]), self.given._place.slot)
                 for place in self.reading.places
                 if not isinstance(place, Lone) and place[0].ref() is self.given._segment
             }
-        if not found:  # of what has no gradient and was looked at, the tape no longer knows which Variables it read
+        if not targets:  # of what has no gradient and was looked at, the tape no longer knows which Variables it read
             kind = self.given._place.kind
-            found = {
-                (key, -1) for key, leaf in self.reading.found.items() if leaf.kind is kind and leaf.variable() is None and leaf.cell is None
+            targets = {
+                (key, -1)
+                for key, leaf in self.reading.leaf_by_id.items()
+                if leaf.kind is kind and leaf.variable() is None and leaf.cell is None
             }
-            if found and kind.requires_grad:
+            if targets and kind.requires_grad:
                 self.note = (
                     "that it was this input is told by its shape and dtype only: what was looked at and has no gradient keeps no more"
                 )
-        return found
+        return targets
 
     def _source(self, number: int, i: int) -> Place | None:
         """Return where the i-th input of an entry comes from."""
@@ -66,21 +68,21 @@ class Connection:
 
     def _leads(self) -> dict[int, list[int]]:
         """Return the entries that depend on the input, each with the positions of the inputs by which it does."""
-        made: set[Place] = set(self.targets)
-        found: dict[int, list[int]] = {}
+        dependent: set[Place] = set(self.targets)
+        leads: dict[int, list[int]] = {}
         for number, place in enumerate(self.reading.places):
             if isinstance(place, Lone):
                 continue
             part, at = place
             step = self.reading.steps_of(part)[at]
-            positions = [i for i, slot in enumerate(step.inputs) if self._detached(Replay.resolve(part, slot)) in made]
-            if positions and not made.issuperset({(id(part), slot) for slot in step.slots}):
-                found[number] = positions
-                made |= {(id(part), slot) for slot in step.slots}
-        return found
+            positions = [i for i, slot in enumerate(step.inputs) if self._detached(Replay.resolve(part, slot)) in dependent]
+            if positions and not dependent.issuperset({(id(part), slot) for slot in step.slots}):
+                leads[number] = positions
+                dependent |= {(id(part), slot) for slot in step.slots}
+        return leads
 
     def _detached(self, place: Place) -> Place:
-        leaf = self.reading.found.get(place[0])
+        leaf = self.reading.leaf_by_id.get(place[0])
         return place if leaf is None or leaf.behind is None or not isinstance(leaf.behind, Leaf) else (id(leaf.behind), -1)
 
     def way(self) -> list[Entry]:
@@ -139,7 +141,7 @@ class Connection:
             )
         extra = self.given._extra
         given_grad = None if extra is None else extra.grad
-        if given_grad is not None and any(leaf.cell is given_grad._cell for leaf in self.reading.found.values()):
+        if given_grad is not None and any(leaf.cell is given_grad._cell for leaf in self.reading.leaf_by_id.values()):
             return Cause(
                 "create_graph",
                 None,
@@ -149,8 +151,8 @@ class Connection:
         shared = []
         if self.given._segment is not None:
             past = Tape.of(self.given)
-            own = [leaf for leaf in self.reading.found.values() if leaf.kind.requires_grad]
-            shared = [leaf for leaf in past._reading().found.values() if any(_same(leaf, other) for other in own)]
+            own = [leaf for leaf in self.reading.leaf_by_id.values() if leaf.kind.requires_grad]
+            shared = [leaf for leaf in past._reading().leaf_by_id.values() if any(_same(leaf, other) for other in own)]
         if shared:
             names = ", ".join(dict.fromkeys(leaf.name or "a leaf" for leaf in shared))
             return Cause(
@@ -175,22 +177,22 @@ class Connection:
 
     def suspects(self) -> list[Cause]:
         """Return the entries whose derivative is 0 by what they are."""
-        found = []
+        suspects = []
         for number in sorted(self.leads):
             e = self.reading.entries[number]
             if e.op in causes.STEPS:
-                found.append(causes.step_at(e))
-        return found[:3]
+                suspects.append(causes.step_at(e))
+        return suspects[:3]
 
     def cuts(self) -> list[Cause]:
         """Return where what depends on the input loses its gradient."""
-        found = []
+        cuts = []
         for number in self.leads:
             e = self.reading.entries[number]
             unrecorded = any(self._kind(number, i).unrecorded for i in range(len(e.outputs)))
             if not e.requires_grad and any(self._carries(number, i) for i in self.leads[number]):
-                found.append(causes.cut_at(e, bool(unrecorded)))
-        return found[:4]
+                cuts.append(causes.cut_at(e, bool(unrecorded)))
+        return cuts[:4]
 
 
 def _same(a: Leaf, b: Leaf) -> bool:

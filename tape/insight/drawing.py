@@ -51,7 +51,7 @@ class Group:
 def lanes(entries: Sequence[Entry], group: str | None, *, fold: bool) -> list[Group]:
     """Return a lane for the forward, and one for each sweep, with their entries in groups."""
     numbers = itertools.count()
-    found = []
+    drawn = []
     for sweep in sorted({e.sweep or 0 for e in entries} or {0}):
         own = [e for e in entries if (e.sweep or 0) == sweep]
         places = {e.number: i for i, e in enumerate(own)}
@@ -64,8 +64,8 @@ def lanes(entries: Sequence[Entry], group: str | None, *, fold: bool) -> list[Gr
         _chunked(lane)
         for inner in _groups(lane):
             inner.key = f"g{next(numbers)}"
-        found.append(lane)
-    return found
+        drawn.append(lane)
+    return drawn
 
 
 def _chunked(group: Group) -> None:
@@ -161,7 +161,7 @@ def cotangents(function: str, reading: Reading, roots: Sequence[Handle]) -> dict
         for slot in step.slots[: step.kernel.visible]:
             if part.state.table[slot].kind.requires_grad:
                 targets[segment, slot] = entry.number
-    found: dict[int, Any] = {}
+    arrived: dict[int, Any] = {}
     with contextlib.ExitStack() as stack:
         stack.enter_context(within(notes=None))
         settings = stack.enter_context(wide(roots))
@@ -170,15 +170,15 @@ def cotangents(function: str, reading: Reading, roots: Sequence[Handle]) -> dict
         sweep.run(roots, seeds, settings, leaf_hooks=False)
         for target, gradient in sweep.gradients.items():
             if target in targets:
-                found.setdefault(targets[target], gradient)
-        return {number: look(gradient) for number, gradient in sorted(found.items())}
+                arrived.setdefault(targets[target], gradient)
+        return {number: look(gradient) for number, gradient in sorted(arrived.items())}
 
 
 def norms(values: dict[int, Any]) -> dict[int, float]:
     """Return Euclidean norms, at the precision of double; infinite where a value is not finite."""
-    found = {}
+    by_number = {}
     for number, value in values.items():
         array = np.abs(np.asarray(jax.device_get(value)))
         wide_array = array.astype(np.float64)
-        found[number] = float(np.sqrt(np.sum(wide_array * wide_array))) if np.isfinite(wide_array).all() else float("inf")
-    return found
+        by_number[number] = float(np.sqrt(np.sum(wide_array * wide_array))) if np.isfinite(wide_array).all() else float("inf")
+    return by_number

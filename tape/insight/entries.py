@@ -176,13 +176,13 @@ def inner_entries(jaxpr: jaxapi.Jaxpr) -> tuple[Entry, ...]:
         values[v] = Value.of(kind_of(v.aval), f"const{i}")
     entries = []
     for number, eqn in enumerate(jaxpr.eqns[:_LIMIT]):
-        made = [v for v in eqn.outvars if not isinstance(v, jaxapi.DropVar)]
+        bound = [v for v in eqn.outvars if not isinstance(v, jaxapi.DropVar)]
         inputs = tuple(Value.of(kind_of(v.aval), str(v.val)) if isinstance(v, jaxapi.Literal) else values[v] for v in eqn.invars)
-        for i, v in enumerate(made):
-            values[v] = Value.of(kind_of(v.aval), f"%{number}" if len(made) == 1 else f"%{number}.{i}", number, i)
+        for i, v in enumerate(bound):
+            values[v] = Value.of(kind_of(v.aval), f"%{number}" if len(bound) == 1 else f"%{number}.{i}", number, i)
         within = next(iter(held_by(eqn)), None)
         params = {key: x for key, x in eqn.params.items() if not isinstance(x, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr))}
-        outputs = tuple(values[v] for v in made)
+        outputs = tuple(values[v] for v in bound)
         entries.append(Entry(number, eqn.primitive.name, inputs, outputs, line_of(eqn), _params=params, _jaxpr=within))
     return tuple(entries)
 

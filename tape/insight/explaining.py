@@ -48,12 +48,19 @@ class Explanation:
     """
 
     def __init__(
-        self, tape: Tape, names: tuple[str, str], verdict: str, found: Sequence[Cause], path: Sequence[Step], norm: float | None, note: str
+        self,
+        tape: Tape,
+        names: tuple[str, str],
+        verdict: str,
+        reasons: Sequence[Cause],
+        path: Sequence[Step],
+        norm: float | None,
+        note: str,
     ) -> None:
         self._tape = tape
         self._names = names
         self.verdict = verdict
-        self.causes = tuple(found)
+        self.causes = tuple(reasons)
         self.path = tuple(path)
         self.norm = norm
         self._note = note
@@ -178,10 +185,10 @@ def explain(output: object, input: object) -> Explanation:  # noqa: A002 - the f
 def _answer(output: Any, given: Any) -> Explanation:
     frame, _ = user_frame(sys._getframe())
     names = (output.name or name_of(output, [frame]) or "the output", given.name or name_of(given, [frame]) or "the input")
-    found = Connection(output, given)
+    connection = Connection(output, given)
 
     def said(verdict: str, what: Sequence[Cause], path: Sequence[Step], size: float | None, note: str = "") -> Explanation:
-        return Explanation(found.tape, names, verdict, what, path, size, note or found.note)
+        return Explanation(connection.tape, names, verdict, what, path, size, note or connection.note)
 
     if output is given:
         return said("fine", [], [], 1.0, "they are the same Variable")
@@ -189,23 +196,23 @@ def _answer(output: Any, given: Any) -> Explanation:
     if not differentiable(kind.aval):
         what = f"the input is of {kind.aval.dtype}, which has no gradient"
         return said("None", [Cause("integer input", None, what, "make it of a floating dtype: .astype('float32')")], [], None)
-    if not found.leads:
-        return said("None", [found.unconnected()], [], None)
-    way = [Step(e, None, None) for e in found.way()]
-    if not found.flows():
+    if not connection.leads:
+        return said("None", [connection.unconnected()], [], None)
+    way = [Step(e, None, None) for e in connection.way()]
+    if not connection.flows():
         first = []
         if not kind.requires_grad:
             repair = "make it by tape.Variable(...), or call .requires_grad_() before it is used"
             first = [Cause("requires_grad", None, f"the input ({describe(given)}) does not require grad", repair)]
-        cuts = [c for c in found.cuts() if not first or c.kind != "cut"]  # what does not require grad needs no cut
+        cuts = [c for c in connection.cuts() if not first or c.kind != "cut"]  # what does not require grad needs no cut
         return said("None", [*first, *cuts], way, None)
     try:
-        measured = Measurement(found)
+        measured = Measurement(connection)
     except BackwardError as raised:
-        return said("error", [causes.raised_at(found.reading.entries[raised.entry], raised.error)], way, None)
+        return said("error", [causes.raised_at(connection.reading.entries[raised.entry], raised.error)], way, None)
     except TapeError as error:
         note = f"values are not known ({str(error).split(';', maxsplit=1)[0]}): this is what the structure says"
-        return said("connected", found.suspects(), way, None, note)
+        return said("connected", connection.suspects(), way, None, note)
     if measured.total is None:
         return said("None", measured.stopping(), way, None)
     size, steps = norm(measured.total), measured.steps

@@ -32,13 +32,13 @@ def folded(entries: Sequence[Entry]) -> list[Item]:
     items: list[Item] = list(entries)
     symbols: list[Hashable] = [symbol(entry) for entry in entries]
     while True:
-        found = _repeats(symbols)
-        if not found:
+        repeats = _repeats(symbols)
+        if not repeats:
             return items
         new_items: list[Item] = []
         new_symbols: list[Hashable] = []
         at = 0
-        for start, period, times in found:
+        for start, period, times in repeats:
             new_items += items[at:start]
             new_symbols += symbols[at:start]
             body = tuple(items[start : start + period])
@@ -72,7 +72,7 @@ def _repeats(symbols: Sequence[Hashable]) -> list[tuple[int, int, int]]:
     for i in range(len(line) - 1, -1, -1):
         following[i] = met.get(line[i], len(line))
         met[line[i]] = i
-    found = []
+    disjoint = []
     i = 0
     while i < len(line):
         best = None
@@ -90,6 +90,6 @@ def _repeats(symbols: Sequence[Hashable]) -> list[tuple[int, int, int]]:
         if best is None:
             i += 1
         else:
-            found.append(best)
+            disjoint.append(best)
             i += best[1] * best[2]
-    return found
+    return disjoint

@@ -110,8 +110,8 @@ class Inside:
         for eqn in jaxpr.eqns:
             said = named_by(eqn.source_info.name_stack)
             line = said[1] if said is not None else line_of(eqn) or around
-            made = self._equation(eqn, [read(a) for a in eqn.invars], line)
-            at.update(zip(eqn.outvars, made, strict=True))
+            outputs = self._equation(eqn, [read(a) for a in eqn.invars], line)
+            at.update(zip(eqn.outvars, outputs, strict=True))
         return [read(a) for a in jaxpr.outvars]
 
     def _equation(self, eqn: Any, reads: list[int], line: tuple[str, int] | None) -> Sequence[int]:
@@ -145,15 +145,15 @@ class Inside:
         turns = range(params["length"])
         if len(self._rows) + len(turns) * weight(params["jaxpr"].jaxpr) > _MOST:
             raise Inexplicableness
-        made: list[Sequence[int]] = []
+        stacked: list[Sequence[int]] = []
         for turn in reversed(turns) if params["reverse"] else turns:
             taken = [self._row(lambda x, turn=turn: [x[turn]], "getitem", [x], line)[0] for x in xs]
-            found = self._run(params["jaxpr"], [*held, *state, *taken], line)
-            state = found[:carried]
-            made.append(found[carried:])
-        if not made and len(params["jaxpr"].jaxpr.outvars) > carried:
+            outputs = self._run(params["jaxpr"], [*held, *state, *taken], line)
+            state = outputs[:carried]
+            stacked.append(outputs[carried:])
+        if not stacked and len(params["jaxpr"].jaxpr.outvars) > carried:
             raise Inexplicableness
-        columns = zip(*(made[::-1] if params["reverse"] else made), strict=True)
+        columns = zip(*(stacked[::-1] if params["reverse"] else stacked), strict=True)
         return [*state, *[self._row(lambda *ys: [jnp.stack(ys)], "stack", column, line)[0] for column in columns]]
 
     def _while(self, params: Any, reads: list[int], line: tuple[str, int] | None) -> Sequence[int]:
@@ -167,11 +167,11 @@ class Inside:
     # -- sweeping -----------------------------------------------------------------------------------------------------
 
     def _dependents(self, inputs: set[int]) -> set[int]:
-        found = set(inputs)
+        dependents = set(inputs)
         for row in self._rows:
-            if not found.isdisjoint(row.reads):
-                found.update(row.gives)
-        return found
+            if not dependents.isdisjoint(row.reads):
+                dependents.update(row.gives)
+        return dependents
 
     def _add(self, slot: int, term: Any) -> None:
         known = self._cotangents.get(slot)

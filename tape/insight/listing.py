@@ -137,11 +137,11 @@ class Tape(_Block, Shown):
             ['%0 = multiply(x, x)', '%1 = add(%0, 1.0)']
 
         """
-        found, _ = variables_of_tree("Tape.of", "outputs", outputs)
+        roots, _ = variables_of_tree("Tape.of", "outputs", outputs)
         tape = cls()
-        past = Past(found)
+        past = Past(roots)
         tape._order = past.order
-        tape._outputs = found
+        tape._outputs = roots
         return tape
 
     def __enter__(self) -> Self:
@@ -176,11 +176,11 @@ class Tape(_Block, Shown):
         return self._read[1]
 
     def _released(self) -> tuple[Any, ...]:
-        found = []
+        states = []
         for item in self._order:
             segment = None if isinstance(item, Lone) else item.part.ref()
-            found.append(None if segment is None else (segment.released, segment.pending, segment.swept))
-        return tuple(found)
+            states.append(None if segment is None else (segment.released, segment.pending, segment.swept))
+        return tuple(states)
 
     @property
     def entries(self) -> tuple[Entry, ...]:

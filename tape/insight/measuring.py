@@ -77,14 +77,14 @@ class Measurement:
     def stopping(self) -> list[Cause]:
         """Return the entries at which a gradient arrives, and which give none to their inputs."""
         giving = {number for number, _ in self._edges}
-        found = []
+        stopping = []
         for number in sorted(self._leads):
             part, at = self._reading.places[number]  # type: ignore[misc]
             step = self._reading.steps_of(part)[at]
             arrives = any((id(part), slot) in self._cotangents for slot in step.slots)
             if arrives and number not in giving:
-                found.append(self._stops(number, step))
-        return found[:3] or self._connection.suspects()
+                stopping.append(self._stops(number, step))
+        return stopping[:3] or self._connection.suspects()
 
     def _stops(self, number: int, step: Any) -> Cause:
         """Say why an entry gives no gradient to its inputs."""
@@ -104,9 +104,9 @@ class Measurement:
             names = [e.inputs[i].name for i in self._leads[number] if i < len(e.inputs)]  # the others are what the forward computed
             return causes.backward_at(e, f"None for {' and '.join(names)}")
         inside = self._inside(number)
-        found = None if inside is None else inside.stopping(e)
+        cause = None if inside is None else inside.stopping(e)
         repair = "use another op, or a tape.Function with a backward"
-        return found or Cause("no derivative", number, f"{e.op} has the derivative 0 everywhere", repair)
+        return cause or Cause("no derivative", number, f"{e.op} has the derivative 0 everywhere", repair)
 
     def _inside(self, number: int) -> Inside | None:
         """Return the primitives of an entry, run and swept one by one; None where there is one, or that is not possible."""

@@ -86,12 +86,12 @@ class Memory(Shown):
     @property
     def by_line(self) -> tuple[Kept, ...]:
         """The same by line and kind alone, the most bytes first."""
-        found: dict[tuple[str, Line | None], list[Kept]] = {}
+        by_place: dict[tuple[str, Line | None], list[Kept]] = {}
         for row in self.rows:
-            found.setdefault((row.kind, row.where), []).append(row)
+            by_place.setdefault((row.kind, row.where), []).append(row)
         lines = [
             Kept(kind, ", ".join(sorted({r.name for r in rows if r.name})), at, sum(r.count for r in rows), sum(r.nbytes for r in rows))
-            for (kind, at), rows in found.items()
+            for (kind, at), rows in by_place.items()
         ]
         return tuple(sorted(lines, key=lambda row: (-row.nbytes, -row.count)))
 
@@ -122,12 +122,12 @@ class Memory(Shown):
             yield ""
             yield from _table(("kept", "of", "count", "bytes", "line"), cells, width, color=color, most=most)
         if self.holders:
-            found = [
+            holders = [
                 (h.path, h.scope, str(h.count), str(h.entries), size(h.nbytes), f"{h.op} {words.named(h.where, files)}".strip())
                 for h in self.holders
             ]
             yield ""
-            yield from _table(("held by", "in", "count", "entries", "bytes", "made by"), found, width, color=color, most=most)
+            yield from _table(("held by", "in", "count", "entries", "bytes", "made by"), holders, width, color=color, most=most)
 
     def __repr__(self) -> str:
         return f"<Memory of the tape: {size(self.nbytes)}, {self.entries} entries, {len(self.holders)} holders>"
@@ -189,8 +189,8 @@ def memory() -> Memory:
 
     """
     segments = STATS._alive()
-    found = list(reached())
-    names = {id(r.variable._cell): r.variable.name or r.path for r in reversed(found)}  # type: ignore[attr-defined]
+    reachable = list(reached())
+    names = {id(r.variable._cell): r.variable.name or r.path for r in reversed(reachable)}  # type: ignore[attr-defined]
     arrays: dict[int, _Array] = {}
     entries: dict[tuple[str, Line | None], int] = {}
     kept: dict[int, tuple[set[int], int]] = {}  # of segments, by id: ids of arrays, and how many entries
@@ -225,20 +225,20 @@ def memory() -> Memory:
         row[1] += array.nbytes
     rows = [Kept(*key, *row) for key, row in grouped.items()] + [Kept("entry", op, at, n, 0) for (op, at), n in entries.items()]
     rows.sort(key=lambda r: (-r.nbytes, r.kind != "entry", -r.count, r.name))
-    holders = _holders(segments, found, kept, arrays)
+    holders = _holders(segments, reachable, kept, arrays)
     return Memory(sum(a.nbytes for a in arrays.values()), sum(entries.values()), rows, holders)
 
 
 def _holders(
-    segments: Sequence[Segment], found: Sequence[Any], kept: dict[int, tuple[set[int], int]], arrays: dict[int, _Array]
+    segments: Sequence[Segment], reachable: Sequence[Any], kept: dict[int, tuple[set[int], int]], arrays: dict[int, _Array]
 ) -> list[Holder]:
     """Return which Variables keep segments, those of one list or line together."""
     groups: dict[tuple[str, str, str, Line | None], list[Any]] = {}
     spread: dict[tuple[str, str], set[int]] = {}  # of ways: the Variables there
-    for one in found:
+    for one in reachable:
         spread.setdefault(_way(one), set()).add(id(one.variable))
     chosen: dict[int, Any] = {}  # by the way on which there are the most: that of a list, not of the name of its last one
-    for one in found:
+    for one in reachable:
         before = chosen.get(id(one.variable))
         if before is None or len(spread[_way(one)]) > len(spread[_way(before)]):
             chosen[id(one.variable)] = one

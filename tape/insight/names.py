@@ -64,11 +64,11 @@ _UNSHARED = 3  # references to a copy that locals() has handed out to nobody: th
 
 def locals_of(frame: types.FrameType) -> list[tuple[str, Any]]:
     """Return the local names of a frame with their values."""
-    found = frame.f_locals
-    listed = list(found.items())
-    copied = found.__class__ is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED
-    if copied and sys.getrefcount(found) <= _UNSHARED:  # the frame would keep it
-        found.clear()
+    namespace = frame.f_locals
+    listed = list(namespace.items())
+    copied = namespace.__class__ is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    if copied and sys.getrefcount(namespace) <= _UNSHARED:  # the frame would keep it
+        namespace.clear()
     return listed
 
 
@@ -97,8 +97,8 @@ def held_in(path: str, value: Any, most: int) -> list[tuple[str, Any]]:
         return [(f"{path}.__traceback__: {name}", x) for frame in frames for name, x in locals_of(frame) if x is not value]
     if isinstance(value, types.FunctionType):
         names, cells = value.__code__.co_freevars, value.__closure__ or ()
-        found = [(f"{path}.{name}", cell) for name, cell in zip(names, cells, strict=False)]
-        return [(name, content) for name, cell in found if (content := in_cell(cell)) is not MISSING]
+        closed_over = [(f"{path}.{name}", cell) for name, cell in zip(names, cells, strict=False)]
+        return [(name, content) for name, cell in closed_over if (content := in_cell(cell)) is not MISSING]
     if kind.__module__.startswith("tape.insight"):  # a Tape of Variables, and an explanation, which has one
         return [(path, x) for x in getattr(getattr(value, "_tape", value), "_outputs", ())]
     if kind.__module__.split(".", 1)[0] in _LIBRARIES or kind.__module__.startswith(("tape.graph", "tape.ops")):

@@ -236,9 +236,9 @@ class Record:
                 part = self._part(segment)
                 part.state, part.begin = segment.state, segment.state.depth  # it was recorded before
             return part, variable._place.slot
-        made = self._made.get(id(variable))
-        if made is not None and made[0]() is variable:
-            return made[1]
+        noted = self._made.get(id(variable))
+        if noted is not None and noted[0]() is variable:
+            return noted[1]
         return self.leaf(variable)
 
     def noted(self, op: object, inputs: Sequence[Any], outputs: Sequence[Any], line: Line | None, *, mark: Mark | None = None) -> None:
@@ -347,16 +347,16 @@ class Notes:
         depth = instruction.depth if instruction.entry is None else instruction.entry.depth
         for one in self._concerned():
             origin = one.parts.get(id(forward))
-            made = [v for v in results if v is not None]
-            target = next((v._segment for v in made if v._segment is not None), None)
+            cotangents = [v for v in results if v is not None]
+            target = next((v._segment for v in cotangents if v._segment is not None), None)
             if target is not None:
-                slots = tuple(v._place.slot for v in made if v._segment is target)
+                slots = tuple(v._place.slot for v in cotangents if v._segment is target)
                 if slots:
                     self._mark(one, target, slots, origin, depth)
                 one.grown(one.new_part(target), target)
-            elif made and instruction.op is not None:
+            elif cotangents and instruction.op is not None:
                 mark = Mark(len(one.sweeps), origin, depth)
-                one.noted(instruction.op, (), made, instruction.where, mark=mark)
+                one.noted(instruction.op, (), cotangents, instruction.where, mark=mark)
 
     def _mark(self, one: Record, target: Segment, slots: Sequence[int], origin: Part | None, depth: int | None) -> None:
         part = one.new_part(target)
@@ -368,9 +368,9 @@ class Notes:
 
 def _steps_since(state: State, start: State) -> list[Any]:
     """Return the lines of a tape after ``start``."""
-    found: list[Any] = []
+    steps: list[Any] = []
     step: State | None = state
     while step is not None and step is not start:
-        found += (step,) if step.lines is None else reversed(step.lines)
+        steps += (step,) if step.lines is None else reversed(step.lines)
         step = step.parent
-    return found[::-1]
+    return steps[::-1]

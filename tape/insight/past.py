@@ -91,10 +91,10 @@ class Past:
             part.sources[slot] = self._leaf(origin.ref(), kind, cell)
             return
         if cell.__class__ is list:
-            made = self._made_by(cell, segment)
-            if made is not None:
-                part.sources[slot] = self._part(made[0]), made[1]
-                self._arrive(*made)
+            maker = self._made_by(cell, segment)
+            if maker is not None:
+                part.sources[slot] = self._part(maker[0]), maker[1]
+                self._arrive(*maker)
                 return
             if is_scalar(cell[0]):
                 part.sources[slot] = Leaf(None, kind, number=cell[0])
@@ -124,9 +124,9 @@ class Past:
     def _called(self) -> dict[int, tuple[str, Any]]:
         """Return the Variables that the user's frame leads to, with their names there, by their ids and those of their cells."""
         if self._names is None:
-            found = list(walk(self._frame)) if self._frame is not None else []
-            self._names = {id(v._cell): (name, v) for name, v in reversed(found)}
-            self._names |= {id(v): (name, v) for name, v in reversed(found)}
+            reached = list(walk(self._frame)) if self._frame is not None else []
+            self._names = {id(v._cell): (name, v) for name, v in reversed(reached)}
+            self._names |= {id(v): (name, v) for name, v in reversed(reached)}
             self._frame = None
         return self._names
 
@@ -137,13 +137,13 @@ class Past:
             for ref in list(STATS.segments.values()):
                 segment = ref()
                 if segment is not None:
-                    made = list(segment.results.items())
-                    self._cells.update({id(there): (segment, slot) for slot, there in made if there.__class__ is list})
-        found = self._cells.get(id(cell))
-        if found is None and id(cell) in self._called():  # which tells of a result that no sweep reads
+                    results = list(segment.results.items())
+                    self._cells.update({id(there): (segment, slot) for slot, there in results if there.__class__ is list})
+        maker = self._cells.get(id(cell))
+        if maker is None and id(cell) in self._called():  # which tells of a result that no sweep reads
             variable = self._called()[id(cell)][1]
-            found = None if variable._segment is None else (variable._segment, variable._place.slot)
-        return None if found is None or found[0] is reader or found[0].serial > reader.serial else found
+            maker = None if variable._segment is None else (variable._segment, variable._place.slot)
+        return None if maker is None or maker[0] is reader or maker[0].serial > reader.serial else maker
 
 
 def _forwards(part: Part) -> None:
@@ -167,17 +167,17 @@ def _matched(part: Part, parts: Sequence[Part]) -> None:
     """
     named = [step.kernel if step.op is None else step.op for step in part.state.path() if step.kernel is not None]
     first = [step.slots[0] if step.slots else -1 for step in part.state.path() if step.kernel is not None]
-    found: dict[int, tuple[Part, Plan]] = {}
+    longest: dict[int, tuple[Part, Plan]] = {}
     for origin in parts:
         for plan, begin in _plans(origin, part):
             steps = plan.instructions
             for start in range(begin, len(named) - len(steps) + 1):
                 if all(_same(step.op, named[start + i]) for i, step in enumerate(steps)):
-                    if start not in found or len(found[start][1].instructions) < len(steps):
-                        found[start] = origin, plan
+                    if start not in longest or len(longest[start][1].instructions) < len(steps):
+                        longest[start] = origin, plan
                     break
-    for start in sorted(found):
-        origin, plan = found[start]
+    for start in sorted(longest):
+        origin, plan = longest[start]
         forward = [step for step in origin.state.path() if step.kernel is not None]
         swept = [forward[depth - 1].slots for depth in plan.entries if depth <= len(forward)]
         order = 1 + max((origin.marks[s[0]].sweep for s in swept if s and s[0] in origin.marks), default=0)
@@ -196,12 +196,12 @@ def _same(op: Any, recorded: Any) -> bool:
 
 def _plans(origin: Part, part: Part) -> list[tuple[Plan, int]]:
     """Return the plans of sweeps of one part that may have been written on the same or another one, and from which entry on."""
-    found: list[tuple[Plan, int]] = []
+    plans: list[tuple[Plan, int]] = []
     state = origin.state
     while True:
         for key, known in list(state._cache.items()):
             if key.__class__ is tuple and key[0] == "plan" and known.straight and known.instructions and known.pending == (origin is part):
-                found.append((known, state.depth if origin is part else 0))
+                plans.append((known, state.depth if origin is part else 0))
         if origin is not part or state.parent is None:
-            return found
+            return plans
         state = state.parent

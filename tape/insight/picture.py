@@ -48,8 +48,8 @@ class Picture:
         self._lanes = lanes(entries, group, fold=fold)
 
     def __repr__(self) -> str:
-        entries, found = len(self._entries), len(self._lanes)
-        said = f"{entries} {'entry' if entries == 1 else 'entries'} in {found} {'lane' if found == 1 else 'lanes'}"
+        entries, columns = len(self._entries), len(self._lanes)
+        said = f"{entries} {'entry' if entries == 1 else 'entries'} in {columns} {'lane' if columns == 1 else 'lanes'}"
         return f"<picture of a tape with {said}: save('tape.html') writes it>"
 
     # -- text that other programs draw ------------------------------------------------------------------------------

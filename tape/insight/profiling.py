@@ -136,8 +136,8 @@ class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as
         >>> with tape.profile() as p:
         ...     for _ in range(3):
         ...         tnp.tanh(x @ x).sum().backward()
-        >>> found = {row.name: (row.forward.count, row.sweep.count) for row in p.by_op}
-        >>> found["matmul"], found["tanh"]
+        >>> counts = {row.name: (row.forward.count, row.sweep.count) for row in p.by_op}
+        >>> counts["matmul"], counts["tanh"]
         ((3, 3), (3, 3))
         >>> abs(p.python + p.programs + p.compiling + p.waiting - p.seconds) < 1e-6
         True
@@ -158,10 +158,10 @@ class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as
         ident = threading.get_ident()
         if self._began is None:
             self._began = clock()
-        found = self._ledgers.get(ident)
-        if found is None:
-            found = self._ledgers[ident] = Ledger(self._began, self._behind, **self._options)
-        return found
+        ledger = self._ledgers.get(ident)
+        if ledger is None:
+            ledger = self._ledgers[ident] = Ledger(self._began, self._behind, **self._options)
+        return ledger
 
     def _behind(self, seconds: float, name: str) -> None:
         if self._began is not None:
@@ -240,13 +240,13 @@ class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as
 
     def _python(self) -> dict[Line, float]:
         """Return the seconds of Python by line, as far as samples tell."""
-        found: dict[Line, float] = {}
+        by_line: dict[Line, float] = {}
         for ledger in self._all():
             counts = {} if ledger.samples is None else ledger.samples.counts()
             each = max(ledger.wall - sum(ledger.seconds.values()), 0.0) / max(sum(counts.values()), 1)
             for line, count in counts.items():
-                found[line] = found.get(line, 0.0) + each * count
-        return found
+                by_line[line] = by_line.get(line, 0.0) + each * count
+        return by_line
 
     @property
     def by_op(self) -> list[Row]:
@@ -319,10 +319,10 @@ class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as
         lines += rows.parts(said, self.seconds, width=wide, color=colour)
         predicted = False
         for what in by or ("op", "line", "function", "program"):
-            found = self.by(what)
-            if found:
-                predicted = predicted or (what != "program" and any(row.predicted for row in found))
-                lines += ["", *rows.table(what, found, self.programs, width=wide, color=colour, most=most)]
+            selected = self.by(what)
+            if selected:
+                predicted = predicted or (what != "program" and any(row.predicted for row in selected))
+                lines += ["", *rows.table(what, selected, self.programs, width=wide, color=colour, most=most)]
         notes = []
         if self.background >= 5e-4:
             notes.append(f"{rows.seconds(self.background)} of compiling in the background besides")

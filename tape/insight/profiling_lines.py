@@ -58,8 +58,8 @@ class LineNotes(Notes):
         """Record one entry and note its line."""
         line = user_line()
         result = super().record(op, inputs)
-        made = [v for v in jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, Handle)) if isinstance(v, Handle)]
-        segment = next((v._segment for v in made if v._segment is not None), None) or LOCAL.segment()
+        results = [v for v in jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, Handle)) if isinstance(v, Handle)]
+        segment = next((v._segment for v in results if v._segment is not None), None) or LOCAL.segment()
         if segment is not None:
             entry = segment.state
             while entry.kernel is None and entry.parent is not None and entry.lines is None:
@@ -112,11 +112,11 @@ class LineNotes(Notes):
 class _Structure:
     """What is known of the lines of one structure that ran from one place; functions of equal ops on other Variables have others."""
 
-    __slots__ = ("attempts", "found", "of", "state", "times")
+    __slots__ = ("attempts", "of", "seen", "state", "times")
 
     def __init__(self, state: State) -> None:
         self.state = state  # so that no other one gets its id
-        self.found: list[Known] = []
+        self.seen: list[Known] = []
         # How often each of those was seen of who recorded it on a leaf, by the id of its weak reference, which is kept.
         self.of: dict[int, tuple[Any, dict[int, int]]] = {}
         self.attempts = 0  # to see it recorded
@@ -124,9 +124,9 @@ class _Structure:
 
     def saw(self, seen: Known, leaves: Sequence[Any]) -> Known:
         """Take the lines of a run on some leaves; return the first that were the same."""
-        number = next((n for n, known in enumerate(self.found) if known == seen), len(self.found))
-        if number == len(self.found):
-            self.found.append(seen)
+        number = next((n for n, known in enumerate(self.seen) if known == seen), len(self.seen))
+        if number == len(self.seen):
+            self.seen.append(seen)
         self.attempts = 0
         self.times += 1
         if len(self.of) + len(leaves) > _STRUCTURES:
@@ -134,18 +134,18 @@ class _Structure:
         for leaf in leaves:
             times = self.of.setdefault(id(leaf), (leaf, {}))[1]
             times[number] = times.get(number, 0) + 1
-        return self.found[number]
+        return self.seen[number]
 
     def recall(self, leaves: Sequence[Any], chance: random.Random) -> tuple[Known | None, bool]:
         """Return the lines of a run on some leaves that nobody saw recorded, None where they are not known, and whether it is a guess."""
-        if self.found and (not leaves or (self.times > _OFTEN and len(self.found) == 1)):
-            return self.found[-1], len(self.found) > 1
+        if self.seen and (not leaves or (self.times > _OFTEN and len(self.seen) == 1)):
+            return self.seen[-1], len(self.seen) > 1
         times = next((self.of[id(leaf)][1] for leaf in leaves if id(leaf) in self.of), None)
         if times is None:
             return None, False
         if len(times) == 1:
-            return self.found[next(iter(times))], False
-        return self.found[chance.choices(list(times), list(times.values()))[0]], True
+            return self.seen[next(iter(times))], False
+        return self.seen[chance.choices(list(times), list(times.values()))[0]], True
 
 
 class Lines:
@@ -195,11 +195,11 @@ class Lines:
         notes = self._notes
         seen = None if notes is None or segment in notes.unsure else notes.seen.get(segment)
         if seen:
-            many = len(one.found)
+            many = len(one.seen)
             known = one.saw(seen, leaves)
             self._tell(segment.state, leaves, known)
-            self._alike &= len(one.found) == many
-            self._quiet = 0 if len(one.found) > many else self._quiet + 1
+            self._alike &= len(one.seen) == many
+            self._quiet = 0 if len(one.seen) > many else self._quiet + 1
         else:
             recalled, guessed = one.recall(leaves, self._chance)
             known = {} if recalled is None else recalled
@@ -239,9 +239,9 @@ class Lines:
 
 def _alike(one: State, other: State) -> set[int]:
     """Return the slots that two structures have in common from their beginnings."""
-    found: set[int] = set()
+    common: set[int] = set()
     for step, of_other in zip(*([s for s in state.path() if s.kernel is not None] for state in (one, other)), strict=False):
         if (step.kernel, step.inputs, step.slots) != (of_other.kernel, of_other.inputs, of_other.slots):
             break
-        found.update(step.slots)
-    return found
+        common.update(step.slots)
+    return common

@@ -141,12 +141,12 @@ class Ledger:
 
     def runs_of(self, key: Any, kind: str, what: Any, reason: str, where: Site, *, compiled: bool) -> Runs:
         """Return what is noted of something that runs."""
-        found = self.runs.get(key)
-        if found is None:
+        runs = self.runs.get(key)
+        if runs is None:
             if len(self.runs) >= _STRUCTURES:
                 self._fold()
-            found = self.runs[key] = Runs(kind, what, reason, where, compiled=compiled)
-        return found
+            runs = self.runs[key] = Runs(kind, what, reason, where, compiled=compiled)
+        return runs
 
     def _fold(self) -> None:
         """Let go of the structures met first: of programs that are never the same again, only ops and lines are told apart."""

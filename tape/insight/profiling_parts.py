@@ -42,14 +42,14 @@ class Site(NamedTuple):
 
 def site() -> Site:
     """Return where the user is."""
-    found: list[Line] = []
+    frames: list[Line] = []
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and len(found) < _FRAMES:
+    while frame is not None and len(frames) < _FRAMES:
         file = frame.f_code.co_filename
         if is_foreign(file) and not is_standard(file):
-            found.append((file, frame.f_lineno))
+            frames.append((file, frame.f_lineno))
         frame = frame.f_back
-    return Site(tuple(found))
+    return Site(tuple(frames))
 
 
 class Runs:
@@ -144,7 +144,7 @@ def _of_entry(entry: Any, runs: Runs, *, compiled: bool) -> Iterator[Part]:
 
 def _inside(jaxpr: Jaxpr, name: str, where: Line | None, *, swept: bool) -> Iterator[Part]:
     """Return the entries that were traced to a jaxpr; what belongs to none is the whole's."""
-    found: dict[tuple[str, Line | None, bool], list[Any]] = {}
+    totals: dict[tuple[str, Line | None, bool], list[Any]] = {}
     met: Counter[tuple[str, Line | None, bool]] = Counter()
 
     def walk(eqns: Iterable[Any], around: tuple[str, Line | None, bool], times: float) -> None:
@@ -163,7 +163,7 @@ def _inside(jaxpr: Jaxpr, name: str, where: Line | None, *, swept: bool) -> Iter
                 for inner in held:
                     walk(inner.eqns, key, times)
                 continue
-            total = found.setdefault(key, [0.0, 0.0, 0, 0.0])
+            total = totals.setdefault(key, [0.0, 0.0, 0, 0.0])
             part, run = predicted(eqn)
             total[0] += times * run
             total[1] += times * flops(eqn)
@@ -171,9 +171,9 @@ def _inside(jaxpr: Jaxpr, name: str, where: Line | None, *, swept: bool) -> Iter
             total[3] += part
 
     walk(jaxpr.eqns, (name, where, swept), 1.0)
-    if not found:
+    if not totals:
         yield Part(name, where, swept, _LEAST, 0.0, 0)
-    for (op, line, of_sweep), (run, counted, moved, part) in found.items():
+    for (op, line, of_sweep), (run, counted, moved, part) in totals.items():
         yield Part(op, line, of_sweep, max(run, _LEAST), counted, moved, met[op, line, of_sweep] or 1, max(part, _LEAST))
 
 

@@ -95,17 +95,17 @@ class Peaks:
     def flush(self, segment: Segment, program: Program, known: Any, site: Line | None) -> None:
         """Look before a program of pending entries runs."""
         key = (id(segment.state), program.keep)
-        found = self._inside.get(key)
-        if found is None:
-            found = self._inside[key] = segment.state, _of_entries(needed_entries(segment.state, program.keep)[0], program.keep)
-        self._look(found[1], known, site)
+        layout = self._inside.get(key)
+        if layout is None:
+            layout = self._inside[key] = segment.state, _of_entries(needed_entries(segment.state, program.keep)[0], program.keep)
+        self._look(layout[1], known, site)
 
     def step(self, step: Any, site: Line | None) -> None:
         """Look before a step of ``tape.jit`` runs."""
-        found = self._inside.get(id(step))
-        if found is None:
-            found = self._inside[id(step)] = step, _of_jaxpr(step.jaxpr.jaxpr, step.name, site)
-        self._look(found[1], None, site)
+        layout = self._inside.get(id(step))
+        if layout is None:
+            layout = self._inside[id(step)] = step, _of_jaxpr(step.jaxpr.jaxpr, step.name, site)
+        self._look(layout[1], None, site)
 
     def forget(self) -> None:
         """Let go of the structures that were looked at."""

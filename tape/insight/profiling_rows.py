@@ -97,10 +97,10 @@ def rows_by(
     every: Iterable[tuple[Runs, Sequence[Part]]], key: Callable[[Part], tuple[str, Line | None]], python: Mapping[Line, float] | None = None
 ) -> list[Row]:
     """Return a row for each value of ``key`` of the parts, and of lines that took ``python`` seconds, the one that took longest first."""
-    found: dict[tuple[str, Line | None], list[Any]] = {}
+    by_key: dict[tuple[str, Line | None], list[Any]] = {}
     for runs, parts in every:
         for part, seconds, compiling in shared(runs, parts):
-            sides = found.setdefault(key(part), [Side(), Side(), 0.0, False])
+            sides = by_key.setdefault(key(part), [Side(), Side(), 0.0, False])
             sides[part.swept] += Side(part.entries * runs.count, seconds, part.flops * runs.count, part.nbytes * runs.count)
             sides[2] += compiling
             sides[3] = sides[3] or len(parts) > 1
@@ -108,17 +108,17 @@ def rows_by(
     for line, seconds in (python or {}).items():
         about = key(Part("", line, swept=False, weight=0.0, flops=0.0, nbytes=0))
         sampled[about] = sampled.get(about, 0.0) + seconds
-        found.setdefault(about, [Side(), Side(), 0.0, False])
+        by_key.setdefault(about, [Side(), Side(), 0.0, False])
     rows = [
         Row(name, where, sides[0], sides[1], sides[2], sides[3], python=sampled.get((name, where), 0.0))
-        for (name, where), sides in found.items()
+        for (name, where), sides in by_key.items()
     ]
     return sorted(rows, key=lambda row: (-row.seconds - row.python, -row.count, row.name))
 
 
 def of_programs(every: Iterable[tuple[Runs, Sequence[Part]]]) -> list[Row]:
     """Return a row for each thing that ran."""
-    found: dict[tuple[Any, ...], Row] = {}
+    by_key: dict[tuple[Any, ...], Row] = {}
     for runs, parts in every:
         name = runs.name
         sides = [Side(), Side()]
@@ -126,13 +126,13 @@ def of_programs(every: Iterable[tuple[Runs, Sequence[Part]]]) -> list[Row]:
             sides[part.swept] += Side(part.entries * runs.count, seconds, part.flops * runs.count, part.nbytes * runs.count)
         forward, sweep = sides
         key = (runs.kind, runs.what[0] if runs.kind == "flush" else runs.what, name, runs.site.line)
-        old = found.get(key)
+        old = by_key.get(key)
         times = runs.what if runs.kind == "rest" else runs.count
         interpreted = 0 if runs.compiled else times
         if old is not None:
             forward, sweep = forward + old.forward, sweep + old.sweep
         mixed = bool(forward.count and sweep.count)
-        found[key] = Row(
+        by_key[key] = Row(
             name,
             runs.site.line,
             forward,
@@ -143,7 +143,7 @@ def of_programs(every: Iterable[tuple[Runs, Sequence[Part]]]) -> list[Row]:
             interpreted + (old.interpreted if old else 0),
             len(parts),
         )
-    return sorted(found.values(), key=lambda row: (-row.seconds, row.name))
+    return sorted(by_key.values(), key=lambda row: (-row.seconds, row.name))
 
 
 def by_op(part: Part) -> tuple[str, Line | None]:

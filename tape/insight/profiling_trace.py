@@ -85,8 +85,8 @@ class Traced:
         for ledger in self._ledgers:
             yield ledger.thread, sorted(self._slices(ledger), key=lambda s: (s.start, -s.end))
         if self._background:
-            found = [_Slice(name or "compiling", "compiling", at, at + seconds, None, {}) for at, seconds, name in self._background]
-            yield "compiling in the background", sorted(found, key=lambda s: (s.start, -s.end))
+            slices = [_Slice(name or "compiling", "compiling", at, at + seconds, None, {}) for at, seconds, name in self._background]
+            yield "compiling in the background", sorted(slices, key=lambda s: (s.start, -s.end))
 
     def _slices(self, ledger: Ledger) -> Iterator[_Slice]:
         now = ledger.since

@@ -29,7 +29,7 @@ class Reading:
         self.entries: list[Entry] = []
         self.leaves: list[Value] = []
         self.sources: list[Source] = []  # of the leaves
-        self.found: dict[int, Leaf] = {}  # leaves by their ids, numbers too
+        self.leaf_by_id: dict[int, Leaf] = {}  # leaves by their ids, numbers too
         self.places: list[tuple[Part, int] | Lone] = []
         self.numbers: dict[tuple[int, int], int] = {}  # by (id of the part, number in it)
         self.steps: dict[int, list[Any]] = {}  # by the ids of parts: their entries
@@ -70,8 +70,8 @@ class Reading:
             outputs = []
             for i, slot in enumerate(visible):
                 name = f"%{place}" if len(visible) == 1 else f"%{place}.{i}"
-                made = self._made[id(part), slot] = Value.of(part.state.table[slot].kind, name, place, i)
-                outputs.append(made)
+                result = self._made[id(part), slot] = Value.of(part.state.table[slot].kind, name, place, i)
+                outputs.append(result)
             mark = part.marks.get(step.slots[0]) if step.slots else None
             line = part.lines.get(number)
             if line is None and segment is not None and step.slots:
@@ -129,8 +129,8 @@ class Reading:
         outputs = []
         for i, kind in enumerate(lone.kinds):
             name = f"%{place}" if len(lone.kinds) == 1 else f"%{place}.{i}"
-            made = self._made[id(lone), i] = Value.of(kind, name, place, i)
-            outputs.append(made)
+            result = self._made[id(lone), i] = Value.of(kind, name, place, i)
+            outputs.append(result)
         sweep = None if lone.mark is None else max(lone.mark.sweep, 1)
         of = None if lone.mark is None else self._of(lone.mark)
         entry = Entry(
@@ -139,9 +139,9 @@ class Reading:
         self._enter(entry, lone)
 
     def _value(self, part: Part, slot: int) -> Value:
-        made = self._made.get((id(part), slot))
-        if made is not None:
-            return made
+        result = self._made.get((id(part), slot))
+        if result is not None:
+            return result
         source = part.sources.get(slot)
         return self._leaf((part, slot)) if source is None else self._value_of(source)
 
@@ -161,7 +161,7 @@ class Reading:
             return known
         if isinstance(source, Leaf):
             kind = source.kind
-            self.found[id(source)] = source
+            self.leaf_by_id[id(source)] = source
             if source.number is not None:
                 value = self._known[key] = Value.of(kind, _written(source.number))
                 return value

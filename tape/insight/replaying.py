@@ -53,17 +53,17 @@ class Replay:
         """Return the places of an input: that of the result that it is, or those where the leaf is read."""
         if variable._segment is not None and id(variable._segment) in self._by_segment:
             return [self._place("inputs", i, variable)]
-        found = [(key, -1) for key, s in self._reading.found.items() if s.variable() is variable] + became(self._reading, variable)
-        if len(found) > 1:
+        places = [(key, -1) for key, s in self._reading.leaf_by_id.items() if s.variable() is variable] + became(self._reading, variable)
+        if len(places) > 1:
             msg = (
-                f"function: inputs[{i}] ({describe(variable)}) had {len(found)} values on this tape, for it was assigned in between; "
+                f"function: inputs[{i}] ({describe(variable)}) had {len(places)} values on this tape, for it was assigned in between; "
                 "take a tape.Tape() of the part after it"
             )
             raise TapeValueError(msg)
-        if not found:
+        if not places:
             msg = f"function: inputs[{i}] ({describe(variable)}) is not on this tape, as a leaf or as a result; take what t.leaves shows, or compute it while the tape is open"
             raise TapeValueError(msg)
-        return found
+        return places
 
     def _place(self, argument: str, i: int, variable: Handle) -> Place:
         part = None if variable._segment is None else self._by_segment.get(id(variable._segment))
@@ -72,11 +72,13 @@ class Replay:
             if place in self._made or any(not isinstance(s, Leaf) and (id(s[0]), s[1]) == place for s in self._reading.sources):
                 return place
         later = became(self._reading, variable)
-        found = [
-            (key, -1) for key, s in self._reading.found.items() if s.variable() is variable and not (later and s.cell is not variable._cell)
+        places = [
+            (key, -1)
+            for key, s in self._reading.leaf_by_id.items()
+            if s.variable() is variable and not (later and s.cell is not variable._cell)
         ]
-        if len(found) == 1:
-            return found[0]
+        if len(places) == 1:
+            return places[0]
         if later:
             return later[-1]
         msg = (
@@ -102,25 +104,25 @@ class Replay:
 
     def _results(self) -> dict[Place, tuple[int, Any, Any]]:
         """Return for each result on the tape the number of its entry, its part (or itself, where it ran alone), and its step."""
-        made: dict[Place, tuple[int, Any, Any]] = {}
+        results: dict[Place, tuple[int, Any, Any]] = {}
         for number, place in enumerate(self._reading.places):
             if isinstance(place, Lone):
-                made.update({(id(place), i): (number, place, None) for i in range(len(place.kinds))})
+                results.update({(id(place), i): (number, place, None) for i in range(len(place.kinds))})
             else:
                 part, at = place
                 step = self._reading.steps_of(part)[at]
-                made.update({(id(part), slot): (number, part, step) for slot in step.slots})
-        return made
+                results.update({(id(part), slot): (number, part, step) for slot in step.slots})
+        return results
 
     def _dependent(self, known: set[Place]) -> set[Place]:
         """Return the places of what depends on the inputs."""
-        found = set(known)
+        dependent = set(known)
         for place in self._reading.places:
             if not isinstance(place, Lone):
                 part, step = place[0], self._reading.steps_of(place[0])[place[1]]
-                if any(self.resolved(part, slot) in found for slot in step.inputs):
-                    found |= {(id(part), slot) for slot in step.slots}
-        return found
+                if any(self.resolved(part, slot) in dependent for slot in step.inputs):
+                    dependent |= {(id(part), slot) for slot in step.slots}
+        return dependent
 
     def _needed(self) -> None:
         known = {place for places in self.inputs for place in places}
@@ -131,7 +133,7 @@ class Replay:
             place = waiting.pop()
             if place in known or place in self.constants:
                 continue
-            leaf = self._reading.found.get(place[0])
+            leaf = self._reading.leaf_by_id.get(place[0])
             if leaf is not None and leaf.behind is not None:
                 self._stopped[place] = self._of_source(leaf.behind)
                 waiting.append(self._stopped[place])
@@ -161,7 +163,7 @@ class Replay:
 
     def _constant(self, place: Place) -> Any:
         """Return the value of a leaf that is no input."""
-        leaf = self._reading.found.get(place[0])
+        leaf = self._reading.leaf_by_id.get(place[0])
         if leaf is not None and leaf.number is not None:
             return leaf.number
         if leaf is not None and leaf.cell is not None and leaf.cell[0] is not None:
@@ -238,15 +240,15 @@ class Replay:
 
 def became(reading: Reading, variable: Handle) -> list[Place]:
     """Return the places where a pending result became the value of a Variable: an update under ``no_grad``, or ``requires_grad_()``."""
-    found = []
+    places = []
     for place in reading.places:
         if not isinstance(place, Lone):
             part, step = place[0], reading.steps_of(place[0])[place[1]]
             segment = part.ref() if step.ends else None
             origin = None if segment is None else segment.origins.get(step.slots[0])
             if isinstance(origin, LeafNode) and origin.ref() is variable:
-                found.append((id(part), step.slots[0]))
-    return found
+                places.append((id(part), step.slots[0]))
+    return places
 
 
 def _kept(part: Part, slot: int) -> Any:

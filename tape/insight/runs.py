@@ -40,8 +40,8 @@ class Runs:
 
     def forward(self, kernel: Kernel, operands: Sequence[Any], call: Callable[..., Sequence[Any]]) -> Sequence[Any]:
         """Return the results of an entry, which JAX gets by ``call``."""
-        found = self._hosted(kernel, operands)
-        return call(*[jnp.asarray(x) if isinstance(x, (np.ndarray, np.generic)) else x for x in operands]) if found is None else found
+        hosted = self._hosted(kernel, operands)
+        return call(*[jnp.asarray(x) if isinstance(x, (np.ndarray, np.generic)) else x for x in operands]) if hosted is None else hosted
 
     def backward(
         self, kernel: Kernel, operands: Sequence[Any], results: Sequence[Any], cts: Sequence[Any], wanted: Sequence[bool]
@@ -51,10 +51,10 @@ class Runs:
             vjp = kernel.vjp(tuple([ct is not None for ct in cts]), tuple(wanted))
             given = [*operands, *results, *[ct for ct in cts if ct is not None]]
             read = [given[i] for i in vjp.sources]
-            made = read if vjp.kernel is None else self._hosted(vjp.kernel, read)
-            if made is not None:
+            cotangents = read if vjp.kernel is None else self._hosted(vjp.kernel, read)
+            if cotangents is not None:
                 pulled: list[Any] = [None] * len(operands)
-                for i, x in zip(vjp.targets, made, strict=True):
+                for i, x in zip(vjp.targets, cotangents, strict=True):
                     pulled[i] = x
                 return pulled
         inputs, outputs = [jnp.asarray(x) for x in operands], [jnp.asarray(x) for x in results]
@@ -65,10 +65,12 @@ class Runs:
         if not self._home or kernel.transient or not (host := self._host(kernel)):
             return None
         try:
-            made = host(*[np.asarray(x, a.dtype) for x, a in zip(operands, kernel.in_avals, strict=True)])
+            results = host(*[np.asarray(x, a.dtype) for x, a in zip(operands, kernel.in_avals, strict=True)])
         except Exception:  # noqa: BLE001 - JAX runs it then, and says what is wrong
             return None
-        return [np.asarray(x, a.dtype) for x, a in zip((made,) if len(kernel.out_avals) == 1 else made, kernel.out_avals, strict=True)]
+        return [
+            np.asarray(x, a.dtype) for x, a in zip((results,) if len(kernel.out_avals) == 1 else results, kernel.out_avals, strict=True)
+        ]
 
     def _host(self, kernel: Kernel) -> Any:
         """Return what runs a kernel on NumPy's arrays, if anything does; who asks here leaves it as one that was never met."""
@@ -114,7 +116,7 @@ class FunctionRun:
             inputs, results = self._called(operands[:n], wanted[:n])
             there = [(v, record.leaf(jnp.asarray(ct))) for v, ct in zip(results, cts, strict=True) if ct is not None]
             try:
-                found = iter(
+                pulled = iter(
                     gradients(
                         [v for v, _ in there],
                         [v for v, w in zip(inputs, wanted, strict=False) if w],
@@ -122,6 +124,6 @@ class FunctionRun:
                         unconnected="none",
                     )
                 )
-                return [look(g) if w and (g := next(found)) is not None else None for w in wanted[:n]] + [None] * (len(operands) - n)
+                return [look(g) if w and (g := next(pulled)) is not None else None for w in wanted[:n]] + [None] * (len(operands) - n)
             except Exception as error:
                 raise BackwardError(error) from error

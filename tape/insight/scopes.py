@@ -27,8 +27,8 @@ def scope_of_line(where: tuple[str, int] | None, kind: str) -> str:
     if kind == "module":
         return Path(file).stem
     names = _defined(file)
-    found = [(first, name, what) for first, last, name, what in names if first <= line <= last and (kind == "function" or what == "class")]
-    return max(found)[1] if found else ""
+    around = [(first, name, what) for first, last, name, what in names if first <= line <= last and (kind == "function" or what == "class")]
+    return max(around)[1] if around else ""
 
 
 def source_of(where: tuple[str, int] | None) -> str:
@@ -39,14 +39,14 @@ def source_of(where: tuple[str, int] | None) -> str:
 @functools.lru_cache(maxsize=256)
 def _defined(file: str) -> tuple[tuple[int, int, str, str], ...]:
     """Return the functions and classes of a file: first and last line, qualified name, and which it is."""
-    found: list[tuple[int, int, str, str]] = []
+    definitions: list[tuple[int, int, str, str]] = []
 
     def walk(node: ast.AST, prefix: str) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 name = f"{prefix}{child.name}"
                 what = "class" if isinstance(child, ast.ClassDef) else "function"
-                found.append((child.lineno, child.end_lineno or child.lineno, name, what))
+                definitions.append((child.lineno, child.end_lineno or child.lineno, name, what))
                 walk(child, f"{name}.")
             else:
                 walk(child, prefix)
@@ -55,4 +55,4 @@ def _defined(file: str) -> tuple[tuple[int, int, str, str], ...]:
         walk(ast.parse("".join(linecache.getlines(file))), "")
     except (SyntaxError, ValueError):  # a notebook's magics
         return ()
-    return tuple(found)
+    return tuple(definitions)

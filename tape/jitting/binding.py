@@ -225,15 +225,15 @@ class Binding:
             structure = self._outcome.returned.structure
             leaves = [handle(segment, place, [results[n]]) for segment, place, n in self._fresh]
             return leaves[0] if structure is ONE else structure.unflatten(leaves)
-        made: list[Any] = [None] * len(self._outcome.made)
+        variables: list[Any] = [None] * len(self._outcome.made)
         for number, new in self._needed:
             if recorded is None:
-                made[number] = handle(new.segment, new.place, [results[new.result]])
+                variables[number] = handle(new.segment, new.place, [results[new.result]])
             else:
-                made[number] = recorded[new.result] if new.live >= 0 else self._passed(new, results[new.result])
+                variables[number] = recorded[new.result] if new.live >= 0 else self._passed(new, results[new.result])
         if self._rarely:
-            self._settle(made, results)
-        return self._built(self._outcome.returned, made, results)
+            self._settle(variables, results)
+        return self._built(self._outcome.returned, variables, results)
 
     # -- recording ------------------------------------------------------------------------------------------------------
 
@@ -262,27 +262,27 @@ class Binding:
 
     # -- what is left behind --------------------------------------------------------------------------------------------
 
-    def _settle(self, made: Sequence[Any], results: Sequence[Any]) -> None:
+    def _settle(self, variables: Sequence[Any], results: Sequence[Any]) -> None:
         """Make the changes that are not mere values, and fill places."""
         for number, new in self._needed:
             if new.name is not None:
-                made[number].name = new.name
+                variables[number].name = new.name
             if new.grad >= 0:
-                extra_of(made[number]).grad = made[new.grad]
+                extra_of(variables[number]).grad = variables[new.grad]
         for extra, number in self._accumulated:
-            extra.grad, extra.assigned = made[number], False
+            extra.grad, extra.assigned = variables[number], False
         for v, number in self._joined:
-            new = made[number]
+            new = variables[number]
             v._segment, v._place, v._cell = new._segment, new._place, new._cell
         for v in self._renewed:
             name, v._extra = v.name, None
             if name is not None:
                 v.name = name
         for slot in self._slots:
-            slot.holder.place.put(slot.key, self._built(slot.content, made, results))
+            slot.holder.place.put(slot.key, self._built(slot.content, variables, results))
 
-    def _built(self, tree: Tree, made: Sequence[Any], results: Sequence[Any]) -> object:
-        leaves = [made[x] if kind == MADE else self._leaf(kind, x, results) for kind, x in tree.leaves]
+    def _built(self, tree: Tree, variables: Sequence[Any], results: Sequence[Any]) -> object:
+        leaves = [variables[x] if kind == MADE else self._leaf(kind, x, results) for kind, x in tree.leaves]
         return leaves[0] if tree.structure is ONE else tree.structure.unflatten(leaves)
 
     def _leaf(self, kind: int, x: Any, results: Sequence[Any]) -> object:

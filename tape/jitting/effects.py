@@ -245,10 +245,10 @@ def _told(cell: Cell, where: tuple[str, int] | None) -> str:
     what = "a Variable"
     for v in [v for v in gc.get_referrers(cell) if isinstance(v, Handle)][:1]:
         aval = v._place.kind.aval
-        made = "" if where is None else f", made at {where[0]}:{where[1]}"
+        place = "" if where is None else f", made at {where[0]}:{where[1]}"
         names = [k for d in gc.get_referrers(v) if isinstance(d, dict) for k, x in d.items() if x is v and isinstance(k, str)]
         kept = f", now kept as {names[0]!r}" if names else ""
-        what = f"a Variable (shape {aval.shape}, dtype {aval.dtype}{made}{kept})"
+        what = f"a Variable (shape {aval.shape}, dtype {aval.dtype}{place}{kept})"
     return (
         f"{what} existed only while a function compiled by tape.jit was traced, and has no value outside of it; return it from the "
         "function, or assign its value to a Variable made outside"

@@ -122,10 +122,10 @@ class Jitted(Generic[P, R]):
         change, number = change_of(self, line, site.last), self.calls
         if change.kind == "function":
             number = site.last + 1
-        found = begun("step", site, [str(e.primitive) for e in binding.step.jaxpr.eqns], change, number=number)
-        with timed(found, started):
+        compilation = begun("step", site, [str(e.primitive) for e in binding.step.jaxpr.eqns], change, number=number)
+        with timed(compilation, started):
             result = binding.run(inputs, call.arrays, call.variables)
-        STATS.compiled(found.seconds or 0.0)
+        STATS.compiled(compilation.seconds or 0.0)
         if site.due is not None:
             warn_of(site)
         return result

@@ -42,8 +42,8 @@ class UFunc:
         own = COMPOSED["jax.numpy"].get(name)
         self._call = recorded() if recorded is not None else own(ufunc) if own else mirrored(ufunc, name, module=module)
         for method in ("reduce", "accumulate", "reduceat", "outer", "at"):
-            made = mirrored(getattr(ufunc, method), f"{name}.{method}", module=module) if recorded is None else recorded(method)
-            setattr(self, method, made)
+            recording = mirrored(getattr(ufunc, method), f"{name}.{method}", module=module) if recorded is None else recorded(method)
+            setattr(self, method, recording)
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """Record it."""
@@ -129,10 +129,10 @@ def other(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callab
     through = THROUGH.get(function)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        made: Any = functools.wraps(original)(functools.partial(function))
+        wrapped: Any = functools.wraps(original)(functools.partial(function))
         if through is not None:
-            made.through = through
-        return made  # type: ignore[no-any-return]
+            wrapped.through = through
+        return wrapped  # type: ignore[no-any-return]
 
     return make
 

@@ -53,8 +53,8 @@ def _(axes: tuple[int, ...], primals: Any, tangents: Any) -> Any:
 
 def _picked(u: Any, top: Any, axes: tuple[int, ...]) -> Any:
     """The chosen element, and 1 where there is none."""
-    found = jnp.sum(jnp.where(top, u, 0), axes, keepdims=True)
-    return jnp.where(found == 0, 1, found)
+    picked = jnp.sum(jnp.where(top, u, 0), axes, keepdims=True)
+    return jnp.where(picked == 0, 1, picked)
 
 
 def _largest(x: Any, axes: tuple[int, ...]) -> Any:

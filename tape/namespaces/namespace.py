@@ -36,8 +36,8 @@ def _recorded(make: Callable[..., Any], name: str, fun: Callable[..., Any], meth
     """Return what a JAX function makes of a function, or a method of that, recorded at every call."""
 
     def apply(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        made = make(fun)
-        return (made if method is None else getattr(made, method))(*args, **kwargs)
+        recording = make(fun)
+        return (recording if method is None else getattr(recording, method))(*args, **kwargs)
 
     def function(*args: object, **kwargs: object) -> object:
         return invoke(apply, name if method is None else f"{name}.{method}", (fun, args, kwargs), {})

@@ -94,12 +94,14 @@ class NaNWatcher(Table, OpHook):
         given = self._given.leave(str(op)) or [None]
         self._check(op, given[1:], input_grads, backward=True)
 
-    def _check(self, op: SeenOp, given: Sequence[Any], made: Sequence[Any], *, backward: bool) -> None:
-        counted = [(i, value) for i, value in enumerate(values_of(made)) if value is not None and jnp.issubdtype(value.dtype, jnp.inexact)]
+    def _check(self, op: SeenOp, given: Sequence[Any], results: Sequence[Any], *, backward: bool) -> None:
+        counted = [
+            (i, value) for i, value in enumerate(values_of(results)) if value is not None and jnp.issubdtype(value.dtype, jnp.inexact)
+        ]
         if not counted:
             return
         flags = [flag for _, value in counted for flag in self._flags(value)]
-        report = functools.partial(self._report, op, backward, [(i, described(made[i])) for i, _ in counted])
+        report = functools.partial(self._report, op, backward, [(i, described(results[i])) for i, _ in counted])
         if not has_values(flags):
             debug_callback(report, self._dirty(given), *flags)
         elif any(map(bool, flags)):

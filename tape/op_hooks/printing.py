@@ -50,9 +50,9 @@ class Printer(OpHook):
         """Print what the op adds to gradients."""
         self._show("backward", op, input_grads)
 
-    def _show(self, side: str, op: SeenOp, made: Sequence[Any]) -> None:
-        names = [described(v) for v in made]
-        each = [None if value is None else norm(value) for value in values_of(made)] if self.norms else [None] * len(names)
+    def _show(self, side: str, op: SeenOp, results: Sequence[Any]) -> None:
+        names = [described(v) for v in results]
+        each = [None if value is None else norm(value) for value in values_of(results)] if self.norms else [None] * len(names)
         known = [i for i, n in enumerate(each) if n is not None]
 
         def show(*norms: Any) -> None:

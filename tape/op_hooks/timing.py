@@ -86,10 +86,10 @@ class MemoryCounter(_Counting):
         """Count what the VJP made."""
         self._count(op, input_grads, 2)
 
-    def _count(self, op: SeenOp, made: Sequence[Any], at: int) -> None:
+    def _count(self, op: SeenOp, results: Sequence[Any], at: int) -> None:
         counts = self._counts.setdefault(self._label(op), [0, 0, 0, 0])
         counts[at] += 1
-        counts[at + 1] += sum(int(v.nbytes) for v in made if v is not None)
+        counts[at + 1] += sum(int(v.nbytes) for v in results if v is not None)
 
     def _table(self) -> tuple[str, list[str], list[list[str]]]:
         heads = ["op", "calls", "outputs", "backward calls", "cotangents"]

@@ -56,8 +56,8 @@ def gather(p: dict[str, Any], ins: Sequence[Any], outs: Sequence[Any]) -> Callab
 
     def run(x: Host, indices: Host) -> Host:
         places, inside = windows.places(indices)
-        found = np.asarray(x)[places]
-        return (np.where(inside, found, value) if fills else found).transpose(order)
+        gathered = np.asarray(x)[places]
+        return (np.where(inside, gathered, value) if fills else gathered).transpose(order)
 
     return run
 

@@ -130,9 +130,9 @@ class _Writer:
             if call is None:
                 return None
             self.cost += _cost(entry, ins, outs)
-            made = [f"v{len(self._lines)}_{i}" for i in range(len(outs))]
-            names.update(zip(entry.slots, made, strict=True))
-            target = f"{' '.join(f'{name},' for name in made)}" if entry.primitive.multiple_results else made[0]
+            named = [f"v{len(self._lines)}_{i}" for i in range(len(outs))]
+            names.update(zip(entry.slots, named, strict=True))
+            target = f"{' '.join(f'{name},' for name in named)}" if entry.primitive.multiple_results else named[0]
             self._lines.append(f"    {target} = {self._constant(call)}({', '.join(given)})")
         if not all(map(_is_known, listed.outputs)):
             return None
@@ -173,8 +173,8 @@ def at_first(function: Function, closed: ClosedJaxpr, compiled: Function) -> Fun
         if place is None:
             return compiled(*args)  # type: ignore[no-any-return]
         with np.errstate(all="ignore"):  # NumPy warns where XLA does not
-            made = function(*[np.asarray(x, a.dtype) for x, a in zip(args, avals, strict=True)])
-        arrays = [to_jax(x, a) for x, a in zip((made,) if len(results) == 1 else made, results, strict=True)]
+            computed = function(*[np.asarray(x, a.dtype) for x, a in zip(args, avals, strict=True)])
+        arrays = [to_jax(x, a) for x, a in zip((computed,) if len(results) == 1 else computed, results, strict=True)]
         return jax.device_put(arrays, *place) if place else arrays
 
     return run

@@ -48,17 +48,17 @@ def flops(eqn: JaxprEqn) -> float:
     multiplied = products(eqn, shapes)
     if multiplied:
         return 2.0 * multiplied
-    made = sum([math.prod(getattr(v.aval, "shape", ())) for v in eqn.outvars])
+    written = sum([math.prod(getattr(v.aval, "shape", ())) for v in eqn.outvars])
     read = math.prod(shapes[0]) if eqn.invars else 0
     if name.startswith(_REDUCTIONS):
-        return float(max(read - made, 0))
+        return float(max(read - written, 0))
     if name.startswith("scatter"):
         return float(math.prod(shapes[2])) if len(eqn.invars) > 2 else 0.0
     if name == "sort":
-        return made * math.log2(max(shapes[0][-1] if shapes[0] else 1, 2))
+        return written * math.log2(max(shapes[0][-1] if shapes[0] else 1, 2))
     if name == "fft":
-        return 5.0 * made * math.log2(max(math.prod(eqn.params.get("fft_lengths", ())), 2))
-    return float(made)
+        return 5.0 * written * math.log2(max(math.prod(eqn.params.get("fft_lengths", ())), 2))
+    return float(written)
 
 
 def bytes_moved(avals: Iterable[Any]) -> int:

@@ -253,11 +253,11 @@ class Program(layout.Choice):
         settings = configuration()
         reason, change = why(entries, [jax.typeof(x) for x in leaves], None if self.site is None else self.site.line)
         STATS.reasons[reason] += 1
-        found = begun("program", self.site, [e.kernel.name for e in entries], change)
+        compilation = begun("program", self.site, [e.kernel.name for e in entries], change)
         with_loops = rolled(entries, slots, keep, leaves)
         if with_loops is not None:
             self._compiling = background.compiling_all(with_loops.compiling(leaves)), with_loops
-            told(self._compiling[0], found)
+            told(self._compiling[0], compilation)
             return
 
         def segment(*leaves: Any) -> list[Any]:
@@ -269,7 +269,7 @@ class Program(layout.Choice):
             background.compiling(executable, described),
             numbers.on_device(executable, leaves, settings, () if self.whole else entries),
         )
-        told(self._compiling[0], found)
+        told(self._compiling[0], compilation)
 
 
 # Two structures may differ in what nobody reads, and the trie keeps nothing of what was met once: so programs are also known by what they

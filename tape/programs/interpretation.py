@@ -89,15 +89,15 @@ def one_by_one(
 
 def at_home(leaves: Sequence[Any]) -> bool:
     """Tell whether all arrays are in the host's memory anyway, and JAX would put the results there too."""
-    found = False
+    on_cpu = False
     for x in leaves:
         if isinstance(x, jax.Array):
             if x.committed or not _on_cpu(x.sharding):
                 return False
-            found = True
+            on_cpu = True
     if checks_results() or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         return False
-    return found or (jax.config.jax_default_device is None and jax.default_backend() == "cpu")  # type: ignore[attr-defined]
+    return on_cpu or (jax.config.jax_default_device is None and jax.default_backend() == "cpu")  # type: ignore[attr-defined]
 
 
 @functools.lru_cache(maxsize=256)
@@ -198,12 +198,12 @@ ran = layout.chosen("ran", _ran)
 def _read_last(entries: Sequence[Step], keep: Iterable[int]) -> dict[Step, list[int]]:
     """Return for each entry that is not light what it reads and no later one does."""
     reached = set(keep)
-    found = {}
+    last = {}
     for entry in reversed(entries):
         if not entry.kernel.light:
-            found[entry] = [s for s in entry.inputs if s not in reached]
+            last[entry] = [s for s in entry.inputs if s not in reached]
         reached.update(entry.inputs)
-    return found
+    return last
 
 
 def _prepare(entries: Sequence[Step], values: dict[int, Any]) -> None:

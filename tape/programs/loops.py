@@ -86,12 +86,12 @@ class Flow:
         lengths = [len(e.inputs) for e in entries]
         self.offsets: Ints = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         self.reads: Ints = np.fromiter((s for e in entries for s in e.inputs), np.int64, int(self.offsets[-1]))
-        made = [s for e in entries for s in e.slots]
-        self.size = 1 + max([*made, *keep, int(self.reads.max(initial=0))], default=0)
+        given = [s for e in entries for s in e.slots]
+        self.size = 1 + max([*given, *keep, int(self.reads.max(initial=0))], default=0)
         self.maker: Ints = np.full(self.size, -1, np.int64)  # the number of the entry; -1: a leaf
         self.number: Ints = np.zeros(self.size, np.int64)  # of the result
-        self.maker[made] = np.repeat(np.arange(len(entries)), [len(e.slots) for e in entries])
-        self.number[made] = [i for e in entries for i in range(len(e.slots))]
+        self.maker[given] = np.repeat(np.arange(len(entries)), [len(e.slots) for e in entries])
+        self.number[given] = [i for e in entries for i in range(len(e.slots))]
         self.keep = keep
 
     def needed_after(self, number: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -109,7 +109,7 @@ def symbols(entries: Sequence[Step]) -> list[object]:
 
 def find(flow: Flow) -> list[Loop]:
     """Return the loops in a list of entries, in order."""
-    found: list[Loop] = []
+    chosen: list[Loop] = []
     column: Ints = np.zeros(flow.size, np.int64)  # of each slot, what a loop gives in all its turns is the same number
     columns = 0
     for repeat in repeats(symbols(flow.entries)):
@@ -123,8 +123,8 @@ def find(flow: Flow) -> list[Loop]:
             for slots in trimmed.each.values():
                 columns += 1
                 column[slots] = columns
-            found.append(trimmed)
-    return found
+            chosen.append(trimmed)
+    return chosen
 
 
 def _wired(flow: Flow, start: int, end: int) -> list[object]:

@@ -45,9 +45,9 @@ def _new_name(op: str, where: tuple[str, int] | None) -> str:
 def named_by(name_stack: object) -> tuple[str, tuple[str, int]] | None:
     """Return the op and the line of the innermost entry in JAX's stack of names; None where there is none."""
     for name in reversed(str(name_stack).split("/")):
-        found = _NAMED.get(name)
-        if found is not None:
-            return found
+        named = _NAMED.get(name)
+        if named is not None:
+            return named
     return None
 
 

@@ -284,7 +284,7 @@ def _loops(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, tuple
 
     The lists agree up to where the shorter loop ends; there the other list says again what it said last.
     """
-    found: list[tuple[int, int, tuple[int, int]]] = []
+    changed: list[tuple[int, int, tuple[int, int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):
         if i < len(old) and j < len(new) and old[i] == new[j]:
@@ -301,9 +301,9 @@ def _loops(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, tuple
             first -= period
         turns = (at - first) // period
         start = j - (at - first)
-        found.append((turns, turns + ahead, (start, start + period)) if longer else (turns + ahead, turns, (start, start + period)))
+        changed.append((turns, turns + ahead, (start, start + period)) if longer else (turns + ahead, turns, (start, start + period)))
         i, j = (i, j + ahead * period) if longer else (i + ahead * period, j)
-    return found
+    return changed
 
 
 def _turns_more(names: Sequence[str], at: int) -> tuple[int, int]:

@@ -97,11 +97,11 @@ def rolled(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], l
         """Add the part between two loops that are called."""
         part = entries[start:end]
         if part:
-            made = {s for e in part for s in e.slots}
+            given = {s for e in part for s in e.slots}
             needed = flow.needed_after(end)
-            read = list(dict.fromkeys([s for e in part for s in e.inputs if s not in made]))
+            read = list(dict.fromkeys([s for e in part for s in e.inputs if s not in given]))
             inside = [replace(loop, start=loop.start - start) for loop in scans if start <= loop.start < end]
-            own = Flow(part, sorted(s for s in made if needed[s]))
+            own = Flow(part, sorted(s for s in given if needed[s]))
             parts.append(Rolled(own, inside, read, [values.get(s) for s in read]).call(read))
 
     done = 0
@@ -203,9 +203,9 @@ class _Writing:
         for entry, sources in zip(turn, loop.reads, strict=True):
             for source, aval in zip(sources, entry.kernel.in_avals, strict=True):
                 if isinstance(source, Carried) and source not in registers:
-                    made = _aval(turn, source.result)
+                    carried = _aval(turn, source.result)
                     registers[source] = len(held)
-                    held.append(tuple([_fitted(self.value(s), made) for s in source.initial]))
+                    held.append(tuple([_fitted(self.value(s), carried) for s in source.initial]))
                 elif isinstance(source, Outside) and len(source.slots) == 1:
                     self.value(source.slots[0])
                 elif isinstance(source, Outside) and source.slots not in columns and source.slots not in gathered:

@@ -101,41 +101,41 @@ def loud() -> bool:
 
 def begun(what: str, site: Site | None, ops: Sequence[str], change: Change, *, line: Line | None = None, number: int = 0) -> Compilation:
     """Note that something is about to be compiled, for a site (in its run ``number``; 0: the present one), or a line."""
-    found = Compilation(what, line if site is None else site.line, "" if site is None else site.reason or "", ops, change)
-    found.loud = loud()
-    STATS.tell(found)
+    compilation = Compilation(what, line if site is None else site.line, "" if site is None else site.reason or "", ops, change)
+    compilation.loud = loud()
+    STATS.tell(compilation)
     if site is not None:
-        site.compiled(number or site.count, found)
-    return found
+        site.compiled(number or site.count, compilation)
+    return compilation
 
 
-def ended(found: Compilation, seconds: float, *, background: bool = False, failed: BaseException | None = None) -> None:
+def ended(compilation: Compilation, seconds: float, *, background: bool = False, failed: BaseException | None = None) -> None:
     """Note that it is compiled, and log it."""
-    found.background = background
-    found.failed = "" if failed is None else f"{type(failed).__name__}: {failed}".splitlines()[0]
-    found.seconds = seconds
-    level = logging.WARNING if found.loud else logging.DEBUG
+    compilation.background = background
+    compilation.failed = "" if failed is None else f"{type(failed).__name__}: {failed}".splitlines()[0]
+    compilation.seconds = seconds
+    level = logging.WARNING if compilation.loud else logging.DEBUG
     if LOGGER.isEnabledFor(level):
         with contextlib.suppress(Exception):  # a handler's or filter's own trouble must not end the thread of the compiler
-            LOGGER.log(level, "%s: %s", at(found.line), described(found))
+            LOGGER.log(level, "%s: %s", at(compilation.line), described(compilation))
 
 
-def told(job: Job, found: Compilation) -> None:
+def told(job: Job, compilation: Compilation) -> None:
     """Have it noted when a job has compiled something for this thread."""
     asked = threading.get_ident()
-    job.then(lambda job: ended(found, job.seconds, background=job.thread != asked, failed=job.error))
+    job.then(lambda job: ended(compilation, job.seconds, background=job.thread != asked, failed=job.error))
 
 
 @contextlib.contextmanager
-def timed(found: Compilation, started: float | None = None) -> Iterator[None]:
+def timed(compilation: Compilation, started: float | None = None) -> Iterator[None]:
     """Note how long a block takes, or has taken since, in which something is compiled."""
     started = time.perf_counter() if started is None else started
     try:
         yield
     except Exception as error:
-        ended(found, time.perf_counter() - started, failed=error)
+        ended(compilation, time.perf_counter() - started, failed=error)
         raise
-    ended(found, time.perf_counter() - started)
+    ended(compilation, time.perf_counter() - started)
 
 
 # What was said of a line, so that it is said in the same words again: Python's filters for warnings go by them.
@@ -144,15 +144,15 @@ _SAID: Bounded[Any, str] = Bounded("lines that compile at every step", 512)
 
 def warn_of(site: Site) -> None:
     """Warn of a line at which a loop compiles at every step."""
-    found, site.due = site.due, None
-    if found is None:
+    compilation, site.due = site.due, None
+    if compilation is None:
         return
-    change = found.change
+    change = compilation.change
     key = (site.line, change.kind, change.what)
     message = _SAID.cached(
         key,
         lambda: (
-            f"{at(site.line)} {'traces its ops anew, and compiles those that are not small,' if found.what == 'traces' else 'compiles'} at every step, {STREAK} times by now: from "
+            f"{at(site.line)} {'traces its ops anew, and compiles those that are not small,' if compilation.what == 'traces' else 'compiles'} at every step, {STREAK} times by now: from "
             f"step to step {change.what} changes{f' ({change.told})' if change.told else ''}; {change.repair}; "
             "tape.log_compiles() tells of each"
         ),

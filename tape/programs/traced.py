@@ -39,8 +39,8 @@ def run_again(cut: Segment) -> None:
     if cut.run is None or not any(_is_traced(cell) for cell in cut.run.saved.values()):
         return
     changed: set[int] = set()  # ids of cells
-    found = [s for ref in list(STATS.segments.values()) if (s := ref()) is not None and s.serial >= cut.serial]
-    for segment in sorted(found, key=lambda s: s.serial):
+    later = [s for ref in list(STATS.segments.values()) if (s := ref()) is not None and s.serial >= cut.serial]
+    for segment in sorted(later, key=lambda s: s.serial):
         run_of = segment.run
         if run_of is None or not segment.leaves or (segment is not cut and changed.isdisjoint(map(id, segment.leaves))):
             continue
@@ -59,10 +59,10 @@ def _is_traced(cell: object) -> bool:
 
 def differentiable_as_recorded(step: Step, cut: frozenset[int]) -> Kernel:
     """Return an entry's kernel; recorded under ``no_grad`` or cut from its past, JAX may not differentiate it either."""
-    found: Kernel = step.kernel
+    kernel: Kernel = step.kernel
     if step.mode == CONSTANT:
-        return found.stopped()
-    return found if cut.isdisjoint(step.slots) else found.stopped(frozenset([i for i, s in enumerate(step.slots) if s in cut]))
+        return kernel.stopped()
+    return kernel if cut.isdisjoint(step.slots) else kernel.stopped(frozenset([i for i, s in enumerate(step.slots) if s in cut]))
 
 
 def _merged(entries: Sequence[Step], leaves: dict[int, tuple[Any, Any]], keep: Sequence[int], cut: frozenset[int]) -> Sequence[Any]:

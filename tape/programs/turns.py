@@ -124,14 +124,14 @@ def turns_of(flow: Flow, loop: Loop, leaves: dict[int, Any]) -> list[Call]:
             return source.slots[number if len(source.slots) > 1 else 0]
         return source.initial[number] if number < source.turns else slot(source.result, number - source.turns)
 
-    made: list[Call] = []
+    calls: list[Call] = []
     run = numbers.on_device(body, [leaves.get(source_slot(source, 0)) for source in read], configuration())
     for number in range(loop.count):
         inputs = [source_slot(source, number) for source in read]
         given = [(r, slot(r, number)) for r in results]
         outputs = [s if needed[s] or number + soonest.get(r, loop.count) < loop.count else None for r, s in given]
-        made.append(Call(body, run, inputs, outputs))
-    return made
+        calls.append(Call(body, run, inputs, outputs))
+    return calls
 
 
 def _interface(loop: Loop) -> tuple[dict[Carried | Outside, int], list[Result]]:
@@ -156,10 +156,10 @@ def body_of(flow: Flow, loop: Loop) -> Body:
         runs = [inline(entry) for entry in turn]  # which hold no entry
 
         def body(*given: Any) -> list[Any]:
-            made: list[Sequence[Any]] = []
+            computed: list[Sequence[Any]] = []
             for run, sources in zip(runs, wiring, strict=True):
-                made.append(run(*[given[s] if isinstance(s, int) else made[s[0]][s[1]] for s in sources]))
-            return [made[place][number] for place, number in results]
+                computed.append(run(*[given[s] if isinstance(s, int) else computed[s[0]][s[1]] for s in sources]))
+            return [computed[place][number] for place, number in results]
 
         return Body(jax.jit(body))
 

@@ -79,16 +79,16 @@ def record(op: Any, inputs: Sequence[Any]) -> Any:
     else:
         child = state.next.get(tuple(key))
         if child is not None and child.quick:
-            made = _new(_variable_type)
-            made._segment = segment
-            made._place = place = child.place
-            made._cell = cell = [None]
-            made._extra = None
+            variable = _new(_variable_type)
+            variable._segment = segment
+            variable._place = place = child.place
+            variable._cell = cell = [None]
+            variable._extra = None
             if segment.epoch is CHANGES.epoch and segment.state is start:
                 segment.cells[place.slot] = cell
                 segment.state = child
                 segment.leaves += numbers  # in the same breath: see Segment
-                return made
+                return variable
         elif child is not None and not numbers:
             return _results(segment, child, op, inputs)
     return _record(op, [v if isinstance(v, Handle) else scalar(v) for v in inputs])
@@ -132,13 +132,13 @@ def _results(segment: Segment, child: State, op: Any, inputs: Sequence[Handle]) 
             segment.state = child  # in the same breath: see Segment
             return variable
     kernel = child.kernel
-    made = []
+    variables = []
     cells: dict[int, Cell] = {}
     for place in child.places[: kernel.visible]:
         variable = _new(_variable_type)
         variable._segment, variable._place, variable._extra = segment, place, None
         variable._cell = cells[place.slot] = [None]
-        made.append(variable)
+        variables.append(variable)
     while segment.epoch is not CHANGES.epoch:
         if not still_open(segment):
             return _record(op, inputs)
@@ -149,8 +149,8 @@ def _results(segment: Segment, child: State, op: Any, inputs: Sequence[Handle]) 
     if child.full:
         run_if_long(segment)
     if kernel.single:
-        return made[0]
-    return jax.tree.unflatten(kernel.tree, made) if kernel.several is None else kernel.several(made)
+        return variables[0]
+    return jax.tree.unflatten(kernel.tree, variables) if kernel.several is None else kernel.several(variables)
 
 
 def record_one(op: Op, a: Handle) -> Any:
@@ -160,15 +160,15 @@ def record_one(op: Op, a: Handle) -> Any:
         state = segment.state
         child = state.next.get((op, a._place.slot))
         if child is not None and child.quick:
-            made = _new(_variable_type)
-            made._segment = segment
-            made._place = place = child.place
-            made._cell = cell = [None]
-            made._extra = None
+            variable = _new(_variable_type)
+            variable._segment = segment
+            variable._place = place = child.place
+            variable._cell = cell = [None]
+            variable._extra = None
             if segment.epoch is CHANGES.epoch and segment.state is state:
                 segment.state = child
                 segment.cells[place.slot] = cell  # in the same breath: see Segment
-                return made
+                return variable
         if child is None:  # never met here
             return _record(op, (a,))
     return record(op, (a,))
@@ -199,15 +199,15 @@ def record_two(op: Op, a: Handle, b: Handle) -> Any:
     state = segment.state
     child = state.next.get((op, i, j))
     if child is not None and child.quick:
-        made = _new(_variable_type)
-        made._segment = segment
-        made._place = place = child.place
-        made._cell = cell = [None]
-        made._extra = None
+        variable = _new(_variable_type)
+        variable._segment = segment
+        variable._place = place = child.place
+        variable._cell = cell = [None]
+        variable._extra = None
         if segment.epoch is CHANGES.epoch and segment.state is state:
             segment.state = child
             segment.cells[place.slot] = cell  # in the same breath: see Segment
-            return made
+            return variable
     return (_record if child is None else record)(op, (a, b))
 
 
@@ -221,15 +221,15 @@ def record_number(op: Op, a: Handle, number: Any, *, first: bool = False) -> Any
         if child is not None and i is not None and (number.__class__ is not int or -SMALL <= number < SMALL):
             child = child.next.get((op, state.n_slots, i) if first else (op, i, state.n_slots))
             if child is not None and child.quick:
-                made = _new(_variable_type)
-                made._segment = segment
-                made._place = place = child.place
-                made._cell = cell = [None]
-                made._extra = None
+                variable = _new(_variable_type)
+                variable._segment = segment
+                variable._place = place = child.place
+                variable._cell = cell = [None]
+                variable._extra = None
                 entering = [number]
                 if segment.epoch is CHANGES.epoch and segment.state is state:
                     segment.cells[place.slot] = cell
                     segment.state = child
                     segment.leaves.append(entering)  # in the same breath: see Segment
-                    return made
+                    return variable
     return record(op, (scalar(number), a) if first else (a, scalar(number)))

@@ -61,7 +61,7 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
                 results = executable(*operands) if not METERS else measured("entry", child, executable, *operands)
             except Exception as error:
                 raise failed_entry(child, error) from error
-    made = []
+    variables = []
     saved: dict[int, Cell] = {}
     differentiable = any(p.kind.requires_grad for p in child.places)
     for place, value in zip(child.places, results, strict=True):
@@ -73,13 +73,13 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
         elif place.kind.unrecorded:  # the segment is not held
             line = made_at(place, segment) if place.made.__class__ is int else user_line()
             place = MadePlace(place.slot, place.kind, line)  # noqa: PLW2901
-        made.append(handle(segment if place.kind.requires_grad else None, place, cell))
+        variables.append(handle(segment if place.kind.requires_grad else None, place, cell))
     segment.ran(Run(saved))
     if not differentiable:
         forget(segment)
     elif segment.packing is not None:
         segment.packing.take_entry(segment)
-    return made[0] if kernel.single else jax.tree.unflatten(kernel.tree, made[: kernel.visible])
+    return variables[0] if kernel.single else jax.tree.unflatten(kernel.tree, variables[: kernel.visible])
 
 
 def current() -> Segment | None:
@@ -122,9 +122,9 @@ def record_staged(op: Any, inputs: Sequence[Handle]) -> Any:
     if kernel.jaxpr.effects:  # what it does, it does now, whether or not somebody holds the result
         return record_at_once(op, inputs)
     segment.state = child
-    made = [handle(segment, place, [None]) for place in child.places[: kernel.visible]]
-    segment.cells.update((v._place.slot, v._cell) for v in made)
-    return made[0] if kernel.single else jax.tree.unflatten(kernel.tree, made)
+    variables = [handle(segment, place, [None]) for place in child.places[: kernel.visible]]
+    segment.cells.update((v._place.slot, v._cell) for v in variables)
+    return variables[0] if kernel.single else jax.tree.unflatten(kernel.tree, variables)
 
 
 def place_in(segment: Segment, variable: Handle) -> int:

@@ -30,10 +30,10 @@ def _series(coefficients: list[float], x: Any) -> Any:
 
 def _hankel(order: int, count: int) -> list[float]:
     """Return the coefficients of 1 / x in ``exp(-x) sqrt(2 pi x) I(x)``."""
-    found = [1.0]
+    terms = [1.0]
     for k in range(1, count):
-        found.append(-found[-1] * (4 * order * order - (2 * k - 1) ** 2) / (8 * k))
-    return found
+        terms.append(-terms[-1] * (4 * order * order - (2 * k - 1) ** 2) / (8 * k))
+    return terms
 
 
 def _asymptotic(coefficients: list[float], x: Any) -> Any:

@@ -196,7 +196,7 @@ def modules() -> list[str]:
 def _functions() -> tuple[Function, ...]:
     from tape.namespaces.namespace import Namespace  # noqa: PLC0415 - the mirror is made of what the rules are below of
 
-    found = []
+    functions = []
     for source in modules():
         ours = "tape" + source.removeprefix("jax")
         namespace = Namespace(ours, source)
@@ -206,5 +206,5 @@ def _functions() -> tuple[Function, ...]:
                 continue
             how = _HOW.get(namespace.category(name))
             if how is not None:
-                found.append(Function(f"{source}.{name}", f"{ours}.{name}", how))
-    return tuple(found)
+                functions.append(Function(f"{source}.{name}", f"{ours}.{name}", how))
+    return tuple(functions)

@@ -81,8 +81,8 @@ def find(name: str) -> None:
     """Enter the record that is to be found under a name, if there is one."""
     sought = SOUGHT.get(name)
     if sought is not None:
-        found, record = sought
-        primitive = found()
+        finder, record = sought
+        primitive = finder()
         if primitive is not None:
             RULES[primitive] = record(primitive)
         SOUGHT.pop(name, None)  # last: another thread finds it in one of the two

@@ -165,12 +165,12 @@ def plan_sweep(
         n_slots = state.n_slots
         active = active_slots(state, wanted, blocked)
         planner.sweep({slot: n_slots + i for i, slot in enumerate(seeds) if slot in active}, active)
-        made = planner.plan(kept)
+        new = planner.plan(kept)
         alike: list[Plan] = state.cached(("plans", *about), list)
-        known = next((plan for plan in alike if plan.same(made)), None)  # it reads nothing further of what is kept
+        known = next((plan for plan in alike if plan.same(new)), None)  # it reads nothing further of what is kept
         if known is None:
-            alike.append(made)
-        return known or made
+            alike.append(new)
+        return known or new
 
     about = (seeds, wanted, blocked, watched, hooked, observed, table.revision(), configuration())
     return state.cached(("plan", kept, *about), work_out)

@@ -121,8 +121,8 @@ def _library() -> _Library | None:
 
 @contextlib.contextmanager
 def _shown(library: _Library, description: str, total: int | None) -> Iterator[Bar]:
-    made, module = library
-    bar = made(module, description, total)
+    make, module = library
+    bar = make(module, description, total)
     _ACTIVE.append((bar, description))
     try:
         yield bar

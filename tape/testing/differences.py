@@ -71,8 +71,8 @@ def curvature(middle: np.ndarray | float, right: np.ndarray, left: np.ndarray, n
 
     Example:
         >>> import numpy as np
-        >>> found = curvature(1.0, np.exp(STEPS), np.exp(-STEPS), 1e-16)
-        >>> bool(abs(found.value - 1) < 1e-8)
+        >>> estimate = curvature(1.0, np.exp(STEPS), np.exp(-STEPS), 1e-16)
+        >>> bool(abs(estimate.value - 1) < 1e-8)
         True
 
     """

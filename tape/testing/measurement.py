@@ -126,8 +126,8 @@ class Measurement:
         ys, r = self.reference(xs, cts)
         return {"y": list(ys), "r": r, "rule_y": own, "g": g}
 
-    def _split(self, found: list[Any]) -> tuple[list[Any], list[Any]]:
-        return found[: self._outputs], found[self._outputs :]
+    def _split(self, flat: list[Any]) -> tuple[list[Any], list[Any]]:
+        return flat[: self._outputs], flat[self._outputs :]
 
     def curvature(self, xs: list[Any], vs: list[Any], cts: list[Any]) -> Estimate:
         """Estimate the second derivative of ``<ct, f>`` along a direction."""

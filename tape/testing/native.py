@@ -160,14 +160,14 @@ def check_half(evidence: Evidence, native: list[Gradients]) -> Iterator[Item]:
         traced.use_forward()
     pairs = (0, evidence.nearby)
     try:
-        found = traced.compare(*zip(*map(evidence.at, pairs), strict=True))
+        compared = traced.compare(*zip(*map(evidence.at, pairs), strict=True))
     except Exception:  # noqa: BLE001 - whatever JAX raises: then it cannot be asked
         return
     if value.opaque or rule.opaque:
         return
     for k, x in enumerate(subject.leaves):
         for turn, b in enumerate(pairs):
-            r, g, said = found["r"][k][turn], found["g"][k][turn], native[turn][k]
+            r, g, said = compared["r"][k][turn], compared["g"][k][turn], native[turn][k]
             with np.errstate(invalid="ignore"):
                 allowed = CONSTANTS * evidence.eps * (np.abs(r) + _typical(r))
                 agreed = [np.abs(a[k][2 * b] - r) <= allowed for a in (evidence.measured["r"], evidence.measured["g"])]

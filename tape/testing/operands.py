@@ -159,7 +159,7 @@ def indexed(x: Info) -> Options:
     if not x.inexact or not x.ndim or x.shape[0] == 0:
         return []
     n = x.shape[0]
-    found = [
+    written = [
         "0",
         "-1",
         "0:1",
@@ -173,10 +173,10 @@ def indexed(x: Info) -> Options:
         f"onp.array([0, {n - 1}, 0])",
         "onp.array([[0, -1], [0, 0]])",
     ]
-    found += [f"onp.arange({n}) % 2 == 0"]
+    written += [f"onp.arange({n}) % 2 == 0"]
     if x.ndim >= 2 and x.shape[1]:
         m = x.shape[1]
-        found += [
+        written += [
             "0, 0",
             ":, 0",
             "..., -1",
@@ -185,7 +185,7 @@ def indexed(x: Info) -> Options:
             ":, onp.array([0, 0, 0])",
             "-1, None, :1",
         ]
-    return [{"i": i} for i in found]
+    return [{"i": i} for i in written]
 
 
 def updated(a: Info, b: Info) -> Options:

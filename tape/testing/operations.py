@@ -207,11 +207,13 @@ def results(
     out = jax.eval_shape(fun, *[jax.ShapeDtypeStruct(i.shape, i.dtype, weak_type=i.weak) for i in infos])
     several = isinstance(out, (tuple, list))
     exact = operation.exact and all(i.exact for i in infos)
-    found = []
+    described = []
     for x in out if several else (out,):
         coarse = any(i.coarse for i in infos) or x.dtype.name in HALF
-        found.append(Info(x.shape, x.dtype.name, exact=exact or not jnp.issubdtype(x.dtype, jnp.inexact), coarse=coarse, weak=x.weak_type))
-    return (tuple(found), several) if all(i.shape in SHAPES for i in found) else None
+        described.append(
+            Info(x.shape, x.dtype.name, exact=exact or not jnp.issubdtype(x.dtype, jnp.inexact), coarse=coarse, weak=x.weak_type)
+        )
+    return (tuple(described), several) if all(i.shape in SHAPES for i in described) else None
 
 
 class Frozen(dict[str, Any]):
@@ -247,10 +249,10 @@ def uses(operation: Operation, pool: Mapping[str, Info]) -> list[tuple[tuple[str
     """All uses of an operation of values of a pool (name to Info): operands and parameters."""
     if operation.arity == 3:
         pool = dict(list(pool.items())[-5:])
-    found: list[tuple[tuple[str, ...], tuple[Info, ...], dict[str, Any]]] = []
+    possible: list[tuple[tuple[str, ...], tuple[Info, ...], dict[str, Any]]] = []
     for names in itertools.product(pool, repeat=operation.arity):
         infos = tuple(pool[n] for n in names)
         if (operation.kink and any(i.coarse for i in infos)) or (operation.arity == 1 and infos[0].raw):
             continue
-        found.extend((names, infos, option) for option in operation.options(*infos))
-    return found
+        possible.extend((names, infos, option) for option in operation.options(*infos))
+    return possible

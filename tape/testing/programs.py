@@ -101,12 +101,12 @@ class Program:
     def arguments(self) -> tuple[Any, ...]:
         """Arrays to call it with, some of them with ties."""
         generator = np.random.default_rng(self.seed)
-        made = []
+        arrays = []
         for _, info in self.leaves:
             ties = generator.random() < 0.4
             drawn = generator.choice(GRID, info.shape) if ties else generator.uniform(-1.2, 1.2, info.shape)
-            made.append(np.asarray(drawn, info.dtype))
-        return tuple(made)
+            arrays.append(np.asarray(drawn, info.dtype))
+        return tuple(arrays)
 
     @property
     def __name__(self) -> str:
@@ -125,9 +125,9 @@ class Program:
         values = dict(zip([name for name, _ in self.leaves], arguments, strict=True))
         for line in self.lines:
             target, text = line.split(" = ", 1)
-            made = evaluate(text, values) if names is None else eval(_compiled(text), {**names, **values})  # noqa: S307 - text of tape.testing.operations
+            value = evaluate(text, values) if names is None else eval(_compiled(text), {**names, **values})  # noqa: S307 - text of tape.testing.operations
             targets = [t for t in target.split(", ") if t]
-            values.update(zip((t.rstrip(",") for t in targets), made, strict=True) if "," in target else {target: made})
+            values.update(zip((t.rstrip(",") for t in targets), value, strict=True) if "," in target else {target: value})
         return values[self.root]
 
     def __str__(self) -> str:
@@ -235,16 +235,16 @@ def _generated(seed: int, max_operations: int, max_leaves: int, wide: bool) -> t
         if len(steps) == count:
             break
         operation = chance.choice(OPERATIONS)
-        found = uses(operation, infos)
-        if not found:
+        possible = uses(operation, infos)
+        if not possible:
             continue
         recent = set(list(infos)[-2:])
-        fresh = [use for use in found if not recent.isdisjoint(use[0])] if chance.random() < 0.8 else []  # so that programs are deep
-        names, operands, option = chance.choice(fresh or found)
-        made = results(operation, operands, Frozen(option), wide)
-        if made is None:
+        fresh = [use for use in possible if not recent.isdisjoint(use[0])] if chance.random() < 0.8 else []  # so that programs are deep
+        names, operands, option = chance.choice(fresh or possible)
+        given = results(operation, operands, Frozen(option), wide)
+        if given is None:
             continue
-        made_infos, _ = made
+        made_infos, _ = given
         text = source(operation, names, operands, option)
         target = tuple(f"v{len(infos) + i}" for i in range(len(made_infos)))
         infos.update(zip(target, (replace(i, raw=False) for i in made_infos), strict=True))

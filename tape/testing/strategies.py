@@ -138,8 +138,8 @@ def _floats(dtype: np.dtype[Any], low: float, high: float, wide: bool) -> Search
         return value if low <= float(value) <= high and (value == 0 or abs(float(value)) >= least) else None
 
     def of(candidates: Sequence[float]) -> list[Any]:
-        found = {float(v): v for v in map(held, candidates) if v is not None}  # once each, in order
-        return list(found.values())
+        distinct = {float(v): v for v in map(held, candidates) if v is not None}  # once each, in order
+        return list(distinct.values())
 
     ends = [x for x in (low, high) if math.isfinite(x)]
     simple = of((*NICE, *ends))
@@ -218,8 +218,8 @@ def _filled(
         equal = elements.map(lambda v: [v] * size)
         few = st.tuples(elements, elements).flatmap(lambda pair: st.lists(st.sampled_from(pair), min_size=size, max_size=size))
         patterns = [equal, free, free, few]
-    made = st.one_of(patterns).map(lambda values: np.array(values, dtype).reshape(shape))
-    return st.tuples(made, st.sampled_from(_LAYOUTS)).map(lambda found: found[1](found[0])) if strided and size > 1 else made
+    generated = st.one_of(patterns).map(lambda values: np.array(values, dtype).reshape(shape))
+    return st.tuples(generated, st.sampled_from(_LAYOUTS)).map(lambda found: found[1](found[0])) if strided and size > 1 else generated
 
 
 def _same(x: np.ndarray) -> np.ndarray:
@@ -259,8 +259,8 @@ def broadcastable(count: int = 2, dtype: Any = None, **options: Any) -> SearchSt
     typed = dtypes() if dtype is None else dtype if isinstance(dtype, st.SearchStrategy) else st.just(_dtype("broadcastable", dtype))
     chosen = st.tuples(st.sampled_from(BROADCASTS), typed, st.permutations(range(count)), st.sampled_from((False, False, False, True)))
 
-    def made(found: tuple[Any, ...]) -> SearchStrategy[tuple[Any, ...]]:
-        pair, dt, order, same = found
+    def made(drawn: tuple[Any, ...]) -> SearchStrategy[tuple[Any, ...]]:
+        pair, dt, order, same = drawn
         if same:
             return repeated(arrays(pair[0], dt, **options), count)
         return st.tuples(*[arrays(pair[i % 2], dt, **options) for i in order])
@@ -288,11 +288,11 @@ def indices(size: int, shape: Any = (3,), *, negative: bool = True) -> SearchStr
     if size < 1:
         msg = f"indices: an axis of {size} elements cannot be indexed; pass a size of at least 1"
         raise TapeValueError(msg)
-    found = _shape(shape)
-    count = math.prod(found)
+    sizes = _shape(shape)
+    count = math.prod(sizes)
     one = st.integers(-size if negative else 0, size - 1)
     several = st.lists(one, min_size=count, max_size=count)
-    return st.one_of(one.map(lambda i: [i] * count), several).map(lambda values: np.array(values, np.int32).reshape(found))
+    return st.one_of(one.map(lambda i: [i] * count), several).map(lambda values: np.array(values, np.int32).reshape(sizes))
 
 
 def pytrees(leaves: SearchStrategy[Any] | None = None) -> SearchStrategy[Any]:

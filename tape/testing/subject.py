@@ -201,20 +201,20 @@ class Subject:
             full = [jnp.zeros(np.shape(y), y.dtype) if is_inexact(y) else np.zeros(np.shape(y), jaxapi.float0) for y in flat]
             for i, ct in zip(self.positions, cts, strict=True):
                 full[i] = ct
-            found = back(jax.tree.unflatten(tree, full))
-            slots = self._slots(args, tuple(found) if isinstance(found, (tuple, list)) else (found,))
+            returned = back(jax.tree.unflatten(tree, full))
+            slots = self._slots(args, tuple(returned) if isinstance(returned, (tuple, list)) else (returned,))
             gradients = [slots[i] for i in self._places]
             return [jnp.zeros(np.shape(x), x.dtype) if g is None else g for g, x in zip(gradients, xs, strict=True)]
 
         return [flat[i] for i in self.positions], pullback
 
-    def _slots(self, args: Sequence[Any], found: tuple[Any, ...]) -> list[Any]:
+    def _slots(self, args: Sequence[Any], returned: tuple[Any, ...]) -> list[Any]:
         """Return the cotangents that a pullback found as a flat list, one for each leaf."""
-        if len(found) != len(args):
-            msg = f"the pullback returned {len(found)} cotangents for {len(args)} arguments; return a tuple with one per argument"
+        if len(returned) != len(args):
+            msg = f"the pullback returned {len(returned)} cotangents for {len(args)} arguments; return a tuple with one per argument"
             raise TapeValueError(msg)
         slots: list[Any] = []
-        for arg, ct in zip(args, found, strict=True):
+        for arg, ct in zip(args, returned, strict=True):
             places, shape = jax.tree.flatten(arg, is_leaf=_is_none)
             given, own = ([None] * len(places), shape) if ct is None else jax.tree.flatten(ct, is_leaf=_is_none)
             if len(given) != len(places):

@@ -147,9 +147,9 @@ def check_vmap(evidence: Evidence) -> Iterator[Item]:
         got = program([given for _, given in runs])
     want = evidence.one_by_one(singles)
     start = 0
-    for batching, found in zip(batchings, got, strict=False):
+    for batching, results in zip(batchings, got, strict=False):
         count = int(np.prod(batching.sizes))
-        for k, batch in enumerate(found):
+        for k, batch in enumerate(results):
             a, r = want["g"][k][start : start + count], want["r"][k][start : start + count]
             g = np.asarray(batch)
             if g.size != a.size or not _agree(g.reshape(a.shape), a, r):

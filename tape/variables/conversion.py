@@ -171,8 +171,8 @@ class Convertible(methods.ArrayMethods):
         if extra is not None and extra.name:
             about.insert(0, f"<b>{html.escape(extra.name)}</b>")
         if kind.requires_grad:
-            made = None if self._segment is None else methods.producer(self._segment.state, self._place.slot)
-            about.append("leaf" if made is None else f"by {html.escape(made.name)}")
+            producer = None if self._segment is None else methods.producer(self._segment.state, self._place.slot)
+            about.append("leaf" if producer is None else f"by {html.escape(producer.name)}")
             if extra is not None and extra.grad is not None:
                 about.append("has .grad")
         head = f'<span style="opacity:.7">{", ".join(about)}</span>'
@@ -198,8 +198,8 @@ class Convertible(methods.ArrayMethods):
             )
             raise LostGradientError(msg)
         LOCAL.scope.caller.take(self)
-        made: Callable[..., np.ndarray[Any, Any]] = np.asarray if copy is False else np.array
-        return _said("np.asarray", self, functools.partial(made, dtype=dtype), concrete(self, "asarray"))
+        convert: Callable[..., np.ndarray[Any, Any]] = np.asarray if copy is False else np.array
+        return _said("np.asarray", self, functools.partial(convert, dtype=dtype), concrete(self, "asarray"))
 
     @property
     def __jax_array__(self) -> Callable[[], Any]:

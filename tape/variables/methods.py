@@ -143,10 +143,10 @@ class ArrayMethods(Operators):
 
 
 def _install() -> None:
-    made: dict[str, Any] = {"__getitem__": indexing.quick, "__setitem__": updates.setitem}
-    made |= {name: _selecting(name, select) for name, select in _SELECTING.items()}
-    made |= {name: _method(name) for name in _METHODS}
-    for name, method in made.items():
+    methods: dict[str, Any] = {"__getitem__": indexing.quick, "__setitem__": updates.setitem}
+    methods |= {name: _selecting(name, select) for name, select in _SELECTING.items()}
+    methods |= {name: _method(name) for name in _METHODS}
+    for name, method in methods.items():
         setattr(ArrayMethods, name, method)
     for name in _PROPERTIES:
         setattr(ArrayMethods, name, _property(name))

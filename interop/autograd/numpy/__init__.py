@@ -22,7 +22,7 @@ _PASSED = (type, float, int, type(None), str)
 
 
 def _fill() -> None:
-    made: dict[int, Any] = {}
+    wrapped: dict[int, Any] = {}
     for name in [n for n in dir(_np) if not n.startswith("_")]:
         if name in globals():
             continue
@@ -35,9 +35,9 @@ def _fill() -> None:
                 globals()[name] = value
             continue
         key = id(value)
-        if key not in made:
-            made[key] = _wrapped(value, _functions.RECORDED.get(name), name=name)
-        globals()[name] = made[key]
+        if key not in wrapped:
+            wrapped[key] = _wrapped(value, _functions.RECORDED.get(name), name=name)
+        globals()[name] = wrapped[key]
     for name, value in _functions.OWN.items():
         globals()[name] = value
 

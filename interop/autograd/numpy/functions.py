@@ -86,13 +86,13 @@ def array(object: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002 - NumPy'
         return np.array(object, *args, **kwargs)
     dtype = args[0] if args else kwargs.get("dtype")
     try:
-        made = tnp.array(object)
+        result = tnp.array(object)
     except TapeTypeError as e:
         msg = f"array: the lists are not of one shape: {e}"
         raise TapeValueError(msg) from e
-    made = made if dtype is None else made.astype(dtype)
+    result = result if dtype is None else result.astype(dtype)
     ndmin = kwargs.get("ndmin", 0)
-    return made.reshape((1,) * (ndmin - made.ndim) + made.shape) if made.ndim < ndmin else made
+    return result.reshape((1,) * (ndmin - result.ndim) + result.shape) if result.ndim < ndmin else result
 
 
 def where(condition: Any, *args: Any, **kwargs: Any) -> Any:
@@ -120,8 +120,8 @@ def make_diagonal(D: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> An
     xp: Any = tnp if holds_variables(D) else np
     before, after = (np.zeros((*D.shape[:-1], max(n, 0))) for n in (-offset, offset))
     padded = xp.concatenate([before, D, after], axis=-1)
-    made = padded[..., None] * np.eye(padded.shape[-1], k=offset)
-    return xp.moveaxis(made, (-2, -1), (axis1, axis2))
+    diagonal = padded[..., None] * np.eye(padded.shape[-1], k=offset)
+    return xp.moveaxis(diagonal, (-2, -1), (axis1, axis2))
 
 
 def parse_einsum_input(*args: Any) -> Any:
@@ -137,8 +137,8 @@ def _real_if_close(a: Any, tol: float = 100) -> Any:
 
 def _gradient(f: Any, *varargs: Any, **kwargs: Any) -> Any:
     """Return differences: a tuple for several axes, as NumPy 2 does."""
-    made = tnp.gradient(stacked(f), *varargs, **kwargs)
-    return tuple(made) if isinstance(made, list) else made
+    slopes = tnp.gradient(stacked(f), *varargs, **kwargs)
+    return tuple(slopes) if isinstance(slopes, list) else slopes
 
 
 def _partition(a: Any, kth: Any, axis: Any = -1, **_: Any) -> Any:

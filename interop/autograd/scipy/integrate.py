@@ -52,8 +52,8 @@ def _vjp(argnums: Sequence[int], ys: Any, given: Sequence[Any], options: dict[st
             end = odeint(backwards, start, np.array([t[i], t[i - 1]]), (flat,), **options)[1]
             by_y, by_t0, by_args = end[size : 2 * size] + g[i - 1], end[2 * size], end[2 * size + 1 :]
         by_times.append(by_t0)
-        found = [None, by_y, np.array(by_times[::-1]), unflatten(by_args)]
-        return [found[n] for n in argnums]
+        gradients = [None, by_y, np.array(by_times[::-1]), unflatten(by_args)]
+        return [gradients[n] for n in argnums]
 
     return vjp
 

@@ -35,8 +35,8 @@ def _sylvester(argnums: Sequence[int], ans: Any, args: Any, _: Any) -> Callable[
 
     def vjp(g: Any) -> list[Any]:
         by_q = solve_sylvester(_anp.transpose(a), _anp.transpose(b), g)
-        found = [-_anp.dot(by_q, _anp.transpose(ans)), -_anp.dot(_anp.transpose(ans), by_q), by_q]
-        return [found[n] for n in argnums]
+        gradients = [-_anp.dot(by_q, _anp.transpose(ans)), -_anp.dot(_anp.transpose(ans), by_q), by_q]
+        return [gradients[n] for n in argnums]
 
     return vjp
 

@@ -97,5 +97,5 @@ log_softmax = wrapped(_special.log_softmax, lambda x, axis=None: x - _logsumexp(
 
 
 def __getattr__(name: str) -> Any:
-    found = getattr(_special, name)
-    return primitive(found) if callable(found) and not name.startswith("_") else found
+    attribute = getattr(_special, name)
+    return primitive(attribute) if callable(attribute) and not name.startswith("_") else attribute

@@ -237,8 +237,8 @@ def _by_diagonal(a: Any, b: Any, steps: float | None = None) -> Any:
         x = y / matvec(jnp.ones_like(y))
         return x if steps is None else (x, jnp.full((), steps))
 
-    found = lax.custom_linear_solve(matvec, b, solver, solver, has_aux=steps is not None)
-    return found if steps is None else found[0]
+    solved = lax.custom_linear_solve(matvec, b, solver, solver, has_aux=steps is not None)
+    return solved if steps is None else solved[0]
 
 
 @register(

@@ -115,10 +115,10 @@ def _combined(rows: Sequence[Any], inits: Sequence[Any], combine: Callable[..., 
 
     def each(first: Sequence[Any], second: Sequence[Any], valid: Any, other: Any) -> list[Any]:
         flat = [jnp.reshape(x, (x.size,)) for x in (*first, *second)]
-        found = [jnp.reshape(x, like.shape) for x, like in zip(jax.vmap(combine)(*flat), first, strict=True)]
+        combined = [jnp.reshape(x, like.shape) for x, like in zip(jax.vmap(combine)(*flat), first, strict=True)]
         if valid is None:
-            return found
-        return [jnp.where(other, jnp.where(valid, x, b), a) for x, a, b in zip(found, first, second, strict=True)]
+            return combined
+        return [jnp.where(other, jnp.where(valid, x, b), a) for x, a, b in zip(combined, first, second, strict=True)]
 
     while rows[0].shape[0] > 1:
         n = rows[0].shape[0] // 2

@@ -31,8 +31,8 @@ def _product(x: Any, y: Any, to: Sequence[int], like: Any, labels: tuple[list[in
     dtype = jnp.result_type(x, y)
     z = lax.ragged_dot_general(x.astype(dtype), y.astype(dtype), sizes, numbers, precision=precision)
     kept = [label for part in (of_x, of_y) for label in part if label not in both and label != _GROUP]
-    made = [*([_GROUP] if ragged in contracted else []), *batch, *kept]
-    return lax.transpose(z, [made.index(label) for label in to]).astype(like.dtype)
+    order = [*([_GROUP] if ragged in contracted else []), *batch, *kept]
+    return lax.transpose(z, [order.index(label) for label in to]).astype(like.dtype)
 
 
 def _grouped(x: Any, y: Any) -> Any:

@@ -29,14 +29,14 @@ _LOG_ROOT = 0.5 * _np.log(2 * _np.pi)
 
 def _distribution(_name: str, _logpdf: Any = None, /, **recorded: Any) -> Any:
     """Make the module of a distribution: its functions are SciPy's, and where they meet Variables what is ``recorded``; of None, primitives."""
-    scipy, made = getattr(_stats, _name), _ModuleType(f"{__name__}.{_name}", f"SciPy's distribution ``{_name}``.")
+    scipy, module = getattr(_stats, _name), _ModuleType(f"{__name__}.{_name}", f"SciPy's distribution ``{_name}``.")
     if _logpdf is not None:
         recorded = {"logpdf": _logpdf, "pdf": lambda *args, **kwargs: _exp(_logpdf(*args, **kwargs)), **recorded}
     for name, function in recorded.items():
         own = getattr(scipy, name)
-        setattr(made, name, _primitive(own) if function is None else _wrapped(own, function, name=name))
-    sys.modules[made.__name__] = made
-    return made
+        setattr(module, name, _primitive(own) if function is None else _wrapped(own, function, name=name))
+    sys.modules[module.__name__] = module
+    return module
 
 
 def _norm(x: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
