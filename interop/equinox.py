@@ -27,8 +27,8 @@ __all__ = ["Module"]
 class Module(Bridge):
     """An Equinox module on Variables.
 
-    Calling it, or a method of its class, records one op; for a batch, ``tape.vmap(module)(x)``.  Every other attribute is that of the Equinox
-    module, with Variables in place of arrays: ``module.layers[0].weight.grad`` is a gradient.  What Equinox hands through (an
+    Calling it, or a method of its class, records one op; for a batch, ``tape.vmap(module)(x)``.  Every other attribute is that of the
+    Equinox module, with Variables in place of arrays: ``module.layers[0].weight.grad`` is a gradient.  What Equinox hands through (an
     ``eqx.nn.State``, keys) is an argument and a result here, too; such a state is constant for gradients.
 
     Args:

@@ -26,8 +26,8 @@ def export(tape_fun: Callable[..., Any], *args: Any, platforms: Sequence[str] | 
 
     Args:
         tape_fun: a function of Variables, that of ``tape.jit`` too, or the function of arrays that a recorded tape gives for some of its
-            inputs and outputs (``t.function(inputs, outputs)`` of ``tape.Tape``).  Variables that it captures are constants at their present
-            values; parameters that are to stay inputs are arguments.
+            inputs and outputs (``t.function(inputs, outputs)`` of ``tape.Tape``).  Variables that it captures are constants at their
+            present values; parameters that are to stay inputs are arguments.
         args: pytrees of what it will be called with: arrays or Variables, whose shapes and dtypes count, or ``jax.ShapeDtypeStruct``.  A
             length of these may be symbolic (``jax.export.symbolic_shape("batch, 3")``), where the function can be recorded so: Python that
             branches on such a length, or a shape computed otherwise than by arithmetic, is an error of JAX.
@@ -69,8 +69,8 @@ def export(tape_fun: Callable[..., Any], *args: Any, platforms: Sequence[str] | 
     callback = next((eqn.primitive.name for eqn in equations_in(jaxpr.jaxpr) if eqn.primitive.name in _CALLBACKS), None)
     if callback is not None:
         msg = (
-            f"export: {name} calls back to Python ({callback}), as torch modules and functions of NumPy do, and what is exported has none; write "
-            "that part with tape.numpy, or export what comes before and after it"
+            f"export: {name} calls back to Python ({callback}), as torch modules and functions of NumPy do, and what is exported has "
+            "none; write that part with tape.numpy, or export what comes before and after it"
         )
         raise TapeTypeError(msg)
     return jax.export.export(jitted, platforms=platforms)(*given, **named)

@@ -44,9 +44,9 @@ def lift(jax_fun: Callable[..., Any], *, inline: bool = False) -> Callable[..., 
             pictures then see inside.  The compiled program is as fast.  A function that JAX transforms is one entry all the same.
 
     Returns:
-        A function that takes Variables, arrays, numbers and pytrees of them, records one entry (or more: ``inline``), and returns ``jax_fun``'s tree with
-        Variables in place of arrays.  Numbers are traced like arrays; where the function needs to see one, it is taken as static.
-        Booleans, strings, None and other objects are static.
+        A function that takes Variables, arrays, numbers and pytrees of them, records one entry (or more: ``inline``), and returns
+        ``jax_fun``'s tree with Variables in place of arrays.  Numbers are traced like arrays; where the function needs to see one, it is
+        taken as static. Booleans, strings, None and other objects are static.
 
         ``jax_fun`` is traced once for each choice of shapes, dtypes and static arguments.  What it reads besides its arguments is read
         then: arrays and constant Variables that it closes over (it is traced anew when such a Variable was rebound), and plain Python
@@ -70,7 +70,7 @@ def lift(jax_fun: Callable[..., Any], *, inline: bool = False) -> Callable[..., 
 
 
 def lift_exactly(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
-    """Lift a function whose results are to be those of ``jax.jit`` of it to the last bit, from the first call on: XLA compiles it at once."""
+    """Lift a function whose results are those of ``jax.jit`` of it to the last bit, from the first call on: XLA compiles it at once."""
     return _lift(jax_fun, inline=False, exact=True)
 
 

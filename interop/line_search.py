@@ -57,10 +57,10 @@ def checked_loss(loss: Any) -> tape.Variable:
 def searched(
     update: Callable[..., Any], closure: Callable[[], Any], loss: tape.Variable, leaves: Sequence[tape.Variable], tree: Any, state: Any
 ) -> tuple[list[Any], Any]:
-    """Return the parameters after optax's update, and the state after it, where a search evaluates the closure at other values of the parameters.
+    """Return parameters and state after optax's update, where a search evaluates the closure at other values of the parameters.
 
-    Optax runs step by step on values (``jax.disable_jit``), and so the closure may be any Python.  In the end the parameters have the values
-    and gradients that they had.
+    Optax runs step by step on values (``jax.disable_jit``), and so the closure may be any Python.  In the end the parameters have the
+    values and gradients that they had.
 
     Args:
         update: of optax's transformation.

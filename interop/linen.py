@@ -34,7 +34,8 @@ class Module(Bridge):
 
     Args:
         module: the Linen module.
-        variables: what ``module.init`` returned, a dictionary of collections.  What is inexact in the collection "params" becomes leaves that
+        variables: what ``module.init`` returned, a dictionary of collections.  What is inexact in the collection "params" becomes leaves
+        that
             require grad; everything else is constant.
         inline: record a call as the entries of its equations, as :func:`interop.lift` does, so that op hooks see inside.
 
@@ -63,8 +64,8 @@ class Module(Bridge):
             raise TapeTypeError(msg)
         if "params" not in variables:
             msg = (
-                f"interop.linen.Module: the variables have no collection 'params' (collections: {', '.join(variables) or 'none'}); pass what "
-                "module.init returned"
+                f"interop.linen.Module: the variables have no collection 'params' (collections: {', '.join(variables) or 'none'}); pass "
+                "what module.init returned"
             )
             raise TapeValueError(msg)
         self.module = module
@@ -139,8 +140,8 @@ class Module(Bridge):
                 for new, old in zip(jax.tree.leaves(after.get("params", ())), jax.tree.leaves(variables["params"]), strict=False)
             ):
                 msg = (
-                    f"interop.linen.Module: {call.__name__} writes to the collection 'params', and its gradient would be lost; make what it "
-                    "writes another collection"
+                    f"interop.linen.Module: {call.__name__} writes to the collection 'params', and its gradient would be lost; make what "
+                    "it writes another collection"
                 )
                 raise TapeTypeError(msg)
             return result, {name: collection for name, collection in after.items() if name != "params"}

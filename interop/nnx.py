@@ -160,7 +160,7 @@ class Module(_Node, Bridge):
         nnx.update(self._node, self._present())
 
     def _seen(self, value: Any, path: tuple[tuple[str, Any], ...], name: str) -> Any:
-        """Return what users see for an attribute or item of a part of the NNX module; ``name`` is that of an array which lies there itself."""
+        """Return what users see for an attribute or item of a part of the module; ``name`` is that of an array which lies there itself."""
         if isinstance(value, nnx.Variable):
             return {**self._parameters, **self._state}.get(self._names.get(id(value)), value)
         if is_array(value):
@@ -184,8 +184,9 @@ class Module(_Node, Bridge):
                 extend.replace(self._state[name], value)
         except LeakedTracerError as e:
             msg = (
-                f"interop.nnx.Module: a call changes state ({', '.join([*after][:3])}) inside of a function that is traced (tape.checkpoint, "
-                "tape.vmap, jax.jit ...), and it would be lost; call .eval() first, or have the module do that itself (nnx.remat, nnx.vmap)"
+                f"interop.nnx.Module: a call changes state ({', '.join([*after][:3])}) inside of a function that is traced "
+                "(tape.checkpoint, tape.vmap, jax.jit ...), and it would be lost; call .eval() first, or have the module do that itself "
+                "(nnx.remat, nnx.vmap)"
             )
             raise LeakedTracerError(msg) from e
         return result
@@ -209,8 +210,8 @@ class Module(_Node, Bridge):
                 new = [name for name in names_after if name not in leaves]
                 what = f"adds state ({', '.join(new[:3])})" if new else "changes an attribute or the structure of the module"
                 msg = (
-                    f"interop.nnx.Module: {described} {what}, which one op cannot; do it before the module is wrapped, or return what is to "
-                    "be kept (in place of sow)"
+                    f"interop.nnx.Module: {described} {what}, which one op cannot; do it before the module is wrapped, or return what is "
+                    "to be kept (in place of sow)"
                 )
                 raise TapeTypeError(msg)
             changed = {n: x for n, x in zip(names, jax.tree.leaves(state_after), strict=True) if x is not leaves[n]}
@@ -221,10 +222,10 @@ class Module(_Node, Bridge):
                 changed = {name: x for name, x in changed.items() if name not in passed}
             if written:
                 msg = (
-                    f"interop.nnx.Module: {described} writes to the parameter {written[0]}, and its gradient would be lost; make it another "
-                    "kind of nnx.Variable, or write to it outside of the call; a layer of a library that does so (nnx.SpectralNorm) can be "
-                    "lifted: after graph, p, rest = nnx.split(layer, nnx.Param, ...) and p = jax.tree.map(tape.Variable, p), call "
-                    "interop.lift(lambda p, rest, x: nnx.merge(graph, p, rest)(x))(p, rest, x)"
+                    f"interop.nnx.Module: {described} writes to the parameter {written[0]}, and its gradient would be lost; make it "
+                    "another kind of nnx.Variable, or write to it outside of the call; a layer of a library that does so "
+                    "(nnx.SpectralNorm) can be lifted: after graph, p, rest = nnx.split(layer, nnx.Param, ...) and p = "
+                    "jax.tree.map(tape.Variable, p), call interop.lift(lambda p, rest, x: nnx.merge(graph, p, rest)(x))(p, rest, x)"
                 )
                 raise TapeTypeError(msg)
             return result, changed

@@ -56,9 +56,9 @@ class Optimizer(KeepsState):
     Attributes:
         parameters: the pytree of Variables.
         state: optax's state, a pytree of arrays.  Hyperparameters of ``optax.inject_hyperparams`` are set there
-            (``optimizer.state.hyperparams["learning_rate"] = 0.01``).  The rest is a copy, whose lists and dictionaries have no effect on the
-            optimizer until it is assigned: ``state = optimizer.state; state[0].mu["w"] = x; optimizer.state = state``.  A step after one
-            was changed, and not assigned, is refused.
+            (``optimizer.state.hyperparams["learning_rate"] = 0.01``).  The rest is a copy, whose lists and dictionaries have no effect on
+            the optimizer until it is assigned: ``state = optimizer.state; state[0].mu["w"] = x; optimizer.state = state``.  A step after
+            one was changed, and not assigned, is refused.
         scaling: what the loss scale has come to, a :class:`LossScaleState` of arrays, or None.
 
     Raises:
@@ -271,7 +271,7 @@ class Optimizer(KeepsState):
 
     @property
     def param_groups(self) -> list[Group]:
-        """The groups that :func:`parameter_groups` made, with their parameters and hyperparameters, which can be set; one where it did not."""
+        """The groups of :func:`parameter_groups`, with their parameters and hyperparameters, which can be set; one where it made none."""
         injections = [node.hyperparams for node in jax.tree.leaves(self.state, is_leaf=injected) if injected(node)]
         if isinstance(self.parameters, list) and len(injections) == len(self.parameters) > 1:
             return list(map(Group, self.parameters, injections))

@@ -137,8 +137,8 @@ class KeepsState:
                 f"{which} {', '.join(map(repr, names[:5]))}" for which, names in (("missing", missing), ("unknown", unknown)) if names
             ]
             msg = (
-                f"Optimizer.load_state_dict: {'; '.join(listed)}; it is of another transformation or of other parameters: make the Optimizer "
-                "as that one was, or pass strict=False to load what fits"
+                f"Optimizer.load_state_dict: {'; '.join(listed)}; it is of another transformation or of other parameters: make the "
+                "Optimizer as that one was, or pass strict=False to load what fits"
             )
             raise TapeValueError(msg)
         self._keep(*jax.tree.unflatten(self._state_tree, [_fitting(n, state.get(n, old), old) for n, old in present.items()]))

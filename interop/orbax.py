@@ -35,8 +35,8 @@ def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray[Any, Any]], notes:
     """
     if jax.process_count() > 1:
         msg = (
-            f"save: {path} is a folder of orbax, which writes one for all {jax.process_count()} processes together; save to a path that ends in "
-            ".safetensors, or have orbax save the arrays by itself"
+            f"save: {path} is a folder of orbax, which writes one for all {jax.process_count()} processes together; save to a path that "
+            "ends in .safetensors, or have orbax save the arrays by itself"
         )
         raise TapeValueError(msg)
     _recovered(path)

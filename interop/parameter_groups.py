@@ -20,8 +20,8 @@ PARAMS = "params"
 def parameter_groups(groups: Sequence[Mapping[str, Any]], factory: Callable[..., Any], **defaults: Any) -> tuple[list[Any], Any]:
     """Make parameters and a transformation of groups: what :class:`Optimizer` takes.
 
-    It is ``optax.multi_transform`` of ``optax.inject_hyperparams(factory)``, so that ``optimizer.param_groups[i]["learning_rate"] = 0.01`` sets a
-    hyperparameter between steps.
+    It is ``optax.multi_transform`` of ``optax.inject_hyperparams(factory)``, so that ``optimizer.param_groups[i]["learning_rate"] = 0.01``
+    sets a hyperparameter between steps.
 
     Args:
         groups: dictionaries with "params", a pytree of Variables, and the hyperparameters in which a group differs.

@@ -35,8 +35,8 @@ def save(path: str | os.PathLike[str], state: Any, *, format: str | None = None)
     A resumed run is the uninterrupted one to the last bit where both run under ``with tape.reproducible():``, or their steps under
     :func:`tape.jit`.  Other steps are interpreted at first and compiled later, which rounds differently: there, it is so but for rounding.
 
-    What was saved at this path before is replaced at the end, in one step: a save that is cut off at any moment loses nothing of it.  Several
-    processes may save what all of them have at one path (.safetensors): there is the whole of what one of them saved, at any time.
+    What was saved at this path before is replaced at the end, in one step: a save that is cut off at any moment loses nothing of it.
+    Several processes may save what all of them have at one path (.safetensors): there is the whole of what one of them saved, at any time.
 
     Args:
         path: of a file whose name ends in ".safetensors", or of a folder, which orbax writes.

@@ -34,7 +34,7 @@ def contents(parameters: Any) -> list[tuple[Any, tuple[Any, ...]]]:
 
 
 def synced(parameters: Any) -> tuple[Any, bool]:
-    """Return parameters, those of ``optax.lookahead`` with slow Variables of their own where the fast ones stand for both; tell if they are."""
+    """Return parameters, those of ``optax.lookahead`` with slow Variables of their own if the fast ones stand for both; tell if so."""
     if not isinstance(parameters, optax.LookaheadParams):
         return parameters, False
     fast = {id(extend.identity(p)) for p in jax.tree.leaves(parameters.fast, is_leaf=extend.is_variable) if extend.is_variable(p)}

@@ -1,8 +1,8 @@
 """Every error class of the library: each derives from :class:`TapeError` and from the builtin that a user would expect.
 
 A message says what happened, which value it happened to (shape, dtype), and what to do about it. Each class has a page with its cause, an
-example and the repair, which ``python -m tape error NAME`` shows; tracebacks say so below the message, as a note (PEP 678), so that the message
-itself stays as it is.
+example and the repair, which ``python -m tape error NAME`` shows; tracebacks say so below the message, as a note (PEP 678), so that the
+message itself stays as it is.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ __all__ = [
 
 
 PAGES: str | None = "python -m tape error {}"
-"""Where the page of an error class is, with ``{}`` for its name: the command that shows it, which needs no network. The address of a site does as
-well (``"https://.../{}.html"``). None names none: for doctests, say, which compare notes too."""
+"""Where the page of an error class is, with ``{}`` for its name: the command that shows it, which needs no network. The address of a
+site does as well (``"https://.../{}.html"``). None names none: for doctests, say, which compare notes too."""
 
 
 class TapeError(Exception):

@@ -55,7 +55,7 @@ def not_here(*_: object) -> Any:
 
 
 def chosen(name: str, python: Callable[..., Any] = not_here) -> Any:
-    """Return a function of the extension; where that does not run, the one in Python, which leaves it all to the caller if none is given."""
+    """Return a function of the extension, or the one in Python; if there is none, one that leaves all to the caller."""
     return python if NATIVE is None else getattr(NATIVE, name)
 
 

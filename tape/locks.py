@@ -1,7 +1,8 @@
 """Locks that are let go of whatever line is interrupted.
 
 Where a ``with`` statement spans lines, Python comes by its first one again when it leaves, before it lets go of the lock.  What raises
-there (a debugger that stops the program, a test that interrupts every line) leaves the lock held, and the next to ask for it waits for ever.
+there (a debugger that stops the program, a test that interrupts every line) leaves the lock held, and the next to ask for it waits for
+ever.
 """
 
 from __future__ import annotations

@@ -67,7 +67,8 @@ def unary_to_nary(unary_operator: Callable[..., Any]) -> Callable[..., Any]:
             return unary_operator(unary_f, x, *extra, **options)
 
         operator = get_name(unary_operator)
-        doc = "    {op} of function {fun} with respect to argument number {argnum}. Takes the\n    same arguments as {fun} but returns the {op}.\n"
+        first = "    {op} of function {fun} with respect to argument number {argnum}. Takes the\n"
+        doc = first + "    same arguments as {fun} but returns the {op}.\n"
         return wraps(fun, "{op}_of_{fun}_wrt_argnum_{argnum}", doc, op=operator, argnum=argnum)(nary_f)
 
     return wraps(unary_operator)(nary_operator)  # type: ignore[no-any-return]

@@ -1,16 +1,17 @@
 """PyTorch and the tape, in both directions: a torch function or module is one op, and a function of the tape is one of torch's.
 
 **Dtypes** stay as they are, ``bfloat16`` and ``float16`` too.  With JAX's x64 mode off there is no 64-bit array: ``int32`` arguments are
-``int64`` for torch (whose indices are), integers that come back are checked to fit, and ``float64`` or ``complex128`` that would come back is
-refused rather than rounded.  Complex gradients are conjugated on the way: torch's are the conjugates of JAX's.
+``int64`` for torch (whose indices are), integers that come back are checked to fit, and ``float64`` or ``complex128`` that would come back
+is refused rather than rounded.  Complex gradients are conjugated on the way: torch's are the conjugates of JAX's.
 
 **Memory.**  Gradients are handed over without a copy, by DLPack or by NumPy's view of it.  What torch code could write to in place is
 copied: arguments, results, and a parameter when it has changed; an operation in place inside of a torch function changes no Variable.
 
 **Devices.**  A tensor is where the array is, and the other way round; a device that only one of the two has is an error of theirs.
 
-**Random numbers** are torch's, of its global generator: ``torch.manual_seed`` makes a run reproducible, and derivatives of any order are those of
-the masks that the forward drew, which runs once.  Inside of ``tape.jit``, ``tape.checkpoint`` and ``jax.jit`` see :func:`from_torch`.
+**Random numbers** are torch's, of its global generator: ``torch.manual_seed`` makes a run reproducible, and derivatives of any order are
+those of the masks that the forward drew, which runs once.  Inside of ``tape.jit``, ``tape.checkpoint`` and ``jax.jit`` see
+:func:`from_torch`.
 
 **Threads.**  Calls of one module exclude each other.  Gradients of :func:`to_torch` may be taken in any thread of torch's.
 """

@@ -89,8 +89,8 @@ class _Call(tape.Function):
             return gradients
         if LOCAL.scope.trace.capturing or any(map(boundary.is_traced, given)):
             msg = (
-                f"{ctx.what}: a JAX transformation (tape.jit, jax.jit ...) takes the derivative of a call that was made outside of it, whose "
-                "graph is torch's and cannot be traced; make the call inside of it, too"
+                f"{ctx.what}: a JAX transformation (tape.jit, jax.jit ...) takes the derivative of a call that was made outside of it, "
+                "whose graph is torch's and cannot be traced; make the call inside of it, too"
             )
             raise TapeTypeError(msg)
         if LOCAL.scope.mode == RECORD:
@@ -158,8 +158,8 @@ def check_sources(what: str, outputs: Sequence[torch.Tensor], inputs: Sequence[t
                 stack.append(following)
     if strangers:
         msg = (
-            f"{what}: the result depends on a tensor that requires grad (shape {tuple(strangers[0].shape)}, dtype {strangers[0].dtype}) and "
-            "is not an argument, so its gradient would be lost; pass it as an argument, wrap the torch.nn.Module that has it, or use "
+            f"{what}: the result depends on a tensor that requires grad (shape {tuple(strangers[0].shape)}, dtype {strangers[0].dtype}) "
+            "and is not an argument, so its gradient would be lost; pass it as an argument, wrap the torch.nn.Module that has it, or use "
             "tensor.detach()"
         )
         raise LostGradientError(msg)

@@ -45,10 +45,10 @@ def from_torch(module_or_function: Any) -> Any:
 
         Inside of a JAX transformation (``tape.jit``, ``tape.checkpoint``, ``jax.jit``, ``jax.grad`` ...) torch is called back from the
         compiled program (``jax.pure_callback``), and runs again for each derivative: with the same random numbers, which are drawn there
-        from a seed that the bridge keeps and counts up.  Of these only ``tape.jit`` keeps what a call changes; the others refuse dropout, and
-        buffers that change.  The function is run once on zeros to learn the results' shapes, which may not depend on
-        values; ``train()`` and ``eval()`` hold as they were when it was traced.  ``jax.vmap`` calls it for each row.  There is no forward
-        mode of JAX; that of the tape goes by double backprop.
+        from a seed that the bridge keeps and counts up.  Of these only ``tape.jit`` keeps what a call changes; the others refuse dropout,
+        and buffers that change.  The function is run once on zeros to learn the results' shapes, which may not depend on values;
+        ``train()`` and ``eval()`` hold as they were when it was traced.  ``jax.vmap`` calls it for each row.  There is no forward mode of
+        JAX; that of the tape goes by double backprop.
 
     Raises:
         TapeTypeError: it is neither, or cannot be copied; a tensor of float64 would be rounded, as x64 mode is off; there is no such array.
@@ -144,8 +144,8 @@ class _Part:
             raise TapeAttributeError(msg)
         if name in _CHANGING:
             msg = (
-                f"interop.torch.Module: {name} would change torch's tensors, and not the Variables; call it on the torch module before it is "
-                "wrapped, or on that of unwrap()"
+                f"interop.torch.Module: {name} would change torch's tensors, and not the Variables; call it on the torch module before "
+                "it is wrapped, or on that of unwrap()"
             )
             raise TapeTypeError(msg)
         value = getattr(self._part, name)
@@ -160,7 +160,10 @@ class _Part:
             self._root._load({path: value}, "interop.torch.Module")
             return
         if isinstance(value, (torch.Tensor, torch.nn.Module, _Part)) or extend.is_variable(value) or name in self._part._modules:
-            msg = f"interop.torch.Module: {name} cannot be set, as it would be no parameter of the bridge; set it before the module is wrapped"
+            msg = (
+                f"interop.torch.Module: {name} cannot be set, as it would be no parameter of the bridge; set it before the module is "
+                "wrapped"
+            )
             raise TapeAttributeError(msg)
         setattr(self._part, name, value)
 

@@ -33,8 +33,9 @@ def to_torch(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
 
     Args:
         tape_fun: a function of Variables (in tuples, lists, mappings and dataclasses, among anything else) that returns Variables or
-            arrays.  It runs once a call; what it records is kept, and swept by torch's backward, in whatever thread that runs.  Ops run one by
-            one (``tape.eager``), so that the same tensors give the same bits, as torch's own do; give ``tape.jit(tape_fun)`` to compile it.
+            arrays.  It runs once a call; what it records is kept, and swept by torch's backward, in whatever thread that runs.  Ops run one
+            by one (``tape.eager``), so that the same tensors give the same bits, as torch's own do; give ``tape.jit(tape_fun)`` to compile
+            it.
 
     Returns:
         A function of tensors in the places of Variables.  Derivatives of any order flow (``create_graph=True``) to the tensors that require
@@ -110,8 +111,8 @@ class _Run:
                 reads.check(self._name, inputs, outputs)
             except LostGradientError as e:
                 msg = (
-                    f"to_torch: {self._name} reads a Variable that requires grad and is not an argument, so its gradient would be lost; pass "
-                    "its value as a tensor, or read variable.detach()"
+                    f"to_torch: {self._name} reads a Variable that requires grad and is not an argument, so its gradient would be lost; "
+                    "pass its value as a tensor, or read variable.detach()"
                 )
                 raise LostGradientError(msg) from e
         del self._arguments

@@ -1,7 +1,7 @@
 """Calls of torch inside of a JAX transformation: the program calls back, and a derivative is another program that runs torch again.
 
-Whatever torch reads is an input, so that a run can be repeated: parameters, buffers, and the seed of its random numbers.  Buffers that change and
-the next seed are results.
+Whatever torch reads is an input, so that a run can be repeated: parameters, buffers, and the seed of its random numbers.  Buffers that
+change and the next seed are results.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class _Program:
             narrowed = x.astype(aval.dtype) if self.wide and x.dtype in (np.int64, np.uint64) else x
             if x.shape != aval.shape or narrowed.dtype != aval.dtype or not np.array_equal(narrowed, x, equal_nan=x.dtype.kind in "fc"):
                 msg = (
-                    f"{self.name}: result {i} has shape {x.shape}, dtype {x.dtype}, but {aval.shape}, {aval.dtype} when it was traced on zeros; "
-                    "inside of a JAX transformation shapes may not depend on values"
+                    f"{self.name}: result {i} has shape {x.shape}, dtype {x.dtype}, but {aval.shape}, {aval.dtype} when it was traced on "
+                    "zeros; inside of a JAX transformation shapes may not depend on values"
                 )
                 raise TapeTypeError(msg)
             arrays[i] = narrowed
@@ -111,8 +111,8 @@ class _Forward(_Program):
         shapes = [tuple(t.shape) for t in outputs]
         if [tuple(t.shape) for t in others] != shapes:
             msg = (
-                f"{self.name}: the results have shapes {shapes} for zeros and {[tuple(t.shape) for t in others]} for ones, and inside of a JAX "
-                "transformation shapes may not depend on values; call it outside, or give the results a fixed shape (torch.where)"
+                f"{self.name}: the results have shapes {shapes} for zeros and {[tuple(t.shape) for t in others]} for ones, and inside of "
+                "a JAX transformation shapes may not depend on values; call it outside, or give the results a fixed shape (torch.where)"
             )
             raise TapeTypeError(msg)
 

@@ -48,8 +48,8 @@ class Arguments:
                 return _Place(len(self.variables) - 1)
             if isinstance(x, torch.Tensor) and x.requires_grad:
                 msg = (
-                    f"{name}: an argument is a torch tensor that requires grad (shape {tuple(x.shape)}), whose gradient would be lost; pass "
-                    "a tape.Variable, or tensor.detach()"
+                    f"{name}: an argument is a torch tensor that requires grad (shape {tuple(x.shape)}), whose gradient would be lost; "
+                    "pass a tape.Variable, or tensor.detach()"
                 )
                 raise LostGradientError(msg)
             return x.item() if isinstance(x, np.generic) else x

@@ -22,7 +22,7 @@ _ARRAY, _VARIABLE, _NUMBER, _NUMPY, _STATIC, _SEQUENCE, _MAPPING, _TOLD = range(
 
 
 def told_apart(x: Any) -> Hashable:
-    """Return a static value as a key that is equal for no other one: 2 is not 2.0, nor True 1, also inside of tuples, and zero has a sign."""
+    """Return a static value as a key that no other one equals: 2 is not 2.0, nor True 1, also inside of tuples, and zero has a sign."""
     kind = type(x)
     if isinstance(x, tuple):
         return (kind, x, tuple([told_apart(item) for item in x]))

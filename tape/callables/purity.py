@@ -23,8 +23,8 @@ from tape.graph.segment import Handle
 from tape.jaxapi import Tracer, words
 
 _MODULES = words(
-    "jax.numpy jax.lax jax.nn jax.random jax.scipy jax.image jax.ops jax.tree jax.tree_util jax.dtypes tape.image tape.ops tape.numpy tape.lax "
-    "tape.nn tape.random tape.scipy math cmath operator _operator numpy numpy.linalg numpy.fft functools itertools"
+    "jax.numpy jax.lax jax.nn jax.random jax.scipy jax.image jax.ops jax.tree jax.tree_util jax.dtypes tape.image tape.ops tape.numpy "
+    "tape.lax tape.nn tape.random tape.scipy math cmath operator _operator numpy numpy.linalg numpy.fft functools itertools"
 )
 _SUBMODULES = ("jax.numpy", "jax.lax", "jax.nn", "jax.scipy", "tape.numpy", "tape.lax", "tape.nn", "tape.scipy")
 # Where most names are not functions of their arguments, or keep what they were given: those that are.

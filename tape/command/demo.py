@@ -39,8 +39,8 @@ class Part(NamedTuple):
 PARTS = (
     Part(
         "Record",
-        "A Variable is an array that remembers. Plain Python runs, and each op is written onto the tape; nothing is computed until somebody "
-        "looks.",
+        "A Variable is an array that remembers. Plain Python runs, and each op is written onto the tape; nothing is computed until "
+        "somebody looks.",
         """
         import tape, tape.numpy as tnp
         x = tape.Variable([0.5, 1.0, 2.0], name="x")
@@ -205,9 +205,10 @@ def _speed(width: int, color: bool) -> None:
     ratio = medians["tape, as written above"] / least
     faster = medians["jax.grad(f), not jitted"] / medians["tape, as written above"]
     _say(
-        f"The tape's step takes {ratio:.2f} times the quickest one's and is {faster:,.0f} times as fast as jax.grad without jit. Its first step, run op by op, took "
-        f"{1e3 * first:,.0f} ms; after {steps:,} steps the compiled program had run {_FIRST} times. print(tape.stats()) tells what ran where, what was "
-        "compiled, and why.",
+        f"The tape's step takes {ratio:.2f} times the quickest one's and is {faster:,.0f} times as fast as jax.grad without jit. Its "
+        "first step, run op by op, took "
+        f"{1e3 * first:,.0f} ms; after {steps:,} steps the compiled program had run {_FIRST} times. print(tape.stats()) tells what ran "
+        "where, what was compiled, and why.",
         width,
     )
 

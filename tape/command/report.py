@@ -206,7 +206,8 @@ def check(device: Any, seconds: float) -> Checked:
 def told(checked: Checked, device: Any) -> Iterator[str]:
     """Say what the self-check found."""
     count = len(checked.right) + len(checked.wrong)
-    yield f"{count} rules against jax.grad in float32 on {device.device_kind} ({device.platform}), {checked.seconds:.1f} s: {len(checked.wrong)} wrong"
+    where = f"{device.device_kind} ({device.platform})"
+    yield f"{count} rules against jax.grad in float32 on {where}, {checked.seconds:.1f} s: {len(checked.wrong)} wrong"
     for name, what in checked.wrong:
         yield f"{name}: {what}"
     if checked.left:

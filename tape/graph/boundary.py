@@ -114,7 +114,7 @@ def recorded() -> bool:
 
 
 def made_of_looked_at(number: object) -> bool:
-    """Tell whether a number of NumPy may be made of a value that was looked at, in what is differentiated: then it counts as an array everywhere."""
+    """Tell whether a number of NumPy may be made of a value that was looked at, in what is differentiated: then it counts as an array."""
     scope = LOCAL.scope
     return scope.caller is not NOBODY and scope.mode == RECORD and bool(scope.caller.bring(number))
 

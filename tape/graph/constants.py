@@ -82,7 +82,8 @@ def note_type(value: jax.Array) -> None:
 def known_array(value: object, *, copy: bool = False) -> jax.Array:
     """Return an array of a number, a NumPy array or nested lists; what is known stays so inside a JAX transformation.
 
-    ``jnp.asarray`` hands numbers and NumPy arrays to the innermost transformation, also under ``ensure_compile_time_eval`` (since JAX 0.10).
+    ``jnp.asarray`` hands numbers and NumPy arrays to the innermost transformation, also under ``ensure_compile_time_eval`` (since JAX
+    0.10).
     """
     with jaxapi.ensure_compile_time_eval():
         if isinstance(value, (np.ndarray, np.generic, bool, int, float, complex)) and not isinstance(value, np.ma.MaskedArray):

@@ -81,7 +81,7 @@ def sharding_of(value: object) -> NamedSharding | None:
 
 
 def cotangent_aval(aval: Any) -> ShapedArray:
-    """Return the shape and dtype of the cotangent of a value, which lies on the devices of a mesh as the value does (not inside shard_map)."""
+    """Return the shape and dtype of a value's cotangent, which lies on the devices of a mesh as the value does (not in shard_map)."""
     mesh = aval.sharding.mesh
     plain = mesh.empty or AxisType.Manual in mesh.axis_types
     return ShapedArray(aval.shape, aval.dtype) if plain else aval.strip_weak_type()

@@ -233,7 +233,7 @@ class State(Step, layout.State):
         return _enter(self, key, child)
 
     def formed(self, key: Hashable, op: object, form: tuple[Kernel, tuple[Kind, ...], bool], inputs: tuple[int, ...]) -> State:
-        """:meth:`entry` for an op that was recorded before on inputs of the same kinds in the same mode, which is SWEEP, or all are recorded.
+        """:meth:`entry` for an op recorded before on inputs of the same kinds in the same mode, which is SWEEP, or all are recorded.
 
         ``form`` is what it came to: its kernel, the kinds of its results, and whether there are unrecorded ones.
         """

@@ -1,4 +1,4 @@
-"""Handles of registered hooks: on one Variable, and over several, which are called when all of them have their gradient; what hooks return, checked."""
+"""Handles of hooks: on one Variable, and over several, which are called when all have their gradient; what hooks return, checked."""
 
 from __future__ import annotations
 

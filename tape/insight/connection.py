@@ -136,7 +136,8 @@ class Connection:
             return Cause(
                 "detached loss",
                 None,
-                f"the output ({describe(self.output)}) has no past on the tape: it was made of a value (float(), .item(), .value, .numpy()), or detached",
+                f"the output ({describe(self.output)}) has no past on the tape: it was made of a value (float(), .item(), .value, "
+                ".numpy()), or detached",
                 "keep the Variable itself, and take float(loss) only to print it",
             )
         extra = self.given._extra
@@ -158,8 +159,10 @@ class Connection:
             return Cause(
                 "rebinding",
                 None,
-                f"the input is a result that was computed of {names} beside the output, which does not depend on it: the name was bound to a new Variable",
-                "update in place (with tape.no_grad(): w -= step), and ask for the gradient of the Variable that the output was computed from",
+                f"the input is a result that was computed of {names} beside the output, which does not depend on it: the name was bound "
+                "to a new Variable",
+                "update in place (with tape.no_grad(): w -= step), and ask for the gradient of the Variable that the output was "
+                "computed from",
             )
         if any(e.sweep is not None for e in self.reading.entries):
             return Cause(

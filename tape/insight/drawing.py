@@ -1,4 +1,4 @@
-"""Drawing: what a picture shows, before anybody lays it out: lanes, groups in groups, and entries; and how much gradient arrives at these."""
+"""Drawing: what a picture shows, before it is laid out: lanes, groups in groups, and entries; and how much gradient arrives there."""
 
 from __future__ import annotations
 

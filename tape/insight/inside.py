@@ -1,6 +1,7 @@
-"""Inside: where a gradient goes wrong in an entry that consists of several primitives (a lifted or compiled function, a checkpoint, a loop).
+"""Inside: where a gradient goes wrong in an entry of several primitives (a lifted or compiled function, a checkpoint, a loop).
 
-The primitives are run once more, one by one, loops turn by turn, and swept; then the first one tells that breaks, kills or stops the gradient.
+The primitives are run once more, one by one, loops turn by turn, and swept; then the first one tells that breaks, kills or stops the
+gradient.
 """
 
 from __future__ import annotations

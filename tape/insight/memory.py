@@ -168,7 +168,8 @@ def memory() -> Memory:
     Those are the inputs of pending entries, and what a later sweep may read (residuals and leaves).  A tape goes when the Variables go that
     lead to it, or when a sweep has released it; ``losses.append(loss)`` in a loop keeps all tapes of the loop, and is found here as
     ``losses[...]`` with its line (repair: ``losses.append(float(loss))`` or ``loss.detach()``).  Nothing is run, and nothing kept by
-    looking.  A line is that of whoever was first to record the same ops up to there, unless an open tape saw it being recorded.  How much was kept at most is in :attr:`tape.profile.peak`.
+    looking.  A line is that of whoever was first to record the same ops up to there, unless an open tape saw it being recorded.  How much
+    was kept at most is in :attr:`tape.profile.peak`.
 
     Returns:
         A :class:`tape.insight.memory.Memory`: ``print`` shows tables; ``nbytes``, ``entries``, ``rows``, ``by_line``, ``holders``.

@@ -1,4 +1,4 @@
-"""Names: what the user calls a Variable that has none, as far as that can be seen from where it is used; what containers and objects hold."""
+"""Names: what the user calls a Variable that has none, as far as it can be seen where it is used; what containers and objects hold."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def locals_of(frame: types.FrameType) -> list[tuple[str, Any]]:
 
 
 def held_in(path: str, value: Any, most: int) -> list[tuple[str, Any]]:
-    """Return what a container (of its items, so many), an object or a closure holds, with how to get there; no code of the user's is called."""
+    """Return what a container (so many of its items), an object or a closure holds, and how to get there; no code of the user's runs."""
     kind = value.__class__
     if issubclass(kind, dict):
         return [(f"{path}[{key!r}]", x) for key, x in list(dict.items(value))[:most] if isinstance(key, (str, int, float, tuple, bytes))]

@@ -107,7 +107,8 @@ class Picture:
             if isinstance(item, Entry):
                 edge = f" color={_quoted(self._colour(item.number))} penwidth=2" if item.number in self._flow else ""
                 where = _place(item)
-                yield f"n{item.number} [label={_quoted(_label(item), _types(item))} fillcolor={_quoted(colour)} tooltip={_quoted(where)}{edge}]"
+                label = _quoted(_label(item), _types(item))
+                yield f"n{item.number} [label={label} fillcolor={_quoted(colour)} tooltip={_quoted(where)}{edge}]"
             elif item.key in closed:
                 count = sum(1 for _ in item.entries())
                 yield f"{item.key} [label={_quoted(item.label, f'{count} entries')} fillcolor={_quoted(colour)} peripheries=2]"
@@ -157,7 +158,10 @@ class Picture:
         """
         program = shutil.which("dot")
         if program is None:
-            msg = "Picture.svg: needs Graphviz's program dot, which was not found; install Graphviz, or take .html(), which has its own layout"
+            msg = (
+                "Picture.svg: needs Graphviz's program dot, which was not found; install Graphviz, or take .html(), which has its own "
+                "layout"
+            )
             raise TapeImportError(msg)
         try:
             done = subprocess.run([program, "-Tsvg"], input=self.dot(), capture_output=True, text=True, timeout=60, check=True)  # noqa: S603

@@ -295,7 +295,8 @@ class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as
         """Return tables, with what sums them up above.
 
         Args:
-            by: what of: ``"op"``, ``"line"``, ``"function"``, ``"class"``, ``"module"``, ``"program"``; op, line, function and program where
+            by: what of: ``"op"``, ``"line"``, ``"function"``, ``"class"``, ``"module"``, ``"program"``; op, line, function and program
+            where
                 nothing is said.
             width: characters of a line; None for the terminal's (100 where there is none).
             color: whether to use colours; None where the standard output is a terminal.
@@ -354,9 +355,9 @@ class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as
     def save(self, path: str | Path) -> tuple[Path, ...]:
         """Write the profile as files that other programs show, and return their paths.
 
-        ``trace.json`` is for Perfetto (https://ui.perfetto.dev) and ``chrome://tracing``; beside it ``trace.speedscope.json`` is written, for
-        https://www.speedscope.app.  A path that ends in ``.speedscope.json`` is that file alone.  The first 100 000 spans are kept, and up to
-        50 000 entries are shown in them, where each has its predicted part of the program's time.
+        ``trace.json`` is for Perfetto (https://ui.perfetto.dev) and ``chrome://tracing``; beside it ``trace.speedscope.json`` is written,
+        for https://www.speedscope.app.  A path that ends in ``.speedscope.json`` is that file alone.  The first 100 000 spans are kept, and
+        up to 50 000 entries are shown in them, where each has its predicted part of the program's time.
 
         Args:
             path: a file whose name ends in ``.json``.

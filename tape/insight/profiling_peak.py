@@ -167,7 +167,7 @@ def _of_jaxpr(jaxpr: Any, name: str, site: Line | None) -> _Inside:
 
 
 def _worst(rows: Iterable[tuple[str, Line | None, Sequence[tuple[Any, int, Any]], Iterable[Any]]], last: dict[Any, int]) -> _Inside:
-    """Return the worst moment of rows: op, line, results (each with its slot and aval), and what they read; ``last`` tells where it is last."""
+    """Return the worst moment of rows: op, line, results (with slots and avals), and what they read; ``last`` tells where it is last."""
     alive: dict[Any, tuple[int, str, Line | None, int]] = {}
     worst = _Inside(0, "", None, -1, ())
     total = 0

@@ -125,8 +125,8 @@ def _shared_out(parts: Sequence[Part], start: float, end: float) -> Iterator[_Sl
 def _apart(slices: Sequence[_Slice]) -> Iterator[tuple[_Slice, int, int]]:
     """Yield spans with their begin and end in nanoseconds, no two of them the same: viewers tell by these alone what holds what.
 
-    A span ends at least one nanosecond before the one that holds it, and before the next one begins, so that no rounding makes them overlap;
-    what has no room goes.
+    A span ends at least one nanosecond before the one that holds it, and before the next one begins, so that no rounding makes them
+    overlap; what has no room goes.
     """
     stack: list[tuple[float, int]] = []
     last = -1

@@ -61,7 +61,10 @@ class Replay:
             )
             raise TapeValueError(msg)
         if not places:
-            msg = f"function: inputs[{i}] ({describe(variable)}) is not on this tape, as a leaf or as a result; take what t.leaves shows, or compute it while the tape is open"
+            msg = (
+                f"function: inputs[{i}] ({describe(variable)}) is not on this tape, as a leaf or as a result; take what t.leaves shows, "
+                "or compute it while the tape is open"
+            )
             raise TapeValueError(msg)
         return places
 
@@ -189,8 +192,8 @@ class Replay:
             variable = None if leaf is None else leaf.variable()
             return UNKNOWN if variable is None else look(variable)
         msg = (
-            "function: a value that the outputs depend on is gone (a sweep released it, or nobody holds what it belongs to); make the function "
-            "before the sweep, pass retain_graph=True to that, or have the values of leaves kept by tape.Tape(keep=True)"
+            "function: a value that the outputs depend on is gone (a sweep released it, or nobody holds what it belongs to); make the "
+            "function before the sweep, pass retain_graph=True to that, or have the values of leaves kept by tape.Tape(keep=True)"
         )
         raise ReleasedTapeError(msg)
 

@@ -1,4 +1,4 @@
-"""Reductions whose derivatives lose digits as composed of primitives: norms, spreads, softmax and its relatives. JAX's values, with derivatives of their own."""
+"""Reductions whose derivatives lose digits where composed of primitives: norms, spreads, softmax. JAX's values, own derivatives."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _variance(x: object, t: object, axes: tuple[int, ...], *, count: float) -> A
 
 
 def _from_heaviest(p: Any, t: Any, axes: tuple[int, ...]) -> Any:
-    """Tangents less that of an element with more than half of the weight: it is nearly 1 where the others' are small, and the difference is lost.
+    """Tangents less that of an element with over half of the weight: nearly 1 where the others are small, so that differences are lost.
 
     Transposed, its gradient becomes minus the sum of all others'.
     """

@@ -96,9 +96,9 @@ class Kernel(Runner):
     def vjp(self, present: tuple[bool, ...], wanted: tuple[bool, ...], adding: tuple[bool, ...] = (), same: tuple[int, ...] = ()) -> Vjp:
         """Return the VJP for the outputs that have a cotangent (``present``), and the inputs that need one (``wanted``).
 
-        The forward values that the rules do not read are not inputs of it, so they need not be kept.  ``adding`` tells of which inputs there
-        is a sum of cotangents already, to which this one is added; ``same`` numbers for each input the first one that is the same value,
-        where some are: their cotangents are added up.  Each is () where there are none.
+        The forward values that the rules do not read are not inputs of it, so they need not be kept.  ``adding`` tells of which inputs
+        there is a sum of cotangents already, to which this one is added; ``same`` numbers for each input the first one that is the same
+        value, where some are: their cotangents are added up.  Each is () where there are none.
         """
         key = (present, wanted, adding, same, table.revision(), id(configuration()))
         vjp: Vjp | None = self._cache.get(key)

@@ -117,8 +117,8 @@ def check_own(name: str, vjp: jaxapi.ClosedJaxpr) -> None:
         aval = jax.typeof(tracer)
         msg = (
             f"{name}: a jax.custom_jvp function in it has an array (shape {aval.shape}, dtype {aval.dtype}) for an argument in its "
-            "nondiff_argnums, and so has no derivative in a traced function, here as in jax.jit; let the function that you trace close over "
-            "that argument's value"
+            "nondiff_argnums, and so has no derivative in a traced function, here as in jax.jit; let the function that you trace close "
+            "over that argument's value"
         )
         raise LeakedTracerError(msg)
 

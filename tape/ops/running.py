@@ -77,7 +77,7 @@ class Runner:
         self.spread = False  # it was part of a structure that ran on several devices
         self._cost: Cost | None = None
         self.pinned = pinned  # it runs on its own where entries run one by one
-        # Nothing is foreseen of a program with it, nor is that shared: it holds arrays (numbers, which JAX 0.9 keeps like these, do not count).
+        # Nothing is foreseen of a program with it, nor is that shared: it holds arrays (numbers, kept alike by JAX 0.9, do not count).
         self.apart = pinned or any(getattr(c, "ndim", 1) for c in jaxpr.consts)
         self.exact = False  # it is to round as jax.jit does, so that nothing but XLA runs it, with all of its optimisation
         self.light = False  # :attr:`is_light`, as far as anybody has asked

@@ -96,7 +96,7 @@ class Costs:
         return into + out
 
     def of_turns(self, loop: Loop) -> tuple[float, float, float]:
-        """Return the seconds that a turn takes itself, and what is added to it where it is one of a loop of XLA's, and where it is a call."""
+        """Return the seconds that a turn takes, and what is added where it is one of a loop of XLA's, and where it is a call."""
         turn = self._flow.entries[loop.start : loop.start + loop.period]
         operands = len({s for sources in loop.reads for s in sources if not isinstance(s, Same)}) + len(loop.each) + len(loop.last)
         return sum(e.kernel.cost.work for e in turn), TURN + MOVED * self.moved(loop), CALL + OPERAND * operands

@@ -135,7 +135,7 @@ class Program(layout.Choice):
         return results
 
     def _meet(self, state: State, leaves: Sequence[Any], entries: Sequence[Step]) -> bool:
-        """Take the compiled program where it is due by now, or else have it compiled where that is worthwhile; tell whether it was at once."""
+        """Take the compiled program where it is due, or else have it compiled where that is worthwhile; tell whether it was at once."""
         if self.executable is not None:
             return False
         kernels = self._first(state, leaves, entries) if self._meetings is None else ()

@@ -113,9 +113,9 @@ class _Special(NamedTuple):
 class Steady(layout.Numbers):
     """A program that gets another one, in which the numbers that are the same at every call are constants.
 
-    Several threads may run it: what belongs together is replaced by one store.  ``_way`` has the recorder in C do without :meth:`run` as long
-    as numbers are what they were, up to the call ``_until`` (0: for ever): a program; by argument, the number that it must be (... for any);
-    and what is passed instead (None: nothing).
+    Several threads may run it: what belongs together is replaced by one store.  ``_way`` has the recorder in C do without :meth:`run` as
+    long as numbers are what they were, up to the call ``_until`` (0: for ever): a program; by argument, the number that it must be (... for
+    any); and what is passed instead (None: nothing).
     """
 
     __slots__ = (

@@ -3,20 +3,20 @@
 To interpret a structure is to rent, to compile it whole is to buy: whether it comes back, and how often, nobody knows.  Three rules, each
 of which costs a bounded multiple of the better choice in hindsight:
 
-- *At once.*  A structure many of whose kernels were never compiled, or a few large ones (a loop or a model of another library, and its VJP),
-  is compiled whole at its first meeting where that costs no more than these kernels would, one by one, as in the first step of a process.
-  Should it not come back, its kernels were tried in vain: the next structure with the same ones counts them no more, so that it is
-  interpreted, and they are compiled.  As every kernel stands in for one such program at most, programs that never come back cost no more,
-  all in all, than their kernels: never more than two and a half times what interpretation alone would have.
-  So is one that takes less than interpreting it once would; and one that comes back at once, where it takes less than a few such runs: on
-  the second step of a loop of large arrays, or of many turns.
-- *In the background.*  A structure that comes back soon, or often, is compiled while the program goes on interpreting it, a big one only
+- *At once.* A structure many of whose kernels were never compiled, or a few large ones (a loop or a model of another library, and its
+  VJP), is compiled whole at its first meeting where that costs no more than these kernels would, one by one, as in the first step of a
+  process.  Should it not come back, its kernels were tried in vain: the next structure with the same ones counts them no more, so that it
+  is interpreted, and they are compiled.  As every kernel stands in for one such program at most, programs that never come back cost no
+  more, all in all, than their kernels: never more than two and a half times what interpretation alone would have.  So is one that takes
+  less than interpreting it once would; and one that comes back at once, where it takes less than a few such runs: on the second step of a
+  loop of large arrays, or of many turns.
+- *In the background.* A structure that comes back soon, or often, is compiled while the program goes on interpreting it, a big one only
   when it has cost a share of that already (a process that ends waits for its compiler).
-- *The change.*  Which meeting is the first to run compiled follows from the prediction: that by which all that ran meanwhile is predicted to
-  have taken as long as the compiler does, but for what one run may wait, ``STALL``; of a small program, when a third of its compilation has
-  passed.  So it depends on what was met before, not on the clock, and results are the same from run to run.  Should the compiler be later
-  than that, a run waits for it, but never longer than ``LIMIT``, only one in ``GAP`` seconds, whatever the structure, and no structure more
-  than ``STALLS`` times; else it is interpreted until the program is there.  Only then does the clock decide.
+- *The change.* Which meeting is the first to run compiled follows from the prediction: that by which all that ran meanwhile is predicted
+  to have taken as long as the compiler does, but for what one run may wait, ``STALL``; of a small program, when a third of its
+  compilation has passed.  So it depends on what was met before, not on the clock, and results are the same from run to run.  Should the
+  compiler be later than that, a run waits for it, but never longer than ``LIMIT``, only one in ``GAP`` seconds, whatever the structure,
+  and no structure more than ``STALLS`` times; else it is interpreted until the program is there.  Only then does the clock decide.
 
 What runs on several devices is compiled at its first meeting where many of its kernels are new to them, else at its second one, and here:
 processes that share devices decide alike, and so little is gained by interpretation there that nothing is foreseen.

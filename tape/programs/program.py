@@ -168,8 +168,9 @@ def _stored(cells: dict[int, Cell], live: tuple[int, ...], results: Sequence[Any
 
 
 gathered, stored = layout.chosen("gathered", _gathered), layout.chosen("stored", _stored)
-# What :func:`_store` does for a segment that keeps nothing for sweeps; and what :func:`run_pending` does for one of this thread whose program
-# is compiled and runs from the line from which it ran last, while nobody measures, hooks or packs, and no transformation of JAX is running.
+# What :func:`_store` does for a segment that keeps nothing for sweeps; and what :func:`run_pending` does for one of this thread whose
+# program is compiled and runs from the line from which it ran last, while nobody measures, hooks or packs, and no transformation of JAX
+# is running.
 handed, launched = layout.chosen("handed"), layout.chosen("launched")
 if layout.NATIVE is not None:
     layout.NATIVE.launches(

@@ -280,7 +280,7 @@ def _other_ops(old: _Structure | _Met, new: _Structure | _Met) -> Change:
 
 
 def _loops(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, tuple[int, int]]]:
-    """Return the loops by whose numbers of turns alone two lists of ops differ: turns before and now, and where the first turn is in ``new``.
+    """Return the loops by whose turns alone two lists of ops differ: turns before and now, and where the first turn is in ``new``.
 
     The lists agree up to where the shorter loop ends; there the other list says again what it said last.
     """

@@ -158,7 +158,7 @@ STATS.entries_of = entries_of
 
 
 def forget(segment: Segment, *, origins: bool = False) -> None:
-    """Drop everything that a segment which has run keeps for sweeps; with its ``origins``, a sweep to a leaf behind it finds that it was released."""
+    """Drop all that a segment which has run keeps for sweeps; with ``origins``, sweeps to a leaf behind it find that it was released."""
     segment.leaves = []
     if not origins:
         segment.origins = {slot: end for slot, end in segment.origins.items() if slot in segment.state.cut}  # sweeps end there as before

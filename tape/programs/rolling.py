@@ -260,7 +260,7 @@ class _Writing:
                 values[slot] = _fitted(finals[last.index(r)], _aval(turn, r))
 
     def _rows(self, slots: tuple[int, ...]) -> tuple[Any, int, int] | None:
-        """Return the array whose rows are the values of some slots, the first row and the distance to the next; None where there is none."""
+        """Return the array whose rows are the values of slots, the first row and the distance to the next; None where there is none."""
         stacks, rows = self._stack[list(slots)], self._row[list(slots)]
         step = int(rows[1] - rows[0])
         if stacks[0] < 0 or (stacks != stacks[0]).any() or not step or (np.diff(rows) != step).any():

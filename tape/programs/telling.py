@@ -152,9 +152,10 @@ def warn_of(site: Site) -> None:
     message = _SAID.cached(
         key,
         lambda: (
-            f"{at(site.line)} {'traces its ops anew, and compiles those that are not small,' if compilation.what == 'traces' else 'compiles'} at every step, {STREAK} times by now: from "
-            f"step to step {change.what} changes{f' ({change.told})' if change.told else ''}; {change.repair}; "
-            "tape.log_compiles() tells of each"
+            f"{at(site.line)} "
+            f"{'traces its ops anew, and compiles those that are not small,' if compilation.what == 'traces' else 'compiles'} at every "
+            f"step, {STREAK} times by now: from step to step {change.what} changes{f' ({change.told})' if change.told else ''}; "
+            f"{change.repair}; tape.log_compiles() tells of each"
         ),
     )
     warn(message, site.line)

@@ -1,8 +1,8 @@
 """Recording: an op on Variables becomes an entry of the pending segment, and runs nothing.
 
 There are two recorders (:mod:`tape.layout` says which one runs) with one contract.  ``record``, ``record_one``, ``record_two`` and
-``record_number`` *enter* as leaves of the thread's pending segment what is new to it, *look up* the state that follows on the trie by the op
-and the slots of its inputs, *commit* the entry in one breath, and *hand out* the Variables of its results.
+``record_number`` *enter* as leaves of the thread's pending segment what is new to it, *look up* the state that follows on the trie by the
+op and the slots of its inputs, *commit* the entry in one breath, and *hand out* the Variables of its results.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def quick(function: Callable[..., Any], **knowing: Any) -> Callable[..., Any]:
 
     It knows those of one Variable, if there is an op ``one``, those of two operands by an op ``two`` (``swapped``: the second one first),
     those that are ``known`` by a :func:`tape.mirrored.roles.quick_key`, all that another such function knows (``through`` it), and, where
-    the second operand is an index, those of which there are ``starts`` and ``plans`` (:mod:`tape.variables.indexing`).  Where it ``reads`` a
-    number, it knows those of a Variable without axes; what it ``does`` is said at :func:`repeating`.
+    the second operand is an index, those of which there are ``starts`` and ``plans`` (:mod:`tape.variables.indexing`).  Where it ``reads``
+    a number, it knows those of a Variable without axes; what it ``does`` is said at :func:`repeating`.
     """
     return function if layout.NATIVE is None else layout.NATIVE.Function(function, **knowing)
 
 
 def reading(kind: type | None) -> Callable[[F], F]:
-    """Decorate a method that returns the number of a Variable as this type (None: as it is): the recorder in C reads it where it is there."""
+    """Decorate a method that returns a Variable's number as this type (None: as it is): the recorder in C reads it where it is there."""
     return _quickly(reads=kind)
 
 

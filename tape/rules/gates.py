@@ -63,7 +63,8 @@ def accurate_tanh(ct: Any, out: Any, x: Any, **_: Any) -> Any:
 def accurate_logistic(ct: Any, out: Any, x: Any, **_: Any) -> Any:
     """VJP rule of the logistic function that keeps its tails, for :func:`tape.rules.defvjp`: ``max(s, 1 - s)^2 exp(-|x|)``.
 
-    It reads the argument as :func:`accurate_tanh` does.  The rule that there is gives ``s (1 - s)``, as JAX's does, which is 17 % off at 15.
+    It reads the argument as :func:`accurate_tanh` does.  The rule that there is gives ``s (1 - s)``, as JAX's does, which is 17 % off at
+    15.
 
     Example:
         >>> import tape
@@ -82,7 +83,7 @@ def accurate_logistic(ct: Any, out: Any, x: Any, **_: Any) -> Any:
 
 
 def _of_single(slope: Callable[[Any, Any], Any], function: Callable[[Any], Any], ct: Any, out: Any, x: Any) -> Any:
-    """Multiply by a slope; for half precisions in single, of the function computed again: the slope multiplies what ``out`` was rounded by."""
+    """Multiply by a slope; for half precisions in single, of the function computed again: it multiplies what ``out`` was rounded by."""
     if x.dtype.itemsize > 2:
         return ct * slope(out, x)
     single = wide(x)
@@ -91,7 +92,7 @@ def _of_single(slope: Callable[[Any, Any], Any], function: Callable[[Any], Any],
 
 @jax.custom_jvp
 def sigma(x: Any) -> Any:
-    """The logistic function of real numbers, whose derivative keeps its tails: for slopes, which are differentiated again at second order."""
+    """The logistic function of real numbers, whose derivative keeps its tails: for slopes, which second orders differentiate again."""
     return lax.logistic(x)
 
 

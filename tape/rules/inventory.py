@@ -39,8 +39,8 @@ class Primitive:
 
     ``rule`` is ``"own"`` (this library's; what a call like ``jit`` holds is swept in its place), ``"user"`` (given to
     :func:`tape.rules.defvjp`) or ``"jax"`` (JAX's derivative of the primitive).  ``flows`` tells whether a gradient can flow through it,
-    ``complex`` whether the rule holds for complex numbers, ``elementwise`` whether XLA fuses it with whatever reads it; these are None where
-    the rule is not the tape's.  ``source`` is where the formula comes from.
+    ``complex`` whether the rule holds for complex numbers, ``elementwise`` whether XLA fuses it with whatever reads it; these are None
+    where the rule is not the tape's.  ``source`` is where the formula comes from.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Derivatives of functions of a complex number in forms that lose no digits, as ``slopes.py`` has them of real ones.
 
-Near the ends of branch cuts, ``1 - z^2`` is a difference of nearly equal numbers where its factors are not, and far away it overflows before its root
-does.  XLA's hyperbolic functions lose all digits of small numbers, and ``1 - tanh^2`` those of its tails.
+Near the ends of branch cuts, ``1 - z^2`` is a difference of nearly equal numbers where its factors are not, and far away it overflows
+before its root does.  XLA's hyperbolic functions lose all digits of small numbers, and ``1 - tanh^2`` those of its tails.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ LOG2_REST = 0.00564718055994530942
 
 
 def parted(x: Any, near: Any, inside: Callable[[Any], Any], outside: Callable[[Any], Any], *, zero: float = 0.0, one: float = 1.0) -> Any:
-    """``inside(x)`` where ``near``, ``outside(x)`` elsewhere; what is not chosen is computed at ``zero`` or ``one``, so that it is finite."""
+    """``inside(x)`` where ``near``, else ``outside(x)``; what is not chosen is computed at ``zero`` or ``one``, so that it is finite."""
     chosen, other = inside(jnp.where(near, x, zero)), outside(jnp.where(near, one, x))
     return jnp.where(near, chosen, other)
 

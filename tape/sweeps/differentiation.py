@@ -145,7 +145,7 @@ def _accumulated_again(segment: Segment, key: tuple[object, ...], entering: Sequ
 
 
 def _accumulate(segment: Segment, released: frozenset[int], fresh: Sequence[Addition], sums: bool, hooked: bool, waits: bool) -> None:
-    """Run what was written again, unless somebody ``waits`` who will update all, and add it to the leaves; undo what it released on failure."""
+    """Run what was written again, unless somebody ``waits`` to update all, and add it to the leaves; undo what it released on failure."""
     try:
         added = summed(fresh) if sums else fresh
         if released or not waits:

@@ -76,7 +76,7 @@ def placed(line: tuple[str, int]) -> str:
 
 
 def named(line: tuple[str, int] | None, short: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return a file by its ``short`` name, or by its own without where it lies (a cell of a notebook by its number), and the line; "" for none."""
+    """Return a file by its ``short`` name, or by its own without its folder (a notebook's cell by its number), and the line; or ""."""
     return "" if line is None else f"{short.get(line[0]) or _cell(line[0]) or Path(line[0]).name}:{line[1]}"
 
 
@@ -125,7 +125,7 @@ class Shown:
 
 
 def dressed(function: str, width: int | None, color: bool | None, *, least: int = 60, **counts: int) -> tuple[int, bool]:
-    """Return how wide a text is to be (at the ``least``), and whether it has colours, given what its function was; ``counts`` are checked, too.
+    """Return how wide a text is to be (at the ``least``), and if it has colours, given what its function was; ``counts`` are checked.
 
     Raises:
         TapeTypeError: an option is of another type.

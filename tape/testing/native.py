@@ -146,7 +146,8 @@ def compare(evidence: Evidence, native: list[Gradients], suspects: set[tuple[int
 def check_half(evidence: Evidence, native: list[Gradients]) -> Iterator[Item]:
     """Compare the rule as it is traced for half precision with JAX's derivative of the function as traced for it, both in double precision.
 
-    What parts the two is the rounding of constants; a gradient that is taken for wrong has to be so when the rule runs in half precision, too.
+    What parts the two is the rounding of constants; a gradient that is taken for wrong has to be so when the rule runs in half precision,
+    too.
     """
     subject, of = evidence.subject, evidence.measurement
     if evidence.eps < HALF or evidence.by_differences or of.believed is not None:

@@ -109,8 +109,8 @@ def _property(
                 searches.remove(begin)
         if verdicts and not verdicts["pass"]:
             msg = (
-                f"gradient_property: none of {verdicts.total()} examples of {getattr(fun, '__name__', repr(fun))} led to a verdict, so nothing was tested; draw arguments "
-                "inside the function's domain (strategies.arrays(domain=...)) and away from kinks"
+                f"gradient_property: none of {verdicts.total()} examples of {getattr(fun, '__name__', repr(fun))} led to a verdict, so "
+                "nothing was tested; draw arguments inside the function's domain (strategies.arrays(domain=...)) and away from kinks"
             )
             raise InconclusiveGradientError(msg)
 

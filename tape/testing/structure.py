@@ -20,7 +20,8 @@ def check_structure(avals: Sequence[ShapedArray], subject: Subject) -> Iterator[
     values, gradients = avals[: len(subject.outputs)], avals[len(subject.outputs) :]
     for k, (own, y) in enumerate(zip(values, subject.outputs, strict=True)):
         if own.shape != y.shape or own.dtype != y.dtype:
-            message = f"output {k} has dtype {own.dtype} and shape {own.shape} when the function is differentiated, {y.dtype} and {y.shape} otherwise"
+            inside = f"dtype {own.dtype} and shape {own.shape} when the function is differentiated"
+            message = f"output {k} has {inside}, {y.dtype} and {y.shape} otherwise"
             yield fail(None, "structure", message)
     for k, (g, x) in enumerate(zip(gradients, subject.leaves, strict=True)):
         if g.shape != x.shape or g.dtype != x.dtype:

@@ -34,7 +34,8 @@ def vmap(
 
     Args:
         fun: a function of the tape over pytrees.  It is traced at every call (a module of :mod:`interop.equinox` once), so it may not look
-            at values; Variables that it captures are not mapped, and get their gradients.  It may take gradients itself: ``tape.vmap(tape.grad(loss))`` gives one per example.
+            at values; Variables that it captures are not mapped, and get their gradients.  It may take gradients itself:
+            ``tape.vmap(tape.grad(loss))`` gives one per example.
         in_axes: which axis of each positional argument is mapped: an int, None (not mapped), or a tuple of them or of trees of them, as for
             ``jax.vmap``.  Keyword arguments are mapped over their first axis.
         out_axes: where the mapped axis appears in the results: an int, None (for what is not mapped), or a tree of them.

@@ -69,7 +69,7 @@ def sink(frame: FrameType) -> Sink | None:
 
 
 def _place(code: CodeType, at: int) -> _Place:
-    """Find what an instruction does, and, if it calls something, by going back over what puts the arguments on the stack, by which names."""
+    """Find what an instruction does, and if it calls, by which names, going back over what puts the arguments on the stack."""
     before = [step for step in dis.get_instructions(code) if step.offset <= at]
     call = before.pop()
     if call.opname not in {"CALL", "PRECALL"} or call.arg is None:

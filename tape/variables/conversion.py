@@ -176,7 +176,8 @@ class Convertible(methods.ArrayMethods):
             if extra is not None and extra.grad is not None:
                 about.append("has .grad")
         head = f'<span style="opacity:.7">{", ".join(about)}</span>'
-        return f'<div style="font-family:monospace">{head}<pre style="font-family:monospace;margin:2px 0">{html.escape(repr(self))}</pre></div>'
+        value = f'<pre style="font-family:monospace;margin:2px 0">{html.escape(repr(self))}</pre>'
+        return f'<div style="font-family:monospace">{head}{value}</div>'
 
     def __len__(self) -> int:
         if not self.shape:
@@ -322,8 +323,8 @@ def _in_pieces(what: str, variable: Handle, value: jax.Array) -> str:
     """Say that other processes have a part of a value, and how to look at it."""
     here, all_of_them = len(value.addressable_shards), len(value.sharding.device_set)
     return (
-        f"{what}: the value of a Variable ({describe(variable)}) lies in part on devices of other processes, and this one has {here} of its "
-        f"{all_of_them} pieces; look at v.addressable_shards, or gather it with "
+        f"{what}: the value of a Variable ({describe(variable)}) lies in part on devices of other processes, and this one has {here} of "
+        f"its {all_of_them} pieces; look at v.addressable_shards, or gather it with "
         "jax.experimental.multihost_utils.process_allgather(v.value, tiled=True)"
     )
 

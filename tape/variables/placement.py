@@ -79,8 +79,8 @@ def _placed(variable: Placed, what: str) -> jax.Array:
     value = look(variable)
     if isinstance(value, jax.core.Tracer):
         msg = (
-            f"{what}: where the value of a Variable ({describe(variable)}) lies is not known inside a JAX transformation; ask outside of it, "
-            "or read jax.typeof(v.value).sharding"
+            f"{what}: where the value of a Variable ({describe(variable)}) lies is not known inside a JAX transformation; ask outside of "
+            "it, or read jax.typeof(v.value).sharding"
         )
         raise ConcretizationError(msg)
     return as_array(value)

@@ -205,7 +205,7 @@ def _write(spec: Spec, x: jax.Array, y: jax.Array, *starts: jax.Array) -> jax.Ar
 
 
 def _rebind(v: Handle, result: Handle) -> None:
-    """Make ``v`` the Variable that ``result`` is; gradient and hooks of the old one stay behind, unless both are constants (frozen parameters)."""
+    """Make ``v`` the Variable that ``result`` is; gradient and hooks of the old one stay behind, unless both are constants (frozen)."""
     LOCAL.scope.trace.write(v)
     if v._segment is not None:
         retained = v._segment.retained.get(v._place.slot)
@@ -274,7 +274,7 @@ class AtIndex(Generic[V]):
     max: Callable[..., V] = _update("max", "a copy with the larger of the elements and ``values``")
 
     def apply(self, function: Callable[[V], Any], **options: object) -> V:
-        """Return a copy with ``function`` (of Variables) applied to the elements: twice to those that an index which is not traced names twice."""
+        """Return a copy with ``function`` (of Variables) applied to elements, twice to one that an index (not traced) names twice."""
         check_callable("x.at[i].apply", function)
         result: Any = self._variable
         for index in _rounds(result, self._index):

@@ -16,7 +16,7 @@ __all__ = ["flatten", "flatten_func"]
 
 
 def flatten(value: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Flatten nested tuples, lists and dicts of arrays and numbers; return one vector, and what makes the containers of such a vector again.
+    """Flatten nested tuples, lists and dicts of arrays and numbers; return a vector, and what makes the containers of one again.
 
     Example:
         >>> from interop.autograd.misc import flatten

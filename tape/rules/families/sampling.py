@@ -15,7 +15,7 @@ _NEAR = 1e-8  # below, the first term is exact to rounding
 
 @register(
     "random_gamma",
-    source="implicit: dx / da = -(dP / da) / (dP / dx) of the distribution function P (Figurnov et al. 2018); near 0, P = x^a / Gamma(a + 1)",
+    source="implicit: dx / da = -(dP / da) / (dP / dx) of the distribution function P (Figurnov et al. 2018); near 0, x^a / Gamma(a + 1)",
     domain=((0.6, 3.0),),
     complex=False,
     cost=Cost.HIGH,
@@ -25,7 +25,7 @@ _NEAR = 1e-8  # below, the first term is exact to rounding
     ],
 )
 def _random_gamma(ct: Any, out: Any, key: Any, a: Any, *, log_space: bool, **_: Any) -> tuple[Any, ...]:
-    """Move a sample with the shape so that its probability stays; small ones, which underflow, by the distribution function's first term."""
+    """Move a sample with the shape so that its probability stays; small ones, which underflow, by the distribution's first term."""
     if not log_space:
         return None, lambda: ct * lax.random_gamma_grad(a, out)
 

@@ -28,7 +28,7 @@ _LOG_ROOT = 0.5 * _np.log(2 * _np.pi)
 
 
 def _distribution(_name: str, _logpdf: Any = None, /, **recorded: Any) -> Any:
-    """Make the module of a distribution: its functions are SciPy's, and where they meet Variables what is ``recorded``; of None, primitives."""
+    """Make the module of a distribution: its functions are SciPy's, and on Variables what is ``recorded``; of None, primitives."""
     scipy, module = getattr(_stats, _name), _ModuleType(f"{__name__}.{_name}", f"SciPy's distribution ``{_name}``.")
     if _logpdf is not None:
         recorded = {"logpdf": _logpdf, "pdf": lambda *args, **kwargs: _exp(_logpdf(*args, **kwargs)), **recorded}
