@@ -15,6 +15,7 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.errors import ExecutionError, NonFiniteError, OutOfMemoryError, TapeError
+from tape.graph import trie
 from tape.graph.scope import LOCAL
 from tape.programs import execution, failures
 
@@ -47,7 +48,9 @@ def here(offset=0):
 
 @pytest.fixture(params=["interpreted", "compiled"])
 def known(request):
-    """How often the structure was met before."""
+    """How often the structure was met before; what other tests met is forgotten."""
+    trie._ROOTS.clear()
+    trie._count = 0
     return 4 if request.param == "compiled" else 0
 
 
