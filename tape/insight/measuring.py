@@ -277,7 +277,8 @@ class Measurement:
         way = (
             "use gates (LSTM, GRU) or residual connections, orthogonal weights, or shorter ways (truncated backpropagation)"
             if kind == "vanishing"
-            else "clip gradients (tape.op_hooks.GradientClipper), use smaller or orthogonal weights, or truncate the backpropagation"
+            else "clip gradients (tape.op_hooks.GradientClipper), use smaller or orthogonal weights, or shorter ways "
+            "(truncated backpropagation)"
         )
         turns = turns_of(entry)
         if turns > 1 and abs(np.log(factor)) > 0.5 * whole:
