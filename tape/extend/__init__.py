@@ -182,8 +182,8 @@ class Assignment:
             for variable, value in fitting:
                 hold(variable, value, requires_grad=variable._place.kind.requires_grad)
         except BaseException:  # Ctrl-C
-            for variable, *held in before:
-                variable._segment, variable._cell, variable._place = held
+            for variable, segment, cell, place in before:
+                variable._segment, variable._cell, variable._place = segment, cell, place
             raise
         if fits and not LOCAL.scope.trace.capturing:
             self._fitting = _places(variables, results)
