@@ -111,12 +111,13 @@ class Probes:
             self._pair(0, self._add([0 * c for c in self.cotangents[c0]]), "the cotangent zero")
             self._pair(0, self._add(self._lone(0, -1.0)), "a cotangent for the first output alone")
             self._pair(0, self._add(self._lone(sum(c.size for c in self.cotangents[c0]) - 1, 1.0)), "a cotangent for the last output alone")
-            inner = range(1, sum(c.size for c in self.cotangents[c0]) - 1)
-            for i in inner if len(inner) <= LONE else np.random.default_rng(seed).choice(inner, LONE, replace=False):
-                self._pair(0, self._add(self._lone(i, 1.0)), f"a cotangent for element {i} of the outputs alone")
             for k in range(min(len(outputs), 4) if len(outputs) > 1 else 0):
                 alone = [c if i == k else np.zeros_like(c) for i, c in enumerate(self.cotangents[c0])]
                 self._pair(0, self._add(alone), f"a cotangent for output {k} alone")
+            inner = range(1, sum(c.size for c in self.cotangents[c0]) - 1)
+            for i in inner if len(inner) <= LONE else np.random.default_rng(seed).choice(inner, LONE, replace=False):
+                self._pair(0, self._add(self._lone(i, 1.0)), f"a cotangent for element {i} of the outputs alone")
+            self._pair(0, self._add([np.ones_like(c) for c in self.cotangents[c0]]), "the cotangent of ones")
 
     plain = ("the given point", "a point nearby", "the point with other signs")
 

@@ -212,6 +212,7 @@ WRONG = {
         (X,),
         "alone, though right for all of them together",
     ),
+    "the cotangent of a sum": (ruled(jnp.sin, lambda r, ct: (ct * jnp.cos(r[0]) * jnp.where(jnp.all(ct == 1), 0.5, 1),)), (X,), "of ones"),
     "a lone element of the cotangent": (
         ruled(jnp.sin, lambda r, ct: (ct * jnp.cos(r[0]) * jnp.where((jnp.sum(ct != 0) == 1) & (ct[0] == 0) & (ct[-1] == 0), 0.5, 1),)),
         (X,),
