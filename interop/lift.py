@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from interop.inline import Inlined
 from tape import jaxapi
 from tape.callables.matching import Latest, told_apart
+from tape.callables.snapshot import numbers_in
 from tape.callables.traces import Call
 from tape.configuration import configuration
 from tape.errors import LostGradientError, TapeError, TapeTypeError, check_callable, wrap
 from tape.graph import boundary
+from tape.graph.kinds import differentiable
 from tape.graph.scope import within
 from tape.graph.segment import Handle
 from tape.ops.interning import intern
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from tape.variables.variable import Variable
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
+_ZERO = np.float32(0)
 
 
 @overload
@@ -74,7 +80,7 @@ def lift_exactly(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
     return _lift(jax_fun, inline=False, exact=True)
 
 
-def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool) -> Callable[..., Any]:
+def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool, tied: bool = False) -> Callable[..., Any]:
     check_callable("lift", jax_fun)
     name = getattr(jax_fun, "__name__", type(jax_fun).__name__)
     traces: dict[Hashable, _Trace] = {}
@@ -84,6 +90,10 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool) -> Callable
     @functools.wraps(jax_fun)
     def lifted(*args: Any, **kwargs: Any) -> Any:
         nonlocal quick
+        if not tied and boundary.made_of_looked_at(_ZERO):
+            held = numbers_in([inspect.unwrap(jax_fun), args, kwargs])
+            if any(map(boundary.made_of_looked_at, held)):
+                return _lift(_tied(jax_fun), inline=inline, exact=exact, tied=True)(_ZERO, *args, **kwargs)
         last = quick
         if last is not None and last.configuration is configuration():
             given: list[Any] = []
@@ -144,6 +154,20 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool) -> Callable
         return _recorded(trace.op, [*trace.constants, *variables]), trace, kinds
 
     return lifted
+
+
+def _tied(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
+    """Have the results depend on a first argument, whatever it is, as they do on numbers of NumPy's, which JAX makes literals of."""
+
+    @functools.wraps(jax_fun)
+    def tied(number: jax.Array, *args: Any, **kwargs: Any) -> Any:
+        def tie(x: Any) -> Any:
+            known = isinstance(x, Handle) or not differentiable(jax.typeof(x))
+            return x if known else lax.select(False, jnp.full_like(x, number), x)
+
+        return jax.tree.map(tie, jax_fun(*args, **kwargs), is_leaf=lambda x: isinstance(x, Handle))
+
+    return tied
 
 
 def _recorded(op: Op | Inlined, inputs: list[Any]) -> Any:

@@ -226,6 +226,7 @@ def _loaded(what: str, state: Any, values: Mapping[str, Any], *, strict: bool) -
         if name in values:
             difference, ready[name] = _fitting(values[name], old, strict=strict)
             differences += [f"{name!r} {difference}"] if difference else []
+    differences = differences or _contradictions(parts, ready)
     if differences:
         more = f"; and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
         names = set(present) != set(values)
@@ -238,6 +239,18 @@ def _loaded(what: str, state: Any, values: Mapping[str, Any], *, strict: bool) -
         state,
         is_leaf=lambda x: extend.is_variable(x) or _is_stateful(x),
     )
+
+
+def _contradictions(parts: list[tuple[str, Any]], ready: dict[str, Any]) -> list[str]:
+    """Say which names of one Variable have different values."""
+    first: dict[int, str] = {}
+    found = []
+    for name, leaf in parts:
+        if extend.is_variable(leaf) and (name or _ROOT) in ready:
+            other = first.setdefault(id(extend.identity(leaf)), name)
+            if other != name and not is_key(ready[name]) and not jnp.array_equal(ready[name], ready[other], equal_nan=True):
+                found.append(f"{name!r} has another value than {other!r}, and both are one Variable in the state")
+    return found
 
 
 _SHOWN = 8  # differences in a message

@@ -122,6 +122,12 @@ ROWS = {
         ("h.value = A", "assign to the leaf", "x.value = 2 * A", "same(x, 2 * A)"),
         ("x.value = A[:2]", "make a new tape.Variable", "v = tape.Variable(A[:2])", "v.shape == (2,)"),
         ("x.value = A.astype('float16')", ".astype('float32')", "x.value = A.astype('float16').astype('float32')", "same(x, A)"),
+        (
+            "tape.random.key(3).item()",
+            "use tape.random.key_data(x)",
+            "v = tape.random.key_data(tape.random.key(3))",
+            "v.tolist() == [0, 3]",
+        ),
         ("c.grad = A", "requires_grad=True", "v = tape.Variable(c, requires_grad=True); v.grad = A", "same(v.grad, A)"),
         ("x.grad = A.astype('float16')", ".astype('float32')", "x.grad = A.astype('float16').astype('float32')", "same(x.grad, A)"),
         ("h.requires_grad_(False)", "use detach()", "v = h.detach()", "not v.requires_grad and same(v, A * A)"),

@@ -8,6 +8,7 @@ clocks, generators, code that assigns attributes) refuses the key, so that the c
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import reprlib
@@ -48,8 +49,9 @@ class RefusedError(Exception):
 class Snapshot:
     """One walk."""
 
-    def __init__(self, values: Iterable[object], fields: frozenset[str]) -> None:
+    def __init__(self, values: Iterable[object], fields: frozenset[str], numbers: list[Any] | None = None) -> None:
         self.key: list[Any] = []  # what was met, in order
+        self.numbers: list[Any] = [] if numbers is None else numbers  # and arrays, of NumPy
         self.variables: list[Any] = []
         self.arrays: list[Any] = []  # whose ids are in the key
         self.cells: dict[int, int] = {}  # id(cell of a Variable) -> the position of that
@@ -95,6 +97,7 @@ class Snapshot:
         self.key += (id, id(value))
 
     def _numpy(self, value: np.ndarray[Any, Any] | np.generic) -> None:
+        self.numbers.append(value)
         if value.dtype.hasobject or value.nbytes > _BYTES_LIMIT:
             raise RefusedError
         self.key += (type(value), value.shape, value.dtype, value.tobytes())
@@ -273,6 +276,14 @@ class Snapshot:
                 self.key.append(name)
                 if not isinstance(holder, type) or _counts(name, held[name]):
                     self._add(held[name])
+
+
+def numbers_in(values: Iterable[object]) -> list[Any]:
+    """Return the numbers and arrays of NumPy that values hold, as far as that can be followed."""
+    numbers: list[Any] = []
+    with contextlib.suppress(RefusedError, TypeError, RuntimeError):
+        Snapshot(values, frozenset(), numbers)
+    return numbers
 
 
 def _by_names(value: object) -> bool:

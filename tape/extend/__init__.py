@@ -12,7 +12,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from tape.errors import TapeValueError
-from tape.extend.update import Update
+from tape.extend.update import Update, hand_over
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle, extra_of, itself
 from tape.graph.trie import CONSTANT
@@ -177,8 +177,14 @@ class Assignment:
         changed = [(variable, new) for variable, new in zip(variables, arrays, strict=True) if new is not None]
         fits = all(r is None or v._place.kind.aval == r._place.kind.aval for v, r in zip(variables, results, strict=True))
         fitting = [(variable, variable._assignable(new)) for variable, new in changed]  # all of them, before the first is assigned
-        for variable, value in fitting:
-            hold(variable, value, requires_grad=variable._place.kind.requires_grad)
+        before = [(variable, variable._segment, variable._cell, variable._place) for variable, _ in fitting]
+        try:
+            for variable, value in fitting:
+                hold(variable, value, requires_grad=variable._place.kind.requires_grad)
+        except BaseException:  # Ctrl-C
+            for variable, segment, cell, place in before:
+                variable._segment, variable._cell, variable._place = segment, cell, place
+            raise
         if fits and not LOCAL.scope.trace.capturing:
             self._fitting = _places(variables, results)
 
@@ -190,8 +196,7 @@ class Assignment:
         if any(cell[0] is None or isinstance(cell[0], Tracer) for cell in cells):  # nor may a value of a JAX transformation leave it so
             return False
         changing = [v for v, r in zip(variables, results, strict=True) if r is not None]
-        for variable, cell in zip(changing, cells, strict=True):
-            variable._cell = cell
+        hand_over(changing, cells)
         return True
 
 

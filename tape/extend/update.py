@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from tape import layout
 from tape.configuration import CHANGES
 from tape.graph.kinds import LeafPlace
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle, made_at, node_of
+from tape.graph.segment import Handle, SegmentClosedError, made_at, node_of
 from tape.graph.trie import State, link
 from tape.graph.watcher import NOBODY
 from tape.programs.failures import check_slots
 from tape.programs.program import run_pending
-from tape.recording.entering import CONCRETE, current
+from tape.recording.entering import CONCRETE, current, place_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +38,7 @@ class _Known:
         slots: where each of it is on the segment before; None for what enters with the update, in this order.
         first: the slot that the first of these gets.
         results: the slots of the new values.
+        changing: which of what it may write gets those.
 
     """
 
@@ -44,6 +48,7 @@ class _Known:
     slots: list[int | None]
     first: int
     results: list[int]
+    changing: list[int]
 
     def fits(self, read: Sequence[Handle]) -> bool:
         """Tell whether what is to be read is of the kinds that were read."""
@@ -118,6 +123,10 @@ class Update:
         known: _Known | None = state.next.get(self._key)
         if known is None or not known.fits(read):
             self._began = segment, state, len(segment.leaves), read
+            if all(v._segment is segment or v._cell[0].__class__ in CONCRETE for v in read):
+                with contextlib.suppress(SegmentClosedError):
+                    for v in read:  # in this order, whichever the update reads first
+                        place_in(segment, v)
             return False
         return _repeated(segment, known, read, variables)
 
@@ -135,13 +144,16 @@ class Update:
             return  # numbers, or constants of its own
         variables = read[len(read) - len(results) :]
         ends = [r._place.slot for r in results if r is not None and r._segment is segment]
-        if len(ends) != len(results) or len({*ends}) < len(ends) or min(ends) < first:
+        changing = [i for i, r in enumerate(results) if r is not None]
+        if not ends or len(ends) != len(changing) or len({*ends}) < len(ends) or min(ends) < first:
             return
-        if not all(_fits(v, r) for v, r in zip(variables, results, strict=True)) or any(isinstance(v._place, LeafPlace) for v in read):
+        if not all(r is None or _fits(v, r) for v, r in zip(variables, results, strict=True)) or any(
+            isinstance(v._place, LeafPlace) for v in read
+        ):
             return
         before = [None if slot is None or slot >= first else slot for slot in slots]
         places = [v._place for v in read]
-        known = _Known(segment.state, [place.kind for place in places], places, before, first, ends)
+        known = _Known(segment.state, [place.kind for place in places], places, before, first, ends, changing)
         if link(start, self._key, known) is not known:
             start.next[self._key] = known  # what was read then was of other kinds, or elsewhere
 
@@ -165,9 +177,13 @@ def _repeated(segment: Segment, known: _Known, read: list[Any], variables: Seque
         segment.cells.update(zip(known.results, cells, strict=True))
     run_pending(segment, "step")
     check_slots(segment, known.results)
-    for variable, cell in zip(variables, cells, strict=True):
-        variable._cell = cell
+    hand_over([variables[i] for i in known.changing], cells)
     return True
+
+
+def hand_over(variables: Sequence[Handle], cells: Sequence[Any]) -> None:
+    """Give Variables these cells, all or none: Ctrl-C interrupts a loop in Python, and not one in C."""
+    deque(map(setattr, variables, repeat("_cell"), cells), maxlen=0)
 
 
 def _lacking(segment: Segment, read: list[Any], slots: list[int | None]) -> list[Any] | None:

@@ -42,14 +42,15 @@ def intern(name: str, jaxpr: jaxapi.ClosedJaxpr, tree: jax.tree_util.PyTreeDef, 
     return op
 
 
-_BY_KEY: dict[Hashable, Op] = {}
+_BY_KEY: Bounded[Hashable, Op] = Bounded("ops", 1 << 14)
 
 
 def intern_op(key: Hashable, make: Callable[[], Op]) -> Op:
     """Return the op known under ``key``, made at the first meeting."""
     op = _BY_KEY.get(key)
     if op is None:
-        op = _BY_KEY[key] = make()
+        op = make()
+    _BY_KEY[key] = op  # the newest, also if it is known
     return op
 
 

@@ -40,10 +40,11 @@ def trigamma(x: Any) -> Any:
 
 
 def digamma(x: Any) -> Any:
-    """Digamma, which left of zero is ``digamma(1 - x) - pi / tan(pi x)``."""
+    """Digamma, which left of zero is ``digamma(1 - x) - pi / tan(pi x)``, and NaN at its poles, of either sign."""
     negative, y, angle = _reflected(x)
     total = lax.digamma(y)
-    return jnp.where(negative, total - pi * (lax.cos(angle) / lax.sin(angle)), total)
+    reflected = total - pi * (lax.cos(angle) / lax.sin(angle))
+    return jnp.where(negative, jnp.where(angle == 0, jnp.nan, reflected), total)
 
 
 def polygamma(m: Any, x: Any) -> Any:

@@ -20,6 +20,7 @@ NUDGE = 1e-12  # relative; what changes at that distance is rounding and conditi
 
 FAR = 4  # the number of the first point that is not of the given size: further out; then near zero
 BENT = 1e-2  # relative to an element's size; what is added to a point to take its symmetry away
+LONE = 4  # cotangents with one element that is not zero, beside those of the first and the last one
 CLOSE = 0.1  # relative; how far round a lone number its domain is taken for granted
 
 finfo: Any = jnp.finfo
@@ -108,18 +109,15 @@ class Probes:
             self._pair(0, self._add([-(10.0**-large) * c for c in self.cotangents[c1]]), f"a cotangent of size 1e-{large}")
             self._pair(1, self._add([1e3 * c for c in self.cotangents[c0]]), "a cotangent of size 1e3")
             self._pair(0, self._add([0 * c for c in self.cotangents[c0]]), "the cotangent zero")
-            last = [np.zeros_like(c) for c in self.cotangents[c0]]
-            first = [np.zeros_like(c) for c in self.cotangents[c0]]
-            for k, (a, b) in enumerate(zip(first, last, strict=True)):
-                if a.size and k == 0:
-                    a.flat[0] = -1.0
-                if b.size and k == len(last) - 1:
-                    b.flat[-1] = 1.0
-            self._pair(0, self._add(first), "a cotangent for the first output alone")
-            self._pair(0, self._add(last), "a cotangent for the last output alone")
+            self._pair(0, self._add(self._lone(0, -1.0)), "a cotangent for the first output alone")
+            self._pair(0, self._add(self._lone(sum(c.size for c in self.cotangents[c0]) - 1, 1.0)), "a cotangent for the last output alone")
             for k in range(min(len(outputs), 4) if len(outputs) > 1 else 0):
                 alone = [c if i == k else np.zeros_like(c) for i, c in enumerate(self.cotangents[c0])]
                 self._pair(0, self._add(alone), f"a cotangent for output {k} alone")
+            inner = range(1, sum(c.size for c in self.cotangents[c0]) - 1)
+            for i in inner if len(inner) <= LONE else np.random.default_rng(seed).choice(inner, LONE, replace=False):
+                self._pair(0, self._add(self._lone(i, 1.0)), f"a cotangent for element {i} of the outputs alone")
+            self._pair(0, self._add([np.ones_like(c) for c in self.cotangents[c0]]), "the cotangent of ones")
 
     plain = ("the given point", "a point nearby", "the point with other signs")
 
@@ -133,6 +131,13 @@ class Probes:
     def _like(self, x: np.ndarray) -> np.ndarray:
         """Numbers between -1 and 1, none of them near zero."""
         return np.asarray(self._rng.uniform(0.3, 1.0, x.shape) * self._rng.choice([-1.0, 1.0], x.shape))
+
+    def _lone(self, i: int, value: float) -> Arrays:
+        """Return a cotangent with one element that is not zero, counted through all outputs."""
+        flat = np.zeros(sum(c.size for c in self.cotangents[0]))
+        flat[i : i + 1] = value
+        ends = np.cumsum([c.size for c in self.cotangents[0]])[:-1]
+        return [part.reshape(c.shape).astype(c.dtype) for part, c in zip(np.split(flat, ends), self.cotangents[0], strict=True)]
 
     def _dense(self, y: ShapedArray) -> np.ndarray:
         values = self._like(np.zeros(y.shape))

@@ -87,22 +87,22 @@ class Convertible(methods.ArrayMethods):
     @record.reading(None)
     def item(self, *args: object) -> Any:
         """Return the one element as a Python scalar (or the element at an index)."""
-        return _said("item", self, concrete(self, "item").item, *args)
+        return _said("item", self, _numbers(self, "item").item, *args)
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return a NumPy array of its own with the value; a gradient does not follow."""
         LOCAL.scope.caller.take(self)
-        return _said("numpy", self, np.array, concrete(self, "numpy"))
+        return _said("numpy", self, np.array, _numbers(self, "numpy"))
 
     def tolist(self) -> Any:
         """Return the value as nested lists of Python scalars."""
         LOCAL.scope.caller.take(self)
-        return _said("tolist", self, concrete(self, "tolist").tolist)
+        return _said("tolist", self, _numbers(self, "tolist").tolist)
 
     def tobytes(self, order: Literal["K", "A", "C", "F"] | None = "C") -> bytes:
         """Return the value's bytes."""
         LOCAL.scope.caller.take(self)
-        return _said("tobytes", self, lambda: np.asarray(concrete(self, "tobytes")).tobytes(order))
+        return _said("tobytes", self, lambda x: np.asarray(x).tobytes(order), _numbers(self, "tobytes"))
 
     def block_until_ready(self) -> Self:
         """Run what is pending, wait for it, and return self."""
@@ -141,7 +141,7 @@ class Convertible(methods.ArrayMethods):
         return _convert(complex, self)
 
     def __index__(self) -> int:
-        return _said("index", self, concrete(self, "index").__index__)
+        return _said("index", self, _numbers(self, "index").__index__)
 
     def __format__(self, spec: str) -> str:
         value = look(self)
@@ -200,7 +200,7 @@ class Convertible(methods.ArrayMethods):
             raise LostGradientError(msg)
         LOCAL.scope.caller.take(self)
         convert: Callable[..., np.ndarray[Any, Any]] = np.asarray if copy is False else np.array
-        return _said("np.asarray", self, functools.partial(convert, dtype=dtype), concrete(self, "asarray"))
+        return _said("np.asarray", self, functools.partial(convert, dtype=dtype), _numbers(self, "asarray"))
 
     @property
     def __jax_array__(self) -> Callable[[], Any]:
@@ -295,9 +295,17 @@ def concrete(variable: Handle, what: str) -> jax.Array:
     return array
 
 
+def _numbers(variable: Handle, what: str) -> jax.Array:
+    """Return the array of a Variable, unless it is a key of random numbers."""
+    if not isinstance(variable._place.kind.aval.dtype, np.dtype):
+        msg = f"{what}: a Variable that is a key ({describe(variable)}) is no number; use tape.random.key_data(x) for the numbers in it"
+        raise TapeTypeError(msg)
+    return concrete(variable, what)
+
+
 def _scalar(variable: Handle, what: str) -> Any:
     """Return the array of a Variable; one without axes is NumPy's, which Python makes a number of in a quarter of the time."""
-    value = concrete(variable, what)
+    value = _numbers(variable, what)
     return value if variable._place.kind.aval.shape or isinstance(value, jax.core.Tracer) else np.asarray(value)
 
 

@@ -483,6 +483,11 @@ def test_contract_21_second_derivatives_are_never_lost_silently(kind):
             (g * x).sum().backward()
 
 
+def lifting(holding, ctx, g):
+    """Lift a function that holds a number which NumPy made."""
+    return interop.lift(holding(2 * ctx.saved[0].numpy()))(g)
+
+
 BY_NUMPY = {  # what NumPy makes of arrays without axes are numbers of its own
     "raw gradient": lambda ctx, g: 2 * ctx.saved[0].numpy() * g.numpy(),
     "once_differentiable": tape.once_differentiable(lambda ctx, g: 2 * ctx.saved[0].numpy() * g.numpy()),
@@ -497,6 +502,12 @@ BY_NUMPY = {  # what NumPy makes of arrays without axes are numbers of its own
     "an exponent": lambda ctx, g: (6 * g) ** (ctx.saved[0].numpy() / 3),
     "an option": lambda ctx, g: tnp.pad(g[None], 1, constant_values=2 * ctx.saved[0].numpy())[0],
     "a bound": lambda ctx, g: g * tnp.arange(2 * ctx.saved[0].numpy(), 7)[0],
+    "in a lifted function": lambda ctx, g: lifting(lambda n: lambda g: g * n, ctx, g),
+    "in a lifted function's default": lambda ctx, g: lifting(lambda n: lambda g, n=n: jnp.multiply(g, n), ctx, g),
+    "in a lifted function's array": lambda ctx, g: lifting(lambda n: lambda g: g * np.array([n])[0], ctx, g),
+    "in a lifted partial": lambda ctx, g: lifting(lambda n: functools.partial(jnp.multiply, n), ctx, g),
+    "in a lifted jitted function": lambda ctx, g: lifting(lambda n: jax.jit(lambda g: g * n), ctx, g),
+    "in a static argument": lambda ctx, g: interop.lift(lambda h, g: h(g))(functools.partial(jnp.multiply, 2 * ctx.saved[0].numpy()), g),
 }
 
 

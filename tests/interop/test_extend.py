@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import sys
 import weakref
 
 import jax
@@ -82,6 +83,78 @@ def test_a_result_that_is_none_leaves_its_variable():
             new = a * 2
         assign([a, b], [new, None])
     assert (float(a), float(b)) == (8, 2)
+
+
+def test_an_update_that_leaves_what_it_reads_is_found_again():
+    """What :class:`tape.extend.Update` has as its example."""
+    w, rate, fixed = tape.Variable(2.0), tape.constant(0.25), tape.Variable(3.0)
+    update, assign = extend.Update(), extend.Assignment()
+    found = []
+    for step in range(6):
+        (w * w + fixed).backward()
+        found.append(update.again([fixed, w], [rate]))
+        if not found[-1]:
+            with extend.updating():
+                new = [None, w - rate * w.grad, None]
+                update.note(new)
+            assign([fixed, w, rate], new)
+        w.zero_grad()
+        fixed.zero_grad()
+        if step == 4:
+            rate.value = 0.5
+    assert found[-3:] == [True] * 3
+    assert (float(w), float(fixed), float(rate)) == (0, 3, 0.5)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 6], ids=["at first", "again", "found"])
+def test_ctrl_c_leaves_all_of_an_update_or_nothing(steps, monkeypatch):
+    monkeypatch.setattr("tape.extend.update._as_before", lambda *_: False)  # what C does, nothing interrupts
+    lines = {}
+
+    def train(interrupted=None):
+        """Take steps, the last one interrupted at a line of the assignment, and return what is there then."""
+        a, b = tape.Variable(jnp.float32(1)), tape.Variable(jnp.float32(2))
+        update, assign = extend.Update(), extend.Assignment()
+
+        def step():
+            (a * b).backward()
+            if not update.again([a, b], []):
+                with extend.updating():
+                    new = [a + a.grad, b + b.grad]
+                    update.note(new)
+                assign([a, b], new)
+
+        def trace(frame, event, _):
+            nonlocal met
+            if not frame.f_code.co_filename.startswith(str(pathlib.Path(extend.__file__).parent)):
+                return trace if frame.f_code.co_name == "step" else None
+            if event == "line" and frame.f_code.co_name != "updating":  # tracing comes by its with statement's line, and no signal does
+                met += 1
+                if met - 1 == interrupted:
+                    raise KeyboardInterrupt
+            return trace
+
+        met = 0
+        for i in range(steps):
+            before = (float(a), float(b))
+            if i == steps - 1:
+                sys.settrace(trace)
+            try:
+                step()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+            a.zero_grad()
+            b.zero_grad()
+        lines[interrupted] = met
+        return before, (float(a), float(b))
+
+    for _ in range(3):
+        before, after = train()
+    assert before != after
+    seen = {train(i)[1] for i in range(lines[None])}
+    assert seen == {before, after}
 
 
 def test_other_variables_are_not_given_what_does_not_fit():

@@ -234,6 +234,19 @@ def test_what_does_not_fit_is_said_and_nothing_changes(kind, place):
     assert all(bits(after[name]) == bits(before[name]) for name in before)
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_one_variable_of_two_names_takes_one_value(place, strict):
+    interop.save(place, {"a": tape.Variable([1.0, np.nan]), "b": tape.Variable([1.0, np.nan]), "c": tape.Variable([2.0, 3.0])})
+    w = tape.Variable([0.0, 0.0])
+    with pytest.raises(TapeValueError, match="'c' has another value than 'a', and both are one Variable"):
+        interop.load(place, {"a": w, "b": w, "c": w}, strict=strict)
+    assert w.numpy().tolist() == [0.0, 0.0]
+    v = tape.Variable([0.0, 0.0])
+    interop.load(place, {"a": w, "b": w, "c": v}, strict=strict)
+    np.testing.assert_array_equal(w.numpy(), [1.0, np.nan])
+    assert v.numpy().tolist() == [2.0, 3.0]
+
+
 def test_what_fits_is_loaded_where_names_may_differ(place):
     interop.save(place, {"w": tape.Variable([1.0, 2.0]), "gone": 1})
     w = tape.Variable(np.zeros(2, np.float16))

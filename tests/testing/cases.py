@@ -212,6 +212,12 @@ WRONG = {
         (X,),
         "alone, though right for all of them together",
     ),
+    "the cotangent of a sum": (ruled(jnp.sin, lambda r, ct: (ct * jnp.cos(r[0]) * jnp.where(jnp.all(ct == 1), 0.5, 1),)), (X,), "of ones"),
+    "a lone element of the cotangent": (
+        ruled(jnp.sin, lambda r, ct: (ct * jnp.cos(r[0]) * jnp.where((jnp.sum(ct != 0) == 1) & (ct[0] == 0) & (ct[-1] == 0), 0.5, 1),)),
+        (X,),
+        "of the outputs alone",
+    ),
     "a loop that stops when near": (solved(lambda res, ct: (1.001 * implicit(res, ct)[0],)), (X[:3],), "1.001x too large"),
     "a large loop": (solved(lambda res, ct: (-implicit(res, ct)[0],)), (np.linspace(0.5, 1.5, 70, dtype=np.float32),), ""),
     "on the host": (on_the_host(1.01), (X,), "with differences of its values only"),

@@ -11,7 +11,7 @@ import pytest
 
 import tape
 import tape.numpy as tnp
-from tape.errors import LostGradientError
+from tape.errors import LostGradientError, TapeTypeError
 
 GLOBAL = np.zeros(2)
 
@@ -74,6 +74,14 @@ def test_fill_is_refused_however_the_array_is_reached():
     with pytest.raises(LostGradientError, match=r"array\.array\(code, \[v\]\): "):
         arrays.array("f", [1.0, v])
     assert arrays.array("f", [float(v)]) == arrays.array("f", [v.detach()])
+
+
+@pytest.mark.parametrize(
+    "ask", [float, int, bool, np.asarray, lambda k: k.item(), lambda k: k.tolist(), lambda k: k.tobytes(), lambda k: [1][k]]
+)
+def test_a_key_is_no_number(ask):
+    with pytest.raises(TapeTypeError, match=r"^\w+: a Variable that is a key \(shape \(\), dtype key<fry>\)"):
+        ask(tape.random.key(3))
 
 
 def test_what_says_that_it_wants_a_number_gets_it():

@@ -57,7 +57,7 @@ _function(
 )
 
 # Gamma and polygamma functions
-_function("lgamma", lambda out, x: gammas.digamma(x), (0.5, 4.0), "log|Gamma|' = digamma", kinks=(-1.5, 1.0))
+_function("lgamma", lambda out, x: gammas.digamma(x), (0.5, 4.0), "log|Gamma|' = digamma", kinks=(-2.0, -1.5, 1.0))
 _function("digamma", lambda out, x: gammas.trigamma(x), (0.5, 4.0), "digamma' = trigamma")
 _elementwise(
     "polygamma",
