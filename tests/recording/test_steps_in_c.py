@@ -416,6 +416,103 @@ def test_a_sweep_that_is_not_the_common_one_is_not_taken_for_it(what):
             y.backward()
 
 
+@native
+def test_a_hessian_vector_product_calls_no_python():
+    w, b = tape.Variable(A), tape.Variable(A[:1])
+
+    def step(v, u):
+        loss = (tnp.sin(w) * w * b).sum()
+        return tape.gradients(tape.gradients(loss, [w, b], create_graph=True), [w, b], [v, u])
+
+    def right(v, u):
+        def loss(w, b):
+            return jnp.sum(jnp.sin(w) * w * b)
+
+        return jax.jvp(jax.grad(loss, (0, 1)), (w.value, b.value), (v.value, u.value))[1]
+
+    v, u = tape.constant(A * 0.5), tape.constant(A[:1] + 1)
+
+    def run():
+        return step(v, u)[0].value
+
+    settled(run)
+    assert set(called(run)) <= {"in_trace"}
+    for tangents in ((v, u), (tape.constant(A + 2), u)):
+        found = step(*tangents)
+        for one, wanted in zip(found, right(*tangents), strict=True):
+            np.testing.assert_allclose(one.value, wanted, rtol=2e-4, atol=1e-5)
+
+
+# What a known call of gradients() with seeds is followed by: the seeds of roots x * w and sin(x), of which the first one is entered last.
+SEEDS = {
+    "others": lambda: (tape.constant(A * 3), tape.constant(A - 1)),
+    "none": lambda: (tape.constant(np.ones_like(A)), None),
+    "the same": lambda: (tape.constant(A),) * 2,
+    "pending": lambda: (tape.constant(A) * 2.0, tape.constant(A)),
+    "recorded": lambda: (tape.Variable(A) * 2.0, tape.Variable(A)),
+    "weak": lambda: (tape.constant(A), tape.constant(1.0) * np.ones_like(A)),
+    "arrays": lambda: (jnp.asarray(A), A),
+}
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_seeds_of_known_calls(seeds, create_graph):
+    x, w = tape.Variable(A), tape.Variable(A + 1)
+
+    def swept(given):
+        early = tnp.sin(x)
+        roots = (x * w, early) if given[1] is not None else x * w
+        found = tape.gradients(roots, [x, w], given if given[1] is not None else given[0], create_graph=create_graph)
+        total = (found[0] * found[1]).sum() if create_graph else None
+        values = [g.value for g in found]
+        return values, None if total is None else tape.gradients(total, x).value
+
+    settled(lambda: swept((tape.constant(A), tape.constant(A * 2)))[0][0])
+    for _ in range(4):
+        given = SEEDS[seeds]()
+        (dx, dw), second = swept(given)
+        p, q = (0 if seed is None else np.asarray(seed.value if isinstance(seed, tape.Variable) else seed) for seed in given)
+        np.testing.assert_allclose(dx, p * (A + 1) + q * np.cos(A), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(dw, p * A, rtol=1e-5, atol=1e-6)
+        if create_graph:  # of sum((p * w + q * cos x) * p * x)
+            right = -q * np.sin(A) * p * A + (p * (A + 1) + q * np.cos(A)) * p
+            np.testing.assert_allclose(second, right, rtol=1e-4, atol=1e-5)
+
+
+def test_seeds_that_do_not_fit_are_refused_after_known_calls():
+    x, w = tape.Variable(A), tape.Variable(A + 1)
+
+    def swept(*seeds):
+        return tape.gradients((x * w, tnp.sin(x)), [x, w], seeds)[0].value
+
+    settled(lambda: swept(tape.constant(A), tape.constant(A)))
+    for wrong in ((tape.constant(A),), (tape.constant(A), tape.constant(A[:2])), (tape.constant(A), None), (tape.constant(A), 1j)):
+        with pytest.raises((ValueError, TypeError)):
+            swept(*wrong)
+    np.testing.assert_allclose(swept(tape.constant(A), tape.constant(A)), A * (A + 1) + A * np.cos(A), rtol=1e-5, atol=1e-6)
+
+
+@native
+def test_nothing_is_kept_of_sweeps_with_seeds():
+    x, v, u = tape.Variable(A), tape.constant(A), tape.constant(np.float16(1.0))
+
+    def step():
+        roots = (tnp.sin(x), x * 2.0)
+        return tape.gradients(roots, x, [v, v.detach()], create_graph=True).value
+
+    settled(step)
+    tape.gradients((x * u).sum(), x)  # another one
+    objects = x, v, v._cell, v._place, v._place.kind, x._extra, None.__class__
+    found = []
+    for _ in range(4):
+        for _ in range(30):
+            step()
+        gc.collect()
+        found.append([sys.getrefcount(o) for o in objects])
+    assert found[-1] == found[1]
+
+
 def test_a_rule_of_the_users_is_used_by_the_next_sweep():
     x = tape.Variable(A)
 
