@@ -16,7 +16,7 @@ Beside that, the loops over all leaves or results of a step stand here, each of 
 `stored`, `handed`, `emptied`, `arrived`, `assigned`, `lacking`, `entered`): `handed`, `arrived`, `assigned` and `entered` leave what is not the common case to
 that one.  `replayed` is a whole call of backward() that was made before, up to the run, `regained` one of gradients(), `emitted` what a sweep writes for
 one segment, `updated` an optimizer's update; a `Function` that `does` such a thing is the whole call, and begins in Python only what is new; so is
-a call of tape.jit like the one before (`stepped`).  A segment
+a call of tape.jit like the one before (`stepped`), and where a mode is entered or left (`switched`).  A segment
 begins here as the one before began (`begun_again`).  `Numbers` is a program whose numbers are what they were.  `Gradient` and `Value` are properties of Variables.  `launched` is a run whose program is compiled, from the cells of its leaves to those of
 its results; a look at a value (`Value`, and the numbers that a `Function` reads) makes it without going through Python.
 
@@ -1506,7 +1506,7 @@ number_of(PyObject *type, PyObject *variable)
 
 static PyObject *assigned(PyObject *module, PyObject *added);
 static PyObject *entered(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
-enum { SWEEP_TO_LEAVES = 1, SWEEP_TO_WANTED, DETACH, STEP };
+enum { SWEEP_TO_LEAVES = 1, SWEEP_TO_WANTED, DETACH, STEP, SWITCH };
 static PyObject *swept_again(PyObject *root);
 static PyObject *regained_by(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 static PyObject *stepped(PyObject *jitted, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
@@ -1548,6 +1548,54 @@ end:
     return made;
 }
 
+/* Have this thread go on in a grad mode, as `switch` in tape/graph/scope.py does: None; NULL without an exception where that is not done here. */
+static PyObject *
+switched(PyObject *mode)
+{
+    Thread *thread = begin.segment == NULL || told.state == NULL ? NULL : this_thread();
+    PyObject *before = thread == NULL ? NULL : thread->scope, *start = NULL, *child = NULL, *fields = NULL, *args = NULL, *scope = NULL, *made = NULL;
+    if (before == NULL || !PyTuple_Check(before) || PyTuple_GET_SIZE(before) <= begin.notes || PyTuple_GET_ITEM(before, begin.observer) != Py_None ||
+        PyTuple_GET_ITEM(before, begin.notes) != Py_None) {
+        return NULL;
+    }
+    Py_INCREF(before);
+    Segment *segment = pending(thread);
+    if (segment != NULL) {
+        start = Py_XNewRef(segment->state);
+        if (start == NULL || (PyObject *)Py_TYPE(start) != told.state || !PyDict_CheckExact(((State *)start)->next)) {
+            goto end;
+        }
+        child = *own(start, MODE) == mode ? start : PyDict_GetItemWithError(((State *)start)->next, mode);
+        if (child == NULL || !is_a(child, &State_type)) {
+            child = NULL;
+            goto end;
+        }
+        Py_INCREF(child);
+    }
+    Py_ssize_t n = PyTuple_GET_SIZE(before);
+    if ((fields = PyTuple_New(n)) == NULL) {
+        goto end;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyTuple_SET_ITEM(fields, i, Py_NewRef(i == 0 ? mode : PyTuple_GET_ITEM(before, i)));
+    }
+    if ((args = PyTuple_Pack(1, fields)) == NULL || (scope = PyTuple_Type.tp_new(Py_TYPE(before), args, NULL)) == NULL ||
+        thread->scope != before || (segment != NULL && segment->state != start)) { /* memory was got above: finalizers may have run */
+        goto end;
+    }
+    thread->scope = Py_NewRef(scope);
+    Py_DECREF(before); /* held above */
+    if (segment != NULL) {
+        segment->state = Py_NewRef(child);
+        Py_DECREF(start);
+    }
+    made = Py_NewRef(Py_None);
+end:;
+    PyObject *mine[] = {before, start, child, fields, args, scope, (PyObject *)segment};
+    clear_fields(mine, mine + sizeof mine / sizeof *mine);
+    return made;
+}
+
 static PyObject *
 Function_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
@@ -1571,7 +1619,9 @@ Function_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject
     } else if (self->does == STEP) {
         made = nargs ? stepped(args[0], args + 1, nargs - 1, kwnames) : NULL;
     } else if (self->does) {
-        made = kwnames != NULL || nargs != 1 ? NULL : self->does == SWEEP_TO_LEAVES ? swept_again(args[0]) : detached(self->one, args[0]);
+        made = kwnames != NULL || nargs != 1 ? NULL : self->does == SWEEP_TO_LEAVES ? swept_again(args[0])
+                                                                 : self->does == SWITCH        ? switched(args[0])
+                                                                                               : detached(self->one, args[0]);
     } else if (kwnames == NULL && nargs == 1 && by->one != NULL && as_handle(args[0]) != NULL) {
         made = fast(by->one, args, 1);
     } else if (kwnames == NULL && nargs == 2 && self->plans != NULL) {

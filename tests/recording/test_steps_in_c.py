@@ -13,8 +13,8 @@ import pytest
 import interop.optax
 import tape
 import tape.numpy as tnp
-from tape import extend, layout
-from tape.graph import trie
+from tape import extend, layout, modes
+from tape.graph import scope, trie
 from tape.graph.scope import LOCAL, close
 from tape.mirrored import detachment
 from tape.programs import execution, numbers, program, retention
@@ -678,3 +678,113 @@ def test_what_repeats_looks_like_the_function_that_it_is():
         assert function.__doc__
     assert differentiation.backward.__module__ == "tape.sweeps.differentiation"
     assert record.repeating(1)(test_what_repeats_looks_like_the_function_that_it_is).__name__.startswith("test_what_repeats")
+
+
+# -- modes
+
+
+@native
+def test_a_block_without_recording_is_entered_and_left_without_the_recorder_in_python():
+    x = tape.Variable(A)
+
+    def step():
+        pending()
+        y = tnp.sin(x)
+        with tape.no_grad():
+            z = tnp.cos(y)
+        return y, z, LOCAL.segment().state
+
+    before = [step() for _ in range(3)][-1]
+    assert {name.rpartition(".")[2] for name in called(step)} <= {
+        "__new__",
+        "__init__",
+        "__enter__",
+        "__exit__",
+        "_present",
+        "_enter",
+        "_leave",
+        "pending",
+        "step",
+        "close",
+    }
+    after = step()
+    assert [v.requires_grad for v in after[:2]] == [True, False]
+    assert after[2] is before[2]
+
+
+@pytest.mark.parametrize("recorded", ["nothing", "something", "another there"])
+def test_modes_are_what_they_are_in_python(monkeypatch, recorded):
+    x = tape.Variable(A)
+
+    def walk():
+        pending()
+        states, scopes = [], []
+
+        def note():
+            segment = LOCAL.segment()
+            states.append(None if segment is None else (segment.state, segment.epoch is not None))
+            scopes.append(LOCAL.scope)
+
+        if recorded != "nothing":
+            _ = keep = tnp.sin(x)
+        note()
+        for mode in (tape.no_grad(), tape.enable_grad(), tape.set_grad_enabled(enabled=False), tape.no_grad()):
+            with mode:
+                note()
+                if recorded == "something":
+                    keep = keep * 2.0
+                with tape.enable_grad():
+                    note()
+            note()
+        with pytest.raises(KeyError), tape.no_grad():
+            raise KeyError
+        note()
+        return states, scopes
+
+    for _ in range(3):
+        in_c = walk()
+    if recorded == "another there":
+        with tape.no_grad():
+            _ = tnp.cos(x) * 3.0
+    monkeypatch.setattr(modes, "switch", scope._switch)
+    assert walk() == in_c
+
+
+def test_a_mode_is_entered_where_hooks_watch():
+    x = tape.Variable(A)
+    seen = []
+
+    class Seen(tape.OpHook):
+        def forward_preprocess(self, op, inputs):
+            seen.append(LOCAL.scope.mode)
+
+    for _ in range(4):
+        pending()
+        y = tnp.sin(x)
+        with tape.no_grad():
+            _ = y * 2.0
+    pending()
+    with tape.hooks(Seen()):
+        y = tnp.sin(x)
+        with tape.no_grad():
+            _ = y * 2.0
+    assert seen == [trie.RECORD, trie.CONSTANT]
+
+
+@native
+def test_nothing_is_kept_of_modes():
+    x = tape.Variable(A)
+
+    def step():
+        pending()
+        y = tnp.sin(x)
+        with tape.no_grad():
+            _ = y * 2.0
+        return LOCAL.segment().state
+
+    found = []
+    for _ in range(5):
+        for _ in range(30):
+            state = step()
+        found.append([sys.getrefcount(o) for o in (state, state.parent, LOCAL.scope, x, x._cell)])
+    assert found[-1] == found[1]
