@@ -493,6 +493,32 @@ def test_seeds_that_do_not_fit_are_refused_after_known_calls():
     np.testing.assert_allclose(swept(tape.constant(A), tape.constant(A)), A * (A + 1) + A * np.cos(A), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("what", ["assigned", "elsewhere", "constant", "hook"])
+def test_another_root_of_a_known_call_counts(what):
+    x = tape.Variable(A)
+
+    def roots():
+        return tnp.sin(x).sum(), (x * x).sum()
+
+    settled(lambda: tape.gradients(roots(), x).value)
+    one, other = roots()
+    right = np.cos(A) + 2 * A
+    if what == "assigned":
+        other.grad, right = tape.constant(3.0), np.cos(A) + 6 * A
+    elif what == "elsewhere":
+        pending()
+        one = tnp.sin(x).sum()
+    elif what == "constant":
+        other = other.detach()
+        with pytest.raises(ValueError, match="grad"):
+            tape.gradients((one, other), x)
+        return
+    else:
+        other.register_hook(lambda g: g * 4.0)
+        right = np.cos(A) + 8 * A
+    np.testing.assert_allclose(tape.gradients((one, other), x).value, right, rtol=1e-5, atol=1e-6)
+
+
 @native
 def test_nothing_is_kept_of_sweeps_with_seeds():
     x, v, u = tape.Variable(A), tape.constant(A), tape.constant(np.float16(1.0))
@@ -786,5 +812,7 @@ def test_nothing_is_kept_of_modes():
     for _ in range(5):
         for _ in range(30):
             state = step()
-        found.append([sys.getrefcount(o) for o in (state, state.parent, LOCAL.scope, x, x._cell)])
+        gc.collect()
+        scopes = sum(type(o) is scope.Scope for o in gc.get_objects())
+        found.append([scopes, *[sys.getrefcount(o) for o in (state, state.parent, LOCAL.scope, x, x._cell)]])
     assert found[-1] == found[1]
