@@ -15,7 +15,8 @@ A cell is referred to by those who referred to it before and by the segment, for
 Beside that, the loops over all leaves or results of a step stand here, each of them a function of the same name in Python (`held`, `gathered`,
 `stored`, `handed`, `emptied`, `arrived`, `assigned`, `lacking`, `entered`): `handed`, `arrived`, `assigned` and `entered` leave what is not the common case to
 that one.  `replayed` is a whole call of backward() that was made before, up to the run, `regained` one of gradients(), `emitted` what a sweep writes for
-one segment, `updated` an optimizer's update; a `Function` that `does` such a thing is the whole call, and begins in Python only what is new.  A segment
+one segment, `updated` an optimizer's update; a `Function` that `does` such a thing is the whole call, and begins in Python only what is new; so is
+a call of tape.jit like the one before (`stepped`), and where a mode is entered or left (`switched`).  A segment
 begins here as the one before began (`begun_again`).  `Numbers` is a program whose numbers are what they were.  `Gradient` and `Value` are properties of Variables.  `launched` is a run whose program is compiled, from the cells of its leaves to those of
 its results; a look at a value (`Value`, and the numbers that a `Function` reads) makes it without going through Python.
 
@@ -26,7 +27,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 12 /* as in tape/layout.py */
+#define CONTRACT 13 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -51,6 +52,12 @@ typedef struct { PyObject_HEAD PyObject *epoch; } Changes;
 typedef struct { PyObject_HEAD PyObject *executable, *kept, *live, *roots, *site, *size; } Choice; /* what a run computes and keeps */
 typedef struct { PyObject_HEAD PyObject *way; long long calls, until; vectorcallfunc call; } Numbers; /* a program that is given numbers */
 typedef struct { PyObject_HEAD long long hits, executed, ended; } Counts;
+typedef struct { /* a step of tape.jit on certain Variables, as tape/jitting/binding.py has it: lists, but for those of the last line;
+                    fresh: None where results come from Python */
+    PyObject_HEAD
+    PyObject *pinned, *edges, *variables, *places, *looked, *read, *values, *grads, *donated, *donors, *donor_extras, *written, *cleared, *fresh;
+    PyObject *executable, *strangers, *seen, *structure, *plainly;
+} Bound;
 typedef struct {
     PyObject_HEAD
     PyObject *segment, *scope, *outset; /* outset: what the segment begun last began with, as long as that holds; None otherwise */
@@ -131,6 +138,8 @@ COLLECTED(Changes, epoch, epoch)
 FREED(Changes, )
 COLLECTED(Choice, executable, size)
 FREED(Choice, )
+COLLECTED(Bound, pinned, plainly)
+FREED(Bound, )
 COLLECTED(Numbers, way, way)
 FREED(Numbers, )
 COLLECTED(Thread, segment, begun)
@@ -162,6 +171,13 @@ static PyMemberDef Segment_members[] = {
 static PyMemberDef Changes_members[] = {MEMBER(Changes, "epoch", epoch), {NULL}};
 static PyMemberDef Choice_members[] = {MEMBER(Choice, "executable", executable), MEMBER(Choice, "kept", kept), MEMBER(Choice, "live", live),
                                        MEMBER(Choice, "roots", roots), MEMBER(Choice, "site", site), MEMBER(Choice, "size", size), {NULL}};
+static PyMemberDef Bound_members[] = {
+    MEMBER(Bound, "_pinned", pinned), MEMBER(Bound, "_edges", edges), MEMBER(Bound, "_variables", variables), MEMBER(Bound, "_places", places),
+    MEMBER(Bound, "_looked", looked), MEMBER(Bound, "_read", read), MEMBER(Bound, "_values", values), MEMBER(Bound, "_grads", grads),
+    MEMBER(Bound, "_donated", donated), MEMBER(Bound, "_donors", donors), MEMBER(Bound, "_donor_extras", donor_extras),
+    MEMBER(Bound, "_written", written), MEMBER(Bound, "_cleared", cleared), MEMBER(Bound, "_fresh", fresh), MEMBER(Bound, "executable", executable),
+    MEMBER(Bound, "_strangers", strangers), MEMBER(Bound, "_hooks_seen", seen), MEMBER(Bound, "_structure", structure),
+    MEMBER(Bound, "_plainly", plainly), {NULL}};
 static PyMemberDef Counts_members[] = {
     {"hits", T_LONGLONG, offsetof(Counts, hits), 0, NULL}, {"executed", T_LONGLONG, offsetof(Counts, executed), 0, NULL},
     {"entries_ended", T_LONGLONG, offsetof(Counts, ended), 0, NULL}, {NULL}};
@@ -192,6 +208,7 @@ STRUCTURE(Segment, "The pending part of a tape.", .tp_members = Segment_members,
           .tp_finalize = Segment_finalize);
 STRUCTURE(Changes, "The number of the present settings.", .tp_members = Changes_members);
 STRUCTURE(Choice, "What a run computes and keeps, and how.", .tp_members = Choice_members);
+STRUCTURE(Bound, "A step on the Variables that it concerns.", .tp_members = Bound_members);
 STRUCTURE(Thread, "What the recorder knows of one thread.");
 
 static PyTypeObject Counts_type = {
@@ -249,7 +266,8 @@ static PyObject *thread_key, *name_aval, *name_shape, *name_scalars, *name_posit
     *name_externals, *name_entries, *name_table, *name_single, *name_several, *name_visible, *name_cache, *name_vjp, *name_own_kinds, *name_kinds,
     *name_kernel_of, *name_filename, *name_limit, *name_forms, *name_leaf, *name_now, *name_light, *name_host, *name_program, *name_look,
     *name_acquire, *name_release, *name_append, *name_count, *name_room, *name_revision, *name_backward, *name_create_graph, *name_run,
-    *name_places, *name_slots, *name_first, *name_step, *name_segment, *number_one;
+    *name_places, *name_slots, *name_first, *name_step, *name_segment, *name_patterns, *name_keywords, *name_ordered,
+    *name_quick, *name_calls, *name_failed, *name_unflatten, *name_hooks_count, *name_dtype, *name_deliver, *name_seeds, *name_order, *number_one;
 
 /* -- threads --------------------------------------------------------------------------------------------------------------------------- */
 
@@ -380,6 +398,14 @@ Segment_finalize(PyObject *self)
         PyErr_WriteUnraisable(self);
     }
     PyErr_Restore(type, value, trace);
+}
+
+/* Return an item of a list by its number (borrowed); NULL where there is none. */
+static PyObject *
+picked(PyObject *list, PyObject *number)
+{
+    Py_ssize_t i = PyLong_AsSsize_t(number);
+    return i >= 0 && i < PyList_GET_SIZE(list) ? PyList_GET_ITEM(list, i) : NULL;
 }
 
 /* Return a number that a module has (0 with an exception: it has none). */
@@ -1479,9 +1505,11 @@ number_of(PyObject *type, PyObject *variable)
 }
 
 static PyObject *assigned(PyObject *module, PyObject *added);
-enum { SWEEP_TO_LEAVES = 1, SWEEP_TO_WANTED, DETACH };
+static PyObject *entered(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+enum { SWEEP_TO_LEAVES = 1, SWEEP_TO_WANTED, DETACH, STEP, SWITCH };
 static PyObject *swept_again(PyObject *root);
-static PyObject *regained_by(PyObject *const *args, PyObject *kwnames);
+static PyObject *regained_by(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+static PyObject *stepped(PyObject *jitted, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 
 /* Record by an op that a Variable of the pending segment is cut off from the tape, as `detach` in tape/mirrored/detachment.py does, where that was done
    here before: NULL without an exception where it was not. */
@@ -1520,6 +1548,54 @@ end:
     return made;
 }
 
+/* Have this thread go on in a grad mode, as `switch` in tape/graph/scope.py does: None; NULL without an exception where that is not done here. */
+static PyObject *
+switched(PyObject *mode)
+{
+    Thread *thread = begin.segment == NULL || told.state == NULL ? NULL : this_thread();
+    PyObject *before = thread == NULL ? NULL : thread->scope, *start = NULL, *child = NULL, *fields = NULL, *args = NULL, *scope = NULL, *made = NULL;
+    if (before == NULL || !PyTuple_Check(before) || PyTuple_GET_SIZE(before) <= begin.notes || PyTuple_GET_ITEM(before, begin.observer) != Py_None ||
+        PyTuple_GET_ITEM(before, begin.notes) != Py_None) {
+        return NULL;
+    }
+    Py_INCREF(before);
+    Segment *segment = pending(thread);
+    if (segment != NULL) {
+        start = Py_XNewRef(segment->state);
+        if (start == NULL || (PyObject *)Py_TYPE(start) != told.state || !PyDict_CheckExact(((State *)start)->next)) {
+            goto end;
+        }
+        child = *own(start, MODE) == mode ? start : PyDict_GetItemWithError(((State *)start)->next, mode);
+        if (child == NULL || !is_a(child, &State_type)) {
+            child = NULL;
+            goto end;
+        }
+        Py_INCREF(child);
+    }
+    Py_ssize_t n = PyTuple_GET_SIZE(before);
+    if ((fields = PyTuple_New(n)) == NULL) {
+        goto end;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyTuple_SET_ITEM(fields, i, Py_NewRef(i == 0 ? mode : PyTuple_GET_ITEM(before, i)));
+    }
+    if ((args = PyTuple_Pack(1, fields)) == NULL || (scope = PyTuple_Type.tp_new(Py_TYPE(before), args, NULL)) == NULL ||
+        thread->scope != before || (segment != NULL && segment->state != start)) { /* memory was got above: finalizers may have run */
+        goto end;
+    }
+    thread->scope = Py_NewRef(scope);
+    Py_DECREF(before); /* held above */
+    if (segment != NULL) {
+        segment->state = Py_NewRef(child);
+        Py_DECREF(start);
+    }
+    made = Py_NewRef(Py_None);
+end:;
+    PyObject *mine[] = {before, start, child, fields, args, scope, (PyObject *)segment};
+    clear_fields(mine, mine + sizeof mine / sizeof *mine);
+    return made;
+}
+
 static PyObject *
 Function_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
@@ -1539,9 +1615,13 @@ Function_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject
     if (self->reads != NULL) {
         made = kwnames == NULL && nargs == 1 ? number_of(self->reads, args[0]) : NULL;
     } else if (self->does == SWEEP_TO_WANTED) {
-        made = nargs == 2 ? regained_by(args, kwnames) : NULL;
+        made = nargs == 2 || nargs == 3 ? regained_by(args, nargs, kwnames) : NULL;
+    } else if (self->does == STEP) {
+        made = nargs ? stepped(args[0], args + 1, nargs - 1, kwnames) : NULL;
     } else if (self->does) {
-        made = kwnames != NULL || nargs != 1 ? NULL : self->does == SWEEP_TO_LEAVES ? swept_again(args[0]) : detached(self->one, args[0]);
+        made = kwnames != NULL || nargs != 1 ? NULL : self->does == SWEEP_TO_LEAVES ? swept_again(args[0])
+                                                                 : self->does == SWITCH        ? switched(args[0])
+                                                                                               : detached(self->one, args[0]);
     } else if (kwnames == NULL && nargs == 1 && by->one != NULL && as_handle(args[0]) != NULL) {
         made = fast(by->one, args, 1);
     } else if (kwnames == NULL && nargs == 2 && self->plans != NULL) {
@@ -2511,23 +2591,29 @@ advance(Segment *segment, PyObject *start, PyObject *before, PyObject *state, Py
     return 1;
 }
 
+/* Tell whether sweeps from a Variable begin in a segment, with ones where no seed is given. */
+static int
+is_root(Segment *segment, PyObject *variable)
+{
+    Handle *handle = as_handle(variable);
+    Kind *kind = handle == NULL || handle->segment != (PyObject *)segment ? NULL : (Kind *)((Place *)handle->place)->kind;
+    return kind != NULL && is_a(kind, &Kind_type) && kind->requires_grad == Py_True && handle->extra != NULL &&
+           (handle->extra == Py_None || (extra_of(handle) != NULL && *of_extra(handle->extra, ASSIGNED) == Py_False));
+}
+
 /* Return the pending segment of this thread if a sweep from a root is decided by the tape alone, as asked of tape/sweeps/written.py has it. */
 static Segment *
 swept(PyObject *root)
 {
     Thread *thread = told.changes == NULL ? NULL : this_thread();
-    Handle *handle = as_handle(root);
-    Segment *segment = handle == NULL ? NULL : pending(thread);
+    Segment *segment = thread == NULL ? NULL : pending(thread);
     if (segment == NULL) {
         return NULL;
     }
-    Kind *kind = (Kind *)((Place *)handle->place)->kind;
-    if (segment->epoch == NULL || segment->epoch != ((Changes *)told.changes)->epoch || handle->segment != (PyObject *)segment ||
+    if (segment->epoch == NULL || segment->epoch != ((Changes *)told.changes)->epoch || !is_root(segment, root) ||
         segment->hooks == NULL || !PyDict_CheckExact(segment->hooks) || PyDict_GET_SIZE(segment->hooks) != 0 || segment->retained == NULL ||
         !PyDict_CheckExact(segment->retained) || PyDict_GET_SIZE(segment->retained) != 0 || segment->packing != Py_None ||
-        segment->trace != Py_None || segment->released == NULL || !unobserved(thread, told.trace) || kind == NULL ||
-        !is_a(kind, &Kind_type) || kind->requires_grad != Py_True || handle->extra == NULL ||
-        (handle->extra != Py_None && (extra_of(handle) == NULL || *of_extra(handle->extra, ASSIGNED) != Py_False)) || !is_a(segment->state, &State_type) ||
+        segment->trace != Py_None || segment->released == NULL || !unobserved(thread, told.trace) || !is_a(segment->state, &State_type) ||
         ((State *)segment->state)->next == NULL || !PyDict_CheckExact(((State *)segment->state)->next)) {
         Py_CLEAR(segment);
     }
@@ -3548,26 +3634,119 @@ result_cell(Segment *segment, PyObject *cells, PyObject *slot)
     return cell;
 }
 
-/* Write a call of gradients() again as it was written at this point of the tape before, from one root without a seed to one Variable, or to several in
-   a tuple or list: return its result.  None where it is not done here: nothing has changed then. */
+/* Add what a seed of gradients() is known by to a key, and, where it is a constant that enters with the call, it to `entering`: 1 if that is done, 0 if it
+   is not done here. */
+static int
+seed_known_by(Segment *segment, PyObject *seed, PyObject *key, PyObject *entering)
+{
+    if (seed == Py_None) {
+        return PyList_Append(key, seed) == 0;
+    }
+    Handle *handle = as_handle(seed);
+    PyObject *slot = handle == NULL ? NULL : ((Place *)handle->place)->slot;
+    if (handle != NULL && handle->segment != (PyObject *)segment) {
+        PyObject *id = PyLong_FromVoidPtr(handle->cell);
+        slot = id == NULL ? NULL : PyDict_GetItemWithError(segment->entered, id);
+        Py_XDECREF(id);
+    }
+    if (slot != NULL || handle == NULL || PyErr_Occurred()) {
+        return slot != NULL && PyList_Append(key, slot) == 0;
+    }
+    Kind *kind = (Kind *)((Place *)handle->place)->kind;
+    int done = kind != NULL && is_a(kind, &Kind_type) && kind->requires_grad == Py_False && kind->unrecorded == Py_False &&
+               PySet_Contains(told.concrete, (PyObject *)Py_TYPE(PyList_GET_ITEM(handle->cell, 0))) == 1;
+    for (Py_ssize_t i = 0; done && i < PyList_GET_SIZE(entering); i++) {
+        done = ((Handle *)PyList_GET_ITEM(entering, i))->cell != handle->cell;
+    }
+    return done && PyList_Append(key, (PyObject *)kind) == 0 && PyList_Append(entering, seed) == 0;
+}
+
+/* Return what a call of gradients() is known by, as asked in tape/sweeps/written.py has it, and put seeds that enter with it into a list; NULL where
+   it is not done here. */
+static PyObject *
+known_by(Segment *segment, PyObject *const *args, PyObject *wanted, PyObject *entering)
+{
+    PyObject *roots = args[0], *seeds = args[2], *given[] = {args[3], args[4], segment->released, args[5]}, *key = PyList_New(0), *made = NULL;
+    int several = PyTuple_CheckExact(roots) || PyList_CheckExact(roots), listed = PyTuple_CheckExact(seeds) || PyList_CheckExact(seeds);
+    Py_ssize_t n = several ? PySequence_Fast_GET_SIZE(roots) : 1;
+    int done = key != NULL && (seeds == Py_None || (listed ? PySequence_Fast_GET_SIZE(seeds) : 1) == n);
+    for (int i = 0; done && i < 4; i++) {
+        done = PyList_Append(key, given[i]) == 0;
+    }
+    for (Py_ssize_t i = 0; done && i < n; i++) {
+        PyObject *root = several ? PySequence_Fast_GET_ITEM(roots, i) : roots;
+        done = is_root(segment, root) && PyList_Append(key, ((Place *)((Handle *)root)->place)->slot) == 0;
+    }
+    if (done && seeds != Py_None) {
+        done = PyList_Append(key, name_seeds) == 0;
+        for (Py_ssize_t i = 0; done && i < n; i++) {
+            done = seed_known_by(segment, listed ? PySequence_Fast_GET_ITEM(seeds, i) : seeds, key, entering);
+        }
+    }
+    if (done && PyList_Append(key, wanted) == 0) {
+        made = PyList_AsTuple(key);
+    }
+    Py_XDECREF(key);
+    return made;
+}
+
+/* Return seeds in the order in which they enter a segment, where a known call has it; NULL where it has none. */
+static PyObject *
+in_order(PyObject *written, PyObject *entering)
+{
+    PyObject *order = PyObject_GetAttr(written, name_order), *found = NULL, *made = NULL;
+    if (order != NULL && (found = PySequence_Fast(order, "an order is a sequence")) != NULL &&
+        PySequence_Fast_GET_SIZE(found) == PyList_GET_SIZE(entering) && (made = PyList_New(0)) != NULL) {
+        for (Py_ssize_t i = 0; made != NULL && i < PySequence_Fast_GET_SIZE(found); i++) {
+            PyObject *seed = picked(entering, PySequence_Fast_GET_ITEM(found, i));
+            if (seed == NULL || PyList_Append(made, seed) < 0) {
+                Py_CLEAR(made);
+            }
+        }
+    }
+    Py_XDECREF(order);
+    Py_XDECREF(found);
+    return made;
+}
+
+/* Take constants out of a segment again that `entered` has put there at its end. */
+static void
+leave_again(Segment *segment, PyObject *entering)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    Py_ssize_t n = PyList_GET_SIZE(entering), before = PyList_GET_SIZE(segment->leaves) - n;
+    PyList_SetSlice(segment->leaves, before, before + n, NULL);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *id = PyLong_FromVoidPtr(((Handle *)PyList_GET_ITEM(entering, i))->cell);
+        if (id == NULL || PyDict_DelItem(segment->entered, id) < 0) {
+            PyErr_Clear();
+        }
+        Py_XDECREF(id);
+    }
+    PyErr_Restore(type, value, trace);
+}
+
+/* Write a call of gradients() again as it was written at this point of the tape before, from one root or several (in a tuple or list), with or without
+   seeds, to one Variable or several: return its result.  None where it is not done here: nothing has changed then. */
 static PyObject *
 regained(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    if (!counted("regained", nargs, 5)) {
+    if (!counted("regained", nargs, 6)) {
         return NULL;
     }
-    PyObject *root = args[0], *inputs = args[1], *made = NULL, *start = NULL, *key = NULL, *wanted = NULL, *written = NULL, *cells = NULL;
-    PyObject *state = NULL, *results = NULL, *released = NULL, *ends = NULL, *held = NULL;
-    int several = PyTuple_CheckExact(inputs) || PyList_CheckExact(inputs);
-    Segment *segment = swept(root);
+    PyObject *inputs = args[1], *made = NULL, *start = NULL, *key = NULL, *wanted = NULL, *written = NULL, *cells = NULL, *before = NULL, *entering = NULL;
+    PyObject *state = NULL, *results = NULL, *released = NULL, *ends = NULL, *held = NULL, *first = NULL, *seeds = NULL;
+    int several = PyTuple_CheckExact(inputs) || PyList_CheckExact(inputs), many = PyTuple_CheckExact(args[0]) || PyList_CheckExact(args[0]);
+    Segment *segment = !many ? swept(args[0]) : PySequence_Fast_GET_SIZE(args[0]) ? swept(PySequence_Fast_GET_ITEM(args[0], 0)) : NULL;
     if (segment == NULL || segment->entered == NULL || segment->origins == NULL || segment->cells == NULL || !PyDict_CheckExact(segment->cells)) {
         goto end;
     }
     Py_ssize_t n = several ? PySequence_Fast_GET_SIZE(inputs) : 1;
-    if ((wanted = PyTuple_New(n)) == NULL) {
+    if ((wanted = PyTuple_New(n)) == NULL || (seeds = PyList_New(0)) == NULL) {
         goto end;
     }
-    for (Py_ssize_t i = 0; i < n; i++) {
+    for (Py_ssize_t i = 0; i < n && i < (several ? PySequence_Fast_GET_SIZE(inputs) : 1); i++) {
         PyObject *slot = wanted_in(segment, several ? PySequence_Fast_GET_ITEM(inputs, i) : inputs);
         if (slot == NULL) {
             goto end;
@@ -3575,16 +3754,16 @@ regained(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
         PyTuple_SET_ITEM(wanted, i, Py_NewRef(slot));
     }
     start = Py_NewRef(segment->state);
-    PyObject *before = segment->released;
-    key = PyTuple_Pack(6, args[2], args[3], before, args[4], ((Place *)((Handle *)root)->place)->slot, wanted);
+    before = Py_NewRef(segment->released);
+    key = known_by(segment, args, wanted, seeds);
     if (key == NULL || (written = Py_XNewRef(PyDict_GetItemWithError(((State *)start)->next, key))) == NULL ||
         (ends = PyObject_GetAttr(written, name_ends)) == NULL || !PyTuple_CheckExact(ends) || !ends_here(segment, ends, wanted) ||
         (state = PyObject_GetAttr(written, name_state)) == NULL || !is_a(state, &State_type) ||
         (results = PyObject_GetAttr(written, name_results)) == NULL || !PyTuple_CheckExact(results) || PyTuple_GET_SIZE(results) != n ||
-        (released = PyObject_GetAttr(written, name_released)) == NULL || (cells = PyDict_New()) == NULL || (held = PyTuple_New(n)) == NULL) {
+        (released = PyObject_GetAttr(written, name_released)) == NULL || (cells = PyDict_New()) == NULL || (held = PyTuple_New(n)) == NULL ||
+        (entering = in_order(written, seeds)) == NULL || (first = Py_XNewRef(((State *)start)->n_slots)) == NULL) {
         goto end;
     }
-    before = PyTuple_GET_ITEM(key, 2); /* held by it */
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *pair = PyTuple_GET_ITEM(results, i);
         Place *place = PyTuple_CheckExact(pair) && PyTuple_GET_SIZE(pair) == 2 ? (Place *)PyTuple_GET_ITEM(pair, 1) : NULL;
@@ -3597,37 +3776,40 @@ regained(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
         }
         PyTuple_SET_ITEM(held, i, gradient);
     }
+    int enters = PyList_GET_SIZE(entering) > 0;
+    if (enters) { /* and at once, if the segment is where it was */
+        PyObject *given[] = {(PyObject *)segment, entering, first};
+        PyObject *all = segment->state == start && segment->open == Py_True && segment->released == before ? entered(NULL, given, 3) : Py_NewRef(Py_False);
+        Py_XDECREF(all);
+        if (all != Py_True) {
+            goto end;
+        }
+    }
     if (advance(segment, start, before, state, released, cells) == 1) {
         made = Py_NewRef(several ? held : PyTuple_GET_ITEM(held, 0));
+    } else if (enters) {
+        leave_again(segment, entering);
     }
-end:
-    Py_XDECREF(held);
-    Py_XDECREF(cells);
-    Py_XDECREF(start);
-    Py_XDECREF(key);
-    Py_XDECREF(wanted);
-    Py_XDECREF(written);
-    Py_XDECREF(state);
-    Py_XDECREF(results);
-    Py_XDECREF(released);
-    Py_XDECREF(ends);
-    Py_XDECREF(segment);
+end:;
+    PyObject *mine[] = {held, cells, start, key, wanted, written, state, results, released, ends, before, entering, first, seeds, (PyObject *)segment};
+    clear_fields(mine, mine + sizeof mine / sizeof *mine);
     return made != NULL || PyErr_Occurred() ? made : Py_NewRef(Py_None);
 }
 
-/* A call of gradients() for some roots and inputs: what `regained` says; NULL without an exception where that is not done here. */
+/* A call of gradients() for some roots, inputs and perhaps seeds: what `regained` says; NULL without an exception where that is not done here. */
 static PyObject *
-regained_by(PyObject *const *args, PyObject *kwnames)
+regained_by(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     PyObject *create = Py_False;
     if (kwnames != NULL) {
         PyObject *name = PyTuple_GET_ITEM(kwnames, 0);
-        if (PyTuple_GET_SIZE(kwnames) != 1 || PyUnicode_Compare(name, name_create_graph) != 0 || !PyBool_Check(create = args[2])) {
+        if (PyTuple_GET_SIZE(kwnames) != 1 || PyUnicode_Compare(name, name_create_graph) != 0 || !PyBool_Check(create = args[nargs])) {
             return NULL;
         }
     }
-    PyObject *revision = runs.rules == NULL || runs.rules == Py_None ? NULL : PyObject_GetAttr(runs.rules, name_revision), *given[] = {args[0], args[1], create, create, revision};
-    PyObject *made = revision == NULL ? NULL : regained(NULL, given, 5);
+    PyObject *revision = runs.rules == NULL || runs.rules == Py_None ? NULL : PyObject_GetAttr(runs.rules, name_revision);
+    PyObject *given[] = {args[0], args[1], nargs == 3 ? args[2] : Py_None, create, create, revision};
+    PyObject *made = revision == NULL ? NULL : regained(NULL, given, 6);
     Py_XDECREF(revision);
     if (made == Py_None) {
         Py_CLEAR(made);
@@ -4050,6 +4232,464 @@ end:;
     return PyErr_Occurred() ? NULL : Py_NewRef(done == 1 ? Py_True : Py_False);
 }
 
+/* -- calls of tape.jit --------------------------------------------------------------------------------------------------------------------- */
+
+static struct { /* what Python told of them (stepping) */
+    PyObject *lock, *hooks, *configuration, *error;
+} steps;
+
+/* What a pattern is of, as tape/callables/matching.py has it. */
+enum { AN_ARRAY, A_VARIABLE, A_NUMBER, AN_ARRAY_OF_NUMPY, A_STATIC, A_SEQUENCE, A_MAPPING };
+
+static int alike(PyObject *x, PyObject *pattern, PyObject *arrays, PyObject *variables);
+
+/* Tell whether an attribute equals something. */
+static int
+has(PyObject *x, PyObject *name, PyObject *wanted)
+{
+    PyObject *held = PyObject_GetAttr(x, name);
+    int same = held == NULL ? 0 : held == wanted || PyObject_RichCompareBool(held, wanted, Py_NE) == 0;
+    Py_XDECREF(held);
+    return same;
+}
+
+/* Tell whether the items of a tuple or list (or of a dictionary under some keys) are like patterns. */
+static int
+all_alike(PyObject *items, PyObject *keys, PyObject *patterns, PyObject *arrays, PyObject *variables)
+{
+    if (!PyList_CheckExact(patterns)) {
+        return 0;
+    }
+    Py_ssize_t n = PyList_GET_SIZE(patterns);
+    int same = keys != NULL ? PyList_CheckExact(keys) && PyList_GET_SIZE(keys) == n && PyDict_GET_SIZE(items) == n : PySequence_Fast_GET_SIZE(items) == n;
+    for (Py_ssize_t i = 0; same && i < n && i < PyList_GET_SIZE(patterns); i++) {
+        PyObject *x = keys != NULL                           ? PyDict_GetItemWithError(items, PyList_GET_ITEM(keys, i))
+                      : i < PySequence_Fast_GET_SIZE(items) ? PySequence_Fast_GET_ITEM(items, i)
+                                                             : NULL;
+        Py_XINCREF(x);
+        same = x != NULL && alike(x, PyList_GET_ITEM(patterns, i), arrays, variables);
+        Py_XDECREF(x);
+    }
+    return same;
+}
+
+/* Tell whether an argument is like a pattern, and put what the program takes of it into lists, as _match has it; 0 also where that is not found here. */
+static int
+alike(PyObject *x, PyObject *pattern, PyObject *arrays, PyObject *variables)
+{
+    if (!PyTuple_CheckExact(pattern) || PyTuple_GET_SIZE(pattern) != 3 || (PyObject *)Py_TYPE(x) != PyTuple_GET_ITEM(pattern, 1)) {
+        return 0;
+    }
+    PyObject *what = PyTuple_GET_ITEM(pattern, 2);
+    Handle *handle;
+    switch (PyLong_AsLong(PyTuple_GET_ITEM(pattern, 0))) {
+    case AN_ARRAY: return has(x, name_aval, what) && PyList_Append(arrays, x) == 0;
+    case A_VARIABLE: return (handle = as_handle(x)) != NULL && ((Place *)handle->place)->kind == what && PyList_Append(variables, x) == 0;
+    case A_NUMBER: return PyList_Append(arrays, x) == 0;
+    case AN_ARRAY_OF_NUMPY:
+        return PyTuple_CheckExact(what) && PyTuple_GET_SIZE(what) == 2 && has(x, name_shape, PyTuple_GET_ITEM(what, 0)) &&
+               has(x, name_dtype, PyTuple_GET_ITEM(what, 1)) && PyList_Append(arrays, x) == 0;
+    case A_STATIC: return x == what || PyObject_RichCompareBool(x, what, Py_NE) == 0;
+    case A_SEQUENCE: return (PyTuple_Check(x) || PyList_Check(x)) && all_alike(x, NULL, what, arrays, variables);
+    case A_MAPPING:
+        return PyDict_CheckExact(x) && PyTuple_CheckExact(what) && PyTuple_GET_SIZE(what) == 2 &&
+               all_alike(x, PyTuple_GET_ITEM(what, 0), PyTuple_GET_ITEM(what, 1), arrays, variables);
+    default: return 0;
+    }
+}
+
+/* Tell whether a call is like the latest one, as Latest.recognises has it. */
+static int
+recognised(PyObject *latest, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject *arrays, PyObject *variables)
+{
+    PyObject *patterns = PyObject_GetAttr(latest, name_patterns), *names = PyObject_GetAttr(latest, name_keywords), *ordered = NULL;
+    Py_ssize_t keywords = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames); /* of what only JAX takes apart there are no patterns */
+    int same = patterns != NULL && names != NULL && PyList_CheckExact(patterns) &&
+               PyList_GET_SIZE(patterns) == nargs + keywords && PyTuple_CheckExact(names) && PyTuple_GET_SIZE(names) == keywords;
+    if (same && keywords) {
+        same = PyObject_RichCompareBool(names, kwnames, Py_EQ) == 1 && (ordered = PyObject_GetAttr(latest, name_ordered)) != NULL &&
+               PyList_CheckExact(ordered) && PyList_GET_SIZE(ordered) == keywords;
+    }
+    for (Py_ssize_t i = 0; same && i < nargs + keywords; i++) {
+        Py_ssize_t at = i;
+        if (i >= nargs) { /* in the order of their names, as JAX flattens dictionaries */
+            at = PySequence_Index(kwnames, PyList_GET_ITEM(ordered, i - nargs));
+            at = at < 0 ? at : nargs + at;
+        }
+        same = at >= 0 && alike(args[at], PyList_GET_ITEM(patterns, i), arrays, variables);
+    }
+    Py_XDECREF(patterns);
+    Py_XDECREF(names);
+    Py_XDECREF(ordered);
+    return same;
+}
+
+/* Return the n-th item of a list (borrowed), which is a tuple of so many; NULL where it is not. */
+static PyObject *
+row(PyObject *list, Py_ssize_t i, Py_ssize_t size)
+{
+    PyObject *item = i < PyList_GET_SIZE(list) ? PyList_GET_ITEM(list, i) : NULL;
+    return item != NULL && PyTuple_CheckExact(item) && PyTuple_GET_SIZE(item) == size ? item : NULL;
+}
+
+/* Tell whether a step can run for some Variables with everything else as it is, as Binding.suits has it; 0 also where Python is to look. */
+static int
+suits(Bound *bound, PyObject *given)
+{
+    Py_ssize_t n = PyList_GET_SIZE(given);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bound->pinned); i++) {
+        PyObject *pin = row(bound->pinned, i, 2);
+        if (pin == NULL || picked(given, PyTuple_GET_ITEM(pin, 0)) != PyTuple_GET_ITEM(pin, 1)) {
+            return 0;
+        }
+    }
+    for (Py_ssize_t i = 0; bound->strangers != Py_None && i < n; i++) {
+        PyObject *id = PyLong_FromVoidPtr(PyList_GET_ITEM(given, i));
+        int there = id == NULL ? 1 : PySet_Contains(bound->strangers, id);
+        Py_XDECREF(id);
+        if (there != 0) {
+            return 0;
+        }
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bound->edges); i++) {
+        PyObject *edge = row(bound->edges, i, 4), *const *parts = edge == NULL ? NULL : ((PyTupleObject *)edge)->ob_item;
+        PyObject *content = edge == NULL ? NULL : PyObject_Vectorcall(parts[0], parts + 1, 2, NULL);
+        Py_XDECREF(content);
+        if (content == NULL || content != parts[3]) {
+            if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) {
+                PyErr_Clear(); /* Python comes to the same, and says what it is */
+            }
+            return 0;
+        }
+    }
+    Py_ssize_t count = PyList_GET_SIZE(bound->variables);
+    if (PyList_GET_SIZE(bound->places) != count || !has(steps.hooks, name_hooks_count, bound->seen)) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < count && i < PyList_GET_SIZE(bound->places); i++) {
+        Handle *handle = as_handle(PyList_GET_ITEM(bound->variables, i));
+        if (handle == NULL || handle->place != PyList_GET_ITEM(bound->places, i)) {
+            return 0;
+        }
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bound->looked); i++) {
+        PyObject *look = row(bound->looked, i, 3);
+        Handle *handle = look == NULL ? NULL : as_handle(PyTuple_GET_ITEM(look, 0));
+        if (handle == NULL || handle->extra != PyTuple_GET_ITEM(look, 1) || extra_of(handle) == NULL) {
+            return 0;
+        }
+        Handle *grad = as_handle(*of_extra(handle->extra, GRAD));
+        if ((grad == NULL ? *of_extra(handle->extra, GRAD) : ((Place *)grad->place)->kind) != PyTuple_GET_ITEM(look, 2)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Return the value of a Variable that is not pending (borrowed); NULL where it is. */
+static PyObject *
+present(PyObject *variable)
+{
+    Handle *handle = variable == NULL ? NULL : as_handle(variable);
+    PyObject *value = handle == NULL ? Py_None : PyList_GET_ITEM(handle->cell, 0);
+    return value == Py_None ? NULL : value;
+}
+
+/* Return the gradient in an Extra (borrowed), or NULL. */
+static PyObject *
+gradient_in(PyObject *extra)
+{
+    return (PyObject *)Py_TYPE(extra) == parts.extra ? *of_extra(extra, GRAD) : NULL;
+}
+
+/* Gather what the program of a step takes, as Binding.inputs has it, into `values` (new references): how many there are, -1 where one is not there
+   yet, or is to be donated and somebody else could still reach it. */
+static Py_ssize_t
+gather(Bound *bound, PyObject *arrays, PyObject *given, PyObject **values, Py_ssize_t room)
+{
+    Py_ssize_t n = 0;
+    PyObject *sources[] = {arrays, bound->read, bound->values, bound->grads};
+    for (int part = 0; part < 4; part++) {
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(sources[part]); i++) {
+            PyObject *item = PyList_GET_ITEM(sources[part], i);
+            PyObject *value = part == 0 ? item : present(part == 1 ? picked(given, item) : part == 2 ? item : gradient_in(item));
+            if (value == NULL || n == room) {
+                clear_fields(values, values + n);
+                return -1;
+            }
+            values[n++] = Py_NewRef(value);
+        }
+    }
+    int shared = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bound->donated); i++) {
+        Py_ssize_t at = PyLong_AsSsize_t(PyList_GET_ITEM(bound->donated, i));
+        shared |= at < 0 || at >= n || Py_REFCNT(values[at]) > 2; /* in its cell, and here */
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bound->donors); i++) {
+        Handle *handle = as_handle(PyList_GET_ITEM(bound->donors, i));
+        shared |= handle == NULL || Py_REFCNT(handle->cell) > 1;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bound->donor_extras); i++) {
+        PyObject *grad = gradient_in(PyList_GET_ITEM(bound->donor_extras, i));
+        Handle *handle = grad == NULL ? NULL : as_handle(grad);
+        shared |= handle == NULL || Py_REFCNT(handle->cell) > 1;
+    }
+    if (shared) {
+        clear_fields(values, values + n);
+        return -1;
+    }
+    return n;
+}
+
+/* Return the result of a list with a number (borrowed), in a row of some table; NULL with an exception. */
+static PyObject *
+result_of(PyObject *results, PyObject *number)
+{
+    PyObject *result = picked(results, number);
+    if (result == NULL && !PyErr_Occurred()) {
+        PyErr_SetString(PyExc_IndexError, "a step has fewer results than it was traced with");
+    }
+    return result;
+}
+
+/* Return a new cell with the result of a row that ends with segment, place and number; NULL with an exception. */
+static PyObject *
+cell_of_result(PyObject *results, PyObject *number)
+{
+    PyObject *result = result_of(results, number), *cell = result == NULL ? NULL : PyList_New(1);
+    if (cell != NULL) {
+        PyList_SET_ITEM(cell, 0, Py_NewRef(result));
+    }
+    return cell;
+}
+
+/* Put the results of a run where they belong, and return what the step returns, as Binding._deliver has it. */
+static PyObject *
+delivered(Bound *bound, PyObject *results)
+{
+    Py_ssize_t writes = PyList_GET_SIZE(bound->written), clears = PyList_GET_SIZE(bound->cleared), news = PyList_GET_SIZE(bound->fresh), ready = 0;
+    PyObject **before = PyMem_New(PyObject *, 3 * writes + 2 * clears + 1), **old = before, *leaves = PyList_New(news), *result = NULL;
+    PyObject *cells = PyList_New(writes);
+    int done = before != NULL && leaves != NULL && cells != NULL;
+    for (; done && ready < news; ready++) {
+        PyObject *made = row(bound->fresh, ready, 3), *cell = made == NULL ? NULL : cell_of_result(results, PyTuple_GET_ITEM(made, 2));
+        PyObject *leaf = cell == NULL ? NULL : new_handle(PyTuple_GET_ITEM(made, 0), PyTuple_GET_ITEM(made, 1), cell);
+        done = leaf != NULL;
+        PyList_SET_ITEM(leaves, ready, leaf);
+    }
+    for (Py_ssize_t i = 0; done && i < writes; i++) {
+        PyObject *change = row(bound->written, i, 4), *cell = change == NULL ? NULL : cell_of_result(results, PyTuple_GET_ITEM(change, 3));
+        done = cell != NULL && is_a(PyTuple_GET_ITEM(change, 0), &Handle_type);
+        PyList_SET_ITEM(cells, i, cell);
+    }
+    for (Py_ssize_t i = 0; done && i < writes; i++) { /* all of it, and then what was there is freed */
+        PyObject *change = PyList_GET_ITEM(bound->written, i);
+        Handle *handle = (Handle *)PyTuple_GET_ITEM(change, 0);
+        *old++ = handle->segment;
+        *old++ = handle->place;
+        *old++ = handle->cell;
+        handle->segment = Py_NewRef(PyTuple_GET_ITEM(change, 1));
+        handle->place = Py_NewRef(PyTuple_GET_ITEM(change, 2));
+        handle->cell = Py_NewRef(PyList_GET_ITEM(cells, i));
+    }
+    for (Py_ssize_t i = 0; done && i < clears; i++) {
+        PyObject *extra = PyList_GET_ITEM(bound->cleared, i);
+        if ((PyObject *)Py_TYPE(extra) == parts.extra) {
+            *old++ = *of_extra(extra, GRAD);
+            *old++ = *of_extra(extra, ASSIGNED);
+            *of_extra(extra, GRAD) = Py_NewRef(Py_None);
+            *of_extra(extra, ASSIGNED) = Py_NewRef(Py_False);
+        }
+    }
+    if (before != NULL) {
+        clear_fields(before, old);
+        PyMem_Free(before);
+    }
+    if (done && bound->structure == Py_None) { /* one leaf */
+        result = news == 1 ? Py_NewRef(PyList_GET_ITEM(leaves, 0)) : NULL;
+    } else if (done) {
+        result = PyObject_CallMethodOneArg(bound->structure, name_unflatten, leaves);
+    }
+    Py_XDECREF(cells);
+    Py_XDECREF(leaves);
+    if (result == NULL && !PyErr_Occurred()) {
+        PyErr_SetString(PyExc_TypeError, "a step has other results than it was traced with");
+    }
+    return result;
+}
+
+/* Tell whether the fields of a binding are what they are to be, and nothing but its program is to run. */
+static int
+bound_plainly(Bound *bound)
+{
+    for (PyObject **field = &bound->pinned; field <= &bound->cleared; field++) {
+        if (*field == NULL || !PyList_CheckExact(*field)) {
+            return 0;
+        }
+    }
+    return bound->plainly == Py_True && bound->executable != NULL && bound->strangers != NULL && bound->seen != NULL && bound->structure != NULL &&
+           bound->fresh != NULL && (bound->fresh == Py_None || PyList_CheckExact(bound->fresh)) &&
+           (bound->strangers == Py_None || PySet_Check(bound->strangers)) && PyDict_GET_SIZE(runs.meters) == 0;
+}
+
+/* Tell whether no Variable is in a list twice. */
+static int
+each_once(PyObject *variables)
+{
+    Py_ssize_t n = PyList_GET_SIZE(variables);
+    if (n > LEAVES) {
+        PyObject *different = PySet_New(NULL);
+        int once = different != NULL;
+        for (Py_ssize_t i = 0; once && i < n; i++) {
+            PyObject *id = PyLong_FromVoidPtr(PyList_GET_ITEM(variables, i));
+            once = id != NULL && PySet_Add(different, id) == 0;
+            Py_XDECREF(id);
+        }
+        once = once && PySet_GET_SIZE(different) == n;
+        Py_XDECREF(different);
+        return once;
+    }
+    for (Py_ssize_t i = 1; i < n; i++) {
+        for (Py_ssize_t j = 0; j < i; j++) {
+            if (PyList_GET_ITEM(variables, i) == PyList_GET_ITEM(variables, j)) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+/* Tell whether a step was traced in the circumstances of this call, as Jitted.__call__ has it. */
+static int
+in_circumstances(PyObject *then, Thread *thread)
+{
+    if (!PyTuple_CheckExact(then) || PyTuple_GET_SIZE(then) != 3 || runs.rules == NULL ||
+        PyObject_RichCompareBool(PyTuple_GET_ITEM(then, 0), PyTuple_GET_ITEM(thread->scope, 0), Py_EQ) != 1 ||
+        !has(runs.rules, name_revision, PyTuple_GET_ITEM(then, 2))) {
+        return 0;
+    }
+    PyObject *outset = thread->outset;
+    if (PyTuple_CheckExact(outset) && PyTuple_GET_ITEM(outset, 0) == ((Changes *)told.changes)->epoch) { /* it is forgotten where a setting changes */
+        return PyTuple_GET_ITEM(outset, 2) == PyTuple_GET_ITEM(then, 1);
+    }
+    PyObject *settings = PyObject_CallNoArgs(steps.configuration);
+    Py_XDECREF(settings);
+    return settings != NULL && settings == PyTuple_GET_ITEM(then, 1);
+}
+
+/* Run the program of a step and put its results where they belong. */
+static PyObject *
+run_step(Bound *bound, PyObject **values, Py_ssize_t n)
+{
+    PyObject *results = PyObject_Vectorcall(bound->executable, values + 1, (size_t)n | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL), *result = NULL;
+    if (results == NULL) {
+        if (PyErr_ExceptionMatches(steps.error)) {
+            PyObject *type, *error, *trace;
+            PyErr_Fetch(&type, &error, &trace);
+            PyErr_NormalizeException(&type, &error, &trace);
+            if (trace != NULL) {
+                PyException_SetTraceback(error, trace);
+            }
+            result = PyObject_CallMethodOneArg((PyObject *)bound, name_failed, error);
+            Py_CLEAR(result); /* it raises */
+            Py_XDECREF(type);
+            Py_XDECREF(error);
+            Py_XDECREF(trace);
+        }
+        return NULL;
+    }
+    PyObject *got = PyObject_CallMethodNoArgs(steps.lock, name_acquire);
+    if (got != NULL) {
+        if (bound->fresh == Py_None) {
+            result = PyObject_CallMethodOneArg((PyObject *)bound, name_deliver, results);
+        } else if (PyList_CheckExact(results)) {
+            result = delivered(bound, results);
+        } else {
+            PyErr_SetString(PyExc_TypeError, "the program of a step returns a list");
+        }
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        PyObject *gone = PyObject_CallMethodNoArgs(steps.lock, name_release);
+        Py_XDECREF(gone);
+        PyErr_Restore(type, value, trace);
+    }
+    Py_XDECREF(got);
+    Py_DECREF(results);
+    return result;
+}
+
+/* Call a function of tape.jit as it was called last, but for values, as Jitted.__call__ does; NULL without an exception where that is not so. */
+static PyObject *
+stepped(PyObject *jitted, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Thread *thread = steps.lock == NULL || told.changes == NULL || runs.in_trace == NULL ? NULL : this_thread();
+    if (thread == NULL || begin.segment == NULL || !unobserved(thread, told.trace) || !unobserved(thread, told.caller) ||
+        PyTuple_GET_ITEM(thread->scope, begin.observer) != Py_None) {
+        return NULL;
+    }
+    PyObject *quick = PyObject_GetAttr(jitted, name_quick), *arrays = NULL, *variables = NULL, *made = NULL, *few[LEAVES + 1], **values = few;
+    Bound *bound = quick != NULL && PyTuple_CheckExact(quick) && PyTuple_GET_SIZE(quick) == 3 ? (Bound *)PyTuple_GET_ITEM(quick, 0) : NULL;
+    Py_ssize_t n = -1;
+    if (bound == NULL || !is_a(bound, &Bound_type) || !bound_plainly(bound) || !in_circumstances(PyTuple_GET_ITEM(quick, 2), thread)) {
+        goto end;
+    }
+    PyObject *traced = PyObject_CallNoArgs(runs.in_trace);
+    Py_XDECREF(traced);
+    if (traced != Py_False || (arrays = PyList_New(0)) == NULL || (variables = PyList_New(0)) == NULL ||
+        !recognised(PyTuple_GET_ITEM(quick, 1), args, nargs, kwnames, arrays, variables) || !each_once(variables)) {
+        goto end;
+    }
+    Py_ssize_t room = PyList_GET_SIZE(arrays) + PyList_GET_SIZE(bound->read) + PyList_GET_SIZE(bound->values) + PyList_GET_SIZE(bound->grads);
+    if (room > LEAVES && (values = PyMem_New(PyObject *, room + 1)) == NULL) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    PyObject *got = PyObject_CallMethodNoArgs(steps.lock, name_acquire);
+    if (got != NULL) {
+        n = suits(bound, variables) ? gather(bound, arrays, variables, values + 1, room) : -1;
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        PyObject *gone = PyObject_CallMethodNoArgs(steps.lock, name_release);
+        Py_XDECREF(gone);
+        PyErr_Restore(type, value, trace);
+        Py_DECREF(got);
+    }
+    if (n >= 0 && !PyErr_Occurred()) {
+        PyObject *calls = PyObject_GetAttr(jitted, name_calls), *more = calls == NULL ? NULL : PyNumber_Add(calls, number_one);
+        if (more != NULL && PyObject_SetAttr(jitted, name_calls, more) == 0) {
+            ((Counts *)runs.counts)->hits += 1;
+            made = run_step(bound, values, n);
+        }
+        Py_XDECREF(calls);
+        Py_XDECREF(more);
+    }
+    if (n > 0) {
+        clear_fields(values + 1, values + 1 + n);
+    }
+    if (values != few) {
+        PyMem_Free(values);
+    }
+end:
+    Py_XDECREF(quick);
+    Py_XDECREF(arrays);
+    Py_XDECREF(variables);
+    return made;
+}
+
+/* Tell what functions of tape.jit are called with. */
+static PyObject *
+stepping(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("stepping", nargs, 4)) {
+        return NULL;
+    }
+    PyObject **fields[] = {&steps.lock, &steps.hooks, &steps.configuration, &steps.error};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        Py_XSETREF(*fields[i], Py_NewRef(args[i]));
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *
 connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
@@ -4132,13 +4772,14 @@ static PyMethodDef functions[] = {
     FAST(extended, "Return a table of places with further ones."),
     {"structured", (PyCFunction)(void (*)(void))structured, METH_VARARGS | METH_KEYWORDS, "Tell what states are."},
     {"continues", (PyCFunction)(void (*)(void))continues, METH_VARARGS | METH_KEYWORDS, "Tell what states are made with that were not met."},
-    FAST(regained, "Write a call of gradients() again from one root."),
+    FAST(regained, "Write a call of gradients() again."),
     FAST(sweeping, "Tell what sweeps are written again with."),
     FAST(emitted, "Write the plan of a segment again."),
     {"assigned", assigned, METH_O, "Set every gradient to its sum."},
     FAST(lacking, "Return the Variables that are to enter a segment."),
     FAST(updated, "Do an update again."),
     FAST(entered, "Enter Variables into a segment."),
+    FAST(stepping, "Tell what functions of tape.jit are called with."),
     {"connect", (PyCFunction)(void (*)(void))connect, METH_VARARGS | METH_KEYWORDS, "Tell what Python has."},
     {NULL}};
 
@@ -4162,7 +4803,10 @@ PyInit__recorder(void)
         {&name_count, "_count"},   {&name_room, "_limit"},          {&name_revision, "_revision"},
         {&name_backward, "backward"}, {&name_create_graph, "create_graph"}, {&name_run, "run"},
         {&name_places, "places"},  {&name_slots, "slots"},          {&name_first, "first"}, {&name_step, "step"},
-        {&name_segment, "segment"}};
+        {&name_segment, "segment"}, {&name_patterns, "_patterns"}, {&name_keywords, "_names"}, {&name_ordered, "_ordered"},
+        {&name_quick, "_quick"}, {&name_calls, "calls"}, {&name_failed, "failed"}, {&name_unflatten, "unflatten"},
+        {&name_hooks_count, "count"}, {&name_dtype, "dtype"}, {&name_deliver, "_deliver"}, {&name_seeds, "seeds"},
+        {&name_order, "order"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
             return NULL;
@@ -4171,7 +4815,7 @@ PyInit__recorder(void)
     if ((number_one = PyLong_FromLong(1)) == NULL) {
         return NULL;
     }
-    PyTypeObject *types[] = {&Choice_type, &Counts_type, &Handle_type,  &Place_type, &Kind_type,  &Step_type, &State_type,
+    PyTypeObject *types[] = {&Bound_type, &Choice_type, &Counts_type, &Handle_type,  &Place_type, &Kind_type,  &Step_type, &State_type,
                              &Segment_type, &Changes_type, &Local_type, &Function_type, &Numbers_type, &Gradient_type, &Value_type};
     PyObject *made = PyModule_Create(&module);
     Thread_type.tp_flags &= ~Py_TPFLAGS_BASETYPE;

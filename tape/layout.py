@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLE = "TAPE_RECORDER"
-CONTRACT = 12  # changes with what the two sides know of each other: an extension that was built before that is not used
+CONTRACT = 13  # changes with what the two sides know of each other: an extension that was built before that is not used
 
 
 def _found() -> tuple[Any, str]:
@@ -136,6 +136,31 @@ if TYPE_CHECKING or NATIVE is None:
 
         __slots__ = ("executable", "kept", "live", "roots", "site", "size")
 
+    class Bound:
+        """See :class:`tape.jitting.binding.Binding`."""
+
+        __slots__ = (
+            "_cleared",
+            "_donated",
+            "_donor_extras",
+            "_donors",
+            "_edges",
+            "_fresh",
+            "_grads",
+            "_hooks_seen",
+            "_looked",
+            "_pinned",
+            "_places",
+            "_plainly",
+            "_read",
+            "_strangers",
+            "_structure",
+            "_values",
+            "_variables",
+            "_written",
+            "executable",
+        )
+
     class Numbers:
         """See :class:`tape.programs.numbers.Steady`: ``run`` is what it does."""
 
@@ -160,5 +185,5 @@ if TYPE_CHECKING or NATIVE is None:
 else:
     Handle, Place, Kind, Step, State = NATIVE.Handle, NATIVE.Place, NATIVE.Kind, NATIVE.Step, NATIVE.State
     Segment, Changes, Local = NATIVE.Segment, NATIVE.Changes, NATIVE.Local
-    Choice, Counts, Numbers = NATIVE.Choice, NATIVE.Counts, NATIVE.Numbers
+    Bound, Choice, Counts, Numbers = NATIVE.Bound, NATIVE.Choice, NATIVE.Counts, NATIVE.Numbers
     Gradient, Value = NATIVE.Gradient, NATIVE.Value

@@ -13,7 +13,7 @@ import types
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from tape.errors import TapeRuntimeError, TapeTypeError, check_flag
-from tape.graph.scope import LOCAL, close, set_scope
+from tape.graph.scope import LOCAL, close, set_scope, switch
 from tape.graph.trie import CONSTANT, RECORD
 
 if TYPE_CHECKING:
@@ -262,10 +262,10 @@ class set_grad_enabled(Mode):  # noqa: N801 - a context manager, named as in PyT
         self._mode = RECORD if enabled else CONSTANT
 
     def _enter(self) -> None:
-        set_scope(LOCAL.scope.switched(self._mode))
+        switch(self._mode)
 
     def _leave(self, old: int) -> None:
-        set_scope(LOCAL.scope.switched(old))
+        switch(old)
 
 
 class no_grad(set_grad_enabled):  # noqa: N801
@@ -292,7 +292,7 @@ class no_grad(set_grad_enabled):  # noqa: N801
     """
 
     def __init__(self) -> None:
-        super().__init__(enabled=False)
+        self._mode = CONSTANT
 
 
 class enable_grad(set_grad_enabled):  # noqa: N801
@@ -308,7 +308,7 @@ class enable_grad(set_grad_enabled):  # noqa: N801
     """
 
     def __init__(self) -> None:
-        super().__init__(enabled=True)
+        self._mode = RECORD
 
 
 class eager(Mode):  # noqa: N801

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -21,7 +22,12 @@ Role = int | str
 
 def differentiable(aval: Any) -> bool:
     """Tell whether a value of this dtype can carry a gradient (floating or complex)."""
-    return bool(jnp.issubdtype(aval.dtype, jnp.inexact))
+    return _inexact(aval.dtype)
+
+
+@functools.cache
+def _inexact(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.inexact))
 
 
 class Kind(layout.Kind):
@@ -182,5 +188,6 @@ class LeafPlace(Place):
     __slots__ = ("__weakref__", "segment")
 
     def __init__(self, slot: int, kind: Kind, segment: Any) -> None:
-        super().__init__(slot, kind)
+        self.slot = slot
+        self.kind = kind
         self.segment = segment

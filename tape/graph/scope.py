@@ -86,6 +86,14 @@ def set_scope(scope: Scope) -> None:
     LOCAL.scope = scope  # nothing is called since the line above: Ctrl-C leaves both or none
 
 
+def _switch(mode: int) -> None:
+    """Have this thread go on in a grad mode."""
+    set_scope(LOCAL.scope.switched(mode))
+
+
+switch: Callable[[int], None] = _switch if layout.NATIVE is None else layout.NATIVE.Function(_switch, does=5)  # where nobody watches
+
+
 class within:  # noqa: N801 - a context manager
     """A block in a scope of which some fields differ from the one around it, which is restored whatever happens."""
 

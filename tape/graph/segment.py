@@ -106,11 +106,12 @@ def _made_extra(variable: Handle) -> Extra:
 
 def node_of(variable: Handle) -> LeafNode:
     """Return the leaf's accumulation node, made on first use."""
-    extra = extra_of(variable)
-    return extra.node or holding(_EXTRAS, _made_node, extra, variable)
+    extra = variable._extra
+    return (None if extra is None else extra.node) or holding(_EXTRAS, _made_node, variable)
 
 
-def _made_node(extra: Extra, variable: Handle) -> LeafNode:
+def _made_node(variable: Handle) -> LeafNode:
+    extra = _made_extra(variable)
     extra.node = extra.node or LeafNode(itself(variable))
     return extra.node
 

@@ -7,12 +7,14 @@ all the Python that a call costs; so what can be looked up once is looked up her
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 
+from tape import layout
 from tape.callables.captures import held
+from tape.configuration import configuration
 from tape.errors import ExecutionError
 from tape.graph.kinds import Place, kind_of
 from tape.graph.meters import METERS, measured
@@ -41,8 +43,8 @@ class TracedError(Exception):
     """JAX is tracing what calls the step, and has taken the call for a part of that; nothing was changed."""
 
 
-class Binding:
-    """A step, bound to Variables."""
+class Binding(layout.Bound):
+    """A step, bound to Variables; what the recorder in C reads of it, which runs it again where it can, stands in :mod:`tape.layout`."""
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class Binding:
         self._variables = [variables[i] for i in matter]
         self._kinds = [step.kinds[i] for i in matter]
         self._hooks = [step.hooks[i] or (None,) for i in matter]
-        self._hooks_seen = -1
+        self._hooks_seen: int = -1
         self._places: list[Place] = []  # of those, when last seen to be of these kinds
         self._strangers = {id(variables[i]) for i in step.relevant if i >= given} if outcome.changes else None
         self._values = [variables[i] for i in step.values if i >= given]
@@ -83,6 +85,7 @@ class Binding:
         self._donors = [self.sources[step.values[i - first]] for i in self._donated if i < last]
         self._donor_extras = [extra_of(self.sources[step.grads[i - last]]) for i in self._donated if i >= last]
         self._plan_delivery(step, slots)
+        self._plainly = step.kernel is None and not self._waits
 
     def _plan_delivery(self, step: Step, slots: Sequence[Slot]) -> None:
         """Say where the results go."""
@@ -121,6 +124,7 @@ class Binding:
         numbers = [n for kind, n in outcome.returned.leaves if kind == MADE]
         whole = len(numbers) == len(outcome.returned.leaves) == len({*numbers}) and not self._rarely
         self._fresh = [(m.segment, m.place, m.result) for m in map(outcome.made.__getitem__, numbers)] if whole else None
+        self._structure = None if outcome.returned.structure is ONE else outcome.returned.structure
         # Whether the recorded step must run at once: something that it leaves behind cannot be pending.
         self._at_once = bool(outcome.changes or slots or any(m.segment is not None or m.place.kind.unrecorded for m in outcome.made))
         self._at_once = self._at_once or any(kind == ARRAY for kind, _ in outcome.returned.leaves)
@@ -199,14 +203,18 @@ class Binding:
                 inputs = self.complete(inputs, arrays, given)
                 results = self.executable(*inputs) if not METERS else measured("step", self, self.executable, *inputs)
         except jax.errors.JaxRuntimeError as e:
-            msg = f"jit: {self.step.name} could not be compiled or run, and nothing was assigned: {e}"
-            raise ExecutionError(msg) from e
+            self.failed(e)
         if results and isinstance(results[0], Tracer):
             raise TracedError
         if self._waits:
             settled(results)
         with STATE:
             return self._deliver(results)
+
+    def failed(self, error: Exception) -> NoReturn:
+        """Say that the program has failed, and why."""
+        msg = f"jit: {self.step.name} could not be compiled or run, and nothing was assigned: {error}"
+        raise ExecutionError(msg) from error
 
     def _shared(self, inputs: list[Any]) -> list[bool]:
         """Tell which donated buffers, and then which cells that they are in, somebody else could still reach."""
@@ -222,9 +230,8 @@ class Binding:
         for extra in self._cleared:
             extra.grad, extra.assigned = None, False
         if recorded is None and self._fresh is not None:
-            structure = self._outcome.returned.structure
             leaves = [handle(segment, place, [results[n]]) for segment, place, n in self._fresh]
-            return leaves[0] if structure is ONE else structure.unflatten(leaves)
+            return leaves[0] if self._structure is None else self._structure.unflatten(leaves)
         variables: list[Any] = [None] * len(self._outcome.made)
         for number, new in self._needed:
             if recorded is None:
@@ -302,3 +309,7 @@ def _input(v: Handle, *, reached: bool) -> Handle:
     if reached:  # the step itself sets the flag
         extra_of(variable).node = record.node_of(v)
     return variable
+
+
+if layout.NATIVE is not None:
+    layout.NATIVE.stepping(STATE, HOOKS, configuration, jax.errors.JaxRuntimeError)

@@ -65,6 +65,7 @@ class Jitted(Generic[P, R]):
 
     # -- calling ------------------------------------------------------------------------------------------------------
 
+    @record.repeating(4)
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function."""
         quick = self._quick

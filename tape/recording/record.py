@@ -76,9 +76,10 @@ def reading(kind: type | None) -> Callable[[F], F]:
 
 
 def repeating(does: int, **knowing: Any) -> Callable[[F], F]:
-    """Decorate what the recorder in C writes again where it was written before: sweeps to leaves, sweeps to what is wanted, and detachment.
+    """Decorate what the recorder in C does again that was done before: sweeps to leaves, sweeps to what is wanted, detachment, steps of ``tape.jit``.
 
-    They are 1, 2 and 3.  Of the first two it knows calls from one root, of the last one those for what is pending, by an op ``one``.
+    They are 1 to 4.  Of the first it knows calls from one root, of the third those for what is pending, by an op ``one``, of the last
+    calls that are like the one before but for values.
     """
     return _quickly(does=does, **knowing)
 

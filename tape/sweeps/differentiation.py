@@ -160,7 +160,7 @@ def _accumulate(segment: Segment, released: frozenset[int], fresh: Sequence[Addi
             _call_post_hooks(variable)
 
 
-# For one root: a call of :func:`backward`, or of :func:`gradients`, that was made before.
+# A call of :func:`backward` for one root, or of :func:`gradients`, that was made before.
 replayed, regained = layout.chosen("replayed"), layout.chosen("regained")
 if layout.NATIVE is not None:
     layout.NATIVE.sweeping(table, _ASSIGNING, assign, _accumulate)  # whole calls, which do not come through here then
@@ -254,10 +254,9 @@ def gradients(
         raise TapeValueError(msg)
     retain = _retains("gradients", retain_graph, create_graph)
     call = None
-    if grad_outputs is None:
-        result = regained(outputs, inputs, create_graph, retain, table.revision())
-        if result is not None:
-            return result
+    result = regained(outputs, inputs, grad_outputs, create_graph, retain, table.revision())
+    if result is not None:
+        return result
     known = None if inputs is None else asked(outputs, inputs, grad_outputs, create_graph=create_graph, retains=retain)
     if known is not None:
         segment, key, entering = known

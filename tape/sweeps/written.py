@@ -38,7 +38,7 @@ class Written:
         results: slots at which the sweep ended (where somebody asks for them), and the places of the cotangents there.
         order: that in which seeds that were no part of the segment entered it.
         released: which entries are released then; None: none more than before.
-        ends: of a call with inputs from one root, the slots at which a sweep without them ends.
+        ends: of a call with inputs, the slots at which a sweep without them ends.
 
     """
 
@@ -112,8 +112,9 @@ class Call(NamedTuple):
         else:
             ends = [(-1, gradient) for gradient in results]
         if all(g is not None and g._segment is segment for _, g in ends):
-            released = None if retains else segment.released | plan.entries
-            stops = None if results is None or entered or len(plan.seeds) != 1 else behind(self.start, frozenset(plan.seeds))[0]
+            # Where nothing was released before, the plan's own, as in Sweep.releasing: programs are found by it, and one object is found at once.
+            released = None if retains else segment.released | plan.entries if segment.released else plan.entries
+            stops = None if results is None else behind(self.start, frozenset(plan.seeds))[0]
             written = Written(segment.state, tuple([(slot, g._place) for slot, g in ends]), [numbers[e] for e in entered], released, stops)
             link(self.start, self.key, written)
 

@@ -246,12 +246,13 @@ class Variable(Placed):
     def requires_grad_(self, requires_grad: bool = True) -> Variable:
         """Set the flag of a leaf and return self."""
         check_flag("requires_grad_", "requires_grad", requires_grad)
-        if requires_grad and not differentiable(self._place.kind.aval):
+        kind = self._place.kind
+        if requires_grad and not differentiable(kind.aval):
             msg = f"requires_grad_: needs a floating or complex dtype, got {describe(self)}"
             raise TapeTypeError(msg)
-        if requires_grad and self.requires_grad:
+        if requires_grad and kind.requires_grad:
             return self
-        if not self.is_leaf:
+        if kind.requires_grad and not self.is_leaf:
             msg = f"requires_grad_(False): only a leaf's flag can be cleared ({describe(self)} was produced by an op); use detach()"
             raise TapeValueError(msg)
         LOCAL.scope.trace.write(self)

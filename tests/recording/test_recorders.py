@@ -822,7 +822,7 @@ def test_gradients_are_regained_where_the_tape_alone_decides(prepare):
             root = tnp.sin(root) if k == 4 else root
         segment = root._segment
         start, leaves, cells = segment.state, list(segment.leaves), dict(segment.cells)
-        found = differentiation.regained(root, p, True, True, table.revision())
+        found = differentiation.regained(root, p, None, True, True, table.revision())
         if k < 4:
             tape.gradients(root, p, create_graph=True)
             continue
@@ -839,7 +839,7 @@ def test_gradients_are_regained_where_the_tape_alone_decides(prepare):
 def test_what_the_recorder_in_c_cannot_read_is_left_to_python():
     loss = (tape.Variable(A) * 2.0).sum()
     for wrong in (None, 3, A, [A], (loss, None)):
-        assert differentiation.regained(loss, wrong, True, True, table.revision()) is None
-        assert differentiation.regained(wrong, loss, True, True, table.revision()) is None
+        assert differentiation.regained(loss, wrong, None, True, True, table.revision()) is None
+        assert differentiation.regained(wrong, loss, None, True, True, table.revision()) is None
     look(loss)
     assert layout.NATIVE.emitted(None, None, None, None, None) is None

@@ -13,8 +13,8 @@ import pytest
 import interop.optax
 import tape
 import tape.numpy as tnp
-from tape import extend, layout
-from tape.graph import trie
+from tape import extend, layout, modes
+from tape.graph import scope, trie
 from tape.graph.scope import LOCAL, close
 from tape.mirrored import detachment
 from tape.programs import execution, numbers, program, retention
@@ -416,6 +416,129 @@ def test_a_sweep_that_is_not_the_common_one_is_not_taken_for_it(what):
             y.backward()
 
 
+@native
+def test_a_hessian_vector_product_calls_no_python():
+    w, b = tape.Variable(A), tape.Variable(A[:1])
+
+    def step(v, u):
+        loss = (tnp.sin(w) * w * b).sum()
+        return tape.gradients(tape.gradients(loss, [w, b], create_graph=True), [w, b], [v, u])
+
+    def right(v, u):
+        def loss(w, b):
+            return jnp.sum(jnp.sin(w) * w * b)
+
+        return jax.jvp(jax.grad(loss, (0, 1)), (w.value, b.value), (v.value, u.value))[1]
+
+    v, u = tape.constant(A * 0.5), tape.constant(A[:1] + 1)
+
+    def run():
+        return step(v, u)[0].value
+
+    settled(run)
+    assert set(called(run)) <= {"in_trace"}
+    for tangents in ((v, u), (tape.constant(A + 2), u)):
+        found = step(*tangents)
+        for one, wanted in zip(found, right(*tangents), strict=True):
+            np.testing.assert_allclose(one.value, wanted, rtol=2e-4, atol=1e-5)
+
+
+# What a known call of gradients() with seeds is followed by: the seeds of roots x * w and sin(x), of which the first one is entered last.
+SEEDS = {
+    "others": lambda: (tape.constant(A * 3), tape.constant(A - 1)),
+    "none": lambda: (tape.constant(np.ones_like(A)), None),
+    "the same": lambda: (tape.constant(A),) * 2,
+    "pending": lambda: (tape.constant(A) * 2.0, tape.constant(A)),
+    "recorded": lambda: (tape.Variable(A) * 2.0, tape.Variable(A)),
+    "weak": lambda: (tape.constant(A), tape.constant(1.0) * np.ones_like(A)),
+    "arrays": lambda: (jnp.asarray(A), A),
+}
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_seeds_of_known_calls(seeds, create_graph):
+    x, w = tape.Variable(A), tape.Variable(A + 1)
+
+    def swept(given):
+        early = tnp.sin(x)
+        roots = (x * w, early) if given[1] is not None else x * w
+        found = tape.gradients(roots, [x, w], given if given[1] is not None else given[0], create_graph=create_graph)
+        total = (found[0] * found[1]).sum() if create_graph else None
+        values = [g.value for g in found]
+        return values, None if total is None else tape.gradients(total, x).value
+
+    settled(lambda: swept((tape.constant(A), tape.constant(A * 2)))[0][0])
+    for _ in range(4):
+        given = SEEDS[seeds]()
+        (dx, dw), second = swept(given)
+        p, q = (0 if seed is None else np.asarray(seed.value if isinstance(seed, tape.Variable) else seed) for seed in given)
+        np.testing.assert_allclose(dx, p * (A + 1) + q * np.cos(A), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(dw, p * A, rtol=1e-5, atol=1e-6)
+        if create_graph:  # of sum((p * w + q * cos x) * p * x)
+            right = -q * np.sin(A) * p * A + (p * (A + 1) + q * np.cos(A)) * p
+            np.testing.assert_allclose(second, right, rtol=1e-4, atol=1e-5)
+
+
+def test_seeds_that_do_not_fit_are_refused_after_known_calls():
+    x, w = tape.Variable(A), tape.Variable(A + 1)
+
+    def swept(*seeds):
+        return tape.gradients((x * w, tnp.sin(x)), [x, w], seeds)[0].value
+
+    settled(lambda: swept(tape.constant(A), tape.constant(A)))
+    for wrong in ((tape.constant(A),), (tape.constant(A), tape.constant(A[:2])), (tape.constant(A), None), (tape.constant(A), 1j)):
+        with pytest.raises((ValueError, TypeError)):
+            swept(*wrong)
+    np.testing.assert_allclose(swept(tape.constant(A), tape.constant(A)), A * (A + 1) + A * np.cos(A), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("what", ["assigned", "elsewhere", "constant", "hook"])
+def test_another_root_of_a_known_call_counts(what):
+    x = tape.Variable(A)
+
+    def roots():
+        return tnp.sin(x).sum(), (x * x).sum()
+
+    settled(lambda: tape.gradients(roots(), x).value)
+    one, other = roots()
+    right = np.cos(A) + 2 * A
+    if what == "assigned":
+        other.grad, right = tape.constant(3.0), np.cos(A) + 6 * A
+    elif what == "elsewhere":
+        pending()
+        one = tnp.sin(x).sum()
+    elif what == "constant":
+        other = other.detach()
+        with pytest.raises(ValueError, match="grad"):
+            tape.gradients((one, other), x)
+        return
+    else:
+        other.register_hook(lambda g: g * 4.0)
+        right = np.cos(A) + 8 * A
+    np.testing.assert_allclose(tape.gradients((one, other), x).value, right, rtol=1e-5, atol=1e-6)
+
+
+@native
+def test_nothing_is_kept_of_sweeps_with_seeds():
+    x, v, u = tape.Variable(A), tape.constant(A), tape.constant(np.float16(1.0))
+
+    def step():
+        roots = (tnp.sin(x), x * 2.0)
+        return tape.gradients(roots, x, [v, v.detach()], create_graph=True).value
+
+    settled(step)
+    tape.gradients((x * u).sum(), x)  # another one
+    objects = x, v, v._cell, v._place, v._place.kind, x._extra, None.__class__
+    found = []
+    for _ in range(4):
+        for _ in range(30):
+            step()
+        gc.collect()
+        found.append([sys.getrefcount(o) for o in objects])
+    assert found[-1] == found[1]
+
+
 def test_a_rule_of_the_users_is_used_by_the_next_sweep():
     x = tape.Variable(A)
 
@@ -581,3 +704,115 @@ def test_what_repeats_looks_like_the_function_that_it_is():
         assert function.__doc__
     assert differentiation.backward.__module__ == "tape.sweeps.differentiation"
     assert record.repeating(1)(test_what_repeats_looks_like_the_function_that_it_is).__name__.startswith("test_what_repeats")
+
+
+# -- modes
+
+
+@native
+def test_a_block_without_recording_is_entered_and_left_without_the_recorder_in_python():
+    x = tape.Variable(A)
+
+    def step():
+        pending()
+        y = tnp.sin(x)
+        with tape.no_grad():
+            z = tnp.cos(y)
+        return y, z, LOCAL.segment().state
+
+    before = [step() for _ in range(3)][-1]
+    assert {name.rpartition(".")[2] for name in called(step)} <= {
+        "__new__",
+        "__init__",
+        "__enter__",
+        "__exit__",
+        "_present",
+        "_enter",
+        "_leave",
+        "pending",
+        "step",
+        "close",
+    }
+    after = step()
+    assert [v.requires_grad for v in after[:2]] == [True, False]
+    assert after[2] is before[2]
+
+
+@pytest.mark.parametrize("recorded", ["nothing", "something", "another there"])
+def test_modes_are_what_they_are_in_python(monkeypatch, recorded):
+    x = tape.Variable(A)
+
+    def walk():
+        pending()
+        states, scopes = [], []
+
+        def note():
+            segment = LOCAL.segment()
+            states.append(None if segment is None else (segment.state, segment.epoch is not None))
+            scopes.append(LOCAL.scope)
+
+        if recorded != "nothing":
+            _ = keep = tnp.sin(x)
+        note()
+        for mode in (tape.no_grad(), tape.enable_grad(), tape.set_grad_enabled(enabled=False), tape.no_grad()):
+            with mode:
+                note()
+                if recorded == "something":
+                    keep = keep * 2.0
+                with tape.enable_grad():
+                    note()
+            note()
+        with pytest.raises(KeyError), tape.no_grad():
+            raise KeyError
+        note()
+        return states, scopes
+
+    for _ in range(3):
+        in_c = walk()
+    if recorded == "another there":
+        with tape.no_grad():
+            _ = tnp.cos(x) * 3.0
+    monkeypatch.setattr(modes, "switch", scope._switch)
+    assert walk() == in_c
+
+
+def test_a_mode_is_entered_where_hooks_watch():
+    x = tape.Variable(A)
+    seen = []
+
+    class Seen(tape.OpHook):
+        def forward_preprocess(self, op, inputs):
+            seen.append(LOCAL.scope.mode)
+
+    for _ in range(4):
+        pending()
+        y = tnp.sin(x)
+        with tape.no_grad():
+            _ = y * 2.0
+    pending()
+    with tape.hooks(Seen()):
+        y = tnp.sin(x)
+        with tape.no_grad():
+            _ = y * 2.0
+    assert seen == [trie.RECORD, trie.CONSTANT]
+
+
+@native
+def test_nothing_is_kept_of_modes():
+    x = tape.Variable(A)
+
+    def step():
+        pending()
+        y = tnp.sin(x)
+        with tape.no_grad():
+            _ = y * 2.0
+        return LOCAL.segment().state
+
+    found = []
+    for _ in range(5):
+        for _ in range(30):
+            state = step()
+        gc.collect()
+        scopes = sum(type(o) is scope.Scope for o in gc.get_objects())
+        found.append([scopes, *[sys.getrefcount(o) for o in (state, state.parent, LOCAL.scope, x, x._cell)]])
+    assert found[-1] == found[1]
