@@ -8,6 +8,7 @@ import pytest
 
 import interop
 import tape
+from tests.daily import share
 
 eqx = pytest.importorskip("equinox")
 diffrax = pytest.importorskip("diffrax")
@@ -63,7 +64,7 @@ class Model(eqx.Module):
         return solved(self.field, start, times, **self.options)
 
 
-@pytest.mark.parametrize("name", SOLVES)
+@pytest.mark.parametrize("name", share([*SOLVES]))
 def test_a_neural_differential_equation(name):
     times = jnp.asarray(TIMES, jnp.float64)
     start = jnp.array([1.0, -0.5])
