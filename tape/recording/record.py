@@ -76,7 +76,7 @@ def reading(kind: type | None) -> Callable[[F], F]:
 
 
 def repeating(does: int, **knowing: Any) -> Callable[[F], F]:
-    """Decorate what the recorder in C does again that was done before: sweeps to leaves, sweeps to what is wanted, detachment, steps of ``tape.jit``.
+    """Decorate what the recorder in C does again as before: sweeps to leaves or to what is wanted, detachment, steps of ``tape.jit``.
 
     They are 1 to 4.  Of the first it knows calls from one root, of the third those for what is pending, by an op ``one``, of the last
     calls that are like the one before but for values.

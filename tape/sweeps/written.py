@@ -112,7 +112,7 @@ class Call(NamedTuple):
         else:
             ends = [(-1, gradient) for gradient in results]
         if all(g is not None and g._segment is segment for _, g in ends):
-            # Where nothing was released before, the plan's own, as in Sweep.releasing: programs are found by it, and one object is found at once.
+            # Where nothing was released before, the plan's own, as in Sweep.releasing: programs are found by it, one object at once.
             released = None if retains else segment.released | plan.entries if segment.released else plan.entries
             stops = None if results is None else behind(self.start, frozenset(plan.seeds))[0]
             written = Written(segment.state, tuple([(slot, g._place) for slot, g in ends]), [numbers[e] for e in entered], released, stops)
