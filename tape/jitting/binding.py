@@ -7,7 +7,6 @@ all the Python that a call costs; so what can be looked up once is looked up her
 from __future__ import annotations
 
 import threading
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -108,8 +107,6 @@ class Binding:
                 self._cleared.append(extra_of(v))
             elif change.grad is not None:
                 self._accumulated.append((extra_of(v), change.grad))
-        self._fields = [v for v, *_ in self._written] * 3, [name for name in ("_segment", "_place", "_cell") for _ in self._written]
-        self._kept = [*[segment for _, segment, _, _ in self._written], *[place for _, _, place, _ in self._written]]
         trees = [outcome.returned, *[s.content for s in slots]]
         wanted = [n for tree in trees for kind, n in tree.leaves if kind == MADE]
         wanted += [n for _, n in (*self._accumulated, *self._joined)]
@@ -218,8 +215,11 @@ class Binding:
 
     def _deliver(self, results: Sequence[Any], recorded: Sequence[Any] | None = None) -> object:
         """Put the results of a run where they belong, and return what the step returns; ``recorded`` are the same as Variables."""
-        if self._written:  # all or none: Ctrl-C interrupts a loop in Python, and not one in C
-            deque(map(setattr, *self._fields, [*self._kept, *[[results[n]] for *_, n in self._written]]), maxlen=0)
+        try:
+            self._write(results)
+        except BaseException:  # Ctrl-C: what was there before may have been donated
+            self._write(results)
+            raise
         for extra in self._cleared:
             extra.grad, extra.assigned = None, False
         if recorded is None and self._fresh is not None:
@@ -235,6 +235,13 @@ class Binding:
         if self._rarely:
             self._settle(made, results)
         return self._built(self._outcome.returned, made, results)
+
+    def _write(self, results: Sequence[Any]) -> None:
+        """Give the Variables that the step wrote to their values."""
+        for v, segment, place, n in self._written:
+            v._segment = segment
+            v._place = place
+            v._cell = [results[n]]
 
     # -- recording ------------------------------------------------------------------------------------------------------
 
