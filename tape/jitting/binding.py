@@ -223,10 +223,11 @@ class Binding(layout.Bound):
 
     def _deliver(self, results: Sequence[Any], recorded: Sequence[Any] | None = None) -> object:
         """Put the results of a run where they belong, and return what the step returns; ``recorded`` are the same as Variables."""
-        for v, segment, place, n in self._written:
-            v._segment = segment
-            v._place = place
-            v._cell = [results[n]]
+        try:
+            self._write(results)
+        except BaseException:  # Ctrl-C: what was there before may have been donated
+            self._write(results)
+            raise
         for extra in self._cleared:
             extra.grad, extra.assigned = None, False
         if recorded is None and self._fresh is not None:
@@ -241,6 +242,13 @@ class Binding(layout.Bound):
         if self._rarely:
             self._settle(variables, results)
         return self._built(self._outcome.returned, variables, results)
+
+    def _write(self, results: Sequence[Any]) -> None:
+        """Give the Variables that the step wrote to their values."""
+        for v, segment, place, n in self._written:
+            v._segment = segment
+            v._place = place
+            v._cell = [results[n]]
 
     # -- recording ------------------------------------------------------------------------------------------------------
 

@@ -164,7 +164,7 @@ def forget(segment: Segment, *, origins: bool = False) -> None:
         segment.origins = {slot: end for slot, end in segment.origins.items() if slot in segment.state.cut}  # sweeps end there as before
     run = segment.run
     segment.run = NOTHING if run is None or not run.failed else Run({}, run.failed)  # what failed still says why
-    segment.functions = {}
+    segment.functions, segment.hooks = {}, {}
 
 
 def thin(segment: Segment, slots: Iterable[int]) -> None:

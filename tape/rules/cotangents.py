@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from tape import jaxapi
+from tape.configuration import sixty_four_bits
 from tape.graph.kinds import differentiable
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def cast(ct: Any, dtype: Any) -> Any:
         return ct
     if jnp.issubdtype(ct.dtype, jnp.complexfloating) and not jnp.issubdtype(dtype, jnp.complexfloating):
         ct = lax.real(ct)
-    return lax.convert_element_type(ct, dtype)
+    with sixty_four_bits():  # of what was recorded where there were none, and has an input of before
+        return lax.convert_element_type(ct, dtype)
 
 
 def wide(x: Any) -> Any:

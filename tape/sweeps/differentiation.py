@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from tape import layout
+from tape.configuration import sixty_four_bits
 from tape.errors import TapeValueError, UnconnectedError, check_flag
 from tape.graph import boundary
 from tape.graph.scope import LOCAL
@@ -289,7 +290,8 @@ def gradients(
                 raise UnconnectedError(msg)
             else:
                 aval = v._place.kind.aval
-                results.append(record.leaf(jnp.zeros(aval.shape, aval.dtype)) if unconnected == "zero" else None)
+                with sixty_four_bits():
+                    results.append(record.leaf(jnp.zeros(aval.shape, aval.dtype)) if unconnected == "zero" else None)
         if call is not None:
             call.remember(sweep, results, retains=retain)
         if not retain:

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import weakref
 
 import jax
 import numpy as np
@@ -101,6 +102,25 @@ def test_contract_24_hooks_during_a_sweep_with_create_graph_in_every_way(way, re
     for _ in range(repetitions):
         x = np.float32(0.7)
         np.testing.assert_allclose(value(way(body, x)), 2 * np.cos(x) - 2 * x * np.sin(x), rtol=1e-5)
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("looked", [False, True])
+def test_contract_17_a_sweep_lets_go_of_what_its_hooks_hold(looked):
+    """Also where the leaf's gradient comes from the same segment."""
+    x = tape.Variable(np.float32([0.5, -1.0, 2.0, 0.25, 1.5]))
+    for _ in range(3):
+        y = tnp.sin(x) * x
+        z = y.sum()
+        if looked:
+            float(z)
+        marked = type("Marked", (), {"__call__": lambda self, g: None})()
+        y.register_hook(marked)
+        ended = weakref.ref(marked)
+        z.backward()
+        del y, z, marked
+        assert ended() is None
+        x.zero_grad()
 
 
 def test_contract_24_a_hook_on_a_variable_from_outside_of_a_compiled_function():

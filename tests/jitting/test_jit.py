@@ -4,6 +4,7 @@ import copy
 import functools
 import gc
 import pickle
+import sys
 import threading
 import types
 import weakref
@@ -27,6 +28,7 @@ from tape.errors import (
     TapeValueError,
     UnrecordedGradientError,
 )
+from tape.jitting.binding import Binding
 from tests import agreement
 
 X = np.array([0.5, -1.0, 2.0], np.float32)
@@ -1013,3 +1015,47 @@ def test_it_cannot_be_pickled_but_its_objects_can():
     m.w = tape.Variable(W)
     restored = pickle.loads(pickle.dumps(m))  # noqa: S301 - just made
     close(restored.w, W)
+
+
+def test_ctrl_c_leaves_all_that_a_step_writes_or_nothing():
+    variables = [tape.Variable(np.full(3, k, np.float32)) for k in range(3)]
+
+    @tape.jit
+    def step():
+        with tape.no_grad():
+            for v in variables:
+                v.value = v.value + 1
+
+    def interrupted(line):
+        """Take a step that is interrupted at a line of what puts the results where they belong; tell whether it was."""
+        met = 0
+
+        def trace(frame, event, _):
+            nonlocal met
+            if frame.f_code in {Binding._deliver.__code__, Binding._write.__code__} and event == "line":
+                met += 1
+                if met == line:
+                    raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            step()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+        return False
+
+    step()
+    step()
+    line, seen = 1, set()
+    while line < 100:
+        before = float(variables[0][0])
+        if not interrupted(line):
+            break
+        after = [float(v[0]) - k for k, v in enumerate(variables)]
+        assert after in ([before] * 3, [before + 1] * 3)
+        seen.add(after[0] - before)
+        line += 1
+    assert seen == {0, 1}

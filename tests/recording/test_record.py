@@ -214,6 +214,21 @@ def test_settings_of_jax_belong_to_their_entries():
     close(z, np.arange(3) * 2)
 
 
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64:UserWarning")  # of JAX's own sum
+def test_gradients_are_of_64_bits_where_a_value_of_before_has_them():
+    with jax.enable_x64(True):
+        x = tape.Variable(np.array([1.0, 2.0]))
+        y = x * x
+    z = y.sum()  # float32, as JAX's is there
+    for _ in range(2):
+        g = tape.gradients(z, x, create_graph=True)
+        assert (z.dtype, g.dtype, g.value.dtype) == (jnp.float32, jnp.float64, jnp.float64)
+        close(g, [2.0, 4.0])
+        close(tape.gradients((g * g).sum(), x), [8.0, 16.0])
+    zero = tape.gradients(z, tape.Variable(x), unconnected="zero")
+    assert (zero.dtype, zero.value.dtype) == (jnp.float64, jnp.float64)
+
+
 def test_numpy_scalars_keep_their_dtype_and_are_converted_once(monkeypatch):
     x = tape.constant(A)
     values = [np.float32(0.0), np.float32(-0.0), np.float16(2.0), np.int32(2), np.float32(2.0)]
