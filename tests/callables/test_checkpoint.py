@@ -14,6 +14,7 @@ import tape.numpy as tnp
 from tape.callables import schedules, traces
 from tape.errors import ConcretizationError, TapeRuntimeError, TapeTypeError, TapeValueError
 from tests import agreement
+from tests.daily import pairs
 from tests.ops.test_residuals import operations
 from tests.tiers import by_xla
 
@@ -302,8 +303,7 @@ def step(n):
     return run
 
 
-@pytest.mark.parametrize("schedule", ["log", "root", 1, 3, 100])
-@pytest.mark.parametrize("n", [0, 1, 2, 7, 16, 50])
+@pytest.mark.parametrize(("n", "schedule"), pairs([0, 1, 2, 7, 16, 50], ["log", "root", 1, 3, 100], 2))
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_scheduled_scan_is_a_scan(schedule, n, reverse):
     a = jnp.asarray(np.linspace(-1.0, 1.0, 3 * n, dtype="float32").reshape(n, 3))

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import os
 import random
 
 import jax
@@ -18,13 +17,11 @@ import tape.lax
 import tape.nn
 import tape.numpy as tnp
 from tape.testing import strategies
+from tests.daily import NIGHTLY
 
 A = np.linspace(-1.0, 1.2, 6, dtype=np.float32).reshape(2, 3)
 B = np.cos(np.arange(12, dtype=np.float32)).reshape(3, 4)
 C = np.array([0.3, -0.7, 1.1, 0.2], np.float32)
-
-
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 
 @jax.custom_vjp

@@ -2,19 +2,18 @@
 
 import contextlib
 import itertools
-import os
 
 import numpy as np
 import pytest
 
 import tape
+from tests.daily import NIGHTLY
 
 VALUES = np.array([[2.0, -1.0], [-3.0, 4.0], [5.0, 0.5]], np.float32)
 PRESET = np.array([[100.0, 10.0], [200.0, 20.0], [300.0, 30.0]], np.float32)
 SHARED = [(0, 1, 2), (0, 0, 1), (0, 1, 0), (0, 1, 1), (0, 0, 0)]  # which operands are one object
 KINDS = ("variable", "preset", "constant", "detached", "frozen", "numpy", "view", "result")
 OFTEN = ("variable", "preset", "constant")
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 
 def combinations(count):

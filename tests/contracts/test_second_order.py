@@ -4,7 +4,6 @@ import contextlib
 import copy
 import importlib
 import inspect
-import os
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from tape.graph import kinds, trie, writing
 from tape.recording import record
 from tests.agreement import is_variable, to_variables
 from tests.cube import Cube
+from tests.daily import NIGHTLY
 from tests.mirrored import samples
 from tests.mirrored.test_namespaces import functions
 
@@ -407,7 +407,7 @@ def forgotten(source, names=None):
 
 @pytest.mark.parametrize("source", ["jax.numpy", "jax.nn"])
 def test_contract_21_no_function_forgets_that_a_gradient_was_not_recorded(source):
-    step = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 4
+    step = 1 if NIGHTLY else 4
     assert list(forgotten(source, list(functions(source))[::step])) == []
 
 

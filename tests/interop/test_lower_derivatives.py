@@ -15,6 +15,7 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.errors import LostGradientError, TapeTypeError, UnrecordedGradientError
+from tests.daily import pairs
 
 X = np.array([0.7, -1.3])
 
@@ -242,8 +243,7 @@ def check(lowered, reference, nesting, *, wide):
     np.testing.assert_allclose(found, expected, rtol=1e-9 if wide else 2e-4, atol=1e-9 if wide else 2e-4)
 
 
-@pytest.mark.parametrize("nesting", SOME)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "nesting"), pairs(CASES, SOME, 3))
 def test_derivatives_are_the_true_ones(name, nesting):
     function, reference = CASES[name]
     if name == "a Function" and any(word in nesting for word in FORWARD):
@@ -253,8 +253,9 @@ def test_derivatives_are_the_true_ones(name, nesting):
     check(interop.lower(function), reference, nesting, wide=True)
 
 
-@pytest.mark.parametrize("nesting", [n for n in CHAINS if n not in SOME])
-@pytest.mark.parametrize("name", ["gradients", "unchain", "a Function with a jvp", "a hook"])
+@pytest.mark.parametrize(
+    ("name", "nesting"), pairs(["gradients", "unchain", "a Function with a jvp", "a hook"], [n for n in CHAINS if n not in SOME])
+)
 def test_derivatives_in_every_nesting(name, nesting):
     function, reference = CASES[name]
     check(interop.lower(function), reference, nesting, wide=False)

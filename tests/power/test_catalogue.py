@@ -1,16 +1,15 @@
 """The labels of the catalogue are true: wrong ones differ from the truth as they say, right ones do not."""
 
-import os
 import zlib
 
 import jax
 import pytest
 
+from tests.daily import NIGHTLY
 from tests.power.case import SHOWS
 from tests.power.catalogue import CASES, RIGHT, WRONG
 from tests.power.labels import shown
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 # At a kink other subgradients than the truth's are right as well.
 OTHER_SUBGRADIENTS = {
     "rule_for_abs_with_zero_at_zero",

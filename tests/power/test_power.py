@@ -1,16 +1,15 @@
 """``tape.testing`` finds every wrong gradient of the catalogue and blames no right one."""
 
-import os
 import zlib
 
 import pytest
 
+from tests.daily import NIGHTLY
 from tests.power.catalogue import RIGHT, WRONG
 from tests.power.checkers import judge
 
 # Right, except for an element that its formula rounds to zero: 1e-44 beside elements of size one.
 ROUNDED_TO_NOTHING = {("stable_log1p_exp", "float64")}
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 
 def chosen(cases):

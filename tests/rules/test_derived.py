@@ -25,6 +25,7 @@ from records import (
 )
 
 from tape.errors import RuleError
+from tests.daily import share
 
 
 def or_refused(thunk):
@@ -37,10 +38,25 @@ def or_refused(thunk):
 
 
 def derivatives(record, example, drawn):
-    """All that is compared for one example: both orders, three ways, and the first order by a planted wrong rule."""
-    args, cts, directions, seeds = drawn
+    """The first order of one example three ways, each cotangent of several results alone, too."""
+    args, cts, directions, _ = drawn
     fun = flat(example.fun)
     own = own_vjp(fun, args, cts)
+    results = [i for i, c in enumerate(cts) if c is not None]
+    singles = [[c if i == j else None for j, c in enumerate(cts)] for i in results] if len(cts) > 1 else []
+    return {
+        "own": own,
+        "expected": trusted(record, example, lambda: jax_vjp(fun, args, cts)),
+        "singles": [(own_vjp(fun, args, one), trusted(record, example, lambda one=one: jax_vjp(fun, args, one))) for one in singles],
+        "numeric": differences(fun, args, cts, directions),
+        "slopes": project(own, directions),
+    }
+
+
+def more_derivatives(record, example, drawn):
+    """The same, the first order by a planted wrong rule, and the second order, by JAX or by differences."""
+    args, cts, directions, seeds = drawn
+    fun = flat(example.fun)
     with planted(record, scaled(record.vjp, 1.001)):
         wrong = own_vjp(fun, args, cts)
     second = or_refused(lambda: second_order(fun, own_vjp, args, cts, seeds))
@@ -48,15 +64,9 @@ def derivatives(record, example, drawn):
     numeric_second = None
     if expected_second is None and second is not None:
         numeric_second = differences(lambda *a: own_vjp(fun, a, cts), args, seeds, directions)
-    results = [i for i, c in enumerate(cts) if c is not None]
-    singles = [[c if i == j else None for j, c in enumerate(cts)] for i in results] if len(cts) > 1 else []
     return {
-        "own": own,
+        **derivatives(record, example, drawn),
         "wrong": wrong,
-        "expected": trusted(record, example, lambda: jax_vjp(fun, args, cts)),
-        "singles": [(own_vjp(fun, args, one), trusted(record, example, lambda one=one: jax_vjp(fun, args, one))) for one in singles],
-        "numeric": differences(fun, args, cts, directions),
-        "slopes": project(own, directions),
         "slopes_wrong": project(wrong, directions),
         "second": second,
         "expected_second": expected_second,
@@ -65,27 +75,35 @@ def derivatives(record, example, drawn):
     }
 
 
-def check_smooth(record, example, dtype):
-    """Hold one example to differences and to JAX, in both orders; return whether it noticed the wrong rule."""
+def check_smooth(record, example, dtype, compared):
+    """Hold one example to differences and to JAX; return whether it noticed the wrong rule."""
     what = names(record, example, dtype)
     fun = flat(example.fun)
     args = draw(record, example, dtype)
     assert contains(jax.make_jaxpr(fun)(*args), record.primitive), f"{what}: the example does not use the primitive"
     cts = draw_like(jax.eval_shape(fun, *args), what, "cotangents")
     directions = draw_like(args, what, "directions")
-    got = jax.jit(functools.partial(derivatives, record, example))((args, cts, directions, draw_like(args, what, "seeds")))
+    got = jax.jit(functools.partial(compared, record, example))((args, cts, directions, draw_like(args, what, "seeds")))
     assert_slopes(*got["slopes"], *got["numeric"], what)
     if got["expected"] is not None:
         assert_same(got["own"], got["expected"], what)
     for one, expected in got["singles"]:
         if expected is not None:
             assert_same(one, expected, f"{what}, cotangent of one result only")
-    if got["expected_second"] is not None:
+    if got.get("expected_second") is not None:
         assert got["second"] is not None, f"{what}: JAX has a second derivative"
         assert_same(got["second"], got["expected_second"], f"{what}, second order", factor=100.0, scale=1e-3)
-    elif got["second"] is not None:
+    elif got.get("second") is not None:
         assert_slopes(*got["slopes_second"], *got["numeric_second"], f"{what}, second order")
-    return notices_wrong(got, what)
+    return "wrong" in got and notices_wrong(got, what)
+
+
+def check_all(record, examples, dtype):
+    """Hold all examples to the first order, by day some of them to the second; there a wrong rule has to be noticed."""
+    more = share(examples)
+    with jax.enable_x64(True):
+        changed = [check_smooth(record, e, dtype, more_derivatives if e in more else derivatives) for e in examples]
+    assert any(changed), "no example would notice a wrong rule"
 
 
 def notices_wrong(got, what):
@@ -113,17 +131,14 @@ def test_record_is_complete(record):
 
 @each(DIFFERENTIABLE)
 def test_derivatives_and_power_in_float64(record):
-    with jax.enable_x64(True):
-        changed = [check_smooth(record, example, "float64") for example in examples_of(record)]
-    assert any(changed), "no example would notice a wrong rule"
+    check_all(record, examples_of(record), "float64")
 
 
 @each([r for r in DIFFERENTIABLE if r.complex])
 def test_derivatives_and_power_in_complex128(record):
     with jax.enable_x64(True):
-        chosen = [e for e in examples_of(record) if accepts(e.fun, draw(record, e, "complex128"))]
-        changed = [check_smooth(record, example, "complex128") for example in chosen]
-    assert any(changed), "no example would notice a wrong rule"
+        accepted = [e for e in examples_of(record) if accepts(e.fun, draw(record, e, "complex128"))]
+    check_all(record, share(accepted), "complex128")
 
 
 def check_single(record, example):
@@ -153,7 +168,7 @@ def check_single(record, example):
 
 @each(DIFFERENTIABLE)
 def test_float32_plain_jit_and_vmap(record):
-    (fun, args, cts, jitted, what), *_ = [check_single(record, example) for example in examples_of(record)]
+    (fun, args, cts, jitted, what), *_ = [check_single(record, example) for example in share(examples_of(record))]
     plain = own_vjp(fun, jax.tree.map(jnp.asarray, args), jax.tree.map(jnp.asarray, cts))
     assert_same(plain, jitted, f"{what}, plain against jit")
 
