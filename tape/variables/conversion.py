@@ -200,7 +200,7 @@ class Convertible(methods.ArrayMethods):
             raise LostGradientError(msg)
         LOCAL.scope.caller.take(self)
         convert: Callable[..., np.ndarray[Any, Any]] = np.asarray if copy is False else np.array
-        return _said("np.asarray", self, functools.partial(convert, dtype=dtype), _numbers(self, "asarray"))
+        return _said("np.asarray", self, functools.partial(convert, dtype=dtype), _numbers(self, "np.asarray"))
 
     @property
     def __jax_array__(self) -> Callable[[], Any]:
