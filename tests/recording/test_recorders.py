@@ -132,7 +132,7 @@ def in_python(monkeypatch):
 
 def met(names, statement):
     """Have a statement's structure on the trie: interpreted, compiled, found again."""
-    for _ in range(3):
+    for _ in range(4):  # a call spelled in another way joins its structure one meeting later
         begin(names)
         made = eval(statement, names)  # noqa: S307
         np.asarray(jax.tree.leaves(made, is_leaf=lambda v: isinstance(v, tape.Variable))[0].detach())
