@@ -193,6 +193,33 @@ def test_long_loops_are_cut_between_turns_into_equal_segments(look, monkeypatch)
         np.testing.assert_allclose(found, right, rtol=2e-4)
 
 
+def gated(h, weights, numpy=tnp):
+    z = numpy.tanh(h @ weights)
+    return 0.5 * h + z * numpy.sin(h @ weights.T) - 0.25 * z * z + 0.125 * numpy.cos(z)
+
+
+def test_a_long_loop_that_runs_before_its_sweep_keeps_few_values_of_its_turns():
+    rng = np.random.default_rng(0)
+    start, weights = (rng.normal(size=s).astype(np.float32) / 4 for s in [(3, 5), (5, 5)])
+    h, w = tape.constant(start), tape.Variable(weights)
+    for _ in range(70):
+        h = gated(h, w)
+    y = (h * h).sum()
+    assert np.isfinite(float(y))
+    assert len(y._segment.run.saved) < 10  # of 140 products
+    gradient = tape.gradients(y, w, create_graph=True)
+    (gradient**2).sum().backward()
+
+    @jax.grad
+    def differentiated(w):
+        h, _ = jax.lax.scan(lambda h, _: (gated(h, w, jnp), None), start, None, length=70)
+        return (h * h).sum()
+
+    np.testing.assert_allclose(gradient.value, differentiated(weights), rtol=1e-4, atol=1e-6)
+    second = jax.grad(lambda w: (differentiated(w) ** 2).sum())(weights)
+    np.testing.assert_allclose(w.grad.value, second, rtol=1e-3, atol=1e-5)
+
+
 def test_a_long_loop_is_one_program_also_where_its_gradient_is_differentiated():
     x, scale = tape.Variable(np.float32([0.1, 0.2])), tape.Variable(np.float32(0.7))
     n = 80  # 800 entries, and as many again for each sweep
