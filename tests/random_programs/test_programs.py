@@ -16,17 +16,15 @@ from tape.programs import execution, program
 from tape.recording.record import handle
 from tape.rules import table
 from tape.sweeps import emission, plan, sweep
-from tests.daily import NIGHTLY, share
+from tests.daily import share
 from tests.random_programs.execution import MismatchError, check, fails_like
 from tests.random_programs.minimal import minimal
 from tests.random_programs.program_strategy import make_program, programs
 
 CI_EXAMPLES = 100
-EXAMPLES = settings().max_examples if NIGHTLY else min(50, settings().max_examples)  # by day without randomness: the same each time
 
 
 @settings(
-    max_examples=EXAMPLES,
     deadline=None,  # compiling takes most of the time
     phases=[phase for phase in Phase if phase is not Phase.shrink],  # minimal() does it
     suppress_health_check=[HealthCheck.too_slow],
