@@ -138,10 +138,10 @@ def steps(closed):
 
 
 def recorded_as_jax_does(sample):
-    """Tell whether the tape records what JAX computes, primitive by primitive, and the derivatives are those of primitives."""
+    """Tell whether the tape records what JAX computes, primitive by primitive; a derivative of the tape's own is a call around JAX's."""
     theirs = steps(jax.make_jaxpr(sample.theirs)(sample.inputs))
     ours = steps(jax.make_jaxpr(lambda inputs: [x.value for x in sample.ours([tape.Variable(x) for x in inputs])])(sample.inputs))
-    return ours == theirs and not any(primitive.startswith("custom") for primitive, *_ in theirs[0])
+    return ours == theirs
 
 
 def agree(ours, theirs, tolerance):

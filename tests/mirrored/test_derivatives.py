@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tape.mirrored.composed import SLOPES
+from tape.mirrored.reduced import REDUCED
 from tests.daily import NIGHTLY, share
 from tests.mirrored.beside_jax import DIFFERENTIATED, EVERY, Sample, agree, recorded_as_jax_does, reference, steps, swept
 from tests.mirrored.left_out import IN_SECOND_ORDER, LEFT_OUT, ROUNDED, SLOW
@@ -41,6 +43,11 @@ def test_derivatives(source, name):
         expected, found = everything(sample.inputs)
         for derivatives in found:
             agree(derivatives, expected, 1e-5 if (source, name) in ROUNDED else 1e-8)
+
+
+@pytest.mark.parametrize(("source", "name"), [(s, n) for table in (SLOPES, REDUCED) for s in table for n in table[s]])
+def test_a_derivative_of_its_own_is_compared(source, name):
+    assert not recorded_as_jax_does(Sample(source, name, "float32"))
 
 
 @pytest.mark.parametrize(

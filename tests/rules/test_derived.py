@@ -170,7 +170,7 @@ def check_single(record, example):
     return fun, args, cts, jitted, what
 
 
-@each(DIFFERENTIABLE)
+@each(share(DIFFERENTIABLE, 2))
 def test_float32_plain_jit_and_vmap(record):
     (fun, args, cts, jitted, what), *_ = [check_single(record, example) for example in share(examples_of(record))]
     plain = own_vjp(fun, jax.tree.map(jnp.asarray, args), jax.tree.map(jnp.asarray, cts))

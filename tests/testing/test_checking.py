@@ -42,7 +42,8 @@ def test_what_is_right_passes(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["a loop that stops when near", "a large loop", "a batch of loops", "a loop that stops at no negative number", "on the host"]
+    "name",
+    share(["a loop that stops when near", "a large loop", "a batch of loops", "a loop that stops at no negative number", "on the host"], 2),
 )
 def test_what_jax_cannot_differentiate_is_right_at_first_order(name):
     fun, args = RIGHT[name]
