@@ -36,7 +36,7 @@ from tape.sweeps import accumulation, differentiation
 from tests import idle
 
 settings.register_profile("dev", max_examples=25, deadline=None)
-settings.register_profile("ci", max_examples=100, derandomize=True, print_blob=True, deadline=None)
+settings.register_profile("ci", max_examples=50, derandomize=True, print_blob=True, deadline=None)
 settings.register_profile("nightly", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 

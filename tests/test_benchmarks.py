@@ -17,6 +17,7 @@ from benchmarks.report import Report, Score, ratios
 from benchmarks.sharded import collectives
 from benchmarks.timing import Effort, Times, interleave, quantile, ratio
 from benchmarks.varying import disagreements
+from tests.daily import share
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # a peer's warnings are its own
 
@@ -24,14 +25,14 @@ FAST = {"jax.jit", "tape", "tape.jit", "PyTorch", "HIPS autograd", "MyGrad"}  # 
 STATIC = [*dispatch.WORKLOADS, *compute.WORKLOADS]
 
 
-@pytest.mark.parametrize("workload", STATIC, ids=lambda w: w.name)
+@pytest.mark.parametrize("workload", share(STATIC), ids=lambda w: w.name)
 def test_systems_agree(workload):
     steps, failures = verify(workload, tiny=True, names=FAST)
     assert not failures
     assert steps.keys() == suited(workload, FAST).keys()
 
 
-@pytest.mark.parametrize("workload", [*dynamic.WORKLOADS, *structures.WORKLOADS[2:]], ids=lambda w: w.name)
+@pytest.mark.parametrize("workload", share([*dynamic.WORKLOADS, *structures.WORKLOADS[2:]], 2), ids=lambda w: w.name)
 def test_systems_agree_where_structures_vary(workload):
     assert not disagreements(workload, count=2)
 
@@ -51,7 +52,7 @@ JAX = types.SimpleNamespace(
 NOT_OF_JAX = {"facade: convnet", "facade: ode net"}  # their convolution and their solver have other signatures there
 
 
-@pytest.mark.parametrize("name", sorted(set(facade.PROGRAMS) - NOT_OF_JAX))
+@pytest.mark.parametrize("name", share(sorted(set(facade.PROGRAMS) - NOT_OF_JAX)))
 def test_a_program_of_the_facade_agrees_with_jax(name):
     with jax.enable_x64(True):
         expected = jax.jit(facade.PROGRAMS[name](JAX, jnp, np.random.default_rng(0)))()

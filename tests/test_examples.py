@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tape
+from tests.daily import NIGHTLY, share
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -63,9 +64,10 @@ def test_data_parallel():
 
 
 def test_distributed():
-    """In one process of eight devices, and in two that share eight."""
+    """In one process of eight devices, and by night in two that share eight, as tests/scale does by day."""
     pytest.importorskip("optax")
-    command = [sys.executable, EXAMPLES / "distributed.py", "--quick"]
+    command = [sys.executable, EXAMPLES / "distributed.py", "--quick", *([] if NIGHTLY else ["--processes", "1"])]
+    places = ["8 devices", "2 processes of 4 devices"][: 2 if NIGHTLY else 1]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "JAX_PLATFORMS": "cpu"}
     printed = subprocess.run(  # noqa: S603 - the repository's own file
         command, check=True, capture_output=True, text=True, timeout=300, env=environment
@@ -74,7 +76,7 @@ def test_distributed():
         r"^(\S+(?: sharded)?) +(8 devices|2 processes of 4 devices): loss (\S+), within (\S+) of one device$", printed, re.MULTILINE
     )
     ways = ["data-parallel", "tensor-parallel", "fully sharded"]
-    assert [(name, where) for name, where, _, _ in rows] == [(w, d) for d in ("8 devices", "2 processes of 4 devices") for w in ways]
+    assert [(name, where) for name, where, _, _ in rows] == [(w, d) for d in places for w in ways]
     assert all(float(distance) < 1e-13 for *_, distance in rows)
     first, last = map(float, re.search(r"^one device: loss (\S+), after 8 steps (\S+)$", printed, re.MULTILINE).groups())
     assert last < first / 2
@@ -166,7 +168,7 @@ def test_every_example_is_run():
     assert {path.stem for path in EXAMPLES.glob("*.py")} - {"experiment"} == run
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", share(EXPERIMENTS, 3))
 def test_experiment(name, tmp_path, capsys, monkeypatch):
     for needed in ("matplotlib", "optax", "rich", "scipy", "sklearn"):
         pytest.importorskip(needed)

@@ -18,6 +18,7 @@ from benchmarks.gradbench.on_tape.nested import MODES, argmin, trajectory
 from benchmarks.gradbench.oracle import expected, mismatches
 from benchmarks.gradbench.protocol import QUIET, Function, Tool, respond, serve
 from benchmarks.gradbench.session import Session, SilentToolError
+from tests.daily import pairs, share
 
 CASES = list(cases("tiny"))
 PEERS = [t for t in ("torch", "autograd") if importlib.util.find_spec(t)]
@@ -33,7 +34,7 @@ def session():
 
 def test_a_session_goes_through_every_eval(session):
     assert session.send("start", eval="hello") == {"id": 0, "tool": "jax-tape"}
-    for case in CASES:
+    for case in share(CASES, 3):
         response = session.send("define", module=case.module)
         assert response == {"id": session.last, "success": True}
         for function in FUNCTIONS[case.module]:
@@ -127,7 +128,7 @@ def test_what_a_library_prints_is_no_response(session):
 def test_peers_agree_with_the_oracle(tool):
     with jax.enable_x64(True):
         modules = importlib.import_module(f"benchmarks.gradbench.on_{tool}").TOOL
-        for case in CASES:
+        for case in share(CASES):
             for function in modules.modules[case.module]:
                 if tool == "jax" and case.module in {"ht", "lstm", "gmm", "particle", "saddle"} and function != FUNCTIONS[case.module][1]:
                     continue  # compiled for seconds, and the derivative's program holds it
@@ -136,8 +137,7 @@ def test_peers_agree_with_the_oracle(tool):
                 assert not mismatches(expected(case.module, function, case.input), response["output"], 1e-9)
 
 
-@pytest.mark.parametrize("inner", "fr")
-@pytest.mark.parametrize("outer", "fr")
+@pytest.mark.parametrize(("outer", "inner"), pairs("fr", "fr", 2))
 def test_the_derivative_of_a_trajectory_of_derivatives(outer, inner):
     slope = np.imag(oracle.trajectory(0.1 + 1e-30j)) / 1e-30
     with jax.enable_x64(True):

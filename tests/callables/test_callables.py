@@ -18,6 +18,7 @@ from tape.graph.watcher import NOBODY
 from tape.ops import interning
 from tests import agreement
 from tests.agreement import same
+from tests.daily import share
 
 X = jnp.array([0.3, 0.7, 1.2])
 W = jnp.array([0.5, 1.5, -0.4])
@@ -141,7 +142,7 @@ PROGRAMS = [
 PROGRAMS += [custom_root, nested, vectorize, apply_along_axis, apply_over_axes, piecewise, fromfunction, frompyfunc, platform_dependent]
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("program", share(PROGRAMS, 2), ids=lambda p: p.__name__)
 def test_values_and_two_derivatives(program):
     x, w = tape.Variable(X, name="x"), tape.Variable(W, name="w")
     y = program(tnp, tape.lax, x, w)

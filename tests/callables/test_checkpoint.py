@@ -163,8 +163,7 @@ TRACED = {
 }
 
 
-@pytest.mark.parametrize("traced", TRACED.values(), ids=TRACED)
-@pytest.mark.parametrize("make", MADE_INSIDE.values(), ids=MADE_INSIDE)
+@pytest.mark.parametrize(("make", "traced"), pairs(MADE_INSIDE.values(), TRACED.values(), 3))
 def test_a_variable_made_inside_is_no_capture(make, traced):
     """A forward that sweeps to a Variable of its own gives that gradient to its backward."""
     held = []
@@ -303,7 +302,7 @@ def step(n):
     return run
 
 
-@pytest.mark.parametrize(("n", "schedule"), pairs([0, 1, 2, 7, 16, 50], ["log", "root", 1, 3, 100], 2))
+@pytest.mark.parametrize(("n", "schedule"), pairs([0, 1, 2, 7, 16, 50], ["log", "root", 1, 3, 100]))
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_scheduled_scan_is_a_scan(schedule, n, reverse):
     a = jnp.asarray(np.linspace(-1.0, 1.0, 3 * n, dtype="float32").reshape(n, 3))

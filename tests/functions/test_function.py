@@ -23,6 +23,7 @@ from tape import jaxapi
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeError, TapeTypeError, UnrecordedGradientError
 from tape.graph.scope import LOCAL
 from tests import agreement
+from tests.daily import share
 
 A, B = np.array([1.0, -2.0, 0.5], np.float32), np.array([3.0, 0.25, -1.0], np.float32)
 
@@ -1012,7 +1013,7 @@ def test_forward_mode_is_the_users(way):
     compare(jax.jit(lambda: FORWARD[way](tape, vector_tape))(), expected)
 
 
-@pytest.mark.parametrize("way", SCALAR)
+@pytest.mark.parametrize("way", share([*SCALAR], 2))
 def test_contract_20_higher_derivatives_both_ways(way):
     expected = SCALAR[way](jax, bent_jax)
     compare(SCALAR[way](tape, bent_tape), expected, 5e-4)
@@ -1214,7 +1215,7 @@ AXES = [(0, 0, None), (0, None, None), (None, 0, 1), (None, None, 0), (1, 2, 0)]
 
 
 @pytest.mark.parametrize(
-    ("way", "axes"), [(way, axes) for way in MAPPED for axes in (AXES if way in ("vmap", "grad of vmap") else AXES[:1])], ids=str
+    ("way", "axes"), share([(way, axes) for way in MAPPED for axes in (AXES if way in ("vmap", "grad of vmap") else AXES[:1])], 2), ids=str
 )
 def test_a_batch_is_computed_by_vmap(way, axes):
     def stacked(x, axis, factors):

@@ -11,6 +11,7 @@ import interop
 import tape
 import tape.lax
 import tape.numpy as tnp
+from tests.daily import pairs
 
 HERE = "test_explain_inside.py"
 
@@ -98,8 +99,7 @@ def gradient_of(y, x):
     return "NaN" if np.isnan(g).any() else "inf" if np.isinf(g).any() else "fine" if g.any() else "zero"
 
 
-@pytest.mark.parametrize("name", ACCIDENTS)
-@pytest.mark.parametrize("wrapped", ["compiled", "checkpoint", "vmap", "loop", "branch"])
+@pytest.mark.parametrize(("wrapped", "name"), pairs(["compiled", "checkpoint", "vmap", "loop", "branch"], ACCIDENTS, 2))
 def test_the_accident_is_found_inside(wrapped, name):
     verdict, kind, accident, values = ACCIDENTS[name]
     x = variable(values)
@@ -202,8 +202,9 @@ def test_a_gradient_that_backward_left_is_named():
     assert [str(v) for v in t.leaves] == ["x.grad"]
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, np.complex64])
-@pytest.mark.parametrize("name", ["where and sqrt", "log", "saturation", "detach"])
+@pytest.mark.parametrize(
+    ("dtype", "name"), pairs([jnp.bfloat16, jnp.float16, np.complex64], ["where and sqrt", "log", "saturation", "detach"], 2)
+)
 def test_other_dtypes(dtype, name):
     _, kind, accident, values = ACCIDENTS[name]
     if dtype is np.complex64 and name == "where and sqrt":

@@ -12,6 +12,7 @@ import pytest
 
 import interop
 import tape
+from tests.daily import share
 
 STEPS = 20
 RANDOM = np.random.default_rng(0)
@@ -115,7 +116,7 @@ class Beside:
         assert [raw(x) for _, x in ours] == [raw(x) for _, x in theirs]
 
 
-@pytest.mark.parametrize("name", list(aliases()))
+@pytest.mark.parametrize("name", share(list(aliases())))
 def test_every_alias_steps_as_optax_does(name):
     more = NOT_ALONE.get(name, {})
     if isinstance(more, str):
@@ -127,7 +128,7 @@ def test_every_alias_steps_as_optax_does(name):
         both.check()
 
 
-@pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.parametrize("name", share(list(WRAPPERS), 2))
 def test_every_wrapper_steps_as_optax_does(name):
     both = Beside(WRAPPERS[name])
     for k, gradients in enumerate(GRADIENTS):

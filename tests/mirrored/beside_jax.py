@@ -2,8 +2,10 @@
 
 import functools
 import importlib
+import itertools
 
 import jax
+import jax.extend as jex
 import jax.numpy as jnp
 import numpy as np
 
@@ -103,6 +105,43 @@ def swept(sample, second, inputs, looked):
     slope = along(gradients, sample.directions, tape.numpy)
     further = tape.gradients(slope, variables, unconnected="zero") if slope.requires_grad else [tape.numpy.zeros_like(x) for x in variables]
     return [x.value for x in (found, *gradients, *further)]
+
+
+def steps(closed):
+    """A program's primitives in order, calls taken apart: their parameters, and of each operand its number or the constant that it is."""
+    count, numbers, found = itertools.count(), {}, []
+
+    def constant(x, aval):
+        array = np.asarray(jax.random.key_data(x) if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key) else x)
+        return array.tobytes(), str(aval)
+
+    def number(x):
+        return constant(x.val, x.aval) if isinstance(x, jex.core.Literal) else numbers[x]
+
+    def follow(jaxpr, consts):
+        numbers.update((var, constant(x, var.aval)) for var, x in zip(jaxpr.constvars, consts, strict=True))
+        for eqn in jaxpr.eqns:
+            operands = [*map(number, eqn.invars)]
+            if eqn.primitive.name in {"pjit", "jit"}:
+                inner = eqn.params["jaxpr"]
+                numbers.update(zip(inner.jaxpr.invars, operands, strict=True))
+                results = follow(inner.jaxpr, inner.consts)
+            else:
+                found.append((eqn.primitive.name, str(eqn.params), operands, [str(v.aval) for v in eqn.outvars]))
+                results = [next(count) for _ in eqn.outvars]
+            numbers.update(zip(eqn.outvars, results, strict=True))
+        return [*map(number, jaxpr.outvars)]
+
+    numbers.update((var, next(count)) for var in closed.jaxpr.invars)
+    results = follow(closed.jaxpr, closed.consts)
+    return found, results
+
+
+def recorded_as_jax_does(sample):
+    """Tell whether the tape records what JAX computes, primitive by primitive; a derivative of the tape's own is a call around JAX's."""
+    theirs = steps(jax.make_jaxpr(sample.theirs)(sample.inputs))
+    ours = steps(jax.make_jaxpr(lambda inputs: [x.value for x in sample.ours([tape.Variable(x) for x in inputs])])(sample.inputs))
+    return ours == theirs
 
 
 def agree(ours, theirs, tolerance):

@@ -8,6 +8,7 @@ import pytest
 import tape
 import tape.numpy as tn
 from tape import nn
+from tests.daily import pairs
 
 BASE = np.array([0.3, -1.2, 2.5, 0.7])
 
@@ -50,8 +51,7 @@ def test_second_derivatives_of_norms_are_scaled(name, size):
 
 
 @pytest.mark.parametrize("axis", [None, -1, (0, 1)])
-@pytest.mark.parametrize("keepdims", [False, True])
-@pytest.mark.parametrize("name", ["norm", "std", "var"])
+@pytest.mark.parametrize(("name", "keepdims"), pairs(["norm", "std", "var"], [False, True], 2))
 def test_axes_are_those_of_the_function(name, keepdims, axis):
     ours, theirs = (n.linalg.norm if name == "norm" else getattr(n, name) for n in (tn, jnp))
     x = np.random.default_rng(0).standard_normal((3, 4)).astype("float32")

@@ -9,6 +9,7 @@ from jax import lax
 import interop
 import tape
 from tape.ops.kernel import Op
+from tests.daily import pairs
 
 X = jnp.asarray(np.linspace(-0.9, 1.1, 12), jnp.float32).reshape(3, 4)
 MASK = jnp.asarray(np.arange(12).reshape(3, 4) % 2, jnp.float32)
@@ -68,8 +69,7 @@ FUNCTIONS = [
 ]
 
 
-@pytest.mark.parametrize("outside", [lambda f: f, jax.jit], ids=["eager", "jit"])
-@pytest.mark.parametrize("fun", FUNCTIONS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(("fun", "outside"), pairs(FUNCTIONS, [lambda f: f, jax.jit], 2))
 def test_two_derivatives(fun, outside):
     def total(x):
         return (fun(x) ** 2).sum()

@@ -10,6 +10,7 @@ import tape
 import tape.numpy as tnp
 from tape.graph import length
 from tape.programs import numbers
+from tests.daily import pairs
 
 W = np.linspace(-1.0, 1.0, 8, dtype=np.float32)
 E = np.arange(40, dtype=np.float32).reshape(5, 8) / 10
@@ -50,7 +51,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize(
-    ("place", "kind"), [(p, k) for p in PLACES for k in (float, int, np.float32, np.int32, bool) if (p, k) != ("lifted", bool)]
+    ("place", "kind"), [pair for pair in pairs(PLACES, (float, int, np.float32, np.int32, bool), 2) if pair != ("lifted", bool)]
 )  # a lifted function takes a bool for an option
 def test_equal_numbers_make_the_same_structure_as_different_ones(place, kind):
     x = tape.Variable(E)

@@ -8,6 +8,8 @@ from jax import lax
 from oracles import assert_same, flat, jax_vjp, own_vjp
 from records import APART, RECORDS, draw_like
 
+from tests.daily import pairs
+
 A, B, X = (np.linspace(low, high, 5) for low, high in ((0.6, 2.5), (0.3, 1.4), (-0.8, 0.9)))
 
 
@@ -72,8 +74,7 @@ def test_linear_call_uses_the_transpose_that_it_was_given():
     assert float(own_vjp(fun, (jnp.float32(1),), (jnp.float32(1),))[0]) == 3
 
 
-@pytest.mark.parametrize("sampler", ["gamma", "loggamma"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("sampler", "dtype"), pairs(["gamma", "loggamma"], ["float32", "float64"], 2))
 def test_random_gamma(sampler, dtype):
     with jax.enable_x64(True):
         a = (jnp.asarray(A.astype(dtype)),)

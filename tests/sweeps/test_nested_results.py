@@ -13,6 +13,7 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.scipy.interpolate import RegularGridInterpolator
+from tests.daily import pairs
 
 X = jnp.array([0.1, 0.2, 0.3])
 GRID = jnp.linspace(0.0, 4.0, 5)
@@ -106,8 +107,7 @@ def reference(x):
 
 
 @pytest.mark.parametrize("looked", ["not looked at", "looked at", "parts looked at"])
-@pytest.mark.parametrize("sweep", SWEEPS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(("op", "sweep"), pairs(OPS, SWEEPS, 2))
 def test_nested_results(op, sweep, looked):
     x = tape.Variable(X)
     a, b = OPS[op](x)

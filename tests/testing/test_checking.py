@@ -11,6 +11,7 @@ import pytest
 import tape
 from tape.testing import GradientMismatch, check_custom_vjp, check_gradients, check_vjp
 from tape.testing.subject import Subject
+from tests.daily import share
 
 sys.path.insert(0, __file__.rpartition("/")[0])
 from cases import RIGHT, WRONG, M, X, pushed, ruled
@@ -18,7 +19,7 @@ from cases import RIGHT, WRONG, M, X, pushed, ruled
 sys.path.pop(0)
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", share(list(WRONG), 2))
 def test_what_is_wrong_is_found_and_named(name):
     fun, args, words = WRONG[name]
     with pytest.raises(GradientMismatch) as caught:
@@ -33,7 +34,7 @@ def test_what_is_wrong_is_found_and_named(name):
 NOT_DIFFERENTIABLE = {"a while loop": "jax.grad refuses a loop whose length is found while it runs"}
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", share(list(RIGHT), 3))
 def test_what_is_right_passes(name):
     fun, args = RIGHT[name]
     report = check_gradients(fun, *args)
@@ -41,7 +42,8 @@ def test_what_is_right_passes(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["a loop that stops when near", "a large loop", "a batch of loops", "a loop that stops at no negative number", "on the host"]
+    "name",
+    share(["a loop that stops when near", "a large loop", "a batch of loops", "a loop that stops at no negative number", "on the host"], 2),
 )
 def test_what_jax_cannot_differentiate_is_right_at_first_order(name):
     fun, args = RIGHT[name]

@@ -80,7 +80,8 @@ def test_fill_is_refused_however_the_array_is_reached():
     "ask", [float, int, bool, np.asarray, lambda k: k.item(), lambda k: k.tolist(), lambda k: k.tobytes(), lambda k: [1][k]]
 )
 def test_a_key_is_no_number(ask):
-    with pytest.raises(TapeTypeError, match=r"^\w+: a Variable that is a key \(shape \(\), dtype key<fry>\)"):
+    asked = r"np\.asarray" if ask is np.asarray else r"\w+"
+    with pytest.raises(TapeTypeError, match=rf"^{asked}: a Variable that is a key \(shape \(\), dtype key<fry>\)"):
         ask(tape.random.key(3))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import interop
 import tape
-from tests.daily import share
+from tests.daily import NIGHTLY, pairs, share
 
 eqx = pytest.importorskip("equinox")
 diffrax = pytest.importorskip("diffrax")
@@ -96,6 +96,7 @@ def test_a_neural_differential_equation(name):
     assert found[-1] < found[0]
 
 
+@pytest.mark.skipif(not NIGHTLY, reason="compiles for long; those of linear solves are below")
 def test_second_derivatives_of_a_solve():
     """Of a solve that JAX differentiates twice itself."""
     times = jnp.asarray(TIMES, jnp.float64)
@@ -117,16 +118,16 @@ def test_second_derivatives_of_a_solve():
         np.testing.assert_allclose(rate.grad.numpy(), wanted[1], rtol=1e-9)
 
 
-@pytest.mark.parametrize("inline", [False, True])
-@pytest.mark.parametrize(("solver", "options"), [("AutoLinearSolver", {"well_posed": True}), ("CG", {"rtol": 1e-12, "atol": 1e-12})])
-def test_linear_solves_of_lineax(solver, options, inline):
+@pytest.mark.parametrize(("solver", "inline"), pairs(["AutoLinearSolver", "CG"], [False, True], 2))
+def test_linear_solves_of_lineax(solver, inline):
     """What implicit solvers and Optimistix differentiate through; Lineax's rule refuses tangents of the solver's state, which it cuts off."""
     lineax = pytest.importorskip("lineax")
     tag = lineax.positive_semidefinite_tag
+    options = {"AutoLinearSolver": {"well_posed": True}, "CG": {"rtol": 1e-12, "atol": 1e-12}}
 
     def solved(matrix, b):
         operator = lineax.MatrixLinearOperator(matrix @ matrix.T + jnp.eye(3), tag)
-        return lineax.linear_solve(operator, b, getattr(lineax, solver)(**options)).value
+        return lineax.linear_solve(operator, b, getattr(lineax, solver)(**options[solver])).value
 
     given = jax.random.normal(jax.random.key(0), (3, 3), jnp.float64), jnp.array([1.0, -2.0, 0.5])
 
