@@ -17,8 +17,8 @@ import numpy as np
 from tape import jaxapi
 from tape.testing.differences import Estimate
 from tape.testing.executables import Program
+from tape.testing.marks import scale_of
 from tape.testing.precise import Precise, inner
-from tape.testing.probes import scale_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

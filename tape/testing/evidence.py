@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.testing.findings import Finding, doubt, fail, line
+from tape.testing.marks import scale_of
 from tape.testing.precise import Precise, equations
-from tape.testing.probes import scale_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

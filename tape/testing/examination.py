@@ -19,6 +19,7 @@ from tape.testing.executables import Program
 from tape.testing.findings import Finding, Item, LeftOut, Note, Suspect, Vote, fail, infinite
 from tape.testing.judgement import ask_values, judge
 from tape.testing.linearity import check_linear
+from tape.testing.marks import MINUTE
 from tape.testing.measurement import BASIS, Measurement, user_rules
 from tape.testing.precise import Precise, equations
 from tape.testing.probes import FAR, NUDGE, Probes
@@ -342,6 +343,8 @@ def _suspects(evidence: Evidence, pairs: Sequence[int]) -> list[Suspect]:
                     evidence.probes.pairs[b].point >= FAR and evidence.probes.pairs[b].point != evidence.probes.bent
                 ):  # how exact an approximation is there is not the question
                     same |= (off <= 1e-3 * np.abs(r)) | ~np.isfinite(g)
+                if evidence.probes.pairs[b].why == MINUTE:  # nor is how many digits a formula loses there
+                    same |= ~(np.abs(g - evidence.measured["g"][k][2 * b + 1]) <= 1e-3 * off)
                 ratio = np.where(same, 0.0, np.nan_to_num(off / np.maximum(tolerance, 1e-300), nan=np.inf, posinf=np.inf))
             if not np.all(same):
                 suspects.append(Suspect(b, k, ~same, ratio))

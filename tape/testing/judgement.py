@@ -12,8 +12,9 @@ import numpy as np
 from tape import jaxapi
 from tape.testing.accuracy import coarse, imprecise
 from tape.testing.findings import Finding, Vote, doubt, fail
+from tape.testing.marks import scale_of
 from tape.testing.precise import RULE_PRIMITIVES, Precise
-from tape.testing.probes import scale_of, wide_array
+from tape.testing.probes import wide_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,6 +49,7 @@ def judge(evidence: Evidence, suspects: list[Suspect], *, failed: bool) -> Itera
         for s in mine:
             by_point.setdefault(evidence.probes.pairs[s.pair].point, []).append(s)
         bent = [] if evidence.probes.bent is None else by_point.pop(evidence.probes.bent, [])
+        marked = [by_point.pop(point) for point in evidence.probes.marked if point in by_point]
         asked = {point: _first_asked(evidence, there, suspects) for point, there in by_point.items()}
         results = {s.pair: answer for s, answer in asked.values()}
         given, generic = ([s for point, (s, _) in asked.items() if (point == 0) == at] for at in (True, False))
@@ -78,6 +80,13 @@ def judge(evidence: Evidence, suspects: list[Suspect], *, failed: bool) -> Itera
             convicted = _convicted(evidence, bent[0])
             yield convicted
             failed |= convicted.verdict == "fail"
+        for there in marked if not failed else ():
+            s, answer = _first_asked(evidence, there, suspects)
+            if answer == "wrong" or (answer == "outside" and not _conventional(evidence, s)):
+                convicted = _convicted(evidence, s)
+                yield convicted
+                failed |= convicted.verdict == "fail"
+                break
 
 
 def _first_asked(evidence: Evidence, there: list[Suspect], suspects: list[Suspect]) -> tuple[Suspect, str]:

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tape.testing.marks import beyond, marked, scale_of
 from tape.testing.subject import is_inexact
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tape.jaxapi import ShapedArray
 
@@ -22,6 +23,7 @@ FAR = 4  # the number of the first point that is not of the given size: further 
 BENT = 1e-2  # relative to an element's size; what is added to a point to take its symmetry away
 LONE = 4  # cotangents with one element that is not zero, beside those of the first and the last one
 CLOSE = 0.1  # relative; how far round a lone number its domain is taken for granted
+MANY = 1 << 16  # outputs: of more, only the plainest cotangents are tried
 
 finfo: Any = jnp.finfo
 Arrays = list[np.ndarray]
@@ -36,15 +38,6 @@ class Pair:
     why: str
 
 
-def scale_of(x: np.ndarray) -> np.ndarray:
-    """Return how large a step an element can take for granted: its own size, or its neighbours' where it is zero."""
-    size = np.abs(x)
-    finite = size[np.isfinite(size)]
-    typical = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
-    floor = 0.1 * typical if typical > 0 else 1.0
-    return np.where(size > 1e-3 * typical, size, floor) if typical > 0 else np.full_like(size, 1.0)
-
-
 class Probes:
     """Points, cotangents and their pairs, all of them representable in the dtypes of the function.
 
@@ -57,6 +50,7 @@ class Probes:
         pairs: which cotangent is looked at where.
         inside: for each point, whether it is in the domain: elsewhere nobody says that there is a function.
         bent: the point at which matrices that were given symmetric are not; None where none was.
+        marked: the points where branches meet (:mod:`tape.testing.marks`), which say nothing against a rule unless values do.
 
     """
 
@@ -79,6 +73,9 @@ class Probes:
                 moved = [size * (x * (1 + 0.1 * self._like(x)) + np.where(x == 0, 0.4, 0.0) * self._like(x)) for x in given]
                 drawn = [y if d is None else self._drawn(y, b) for y, b, d in zip(moved, self._bounds, domains, strict=True)]
                 self.points.append(self._representable(drawn))
+        marks = marked(given, self._bounds) if explore else {}
+        self.marked = range(len(self.points), len(self.points) + len(marks))
+        self.points += [self._representable(point) for point in marks.values()]
         symmetric = [_symmetric(x) for x in given]
         for other_point in self.points[1:]:
             for k, y in enumerate(other_point):
@@ -101,6 +98,8 @@ class Probes:
             self._pair(3, c0, "a point further out")
             self._pair(4, c1, "a point much further out")
             self._pair(5, c0, "a point near zero")
+            for point, why in zip(self.marked, marks, strict=True):
+                self._pair(point, c1, why)
         if self.bent is not None:
             self._pair(self.bent, c1, "a point nearby without the given symmetry")
         large = min(12, int(min(np.log10(float(finfo(y.dtype).max)) for y in outputs)) // 2)  # representable, and so are its products
@@ -118,6 +117,8 @@ class Probes:
             for i in inner if len(inner) <= LONE else np.random.default_rng(seed).choice(inner, LONE, replace=False):
                 self._pair(0, self._add(self._lone(i, 1.0)), f"a cotangent for element {i} of the outputs alone")
             self._pair(0, self._add([np.ones_like(c) for c in self.cotangents[c0]]), "the cotangent of ones")
+            for why, cotangent in self._sparse(self.cotangents[c0], np.random.default_rng(seed + 3)):
+                self._pair(0, self._add(cotangent), why)
 
     plain = ("the given point", "a point nearby", "the point with other signs")
 
@@ -139,6 +140,28 @@ class Probes:
         ends = np.cumsum([c.size for c in self.cotangents[0]])[:-1]
         return [part.reshape(c.shape).astype(c.dtype) for part, c in zip(np.split(flat, ends), self.cotangents[0], strict=True)]
 
+    def _sparse(self, dense: Arrays, rng: np.random.Generator) -> Iterator[tuple[str, Arrays]]:
+        """Yield cotangents by whose zeros, signs or repetitions a rule may choose a branch."""
+        for why, sign in (("a positive cotangent", 1.0), ("a negative cotangent", -1.0)):
+            yield why, [sign * np.abs(c).astype(c.dtype) for c in dense]
+        sizes = [c.size for c in dense]
+        n = sum(sizes)
+        for k in sorted({2, 3, n // 2, n - 1} if n <= MANY else {2}):
+            if 1 < k < n:
+                chosen = np.isin(np.arange(n), rng.choice(n, k, replace=False))
+                masks = np.split(chosen, np.cumsum(sizes)[:-1])
+                yield (
+                    f"a cotangent for {k} elements of the outputs alone",
+                    [c * m.reshape(c.shape) for c, m in zip(dense, masks, strict=True)],
+                )
+        for axis in range(max(c.ndim for c in dense) if n <= MANY else 0):
+            if any(axis < c.ndim and 1 < c.shape[axis] < c.size for c in dense):
+                first = [np.take(c, [0], axis) if axis < c.ndim and c.size else c for c in dense]
+                yield f"a cotangent that is the same along axis {axis}", [f + 0 * c for f, c in zip(first, dense, strict=True)]
+                last = [np.arange(np.shape(c)[axis]) == np.shape(c)[axis] - 1 if axis < c.ndim else np.zeros(1) for c in dense]
+                shaped = [m.reshape([-1 if d == axis else 1 for d in range(c.ndim)]) for m, c in zip(last, dense, strict=True)]
+                yield f"a cotangent for the last slice along axis {axis} alone", [c * m for c, m in zip(dense, shaped, strict=True)]
+
     def _dense(self, y: ShapedArray) -> np.ndarray:
         values = self._like(np.zeros(y.shape))
         if jnp.issubdtype(y.dtype, jnp.complexfloating):
@@ -147,21 +170,21 @@ class Probes:
 
     def _folded(self, x: np.ndarray, by: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
         """Move ``x``, the other way where that would leave the domain."""
-        return np.asarray(x + np.where(_beyond(x + by, bounds) & ~_beyond(x - by, bounds), -by, by))
+        return np.asarray(x + np.where(beyond(x + by, bounds) & ~beyond(x - by, bounds), -by, by))
 
     def _drawn(self, y: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
         """Draw what is beyond the domain back into it, where that has room on the same side of zero."""
         low, high = bounds
         share = np.random.default_rng(y.size).uniform(0.5, 0.95, y.shape)
         if np.iscomplexobj(y):
-            return y * np.where(_beyond(y, bounds), share * high / np.maximum(np.abs(y), 1e-300), 1) if np.isfinite(high) else y
+            return y * np.where(beyond(y, bounds), share * high / np.maximum(np.abs(y), 1e-300), 1) if np.isfinite(high) else y
         for bound, other in ((high, max(low, 0.0)), (low, min(high, 0.0))):
             if bound != other and np.isfinite(bound):
                 y = np.where((y > bound) if bound > other else (y < bound), share * bound + (1 - share) * other, y)
         return y
 
     def _within(self, xs: Arrays) -> bool:
-        return not any(np.any(_beyond(x, bounds)) for x, bounds in zip(xs, self._bounds, strict=True))
+        return not any(np.any(beyond(x, bounds)) for x, bounds in zip(xs, self._bounds, strict=True))
 
     def _rounded(self, x: np.ndarray, dtype: np.dtype) -> np.ndarray:
         return wide_array(np.asarray(x).astype(dtype)) if is_inexact(x) else x
@@ -197,12 +220,6 @@ def _bounds(x: np.ndarray, domain: tuple[float, float] | None) -> tuple[float, f
     low, high = float(np.min(size)), float(np.max(size))
     room = 0.0 if low < high else CLOSE * float(np.max(scale_of(size)))
     return (0.0 if np.iscomplexobj(x) else low) - room, high + room
-
-
-def _beyond(x: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
-    """Tell which elements are outside of the domain: of a complex one its absolute value counts."""
-    size = np.abs(x) * (1 - 1e-6) if np.iscomplexobj(x) else x
-    return np.asarray((size < bounds[0]) | (size > bounds[1]))
 
 
 def _turned(x: np.ndarray) -> np.ndarray | float:

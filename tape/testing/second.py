@@ -12,8 +12,9 @@ from tape.testing.accuracy import coarse, inexact
 from tape.testing.executables import Program
 from tape.testing.findings import Finding, Note, Vote, doubt, fail, line
 from tape.testing.judgement import ask, decide, is_of_jax
+from tape.testing.marks import scale_of
 from tape.testing.measurement import Measurement, user_rules
-from tape.testing.probes import NUDGE, scale_of
+from tape.testing.probes import NUDGE
 from tape.testing.untraced import Untraced
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ import numpy as np
 
 from tape.testing.differences import STEPS
 from tape.testing.executables import Program
+from tape.testing.marks import scale_of
 from tape.testing.measurement import bracket
 from tape.testing.precise import wide
-from tape.testing.probes import scale_of, wide_array
+from tape.testing.probes import wide_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,0 +1,81 @@
+"""Points where branches meet: ties, zeros, whole numbers. A rule that is right everywhere else may be wrong there.
+
+They lie between the bounds of the arguments, but nobody gave them: what is not finite there, or no derivative, convicts nobody.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+Arrays = list[np.ndarray]
+Interval = tuple[float, float]
+
+TINY = 1e-9  # what rules that guard against a division by zero take for zero
+MINUTE = f"a point of size {TINY:g}"
+
+
+def scale_of(x: np.ndarray) -> np.ndarray:
+    """Return how large a step an element can take for granted: its own size, or its neighbours' where it is zero."""
+    size = np.abs(x)
+    finite = size[np.isfinite(size)]
+    typical = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
+    floor = 0.1 * typical if typical > 0 else 1.0
+    return np.where(size > 1e-3 * typical, size, floor) if typical > 0 else np.full_like(size, 1.0)
+
+
+def beyond(x: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
+    """Tell which elements are outside of the domain: of a complex one its absolute value counts."""
+    size = np.abs(x) * (1 - 1e-6) if np.iscomplexobj(x) else x
+    return np.asarray((size < bounds[0]) | (size > bounds[1]))
+
+
+def marked(given: Arrays, bounds: list[Interval]) -> dict[str, Arrays]:
+    """Return such points, by what is special there; what would be beyond the bounds stays as given."""
+    points: dict[str, Arrays] = {"a point with ties": [_tied(x, None) for x in given]}
+    for axis in range(min(2, max(x.ndim for x in given))):
+        points[f"a point with ties along axis {axis}"] = [_tied(x, axis) if 1 < x.ndim > axis else x for x in given]
+    points["a point where arguments are equal"] = [_equal(given, k) for k in range(len(given))]
+    points["a point with a zero"] = [_with_zero(x) for x in given]
+    points["a point of whole numbers"] = [np.round(x) for x in given]
+    points["a point that is zero"] = [0 * x for x in given]
+    for which, sign in (("positive", 1.0), ("negative", -1.0)):
+        points[f"a point of {which} numbers"] = [_one_sided(x, sign, pair) for x, pair in zip(given, bounds, strict=True)]
+    points[MINUTE] = [TINY * x for x in given]
+    kept: dict[str, Arrays] = {}
+    for why, point in points.items():
+        inside = [np.where(beyond(y, b), x, y) for x, y, b in zip(given, point, bounds, strict=True)]
+        if not any(all(map(np.array_equal, inside, other)) for other in (given, *kept.values())):
+            kept[why] = inside
+    return kept
+
+
+def _tied(x: np.ndarray, axis: int | None) -> np.ndarray:
+    """Make neighbours in size equal, two by two, the largest two among them; the order of elements stays, but for ties."""
+    flat = x.reshape(-1, 1) if axis is None else np.moveaxis(x, axis, 0)
+    if np.iscomplexobj(x) or flat.shape[0] < 2:
+        return x
+    order = np.argsort(flat, axis=0, kind="stable")[::-1]
+    ranked = np.take_along_axis(flat, order, 0)
+    leader = np.arange(flat.shape[0]) // 2 * 2
+    leader[-1] = leader[-2]  # the smallest has its twin, too
+    tied = np.empty_like(flat)
+    np.put_along_axis(tied, order, ranked[leader], 0)
+    return tied.reshape(x.shape) if axis is None else np.moveaxis(tied, 0, axis)
+
+
+def _equal(given: Arrays, k: int) -> np.ndarray:
+    """Return argument ``k``, each second element of which is that of the first argument of its shape."""
+    x = given[k]
+    first = next(y for y in given if y.shape == x.shape and np.iscomplexobj(y) == np.iscomplexobj(x))
+    return np.where(np.arange(x.size).reshape(x.shape) % 2 == 0, first, x)
+
+
+def _with_zero(x: np.ndarray) -> np.ndarray:
+    """Have the smallest element be zero."""
+    return np.where(np.arange(x.size).reshape(x.shape) == (np.argmin(np.abs(x)) if x.size else 0), 0, x)
+
+
+def _one_sided(x: np.ndarray, sign: float, bounds: Interval) -> np.ndarray:
+    """Have all elements be of one sign, and small enough to lie between the bounds."""
+    most, room = np.max(np.abs(x), initial=0), max(sign * bounds[sign > 0], 0.0)
+    return x if np.iscomplexobj(x) or most == 0 else sign * np.abs(x) * min(1.0, room / most)

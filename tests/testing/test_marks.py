@@ -1,0 +1,136 @@
+"""A rule that is wrong for some cotangents only, or only where branches meet, is found; a right one at a kink is not blamed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tape.testing import GradientMismatch, check_gradients
+
+X = np.float32([0.7, -1.3, 0.4, 2.1, -0.6])
+Y = np.float32([1.9, 0.8, -1.1, 0.3, -1.4])
+TABLE = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
+
+
+def ruled(primal, backward):
+    """``primal`` with the rule ``backward(ct, *args)``."""
+    op = jax.custom_vjp(lambda *args: primal(*args))
+    op.defvjp(lambda *args: (primal(*args), args), lambda args, ct: backward(ct, *args))
+    return op
+
+
+def doubled_if(chosen):
+    """The sine, whose rule is twice too large where ``chosen(ct)``."""
+    return ruled(jnp.sin, lambda ct, x: (ct * jnp.cos(x) * jnp.where(chosen(ct), 2.0, 1.0),))
+
+
+def nonzero(ct):
+    return jnp.sum(ct != 0)
+
+
+COTANGENTS = {  # which a rule may take for another case, with the words that name them
+    "two elements": (lambda ct: nonzero(ct) == 2, X, "for 2 elements of the outputs alone"),
+    "three elements": (lambda ct: nonzero(ct) == 3, X, "for 3 elements of the outputs alone"),
+    "half of the elements": (lambda ct: nonzero(ct) == 6, TABLE, "for 6 elements of the outputs alone"),
+    "all elements but one": (lambda ct: nonzero(ct) == ct.size - 1, X, "for 4 elements of the outputs alone"),
+    "negative": (lambda ct: jnp.all(ct < 0), X, "a negative cotangent"),
+    "one column": (
+        lambda ct: (jnp.sum(jnp.any(ct != 0, 0)) == 1) & (nonzero(ct) > 1),
+        TABLE,
+        "for the last slice along axis 1 alone",
+    ),
+    "equal rows": (lambda ct: jnp.all(ct == ct[:1]) & jnp.any(ct != ct[0, 0]), TABLE, "the same along axis 0"),
+}
+
+
+@pytest.mark.parametrize("name", COTANGENTS)
+def test_what_is_wrong_for_some_cotangents_only_is_found(name):
+    chosen, x, words = COTANGENTS[name]
+    with pytest.raises(GradientMismatch) as caught:
+        check_gradients(doubled_if(chosen), x, order=1)
+    assert words in " ".join(str(caught.value).split())
+
+
+def sorting(ct, x):
+    """Give each of equal elements the cotangents of all of them."""
+    return (jnp.sum(jnp.where(x[:, None] == jnp.sort(x), ct, 0), 1),)
+
+
+PLACES = {
+    "largest elements that are equal": (jnp.max, lambda ct, x: (ct * (x == jnp.max(x)),), (X,), "a point with ties"),
+    "the same along an axis": (
+        lambda x: jnp.max(x, 1),
+        lambda ct, x: (ct[:, None] * (x == jnp.max(x, 1, keepdims=True)),),
+        (np.float32([[9, 5, 1], [8, 4, 0.5]]),),
+        "a point with ties along axis 1",
+    ),
+    "neighbours in a sort": (jnp.sort, sorting, (X,), "a point with ties"),
+    "two equal arguments": (jnp.maximum, lambda ct, x, y: (ct * (x >= y), ct * (y >= x)), (X, Y), "a point where arguments are equal"),
+    "zero": (
+        lambda x: jnp.sqrt(x * x + 1),
+        lambda ct, x: (ct * jnp.where(x == 0, 1.0, x / jnp.sqrt(x * x + 1)),),
+        (X,),
+        "a point with a zero",
+    ),
+    "a kink": (jnp.abs, lambda ct, x: (ct * jnp.where(x == 0, 5.0, jnp.sign(x)),), (X,), "a point with a zero"),
+    "whole numbers": (
+        lambda x: x**2,
+        lambda ct, x: (ct * jnp.where((x == jnp.round(x)) & (x != 0), 0.0, 2 * x),),
+        (X,),
+        "a point of whole numbers",
+    ),
+    "all zero": (lambda x: x**2 + x, lambda ct, x: (ct * (2 * x + 1) * jnp.any(x),), (X,), "a point that is zero"),
+    "all negative": (
+        lambda x: x**2,
+        lambda ct, x: (ct * 2 * x * jnp.where(jnp.all(x < 0), 2.0, 1.0),),
+        (X,),
+        "a point of negative numbers",
+    ),
+    "tiny": (
+        lambda x: jnp.log1p(x**2) + x,
+        lambda ct, x: (ct * jnp.where((jnp.abs(x) < 1e-7) & (x != 0), 0.0, 1 + 2 * x / (1 + x * x)),),
+        (X,),
+        "a point of size 1e-09",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_what_is_wrong_only_where_branches_meet_is_found(name):
+    primal, backward, args, words = PLACES[name]
+    with pytest.raises(GradientMismatch) as caught:
+        check_gradients(ruled(primal, backward), *args, order=1)
+    assert f"seen at {words}" in " ".join(str(caught.value).split())
+
+
+def test_outside_of_what_the_arguments_span_nothing_is_asked():
+    primal, backward, _, _ = PLACES["zero"]
+    assert check_gradients(ruled(primal, backward), np.float32([0.3, 0.9, 2.0]), order=1).verdict == "pass"
+
+
+RIGHT = {
+    "the first of equal ones": (jnp.max, lambda ct, x: (ct * (jnp.arange(x.size) == jnp.argmax(x)),), (X,)),
+    "equal shares": (jnp.max, lambda ct, x: (ct * (x == jnp.max(x)) / jnp.sum(x == jnp.max(x)),), (X,)),
+    "one of two arguments": (jnp.maximum, lambda ct, x, y: (ct * (x >= y), ct * (y > x)), (X, Y)),
+    "any slope at a kink": (jnp.abs, lambda ct, x: (ct * jnp.where(x == 0, 0.7, jnp.sign(x)),), (X,)),
+    "a permutation": (jnp.sort, lambda ct, x: (jnp.zeros_like(x).at[jnp.argsort(x)].set(ct),), (X,)),
+    "no slope at jumps": (lambda x: x - jnp.floor(x), lambda ct, x: (ct,), (X,)),
+    "a quotient that is not finite at zero": (jnp.prod, lambda ct, x: (ct * jnp.prod(x) / x,), (X,)),
+    "cancellation near zero": (
+        lambda x: jnp.sinc(x / jnp.pi),
+        lambda ct, x: (ct * jnp.where(x == 0, 0.0, (jnp.cos(x) - jnp.sin(x) / x) / x),),
+        (X,),
+    ),
+    "no slope where there is none": (jnp.linalg.norm, lambda ct, x: (ct * x / jnp.maximum(jnp.linalg.norm(x), 1e-30),), (X,)),
+    "where a root ends": (
+        lambda x, y: jnp.sqrt(jnp.abs(x - y)),
+        lambda ct, x, y: jax.vjp(lambda x, y: jnp.sqrt(jnp.abs(x - y)), x, y)[1](ct),
+        (X, Y),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_where_it_can_be_is_not_blamed(name):
+    primal, backward, args = RIGHT[name]
+    assert check_gradients(ruled(primal, backward), *args, order=1).verdict == "pass"
