@@ -34,8 +34,15 @@ def _inside(x: Any, y: Any, slope: Callable[[Any, Any], Any], beside: float) -> 
 
 
 def _entr(x: Any) -> Any:
-    """``-(log(x) + 1)``, which at zero is infinite."""
-    return jnp.where(x == 0, jnp.inf, -_inside(x, lax.full_like(x, 1), lambda x, y: slopes.log_quotient(x, y, 1), 0.0))
+    """``-(log(x) + 1)``, infinite at zero; no number left of it, where the value is infinite."""
+    return jnp.where(x < 0, jnp.nan, -slopes.log_quotient(x, lax.full_like(x, 1), 1))
+
+
+def _missing(x: Any, y: Any) -> Any:
+    """``1 - x / y``, by the difference where y is finite."""
+    infinite = jnp.isinf(y)
+    finite = jnp.where(infinite, 1, y)
+    return jnp.where(infinite, 1 - jnp.where(infinite, x, 0) / y, (finite - x) / finite)
 
 
 def _hypot(x: Any, y: Any) -> Any:
@@ -74,7 +81,7 @@ SLOPES: dict[str, dict[str, Given]] = {
         ),
         "kl_div": (
             lambda x, y: _inside(x, y, lambda x, y: slopes.log_quotient(x, y, 0), -1.0),
-            lambda x, y: _inside(x, y, lambda x, y: (y - x) / y, 1.0),
+            lambda x, y: _inside(x, y, _missing, 1.0),
         ),
         "spence": (slopes.spence,),  # JAX's is NaN from 1 to 2
     },

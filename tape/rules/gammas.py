@@ -39,12 +39,16 @@ def trigamma(x: Any) -> Any:
     return jnp.where(negative, lax.square(pi / lax.sin(angle)) - total, total)
 
 
+@jax.custom_jvp
 def digamma(x: Any) -> Any:
     """Digamma, which left of zero is ``digamma(1 - x) - pi / tan(pi x)``, and NaN at its poles, of either sign."""
     negative, y, angle = _reflected(x)
     total = lax.digamma(y)
     reflected = total - pi * (lax.cos(angle) / lax.sin(angle))
     return jnp.where(negative, jnp.where(angle == 0, jnp.nan, reflected), total)
+
+
+digamma.defjvps(lambda t, out, x: t * trigamma(x))
 
 
 def polygamma(m: Any, x: Any) -> Any:
