@@ -214,7 +214,9 @@ rules and with JAX's by `jax.custom_vjp`, 1.53 times. And they cost room: they r
 grows from 320 numbers to 640 (LSTM) and from 64 to 128, and the operations of a program of tanh layers by 11 to 14 %.
 
 *Near a zero*, a derivative is a difference of values that are rounded themselves, and has the digits that they have left: the worst place of the grid is
-an accident there, JAX's as the tape's.
+an accident there, JAX's as the tape's; beside it stands what terms would leave that are right to half a unit each. Where one zero is known and a form has
+no such difference (`silu`, `gelu`, `mish`, `sinc` near 0, `entr`, `rel_entr`, `kl_div`), that form is taken; that of `gelu` takes some 1.4 times as long
+as the one before, alone, and the step of the transformer of the benchmarks 1.000 to 1.006 times (one thread, CPU time, fastest of 100, in turns).
 
 Functions that are lifted (`interop.lift(jax.nn.softplus)`) have the derivatives that JAX gives where it gives its own (`jax.custom_jvp`).
 """

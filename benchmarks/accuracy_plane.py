@@ -7,7 +7,6 @@ value's modulus.
 from __future__ import annotations
 
 import cmath
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,7 +55,7 @@ CASES: tuple[Case, ...] = (
     _case("numpy.reciprocal", lambda z: 1 / z, _PLANE),
     _case("numpy.square", lambda z: z * z, _PLANE),
     _case("lax.integer_pow", lambda z: z**7, _POWERED, options={"y": 7}),
-    _case("lax.integer_pow", lambda z: z**-3, _POWERED, 1e5, 8.0, "an intermediate value overflows in XLA's power", options={"y": -3}),
+    _case("lax.integer_pow", lambda z: z**-3, _POWERED, options={"y": -3}),
     _case("numpy.power", lambda z: z ** mp.mpf("2.5"), _POWERED, held=(None, 2.5)),
     _case("numpy.power", lambda z: mp.mpf(1.25) ** z, _MIDDLE, held=(1.25, None)),
     _case("numpy.sin", mp.sin, _UPRIGHT),
@@ -69,9 +68,9 @@ CASES: tuple[Case, ...] = (
         "numpy.sinc",
         lambda z: mp.sin(mp.pi * z) / (mp.pi * z),
         _polar(*_NEAR[2:], *_FAR),
-        math.inf,
-        math.inf,
-        "a difference of nearly equal numbers near 0",
+        16.0,
+        24.0,
+        "the rounding of pi z, which the exponentials in sine and cosine multiply",
     ),
     _case("numpy.sinh", mp.sinh, _STRIP),
     _case("numpy.cosh", mp.cosh, _STRIP),
@@ -80,15 +79,12 @@ CASES: tuple[Case, ...] = (
     _case("numpy.arccosh", mp.acosh, (*_PLANE, *_ends(1.0, -1.0))),
     _case("numpy.arctanh", mp.atanh, (*_PLANE, *_ends(1.0, -1.0))),
     _case("nn.sigmoid", lambda z: 1 / (1 + mp.exp(-z)), _STRIP),
-    _case("nn.silu", lambda z: z / (1 + mp.exp(-z)), _STRIP, 21.0, 32.0, "near zeros of the derivatives"),
-    _case("nn.softplus", lambda z: mp.log1p(mp.exp(z)), _polar(*_NEAR, 1.3, 2.5), 8.0, 36.0, "the difference of two shares"),
+    _case("nn.silu", lambda z: z / (1 + mp.exp(-z)), _STRIP),
+    _case("nn.softplus", lambda z: mp.log1p(mp.exp(z)), _polar(*_NEAR, 1.3, 2.5)),
     _case(
         "numpy.logaddexp",
         lambda z: mp.log(mp.exp(z) + mp.exp(mp.mpf(0.5))),
         _polar(*_NEAR, 1.3, 2.5),
-        8.0,
-        14.0,
-        "the difference of two shares",
         held=(None, 0.5),
     ),
 )

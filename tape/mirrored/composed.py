@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape.mirrored.mirror import mirrored
-from tape.rules import bessel, gates, gaussian, slopes
+from tape.rules import bessel, gates, gaussian, plane, slopes
 from tape.rules.cotangents import wide
 
 if TYPE_CHECKING:
@@ -25,6 +25,24 @@ def _squareplus(x: Any, b: Any) -> Any:
     root = lax.sqrt(x * x + b)
     missing = 0.5 * b / (root * (root + lax.abs(x)))  # to 1 or 0, which the derivative tends to
     return jnp.where(x < 0, missing, 1 - missing)
+
+
+def _inside(x: Any, y: Any, slope: Callable[[Any, Any], Any], beside: float) -> Any:
+    """Take a slope where both are positive; elsewhere the value is a constant or infinite."""
+    positive = (x > 0) & (y > 0)
+    return jnp.where(positive, slope(jnp.where(positive, x, 1), jnp.where(positive, y, 1)), beside)
+
+
+def _entr(x: Any) -> Any:
+    """``-(log(x) + 1)``, infinite at zero; no number left of it, where the value is infinite."""
+    return jnp.where(x < 0, jnp.nan, -slopes.log_quotient(x, lax.full_like(x, 1), 1))
+
+
+def _missing(x: Any, y: Any) -> Any:
+    """``1 - x / y``, by the difference where y is finite."""
+    infinite = jnp.isinf(y)
+    finite = jnp.where(infinite, 1, y)
+    return jnp.where(infinite, 1 - jnp.where(infinite, x, 0) / y, (finite - x) / finite)
 
 
 def _hypot(x: Any, y: Any) -> Any:
@@ -56,14 +74,33 @@ SLOPES: dict[str, dict[str, Given]] = {
         "log_ndtr": lambda _order: (gaussian.log_ndtr,),
         "i0": (lambda x: jax.scipy.special.i1(x),),  # noqa: PLW0108 - which is imported at its first use, at a third of our own import's time
         "i1": (bessel.i1,),
+        "entr": (_entr,),
+        "rel_entr": (
+            lambda x, y: _inside(x, y, lambda x, y: slopes.log_quotient(x, y, 1), 0.0),
+            lambda x, y: _inside(x, y, lambda x, y: -x / y, 0.0),
+        ),
+        "kl_div": (
+            lambda x, y: _inside(x, y, lambda x, y: slopes.log_quotient(x, y, 0), -1.0),
+            lambda x, y: _inside(x, y, _missing, 1.0),
+        ),
         "spence": (slopes.spence,),  # JAX's is NaN from 1 to 2
     },
 }
 
 
+# Of complex numbers, where they have another derivative, or one at all.
+PLANE: dict[str, tuple[Slope, ...]] = {
+    "softplus": (plane.sigma,),
+    "silu": (gates.silu,),
+    "swish": (gates.silu,),
+    "logaddexp": (lambda x, y: plane.sigma(x - y), lambda x, y: plane.sigma(y - x)),
+    "sinc": (slopes.sinc,),
+}
+
+
 @functools.cache
 def _ruled(original: Callable[..., Any], slopes: tuple[Slope, ...], static: tuple[Any, ...]) -> Callable[..., Any]:
-    """Give a function of arrays of one real dtype its derivatives; half precisions are computed in single."""
+    """Give a function of arrays of one dtype its derivatives; half precisions are computed in single."""
 
     @jax.custom_jvp
     def ruled(*args: Any) -> Any:
@@ -80,7 +117,7 @@ def _ruled(original: Callable[..., Any], slopes: tuple[Slope, ...], static: tupl
 
 
 def _differentiated(given: Given, module: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Mirror a function with derivatives of its own for arguments of a real dtype."""
+    """Mirror a function with derivatives of its own for arguments of a real dtype, and some for complex ones."""
     signature = None if isinstance(original, jnp.ufunc) else inspect.signature(original)
 
     @functools.wraps(original)
@@ -90,9 +127,12 @@ def _differentiated(given: Given, module: str, original: Callable[..., Any]) -> 
             bound.apply_defaults()
             args, kwargs = bound.args, bound.kwargs
         arrays, static = (args[:1], args[1:]) if callable(given) else (args, ())
-        slopes = given(*static) if callable(given) else given
         dtype = jnp.result_type(*arrays)
-        if kwargs or len(arrays) != len(slopes) or not jnp.issubdtype(dtype, jnp.floating):
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            slopes: tuple[Slope, ...] = PLANE.get(original.__name__, ())
+        else:
+            slopes = given(*static) if callable(given) else given
+        if kwargs or len(arrays) != len(slopes) or not jnp.issubdtype(dtype, jnp.inexact):
             return original(*args, **kwargs)
         return _ruled(original, slopes, static)(*jnp.broadcast_arrays(*[jnp.asarray(x, dtype) for x in arrays]))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from tape.mirrored.mirror import mirrored
@@ -68,8 +69,12 @@ def _norm(x: object, t: object, axes: tuple[int, ...]) -> Any:
 
 
 def _centred(x: Any, axes: tuple[int, ...]) -> Any:
-    """``x`` less its mean, and less what that was rounded by."""
-    once = x - jnp.mean(x, axes, keepdims=True)
+    """``x`` less its mean, and less what that was rounded by.
+
+    The mean has two digits less than it could: as a plain product, it would be rounded in one use and fused into the difference in another.
+    """
+    info = np.finfo(x.dtype)
+    once = x - lax.stop_gradient(lax.reduce_precision(jnp.mean(x, axes, keepdims=True), info.nexp, info.nmant - 2))
     return once - jnp.mean(once, axes, keepdims=True)
 
 

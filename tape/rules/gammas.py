@@ -39,12 +39,16 @@ def trigamma(x: Any) -> Any:
     return jnp.where(negative, lax.square(pi / lax.sin(angle)) - total, total)
 
 
+@jax.custom_jvp
 def digamma(x: Any) -> Any:
     """Digamma, which left of zero is ``digamma(1 - x) - pi / tan(pi x)``, and NaN at its poles, of either sign."""
     negative, y, angle = _reflected(x)
     total = lax.digamma(y)
     reflected = total - pi * (lax.cos(angle) / lax.sin(angle))
     return jnp.where(negative, jnp.where(angle == 0, jnp.nan, reflected), total)
+
+
+digamma.defjvps(lambda t, out, x: t * trigamma(x))
 
 
 def polygamma(m: Any, x: Any) -> Any:
@@ -118,18 +122,20 @@ gamma_density.defjvps(
 )
 
 
-def beta_density(a: Any, b: Any, x: Any) -> Any:
-    """Density of the beta distribution."""
-    return lax.exp(_beta_exponent(a, b, x))
-
-
 @jax.custom_jvp
-def _beta_exponent(a: Any, b: Any, x: Any) -> Any:
-    return (a - 1) * lax.log(x) + (b - 1) * lax.log1p(-x) - (lax.lgamma(a) + lax.lgamma(b) - lax.lgamma(a + b))
+def beta_density(a: Any, b: Any, x: Any) -> Any:
+    """Density of the beta distribution; for small parameters without logarithms."""
+    small = (a < 5) & (b < 5) & (x > 0) & (x < 1)
+    u, v, y = jnp.where(small, a, 1), jnp.where(small, b, 1), jnp.where(small, x, 0.5)
+    other = 1 - y
+    rounded = 1 + (v - 1) * (((1 - other) - y) / other)
+    few = lax.pow(y, u - 1) * (lax.pow(other, v - 1) * rounded) * (_gamma(u + v) / (_gamma(u) * _gamma(v)))
+    exponent = (a - 1) * lax.log(x) + (b - 1) * lax.log1p(-x) - (lax.lgamma(a) + lax.lgamma(b) - lax.lgamma(a + b))
+    return jnp.where(small, few, lax.exp(exponent))
 
 
-_beta_exponent.defjvps(
-    lambda t, _, a, b, x: t * (lax.log(x) - lax.digamma(a) + lax.digamma(a + b)),
-    lambda t, _, a, b, x: t * (lax.log1p(-x) - lax.digamma(b) + lax.digamma(a + b)),
-    lambda t, _, a, b, x: t * (((a - 1) * (1 - x) - (b - 1) * x) / (x * (1 - x))),
+beta_density.defjvps(
+    lambda t, out, a, b, x: t * (out * (lax.log(x) - lax.digamma(a) + lax.digamma(a + b))),
+    lambda t, out, a, b, x: t * (out * (lax.log1p(-x) - lax.digamma(b) + lax.digamma(a + b))),
+    lambda t, out, a, b, x: t * (out * (((a - 1) * (1 - x) - (b - 1) * x) / (x * (1 - x)))),
 )

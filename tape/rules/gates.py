@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import pi, sqrt
+from math import exp, pi, sqrt
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -12,7 +12,7 @@ from jax import lax
 
 from tape.rules import plane
 from tape.rules.cotangents import wide
-from tape.rules.slopes import bounded, difference, exp2, parted
+from tape.rules.slopes import beyond, bounded, difference, exp2, parted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,57 +112,111 @@ def of_binary_difference(x: Any, y: Any) -> Any:
     return jnp.where(d < 0, t, 1) / (1 + t)
 
 
-def _both(x: Any) -> tuple[Any, Any]:
-    """``s(x)`` and ``s(-x)``."""
-    t = lax.exp(-lax.abs(x))
-    upper = 1 / (1 + t)
-    lower = t * upper
-    return jnp.where(x < 0, lower, upper), jnp.where(x < 0, upper, lower)
-
-
 @jax.custom_jvp
 def silu(x: Any) -> Any:
-    """Derivative of ``x s(x)``."""
+    """Derivative of ``x s(x)``: ``s(x) s(-x) (1 + x + exp(x))``, for near its zero ``1 + x`` is exact, and the power a fourth of 1."""
     x = bounded(x, _SATURATED)
-    s, other = _both(x)
-    return s * (1 + x * other)
+    left = lax.real(x) < 0 if jnp.iscomplexobj(x) else x < 0
+    t = lax.exp(jnp.where(left, x, -x))
+    return lax.square(1 / (1 + t)) * jnp.where(left, t * ((1 + x) + t), 1 + t * (1 + x))
 
 
 def _silu_curvature(t: Any, _: Any, x: Any) -> Any:
+    """``s(x) s(-x) (2 - x tanh(x / 2))``, of which ``2 - |x|`` is exact near the zero."""
     x = bounded(x, _SATURATED)
-    s, other = _both(x)
-    return t * (s * other * (2 + x * (other - s)))
+    size = jnp.where(lax.real(x) < 0, -x, x) if jnp.iscomplexobj(x) else lax.abs(x)
+    e = lax.exp(-size)
+    return t * (e * ((2 - size) + e * (2 + size)) / lax.integer_pow(1 + e, 3))
 
 
 silu.defjvps(_silu_curvature)
 
 _LINEAR = 2 * sqrt(2 / pi)
 _CUBIC = 0.044715 * _LINEAR
+_LINEAR_HEAD, _CUBIC_HEAD = round(_LINEAR * 2**11) / 2**11, round(_CUBIC * 2**15) / 2**15  # twelve digits of each
+
+
+def _gelu_bounded(x: Any) -> Any:
+    """Keep to where the derivative is neither 0 nor 1."""
+    bound = jnp.asarray(16 if x.dtype.itemsize < 8 else 32, x.dtype)
+    return lax.clamp(-bound, x, bound)
+
+
+def _gelu_parts(x: Any) -> tuple[Any, Any]:
+    """``exp(-|w|)`` and ``w'`` of ``w = 2 c (x + 0.044715 x^3)``: the exponential multiplies what w was rounded by.
+
+    So w is an exact product, of numbers of as many digits as it allows, and a small rest.
+    """
+
+    def rounded(x: Any, digits: tuple[int, int]) -> Any:
+        places = 2.0 ** digits[x.dtype.itemsize > 4]
+        return lax.round(x * places, lax.RoundingMethod.TO_NEAREST_EVEN) * (1 / places)
+
+    head = rounded(x, (8, 21))
+    exact = lax.square(head)
+    upper = rounded(exact, (4, 31))
+    v = _LINEAR_HEAD + _CUBIC_HEAD * upper  # exact as well
+    missing = _CUBIC * ((exact - upper) + (x - head) * (x + head)) + (_CUBIC - _CUBIC_HEAD) * upper + (_LINEAR - _LINEAR_HEAD)
+    top = rounded(v, (7, 19))
+    large, small = head * top, head * (v - top) + (x - head) * v + x * missing
+    w = large + small
+    e = lax.exp(-lax.abs(w))
+    return e - e * (lax.sign(w) * ((large - w) + small)), _LINEAR + 3 * _CUBIC * lax.square(x)
+
+
+# Where the derivatives of gelu by tanh are zero (the second at both signs), in two parts.
+_GELU_ZEROS = ((-0.7524614220710162, -3.473691681308185e-17), (1.4185040087908283, 8.729298689888722e-18))
 
 
 @jax.custom_jvp
 def gelu(x: Any) -> Any:
     """Derivative of ``x s(w)``, ``w = 2 c (x + 0.044715 x^3)``; that is gelu by tanh, for ``(1 + tanh(w / 2)) / 2`` is ``s(w)``.
 
-    In as few operations as the derivative of the tanh: both values of the logistic function are finite, and keep their tails.
+    It is ``s(w) s(-w) (1 + x w' + exp(w))``; from the last factor its value at a zero is taken, term by term, in differences of one sign.
     """
-    x = lax.clamp(jnp.asarray(-_SATURATED, x.dtype), x, jnp.asarray(_SATURATED, x.dtype))
-    square = lax.square(x)
-    w = x * (_LINEAR + _CUBIC * square)
-    return lax.logistic(w) * (1 + x * (_LINEAR + 3 * _CUBIC * square) * lax.logistic(-w))
+    x = _gelu_bounded(x)
+    e, first = _gelu_parts(x)
+    upper = 1 / (1 + e)
+    zero, rest = _GELU_ZEROS[0]
+    d, squares = beyond(x, zero, rest), lax.square(x) + zero * (x + zero)
+    factor = d * (_LINEAR + 3 * _CUBIC * squares) + _gelu_change(d * (_LINEAR + _CUBIC * squares), e, zero)
+    return jnp.where(x < 0, lax.square(upper) * e * factor, upper * (1 + (x * first) * (e * upper)))
+
+
+def _gelu_change(change: Any, e: Any, zero: float) -> Any:
+    """``exp(w) - exp(w(z))`` by what w changes: a series near z, in place of the expm1 that would take most of the time."""
+    power, series = _gelu_power(zero), lax.full_like(change, 0)
+    for k in range(7 if change.dtype.itemsize < 8 else 13, 0, -1):
+        series = (series + 1) * (change * (1 / k))
+    return jnp.where(lax.abs(change) < 0.35, power * series, e - power)
+
+
+def _gelu_power(x: float) -> float:
+    return exp(x * (_LINEAR + _CUBIC * x * x))
 
 
 def _gelu_curvature(t: Any, _: Any, x: Any) -> Any:
-    x = bounded(x, _SATURATED)
-    square = lax.square(x)
-    first = _LINEAR + 3 * _CUBIC * square
-    s, other = _both(x * (_LINEAR + _CUBIC * square))
-    return t * (s * other * (2 * first + 6 * _CUBIC * square + x * first * first * (other - s)))
+    """``s(w) s(-w) (2 w' + x w'' - x w'^2 tanh(w / 2))``, with the last factor as in the first derivative."""
+    x = lax.abs(_gelu_bounded(x))
+    e, _ = _gelu_parts(x)
+    zero, rest = _GELU_ZEROS[1]
+    d, squares, power = beyond(x, zero, rest), lax.square(x) + zero * (x + zero), _gelu_power(-zero)
+    fourth = lax.square(x) * squares + zero**3 * (x + zero)
+    convex = 12 * _CUBIC * (x + zero)
+    steep = _LINEAR**2 + _CUBIC * (6 * _LINEAR * squares + 9 * _CUBIC * fourth)
+    level = 2 * _LINEAR + 12 * _CUBIC * zero**2 + zero * (_LINEAR + 3 * _CUBIC * zero**2) ** 2
+    change = power * lax.expm1(-d * (_LINEAR + _CUBIC * squares))
+    factor = d * (convex * (1 + e) - steep * (1 - e)) + level * change
+    return t * (e * factor / lax.integer_pow(1 + e, 3))
 
 
 gelu.defjvps(_gelu_curvature)
 
+# Where the second derivative of mish is zero, left and right, in two parts.
+_MISH_ZEROS = ((-2.256376396360793, -1.0703174875019247e-16), (1.4905711794854284, 7.126036715834263e-17))
 
+
+@jax.custom_jvp
 def mish(x: Any) -> Any:
     """Derivative of ``x tanh(log(1 + exp(x)))``, a quotient of polynomials in ``exp(x)``, or in ``exp(-x)`` right of zero."""
 
@@ -176,3 +230,38 @@ def mish(x: Any) -> Any:
 
     x = bounded(x, _SATURATED)
     return parted(x, x < 0, left, right, zero=-1.0)
+
+
+def _mish_curvature(t: Any, _: Any, x: Any) -> Any:
+    """``4 e (a + b x) / (e^2 + 2 e + 2)^3``, e = exp(x), with polynomials a and b of e.
+
+    At a zero z, ``a + b z`` has the factor ``e - exp(z)``: so it is ``b (x - z)`` and a product with ``exp(x - z) - 1``, of one sign.
+    """
+
+    def left(x: Any) -> Any:
+        (zero, rest), e = _MISH_ZEROS[0], lax.exp(x)
+        high = 2 - 2 * zero  # of the other factor, from the end where nothing cancels
+        middle = 6 - 3 * zero + high * exp(zero)
+        low = 8 + 2 * zero + middle * exp(zero)
+        d = beyond(x, zero, rest)
+        b = 2 + e * (2 - e * (3 + 2 * e))
+        top = (exp(zero) * lax.expm1(d)) * (low + e * (middle + e * high)) + d * b
+        return 4 * e * top / lax.integer_pow(2 + e * (2 + e), 3)
+
+    def right(x: Any) -> Any:
+        (zero, rest), r = _MISH_ZEROS[1], lax.exp(-x)
+        low = -(4 + 2 * zero) / exp(zero)
+        middle = (low - 8 - 2 * zero) / exp(zero)
+        high = 2 - 2 * zero
+        d = beyond(x, zero, rest)
+        b = -(2 * (1 - r) * (1 + r) + r * (3 - 2 * lax.square(r)))
+        lost = jnp.where(lax.abs(d) < 0.35, lax.expm1(-d), exp(zero) * r - 1)
+        top = -lost * (high + r * (middle + r * low)) + d * b
+        base = 1 + 2 * r * (1 + r)
+        return 4 * top * lax.square(r / base) / base
+
+    x = bounded(x, _SATURATED)
+    return t * parted(x, x < 0, left, right, zero=-1.0)
+
+
+mish.defjvps(_mish_curvature)

@@ -92,7 +92,31 @@ def tan(z: Any) -> Any:
     return tanh(turned(z))
 
 
+@jax.custom_jvp
 def logistic(z: Any) -> Any:
     """``(sech(z / 2) / 2)^2``."""
-    half = lax.complex(0.5 * lax.real(z), 0.5 * lax.imag(z))  # a product would have NaN beside infinities
-    return 0.25 * lax.square(sech(half))
+    return 0.25 * lax.square(sech(_half(z)))
+
+
+logistic.defjvps(lambda t, out, z: -t * (out * lax.tanh(_half(z))))
+
+
+def _half(z: Any) -> Any:
+    return lax.complex(0.5 * lax.real(z), 0.5 * lax.imag(z))  # a product would have NaN beside infinities
+
+
+@jax.custom_jvp
+def sigma(z: Any) -> Any:
+    """The logistic function, whose derivative is not a difference of shares."""
+    left = lax.real(z) < 0
+    t = lax.exp(jnp.where(left, z, -z))
+    return jnp.where(left, t, 1) / (1 + t)
+
+
+sigma.defjvps(lambda t, out, z: t * logistic(z))
+
+
+def power(z: Any, y: int) -> Any:
+    """``z^y`` of a negative whole number; scaled, for the square of the power of z is out of range before the result is."""
+    scale = slopes.scale(lax.real(z), lax.imag(z))
+    return lax.integer_pow(lax.complex(lax.real(z) * scale, lax.imag(z) * scale), y) * lax.integer_pow(scale, -y)

@@ -7,7 +7,7 @@ zero times an infinity, must not come out of that either.  Where two forms are n
 from __future__ import annotations
 
 import functools
-from math import log, pi
+from math import e, factorial, fsum, log, pi
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -46,6 +46,26 @@ def scale(*xs: Any, axis: Sequence[int] | None = None) -> Any:
 def one_minus_square(x: Any) -> Any:
     """``1 - x^2``; as a product near 1, as a difference near 0, where the derivative of the product would be one of equals."""
     return jnp.where(lax.abs(x) < 0.5, 1 - x * x, (1 - x) * (1 + x))
+
+
+@jax.custom_jvp
+def rsqrt(out: Any, x: Any) -> Any:
+    """Derivative of ``x^(-1/2)``, whose own would be a sum of products that underflow before it does."""
+    return -0.5 * (out / x)
+
+
+rsqrt.defjvps(None, lambda t, slope, out, x: t * (-1.5 * (slope / x)))
+
+
+@jax.custom_jvp
+def cbrt(out: Any, x: Any) -> Any:
+    """Derivative of the cube root, of the root after a step of Newton's: XLA's is off by several units."""
+    plain = (out != 0) & (lax.abs(out) < jnp.inf)
+    y = jnp.where(plain, out, 1)
+    return 1 / (3 * lax.square(out - jnp.where(plain, (y - (x / y) / y) / 3, 0)))
+
+
+cbrt.defjvps(None, lambda t, slope, out, x: t * (-2 / 3 * (slope / x)))
 
 
 def atan(x: Any) -> Any:
@@ -127,6 +147,37 @@ def difference(x: Any, y: Any) -> tuple[Any, Any]:
     return d, lax.stop_gradient(jnp.where(jnp.isfinite(rest), rest, 0))
 
 
+def half(x: Any) -> Any:
+    """Round to half of the digits: the product of two such numbers is exact."""
+    info = np.finfo(x.dtype)
+    return lax.reduce_precision(x, info.nexp, (info.nmant - 1) // 2)
+
+
+def beyond(x: Any, zero: float, rest: float) -> Any:
+    """``x - z`` for a number z in two parts of double precision; behind a barrier, for XLA would add constants."""
+    head = float(np.asarray(zero, np.finfo(x.dtype).dtype))
+    return (x - head) - lax.optimization_barrier(jnp.asarray((zero - head) + rest, x.dtype))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def log_quotient(x: Any, y: Any, more: int) -> Any:
+    """``log(x / y) + more`` of positive numbers, for 0 or 1; near its zero, by what ``x exp(more)`` is beyond y."""
+    short = round((e if more else 1) * 2**9) / 2**9
+    rest = (e - short) + 1.4456468917292502e-16 if more else 0.0  # what e has beyond double precision
+    head = half(x)
+    d = ((short * head - y) + short * (x - head)) + rest * x
+    near = lax.abs(d) < 0.25 * y
+    s = jnp.where(near, d, 0) / (2 * y + jnp.where(near, d, 0))
+    series = _series(lax.square(s), [2 / (2 * k + 1) for k in range(6 if x.dtype.itemsize < 8 else 11)])  # of the inverse of tanh
+    return jnp.where(near, s * series, lax.log(x / y) + more)
+
+
+@log_quotient.defjvp
+def _(more: int, primals: Any, tangents: Any) -> Any:
+    x, y = primals
+    return log_quotient(x, y, more), tangents[0] / x - tangents[1] / y
+
+
 @jax.custom_jvp
 def exp2(x: Any) -> Any:
     """``2^x``, of which XLA's has as many wrong units in the last place as x has quarters."""
@@ -139,23 +190,25 @@ def exp2(x: Any) -> Any:
 exp2.defjvps(lambda t, out, x: t * (log(2.0) * out))
 
 
-def _series(x: Any, first: int) -> Any:
-    """Sum the series of ``(-1)^k (d/dz)^first z^(2 k) / (2 k + 1)!`` divided by z^(first % 2), of z^2 = x."""
-    count = 11 if x.dtype.itemsize < 8 else 16
-    coefficients, term = [], 1.0
-    for k in range(1, count):
-        term *= -1 / (2 * k * (2 * k + 1))
-        coefficients.append(term * (2 * k if first == 1 else 2 * k * (2 * k - 1)))
+def _series(x: Any, coefficients: Sequence[float]) -> Any:
     total = lax.full_like(x, 0)
     for c in reversed(coefficients):
         total = total * x + c
     return total
 
 
+# Of sin(z) / z in powers of z^2: the first derivative over z, and the second, which is zero at a root of z^2, over that factor.
+_SINC_ZERO = (0.6625862125821924, -3.222619549623643e-17)  # times pi, in two parts
+_SINC = [(-1) ** k * 2 * k / factorial(2 * k + 1) for k in range(1, 18)]
+_SINC_CURVATURE = [
+    fsum((2 * j + 1) * _SINC[j] * (pi * _SINC_ZERO[0]) ** (2 * (j - k)) for j in range(k, len(_SINC))) for k in range(1, len(_SINC))
+]
+
+
 def _sinc(x: Any) -> tuple[Any, Any]:
     """``sin(pi x) / (pi x)`` and ``cos(pi x)``, not at zero."""
-    whole = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
-    sign = 1 - 2 * lax.rem(lax.abs(whole), lax.full_like(x, 2))
+    whole = lax.round(lax.real(x) if jnp.iscomplexobj(x) else x, lax.RoundingMethod.TO_NEAREST_EVEN)
+    sign = 1 - 2 * lax.rem(lax.abs(whole), lax.full_like(whole, 2))
     angle = pi * (x - whole)
     return sign * lax.sin(angle) / (pi * x), sign * lax.cos(angle)
 
@@ -169,7 +222,7 @@ def sinc(x: Any) -> Any:
         return (cosine - y) / x
 
     x = bounded(x)
-    return parted(x, lax.abs(x) < 0.5, lambda x: (pi * pi * x) * _series(lax.square(pi * x), 1), far)
+    return parted(x, lax.abs(x) < 0.5, lambda x: (pi * pi * x) * _series(lax.square(pi * x), _SINC), far)
 
 
 def spence(x: Any) -> Any:
@@ -190,8 +243,13 @@ def _sinc_curvature(x: Any) -> Any:
         y, cosine = _sinc(x)
         return -(pi * pi) * y - 2 * ((cosine - y) / x) / x
 
+    def near(x: Any) -> Any:
+        zero, rest = _SINC_ZERO
+        size = jnp.where(lax.real(x) < 0, -x, x) if jnp.iscomplexobj(x) else lax.abs(x)
+        return pi**4 * beyond(size, zero, rest) * (size + zero) * _series(lax.square(pi * x), _SINC_CURVATURE)
+
     x = bounded(x)
-    return parted(x, lax.abs(x) < 0.5, lambda x: (pi * pi) * _series(lax.square(pi * x), 2), far)
+    return parted(x, lax.abs(x) < 0.8, near, far)
 
 
 sinc.defjvps(lambda t, slope, x: t * _sinc_curvature(x))

@@ -63,3 +63,10 @@ def test_spence_between_one_and_two():
         np.testing.assert_allclose(curvature.value, expected, rtol=1e-9)  # the expected loses digits next to 1
         edge = tape.Variable(0.0)
         assert tape.gradients(tape.scipy.special.spence(edge), edge).item() == -np.inf
+
+
+def test_curvature_of_the_logarithm_of_the_gamma_function_at_its_poles():
+    """It is infinite from both sides; the slope, of either sign, is no number there."""
+    x = jnp.asarray([-1.0, -2.0])
+    assert np.isnan(slope(lax.lgamma)(x)).all()
+    assert (slope(slope(lax.lgamma))(x) == np.inf).all()

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from tape.rules import parameters
+from tape.rules import parameters, plane
 from tape.rules.cotangents import cast, wide
 from tape.rules.registry import LINE, Cost, Example, elementwise, register
 
@@ -71,7 +71,7 @@ def _integer_pow(ct: Any, out: Any, x: Any, *, y: int, **_: Any) -> Any:
     if not y:
         return None
     if x.dtype.itemsize > 2:
-        return ct * (y * lax.integer_pow(x, y - 1))
+        return ct * (y * (plane.power(x, y - 1) if y < 0 and jnp.iscomplexobj(x) else lax.integer_pow(x, y - 1)))
     return lax.convert_element_type(wide(ct) * (y * lax.integer_pow(wide(x), y - 1)), x.dtype)
 
 

@@ -61,8 +61,15 @@ function("logistic", lambda out, x: out * (1 - out), LINE, "s' = s (1 - s)", pla
 
 # Roots
 function("sqrt", lambda out, x: 0.5 / out, _POSITIVE, "sqrt'(x) = 1 / (2 sqrt(x))", kinks=(0.0,))
-function("rsqrt", lambda out, x: -0.5 * (out / x), _POSITIVE, "(x^(-1/2))' = -x^(-1/2) / (2 x)", kinks=(0.0,))
-function("cbrt", lambda out, x: 1 / (3 * lax.square(out)), _POSITIVE, "cbrt'(x) = 1 / (3 cbrt(x)^2)", complex=False, kinks=(0.0, -1.0))
+function("rsqrt", slopes.rsqrt, _POSITIVE, "(x^(-1/2))' = -x^(-1/2) / (2 x)", kinks=(0.0,))
+function(
+    "cbrt",
+    slopes.cbrt,
+    _POSITIVE,
+    "cbrt'(x) = 1 / (3 cbrt(x)^2)",
+    complex=False,
+    kinks=(0.0, -1.0),
+)
 
 # Circular functions
 function("sin", lambda out, x: lax.cos(x), LINE, "sin' = cos")

@@ -1,0 +1,46 @@
+"""Where JAX's derivatives are wrong, or none, and the tape's are the limits that there are."""
+
+from __future__ import annotations
+
+import fractions
+import math
+
+import jax
+import numpy as np
+import pytest
+
+import tape
+
+
+@pytest.mark.parametrize(("y", "x"), [(np.inf, np.inf), (-np.inf, np.inf), (np.inf, 1.0), (2.0, -np.inf)])
+def test_the_angle_of_what_is_far_away_does_not_change(y, x):
+    """Of ``x / (x^2 + y^2)`` the limit is 0 along every path; JAX has NaN."""
+    assert tape.grad(tape.numpy.arctan2)(y, x) == 0
+    assert tape.grad(tape.numpy.arctan2, argnums=1)(y, x) == 0
+
+
+def test_the_quantile_of_the_normal_distribution_is_infinitely_steep_at_its_ends():
+    """One over a density that tends to zero; JAX has 0."""
+    assert tape.grad(tape.scipy.special.ndtri)(0.0) == tape.grad(tape.scipy.special.ndtri)(1.0) == np.inf
+
+
+@pytest.mark.parametrize("x", [0.5, 0.3, 0.7])
+@pytest.mark.parametrize("y", [0.1, -0.1])
+def test_a_remainder_counts_whole_quotients_of_the_numbers_that_there_are(x, y):
+    """0.5 is not five times the number 0.1 in binary, which is larger than a tenth; JAX takes -5 for -4."""
+    with jax.enable_x64(True):
+        slope = tape.grad(tape.numpy.remainder, argnums=1)(x, y)
+    assert slope == -math.floor(fractions.Fraction(x) / fractions.Fraction(y))
+
+
+@pytest.mark.parametrize("axis", [None, -1])
+def test_compiled_deviations_of_large_numbers(axis):
+    """JAX's program subtracts a mean that is rounded in one place and not in another, and is 6 % off."""
+    x = np.asarray([1000000.25, 1000000.0, 1000002.0], "float32")
+    slope = jax.jit(tape.grad(lambda v: tape.numpy.sum(tape.numpy.var(v, axis=axis))))(x)
+    np.testing.assert_allclose(slope, [-1 / 3, -1 / 2, 5 / 6], rtol=1e-6)
+
+
+def test_the_entropy_of_no_number_has_no_derivative():
+    assert np.isnan(tape.grad(tape.scipy.special.entr)(np.nan))
+    assert tape.grad(tape.scipy.special.kl_div, argnums=1)(2.5, np.inf) == 1
