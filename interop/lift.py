@@ -144,7 +144,7 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool, tied: bool 
             applied = _Applied(jax_fun, tree, template, name)
             static = [x.value for x in template if x is not _DYNAMIC]
             call = Call((lift, name, inline, exact, tuple([x is _DYNAMIC for x in template]), tuple(kinds)), tree, [jax_fun, *static])
-            known = call.known(record.constant) if trace is None else None
+            known: Any = call.known(record.constant) if trace is None else None
             if known is not None:
                 trace = traces[key] = _Trace(applied, known[0], known[1])
                 return trace.record(variables), trace, kinds, arrays

@@ -269,7 +269,7 @@ class Program(layout.Choice):
         closed = joined.closed([atoms[slot] for slot in keep])
 
         def segment(*leaves: Any) -> list[Any]:
-            return jaxapi.jaxpr_as_fun(closed)(*leaves)
+            return list(jaxapi.jaxpr_as_fun(closed)(*leaves))
 
         executable = jax.jit(segment)
         described = [jaxapi.described(x) for x in leaves]
