@@ -98,24 +98,28 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool, tied: bool 
         if last is not None and last.configuration is configuration():
             given: list[Any] = []
             if last.call.recognises(args, kwargs, given, given) and not last.trace.applied.stale():
-                variables = [x if isinstance(x, Handle) else record.constant(x) for x in given]
-                if [v._place.kind for v in variables] == last.kinds:  # of as many: a number that is static makes one more
-                    return _recorded(last.trace.op, [*last.trace.constants, *variables])
+                alike = len(given) == len(last.kinds)  # a number that is static makes one more
+                for i in last.arrays if alike else ():
+                    given[i] = array = record.constant(given[i])
+                    alike = alike and array._place.kind == last.kinds[i]
+                if alike:
+                    return last.trace.record(given)
         leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
         try:
-            result, trace, kinds = _call(leaves, tree, numbers_are_arrays=True)
+            result, trace, kinds, arrays = _call(leaves, tree, numbers_are_arrays=True)
         except jaxapi.CONCRETE_ERRORS:
-            result, trace, kinds = _call(leaves, tree, numbers_are_arrays=False)
+            result, trace, kinds, arrays = _call(leaves, tree, numbers_are_arrays=False)
         if trace is not None and not jaxapi.named_axes():  # whose lengths a trace contains
             flags: list[int | str] = [i for i, x in enumerate(args) if isinstance(x, bool)]
             flags += [k for k, x in kwargs.items() if isinstance(x, bool)]
-            quick = _Quick(Latest(args, kwargs, flags), trace, kinds, configuration())
+            quick = _Quick(Latest(args, kwargs, flags), trace, kinds, arrays, configuration())
         return result
 
     lifted.stale = lambda: quick is None or quick.trace.applied.stale()  # type: ignore[attr-defined]
 
-    def _call(leaves: list[Any], tree: Any, *, numbers_are_arrays: bool) -> tuple[Any, _Trace | None, list[Any]]:
+    def _call(leaves: list[Any], tree: Any, *, numbers_are_arrays: bool) -> tuple[Any, _Trace | None, list[Any], list[int]]:
         variables: list[Any] = []
+        arrays: list[int] = []
         template: list[Any] = []
         for x in leaves:
             if isinstance(x, Handle):
@@ -124,6 +128,7 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool, tied: bool 
                 continue
             number = isinstance(x, (int, float, complex)) and not isinstance(x, (bool, np.generic))
             if isinstance(x, _ARRAYS) or (number and numbers_are_arrays):
+                arrays.append(len(variables))
                 variables.append(record.constant(x))
                 template.append(_DYNAMIC)
             else:
@@ -139,19 +144,19 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool, tied: bool 
             applied = _Applied(jax_fun, tree, template, name)
             static = [x.value for x in template if x is not _DYNAMIC]
             call = Call((lift, name, inline, exact, tuple([x is _DYNAMIC for x in template]), tuple(kinds)), tree, [jax_fun, *static])
-            known = call.known(record.constant) if trace is None else None
+            known: Any = call.known(record.constant) if trace is None else None
             if known is not None:
                 trace = traces[key] = _Trace(applied, known[0], known[1])
-                return _recorded(trace.op, [*trace.constants, *variables]), trace, kinds
+                return trace.record(variables), trace, kinds, arrays
             jaxpr, shapes = _traced(applied, name, [k.aval for k in kinds])
             if any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts):  # it belongs to the JAX transformation that is running
-                return record.record(Op(name, applied), variables), None, kinds
+                return record.record(Op(name, applied), variables), None, kinds, arrays
             hoisted, results = jaxapi.hoist(jaxpr, range(len(variables))), jax.tree.structure(shapes)
-            op: Any = Inlined(hoisted, results) if inline else intern(name, hoisted, results, exact=exact)
+            op: Any = Inlined(hoisted, results) if inline else _Whole.of(name, hoisted, results, exact=exact)
             trace = traces[key] = _Trace(applied, op, [record.constant(c) for c in jaxpr.consts])
             if not applied.reads and not jaxpr.effects:
                 call.learn(op, jaxpr.consts, trace.constants, ())
-        return _recorded(trace.op, [*trace.constants, *variables]), trace, kinds
+        return trace.record(variables), trace, kinds, arrays
 
     return lifted
 
@@ -170,16 +175,33 @@ def _tied(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
     return tied
 
 
-def _recorded(op: Op | Inlined, inputs: list[Any]) -> Any:
-    return op.record(inputs) if isinstance(op, Inlined) else record.record(op, inputs)
+class _Whole(NamedTuple):
+    """The one op of a traced function.  It returns a plain tuple in place of nested results: those the recorder in C does not hand out."""
+
+    op: Op
+    tree: Any  # of nested results; None for others
+
+    @classmethod
+    def of(cls, name: str, jaxpr: jaxapi.ClosedJaxpr, tree: Any, *, exact: bool) -> _Whole:
+        n = tree.num_leaves
+        flat = jax.tree.structure((0,) * n)
+        nested = n > 0 and tree not in (jax.tree.structure(0), flat, jax.tree.structure([0] * n))
+        return cls(intern(name, jaxpr, flat if nested else tree, exact=exact), tree if nested else None)
+
+    def record(self, inputs: list[Any]) -> Any:
+        results = record.record(self.op, inputs)
+        return results if self.tree is None else jax.tree.unflatten(self.tree, results)
 
 
 class _Trace(NamedTuple):
     """A traced function: the op of its program (or its equations), and the arrays that it closes over, which are the op's first inputs."""
 
     applied: _Applied
-    op: Op | Inlined
+    op: _Whole | Inlined
     constants: list[Any]
+
+    def record(self, variables: list[Any]) -> Any:
+        return self.op.record([*self.constants, *variables])
 
 
 class _Quick(NamedTuple):
@@ -188,6 +210,7 @@ class _Quick(NamedTuple):
     call: Latest
     trace: _Trace
     kinds: list[Any]  # of what was given
+    arrays: list[int]  # which of it was no Variable
     configuration: Any
 
 

@@ -12,6 +12,7 @@ from interop.arrival import needing
 
 with needing("flax", "linen", "flax"):
     from flax import linen
+    from flax.core.scope import in_filter
 
 import tape
 from interop.lift import lift
@@ -111,7 +112,7 @@ class Module(Bridge):
         for collection in after.keys() & self.variables.keys():
             for variable, value in _kept(self.variables[collection], after[collection], []):
                 extend.replace(variable, value)
-        return result, after
+        return result, {"params": self.variables["params"], **after} if in_filter(mutable, "params") else after
 
     def parameters(self) -> Any:
         """Return the collection "params", whose leaves are Variables, with None for what does not require grad: what an optimizer takes."""

@@ -66,7 +66,7 @@ class Bridge:
         what = f"{type(self).__name__}.load_state_dict"
         missing, unknown = [n for n in variables if n not in state], [n for n in state if n not in variables]
         if strict and (missing or unknown):
-            msg = f"{what}: {_names('missing', missing)}{_names('unknown', unknown)}; pass strict=False to load what fits"
+            msg = f"{what}: {_names('missing', missing)}{_names('unknown', unknown)}pass strict=False to load what fits"
             raise TapeValueError(msg)
         values = {name: _fitting(f"{what}: {name}", state[name], v) for name, v in variables.items() if name in state}
         for name, value in values.items():

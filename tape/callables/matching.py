@@ -99,7 +99,13 @@ def _match(given: Iterable[Any], patterns: Sequence[_Pattern], arrays: list[Any]
                 return False
         elif check == _MAPPING:
             keys, inner = what
-            if len(x) != len(keys) or any(k not in x for k in keys) or not _match([x[k] for k in keys], inner, arrays, variables):
+            if len(x) != len(keys):
+                return False
+            try:
+                items = [x[k] for k in keys]
+            except KeyError:
+                return False
+            if not _match(items, inner, arrays, variables):
                 return False
         elif check == _TOLD:
             if told_apart(x) != what:

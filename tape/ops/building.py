@@ -14,7 +14,7 @@ from tape.jaxapi import ClosedJaxpr, DropVar, JaxprEqn, Literal, ShapedArray, Va
 from tape.rules import parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
     from tape.graph.wengert import Source, WengertList
     from tape.ops.linear import Equation
@@ -23,9 +23,11 @@ Atom = Var | Literal
 
 
 class JaxprBuilder:
-    """Puts jaxprs together into one, by copying their equations."""
+    """Puts jaxprs together into one, by copying their equations; ``once``: of equal ones that are inlined only the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, once: bool = False) -> None:
+        self._once = once
+        self._known: dict[Hashable, list[Any]] = {}  # results by what computes them
         self._inputs: list[Var] = []
         self._eqns: list[JaxprEqn] = []
         self._constants: dict[int, tuple[Var, Any]] = {}  # by id, with the value, so that it stays there
@@ -61,7 +63,13 @@ class JaxprBuilder:
         add = self._eqns.append
         for eqn in jaxpr.eqns:
             ins = [v if isinstance(v, Literal) else atoms[v] for v in eqn.invars]
-            outs = [v if isinstance(v, DropVar) else Var(v.aval) for v in eqn.outvars]
+            key = _computed(eqn, ins) if self._once else None
+            if key is not None and key in self._known:
+                atoms.update(zip(eqn.outvars, self._known[key], strict=True))
+                continue
+            outs = [v if key is None and isinstance(v, DropVar) else Var(v.aval) for v in eqn.outvars]
+            if key is not None:
+                self._known[key] = outs
             atoms.update(zip(eqn.outvars, outs, strict=True))
             copied = eqn.replace(invars=ins, outvars=outs)
             add(copied if name is None else _named(copied, name))
@@ -84,6 +92,22 @@ class JaxprBuilder:
         constants = list(self._constants.values())
         jaxpr = assembled([], [*[v for v, _ in constants], *self._inputs], list(outputs), self._eqns, frozenset(), no_origin())
         return call(name, ClosedJaxpr(jaxpr, []), [*[value for _, value in constants], *inputs])
+
+
+_EACH_TIME = frozenset({"optimization_barrier", "rng_uniform"})  # it keeps a checkpoint's second run apart; it gives other numbers
+
+
+def _computed(eqn: JaxprEqn, ins: Sequence[Atom]) -> Hashable:
+    """Return what an equation computes, as a key; None where it is to be computed each time."""
+    if eqn.effects or eqn.primitive.name in _EACH_TIME:
+        return None
+    read = tuple([(v.aval, type(v.val), repr(v.val)) if isinstance(v, Literal) else v for v in ins])
+    key = (eqn.primitive, read, tuple(eqn.params.items()), eqn.ctx, tuple([v.aval for v in eqn.outvars]))
+    try:
+        hash(key)
+    except TypeError:  # a parameter that is not hashed, such as a list
+        return None
+    return key
 
 
 def _named(eqn: JaxprEqn, name: str) -> JaxprEqn:

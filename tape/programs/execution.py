@@ -16,11 +16,12 @@ from tape import jaxapi, layout
 from tape.bounded import Bounded
 from tape.configuration import checks_results, configuration
 from tape.graph.trie import CLOCK
+from tape.ops.building import JaxprBuilder
 from tape.programs import background, numbers, variations
 from tape.programs.costs import to_compile, to_interpret
 from tape.programs.devices import settling, several
-from tape.programs.interpretation import evaluate, interpret, needed_entries
-from tape.programs.naming import inline
+from tape.programs.interpretation import interpret, needed_entries
+from tape.programs.naming import copy
 from tape.programs.policy import Meetings, new_kernels, new_to_several
 from tape.programs.reasons import ran_alone, why, why_alone
 from tape.programs.rolling import rolled, written
@@ -260,8 +261,15 @@ class Program(layout.Choice):
             told(self._compiling[0], compilation)
             return
 
+        # XLA would see too late that a VJP computes anew what its entry did: it has changed one of them by then.
+        joined = JaxprBuilder(once=True)
+        atoms: dict[int, Any] = {slot: joined.input(jax.typeof(x)) for slot, x in zip(slots, leaves, strict=True)}
+        for entry in entries:
+            copy(entry, joined, atoms)
+        closed = joined.closed([atoms[slot] for slot in keep])
+
         def segment(*leaves: Any) -> list[Any]:
-            return evaluate(entries, dict(zip(slots, leaves, strict=True)), keep, inline)
+            return list(jaxapi.jaxpr_as_fun(closed)(*leaves))
 
         executable = jax.jit(segment)
         described = [jaxapi.described(x) for x in leaves]

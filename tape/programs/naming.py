@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tape.graph.trie import Step
+    from tape.ops.building import JaxprBuilder
     from tape.ops.kernel import Kernel
 
 # What was named, so that the parts of a program can be told apart again: the op and the line.
@@ -60,3 +61,9 @@ def inline(entry: Step, kernel: Kernel | None = None, line: tuple[str, int] | No
             return run(*operands)
 
     return named
+
+
+def copy(entry: Step, into: JaxprBuilder, atoms: dict[int, Any], kernel: Kernel | None = None) -> None:
+    """Add an entry's kernel, or another one, to a jaxpr under its name; ``atoms`` holds what it reads, and gets the results."""
+    jaxpr = (entry.kernel if kernel is None else kernel).jaxpr
+    atoms.update(zip(entry.slots, into.inline(jaxpr, [atoms[s] for s in entry.inputs], name=name_of(entry)), strict=True))

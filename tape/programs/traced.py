@@ -12,7 +12,7 @@ from tape.graph.segment import Segment
 from tape.graph.trie import CONSTANT
 from tape.ops import building
 from tape.programs.interpretation import evaluate, needed_entries
-from tape.programs.naming import inline, name_of
+from tape.programs.naming import copy, inline
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
@@ -77,11 +77,5 @@ def _merged(entries: Sequence[Step], leaves: dict[int, tuple[Any, Any]], keep: S
             atoms[slot] = joined.input(aval)
             inputs.append(value)
     for step in entries:
-        atoms.update(
-            zip(
-                step.slots,
-                joined.inline(differentiable_as_recorded(step, cut).jaxpr, [atoms[s] for s in step.inputs], name=name_of(step)),
-                strict=True,
-            )
-        )
+        copy(step, joined, atoms, differentiable_as_recorded(step, cut))
     return joined.call("tape", [atoms[s] for s in keep], inputs)

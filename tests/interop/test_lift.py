@@ -1,5 +1,7 @@
 """Raw JAX functions as ops of the tape."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 import interop
 import tape
 import tape.numpy as tnp
+from tape import layout
 from tape.errors import TapeError, TapeTypeError
 from tests.agreement import close
 
@@ -260,3 +263,31 @@ def test_a_choice_of_small_floats_is_differentiated_under_jit(dtype):
     own = jax.jit(tape.grad(interop.lift(fun)))(x)
     assert own.dtype == x.dtype
     np.testing.assert_array_equal(own.astype("float32"), jax.grad(fun)(x).astype("float32"))
+
+
+@pytest.mark.skipif(layout.NATIVE is None, reason="the recorder in Python does all of it")
+def test_nested_results_of_a_call_found_again_come_from_the_recorder_in_c():
+    f = interop.lift(lambda x, y: {"sum": x + y, "parts": (x * y, [x - y])})
+    x, y = tape.Variable(np.ones((3, 7))), tape.Variable(np.ones((3, 7)))
+    for _ in range(3):
+        f(x, y)["sum"].sum().backward()
+    called = []
+    f(x, y)
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_qualname) if event == "call" else None)
+    try:
+        result = f(x, y)
+    finally:
+        sys.setprofile(None)
+    assert [name for name in called if name in {"record", "_record", "_results", "enter", "following"}] == []
+    assert sorted(result) == ["parts", "sum"]
+    assert [type(part) for part in result["parts"]] == [tape.Variable, list]
+
+
+def test_results_of_other_trees_are_told_apart():
+    flat, named = interop.lift(lambda x: (x + 1, x * 2)), interop.lift(lambda x: {"a": x + 1, "b": x * 2})
+    x = tape.Variable([1.0, 2.0, 3.0, 4.0])
+    for _ in range(3):
+        assert isinstance(flat(x), tuple)
+        assert {k: v.numpy().tolist() for k, v in named(x).items()} == {"a": [2, 3, 4, 5], "b": [2, 4, 6, 8]}
+        assert interop.lift(lambda x: {"one": x + 1})(x)["one"].requires_grad
+        assert interop.lift(lambda x: (x, None))(x)[1] is None

@@ -386,6 +386,21 @@ def test_linen_calls_that_write_to_a_parameter_are_refused():
     assert (module.state_dict()["scale"] == 1).all()
 
 
+def test_linen_returns_the_parameters_where_they_are_mutable():
+    module = _linen()
+    for mutable in (True, ["params"]):
+        _, after = module(X, mutable=mutable)
+        assert after["params"] is module.variables["params"]
+
+
+def test_load_state_dict_says_what_is_missing():
+    module = _linen()
+    state = module.state_dict()
+    del state["Dense_0.bias"]
+    with pytest.raises(TapeValueError, match=r"load_state_dict: missing 'Dense_0.bias'; pass strict=False"):
+        module.load_state_dict(state)
+
+
 def test_linen_returns_what_is_mutable():
     module = _linen()
     net, variables = module.unwrap()
