@@ -29,7 +29,7 @@ def test_the_quantile_of_the_normal_distribution_is_infinitely_steep_at_its_ends
 def test_a_remainder_counts_whole_quotients_of_the_numbers_that_there_are(x, y):
     """0.5 is not five times the number 0.1 in binary, which is larger than a tenth; JAX takes -5 for -4."""
     with jax.enable_x64(True):
-        slope = tape.grad(tape.numpy.remainder, argnums=1)(x, y)
+        slope = float(tape.grad(tape.numpy.remainder, argnums=1)(x, y))
     assert slope == -math.floor(fractions.Fraction(x) / fractions.Fraction(y))
 
 
