@@ -261,8 +261,9 @@ class Program(layout.Choice):
             told(self._compiling[0], compilation)
             return
 
-        # XLA would see too late that a VJP computes anew what its entry did: it has changed one of them by then.
-        joined = JaxprBuilder(once=True)
+        # XLA would see too late that a VJP computes anew what its entry did: it has changed one of them by then.  What has no sweep stays
+        # as it is, so that an optimizer's update gives the numbers that it gives JAX.
+        joined = JaxprBuilder(once=any(entry.kernel.name.startswith("vjp_") for entry in entries))
         atoms: dict[int, Any] = {slot: joined.input(jax.typeof(x)) for slot, x in zip(slots, leaves, strict=True)}
         for entry in entries:
             copy(entry, joined, atoms)
