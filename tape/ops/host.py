@@ -209,6 +209,24 @@ def _exact(precision: object) -> bool:
     return precision is None or all(isinstance(p, lax.Precision) for p in (precision if isinstance(precision, tuple) else (precision,)))
 
 
+_ALONE = 1 << 18  # multiplications up to which NumPy's OpenBLAS uses one thread; with two, a busy machine takes it ten times as long
+
+
+def _matrix_product(m: int, k: int, n: int) -> Call:
+    """Return the product of matrices m x k and k x n, by rows where that keeps it on one thread."""
+    rows = _ALONE // (k * n)
+    if not 16 <= rows < m:  # with fewer, that would cost more than the threads do
+        return np.dot
+
+    def product(x: Host, y: Host) -> Host:
+        out = np.empty((m, n), x.dtype)
+        for i in range(0, m, rows):
+            np.dot(x[i : i + rows], y, out[i : i + rows])
+        return out
+
+    return product
+
+
 def _dot(p: dict[str, Any], ins: Sequence[Any], outs: Sequence[Any]) -> Call | None:
     a, b = ins
     (over_a, over_b), (batch_a, batch_b) = (tuple(map(tuple, pair)) for pair in p["dimension_numbers"])
@@ -217,21 +235,21 @@ def _dot(p: dict[str, Any], ins: Sequence[Any], outs: Sequence[Any]) -> Call | N
     if not over_a and not batch_a:
         return np.multiply.outer
     if not batch_a and len(over_a) == 1 and a.ndim <= 2 and b.ndim <= 2:
-        if over_a[0] == a.ndim - 1 and over_b[0] == 0:
-            return np.dot
         if a.ndim == 2 and b.ndim == 2:
             turned_a, turned_b = over_a[0] == 0, over_b[0] == 1
-            return lambda x, y: np.dot(x.T if turned_a else x, y.T if turned_b else y)
+            dot = _matrix_product(a.shape[1 - over_a[0]], a.shape[over_a[0]], b.shape[1 - over_b[0]])
+            return (lambda x, y: dot(x.T if turned_a else x, y.T if turned_b else y)) if turned_a or turned_b else dot
+        if over_a[0] == a.ndim - 1 and over_b[0] == 0:
+            return np.dot
         return lambda x, y: np.dot(y, x)
     free_a = [d for d in range(a.ndim) if d not in over_a + batch_a]
     free_b = [d for d in range(b.ndim) if d not in over_b + batch_b]
     order_a, order_b = (*batch_a, *free_a, *over_a), (*batch_b, *over_b, *free_b)
     batch = [a.shape[d] for d in batch_a]
-    inner = int(np.prod([a.shape[d] for d in over_a], dtype=int))
-    shape_a = (*batch, int(np.prod([a.shape[d] for d in free_a], dtype=int)), inner)
-    shape_b = (*batch, inner, int(np.prod([b.shape[d] for d in free_b], dtype=int)))
-    shape = outs[0].shape
-    return lambda x, y: np.matmul(x.transpose(order_a).reshape(shape_a), y.transpose(order_b).reshape(shape_b)).reshape(shape)
+    m, k, n = (int(np.prod([x.shape[d] for d in dims], dtype=int)) for x, dims in ((a, free_a), (a, over_a), (b, free_b)))
+    product = np.matmul if batch else _matrix_product(m, k, n)
+    shape_a, shape_b, shape = (*batch, m, k), (*batch, k, n), outs[0].shape
+    return lambda x, y: product(x.transpose(order_a).reshape(shape_a), y.transpose(order_b).reshape(shape_b)).reshape(shape)
 
 
 def _round(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Call | None:

@@ -126,6 +126,21 @@ def test_products(a, b, numbers):
     assert compare(lambda x, y: lax.dot_general(x, y, numbers), x, y)
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "numbers"),
+    [
+        ((131, 64), (64, 192), (((1,), (0,)), ((), ()))),
+        ((64, 131), (192, 64), (((0,), (1,)), ((), ()))),
+        ((4, 33, 64), (64, 192), (((2,), (0,)), ((), ()))),
+        ((4, 33, 64), (4, 33, 192), (((0, 1), (0, 1)), ((), ()))),
+    ],
+)
+def test_products_by_rows(a, b, numbers):
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-9, 9, shape).astype(np.float32) for shape in (a, b))  # of whole numbers they are exact
+    assert compare(lambda x, y: lax.dot_general(x, y, numbers), x, y)
+
+
 @pytest.mark.parametrize("mode", ["clip", "fill", "promise_in_bounds"])
 @pytest.mark.parametrize(
     "take",
