@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from itertools import chain
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -12,16 +14,17 @@ from interop.arrival import needing
 
 with needing("flax", "linen", "flax"):
     from flax import linen
+    from flax.core import FrozenDict
     from flax.core.scope import in_filter
 
 import tape
 from interop.lift import lift
-from interop.modules import Bridge, is_array, is_inexact, remade
+from interop.modules import Bridge, is_array, is_inexact, remade, replace
 from tape import extend
 from tape.errors import TapeAttributeError, TapeTypeError, TapeValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 __all__ = ["Module"]
 
@@ -36,13 +39,11 @@ class Module(Bridge):
     Args:
         module: the Linen module.
         variables: what ``module.init`` returned, a dictionary of collections.  What is inexact in the collection "params" becomes leaves
-        that
-            require grad; everything else is constant.
+            that require grad; everything else is constant.
         inline: record a call as the entries of its equations, as :func:`interop.lift` does, so that op hooks see inside.
 
     Attributes:
         module: the Linen module.
-        variables: the dictionary of collections, with Variables in place of arrays.
 
     Raises:
         TapeTypeError: ``module`` is not a Linen module; in a call: it writes to a parameter.
@@ -73,7 +74,8 @@ class Module(Bridge):
         self._inline = inline
         self._parameters: dict[str, tape.Variable] = {}
         self._state: dict[str, tape.Variable] = {}
-        self._calls: dict[Any, Callable[..., Any]] = {}
+        self._calls: dict[Any, tuple[Callable[..., Any], bool]] = {}
+        self._held: _Held | None = None
 
         def held(path: Any, array: Any) -> Any:
             collection, *rest = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
@@ -82,7 +84,14 @@ class Module(Bridge):
                 return self._parameters.setdefault(name, tape.Variable(array, name=name))
             return self._state.setdefault(".".join((collection, *rest)), tape.constant(array)) if is_array(array) else array
 
-        self.variables = jax.tree_util.tree_map_with_path(held, variables)
+        self._collections = jax.tree_util.tree_map_with_path(held, variables)
+        self._shown = False  # to who may put other Variables there
+
+    @property
+    def variables(self) -> Any:
+        """The dictionary of collections, with Variables in place of arrays."""
+        self._shown = True
+        return self._collections
 
     def __call__(
         self, *args: Any, method: Any = None, mutable: Any = False, rngs: Any = None, capture_intermediates: Any = False, **kwargs: Any
@@ -103,38 +112,41 @@ class Module(Bridge):
         """
         collections = frozenset(mutable) if isinstance(mutable, (list, tuple, set)) else mutable
         key = (method, collections, capture_intermediates)
-        call = self._calls.get(key)
-        if call is None:
-            call = self._calls[key] = self._lifted(method, mutable, capture_intermediates)
+        known = self._calls.get(key)
+        if known is None:
+            known = self._calls[key] = self._lifted(method, mutable, capture_intermediates), in_filter(mutable, "params")
+        call, gives_parameters = known
+        held = self._held
+        if held is None or (self._shown and not held.remains()):
+            held = self._held = _Held(self._collections)
+        leaves = held.leaves
+        outcome = call(held.tree, leaves, rngs, *args, **kwargs)
+        result, after = jax.tree.unflatten(outcome.tree, outcome.leaves)
         if mutable is False:
-            return call(self.variables, rngs, *args, **kwargs)[0]
-        result, after = call(self.variables, rngs, *args, **kwargs)
-        for collection in after.keys() & self.variables.keys():
-            for variable, value in _kept(self.variables[collection], after[collection], []):
-                extend.replace(variable, value)
-        return result, {"params": self.variables["params"], **after} if in_filter(mutable, "params") else after
+            return result
+        replace([(v, outcome.leaves[j]) for i, j in outcome.pairs if extend.is_variable(v := leaves[i]) and not v.requires_grad])
+        return result, {"params": self.variables["params"], **after} if gives_parameters else after
 
     def parameters(self) -> Any:
         """Return the collection "params", whose leaves are Variables, with None for what does not require grad: what an optimizer takes."""
-        params = self.variables["params"]
-        leaves, tree = jax.tree.flatten(params, is_leaf=extend.is_variable)
-        training = [v if extend.is_variable(v) and v.requires_grad else None for v in leaves]
-        return params if all(v is not None for v in training) else jax.tree.unflatten(tree, training)
+        leaves, tree = jax.tree.flatten(self._collections["params"], is_leaf=extend.is_variable)
+        return jax.tree.unflatten(tree, [v if extend.is_variable(v) and v.requires_grad else None for v in leaves])
 
     def unwrap(self) -> tuple[Any, Any]:
         """Return the Linen module and its variables with the present values."""
         return self.module, jax.tree.map(
-            lambda x: extend.array(x) if extend.is_variable(x) else x, self.variables, is_leaf=extend.is_variable
+            lambda x: extend.array(x) if extend.is_variable(x) else x, self._collections, is_leaf=extend.is_variable
         )
 
     def _lifted(self, method: Any, mutable: Any, capture_intermediates: Any) -> Callable[..., Any]:
         module = self.module
 
-        def call(variables: Any, rngs: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(tree: Any, leaves: list[Any], rngs: Any, *args: Any, **kwargs: Any) -> _Outcome:
+            variables = jax.tree.unflatten(tree, leaves)
             options = {"capture_intermediates": capture_intermediates} if capture_intermediates else {}
             result = module.apply(variables, *args, rngs=rngs, method=method, mutable=mutable, **options, **kwargs)
             if mutable is False:
-                return result, None
+                return _Outcome(*jax.tree.flatten((result, None)), ())
             result, after = result
             if any(
                 new is not old
@@ -145,7 +157,9 @@ class Module(Bridge):
                     "it writes another collection"
                 )
                 raise TapeTypeError(msg)
-            return result, {name: collection for name, collection in after.items() if name != "params"}
+            new, after_tree = jax.tree.flatten((result, {name: collection for name, collection in after.items() if name != "params"}))
+            numbered = jax.tree.unflatten(after_tree, range(len(new)))[1]
+            return _Outcome(new, after_tree, tuple(_pairs(jax.tree.unflatten(tree, range(len(leaves))), numbered)))
 
         name = method if isinstance(method, str) else getattr(method, "__name__", "__call__")
         call.__name__ = type(module).__name__ if name == "__call__" else f"{type(module).__name__}.{name}"
@@ -164,19 +178,58 @@ class Module(Bridge):
         return remade, (functools.partial(Module, inline=self._inline), self.unwrap(), self._requiring())
 
 
-def _kept(held: Any, new: Any, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Pair state that a module holds with what a call made of it; what the call added is not held."""
-    if extend.is_variable(held):
-        if extend.is_variable(new) and not held.requires_grad:
-            pairs.append((held, new))
-    elif isinstance(held, Mapping):
-        for key, value in held.items():
-            if key in new:
-                _kept(value, new[key], pairs)
-    else:
-        trees: list[Any] = [jax.tree.structure(x, is_leaf=extend.is_variable) for x in (held, new)]
-        if trees[0] == trees[1]:
-            for a, b in zip(*[jax.tree.leaves(x, is_leaf=extend.is_variable) for x in (held, new)], strict=True):
-                if extend.is_variable(a):
-                    _kept(a, b, pairs)
-    return pairs
+class _Held:
+    """The collections flattened, for as long as their dictionaries hold what they held."""
+
+    __slots__ = ("_dicts", "_items", "_parts", "leaves", "tree")
+
+    def __init__(self, variables: Any) -> None:
+        self._dicts: list[dict[Any, Any]] | None = []
+        self.leaves, self.tree = jax.tree.flatten(variables, is_leaf=self._note)
+        self._items, self._parts = _parts(self._dicts or ())
+
+    def _note(self, node: Any) -> bool:
+        """Note a part that can be changed: a dictionary, or (None in place of the dictionaries) what cannot be compared."""
+        if extend.is_variable(node):
+            return True
+        if type(node) is dict and self._dicts is not None:
+            self._dicts.append(node)
+        elif not isinstance(node, _IMMUTABLE) and not jax.tree_util.all_leaves([node]):
+            self._dicts = None
+        return False
+
+    def remains(self) -> bool:
+        """Tell whether the collections are as they were."""
+        return self._dicts is not None and _parts(self._dicts)[1] == self._parts
+
+
+def _parts(dicts: Sequence[dict[Any, Any]]) -> tuple[list[Any], tuple[Any, ...]]:
+    """Return what is in dictionaries, and what tells whether it is the same: lengths, keys, identities."""
+    items = list(chain.from_iterable(map(dict.values, dicts)))
+    return items, (list(map(len, dicts)), list(chain.from_iterable(dicts)), list(map(id, items)))
+
+
+class _Outcome:
+    """What a call returned, flattened, and which of it (by number) a Variable of the module, by number, is to be."""
+
+    __slots__ = ("leaves", "pairs", "tree")
+
+    def __init__(self, leaves: Any, tree: Any, pairs: tuple[tuple[int, int], ...]) -> None:
+        self.leaves = leaves
+        self.tree = tree
+        self.pairs = pairs
+
+
+jax.tree_util.register_pytree_node(_Outcome, lambda x: (x.leaves, (x.tree, x.pairs)), lambda static, leaves: _Outcome(leaves, *static))
+
+
+def _pairs(held: Any, new: Any) -> list[tuple[int, int]]:
+    """Pair state that a module holds with what a call made of it, both given as trees of numbers; what the call added is not held."""
+    if isinstance(held, Mapping) and isinstance(new, Mapping):
+        return [pair for key, value in held.items() if key in new for pair in _pairs(value, new[key])]
+    numbers, places = jax.tree.leaves(held), jax.tree.leaves(new)
+    alike: bool = jax.tree.structure(held) == jax.tree.structure(new)  # type: ignore[operator]
+    return list(zip(numbers, places, strict=True)) if alike else []
+
+
+_IMMUTABLE = (FrozenDict, tuple, NoneType, linen.meta.AxisMetadata)

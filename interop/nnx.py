@@ -16,7 +16,7 @@ with needing("flax", "nnx", "flax"):
 
 import tape
 from interop.lift import lift
-from interop.modules import Bridge, is_array, is_inexact, remade
+from interop.modules import Bridge, is_array, is_inexact, remade, replace
 from tape import extend
 from tape.errors import LeakedTracerError, TapeAttributeError, TapeTypeError
 
@@ -180,8 +180,7 @@ class Module(_Node, Bridge):
             call = self._calls[path, method, graph] = self._lifted(path, method, graph)
         result, after = call(self._parameters, self._state, *args, **kwargs)
         try:
-            for name, value in after.items():
-                extend.replace(self._state[name], value)
+            replace([(self._state[name], value) for name, value in after.items()])
         except LeakedTracerError as e:
             msg = (
                 f"interop.nnx.Module: a call changes state ({', '.join([*after][:3])}) inside of a function that is traced "

@@ -15,7 +15,9 @@ from interop.torch.store import Store
 from interop.torch.structures import mapped
 from interop.torch.tensors import to_variable
 from tape import extend
-from tape.errors import TapeAttributeError, TapeTypeError, TapeValueError
+from tape.errors import LostGradientError, TapeAttributeError, TapeTypeError, TapeValueError
+from tape.graph.scope import LOCAL
+from tape.graph.trie import RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -53,7 +55,8 @@ def from_torch(module_or_function: Any) -> Any:
     Raises:
         TapeTypeError: it is neither, or cannot be copied; a tensor of float64 would be rounded, as x64 mode is off; there is no such array.
         TapeOverflowError: integers come back that need 64 bits, and x64 mode is off.
-        LostGradientError: in a call: the result depends on a tensor that requires grad and is not an argument.
+        LostGradientError: in a call: the result depends on a tensor that requires grad and is not an argument; or it is an object of
+            another class (a distribution, a set) that holds such a tensor.
 
     Example:
         >>> import torch, interop.torch, tape
@@ -200,6 +203,7 @@ class Module(_Part, Bridge):
 
     Raises:
         TapeTypeError: ``module`` is not a torch module, or cannot be copied; a parameter has no shape yet, or a dtype that JAX lacks.
+        LostGradientError: an attribute is a tensor that a call left there, or that is computed from parameters, and has no Variable.
 
     Example:
         >>> import torch, interop.torch, tape.numpy as tnp
@@ -313,6 +317,13 @@ class Module(_Part, Bridge):
             for t, v in zip(tensors, variables, strict=True):
                 if t is tensor:
                     return v
+        if tensor.requires_grad and LOCAL.scope.mode == RECORD:
+            msg = (
+                f"interop.torch.Module: an attribute is a tensor (shape {tuple(tensor.shape)}, dtype {tensor.dtype}) that torch computed "
+                "in a call or from parameters, whose gradient would be lost; return it from the module's forward, or read it under "
+                "tape.no_grad(), as a constant"
+            )
+            raise LostGradientError(msg)
         return to_variable(tensor, "interop.torch.Module: an attribute")
 
     def __reduce__(self) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import tape
-from interop.torch.structures import mapped
+from interop.torch.structures import check_held, mapped
 from interop.torch.tensors import conjugated, own, to_variable
 from tape import extend, jaxapi
 from tape.errors import LostGradientError, check_callable
@@ -48,7 +48,8 @@ def to_torch(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
     Raises:
         TapeTypeError: ``tape_fun`` cannot be called; in a call: a tensor's dtype, layout or device is none of JAX's.
         TapeOverflowError: an integer needs 64 bits, and x64 mode is off.
-        LostGradientError: in a call: the result depends on a Variable that requires grad and is not an argument.
+        LostGradientError: in a call: the result depends on a Variable that requires grad and is not an argument; or it is an object of
+            another class that holds one that depends on the arguments.
 
     Example:
         >>> import torch, interop.torch, tape.numpy as tnp
@@ -104,9 +105,18 @@ class _Run:
         with enable_grad() if any(needs) else no_grad(), eager(), within(forward=reads):
             self.result = self._fun(*args, **kwargs)
             outputs: list[Any] = []
-            mapped(lambda x: outputs.append(x) if _is_array(x) else x, self.result)
+            others: list[Any] = []
+            mapped(lambda x: (outputs if _is_array(x) else others).append(x) or x, self.result)  # type: ignore[func-returns-value]
             outputs = [x if extend.is_variable(x) else record.constant(x) for x in outputs]
         if any(needs):
+            repair = "return the Variables themselves, in tuples, lists, mappings or dataclasses"
+            given = {id(v) for v in inputs}
+            check_held(
+                f"to_torch: {self._name}",
+                others,
+                lambda x: extend.is_variable(x) and x.requires_grad and (not x.is_leaf or id(x) in given),
+                repair,
+            )
             try:
                 reads.check(self._name, inputs, outputs)
             except LostGradientError as e:

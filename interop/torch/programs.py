@@ -18,7 +18,7 @@ import torch
 
 import tape
 from interop.torch.graphs import NothingError, check_sources, op_named
-from interop.torch.structures import mapped, tensors_in
+from interop.torch.structures import check_tensors, mapped, parted
 from interop.torch.tensors import aval_of, check_dtype, conjugated
 from tape import extend, jaxapi
 from tape.errors import LeakedTracerError, TapeTypeError
@@ -83,6 +83,7 @@ class _Forward(_Program):
         self.written: list[int] = []  # buffers that change
         self.random = True
         self.result: Any = None
+        self._others: list[Any] = []  # what the latest run returned beside tensors
 
     def learn(self, variables: Sequence[Any]) -> None:
         """Run once on zeros, for the results' structure, shapes and dtypes."""
@@ -95,15 +96,15 @@ class _Forward(_Program):
         with torch.inference_mode(mode=False), torch.enable_grad():
             outputs = self.run(given, create=True)
             check_sources(self.name, outputs, given)
-        if not outputs:
-            raise NothingError
+        plain = self._others
+        check_tensors(self.name, plain, flowing=False)
         for i, t in enumerate(outputs):
             check_dtype(t, f"{self.name}: result {i}")
         self.avals = [aval_of(t) for t in outputs]
         self.smooth = [t.requires_grad for t in outputs]
         self.count = len(outputs) - len(self.written) - self.random
-        for t, a in zip(tensors[self._first :], avals[self._first :], strict=True):
-            if differentiable(a) or t.dtype is torch.bool:
+        for i, (t, a) in enumerate(zip(tensors, avals, strict=True)):
+            if differentiable(a) or (t.dtype is torch.bool and i >= self._first):
                 t.data.fill_(1)
         others: Sequence[torch.Tensor] = outputs
         with torch.inference_mode(mode=False), torch.no_grad(), contextlib.suppress(Exception):
@@ -115,6 +116,15 @@ class _Forward(_Program):
                 "a JAX transformation shapes may not depend on values; call it outside, or give the results a fixed shape (torch.where)"
             )
             raise TapeTypeError(msg)
+        differing = [x for x, y in zip(plain, self._others, strict=False) if isinstance(x, _NUMBERS) and repr(x) != repr(y)]
+        if differing:
+            msg = (
+                f"{self.name}: the result has a {type(differing[0]).__name__} that depends on values ({differing[0]!r} for zeros), "
+                "which are not known inside of a JAX transformation; return a tensor in its place, or call it outside"
+            )
+            raise TapeTypeError(msg)
+        if not outputs:
+            raise NothingError
 
     @property
     def _first(self) -> int:
@@ -135,7 +145,7 @@ class _Forward(_Program):
             args, kwargs = self._arguments([t.clone() for t in tensors[first:]])
             with torch.set_grad_enabled(create):
                 result = self._fun(*args, **kwargs)
-            outputs = tensors_in(result)
+            outputs, self._others = parted(result)
             if learning:
                 self.result = mapped(lambda x: _RESULT if isinstance(x, torch.Tensor) else x, (result,))
                 self.written = store.written(tensors[count : first - 1])
@@ -240,6 +250,7 @@ def _explained(name: str, *, random: bool) -> Iterator[None]:
 
 
 _RESULT = object()
+_NUMBERS = (bool, int, float, complex, str)
 
 
 def _sent(value: Any) -> Any:

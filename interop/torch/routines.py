@@ -11,7 +11,7 @@ import torch
 
 from interop.torch.graphs import Graph, NothingError, check_sources, op_named
 from interop.torch.programs import record_traced
-from interop.torch.structures import mapped, tensors_in
+from interop.torch.structures import check_tensors, mapped, parted
 from interop.torch.tensors import own, shared
 from tape import extend
 from tape.errors import LostGradientError
@@ -141,7 +141,9 @@ class _Run:
             given = [t.clone() if t.requires_grad else t for t in given]  # which torch code may write to
             args, kwargs = self.arguments.filled(given)
             self.result = routine.fun(*args, **kwargs)
-            outputs = tensors_in(self.result)
+            outputs, others = parted(self.result)
+        if recorded:
+            check_tensors(routine.name, others, flowing=True)
         if not outputs:
             raise NothingError
         if recorded:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import types
+from collections import deque
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tape.callables.objects import COMPOSED, attributes, in_cell
+from tape.errors import LostGradientError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
 
 def mapped(fun: Callable[[Any], Any], tree: Any) -> Any:
@@ -22,7 +27,7 @@ def mapped(fun: Callable[[Any], Any], tree: Any) -> Any:
         items = [mapped(fun, x) for x in tree]
         if all(new is old for new, old in zip(items, tree, strict=True)):
             return tree
-        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
+        return type(tree)._make(items) if hasattr(tree, "_make") else type(tree)(items)  # not PackedSequence's own checks
     if isinstance(tree, Mapping):
         items_by_key = {key: mapped(fun, x) for key, x in tree.items()}
         if all(items_by_key[key] is x for key, x in tree.items()):
@@ -48,14 +53,61 @@ def mapped(fun: Callable[[Any], Any], tree: Any) -> Any:
     return fun(tree)
 
 
-def tensors_in(tree: Any) -> list[torch.Tensor]:
-    """Return the tensors in a structure, in the order of :func:`mapped`."""
+def parted(tree: Any) -> tuple[list[torch.Tensor], list[Any]]:
+    """Return the tensors in a structure, and the leaves that are none, in the order of :func:`mapped`."""
     tensors: list[torch.Tensor] = []
+    others: list[Any] = []
 
     def note(x: Any) -> Any:
-        if isinstance(x, torch.Tensor):
-            tensors.append(x)
+        (tensors if isinstance(x, torch.Tensor) else others).append(x)
         return x
 
     mapped(note, tree)
-    return tensors
+    return tensors, others
+
+
+def check_tensors(name: str, others: Sequence[Any], *, flowing: bool) -> None:
+    """Refuse results of torch, which are no tensors themselves, that hold tensors; ``flowing``: those that require grad."""
+    repair = "return the tensors themselves, in tuples, lists, mappings or dataclasses"
+    check_held(name, others, lambda x: isinstance(x, torch.Tensor) and (x.requires_grad or not flowing), repair)
+
+
+def check_held(what: str, values: Sequence[Any], loses: Callable[[Any], bool], repair: str) -> None:
+    """Refuse what holds a tensor (or Variable) that would lose its gradient: objects of other classes, sets, functions.
+
+    Raises:
+        LostGradientError: there is one.
+
+    """
+    queue = deque((x, type(x).__name__) for x in values if not isinstance(x, _SIMPLE))
+    seen: dict[int, Any] = {}
+    while queue and len(seen) < _LIMIT:
+        value, name = queue.popleft()
+        if id(value) in seen or isinstance(value, _SIMPLE):
+            continue
+        seen[id(value)] = value
+        if loses(value):
+            msg = (
+                f"{what} returns an object of type {name} that holds a {type(value).__name__} (shape {tuple(value.shape)}, dtype "
+                f"{value.dtype}), whose gradient would be lost; {repair}"
+            )
+            raise LostGradientError(msg)
+        queue.extend((x, name) for x in _held(value))
+
+
+def _held(value: Any) -> Iterable[Any]:
+    """Return what a value holds."""
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, (tuple, list, set, frozenset, deque)):
+        return value
+    if isinstance(value, types.FunctionType):
+        return [*map(in_cell, value.__closure__ or ()), *(value.__defaults__ or ())]
+    if isinstance(value, types.GeneratorType):
+        return () if value.gi_frame is None else value.gi_frame.f_locals.values()
+    composed = next((names for kind, names in COMPOSED.items() if isinstance(value, kind)), ())
+    return [*(getattr(value, name) for name in composed), *attributes(value).values()]
+
+
+_SIMPLE = (str, bytes, int, float, complex, type(None), type, types.ModuleType, torch.nn.Module, torch.dtype, torch.device)
+_LIMIT = 10_000  # objects looked through

@@ -2,7 +2,9 @@
 
 import copy
 import dataclasses
+import functools
 import gc
+import math
 import subprocess
 import sys
 import threading
@@ -18,6 +20,7 @@ import pytest
 import interop
 import tape
 import tape.numpy as tnp
+from tape import extend
 from tape.errors import LostGradientError, TapeAttributeError, TapeError, TapeOverflowError, TapeTypeError, TapeValueError
 from tape.testing import check_gradients
 
@@ -676,6 +679,101 @@ def test_threads_share_a_module():
     for t in threads:
         t.join()
     assert not wrong
+
+
+class Holder:
+    def __init__(self, held):
+        self.held = held
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda y: torch.distributions.Normal(y, 1.0),
+        lambda y: {y},
+        lambda y: Holder([{"y": y}]),
+        lambda y: lambda: y,
+        lambda y: functools.partial(torch.add, y),
+    ],
+    ids=["distribution", "set", "object", "closure", "partial"],
+)
+def test_a_result_that_hides_a_tensor_from_the_tape_is_refused(hide):
+    v = tape.Variable(X)
+    with pytest.raises(LostGradientError, match=r"holds a Tensor \(shape \(5, 3\)"):
+        from_torch(lambda t: (t.sum(), hide(t * 2)))(v)
+    with pytest.raises(LostGradientError, match="holds a Tensor"):
+        from_torch(lambda t: hide(t * 2))(v)
+    with pytest.raises(LostGradientError, match="holds a Tensor"):  # its numbers would be those of zeros
+        tape.jit(from_torch(lambda t: (t.sum(), hide(t.detach()))))(v)
+    constant, other = from_torch(lambda t: (t.sum(), hide(t * 2)))(X)
+    assert not constant.requires_grad
+    assert not extend.is_variable(other)
+
+
+def test_a_tensor_that_a_call_leaves_on_the_module_is_no_constant():
+    class Auxiliary(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 3, dtype=torch.float64))
+            self.seen = []
+
+        def forward(self, x):
+            self.loss = self.linear(x).pow(2).mean()
+            self.seen.append(x.detach() * 2)
+            return self.loss
+
+    model = from_torch(Auxiliary())
+    loss = model(X)
+    with pytest.raises(LostGradientError, match=r"return it from the module's forward"):
+        _ = model.loss
+    with pytest.raises(LostGradientError, match=r"tape.no_grad\(\)"):
+        _ = model.linear.weight  # computed from two parameters
+    with tape.no_grad():
+        assert float(model.loss) == float(loss)
+        assert not model.linear.weight.requires_grad
+    same(model.seen[0], 2 * X)
+    loss.backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_numbers_that_depend_on_values_are_not_those_of_zeros_inside_of_jit():
+    v = tape.Variable(X)
+    number = from_torch(lambda t: (t * 2, t.sum().item(), "mean", 3))
+    doubled, total, *rest = number(v)
+    assert (total, rest) == (pytest.approx(X.sum()), ["mean", 3])
+    with pytest.raises(TapeTypeError, match=r"a float that depends on values \(0.0 for zeros\)"):
+        tape.jit(number)(v)
+    assert tape.jit(from_torch(lambda t: (t * 2, "mean", 3, math.nan)))(v)[1:3] == ("mean", 3)
+
+    class Normed(torch.nn.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            return y, y.norm().item()
+
+    with pytest.raises(TapeTypeError, match="a float that depends on values"):
+        tape.jit(from_torch(Normed(3, 1, dtype=torch.float64)))(v)
+    same(doubled, 2 * X)
+
+
+def test_packed_sequences_go_in_and_out():
+    lengths = [5, 3, 1]
+    x = np.random.default_rng(1).normal(size=(3, 5, 2))
+    lstm = torch.nn.LSTM(2, 3, batch_first=True, dtype=torch.float64)
+
+    def pack(t):
+        return torch.nn.utils.rnn.pack_padded_sequence(t, lengths, batch_first=True)
+
+    def unpack(packed):
+        return torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)[0]
+
+    t = torch.tensor(x, requires_grad=True)
+    out, (h, _) = lstm(pack(t))
+    (unpack(out).sin().sum() + h.sum()).backward()
+    v = tape.Variable(x)
+    packed, (h, _) = from_torch(lstm)(from_torch(pack)(v))
+    assert isinstance(packed, torch.nn.utils.rnn.PackedSequence)
+    (tnp.sin(from_torch(unpack)(packed)).sum() + h.sum()).backward()
+    same(v.grad, t.grad.numpy())
 
 
 LOADED = """

@@ -168,3 +168,15 @@ def test_what_cannot_be_is_said():
     for transformed in (torch.vmap(to_torch(tnp.sin)), torch.func.grad(lambda x: to_torch(tnp.sin)(x).sum())):
         with pytest.raises(RuntimeError, match="functorch transforms"):
             transformed(_tensor(3))
+
+
+def test_a_result_that_hides_a_variable_from_torch_is_refused():
+    x = _tensor(3)
+    other = tape.Variable(2.0)
+    for hide in (lambda y: {y}, lambda y: lambda: y, lambda y: {"a": frozenset([y])}):
+        with pytest.raises(LostGradientError, match=r"holds a Variable \(shape \(3,\)"):
+            to_torch(lambda v, hide=hide: (v.sum(), hide(v * 2)))(x)
+        with pytest.raises(LostGradientError, match="holds a Variable"):
+            to_torch(lambda v, hide=hide: (v.sum(), hide(v)))(x)
+        to_torch(lambda v, hide=hide: (v.sum(), hide(v.detach()), hide(other)))(x)[0].backward()
+        to_torch(lambda v, hide=hide: (v.sum(), hide(v)))(x.detach())
