@@ -45,6 +45,11 @@ class Holder(NamedTuple):
     path: Path
     before: dict[Any, Any]
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """By which it is found again: the path leads to a function, whose cells, globals and attributes are places of their own."""
+        return self.path, self.place.spelled, self.place.names is None
+
 
 class Reach:
     """What some callables reach."""

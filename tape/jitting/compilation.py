@@ -63,8 +63,8 @@ class Compilation:
             variables[i] = there[0]
         if any(e.holder.get(e.key) is not e.content for e in self.globals):
             return None
-        holders = {h.path: h for h in reached.holders}
-        slots = [s._replace(holder=holders[s.holder.path]) for s in step.outcome.slots if s.holder.path in holders]
+        holders = {h.key: h for h in reached.holders}
+        slots = [s._replace(holder=holders[s.holder.key]) for s in step.outcome.slots if s.holder.key in holders]
         matter = [variables[i] for i in step.relevant]
         if len({*map(id, matter), *map(id, given)}) < len({*step.relevant, *range(len(given))}) or len(slots) < len(step.outcome.slots):
             return None

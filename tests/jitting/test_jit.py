@@ -602,6 +602,48 @@ def test_reasons_for_a_new_trace():
     assert tape.jit(f).explain() == "not traced yet"
 
 
+TOTAL = tape.Variable(0.0, requires_grad=False)
+
+
+def rebound_names():
+    """Return steps that bind a name outside of them anew, each with a function that says what the name holds."""
+    total = tape.Variable(0.0, requires_grad=False)
+
+    def of_a_closure(x, *, weight=2.0):
+        nonlocal total
+        total = total + x.detach()
+        return total * x * weight
+
+    def of_the_module(x, *, weight=2.0):
+        global TOTAL  # noqa: PLW0603 - what is tested
+        TOTAL = TOTAL + x.detach()
+        return TOTAL * x * weight
+
+    def of_the_function(x, *, weight=2.0):
+        of_the_function.total = of_the_function.total + x.detach()
+        return of_the_function.total * x * weight
+
+    of_the_function.total = tape.Variable(0.0, requires_grad=False)
+    return [(of_a_closure, lambda: total), (of_the_module, lambda: TOTAL), (of_the_function, lambda: of_the_function.total)]
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_names_outside_of_the_function_hold_what_it_binds_them_to(which):
+    step, held = rebound_names()[which]
+    before = {*vars(step)}
+    compiled = tape.jit(step)
+    x = tape.Variable(3.0)
+    start = float(held())
+    for turn in (1, 2, 3):
+        y = compiled(x)
+        assert float(held()) == start + 3.0 * turn
+        assert float(y) == 6.0 * float(held())
+    y.backward()
+    assert float(x.grad) == 2.0 * float(held())
+    assert {*vars(step)} == before
+    assert compiled.cache_info().traces == 1
+
+
 def test_changes_of_captured_variables():
     m = types.SimpleNamespace(w=tape.Variable(W))
     traces = []
