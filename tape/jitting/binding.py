@@ -60,7 +60,8 @@ class Binding(layout.Bound):
         self.executable = run
         self._waits = there_are_several()
         self.unrepeatable = bool(step.jaxpr.effects) or bool(donated)
-        self._edges = [(e.get, e.holder, e.key, e.content) for e in edges if e.get is not None]
+        self._edges: list[Any] = [(e.get, e.holder, e.key, e.content) for e in edges if e.get is not None]
+        self._edges += [(_holds, slot, None, slot.held) for slot in slots]
         outcome = step.outcome
         changed = {c.source for c in outcome.changes}
         same = {n for tree in (outcome.returned, *[s.content for s in slots]) for kind, n in tree.leaves if kind in (SAME, GRADIENT)}
@@ -306,6 +307,10 @@ class Binding(layout.Bound):
         if kind == SAME:
             return self.sources[x]
         return self.sources[x]._extra.grad if kind == GRADIENT else x
+
+
+def _holds(slot: Slot, _: object) -> bool:
+    return slot.holds()
 
 
 def _input(v: Handle, *, reached: bool) -> Handle:

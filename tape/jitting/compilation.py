@@ -68,6 +68,8 @@ class Compilation:
         matter = [variables[i] for i in step.relevant]
         if len({*map(id, matter), *map(id, given)}) < len({*step.relevant, *range(len(given))}) or len(slots) < len(step.outcome.slots):
             return None
+        if any(slot.holds() is not slot.held for slot in slots):
+            return None
         binding = Binding(step, self.run, variables, len(given), [*reached.way(matter), *self.globals], slots, self.donated)
         return binding if binding.fits() else None
 

@@ -65,11 +65,16 @@ class Change(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A place (an attribute, an item) that holds new Variables afterwards."""
+    """A place (an attribute, an item) that holds new Variables afterwards; whether it ``held`` some before is part of the program."""
 
     holder: Holder
     key: Any
     content: Tree
+    held: bool
+
+    def holds(self) -> bool:
+        """Tell whether it holds Variables now."""
+        return _holds_variables(self.holder.place.at_key(self.key))
 
 
 class Outcome:
@@ -203,7 +208,7 @@ class Outcome:
                     "which only the Python that runs while it is traced could do; return the Variable, and add it outside"
                 )
                 raise LeakedTracerError(msg)
-            self.slots.append(Slot(holder, key, self._tree(content)))
+            self.slots.append(Slot(holder, key, self._tree(content), _holds_variables(holder.before.get(key, MISSING))))
         self.plain.append((holder.place, plain))
 
 

@@ -627,6 +627,68 @@ def rebound_names():
     return [(of_a_closure, lambda: total), (of_the_module, lambda: TOTAL), (of_the_function, lambda: of_the_function.total)]
 
 
+def made_when_missing(state, x):
+    state["total"] = x * 2 if state.get("total") is None else state["total"] + x
+
+
+def made_by_default(state, x):
+    state.setdefault("total", tape.constant(1.0))
+    state["total"] = state["total"] * 2 + x
+
+
+def a_number_at_first(state, x):
+    state["total"] = state.get("total", 0.5) * 2 + x
+
+
+def rows_that_are_empty_at_first(state, x):
+    state["rows"] = [x, *state.get("rows", [])][:2]
+
+
+@pytest.mark.parametrize("given", [{}, {"total": None, "rows": []}], ids=["missing", "empty"])
+@pytest.mark.parametrize("step", [made_when_missing, made_by_default, a_number_at_first, rows_that_are_empty_at_first])
+def test_what_a_step_puts_where_nothing_was_is_there_at_the_next_call(step, given):
+    if given and step in {made_by_default, a_number_at_first}:
+        given = {"other": None}
+    states = dict(given), dict(given)
+    compiled = tape.jit(lambda x: step(states[0], x))
+    for x in (1.0, 2.0, 3.0, 4.0):
+        compiled(tape.constant(x))
+        step(states[1], tape.constant(x))
+        assert jax.tree.map(float, states[0]) == jax.tree.map(float, states[1])
+    states[0].clear()
+    states[0].update(given)  # begins anew, with the program that did
+    traces = compiled.cache_info().traces
+    compiled(tape.constant(1.0))
+    states[1].clear()
+    states[1].update(given)
+    step(states[1], tape.constant(1.0))
+    assert jax.tree.map(float, states[0]) == jax.tree.map(float, states[1])
+    assert compiled.cache_info().traces == traces
+
+
+def test_state_by_parameters_is_found_by_these_and_not_by_their_values():
+    def made():
+        parameters = [tape.Variable(jnp.zeros(3)) for _ in range(3)]
+        return parameters, {p: tape.constant(jnp.full(3, 0.1 * i)) for i, p in enumerate(parameters)}
+
+    def step(parameters, state, x):
+        loss = sum([((p - x * (i + 1)) ** 2).sum() for i, p in enumerate(parameters)])
+        for p, g in zip(parameters, tape.gradients(loss, parameters), strict=True):
+            state[p] = state[p] * 0.9 + g
+            p.value = (p - 0.1 * state[p]).value
+        return loss
+
+    (parameters, state), (others, other_state) = made(), made()
+    compiled = tape.jit(lambda x: step(parameters, state, x))
+    for turn in range(5):
+        if turn == 3:  # the order of a dict does not matter
+            state[parameters[0]] = state.pop(parameters[0])
+        assert float(compiled(tape.constant(1.0))) == pytest.approx(float(step(others, other_state, tape.constant(1.0))), rel=1e-6)
+        for p, other in zip(parameters, others, strict=True):
+            np.testing.assert_allclose(state[p].value, other_state[other].value, rtol=1e-6)
+    assert compiled.cache_info().traces <= 2
+
+
 @pytest.mark.parametrize("which", range(3))
 def test_names_outside_of_the_function_hold_what_it_binds_them_to(which):
     step, held = rebound_names()[which]
