@@ -17,6 +17,7 @@ from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.jitting.arguments import aval_of
 from tape.jitting.binding import Binding
+from tape.recording import record
 from tape.rules import table
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Compilation:
         self.donated = _donated(step, call, options)
         self.paths = {i: [e.path for e in edges] for i in step.relevant if (edges := reached.edges.get(id(step.sources[i])))}
         # What a call brings, or what is looked up anew, is not to live as long as the program does.
-        lasting = {i for i in step.relevant if i >= self.given and i not in self.paths}
+        lasting = {i for i in step.relevant if i >= self.given and i not in self.paths and i not in step.kept}
         step.sources = [v if i in lasting else None for i, v in enumerate(step.sources)]
         self.globals = [e for i in lasting for e in globals_that_hold(step.sources[i])]
         self.bindings: list[Binding] = []
@@ -65,12 +66,17 @@ class Compilation:
             return None
         holders = {h.key: h for h in reached.holders}
         slots = [s._replace(holder=holders[s.holder.key]) for s in step.outcome.slots if s.holder.key in holders]
+        kept = {i: k._replace(holder=holders[k.holder.key]) for i, k in step.kept.items() if k.holder.key in holders}
+        for i, k in kept.items():
+            variables[i] = None if (array := k.array()) is None else record.constant(array)
+        if len(kept) < len(step.kept) or any(variables[i] is None for i in kept):
+            return None
         matter = [variables[i] for i in step.relevant]
         if len({*map(id, matter), *map(id, given)}) < len({*step.relevant, *range(len(given))}) or len(slots) < len(step.outcome.slots):
             return None
-        if any(slot.holds() is not slot.held for slot in slots):
+        if any(slot.holds() != slot.held for slot in slots):
             return None
-        binding = Binding(step, self.run, variables, len(given), [*reached.way(matter), *self.globals], slots, self.donated)
+        binding = Binding(step, self.run, variables, len(given), [*reached.way(matter), *self.globals], slots, kept, self.donated)
         return binding if binding.fits() else None
 
 

@@ -1,5 +1,6 @@
 """``tape.jit``: a compiled step leaves behind what the same function leaves behind when it is not compiled."""
 
+import collections
 import copy
 import functools
 import gc
@@ -664,6 +665,87 @@ def test_what_a_step_puts_where_nothing_was_is_there_at_the_next_call(step, give
     step(states[1], tape.constant(1.0))
     assert jax.tree.map(float, states[0]) == jax.tree.map(float, states[1])
     assert compiled.cache_info().traces == traces
+
+
+def draws(state, x):
+    state["key"], key = jax.random.split(state["key"])
+    return x * tape.random.uniform(key)
+
+
+def averages(state, x):
+    state["mean"] = 0.9 * state["mean"] + 0.1 * x.value
+    return x * state["mean"]
+
+
+def averages_from_nothing(state, x):
+    state["none"] = x.value if state["none"] is None else state["none"] * 0.5 + x.value
+    return x * state["none"]
+
+
+def moments(state, x):
+    m, (v, w) = state["moments"]
+    state["moments"] = Moments(m * 0.5 + x.value, (v + 1, (w * x).detach()))
+    return x * m * v + w
+
+
+def array_of_numpy(state, x):
+    state["numpy"] = state["numpy"] + x.value
+    return x * state["numpy"]
+
+
+def exchanged(state, x):
+    state["mean"], state["other"] = state["other"] + 1, state["mean"] + x.value
+    return x * state["mean"]
+
+
+def unread(state, x):
+    state["none"] = x.value * 2
+    return x * 3
+
+
+Moments = collections.namedtuple("Moments", "first rest")  # noqa: PYI024 - nothing to say of types
+
+
+@pytest.mark.parametrize("step", [draws, averages, averages_from_nothing, moments, array_of_numpy, exchanged, unread])
+def test_arrays_that_a_step_replaces_are_read_anew_at_every_call(step):
+    def made():
+        zero, one = jnp.zeros(()), jnp.ones(())
+        rest = (one, tape.constant(one))
+        return {"key": jax.random.key(7), "mean": zero, "other": zero, "none": None, "moments": Moments(zero, rest), "numpy": np.zeros(())}
+
+    def plain(state):
+        key = state["key"]
+        return [float(x) for x in jax.tree.leaves({**state, "key": jax.random.uniform(key)})]
+
+    states = made(), made()
+    compiled = tape.jit(lambda x: step(states[0], x))
+    for turn in range(5):
+        if turn == 3:  # another value from outside
+            for state in states:
+                state["mean"] = jnp.float32(0.75)
+        xs = [tape.Variable(1.0 + turn) for _ in states]
+        found, right = compiled(xs[0]), step(states[1], xs[1])
+        assert float(found) == pytest.approx(float(right), rel=1e-6)
+        found.backward()
+        right.backward()
+        assert float(xs[0].grad) == pytest.approx(float(xs[1].grad), rel=1e-6)
+        assert plain(states[0]) == pytest.approx(plain(states[1]), rel=1e-6)
+    assert compiled.cache_info().traces <= 2
+
+
+def test_an_array_of_another_shape_in_a_place_that_gets_others_is_another_program():
+    state = {"rows": jnp.zeros(1)}
+
+    def step(x):
+        state["rows"] = jnp.append(state["rows"], x.value)
+        return x * state["rows"].sum()
+
+    compiled = tape.jit(step)
+    assert [float(compiled(tape.constant(2.0))) for _ in range(3)] == [4.0, 8.0, 12.0]
+    state["rows"] = "none"
+    with pytest.raises(TypeError):
+        compiled(tape.constant(2.0))
+    assert state == {"rows": "none"}
 
 
 def test_state_by_parameters_is_found_by_these_and_not_by_their_values():
