@@ -159,6 +159,8 @@ class Jitted(Generic[P, R]):
             bound = entry.bind(variables, reached)
             assert bound is not None, "a step does not fit what it was traced with"
             self._forget()
+        for known in entries:  # what a step has replaced is not to live as long as the bindings that read it
+            known.bindings = [b for b in known.bindings if b.in_place()]
         entry.bindings.insert(0, bound)
         del entry.bindings[_BINDINGS_LIMIT:]
         return bound, new

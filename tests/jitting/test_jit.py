@@ -748,6 +748,21 @@ def test_an_array_of_another_shape_in_a_place_that_gets_others_is_another_progra
     assert state == {"rows": "none"}
 
 
+@pytest.mark.parametrize("made", [jnp.zeros, lambda n: tape.constant(jnp.zeros(n))], ids=["array", "Variable"])
+def test_what_a_step_has_replaced_goes(made):
+    state = {"rows": made(1013)}  # no other test has arrays so long
+
+    def step(x):
+        state["rows"] = state["rows"] + (x if isinstance(state["rows"], tape.Variable) else x.value)
+        return x * 3
+
+    compiled = tape.jit(step)
+    for _ in range(12):
+        compiled(tape.constant(1.0))
+    gc.collect()
+    assert sum(x.shape == (1013,) for x in jax.live_arrays()) <= 3  # the newest, what the latest call read, and what was there at first
+
+
 def test_state_by_parameters_is_found_by_these_and_not_by_their_values():
     def made():
         parameters = [tape.Variable(jnp.zeros(3)) for _ in range(3)]
