@@ -10,6 +10,7 @@ import jax
 from tape import jaxapi
 from tape.accounts.records import APART, Change
 from tape.bounded import Bounded
+from tape.callables.objects import steps_to
 from tape.callables.reach import globals_that_hold, spelled
 from tape.configuration import configuration
 from tape.errors import TapeValueError
@@ -153,10 +154,14 @@ def _said_of_state(step: Step, reached: Reach, given: int) -> dict[str, str]:
     for i in step.relevant:
         v = step.sources[i]
         known = reached.variables.get(id(v))
-        name = v.name or (spelled(known[1]) if known is not None else f"number {i}")
-        label = f"Variable {name!r}" if i < given else f"captured Variable {name!r}"
+        kept = step.kept.get(i)
+        path = None if known is None else known[1]
+        if kept is not None:
+            path = *kept.holder.path, *steps_to(kept.holder.place.spelled, kept.key)
+        name = v.name or (f"number {i}" if path is None else spelled(path))
+        label = f"Variable {name!r}" if i < given else f"captured {'Variable' if kept is None else 'array'} {name!r}"
         if i >= given:
-            said[label] = _described(v)
+            said[label] = _described(v if kept is None else v._cell[0])
         hooks = sum(h is not None for h in step.hooks[i])
         if hooks:
             said[f"{label}: hooks"] = str(hooks)

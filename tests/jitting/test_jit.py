@@ -742,6 +742,7 @@ def test_an_array_of_another_shape_in_a_place_that_gets_others_is_another_progra
 
     compiled = tape.jit(step)
     assert [float(compiled(tape.constant(2.0))) for _ in range(3)] == [4.0, 8.0, 12.0]
+    assert "captured array \"state['rows']\": shape (1,), dtype float32 -> shape (2,)" in compiled.explain()
     state["rows"] = "none"
     with pytest.raises(TypeError):
         compiled(tape.constant(2.0))
