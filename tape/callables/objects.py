@@ -101,6 +101,14 @@ class Writable(NamedTuple):
             return dict(enumerate(self.at))
         return dict(self.at) if self.names is None else {n: self.at[n] for n in self.names if n in self.at}
 
+    def at_key(self, key: Any) -> object:
+        """Return what it holds there; MISSING if there is nothing."""
+        if isinstance(self.at, types.CellType):
+            return in_cell(self.at)
+        if isinstance(self.at, dict):
+            return self.at.get(key, MISSING)
+        return self.at[key] if key < len(self.at) else MISSING
+
     def put(self, key: object, content: object) -> None:
         """Store ``content``."""
         if isinstance(self.at, types.CellType):
@@ -124,6 +132,39 @@ class Writable(NamedTuple):
                 del self.at[key]
         for key, content in contents.items():
             self.put(key, content)
+
+
+class _Itself:
+    """A key of a dict as a step in a path: no other one equals it, and it is not kept alive where it need not be."""
+
+    __slots__ = ("_get", "_hash")
+
+    def __init__(self, key: object) -> None:
+        self._hash = id(key)
+        try:
+            self._get: Callable[[], object] = weakref.ref(key)
+        except TypeError:
+            self._get = lambda: key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and (key := self._get()) is not None and key is other._get()
+
+
+def steps_to(spelling: str, key: object) -> tuple[object, ...]:
+    """Return the steps of a path to what stands under a key; where its ``repr`` may look at a value, that is not asked for."""
+    if _is_plain_key(key):
+        return (spelling.format(key),)
+    return spelling.format(type(key)), _Itself(key)
+
+
+def _is_plain_key(key: object) -> bool:
+    return all(map(_is_plain_key, key)) if type(key) is tuple else type(key) in _PLAIN_KEYS
+
+
+_PLAIN_KEYS = frozenset({str, int, float, bool, bytes, type(None), type})
 
 
 def in_cell(cell: types.CellType) -> object:
@@ -164,7 +205,8 @@ def parts(value: Any) -> Iterator[tuple[object, object, Callable[[Any, Any], obj
             yield f".{fields[i]}" if fields else f"[{i}]", x, None, i
     elif isinstance(value, types.MappingProxyType):
         for key, x in value.items():
-            yield f"[{key!r}]", x, operator.getitem, key
+            steps = steps_to("[{!r}]", key)
+            yield steps[0] if len(steps) == 1 else steps, x, operator.getitem, key
     elif isinstance(value, contextvars.ContextVar):
         yield ".get()", value.get(MISSING), contextvars.ContextVar.get, MISSING
     elif isinstance(value, weakref.ref):

@@ -12,7 +12,7 @@ import types
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tape.callables.objects import Writable, parts, writables
+from tape.callables.objects import Writable, parts, steps_to, writables
 from tape.graph.segment import Handle, itself
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ class Holder(NamedTuple):
     place: Writable
     path: Path
     before: dict[Any, Any]
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """By which it is found again: the path leads to a function, whose cells, globals and attributes are places of their own."""
+        return self.path, self.place.spelled, self.place.names is None
 
 
 class Reach:
@@ -79,7 +84,7 @@ class Reach:
             self.holders.append(Holder(place, path, before))
             get = getattr if isinstance(place.at, types.CellType) else operator.getitem
             for key, content in before.items():
-                yield Edge(get, place.at, key, (*path, place.spelled.format(key)), node, content)
+                yield Edge(get, place.at, key, (*path, *steps_to(place.spelled, key)), node, content)
         for step, content, read, key in parts(value):
             yield Edge(read, value, key, (*path, step), node, content)
 

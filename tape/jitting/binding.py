@@ -31,10 +31,10 @@ from tape.recording import record
 from tape.recording.record import handle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tape.callables.reach import Edge
-    from tape.jitting.outcome import Slot
+    from tape.jitting.outcome import Kept, Slot
 
 STATE = threading.RLock()  # held while a step is traced, since Variables that it writes to hold traced values then
 
@@ -54,13 +54,16 @@ class Binding(layout.Bound):
         given: int,
         edges: Sequence[Edge],
         slots: Sequence[Slot],
+        kept: Mapping[int, Kept],
         donated: Sequence[int],
     ) -> None:
         self.step = step
         self.executable = run
         self._waits = there_are_several()
         self.unrepeatable = bool(step.jaxpr.effects) or bool(donated)
-        self._edges = [(e.get, e.holder, e.key, e.content) for e in edges if e.get is not None]
+        self._edges: list[Any] = [(e.get, e.holder, e.key, e.content) for e in edges if e.get is not None]
+        self._edges += [(_holds, slot, None, slot.held) for slot in slots]
+        self._edges += [(_array, k, None, variables[i]._cell[0]) for i, k in kept.items()]
         outcome = step.outcome
         changed = {c.source for c in outcome.changes}
         same = {n for tree in (outcome.returned, *[s.content for s in slots]) for kind, n in tree.leaves if kind in (SAME, GRADIENT)}
@@ -306,6 +309,14 @@ class Binding(layout.Bound):
         if kind == SAME:
             return self.sources[x]
         return self.sources[x]._extra.grad if kind == GRADIENT else x
+
+
+def _holds(slot: Slot, _: object) -> str:
+    return slot.holds()
+
+
+def _array(kept: Kept, _: object) -> object:
+    return kept.array()
 
 
 def _input(v: Handle, *, reached: bool) -> Handle:

@@ -10,6 +10,7 @@ import jax
 from tape import jaxapi
 from tape.accounts.records import APART, Change
 from tape.bounded import Bounded
+from tape.callables.objects import steps_to
 from tape.callables.reach import globals_that_hold, spelled
 from tape.configuration import configuration
 from tape.errors import TapeValueError
@@ -17,6 +18,7 @@ from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.jitting.arguments import aval_of
 from tape.jitting.binding import Binding
+from tape.recording import record
 from tape.rules import table
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class Compilation:
         self.donated = _donated(step, call, options)
         self.paths = {i: [e.path for e in edges] for i in step.relevant if (edges := reached.edges.get(id(step.sources[i])))}
         # What a call brings, or what is looked up anew, is not to live as long as the program does.
-        lasting = {i for i in step.relevant if i >= self.given and i not in self.paths}
+        lasting = {i for i in step.relevant if i >= self.given and i not in self.paths and i not in step.kept}
         step.sources = [v if i in lasting else None for i, v in enumerate(step.sources)]
         self.globals = [e for i in lasting for e in globals_that_hold(step.sources[i])]
         self.bindings: list[Binding] = []
@@ -63,12 +65,19 @@ class Compilation:
             variables[i] = there[0]
         if any(e.holder.get(e.key) is not e.content for e in self.globals):
             return None
-        holders = {h.path: h for h in reached.holders}
-        slots = [s._replace(holder=holders[s.holder.path]) for s in step.outcome.slots if s.holder.path in holders]
+        holders = {h.key: h for h in reached.holders}
+        slots = [s._replace(holder=holders[s.holder.key]) for s in step.outcome.slots if s.holder.key in holders]
+        kept = {i: k._replace(holder=holders[k.holder.key]) for i, k in step.kept.items() if k.holder.key in holders}
+        for i, k in kept.items():
+            variables[i] = None if (array := k.array()) is None else record.constant(array)
+        if len(kept) < len(step.kept) or any(variables[i] is None for i in kept):
+            return None
         matter = [variables[i] for i in step.relevant]
         if len({*map(id, matter), *map(id, given)}) < len({*step.relevant, *range(len(given))}) or len(slots) < len(step.outcome.slots):
             return None
-        binding = Binding(step, self.run, variables, len(given), [*reached.way(matter), *self.globals], slots, self.donated)
+        if any(slot.holds() != slot.held for slot in slots):
+            return None
+        binding = Binding(step, self.run, variables, len(given), [*reached.way(matter), *self.globals], slots, kept, self.donated)
         return binding if binding.fits() else None
 
 
@@ -145,10 +154,14 @@ def _said_of_state(step: Step, reached: Reach, given: int) -> dict[str, str]:
     for i in step.relevant:
         v = step.sources[i]
         known = reached.variables.get(id(v))
-        name = v.name or (spelled(known[1]) if known is not None else f"number {i}")
-        label = f"Variable {name!r}" if i < given else f"captured Variable {name!r}"
+        kept = step.kept.get(i)
+        path = None if known is None else known[1]
+        if kept is not None:
+            path = *kept.holder.path, *steps_to(kept.holder.place.spelled, kept.key)
+        name = v.name or (f"number {i}" if path is None else spelled(path))
+        label = f"Variable {name!r}" if i < given else f"captured {'Variable' if kept is None else 'array'} {name!r}"
         if i >= given:
-            said[label] = _described(v)
+            said[label] = _described(v if kept is None else v._cell[0])
         hooks = sum(h is not None for h in step.hooks[i])
         if hooks:
             said[f"{label}: hooks"] = str(hooks)

@@ -159,6 +159,8 @@ class Jitted(Generic[P, R]):
             bound = entry.bind(variables, reached)
             assert bound is not None, "a step does not fit what it was traced with"
             self._forget()
+        for known in entries:  # what a step has replaced is not to live as long as the bindings that read it
+            known.bindings = [b for b in known.bindings if b.in_place()]
         entry.bindings.insert(0, bound)
         del entry.bindings[_BINDINGS_LIMIT:]
         return bound, new
@@ -316,13 +318,13 @@ def jit(
     """Compile a function that reads and writes Variables.
 
     The function is traced once for each structure of its arguments and of the Variables that it touches, and then runs as one program:
-    what it reads of Variables is an input, what it assigns (``.value``, ``.grad``, ``v[i] = y``, an attribute that gets a new Variable) a
-    result.
+    what it reads of Variables is an input, what it assigns (``.value``, ``.grad``, ``v[i] = y``, a name, attribute or item that gets a new
+    Variable or array) a result.
 
     Args:
         fun: a function or method over Variables; without it, a decorator is returned.  Arrays and numbers arrive as Variables, in any
-            pytree.  Variables that it captures, by closure, as globals, in attributes and containers, are found when it is traced; other
-            Python that it captures is part of the program, as in ``jax.jit``.
+            pytree.  Variables that it captures, by closure, as globals, in attributes and containers, are found when it is traced, and so
+            are arrays in places to which it assigns others; other Python that it captures is part of the program, as in ``jax.jit``.
         static_argnums: positions of arguments that are part of the program; they must be hashable.
         static_argnames: their names.
         donate_argnums: positions of arguments whose buffers may be used for results: arrays are deleted then, as by ``jax.jit``;

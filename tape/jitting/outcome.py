@@ -65,11 +65,46 @@ class Change(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A place (an attribute, an item) that holds new Variables afterwards."""
+    """A place (an attribute, an item) that holds new Variables or arrays afterwards; which of them it ``held`` is part of the program."""
 
     holder: Holder
     key: Any
     content: Tree
+    held: str
+
+    def holds(self) -> str:
+        """Say what it holds now."""
+        return _held(self.holder.place.at_key(self.key))
+
+
+class Kept(NamedTuple):
+    """An array in a place that gets another one: the number of a leaf in the tree that is there."""
+
+    holder: Holder
+    key: Any
+    leaf: int
+
+    def array(self) -> jax.Array | None:
+        """Return what it is now; None where there is no array any more."""
+        leaves = _leaves(self.holder.place.at_key(self.key))
+        found = leaves[self.leaf] if self.leaf < len(leaves) else None
+        return found if isinstance(found, jax.Array) else None
+
+
+def kept_in(slot: Slot) -> list[Kept]:
+    """Return the arrays that a place held which gets others: they are inputs of the program, as the values of Variables are."""
+    if all(kind != ARRAY for kind, _ in slot.content.leaves):
+        return []
+    leaves = _leaves(slot.holder.before.get(slot.key))
+    return [Kept(slot.holder, slot.key, i) for i, x in enumerate(leaves) if isinstance(x, jax.Array)]
+
+
+def stand_in(kept: Kept, traced: Any) -> None:
+    """Have a place hold a traced array; when the trace ends, it holds again what it did."""
+    structure: Any
+    place = kept.holder.place
+    leaves, structure = jax.tree.flatten(place.at_key(kept.key), is_leaf=lambda x: isinstance(x, Handle))
+    place.put(kept.key, structure.unflatten([traced if i == kept.leaf else x for i, x in enumerate(leaves)]))
 
 
 class Outcome:
@@ -203,15 +238,25 @@ class Outcome:
                     "which only the Python that runs while it is traced could do; return the Variable, and add it outside"
                 )
                 raise LeakedTracerError(msg)
-            self.slots.append(Slot(holder, key, self._tree(content)))
+            self.slots.append(Slot(holder, key, self._tree(content), _held(holder.before.get(key, MISSING))))
         self.plain.append((holder.place, plain))
+
+
+def _leaves(content: object) -> list[Any]:
+    if not isinstance(content, (Handle, jax.Array, list, tuple, dict)):
+        return []
+    return jax.tree.leaves(content, is_leaf=lambda x: isinstance(x, Handle))
 
 
 def _holds_variables(content: object) -> bool:
     """Tell whether something holds a Variable, or an array that exists only in a trace."""
-    if not isinstance(content, (Handle, Tracer, list, tuple, dict)):
-        return False
-    return any(isinstance(x, (Handle, Tracer)) for x in jax.tree.leaves(content, is_leaf=lambda x: isinstance(x, Handle)))
+    return any(isinstance(x, (Handle, Tracer)) for x in _leaves(content))
+
+
+def _held(content: object) -> str:
+    """Say whether something holds Variables and arrays; equal answers are one object."""
+    kinds = {Handle if isinstance(x, Handle) else jax.Array for x in _leaves(content) if isinstance(x, (Handle, jax.Array))}
+    return ("neither", "arrays", "Variables", "both")[2 * (Handle in kinds) + (jax.Array in kinds)]
 
 
 def _origins(segment: Segment, slot: int) -> tuple[bool, str | None, set[Any]]:

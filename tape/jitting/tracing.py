@@ -16,7 +16,7 @@ from tape import jaxapi
 from tape.errors import ConcretizationError, LeakedTracerError
 from tape.graph.scope import LOCAL
 from tape.jitting.effects import Effects
-from tape.jitting.outcome import GRADIENT, SAME, Outcome
+from tape.jitting.outcome import GRADIENT, SAME, Outcome, kept_in, stand_in
 from tape.ops.kernel import Kernel
 from tape.ops.pullback import pullback
 from tape.programs.program import look
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tape.callables.reach import Reach
     from tape.graph.segment import Handle
     from tape.jaxapi import ClosedJaxpr
+    from tape.jitting.outcome import Kept
 
 _ATTEMPTS = 5
 
@@ -103,6 +104,7 @@ class Step:
         self.values = [i for i in range(count) if effects.was_read[i]]  # sources whose values are inputs
         holders = [i for i, g in enumerate(effects.grads) if g is not None]
         self.grads = [i for n, i in enumerate(holders) if effects.was_read[count + n]]  # whose gradients are, after those
+        self.kept: dict[int, Kept] = {}  # sources that are arrays in places
         # Sources on whose having a gradient it depends, and those that matter at all.
         self.looked = sorted({*self.grads, *[i for i, v in enumerate(self.sources) if id(v) in effects.looked_at]})
         trees = (outcome.returned, *[s.content for s in outcome.slots])
@@ -124,16 +126,21 @@ def hooks_of(variable: Handle) -> tuple[Any, ...]:
 def trace_step(name: str, call: Callable[[Sequence[Any]], Any], avals: Sequence[Any], given: Sequence[Handle], reached: Reach) -> Step:
     """Trace a step."""
     sources = list({id(v): v for v in (*given, *[v for v, _ in reached.variables.values()])}.values())
+    kept: list[Kept] = []
     for attempt in range(_ATTEMPTS):
         _unshare(sources)
-        effects = Effects(sources, reached.holders)
-        step = Step(name, *_trace(effects, call, avals))
+        effects = Effects([*sources, *[record.constant(k.array()) for k in kept]], reached.holders)
+        step = Step(name, *_trace(effects, call, avals, kept))
+        step.kept = dict(enumerate(kept, len(sources)))
         effects.escaped()
         missed = effects.missed()
         if attempt:  # what was not met at the trace before is made anew at every trace
             missed = [v for v in missed if id(v) in effects.waiting]
-        if not missed:
+        known = {(id(k.holder), k.key) for k in kept}
+        further = [k for s in step.outcome.slots if (id(s.holder), s.key) not in known for k in kept_in(s)]
+        if not missed and not further:
             return step
+        kept += further
         mine = {id(g) for g in effects.grads}
         sources = [*sources, *[v for v in missed if id(v) not in mine]]
     msg = f"jit: {name} met other Variables at each of {_ATTEMPTS} traces; make them outside of it"
@@ -154,7 +161,7 @@ def _unshare(sources: Sequence[Handle]) -> None:
 
 
 def _trace(
-    effects: Effects, call: Callable[[Sequence[Any]], object], avals: Sequence[Any]
+    effects: Effects, call: Callable[[Sequence[Any]], object], avals: Sequence[Any], kept: Sequence[Kept]
 ) -> tuple[ClosedJaxpr, Effects, Outcome, _Pull | None]:
     """Trace the step, and the sweep of what it returns."""
     outcome: Any = None
@@ -164,6 +171,8 @@ def _trace(
         nonlocal outcome, pull
         with effects:
             effects.begin(arrays[len(avals) :])
+            for k, source in zip(kept, effects.sources[len(effects.sources) - len(kept) :], strict=True):
+                stand_in(k, effects.read(source)._cell[0])
             outcome = Outcome(effects, call(arrays[: len(avals)]))
             results = list(outcome.values)
             pull = _sweep(effects, outcome, arrays, results) if outcome.live else None

@@ -1,5 +1,6 @@
 """``tape.jit``: a compiled step leaves behind what the same function leaves behind when it is not compiled."""
 
+import collections
 import copy
 import functools
 import gc
@@ -600,6 +601,207 @@ def test_reasons_for_a_new_trace():
     step.clear_cache()
     assert step.cache_info().kept == 0
     assert tape.jit(f).explain() == "not traced yet"
+
+
+TOTAL = tape.Variable(0.0, requires_grad=False)
+
+
+def rebound_names():
+    """Return steps that bind a name outside of them anew, each with a function that says what the name holds."""
+    total = tape.Variable(0.0, requires_grad=False)
+
+    def of_a_closure(x, *, weight=2.0):
+        nonlocal total
+        total = total + x.detach()
+        return total * x * weight
+
+    def of_the_module(x, *, weight=2.0):
+        global TOTAL  # noqa: PLW0603 - what is tested
+        TOTAL = TOTAL + x.detach()
+        return TOTAL * x * weight
+
+    def of_the_function(x, *, weight=2.0):
+        of_the_function.total = of_the_function.total + x.detach()
+        return of_the_function.total * x * weight
+
+    of_the_function.total = tape.Variable(0.0, requires_grad=False)
+    return [(of_a_closure, lambda: total), (of_the_module, lambda: TOTAL), (of_the_function, lambda: of_the_function.total)]
+
+
+def made_when_missing(state, x):
+    state["total"] = x * 2 if state.get("total") is None else state["total"] + x
+
+
+def made_by_default(state, x):
+    state.setdefault("total", tape.constant(1.0))
+    state["total"] = state["total"] * 2 + x
+
+
+def a_number_at_first(state, x):
+    state["total"] = state.get("total", 0.5) * 2 + x
+
+
+def rows_that_are_empty_at_first(state, x):
+    state["rows"] = [x, *state.get("rows", [])][:2]
+
+
+@pytest.mark.parametrize("given", [{}, {"total": None, "rows": []}], ids=["missing", "empty"])
+@pytest.mark.parametrize("step", [made_when_missing, made_by_default, a_number_at_first, rows_that_are_empty_at_first])
+def test_what_a_step_puts_where_nothing_was_is_there_at_the_next_call(step, given):
+    if given and step in {made_by_default, a_number_at_first}:
+        given = {"other": None}
+    states = dict(given), dict(given)
+    compiled = tape.jit(lambda x: step(states[0], x))
+    for x in (1.0, 2.0, 3.0, 4.0):
+        compiled(tape.constant(x))
+        step(states[1], tape.constant(x))
+        assert jax.tree.map(float, states[0]) == jax.tree.map(float, states[1])
+    states[0].clear()
+    states[0].update(given)  # begins anew, with the program that did
+    traces = compiled.cache_info().traces
+    compiled(tape.constant(1.0))
+    states[1].clear()
+    states[1].update(given)
+    step(states[1], tape.constant(1.0))
+    assert jax.tree.map(float, states[0]) == jax.tree.map(float, states[1])
+    assert compiled.cache_info().traces == traces
+
+
+def draws(state, x):
+    state["key"], key = jax.random.split(state["key"])
+    return x * tape.random.uniform(key)
+
+
+def averages(state, x):
+    state["mean"] = 0.9 * state["mean"] + 0.1 * x.value
+    return x * state["mean"]
+
+
+def averages_from_nothing(state, x):
+    state["none"] = x.value if state["none"] is None else state["none"] * 0.5 + x.value
+    return x * state["none"]
+
+
+def moments(state, x):
+    m, (v, w) = state["moments"]
+    state["moments"] = Moments(m * 0.5 + x.value, (v + 1, (w * x).detach()))
+    return x * m * v + w
+
+
+def array_of_numpy(state, x):
+    state["numpy"] = state["numpy"] + x.value
+    return x * state["numpy"]
+
+
+def exchanged(state, x):
+    state["mean"], state["other"] = state["other"] + 1, state["mean"] + x.value
+    return x * state["mean"]
+
+
+def unread(state, x):
+    state["none"] = x.value * 2
+    return x * 3
+
+
+Moments = collections.namedtuple("Moments", "first rest")  # noqa: PYI024 - nothing to say of types
+
+
+@pytest.mark.parametrize("step", [draws, averages, averages_from_nothing, moments, array_of_numpy, exchanged, unread])
+def test_arrays_that_a_step_replaces_are_read_anew_at_every_call(step):
+    def made():
+        zero, one = jnp.zeros(()), jnp.ones(())
+        rest = (one, tape.constant(one))
+        return {"key": jax.random.key(7), "mean": zero, "other": zero, "none": None, "moments": Moments(zero, rest), "numpy": np.zeros(())}
+
+    def plain(state):
+        key = state["key"]
+        return [float(x) for x in jax.tree.leaves({**state, "key": jax.random.uniform(key)})]
+
+    states = made(), made()
+    compiled = tape.jit(lambda x: step(states[0], x))
+    for turn in range(5):
+        if turn == 3:  # another value from outside
+            for state in states:
+                state["mean"] = jnp.float32(0.75)
+        xs = [tape.Variable(1.0 + turn) for _ in states]
+        found, right = compiled(xs[0]), step(states[1], xs[1])
+        assert float(found) == pytest.approx(float(right), rel=1e-6)
+        found.backward()
+        right.backward()
+        assert float(xs[0].grad) == pytest.approx(float(xs[1].grad), rel=1e-6)
+        assert plain(states[0]) == pytest.approx(plain(states[1]), rel=1e-6)
+    assert compiled.cache_info().traces <= 2
+
+
+def test_an_array_of_another_shape_in_a_place_that_gets_others_is_another_program():
+    state = {"rows": jnp.zeros(1)}
+
+    def step(x):
+        state["rows"] = jnp.append(state["rows"], x.value)
+        return x * state["rows"].sum()
+
+    compiled = tape.jit(step)
+    assert [float(compiled(tape.constant(2.0))) for _ in range(3)] == [4.0, 8.0, 12.0]
+    assert "captured array \"state['rows']\": shape (1,), dtype float32 -> shape (2,)" in compiled.explain()
+    state["rows"] = "none"
+    with pytest.raises(TypeError):
+        compiled(tape.constant(2.0))
+    assert state == {"rows": "none"}
+
+
+@pytest.mark.parametrize("made", [jnp.zeros, lambda n: tape.constant(jnp.zeros(n))], ids=["array", "Variable"])
+def test_what_a_step_has_replaced_goes(made):
+    state = {"rows": made(1013)}  # no other test has arrays so long
+
+    def step(x):
+        state["rows"] = state["rows"] + (x if isinstance(state["rows"], tape.Variable) else x.value)
+        return x * 3
+
+    compiled = tape.jit(step)
+    for _ in range(12):
+        compiled(tape.constant(1.0))
+    gc.collect()
+    assert sum(x.shape == (1013,) for x in jax.live_arrays()) <= 3  # the newest, what the latest call read, and what was there at first
+
+
+def test_state_by_parameters_is_found_by_these_and_not_by_their_values():
+    def made():
+        parameters = [tape.Variable(jnp.zeros(3)) for _ in range(3)]
+        return parameters, {p: tape.constant(jnp.full(3, 0.1 * i)) for i, p in enumerate(parameters)}
+
+    def step(parameters, state, x):
+        loss = sum([((p - x * (i + 1)) ** 2).sum() for i, p in enumerate(parameters)])
+        for p, g in zip(parameters, tape.gradients(loss, parameters), strict=True):
+            state[p] = state[p] * 0.9 + g
+            p.value = (p - 0.1 * state[p]).value
+        return loss
+
+    (parameters, state), (others, other_state) = made(), made()
+    compiled = tape.jit(lambda x: step(parameters, state, x))
+    for turn in range(5):
+        if turn == 3:  # the order of a dict does not matter
+            state[parameters[0]] = state.pop(parameters[0])
+        assert float(compiled(tape.constant(1.0))) == pytest.approx(float(step(others, other_state, tape.constant(1.0))), rel=1e-6)
+        for p, other in zip(parameters, others, strict=True):
+            np.testing.assert_allclose(state[p].value, other_state[other].value, rtol=1e-6)
+    assert compiled.cache_info().traces <= 2
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_names_outside_of_the_function_hold_what_it_binds_them_to(which):
+    step, held = rebound_names()[which]
+    before = {*vars(step)}
+    compiled = tape.jit(step)
+    x = tape.Variable(3.0)
+    start = float(held())
+    for turn in (1, 2, 3):
+        y = compiled(x)
+        assert float(held()) == start + 3.0 * turn
+        assert float(y) == 6.0 * float(held())
+    y.backward()
+    assert float(x.grad) == 2.0 * float(held())
+    assert {*vars(step)} == before
+    assert compiled.cache_info().traces == 1
 
 
 def test_changes_of_captured_variables():
