@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from interop.autograd.tracing import is_variable
+from interop.autograd.trees import is_variable
 
 __all__ = ["dict", "isinstance", "list", "tuple", "type"]
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from interop.autograd import trees
 from interop.autograd.primitives import (
     def_linear,
     defjvp,
@@ -17,7 +18,8 @@ from interop.autograd.primitives import (
     primitive_vjps,
 )
 from interop.autograd.primitives import with_deprecated_methods as primitive
-from interop.autograd.tracing import Call, flatten, is_variable, plain, scope, unflatten
+from interop.autograd.tracing import Call, flatten, plain, scope, unflatten
+from interop.autograd.trees import is_variable
 from interop.autograd.vspaces import VSpace, vspace
 from tape.errors import TapeTypeError
 from tape.graph import constants
@@ -100,8 +102,11 @@ def make_jvp(fun: Callable[[Any], Any], x: Any) -> Callable[[Any], tuple[Any, An
 
 def like(given: Any, variables: list[Any], tree: Any) -> list[Any]:
     """Return (co)tangents as a list: one of the shape and dtype of each of these Variables."""
-    leaves, other = flatten(given)
-    if len(leaves) != len(variables) or (tree is not None and other is not None and tree != other):
+    try:
+        leaves = flatten(given)[0] if tree is None else trees.leaves_like(tree, given)
+    except ValueError:
+        leaves = []
+    if len(leaves) != len(variables):
         msg = f"a (co)tangent must have the structure of what it belongs to ({len(variables)} arrays), got {given!r}"
         raise TapeTypeError(msg)
     return [_fitting(g, v) for g, v in zip(leaves, variables, strict=True)]

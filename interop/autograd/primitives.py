@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from interop.autograd.tracing import is_variable, plain, scope
+from interop.autograd import trees
+from interop.autograd.tracing import plain, scope
+from interop.autograd.trees import is_variable
 from interop.autograd.wrap_util import get_name, wraps
 from tape.errors import TapeNotImplementedError, TapeTypeError
 from tape.functions.function import Function
@@ -42,7 +44,7 @@ def getval(x: Any) -> Any:
     """
     if is_variable(x):
         return plain(x)
-    return jax.tree.map(plain, x, is_leaf=is_variable) if holds_variables(x) else x
+    return trees.map_leaves(plain, x) if holds_variables(x) else x
 
 
 def holds_variables(x: Any) -> bool:
@@ -73,7 +75,7 @@ class _Arguments:
         for i, x in enumerate(args):
             if not holds_variables(x):
                 continue
-            leaves, tree = jax.tree.flatten(x, is_leaf=is_variable)
+            leaves, tree = trees.flatten(x)
             self.places.append(i)
             self.trees.append((tree, [None if is_variable(leaf) else leaf for leaf in leaves]))
             self.variables += [leaf for leaf in leaves if is_variable(leaf)]
@@ -84,17 +86,17 @@ class _Arguments:
         it = iter(values)
         filled = list(self.args)
         for i, (tree, leaves) in zip(self.places, self.trees, strict=True):
-            filled[i] = jax.tree.unflatten(tree, [next(it) if leaf is None else leaf for leaf in leaves])
+            filled[i] = trees.unflatten(tree, [next(it) if leaf is None else leaf for leaf in leaves])
         return tuple(filled)
 
-    def taken(self, trees: Sequence[Any]) -> list[Any]:
+    def taken(self, gradients: Sequence[Any]) -> list[Any]:
         """Return what stands in the places of the Variables, of one tree per argument that holds some (None: nothing flows)."""
         taken: list[Any] = []
-        for (tree, leaves), given in zip(self.trees, trees, strict=True):
+        for (tree, leaves), given in zip(self.trees, gradients, strict=True):
             if given is None:
                 taken += [None for leaf in leaves if leaf is None]
                 continue
-            values = tree.flatten_up_to(given)
+            values = trees.leaves_like(tree, given)
             taken += [value for leaf, value in zip(leaves, values, strict=True) if leaf is None]
         return taken
 
@@ -119,7 +121,7 @@ class _Call:
     def run(self, values: Sequence[Any]) -> list[Any]:
         """Run the body on plain values; return its answer's leaves as constants."""
         answer = self.function.fun(*self.arguments.filled(values), **self.arguments.kwargs)
-        leaves, self.tree = jax.tree.flatten(answer, is_leaf=is_variable)
+        leaves, self.tree = trees.flatten(answer)
         return [_constant(x) for x in leaves]
 
 
@@ -145,7 +147,7 @@ class _Primitive(Function):
             raise TapeNotImplementedError(msg)
         args, answer, wrap = _seen(ctx, call)
         rule = vjpmaker(tuple(call.arguments.places), answer, args, call.arguments.kwargs)
-        gradients = rule(jax.tree.unflatten(call.tree, [wrap(ct) for ct in cotangents]))
+        gradients = rule(trees.unflatten(call.tree, [wrap(ct) for ct in cotangents]))
         return _returned(call.arguments.taken(tuple(gradients)), ctx)
 
     @staticmethod
@@ -155,9 +157,9 @@ class _Primitive(Function):
         args, answer, wrap = _seen(ctx, call)
         arguments = call.arguments
         it = iter([wrap(t) for t in tangents])
-        trees = [jax.tree.unflatten(tree, [next(it) if leaf is None else leaf for leaf in leaves]) for tree, leaves in arguments.trees]
-        pushed = primitive_jvps[call.function](tuple(arguments.places), tuple(trees), answer, args, arguments.kwargs)
-        leaves = call.tree.flatten_up_to(pushed)
+        given = [trees.unflatten(tree, [next(it) if leaf is None else leaf for leaf in leaves]) for tree, leaves in arguments.trees]
+        pushed = primitive_jvps[call.function](tuple(arguments.places), tuple(given), answer, args, arguments.kwargs)
+        leaves = trees.leaves_like(call.tree, pushed)
         outputs = ctx.saved[1]
         return [_of_shape(x, v) for x, v in zip(leaves, outputs, strict=True)]
 
@@ -169,7 +171,7 @@ def _seen(ctx: Any, call: _Call) -> tuple[tuple[Any, ...], Any, Callable[[Any], 
     show: Callable[[Any], Any] = _same if again and not linear else plain
     variables, outputs = ctx.saved
     args = call.arguments.filled([show(v) for v in variables])
-    return args, jax.tree.unflatten(call.tree, [show(v) for v in outputs]), _same if again else plain
+    return args, trees.unflatten(call.tree, [show(v) for v in outputs]), _same if again else plain
 
 
 def _same(x: Any) -> Any:
@@ -231,7 +233,7 @@ def primitive(f_raw: Callable[..., Any]) -> Any:
         call = _Call(f_wrapped, name, arguments)
         with scope():
             outputs = kind.apply(call, *arguments.variables)
-        return jax.tree.unflatten(call.tree, outputs)
+        return trees.unflatten(call.tree, outputs)
 
     wraps(f_raw)(f_wrapped)
     f_wrapped.fun = f_raw  # type: ignore[attr-defined]
@@ -241,7 +243,7 @@ def primitive(f_raw: Callable[..., Any]) -> Any:
 def _check_keywords(name: str, kwargs: dict[str, Any]) -> None:
     """Refuse what is differentiated among the arguments by name: rules are for positions, and its gradient would be lost."""
     for k, x in kwargs.items():
-        if any(is_variable(v) and v._place.kind.requires_grad for v in jax.tree.leaves(x, is_leaf=is_variable)):
+        if any(is_variable(v) and v._place.kind.requires_grad for v in trees.flatten(x)[0]):
             msg = f"{name}: {k} is differentiated, and a rule is for positional arguments; pass it by position, without {k}="
             raise TapeTypeError(msg)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from interop.autograd.primitives import getval, notrace_primitive, primitive, register_notrace
-from interop.autograd.tracing import is_variable
+from interop.autograd.trees import is_variable
 
 __all__ = ["getval", "isbox", "notrace_primitive", "primitive", "register_notrace"]
 

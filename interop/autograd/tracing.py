@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from interop.autograd import trees
 from tape import jaxapi
 from tape.configuration import sixty_four_bits
 from tape.errors import TapeTypeError
@@ -54,21 +55,16 @@ def scope() -> Iterator[None]:
         yield
 
 
-def is_variable(x: object) -> bool:
-    """Tell whether something is a Variable."""
-    return isinstance(x, Handle)
-
-
 def flatten(tree: Any) -> tuple[list[Any], Any]:
     """Return the leaves of a pytree, Variables among them, and its structure (None for what is one leaf)."""
     if isinstance(tree, (Handle, float, np.ndarray)):
         return [tree], None
-    return jax.tree.flatten(tree, is_leaf=is_variable)
+    return trees.flatten(tree)
 
 
 def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
     """Put a tree together again."""
-    return leaves[0] if structure is None else jax.tree.unflatten(structure, leaves)
+    return leaves[0] if structure is None else trees.unflatten(structure, leaves)
 
 
 def plain(x: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import jax
 import numpy as np
 
-from interop.autograd.tracing import is_variable
+from interop.autograd.trees import is_variable
 from tape import numpy as tnp
 from tape.errors import TapeTypeError
 

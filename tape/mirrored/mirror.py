@@ -103,7 +103,7 @@ class _Splitter:
                 return ARRAY
             return Static(value)
         if isinstance(value, _ARRAYS):
-            return self._array(record.constant(value))
+            return self._array(record.constant(value), value)
         if isinstance(value, (tuple, list)):
             return self._node(type(value), value, SEQUENCE if takes_array == SEQUENCE else False)
         if isinstance(value, dict):
@@ -124,10 +124,12 @@ class _Splitter:
     def _node(self, kind: object, items: Iterable[object], takes_array: int = False, names: tuple[Any, ...] | None = None) -> Node:
         return Node(kind, names, tuple([self.split(v, takes_array) for v in items]))
 
-    def _array(self, value: Handle) -> Any:
+    def _array(self, value: Handle, given: Any = None) -> Any:
         kind = value._place.kind
         if self.bake and not (kind.requires_grad or kind.unrecorded) and (self.bake == "all" or np.dtype(kind.aval.dtype).kind in "iub"):
             array = look(value)
+            if isinstance(array, jaxapi.Tracer) and isinstance(given, (np.ndarray, np.generic)):  # a trace has taken it in
+                array = np.array(given, kind.aval.dtype)
             if not isinstance(array, jaxapi.Tracer):
                 baked = Baked(np.asarray(array))
                 self.baked_bytes += baked.value.nbytes
@@ -176,7 +178,7 @@ def call(
                 _NEEDS_VALUES[key] = True
             continue
         except TapeError as e:
-            if not (scalars and met_scalars) and "concrete" not in str(e):
+            if not (scalars and met_scalars) and "concrete" not in str(e) and "hashable" not in str(e):
                 raise
             error = e
             continue

@@ -181,6 +181,27 @@ def test_inside_jit():
         jax.jit(lambda x: tnp.unique(x).value)(X)
 
 
+STATIC = {
+    "split": lambda xp, x: xp.split(x, np.array([1, 3]), axis=1)[1],
+    "pad": lambda xp, x: xp.pad(x, np.array([[2, 1], [0, 1]])),
+    "roll": lambda xp, x: xp.roll(x, np.array([2, 1]), axis=np.array([0, 1])),
+    "reshape": lambda xp, x: xp.reshape(x, np.array([2, 6])),
+    "transpose": lambda xp, x: xp.transpose(x, np.array([1, 0])),
+    "moveaxis": lambda xp, x: xp.moveaxis(x, np.array([0]), np.array([1])),
+    "tile": lambda xp, x: xp.tile(x, np.array([2, 1])),
+}
+
+
+@pytest.mark.parametrize("name", STATIC)
+def test_arrays_of_sizes_and_axes_are_taken_inside_of_traces_too(name):
+    fun, x = STATIC[name], np.linspace(-1.0, 1.0, 12, dtype="float32").reshape(3, 4)
+    slope = tape.grad(lambda v: tnp.sum(fun(tnp, v) ** 3))
+    expected = jax.grad(lambda v: jnp.sum(fun(jnp, v) ** 3))(x)
+    kept = tape.grad(tape.checkpoint(lambda v: tnp.sum(fun(tnp, v) ** 3)))
+    for own in (slope(x), jax.jit(slope)(x), tape.vmap(slope)(x[None])[0], kept(x)):
+        np.testing.assert_allclose(own, expected, rtol=1e-6)
+
+
 def test_unknown_name():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = tnp.nothing

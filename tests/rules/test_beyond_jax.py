@@ -19,6 +19,25 @@ def test_the_angle_of_what_is_far_away_does_not_change(y, x):
     assert tape.grad(tape.numpy.arctan2, argnums=1)(y, x) == 0
 
 
+@pytest.mark.parametrize("exponents", [np.array([0.0, 1.0, 2.0]), np.array([0, 1, 2])])
+def test_powers_of_zero_have_the_derivatives_of_polynomials(exponents):
+    """``x ** 0.0`` is 1 everywhere; JAX's derivative is NaN at zero."""
+
+    def powers(x):
+        return x**exponents
+
+    assert tape.jacobian(powers)(0.0).tolist() == [0.0, 1.0, 0.0]
+    assert tape.jacobian(tape.jacobian(powers))(0.0).tolist()[0] == 0.0
+    assert float(tape.grad(tape.grad(lambda x, y: x**y), argnums=1)(2.0, 0.0)) == 0.5  # of other bases nothing is cut off
+
+
+def test_running_sums_that_begin_with_nothing_give_it_no_share():
+    """What is zero before its logarithm was taken has no weight, alone or beside others; JAX has NaN."""
+    x, ct = np.array([-np.inf, -np.inf, 0.0, np.log(3.0), -np.inf], "float32"), np.arange(1.0, 6.0, dtype="float32")
+    (shares,) = tape.vjp(tape.lax.cumlogsumexp, x)[1](ct)
+    np.testing.assert_allclose(shares, [0, 0, 3 + 9 / 4, 27 / 4, 0], rtol=1e-6)
+
+
 def test_the_quantile_of_the_normal_distribution_is_infinitely_steep_at_its_ends():
     """One over a density that tends to zero; JAX has 0."""
     assert tape.grad(tape.scipy.special.ndtri)(0.0) == tape.grad(tape.scipy.special.ndtri)(1.0) == np.inf

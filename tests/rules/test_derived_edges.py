@@ -90,11 +90,15 @@ def test_size_zero(record):
             check_empty(record, example, size)
 
 
+BEYOND = {("pow", 0.0, 0.0)}  # where JAX has NaN: test_beyond_jax.py
+
+
 def kinked_arguments(record, example):
     """Arguments made of kinks: for an elementwise record all combinations at once, else each kink everywhere, and all in turn."""
     count = len(example.shapes)
     if record.elementwise and len(set(example.shapes)) == 1:
-        return [[np.array(column, "float32") for column in zip(*itertools.product(record.kinks, repeat=count), strict=True)]]
+        points = [p for p in itertools.product(record.kinks, repeat=count) if (record.primitive.name, *p) not in BEYOND]
+        return [[np.array(column, "float32") for column in zip(*points, strict=True)]]
     same = [[np.full(shape, kink, "float32") for shape in example.shapes] for kink in record.kinks]
     return [*same, [np.resize(np.array(record.kinks, "float32"), shape) for shape in example.shapes]]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,6 +34,20 @@ def test_vectors_of_complex_matrices_follow_jax():
     ):
         cts = [np.linspace(0.5, 1.5, x.size).reshape(x.shape).astype(x.dtype) for x in fun(a)]
         assert_same(own_vjp(fun, (a,), cts), jax_vjp(fun, (a,), cts), "vectors")
+
+
+@pytest.mark.skipif("enable_eigvec_derivs" not in inspect.signature(lax.linalg.eig).parameters, reason="this JAX has no such derivatives")
+@pytest.mark.parametrize("sides", [(True, False), (True, True), (False, True)])
+def test_both_kinds_of_eigenvectors_of_a_complex_matrix_follow_jax(sides):
+    with jax.enable_x64(True):
+        left, right = sides
+        a = WIDE[:, :3] + 1j * WIDE[:, 1:] + np.diag([3.0, 5.0j, -4.0])
+
+        def fun(a):
+            return tuple(lax.linalg.eig(a, compute_left_eigenvectors=left, compute_right_eigenvectors=right, enable_eigvec_derivs=True))
+
+        cts = [np.linspace(0.5, 1.5, x.size).reshape(x.shape) * (1 - 0.5j) for x in fun(a)]
+        assert_same(own_vjp(fun, (a,), cts), jax_vjp(fun, (a,), cts), "eigenvectors")
 
 
 def test_pivoted_qr_of_a_wide_matrix_has_the_slope_that_jax_lacks():

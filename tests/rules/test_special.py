@@ -30,6 +30,11 @@ def test_derivative_without_a_closed_form_is_refused(request, fun, args):
         own_vjp(lambda *a: (fun(*a),), args, (jnp.ones(2),))
 
 
+def test_the_argument_without_a_closed_form_is_named():
+    with pytest.raises(RuleError, match=r"regularized_incomplete_beta: .* b "):
+        own_vjp(lambda b: (lax.betainc(TWO, b, HALF),), (THREE,), (jnp.ones(2),))
+
+
 def slope(fun):
     return lambda x: own_vjp(lambda v: (fun(v),), (x,), (jnp.ones_like(x),))[0]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from interop.autograd import numpy as anp
-from interop.autograd.tracing import is_variable
+from interop.autograd.trees import is_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,8 @@ def _taken(value: Any, parts: list[Any]) -> Callable[[Any, int], tuple[Any, int]
                 item, at = builder(vector, at)
                 built.append(item)
             if keys is not None:
-                return kind(zip(keys, built, strict=True)), at
+                named = dict(zip(keys, built, strict=True))
+                return kind((k, named[k]) for k in value), at
             return (kind(*built) if hasattr(value, "_fields") else kind(built)), at
 
         return build

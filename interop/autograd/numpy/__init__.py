@@ -13,6 +13,7 @@ import numpy as _np
 from interop.autograd.numpy import fft as fft
 from interop.autograd.numpy import functions as _functions
 from interop.autograd.numpy import linalg as linalg
+from interop.autograd.numpy import numpy_boxes as numpy_boxes
 from interop.autograd.numpy import random as random
 from interop.autograd.numpy.dispatch import wrapped as _wrapped
 from tape.errors import TapeAttributeError as _TapeAttributeError

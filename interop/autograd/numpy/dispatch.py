@@ -37,6 +37,8 @@ def counterpart(fun: Any) -> Callable[..., Any]:
     if isinstance(fun, np.ufunc):
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("out", ()).__class__ is not tuple:
+                kwargs["out"] = (kwargs["out"],)
             return interception.array_ufunc(None, fun, "__call__", *[_array(x) for x in args], **kwargs)  # type: ignore[arg-type]
 
     else:

@@ -8,7 +8,7 @@ import numpy as np
 
 from interop.autograd.numpy.dispatch import stacked, wrapped
 from interop.autograd.primitives import getval, holds_variables
-from interop.autograd.tracing import is_variable
+from interop.autograd.trees import is_variable
 from tape import numpy as tnp
 from tape import stop_gradient
 from tape.errors import TapeTypeError, TapeValueError, unknown_keyword
@@ -45,13 +45,13 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, **bounds: Any) -> Any:
     return tnp.where(tnp.isnan(a), a, clipped)
 
 
-def _std(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, ddof: Any = 0, keepdims: Any = False) -> Any:  # noqa: ARG001
+def _std(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, ddof: Any = 0, keepdims: Any = False) -> Any:
     """Be constant where there is one element: the derivative is zero, where that of a square root is infinite."""
     _refuse("std", out=out)
     a = stacked(a)
     axes = range(a.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
     one = all(a.shape[i] == 1 for i in axes)
-    return (tnp.var if one and not ddof else tnp.std)(a, axis=axis, ddof=ddof, keepdims=bool(keepdims))
+    return (tnp.var if one and not ddof else tnp.std)(a, axis=axis, dtype=dtype, ddof=ddof, keepdims=bool(keepdims))
 
 
 def _hypot(x: Any, y: Any) -> Any:
@@ -146,6 +146,11 @@ def _partition(a: Any, kth: Any, axis: Any = -1, **_: Any) -> Any:
     return tnp.take_along_axis(a if axis is not None else tnp.ravel(a), order, -1 if axis is None else axis)
 
 
+def _sort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:  # noqa: ARG001 - they sort alike
+    _refuse("sort", order=order)
+    return tnp.sort(stacked(a), axis=axis)
+
+
 def _rollaxis(a: Any, axis: int, start: int = 0) -> Any:
     return tnp.rollaxis(a, axis, start)
 
@@ -218,6 +223,7 @@ RECORDED: dict[str, Callable[..., Any]] = {
     "real_if_close": _real_if_close,
     "gradient": _gradient,
     "partition": _partition,
+    "sort": _sort,
     "rollaxis": _rollaxis,
     "linspace": _linspace,
     "row_stack": _row_stack,

@@ -9,11 +9,26 @@ from typing import NamedTuple as _NamedTuple
 import jax as _jax
 import numpy as _np
 
+from interop.autograd.numpy.dispatch import counterpart as _counterpart
 from interop.autograd.numpy.dispatch import stacked as _stacked
 from interop.autograd.numpy.dispatch import wrapped as _wrapped
 from interop.autograd.primitives import getval as _getval
 from tape import lax as _lax
 from tape import numpy as _tnp
+
+
+def _checked(name: str, message: str) -> Any:
+    """Return what raises the error that NumPy's function raises, where LAPACK said so in numbers that are not finite."""
+    recorded = _counterpart(getattr(_np.linalg, name))
+
+    def checked(a: Any, *args: Any, **options: Any) -> Any:
+        result = recorded(a, *args, **options)
+        value = _getval(result)
+        if isinstance(value, _np.ndarray) and not _np.isfinite(value).all() and (name == "cholesky" or _np.isfinite(_getval(a)).all()):
+            raise _np.linalg.LinAlgError(message)
+        return result
+
+    return checked
 
 
 def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:  # noqa: A002 - NumPy's name
@@ -67,7 +82,17 @@ def _real_where(x: Any, a: Any, w: Any) -> Any:
     return x if _COMPLEX or _stacked(a).dtype.kind == "c" or _np.any(_getval(w).imag) else _tnp.real(x)
 
 
-_RECORDED: dict[str, Any] = {"norm": _norm, "eigh": _eigh, "eigvalsh": _eigvalsh, "eig": _eig, "eigvals": _eigvals}
+_SINGULAR = "Singular matrix"
+_RECORDED: dict[str, Any] = {
+    "cholesky": _checked("cholesky", "Matrix is not positive definite"),
+    "inv": _checked("inv", _SINGULAR),
+    "solve": _checked("solve", _SINGULAR),
+    "norm": _norm,
+    "eigh": _eigh,
+    "eigvalsh": _eigvalsh,
+    "eig": _eig,
+    "eigvals": _eigvals,
+}
 globals().update({name: _wrapped(getattr(_np.linalg, name), _RECORDED.get(name)) for name in _np.linalg.__all__ if name != "LinAlgError"})
 LinAlgError = _np.linalg.LinAlgError
 __all__ = list(_np.linalg.__all__)

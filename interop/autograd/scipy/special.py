@@ -10,7 +10,7 @@ import scipy.special as _special
 from interop.autograd.extend import defvjp, primitive
 from interop.autograd.numpy.dispatch import stacked, wrapped
 from interop.autograd.primitives import getval
-from interop.autograd.tracing import is_variable
+from interop.autograd.trees import is_variable
 from tape.scipy import special as _recorded
 
 _ON_TAPE = ("digamma", "gammaln", "erf", "erfc", "expit", "logit", "ndtr", "log_ndtr", "xlogy", "xlog1py", "entr", "i0e", "i1e")

@@ -87,7 +87,7 @@ elementwise(
 
 @elementwise(
     "pow",
-    source="d(x^y) = y x^(y - 1) dx + x^y log(x) dy, where the second term is 0 at x = 0, y >= 0",
+    source="d(x^y) = y x^(y - 1) dx + x^y log(x) dy, where the second term is 0 at x = 0, y >= 0, and the first at x = y = 0",
     domain=((0.5, 2.0), (0.3, 2.5)),
     kinks=(0.0, 1.0, -1.0, 2.0),
     cost=Cost.LOOPED,
@@ -101,7 +101,7 @@ def _pow(ct: Any, out: Any, x: Any, y: Any, **_: Any) -> tuple[Any, ...]:
 
     def base() -> Any:
         if jnp.issubdtype(jnp.result_type(y), jnp.inexact):
-            return ct * (y * lax.pow(x, y - 1))
+            return ct * (y * lax.pow(jnp.where((x == 0) & (y == 0), 1, x), y - 1))  # x^0 is 1 at 0, too
         factor = lax.convert_element_type(y, jnp.result_type(x))
         return ct * (factor * lax.pow(x, jnp.where(y == 0, 1, y) - 1))
 

@@ -10,7 +10,7 @@ import scipy.special
 import scipy.stats
 
 import interop.autograd.numpy as np
-from interop.autograd import grad
+from interop.autograd import grad, make_jvp
 from interop.autograd.misc.fixed_points import fixed_point
 from interop.autograd.misc.flatten import flatten
 from interop.autograd.misc.optimizers import adam, rmsprop, sgd
@@ -259,3 +259,30 @@ def test_equal_numbers_share_the_gradient(name):
     seen = []
     grad(lambda x: seen.append(getattr(np, name)(x, given[1])) or x[0])(given[0])
     assert onp.array_equal(seen[0].value, getattr(onp, name)(*given), equal_nan=True)
+
+
+def test_what_lapack_cannot_do_is_an_error():
+    def jittered(a):
+        jitter = 0.0
+        while True:
+            try:
+                return np.sum(np.linalg.cholesky(a + jitter * onp.eye(2)))
+            except np.linalg.LinAlgError:
+                jitter += 1.0
+
+    onp.testing.assert_allclose(grad(jittered)(-0.5 * onp.eye(2)), onp.full((2, 2), 0.5**0.5))
+    for f in (np.linalg.inv, lambda a: np.linalg.solve(a, onp.ones(2))):
+        with pytest.raises(np.linalg.LinAlgError, match="Singular"):
+            grad(lambda a, f=f: np.sum(f(a)))(onp.zeros((2, 2)))
+        assert onp.isnan(grad(lambda a, f=f: np.sum(f(a)))(onp.full((2, 2), onp.nan))).all()
+
+
+def test_options_of_numpys_are_taken_or_refused():
+    x = onp.array([0.3, -1.2, 2.0])
+    onp.testing.assert_array_equal(grad(lambda x: np.dot(np.sort(x, kind="stable"), onp.arange(3.0)))(x), [1, 0, 2])
+    assert make_jvp(lambda x: np.std(x, dtype=onp.float32))(x)(x)[0].dtype == onp.float32
+    with pytest.raises(TypeError, match="out="):
+        grad(lambda x: np.sum(np.sin(x, out=onp.zeros(3))))(x)
+    with pytest.raises(TypeError, match="order"):
+        grad(lambda x: np.sum(np.sort(x, order="a")))(x)
+    onp.testing.assert_array_equal(grad(lambda x: np.sum(x[:, None] ** onp.arange(3.0)))(onp.zeros(2)), [1, 1])

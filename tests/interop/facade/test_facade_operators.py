@@ -32,6 +32,7 @@ from interop.autograd import (
     value_and_grad,
 )
 from interop.autograd.extend import defjvp, defvjp, primitive
+from interop.autograd.misc import flatten
 from interop.autograd.test_util import check_grads
 from interop.autograd.tracer import getval
 
@@ -198,3 +199,30 @@ def test_a_check_that_fails_says_of_what(mode):
     defjvp(wrong, lambda g, _ans, _x: g * 2.001)
     with pytest.raises(AssertionError, match=rf"\({'VJP' if mode == 'rev' else 'JVP'}\) check of doubled failed"):
         check_grads(wrong, modes=[mode])(1.0)
+
+
+def test_dicts_keep_their_order_in_the_function_in_its_gradient_and_in_primitives():
+    params = {"w": X, "b": 2.0, "a": {"z": 3.0, "c": 5.0}}
+
+    def f(p):
+        w, b, (z, c) = *list(p.values())[:2], p["a"].values()
+        return np.sum(w) * b**2 * z * c**3
+
+    g = grad(f)(params)
+    assert [list(g), list(g["a"])] == [["w", "b", "a"], ["z", "c"]]
+    assert g["a"]["c"] == pytest.approx(3 * float(f(params)) / 5)
+    assert make_jvp(f)(params)({"a": {"c": 1.0, "z": 0.0}, "b": 0.0, "w": 0 * X})[1] == pytest.approx(g["a"]["c"])
+    vector, unflatten = flatten(params)
+    assert (vector[0], list(unflatten(vector))) == (5.0, ["w", "b", "a"])
+    pull, y = make_vjp(lambda x: {"z": 2 * x, "b": x**2})(3.0)
+    assert (list(y), pull({"b": 10.0, "z": 1.0})) == (["z", "b"], 62.0)
+    product = primitive(lambda p: next(iter(p.values())) * p["b"] ** 2)
+    defvjp(product, lambda ans, p: lambda g: {"b": g * 2 * p["z"] * p["b"], "z": g * p["b"] ** 2})
+    assert grad(product)({"z": 2.0, "b": 3.0}) == {"z": 9.0, "b": 12.0}
+    assert grad(lambda p: p["b"] * p[1])({"b": 2.0, 1: 3.0}) == {"b": 3.0, 1: 2.0}  # keys without an order
+    with pytest.raises(TypeError, match="structure"):
+        pull([1.0, 2.0])
+
+
+def test_a_function_that_is_differentiated_sees_boxes_with_values():
+    assert grad(lambda x: x * x._value if isinstance(x, np.numpy_boxes.ArrayBox) else 0.0)(3.0) == 3.0
