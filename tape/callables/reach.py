@@ -44,6 +44,7 @@ class Holder(NamedTuple):
     place: Writable
     path: Path
     before: dict[Any, Any]
+    node: int  # what has it
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -81,18 +82,19 @@ class Reach:
         """Yield the edges that leave a function, container or object."""
         for place in writables(value):
             before = place.contents()
-            self.holders.append(Holder(place, path, before))
+            self.holders.append(Holder(place, path, before, node))
             get = getattr if isinstance(place.at, types.CellType) else operator.getitem
             for key, content in before.items():
                 yield Edge(get, place.at, key, (*path, *steps_to(place.spelled, key)), node, content)
         for step, content, read, key in parts(value):
             yield Edge(read, value, key, (*path, step), node, content)
 
-    def way(self, variables: Iterable[object]) -> list[Edge]:
-        """Return all edges that can be rebound on the ways to some of the Variables."""
+    def way(self, variables: Iterable[object], holders: Iterable[Holder]) -> list[Edge]:
+        """Return all edges that can be rebound on the ways to some of the Variables and holders."""
         edges: dict[tuple[int, object], Edge] = {}
-        nodes: set[int] = set()
+        nodes = {h.node for h in holders}
         stack = [e for v in variables for e in self.edges.get(id(v), ())]
+        stack += [e for n in nodes for e in self._incoming[n]]
         while stack:
             edge = stack.pop()
             if edge.get is not None:

@@ -61,6 +61,7 @@ class Binding(layout.Bound):
         self.executable = run
         self._waits = there_are_several()
         self.unrepeatable = bool(step.jaxpr.effects) or bool(donated)
+        self.edges, self.slots, self.kept = edges, slots, kept
         self._edges: list[Any] = [(e.get, e.holder, e.key, e.content) for e in edges if e.get is not None]
         self._edges += [(_holds, slot, None, slot.held) for slot in slots]
         self._edges += [(_array, k, None, variables[i]._cell[0]) for i, k in kept.items()]
@@ -93,7 +94,6 @@ class Binding(layout.Bound):
     def _plan_delivery(self, step: Step, slots: Sequence[Slot]) -> None:
         """Say where the results go."""
         outcome = self._outcome = step.outcome
-        self._slots = slots
         self._written: list[tuple[Any, Any, Place, int]] = []  # Variables, what they become, and which result they get
         self._joined: list[tuple[Any, int]] = []  # those that become one through which gradients flow
         self._renewed: list[Any] = []  # those that become others
@@ -296,7 +296,7 @@ class Binding(layout.Bound):
             name, v._extra = v.name, None
             if name is not None:
                 v.name = name
-        for slot in self._slots:
+        for slot in self.slots:
             slot.holder.place.put(slot.key, self._built(slot.content, variables, results))
 
     def _built(self, tree: Tree, variables: Sequence[Any], results: Sequence[Any]) -> object:

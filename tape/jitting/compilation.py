@@ -15,18 +15,19 @@ from tape.callables.reach import globals_that_hold, spelled
 from tape.configuration import configuration
 from tape.errors import TapeValueError
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle
+from tape.graph.segment import Handle, itself
 from tape.jitting.arguments import aval_of
 from tape.jitting.binding import Binding
 from tape.recording import record
 from tape.rules import table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from tape.accounts.records import Line
-    from tape.callables.reach import Reach
+    from tape.callables.reach import Edge, Reach
     from tape.jitting.arguments import Call
+    from tape.jitting.outcome import Kept, Slot
     from tape.jitting.tracing import Step
 
 
@@ -68,16 +69,47 @@ class Compilation:
         holders = {h.key: h for h in reached.holders}
         slots = [s._replace(holder=holders[s.holder.key]) for s in step.outcome.slots if s.holder.key in holders]
         kept = {i: k._replace(holder=holders[k.holder.key]) for i, k in step.kept.items() if k.holder.key in holders}
-        for i, k in kept.items():
-            variables[i] = None if (array := k.array()) is None else record.constant(array)
-        if len(kept) < len(step.kept) or any(variables[i] is None for i in kept):
+        if len(slots) < len(step.outcome.slots) or len(kept) < len(step.kept):
             return None
-        matter = [variables[i] for i in step.relevant]
-        if len({*map(id, matter), *map(id, given)}) < len({*step.relevant, *range(len(given))}) or len(slots) < len(step.outcome.slots):
+        matter = [variables[i] for i in step.relevant if i not in kept]
+        edges = [*reached.way(matter, [s.holder for s in slots]), *self.globals]  # arrays are kept in places of slots
+        return self._bound(variables, len(given), edges, slots, kept)
+
+    def moved(self, given: Sequence[Handle]) -> Binding | None:
+        """Bind the step anew where only Variables and arrays in places are others than at the latest call: quicker than looking for all."""
+        if not self.bindings or any(i < self.given for i in self.paths):
+            return None
+        last = self.bindings[0]
+        others: dict[int, Any] = {}  # by the Variables that they replace
+        edges: list[Edge] = []
+        try:
+            for edge in last.edges:
+                content = edge.content if edge.get is None else edge.get(edge.holder, edge.key)
+                if isinstance(content, Handle) and isinstance(edge.content, Handle):
+                    if others.setdefault(id(itself(edge.content)), itself(content)) is not itself(content):
+                        return None
+                elif content is not edge.content:
+                    return None
+                edges.append(edge._replace(content=content))
+        except (LookupError, AttributeError, ValueError):
+            return None
+        variables = [*given, *[others.get(id(v), v) for v in last.sources[self.given :]]]
+        return self._bound(variables, len(given), edges, last.slots, last.kept)
+
+    def _bound(
+        self, variables: list[Any], given: int, edges: Sequence[Edge], slots: Sequence[Slot], kept: Mapping[int, Kept]
+    ) -> Binding | None:
+        step = self.step
+        for i, k in kept.items():
+            if (array := k.array()) is None:
+                return None
+            variables[i] = record.constant(array)
+        count = len({*step.relevant, *range(given)})
+        if len({*[id(variables[i]) for i in step.relevant], *map(id, variables[:given])}) < count:
             return None
         if any(slot.holds() != slot.held for slot in slots):
             return None
-        binding = Binding(step, self.run, variables, len(given), [*reached.way(matter), *self.globals], slots, kept, self.donated)
+        binding = Binding(step, self.run, variables, given, edges, slots, kept, self.donated)
         return binding if binding.fits() else None
 
 

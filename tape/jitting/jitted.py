@@ -146,21 +146,21 @@ class Jitted(Generic[P, R]):
             for binding in entry.bindings:
                 if binding.suits(variables):
                     return binding, False
-        reached = Reach([self.__wrapped__])
-        bound = None
-        for entry in entries:
-            bound = entry.bind(variables, reached)
-            if bound is not None:
-                break
-        new = bound is None
-        if bound is None:
+        known = _first(entries, lambda e: e.moved(variables))
+        if known is None:
+            reached = Reach([self.__wrapped__])
+            known = _first(entries, lambda e: e.bind(variables, reached))
+        new = known is None
+        if known is None:
             entry = self._trace(call, reached)
             entries.append(entry)
             bound = entry.bind(variables, reached)
             assert bound is not None, "a step does not fit what it was traced with"
             self._forget()
-        for known in entries:  # what a step has replaced is not to live as long as the bindings that read it
-            known.bindings = [b for b in known.bindings if b.in_place()]
+        else:
+            entry, bound = known
+        for each in entries:  # what a step has replaced is not to live as long as the bindings that read it
+            each.bindings = [b for b in each.bindings if b.in_place()]
         entry.bindings.insert(0, bound)
         del entry.bindings[_BINDINGS_LIMIT:]
         return bound, new
@@ -269,6 +269,15 @@ class _Bound(dict[Any, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_Bound, ())
+
+
+def _first(entries: Sequence[Compilation], bind: Callable[[Compilation], Binding | None]) -> tuple[Compilation, Binding] | None:
+    """Return the first step that can be bound, and how it is."""
+    for entry in entries:
+        bound = bind(entry)
+        if bound is not None:
+            return entry, bound
+    return None
 
 
 def _circumstances() -> tuple[Hashable, ...]:

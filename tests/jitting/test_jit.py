@@ -764,6 +764,95 @@ def test_what_a_step_has_replaced_goes(made):
     assert sum(x.shape == (1013,) for x in jax.live_arrays()) <= 3  # the newest, what the latest call read, and what was there at first
 
 
+class _Model:
+    def __init__(self, state, weight=None):
+        self.state, self.weight = state, tape.constant(W) if weight is None else weight
+
+
+def _stepped(model):
+    """Return a step that replaces state, as an array where it is one; compiled, and as it is."""
+
+    def step(x):
+        model[0].weight.value = model[0].weight.value + 1
+        if isinstance(model[0].state, tape.Variable):
+            model[0].state = (model[0].state * 0.5 + x * model[0].weight).detach()
+        else:
+            model[0].state = model[0].state * 0.5 + (x * model[0].weight).value
+        return x.sum() + model[0].state.sum()
+
+    return tape.jit(step), step
+
+
+@pytest.mark.parametrize("made", [jnp.zeros, lambda n: tape.constant(jnp.zeros(n))], ids=["array", "Variable"])
+def test_places_of_a_step_are_not_searched_for_at_every_call(made, monkeypatch):
+    compiled, _ = _stepped([_Model(made(3))])
+    for _ in range(3):
+        compiled(tape.constant(X))
+    monkeypatch.setattr("tape.jitting.jitted.Reach", None)
+    for _ in range(3):
+        compiled(tape.constant(X))
+
+
+def _another(model):
+    model[0] = _Model(type(model[0].state)(model[0].state) if isinstance(model[0].state, tape.Variable) else model[0].state + 1)
+
+
+def _another_weight(model):
+    model[0].weight = tape.constant(W + 1)
+
+
+def _other_state(model):
+    model[0].state = model[0].state * 3
+
+
+def _longer(model):
+    model[0].state = tnp.stack([model[0].state] * 2) if isinstance(model[0].state, tape.Variable) else jnp.stack([model[0].state] * 2)
+
+
+def _of_the_other_kind(model):
+    state = model[0].state
+    model[0].state = state.value if isinstance(state, tape.Variable) else tape.constant(state)
+
+
+def _the_weight(model):
+    model[0].state = model[0].weight
+
+
+def _the_same_object_again(model):
+    model[:] = [_Model(model[0].state, model[0].weight)]
+
+
+@pytest.mark.parametrize("made", [jnp.zeros, lambda n: tape.constant(jnp.zeros(n))], ids=["array", "Variable"])
+@pytest.mark.parametrize(
+    "change", [_another, _another_weight, _other_state, _longer, _of_the_other_kind, _the_weight, _the_same_object_again]
+)
+def test_a_step_sees_what_is_put_into_its_places_between_calls(made, change):
+    expected, found = [], []
+    for which, answers in ((1, expected), (0, found)):
+        model = [_Model(made(3))]
+        step = _stepped(model)[which]
+        for turn in range(6):
+            if turn == 3:
+                before = model[0]
+                change(model)
+            answers += [step(tape.constant(X)).numpy(), np.asarray(jax.device_get(getattr(model[0].state, "value", model[0].state)))]
+            if turn == 5:
+                answers.append(np.asarray(getattr(before.state, "value", before.state)))
+    for f, e in zip(found, expected, strict=True):
+        close(f, e)
+
+
+def test_a_step_is_bound_anew_where_an_argument_is_what_it_writes_to():
+    model, alike = [_Model(tape.constant(jnp.zeros(3)))], [_Model(tape.constant(jnp.zeros(3)))]
+    (compiled, _), (_, step) = _stepped(model), _stepped(alike)
+    for _ in range(3):
+        compiled(tape.constant(X))
+        step(tape.constant(X))
+    for _ in range(2):
+        close(compiled(model[0].weight).numpy(), step(alike[0].weight).numpy())
+        close(model[0].state.numpy(), alike[0].state.numpy())
+
+
 def test_state_by_parameters_is_found_by_these_and_not_by_their_values():
     def made():
         parameters = [tape.Variable(jnp.zeros(3)) for _ in range(3)]
