@@ -35,6 +35,7 @@ LEFT = {
     **_each(_NOWHERE, "select_and_scatter"),
     "schur": "JAX has no derivative of it: the vectors' signs and phases are free, and equal or complex eigenvalues have no smooth form",
     "random_clone": "hands on a key; of numbers, of which it can be asked too, JAX has no derivative",
+    **_each("notes something for the compiler, and in the sweep what JAX notes there", "xla_metadata_call xla_metadata_value"),
     "layout_constraint": "lays a value out for the device, and its cotangent as JAX chooses",
     "with_memory_space_constraint": "puts a value into a memory of the device, and its cotangent as JAX chooses",
 }

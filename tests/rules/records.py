@@ -85,6 +85,8 @@ def trusted(record, example, thunk):
     except TypeError as error:
         if record.primitive.name == "clamp" and "select cases must have the same shapes" in str(error):
             return None  # JAX has no gradient for scalar bounds
+        if record.primitive.name in {"cummax", "cummin"} and "gt does not accept dtype complex" in str(error):
+            return None  # nor has JAX 0.12 here
         raise
 
 

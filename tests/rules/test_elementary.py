@@ -37,10 +37,10 @@ def test_acosh_of_a_large_half_precision_number_does_not_overflow():
 def test_a_mask_hides_where_acosh_has_no_value():
     x = jnp.array([-4.0, -1.5, 1.5, 2.0])
 
-    def masked(xp, acosh):
-        return lambda v: xp.sum(xp.where(v > 1, acosh(v), 0.0))
+    def masked(v):
+        return tape.numpy.sum(tape.numpy.where(v > 1, tape.lax.acosh(v), 0.0))
 
-    np.testing.assert_allclose(tape.grad(masked(tape.numpy, tape.lax.acosh))(x), jax.grad(masked(jnp, lax.acosh))(x), rtol=1e-6)
+    np.testing.assert_allclose(tape.grad(masked)(x), [0, 0, 1 / np.sqrt(1.25), 1 / np.sqrt(3)], rtol=1e-6)  # JAX 0.12 has NaN there
 
 
 def slope(fun):
