@@ -38,8 +38,8 @@ def from_torch(module_or_function: Any) -> Any:
 
     Returns:
         For a module a :class:`Module`.  For a function a function of the same arguments: Variables and arrays in them, in tuples, lists,
-        mappings and dataclasses, are tensors for torch, anything else is handed on as it is.  Tensors in the result, in such structures
-        (``ModelOutput`` of Hugging Face, too), are Variables; the rest is as torch returned it.
+        mappings, dataclasses and attributes of objects, are tensors for torch, anything else is handed on as it is.  Tensors in the result,
+        in such structures (``ModelOutput`` and caches of Hugging Face, too), are Variables; the rest is as torch returned it.
 
         Torch runs once, when the call is recorded.  Sweeps ask torch's own graph for the gradients, at any order (``create_graph``), also
         where ``retain_graph`` lets several go through it; the graph goes when the tape does.  What torch cuts off (``detach``,
@@ -56,7 +56,7 @@ def from_torch(module_or_function: Any) -> Any:
         TapeTypeError: it is neither, or cannot be copied; a tensor of float64 would be rounded, as x64 mode is off; there is no such array.
         TapeOverflowError: integers come back that need 64 bits, and x64 mode is off.
         LostGradientError: in a call: the result depends on a tensor that requires grad and is not an argument; or it is an object of
-            another class (a distribution, a set) that holds such a tensor.
+            another kind (a distribution, a set) that holds such a tensor.
 
     Example:
         >>> import torch, interop.torch, tape

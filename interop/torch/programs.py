@@ -18,7 +18,7 @@ import torch
 
 import tape
 from interop.torch.graphs import NothingError, check_sources, op_named
-from interop.torch.structures import check_tensors, mapped, parted
+from interop.torch.structures import Holders, check_tensors, mapped, parted, tensor_holders
 from interop.torch.tensors import aval_of, check_dtype, conjugated
 from tape import extend, jaxapi
 from tape.errors import LeakedTracerError, TapeTypeError
@@ -147,7 +147,7 @@ class _Forward(_Program):
                 result = self._fun(*args, **kwargs)
             outputs, self._others = parted(result)
             if learning:
-                self.result = mapped(lambda x: _RESULT if isinstance(x, torch.Tensor) else x, (result,))
+                self.result = mapped(lambda x: _RESULT if isinstance(x, torch.Tensor) else x, (result,), tensor_holders())
                 self.written = store.written(tensors[count : first - 1])
                 self.random = not torch.equal(before, torch.get_rng_state())
             outputs += [store.buffer(i).detach() for i in self.written]
@@ -233,7 +233,7 @@ def record_traced(name: str, fun: Callable[..., Any], store: Store, indices: Seq
         for variable, value in zip(changed, outputs[program.count :], strict=True):
             extend.replace(variable, value)
     it = iter(outputs[: program.count])
-    return mapped(lambda x: torch.empty(0) if x is _RESULT else x, program.result)[0], list(it)
+    return mapped(lambda x: torch.empty(0) if x is _RESULT else x, program.result, Holders(lambda x: x is _RESULT))[0], list(it)
 
 
 @contextlib.contextmanager

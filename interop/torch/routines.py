@@ -11,7 +11,7 @@ import torch
 
 from interop.torch.graphs import Graph, NothingError, check_sources, op_named
 from interop.torch.programs import record_traced
-from interop.torch.structures import check_tensors, mapped, parted
+from interop.torch.structures import Holders, check_tensors, find, is_plain, mapped, parted, tensor_holders
 from interop.torch.tensors import own, shared
 from tape import extend
 from tape.errors import LostGradientError
@@ -52,10 +52,16 @@ class Arguments:
                     "pass a tape.Variable, or tensor.detach()"
                 )
                 raise LostGradientError(msg)
+            if is_plain(x) and (lost := find([x], lambda t: isinstance(t, torch.Tensor) and t.requires_grad)) is not None:
+                msg = (
+                    f"{name}: an argument is an object of type {type(x).__name__} that holds a torch tensor which requires grad (shape "
+                    f"{tuple(lost[0].shape)}), whose gradient would be lost; pass an object with tape.Variables in its place, as a call "
+                    "returns it, or tensor.detach()"
+                )
+                raise LostGradientError(msg)
             return x.item() if isinstance(x, np.generic) else x
 
-        self._args = mapped(take, args)
-        self._kwargs = mapped(take, kwargs)
+        self._args, self._kwargs = mapped(take, (args, kwargs), Holders(extend.is_variable))
 
     def filled(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with tensors in the places of arrays."""
@@ -65,7 +71,8 @@ class Arguments:
         def put(x: Any) -> Any:
             return tensors[x.number] if isinstance(x, _Place) else x
 
-        return mapped(put, self._args), mapped(put, self._kwargs)
+        args, kwargs = mapped(put, (self._args, self._kwargs), Holders(lambda x: isinstance(x, _Place)))
+        return args, kwargs
 
 
 class Routine:
@@ -102,7 +109,7 @@ class Routine:
             result = run.result
             self.store.note(run.tensors, run.versions)
         it = iter(outputs)
-        return mapped(lambda x: next(it) if isinstance(x, torch.Tensor) else x, result)
+        return mapped(lambda x: next(it) if isinstance(x, torch.Tensor) else x, result, tensor_holders())
 
     def check(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor | None], needs: tuple[bool, ...]) -> None:
         """Refuse results that depend on what is not an input; a module is asked once for each mode and choice of gradients."""

@@ -7,6 +7,7 @@ import dataclasses
 import types
 from collections import deque
 from collections.abc import Mapping, MutableMapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,18 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 
-def mapped(fun: Callable[[Any], Any], tree: Any) -> Any:
+def mapped(fun: Callable[[Any], Any], tree: Any, holders: Holders | None = None) -> Any:
     """Return ``tree`` with ``fun`` of each leaf, always in the same order.
 
-    Tuples (named ones too), lists, mappings and dataclasses are taken apart; anything else is a leaf.
+    Tuples (named ones too), lists, mappings, dataclasses and the objects that ``holders`` says are taken apart; anything else is a leaf.
     """
     if isinstance(tree, (list, tuple)):
-        items = [mapped(fun, x) for x in tree]
+        items = [mapped(fun, x, holders) for x in tree]
         if all(new is old for new, old in zip(items, tree, strict=True)):
             return tree
         return type(tree)._make(items) if hasattr(tree, "_make") else type(tree)(items)  # not PackedSequence's own checks
     if isinstance(tree, Mapping):
-        items_by_key = {key: mapped(fun, x) for key, x in tree.items()}
+        items_by_key = {key: mapped(fun, x, holders) for key, x in tree.items()}
         if all(items_by_key[key] is x for key, x in tree.items()):
             return tree
         if type(tree) is dict:
@@ -42,7 +43,9 @@ def mapped(fun: Callable[[Any], Any], tree: Any) -> Any:
         return type(tree)(items_by_key)  # type: ignore[call-arg]
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         changed = {
-            f.name: mapped(fun, x) for f in dataclasses.fields(tree) if hasattr(tree, f.name) and (x := getattr(tree, f.name)) is not None
+            f.name: mapped(fun, x, holders)
+            for f in dataclasses.fields(tree)
+            if hasattr(tree, f.name) and (x := getattr(tree, f.name)) is not None
         }
         if all(x is getattr(tree, name) for name, x in changed.items()):
             return tree
@@ -50,7 +53,54 @@ def mapped(fun: Callable[[Any], Any], tree: Any) -> Any:
         for name, x in changed.items():
             object.__setattr__(copied, name, x)
         return copied
+    if holders is not None and holders.enter(tree):
+        try:
+            attributes_by_name = {name: mapped(fun, x, holders) for name, x in vars(tree).items()}
+        finally:
+            holders.leave(tree)
+        copied = copy.copy(tree)
+        vars(copied).update(attributes_by_name)
+        return copied
     return fun(tree)
+
+
+class Holders:
+    """Objects of users' and libraries' classes (a cache of keys and values) that are taken apart by their attributes.
+
+    Args:
+        held: what one of them holds, itself or in what it holds.
+
+    """
+
+    def __init__(self, held: Callable[[Any], bool]) -> None:
+        self._held = held
+        self._entered: set[int] = set()  # what holds itself is not taken apart
+
+    def enter(self, value: Any) -> bool:
+        """Tell whether an object is taken apart; until it is left, it is not once more."""
+        entered = is_plain(value) and id(value) not in self._entered and find([value], self._held) is not None
+        if entered:
+            self._entered.add(id(value))
+        return entered
+
+    def leave(self, value: Any) -> None:
+        """Say that an object was taken apart."""
+        self._entered.discard(id(value))
+
+
+def is_plain(value: Any) -> bool:
+    """Tell whether a value is an object that is no more than its attributes, as far as one can tell."""
+    kind = type(value)
+    return (
+        hasattr(value, "__dict__")
+        and kind.__module__.partition(".")[0] not in _THEIR_OWN
+        and not isinstance(value, (*_SIMPLE, *COMPOSED, torch.Tensor, types.FunctionType, AbstractSet))
+    )
+
+
+def tensor_holders() -> Holders:
+    """Return what takes results of torch apart."""
+    return Holders(lambda x: isinstance(x, torch.Tensor))
 
 
 def parted(tree: Any) -> tuple[list[torch.Tensor], list[Any]]:
@@ -62,7 +112,7 @@ def parted(tree: Any) -> tuple[list[torch.Tensor], list[Any]]:
         (tensors if isinstance(x, torch.Tensor) else others).append(x)
         return x
 
-    mapped(note, tree)
+    mapped(note, tree, tensor_holders())
     return tensors, others
 
 
@@ -79,6 +129,18 @@ def check_held(what: str, values: Sequence[Any], loses: Callable[[Any], bool], r
         LostGradientError: there is one.
 
     """
+    lost = find(values, loses)
+    if lost is not None:
+        value, name = lost
+        msg = (
+            f"{what} returns an object of type {name} that holds a {type(value).__name__} (shape {tuple(value.shape)}, dtype "
+            f"{value.dtype}), whose gradient would be lost; {repair}"
+        )
+        raise LostGradientError(msg)
+
+
+def find(values: Sequence[Any], condition: Callable[[Any], bool]) -> tuple[Any, str] | None:
+    """Return the first thing that one of the values is or holds and that the condition is true of, with that value's type's name."""
     queue = deque((x, type(x).__name__) for x in values if not isinstance(x, _SIMPLE))
     seen: dict[int, Any] = {}
     while queue and len(seen) < _LIMIT:
@@ -86,13 +148,10 @@ def check_held(what: str, values: Sequence[Any], loses: Callable[[Any], bool], r
         if id(value) in seen or isinstance(value, _SIMPLE):
             continue
         seen[id(value)] = value
-        if loses(value):
-            msg = (
-                f"{what} returns an object of type {name} that holds a {type(value).__name__} (shape {tuple(value.shape)}, dtype "
-                f"{value.dtype}), whose gradient would be lost; {repair}"
-            )
-            raise LostGradientError(msg)
+        if condition(value):
+            return value, name
         queue.extend((x, name) for x in _held(value))
+    return None
 
 
 def _held(value: Any) -> Iterable[Any]:
@@ -109,5 +168,6 @@ def _held(value: Any) -> Iterable[Any]:
     return [*(getattr(value, name) for name in composed), *attributes(value).values()]
 
 
+_THEIR_OWN = frozenset({"torch", "jax", "jaxlib", "numpy", "tape", "builtins", "interop"})  # packages whose objects know what they hold
 _SIMPLE = (str, bytes, int, float, complex, type(None), type, types.ModuleType, torch.nn.Module, torch.dtype, torch.device)
 _LIMIT = 10_000  # objects looked through

@@ -685,17 +685,24 @@ class Holder:
     def __init__(self, held):
         self.held = held
 
+    @classmethod
+    def round(cls, held):
+        made = cls([held])
+        made.held.append(made)
+        return made
+
 
 @pytest.mark.parametrize(
     "hide",
     [
         lambda y: torch.distributions.Normal(y, 1.0),
         lambda y: {y},
-        lambda y: Holder([{"y": y}]),
+        lambda y: Holder([{y}]),
+        lambda y: Holder.round(y),
         lambda y: lambda: y,
         lambda y: functools.partial(torch.add, y),
     ],
-    ids=["distribution", "set", "object", "closure", "partial"],
+    ids=["distribution", "set", "object", "cycle", "closure", "partial"],
 )
 def test_a_result_that_hides_a_tensor_from_the_tape_is_refused(hide):
     v = tape.Variable(X)
@@ -708,6 +715,36 @@ def test_a_result_that_hides_a_tensor_from_the_tape_is_refused(hide):
     constant, other = from_torch(lambda t: (t.sum(), hide(t * 2)))(X)
     assert not constant.requires_grad
     assert not extend.is_variable(other)
+
+
+def test_attributes_of_objects_go_in_and_out_with_their_gradients():
+    def first(t):
+        return t.sum(), Holder([{"y": t * 2}, Holder(t**2), "kept", 3])
+
+    def second(holder):
+        return holder.held[0]["y"] * holder.held[1].held.sin()
+
+    t = torch.tensor(X, requires_grad=True)
+    second(first(t)[1]).sum().backward()
+
+    def both(v):
+        total, holder = from_torch(first)(v)
+        assert type(holder) is Holder
+        assert holder.held[2:] == ["kept", 3]
+        return total, from_torch(second)(holder).sum(), holder.held[0]["y"], holder.held[1].held  # the argument is as it was
+
+    for fun in (both, tape.jit(both)):
+        v = tape.Variable(X)
+        *roots, doubled, squared = fun(v)
+        tape.backward(roots)
+        same(v.grad, t.grad.numpy() + 1)
+        same(doubled, 2 * X)
+        same(squared, X**2)
+    holder = Holder(torch.tensor(X, requires_grad=True) * 2)
+    with pytest.raises(LostGradientError, match=r"an object of type Holder that holds a torch tensor which requires grad \(shape \(5, 3\)"):
+        from_torch(lambda h, t: h.held * t)(holder, v)
+    holder.held = holder.held.detach()
+    same(from_torch(lambda h, t: h.held * t)(holder, v), 2 * X * X)
 
 
 def test_a_tensor_that_a_call_leaves_on_the_module_is_no_constant():

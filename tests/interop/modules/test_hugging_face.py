@@ -54,3 +54,19 @@ def test_a_model_made_from_its_configuration_trains_as_in_torch(dropout):
     assert theirs.item() < before / 2  # it learns
     for name, value in native.named_parameters():
         np.testing.assert_allclose(module.state_dict()[name], value.detach().numpy(), rtol=1e-7, atol=1e-10)
+
+
+def test_a_cache_of_keys_and_values_carries_gradients_from_call_to_call():
+    native = _gpt2(0.0).eval()
+    module = interop.torch.from_torch(native)
+    tokens = np.random.default_rng(1).integers(0, 23, (2, 9))
+    given = torch.from_numpy(tokens)
+    begun = native(input_ids=given[:, :5])
+    native(input_ids=given[:, 5:], past_key_values=begun.past_key_values).logits.sin().sum().backward()
+    begun = module(input_ids=tokens[:, :5])
+    continued = module(input_ids=tokens[:, 5:], past_key_values=begun.past_key_values)
+    np.testing.assert_allclose(continued.logits.numpy(), native(input_ids=given).logits[:, 5:].detach().numpy(), rtol=1e-9, atol=1e-12)
+    tape.numpy.sin(continued.logits).sum().backward()
+    gradients = {name: p.grad.numpy() for name, p in native.named_parameters()}
+    for name, p in module.named_parameters():
+        np.testing.assert_allclose(p.grad, gradients[name], rtol=1e-7, atol=1e-10, err_msg=name)
