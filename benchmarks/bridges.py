@@ -1,4 +1,4 @@
-"""Bridges: training steps of models of Flax NNX, Flax Linen, Equinox and Diffrax through the tape, beside their libraries' own jitted steps.
+"""Bridges: training steps of models of Flax, Equinox, Diffrax and PyTorch through the tape, beside their libraries' own steps.
 
 Losses are compared over some steps before anything is timed.
 """
@@ -161,11 +161,34 @@ def _diffrax(optax: Any) -> tuple[Step, Step]:
     return _ours(bridge.Module(native), optax, lambda model: ((model(times, start) - goal) ** 2).mean()), theirs
 
 
+def _gpt2(optax: Any) -> tuple[Step, Step]:
+    torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
+    dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        n_layer=4, n_head=4, n_embd=256, n_positions=64, vocab_size=1000, bos_token_id=0, eos_token_id=0, **dropout
+    )
+    native = transformers.GPT2LMHeadModel(config).train()
+    module = importlib.import_module("interop.torch").from_torch(native)
+    tokens = np.random.default_rng(0).integers(0, 1000, (8, 64))
+    adam, given = torch.optim.Adam(native.parameters(), lr=RATE), torch.from_numpy(tokens)
+
+    def theirs() -> Any:
+        adam.zero_grad()
+        loss = native(input_ids=given, labels=given).loss
+        loss.backward()
+        adam.step()
+        return loss.detach()
+
+    return _ours(module, optax, lambda model: model(input_ids=tokens, labels=tokens).loss), theirs
+
+
 BRIDGES: dict[str, Callable[[Any], tuple[Step, Step]]] = {
     "Flax NNX transformer block": _nnx,
     "Flax Linen ResNet block": _linen,
     "Equinox MLP": _equinox,
     "Diffrax solve": _diffrax,
+    "Hugging Face GPT-2": _gpt2,
 }
 
 
@@ -180,7 +203,7 @@ def _settle(step: Step) -> None:
 
 
 def _value(loss: Any) -> Any:
-    return loss.value if hasattr(loss, "backward") else loss
+    return loss.value if isinstance(loss, tape.Variable) else loss
 
 
 def _wait(loss: Any) -> None:
