@@ -202,7 +202,8 @@ class Module(_Part, Bridge):
         module: the torch module; it is copied and stays as it is.
 
     Raises:
-        TapeTypeError: ``module`` is not a torch module, or cannot be copied; a parameter has no shape yet, or a dtype that JAX lacks.
+        TapeTypeError: ``module`` is not a torch module, is one of TorchScript, or cannot be copied; a parameter has no shape yet, or a
+            dtype that JAX lacks.
         LostGradientError: an attribute is a tensor that a call left there, or that is computed from parameters, and has no Variable.
 
     Example:
@@ -223,6 +224,13 @@ class Module(_Part, Bridge):
     def __init__(self, module: torch.nn.Module) -> None:
         if not isinstance(module, torch.nn.Module):
             msg = f"interop.torch.Module: expected a torch.nn.Module, got {type(module).__name__}"
+            raise TapeTypeError(msg)
+        scripted = next((type(m).__name__ for m in module.modules() if isinstance(m, torch.jit.ScriptModule)), None)
+        if scripted is not None:
+            msg = (
+                f"interop.torch.Module: a {scripted} of TorchScript cannot be given other parameters; wrap the module that "
+                "torch.jit.script or torch.jit.trace was called with"
+            )
             raise TapeTypeError(msg)
         super().__init__(None, _copied(module), "")
         for name, value in (("_store", Store(self._part)), ("_routines", {})):

@@ -320,10 +320,12 @@ def test_lost_gradients_are_refused():
         (lambda: from_torch(lambda x: x)(jax.random.key(0)), TapeTypeError, "typed random key"),
         (lambda: from_torch(lambda x: x.to_sparse())(tape.Variable(X)), TapeTypeError, "to_dense"),
         (lambda: from_torch(torch.nn.LazyLinear(3)), TapeTypeError, "call the torch module once before it is wrapped"),
+        (lambda: from_torch(torch.jit.script(torch.nn.Linear(1, 1))), TapeTypeError, "wrap the module that torch.jit.script"),
         (lambda: from_torch(Net()).double(), TapeTypeError, "before it is wrapped"),
         (lambda: setattr(from_torch(Net()), "new", torch.nn.Linear(1, 1)), TapeAttributeError, "set it before the module is wrapped"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_what_cannot_be_is_said(call, error, words):
     with pytest.raises(error, match=words):
         call()
