@@ -95,7 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, list[float]]:
     with picture(chosen.output, 2, "A Wasserstein GAN with gradient penalty") as (left, right):
         left.plot(curves["distance"], label="estimated distance")
         left.set(xlabel="step of the generator")
-        right.imshow(shown[:64].reshape(8, 8, 8, 8).transpose(0, 2, 1, 3).reshape(64, 64), cmap="gray_r")
+        apart = np.pad(shown[:50].reshape(5, 10, 8, 8), ((0, 0), (0, 0), (1, 1), (1, 1)))  # digits fill their 8 by 8 pixels
+        right.imshow(apart.transpose(0, 2, 1, 3).reshape(50, 100), cmap="gray_r")
         right.set(title="generated digits", xticks=[], yticks=[])
     return curves
 
