@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape import terminal as words
 from tape.graph.segment import LeafNode, behind
-from tape.insight.memory_holders import reached
+from tape.insight.names import reached
 from tape.op_hooks.showing import size
 from tape.programs.retention import leaf_slots, swept
 from tape.statistics import STATS
