@@ -124,7 +124,7 @@ def locals_of(frame: types.FrameType) -> list[tuple[str, Any]]:
 
 
 def held_in(path: str, value: Any, most: int) -> list[tuple[str, Any]]:
-    """Return what a container (so many of its items), object, closure or Variable holds, and how to get there; no code of the user's runs."""
+    """Return what a container (so many of its items), object, closure or Variable holds, and how to get there; no code of it runs."""
     kind = value.__class__
     if issubclass(kind, Handle):
         return [(f"{path}.grad", value._extra.grad)] if value._extra is not None and isinstance(value._extra.grad, Handle) else []

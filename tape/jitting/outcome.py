@@ -15,14 +15,14 @@ from tape.callables.objects import MISSING, Writable
 from tape.callables.reach import Holder, spelled
 from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, UnrecordedGradientError
 from tape.graph.kinds import Kind, Place, kind_of, why_unrecorded
-from tape.graph.segment import NOTHING, Handle, LeafNode, Segment, itself, made_at, outside
+from tape.graph.segment import NOTHING, Handle, LeafNode, Segment, WayBack, itself, made_at, outside
 from tape.graph.trie import RECORD, State
 from tape.graph.wengert import backwards
 from tape.jaxapi import Tracer
 from tape.variables.conversion import as_array
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from tape.jitting.effects import Effects
 
@@ -259,36 +259,25 @@ def _held(content: object) -> str:
     return ("neither", "arrays", "Variables", "both")[2 * (Handle in kinds) + (jax.Array in kinds)]
 
 
-def _origins(segment: Segment, slot: int) -> tuple[bool, str | None, set[Any]]:
+def _origins(segment: Segment, slot: int) -> tuple[bool, str | None, Collection[LeafNode]]:
     """Walk back from a traced Variable: tell whether a sweep would meet a released entry, why something is unrecorded, and which leaves."""
-    stack: list[tuple[Segment, int]] = [(segment, slot)]
-    seen: set[Any] = set()
+    way = WayBack([(segment, slot)])
     released = False
     reason = None
-    while stack:
-        target = stack.pop()
-        if target in seen:
-            continue
-        seen.add(target)
-        segment, slot = target
-        wanted = {slot}
-        for step in backwards(segment.state.path(), wanted):
+    for older, slots in way:
+        wanted, table, cut = set(slots), older.state.table, older.state.cut
+        for step in backwards(older.state.path(), wanted):
             met = wanted.intersection(step.slots)
-            ends = met if step.ends else met & segment.state.cut
-            for end in ends:
-                origin = segment.origins.get(end)
-                if isinstance(origin, LeafNode):
-                    seen.add(origin)
-                elif origin is not None:
-                    stack.append(origin)
+            ends = met if step.ends else met & cut
+            way.follow(older, ends)
             if met == ends:
                 continue
-            released = released or step.depth in segment.released
+            released = released or step.depth in older.released
             if step.hazard is not None and reason is None:
-                place = segment.state.table[step.inputs[step.hazard]]
-                reason = why_unrecorded(place.kind.unrecorded, made_at(place, segment))
-            wanted.update(s for s in step.inputs if segment.state.table[s].kind.requires_grad)
-    return released, reason, seen
+                place = table[step.inputs[step.hazard]]
+                reason = why_unrecorded(place.kind.unrecorded, made_at(place, older))
+            wanted.update(s for s in step.inputs if table[s].kind.requires_grad)
+    return released, reason, way.leaves
 
 
 class _DeadEnd:

@@ -12,7 +12,7 @@ from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError
 from tape.graph import boundary
 from tape.graph.kinds import Place, differentiable, kind_of, why_unrecorded
 from tape.graph.scope import in_mode
-from tape.graph.segment import Handle, LeafNode, made_at
+from tape.graph.segment import Handle, LeafNode, WayBack, made_at
 from tape.graph.trie import SWEEP
 from tape.mirrored.detachment import detach
 from tape.modes import enable_grad
@@ -113,21 +113,13 @@ class Call:
     def _depends_on_others(self) -> bool:
         """Tell whether an output depends on a Variable that requires grad and is not one of the inputs."""
         ours = {target_of(v) for v in self.inputs}
-        stack = [target_of(v) for v in self.outputs if v._place.kind.requires_grad]
-        seen = set()
-        while stack:
-            target = stack.pop()
-            if target in seen or target in ours:
-                continue
-            seen.add(target)
-            if isinstance(target, LeafNode):
-                if target.ref() is None:
-                    continue  # an input of a call inside this one, gone since
+        way = WayBack([target_of(v) for v in self.outputs if v._place.kind.requires_grad])
+        for segment, slots in way:
+            if any(leaf not in ours and leaf.ref() is not None for leaf in way.leaves):  # the input of a call inside this one may be gone
                 return True
-            segment, slot = target
-            stop = frozenset(t[1] for t in ours if not isinstance(t, LeafNode) and t[0] is segment)
-            stack.extend(segment.origins[s] for s in behind(segment.state, frozenset([slot]), stop)[0] if s in segment.origins)
-        return False
+            stop = frozenset([t[1] for t in ours if not isinstance(t, LeafNode) and t[0] is segment])
+            way.follow(segment, behind(segment.state, slots - stop, stop)[0])
+        return any(leaf not in ours and leaf.ref() is not None for leaf in way.leaves)
 
     def result(self, tree: object) -> object:
         """Return a tree of Variables as the caller wants it: arrays for a plain call, Variables otherwise."""
