@@ -24,6 +24,7 @@ from tape.graph.constants import known_array
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
+from tape.graph.trees import mapped
 from tape.graph.trie import RECORD
 from tape.jaxapi import words
 from tape.ops.interning import intern
@@ -181,7 +182,7 @@ def _handing_variables(fun: Callable[..., Any]) -> Callable[..., Any]:
     def handing(*args: object, **kwargs: object) -> object:
         with LOCAL.scope.trace.part():
             result = fun(*_enter(args), **_enter(kwargs))
-            return jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, result, is_leaf=lambda x: isinstance(x, Handle))
+            return mapped(lambda x: look(x) if isinstance(x, Handle) else x, result)
 
     handing.__name__ = handing.__qualname__ = getattr(fun, "__name__", type(fun).__name__)
     vars(handing)["__wrapped__"] = fun  # JAX's messages name it

@@ -20,7 +20,8 @@ from tape.functions.context import Call, Context, unrecorded
 from tape.graph import boundary
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, in_scope, within
-from tape.graph.segment import Handle, is_variable
+from tape.graph.segment import Handle
+from tape.graph.trees import mapped
 from tape.graph.trie import RECORD, SWEEP
 from tape.mirrored.detachment import detach
 from tape.ops.interning import intern
@@ -164,7 +165,7 @@ def swept_once(context: Context, backward: Callable[..., object], gradients: Seq
         # What JAX traces, it may differentiate, whatever the mode of the sweep.
         return unrecorded(x, reason) if mode == RECORD or LOCAL.scope.trace.capturing or boundary.is_traced(x) else x
 
-    return jax.tree.map(mark, returned, is_leaf=is_variable)
+    return mapped(mark, returned)
 
 
 def _constant(variable: Handle) -> Handle:

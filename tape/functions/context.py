@@ -18,7 +18,8 @@ from tape.functions.arguments import paths
 from tape.graph import boundary
 from tape.graph.kinds import Place
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Extra, Handle, Segment, is_variable
+from tape.graph.segment import Extra, Handle, Segment
+from tape.graph.trees import flatten
 from tape.graph.trie import RECORD
 from tape.hooking.packing import Packed, packable
 from tape.mirrored.detachment import detach
@@ -84,7 +85,7 @@ class Tree:
         if value.__class__ is tuple and all(isinstance(x, Handle) for x in value):
             self.leaves: list[Any] = list(value)
         else:
-            leaves, self.tree = jax.tree.flatten(value, is_leaf=is_variable)
+            leaves, self.tree = flatten(value)
             self.leaves = [_copied(x) if isinstance(x, np.ndarray) else x for x in leaves]
 
     def keep(self, segment: Segment, results: Mapping[int, Handle]) -> bool:

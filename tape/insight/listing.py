@@ -14,6 +14,7 @@ from tape.errors import TapeRuntimeError, TapeTypeError, check_flag
 from tape.graph.lines import user_frame
 from tape.graph.scope import LOCAL, set_scope
 from tape.graph.segment import Handle
+from tape.graph.trees import leaves_of
 from tape.insight import text
 from tape.insight.drawing import cotangents, norms
 from tape.insight.notes import Lone, Notes, Record
@@ -310,7 +311,7 @@ class Tape(_Block, Shown):
                 flat: Sequence[Any] = arrays
                 expected = 1 if single else len(given)
             else:
-                flat = jax.tree.leaves(arrays[0], is_leaf=lambda x: isinstance(x, Handle)) if len(arrays) == 1 else ()
+                flat = leaves_of(arrays[0]) if len(arrays) == 1 else ()
                 expected = len(given)
             if len(flat) != expected:
                 msg = f"function: takes {expected} arrays, got {len(flat)}; pass one for each of inputs"

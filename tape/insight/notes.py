@@ -12,13 +12,12 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
-
 from tape import jaxapi
 from tape.graph.kinds import is_scalar
 from tape.graph.lines import user_frame, user_line
 from tape.graph.scope import LOCAL, within
-from tape.graph.segment import Handle, LeafNode, is_variable
+from tape.graph.segment import Handle, LeafNode
+from tape.graph.trees import variables_in
 from tape.insight.names import name_of
 from tape.recording import record
 
@@ -297,7 +296,7 @@ class Notes:
         else:
             with within(unseen=True):
                 result = record.record(op, inputs)
-        outputs = [v for v in jax.tree.leaves(result, is_leaf=is_variable) if isinstance(v, Handle)]
+        outputs = variables_in(result)
         for one in self._concerned():
             one.noted(op, before, outputs, line)
         return result

@@ -11,11 +11,10 @@ import random
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
-
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL, set_scope
-from tape.graph.segment import Handle, LeafNode
+from tape.graph.segment import LeafNode
+from tape.graph.trees import variables_in
 from tape.insight.notes import Notes
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class LineNotes(Notes):
         """Record one entry and note its line."""
         line = user_line()
         result = super().record(op, inputs)
-        results = [v for v in jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, Handle)) if isinstance(v, Handle)]
+        results = variables_in(result)
         segment = next((v._segment for v in results if v._segment is not None), None) or LOCAL.segment()
         if segment is not None:
             entry = segment.state

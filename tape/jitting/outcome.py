@@ -16,6 +16,7 @@ from tape.callables.reach import Holder, spelled
 from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, UnrecordedGradientError
 from tape.graph.kinds import Kind, Place, kind_of, why_unrecorded
 from tape.graph.segment import NOTHING, Handle, LeafNode, Segment, WayBack, itself, made_at, outside
+from tape.graph.trees import flatten, leaves_of
 from tape.graph.trie import RECORD, State
 from tape.graph.wengert import backwards
 from tape.jaxapi import Tracer
@@ -103,7 +104,7 @@ def stand_in(kept: Kept, traced: Any) -> None:
     """Have a place hold a traced array; when the trace ends, it holds again what it did."""
     structure: Any
     place = kept.holder.place
-    leaves, structure = jax.tree.flatten(place.at_key(kept.key), is_leaf=lambda x: isinstance(x, Handle))
+    leaves, structure = flatten(place.at_key(kept.key))
     place.put(kept.key, structure.unflatten([traced if i == kept.leaf else x for i, x in enumerate(leaves)]))
 
 
@@ -189,7 +190,7 @@ class Outcome:
 
     def _tree(self, tree: object) -> Tree:
         structure: Any
-        leaves, structure = jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, Handle))
+        leaves, structure = flatten(tree)
         return Tree(ONE if structure == ONE else structure, tuple(self._leaf(x) for x in leaves))
 
     def _leaf(self, x: object) -> tuple[int, Any]:
@@ -245,7 +246,7 @@ class Outcome:
 def _leaves(content: object) -> list[Any]:
     if not isinstance(content, (Handle, jax.Array, list, tuple, dict)):
         return []
-    return jax.tree.leaves(content, is_leaf=lambda x: isinstance(x, Handle))
+    return leaves_of(content)
 
 
 def _holds_variables(content: object) -> bool:

@@ -14,7 +14,8 @@ from tape import jaxapi
 from tape.bounded import Bounded
 from tape.graph.constants import known_array
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle, is_variable
+from tape.graph.segment import Handle
+from tape.graph.trees import leaves_of, variables_in
 from tape.mirrored.composed import COMPOSED
 from tape.mirrored.detachment import refuse_reinterpretation, stop_gradient
 from tape.mirrored.mirror import call, describe, mirrored, on_values
@@ -94,7 +95,7 @@ def array(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def _made(*args: object, **kwargs: object) -> object:
-        leaves = jax.tree.leaves((args, kwargs), is_leaf=is_variable)
+        leaves = leaves_of((args, kwargs))
         if any(isinstance(x, (Handle, jaxapi.Tracer)) for x in leaves):
             return recording(*args, **kwargs)
         with jaxapi.ensure_compile_time_eval():
@@ -112,7 +113,7 @@ def metadata(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def _answer(*args: object, **kwargs: object) -> object:
-        if any(isinstance(x, Handle) for x in jax.tree.leaves((args, kwargs), is_leaf=is_variable)):
+        if variables_in((args, kwargs)):
             return describe(original, original.__name__, args, kwargs)
         return original(*args, **kwargs)
 
@@ -209,7 +210,7 @@ def initializer_factory(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def factory(*args: object, **kwargs: object) -> object:
         given = args, kwargs
-        if any(map(is_variable, jax.tree.leaves(given, is_leaf=is_variable))):
+        if variables_in(given):
             return lambda *args, **kwargs: call(initialized, name, (given, args, kwargs), {})
 
         def make() -> Callable[..., Any]:

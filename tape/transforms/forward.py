@@ -19,10 +19,11 @@ from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError
 from tape.graph.length import bytes_of
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle, Segment, WayBack
+from tape.graph.trees import flatten
 from tape.graph.wengert import backwards
 from tape.recording import record
 from tape.sweeps.sweep import Sweep, hazardous, target_of
-from tape.transforms.inputs import Call, check_callable, check_recorded, flatten, variable
+from tape.transforms.inputs import Call, check_callable, check_recorded, variable
 from tape.transforms.reverse import pull
 
 if TYPE_CHECKING:
