@@ -47,7 +47,7 @@ class Cause:
         return replace(self, what=f"inside {name}: {self.what}", where=where)
 
 
-def readable(value: Any) -> np.ndarray:
+def readable(value: object) -> np.ndarray:
     """Return an array of a dtype that NumPy knows as one of numbers: bfloat16 and the like are none for it."""
     array = np.asarray(value)
     return array.astype(np.float32) if array.dtype.kind == "V" else array
@@ -202,7 +202,7 @@ def _large(entry: Entry) -> float:
     return 1e9 if dtype is None or dtype.kind not in "fc" or dtype.itemsize > 2 else 200.0
 
 
-def born_at(entry: Entry, operands: Sequence[Any], result: Any) -> Cause:
+def born_at(entry: Entry, operands: Sequence[Any], result: np.ndarray) -> Cause:
     """Say why an entry's value is not finite though its operands are."""
     op, number = entry.op, entry.number
     if op.startswith("vjp_"):  # what a sweep wrote, of which this is a derivative

@@ -22,6 +22,7 @@ from tape.terminal.progress import progress
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tape.graph.trie import State
     from tape.insight.connection import Connection
     from tape.insight.entries import Entry
 
@@ -86,7 +87,7 @@ class Measurement:
                 stopping.append(self._stops(number, step))
         return stopping[:3] or self._connection.suspects()
 
-    def _stops(self, number: int, step: Any) -> Cause:
+    def _stops(self, number: int, step: State) -> Cause:
         """Say why an entry gives no gradient to its inputs."""
         e = self._reading.entries[number]
         if step.ends:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from tape.accounts.records import Line
+    from tape.graph.kinds import Kind
     from tape.graph.segment import Segment
     from tape.graph.trie import State
     from tape.sweeps.plan import Instruction
@@ -36,7 +37,7 @@ class Leaf:
 
     __slots__ = ("behind", "cell", "kind", "name", "number", "value", "variable")
 
-    def __init__(self, variable: Handle | None, kind: Any, name: str | None = None, number: Any = None) -> None:
+    def __init__(self, variable: Handle | None, kind: Kind, name: str | None = None, number: object = None) -> None:
         self.variable: Callable[[], Any] = _nobody if variable is None else weakref.ref(variable)
         self.kind = kind
         self.name = name

@@ -20,7 +20,9 @@ from tape.sweeps.plan import ADD, FunctionOp, Plan
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tape.graph.kinds import Kind
     from tape.graph.segment import Handle
+    from tape.ops.kernel import Kernel, Op
 
 
 class Past:
@@ -90,7 +92,7 @@ class Past:
             part = self.parts[id(segment)] = Part(segment)
         return part
 
-    def _leaf(self, variable: Any, kind: Any, cell: Any) -> Leaf:
+    def _leaf(self, variable: Any, kind: Kind, cell: object) -> Leaf:
         key = id(variable if cell is None else cell)
         known = self._leaves.get(key)
         if known is not None and (cell is not None or variable is not None):
@@ -173,7 +175,7 @@ def _matched(part: Part, parts: Sequence[Part]) -> None:
                 part.marks.setdefault(first[start + i], Mark(order, origin, step.depth))
 
 
-def _same(op: Any, recorded: Any) -> bool:
+def _same(op: object, recorded: Kernel | Op) -> bool:
     return op is recorded or (op is ADD and recorded.name == ADD.name)
 
 

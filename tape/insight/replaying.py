@@ -20,6 +20,7 @@ from tape.sweeps.seeds import describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tape.graph.trie import State
     from tape.insight.notes import Source
     from tape.insight.reading import Reading
     from tape.insight.runs import Runs
@@ -197,7 +198,7 @@ class Replay:
         )
         raise ReleasedTapeError(msg)
 
-    def _call(self, part: Part, step: Any) -> Callable[..., Sequence[Any]]:
+    def _call(self, part: Part, step: State) -> Callable[..., Sequence[Any]]:
         """Return an entry as a function of arrays, whose derivative is that which was recorded."""
         if isinstance(step.op, FunctionOp):
             segment = part.ref()
