@@ -18,7 +18,7 @@ import numpy as np
 
 from tape import errors, jaxapi
 from tape.callables.captures import trace_capturing
-from tape.callables.traces import Call
+from tape.callables.traces import TracedCall
 from tape.errors import TapeError, check_callable
 from tape.graph.constants import known_array
 from tape.graph.kinds import differentiable
@@ -67,7 +67,7 @@ def invoke(fun: Callable[..., Any], name: str, args: tuple[object, ...], kwargs:
                 continue
             template.append(_INPUT)
         inputs = tuple([x is _INPUT for x in template]), tuple([v._place.kind for v in variables])
-        call = Call((name, *inputs), tree, [fun, *[x for x in template if x is not _INPUT]])
+        call = TracedCall((name, *inputs), tree, [fun, *[x for x in template if x is not _INPUT]])
         known = call.known(_constant)
         if known is None:
             traced = trace_capturing(_applied(fun, tree, template), [v._place.kind.aval for v in variables], callables)

@@ -148,8 +148,8 @@ class Inside:
             raise Inexplicableness
         stacked: list[Sequence[int]] = []
         for turn in reversed(turns) if params["reverse"] else turns:
-            taken = [self._row(lambda x, turn=turn: [x[turn]], "getitem", [x], line)[0] for x in xs]
-            outputs = self._run(params["jaxpr"], [*held, *state, *taken], line)
+            elements = [self._row(lambda x, turn=turn: [x[turn]], "getitem", [x], line)[0] for x in xs]
+            outputs = self._run(params["jaxpr"], [*held, *state, *elements], line)
             state = outputs[:carried]
             stacked.append(outputs[carried:])
         if not stacked and len(params["jaxpr"].jaxpr.outvars) > carried:

@@ -244,9 +244,9 @@ class Tape(_Block, Shown):
             said += f", {len(entries) - written} forward and {written} in {_count(len(sweeps), 'sweep', 'sweeps')}"
         said += f"; {_count(len(self.leaves), 'leaf', 'leaves')}; {size(sum(e.nbytes for e in entries))} of results"
         flows = [e for e in entries if e.requires_grad and e.sweep is None]
-        gone = sum(1 for e in flows if e.released)
-        if gone:
-            said += "; released" if gone == len(flows) else f"; {gone} of {len(flows)} released"
+        released = sum(1 for e in flows if e.released)
+        if released:
+            said += "; released" if released == len(flows) else f"; {released} of {len(flows)} released"
         return said + ("; open" if self._open is not None else "")
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from tape.insight.causes import Cause
 from tape.insight.entries import plain, turns_of
 from tape.insight.inside import Inside
 from tape.insight.replaying import UNKNOWN, Place, Replay
-from tape.insight.runs import BackwardError, Runs
+from tape.insight.runs import BackwardError, Runner
 from tape.sweeps.plan import FunctionOp
 from tape.terminal.progress import progress
 
@@ -31,7 +31,7 @@ _LONG = 2000  # entries for which a bar is shown
 _VAGUE = frozenset(["domain", "infinite slope", "infinity", "overflow", "underflow", "zero slope"])  # what is said where no name tells
 
 
-class Step(NamedTuple):
+class PathStep(NamedTuple):
     """One entry of the path from the output to the input.
 
     Attributes:
@@ -62,7 +62,7 @@ class Measurement:
         self._targets = connection.targets
         replay = Replay(self._reading, [], [connection.output], present=True)
         with jaxapi.ensure_compile_time_eval(), np.errstate(all="ignore"):  # NumPy warns where XLA does not
-            runs = Runs(replay.constants.values())
+            runs = Runner(replay.constants.values())
             self._values, self._read = replay.values([], runs)
             self._cotangents, self._edges = self._sweep(replay, self._read, runs)
             self.total: Any = None
@@ -72,7 +72,7 @@ class Measurement:
                     self.total = one if self.total is None else self.total + one
             self._path = self._paths()
         self.steps = [
-            Step(self._reading.entries[n], None if v is _GONE else norm(v), None if c is None else norm(c)) for n, v, c in self._path
+            PathStep(self._reading.entries[n], None if v is _GONE else norm(v), None if c is None else norm(c)) for n, v, c in self._path
         ]
 
     def stopping(self) -> list[Cause]:
@@ -135,7 +135,7 @@ class Measurement:
         part, at = self._reading.places[number]  # type: ignore[misc]
         return isinstance(self._reading.steps_of(part)[at].op, FunctionOp)
 
-    def _sweep(self, replay: Replay, read: Any, runs: Runs) -> tuple[dict[Place, Any], dict[tuple[int, Place], Any]]:
+    def _sweep(self, replay: Replay, read: Any, runs: Runner) -> tuple[dict[Place, Any], dict[tuple[int, Place], Any]]:
         """Sweep once more, entry by entry; return what arrives at each value, and what each entry gives to each of its inputs."""
         (root,) = replay.outputs
         aval = self._connection.output._place.kind.aval

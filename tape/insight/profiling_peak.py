@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tape.graph.segment import Segment
     from tape.insight.profiling_lines import Known
     from tape.jaxapi import Jaxpr
-    from tape.jitting.tracing import Step
+    from tape.jitting.tracing import TracedStep
     from tape.programs.execution import Program
 _SHARE = 0.1  # of the time that passes may go into looking, where the tape has many segments
 _FEW = 64
@@ -103,7 +103,7 @@ class Peaks:
             layout = self._inside[key] = segment.state, _of_entries(needed_entries(segment.state, program.keep)[0], program.keep)
         self._look(layout[1], known, site)
 
-    def step(self, step: Step, site: Line | None) -> None:
+    def step(self, step: TracedStep, site: Line | None) -> None:
         """Look before a step of ``tape.jit`` runs."""
         layout = self._inside.get(id(step))
         if layout is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tape.insight.profiling_parts import Part, shared
+from tape.insight.profiling_parts import Share, shared
 from tape.insight.scopes import scope_of_line, source_of
 from tape.op_hooks.showing import size
 from tape.terminal import clipped, named, painted, short_files
@@ -94,7 +94,9 @@ class Row:
 
 
 def rows_by(
-    every: Iterable[tuple[Runs, Sequence[Part]]], key: Callable[[Part], tuple[str, Line | None]], python: Mapping[Line, float] | None = None
+    every: Iterable[tuple[Runs, Sequence[Share]]],
+    key: Callable[[Share], tuple[str, Line | None]],
+    python: Mapping[Line, float] | None = None,
 ) -> list[Row]:
     """Return a row for each value of ``key`` of the parts, and of lines that took ``python`` seconds, the one that took longest first."""
     by_key: dict[tuple[str, Line | None], list[Any]] = {}
@@ -106,7 +108,7 @@ def rows_by(
             sides[3] = sides[3] or len(parts) > 1
     sampled: dict[tuple[str, Line | None], float] = {}
     for line, seconds in (python or {}).items():
-        about = key(Part("", line, swept=False, weight=0.0, flops=0.0, nbytes=0))
+        about = key(Share("", line, swept=False, weight=0.0, flops=0.0, nbytes=0))
         sampled[about] = sampled.get(about, 0.0) + seconds
         by_key.setdefault(about, [Side(), Side(), 0.0, False])
     rows = [
@@ -116,7 +118,7 @@ def rows_by(
     return sorted(rows, key=lambda row: (-row.seconds - row.python, -row.count, row.name))
 
 
-def of_programs(every: Iterable[tuple[Runs, Sequence[Part]]]) -> list[Row]:
+def of_programs(every: Iterable[tuple[Runs, Sequence[Share]]]) -> list[Row]:
     """Return a row for each thing that ran."""
     by_key: dict[tuple[Any, ...], Row] = {}
     for runs, parts in every:
@@ -146,20 +148,20 @@ def of_programs(every: Iterable[tuple[Runs, Sequence[Part]]]) -> list[Row]:
     return sorted(by_key.values(), key=lambda row: (-row.seconds, row.name))
 
 
-def by_op(part: Part) -> tuple[str, Line | None]:
+def by_op(part: Share) -> tuple[str, Line | None]:
     """Return the op."""
     return part.op, None
 
 
-def by_line(part: Part) -> tuple[str, Line | None]:
+def by_line(part: Share) -> tuple[str, Line | None]:
     """Return the line."""
     return ("elsewhere", None) if part.where is None else (named(part.where), part.where)
 
 
-def by_scope(kind: str) -> Callable[[Part], tuple[str, Line | None]]:
+def by_scope(kind: str) -> Callable[[Share], tuple[str, Line | None]]:
     """Return what gives the function, class or module of a part; a module of another library is the one that it is called by."""
 
-    def key(part: Part) -> tuple[str, Line | None]:
+    def key(part: Share) -> tuple[str, Line | None]:
         if part.op[:1].isupper():  # a lifted module has the name of its class
             return part.op, None
         scope = getattr(part.where, "scope", "") or scope_of_line(part.where, kind)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tape.graph.trie import State
     from tape.insight.notes import Source
     from tape.insight.reading import Reading
-    from tape.insight.runs import Runs
+    from tape.insight.runs import Runner
 
 UNKNOWN: Any = object()  # stands for a value that is gone, where that may be
 Place = tuple[int, int]  # id of a part, slot; the id of a leaf, -1
@@ -218,7 +218,7 @@ class Replay:
         _, read = self.values(arrays)
         return [jnp.asarray(read(place)) for place in self.outputs]
 
-    def values(self, arrays: Sequence[Any], runs: Runs | None = None) -> tuple[dict[Place, Any], Callable[[Place], Any]]:
+    def values(self, arrays: Sequence[Any], runs: Runner | None = None) -> tuple[dict[Place, Any], Callable[[Place], Any]]:
         """Compute everything between the inputs and the outputs; return the values, and what reads one."""
         values: dict[Place, Any] = dict(self.constants)
         for places, array, aval in zip(self.inputs, arrays, self._avals, strict=True):

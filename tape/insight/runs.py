@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tape.ops.kernel import Kernel
 
 
-class Runs:
+class Runner:
     """What runs single entries; one of JAX's primitives takes a hundred times as long to call as one of NumPy's on a small array.
 
     Args:

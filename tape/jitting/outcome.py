@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import jax
 
 from tape.callables.objects import MISSING, Writable
-from tape.callables.reach import Holder, spelled
+from tape.callables.reach import Stored, spelled
 from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, UnrecordedGradientError
 from tape.graph.kinds import Kind, Place, kind_of, why_unrecorded
 from tape.graph.segment import NOTHING, Handle, LeafNode, Segment, WayBack, itself, made_at, outside
@@ -53,7 +53,7 @@ class Tree(NamedTuple):
     leaves: tuple[tuple[int, Any], ...]
 
 
-class Change(NamedTuple):
+class VariableChange(NamedTuple):
     """What becomes of a Variable from outside: a new value (a Made), another gradient (a Made, or -1 for none).
 
     ``anew`` says that it became another Variable (``v[i] = y``), so that its gradient and hooks stay behind.
@@ -68,7 +68,7 @@ class Change(NamedTuple):
 class Slot(NamedTuple):
     """A place (an attribute, an item) that holds new Variables or arrays afterwards; which of them it ``held`` is part of the program."""
 
-    holder: Holder
+    holder: Stored
     key: Any
     content: Tree
     held: str
@@ -78,29 +78,29 @@ class Slot(NamedTuple):
         return _held(self.holder.place.at_key(self.key))
 
 
-class Kept(NamedTuple):
+class KeptArray(NamedTuple):
     """An array in a place that gets another one: the number of a leaf in the tree that is there."""
 
-    holder: Holder
+    holder: Stored
     key: Any
     leaf: int
 
     def array(self) -> jax.Array | None:
         """Return what it is now; None where there is no array any more."""
         leaves = _leaves(self.holder.place.at_key(self.key))
-        found = leaves[self.leaf] if self.leaf < len(leaves) else None
-        return found if isinstance(found, jax.Array) else None
+        leaf = leaves[self.leaf] if self.leaf < len(leaves) else None
+        return leaf if isinstance(leaf, jax.Array) else None
 
 
-def kept_in(slot: Slot) -> list[Kept]:
+def kept_in(slot: Slot) -> list[KeptArray]:
     """Return the arrays that a place held which gets others: they are inputs of the program, as the values of Variables are."""
     if all(kind != ARRAY for kind, _ in slot.content.leaves):
         return []
     leaves = _leaves(slot.holder.before.get(slot.key))
-    return [Kept(slot.holder, slot.key, i) for i, x in enumerate(leaves) if isinstance(x, jax.Array)]
+    return [KeptArray(slot.holder, slot.key, i) for i, x in enumerate(leaves) if isinstance(x, jax.Array)]
 
 
-def stand_in(kept: Kept, traced: Any) -> None:
+def stand_in(kept: KeptArray, traced: Any) -> None:
     """Have a place hold a traced array; when the trace ends, it holds again what it did."""
     structure: Any
     place = kept.holder.place
@@ -115,7 +115,7 @@ class Outcome:
         self.values: list[Any] = []  # the flat results: traced values, no two the same
         self.made: list[Made] = []
         self.live: list[Any] = []  # traced Variables through which gradients flow
-        self.changes: list[Change] = []
+        self.changes: list[VariableChange] = []
         self.slots: list[Slot] = []
         # What places hold otherwise, to be stored once, as Python that runs while the function is traced does.
         self.plain: list[tuple[Writable, dict[Any, Any]]] = []
@@ -221,9 +221,9 @@ class Outcome:
         if now is not before.grad:
             grad = -1 if now is None else self._make(now)
         if value is not None or grad is not None:
-            self.changes.append(Change(i, value, grad, v._extra is not before.extra and before.extra is not None))
+            self.changes.append(VariableChange(i, value, grad, v._extra is not before.extra and before.extra is not None))
 
-    def _stored(self, holder: Holder) -> None:
+    def _stored(self, holder: Stored) -> None:
         now = holder.place.contents()
         plain = dict(now)
         for key, content in now.items():

@@ -94,7 +94,7 @@ def array(original: Callable[..., Any]) -> Callable[..., Any]:
     recording = mirrored(original, name)
 
     @functools.wraps(original)
-    def _made(*args: object, **kwargs: object) -> object:
+    def _array(*args: object, **kwargs: object) -> object:
         leaves = leaves_of((args, kwargs))
         if any(isinstance(x, (Handle, jaxapi.Tracer)) for x in leaves):
             return recording(*args, **kwargs)
@@ -105,7 +105,7 @@ def array(original: Callable[..., Any]) -> Callable[..., Any]:
         held = any(isinstance(x, (jax.Array, np.ndarray, np.generic)) for x in leaves)
         return record.leaf(value, unrecorded=held and LOCAL.scope.caller.bring(value))
 
-    return _made
+    return _array
 
 
 def metadata(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -227,7 +227,7 @@ def initializer_factory(original: Callable[..., Any]) -> Callable[..., Any]:
 SPECIAL: dict[str, dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
     "jax.numpy": {
         **{name: other(selection) for name, selection in SELECTIONS.items()},
-        **{name: made for name, made in COMPOSED["jax.numpy"].items() if not isinstance(getattr(jnp, name), jnp.ufunc)},
+        **{name: mirror for name, mirror in COMPOSED["jax.numpy"].items() if not isinstance(getattr(jnp, name), jnp.ufunc)},
         **REDUCED["jax.numpy"],
         **dict.fromkeys(("zeros_like", "ones_like", "empty_like", "full_like"), like),
         "array": array,
