@@ -75,15 +75,18 @@ def more_derivatives(record, example, drawn):
     }
 
 
-def check_smooth(record, example, dtype, compared):
-    """Hold one example to differences and to JAX; return whether it noticed the wrong rule."""
+def prepared(record, example, dtype):
+    """What one example is computed of: arguments, cotangents, directions and seeds."""
     what = names(record, example, dtype)
     fun = flat(example.fun)
     args = draw(record, example, dtype)
     assert contains(jax.make_jaxpr(fun)(*args), record.primitive), f"{what}: the example does not use the primitive"
     cts = draw_like(jax.eval_shape(fun, *args), what, "cotangents")
-    directions = draw_like(args, what, "directions")
-    got = jax.jit(functools.partial(compared, record, example))((args, cts, directions, draw_like(args, what, "seeds")))
+    return args, cts, draw_like(args, what, "directions"), draw_like(args, what, "seeds")
+
+
+def check_smooth(got, what):
+    """Hold what was computed of one example to differences and to JAX; return whether it noticed the wrong rule."""
     assert_slopes(*got["slopes"], *got["numeric"], what)
     if got["expected"] is not None:
         assert_same(got["own"], got["expected"], what)
@@ -99,9 +102,12 @@ def check_smooth(record, example, dtype, compared):
 
 
 def check_all(record, examples, dtype, more):
-    """Hold all examples to the first order, and ``more`` of them to the second; there a wrong rule has to be noticed."""
+    """Hold all examples to the first order, and ``more`` of them to the second, where a wrong rule has to be noticed: in one program."""
     with jax.enable_x64(True):
-        changed = [check_smooth(record, e, dtype, more_derivatives if e in more else derivatives) for e in examples]
+        drawn = [prepared(record, e, dtype) for e in examples]
+        ways = [more_derivatives if e in more else derivatives for e in examples]
+        computed = jax.jit(lambda drawn: [way(record, *case) for way, *case in zip(ways, examples, drawn, strict=True)])(drawn)
+        changed = [check_smooth(got, names(record, e, dtype)) for e, got in zip(examples, computed, strict=True)]
     assert any(changed) or not more, "no example would notice a wrong rule"
 
 
