@@ -58,6 +58,12 @@ def finite(x: np.ndarray) -> bool:
     return x.dtype.kind not in "fc" or bool(np.all(np.isfinite(x)))
 
 
+def norm(array: object) -> float:
+    """Return the Euclidean norm, at the precision of double."""
+    wide = np.abs(np.asarray(array)).astype(np.float64)
+    return float(np.sqrt(np.sum(wide * wide)))
+
+
 def meets_zero(operands: Sequence[np.ndarray]) -> bool:
     """Tell whether one of several operands has infinities and another one zeros."""
     numbers = [x for x in operands if x.dtype.kind in "fcb"]

@@ -14,10 +14,10 @@ from tape.graph.lines import user_frame
 from tape.graph.scope import within
 from tape.graph.segment import Handle, itself
 from tape.insight import causes
-from tape.insight.causes import Cause
+from tape.insight.causes import Cause, norm
 from tape.insight.connection import Connection
 from tape.insight.entries import signature, typed
-from tape.insight.measuring import Measurement, PathStep, norm
+from tape.insight.measuring import Measurement, PathStep
 from tape.insight.names import name_of
 from tape.insight.picture import Picture
 from tape.insight.runs import BackwardError

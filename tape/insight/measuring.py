@@ -11,7 +11,7 @@ import numpy as np
 from tape import jaxapi
 from tape.errors import ReleasedTapeError
 from tape.insight import causes
-from tape.insight.causes import Cause
+from tape.insight.causes import Cause, norm
 from tape.insight.entries import plain, turns_of
 from tape.insight.inside import Inside
 from tape.insight.replaying import UNKNOWN, Place, Replay
@@ -324,12 +324,6 @@ def _array(value: object) -> Any:
 def _filled(values: Sequence[Any], avals: Sequence[Any]) -> list[Any]:
     """Return values with zeros for those that are gone, and that nothing reads."""
     return [np.zeros(a.shape, a.dtype) if x is UNKNOWN else x for x, a in zip(values, avals, strict=True)]
-
-
-def norm(array: object) -> float:
-    """Return the Euclidean norm, at the precision of double."""
-    wide = np.abs(np.asarray(array)).astype(np.float64)
-    return float(np.sqrt(np.sum(wide * wide)))
 
 
 def _weight(array: Any) -> tuple[bool, float]:

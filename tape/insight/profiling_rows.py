@@ -7,6 +7,7 @@ the rows sum to the time that programs took.
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -187,9 +188,7 @@ def seconds(value: float) -> str:
     """Return a time in words of three digits."""
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
         if value * scale >= 0.9995 or unit == "us":
-            number = value * scale
-            digits = 0 if number >= 99.95 else 1 if number >= 9.995 else 2
-            return f"{number:.{digits}f} {unit}"
+            return f"{_three_digits(value * scale)} {unit}"
     raise AssertionError
 
 
@@ -199,9 +198,12 @@ def count(value: float) -> str:
         return f"{value:.0f}"
     for unit, scale in (("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15)):
         if value < 999.5 * scale or unit == "P":
-            number = value / scale
-            return f"{number:.{0 if number >= 99.95 else 1 if number >= 9.995 else 2}f} {unit}"
+            return f"{_three_digits(value / scale)} {unit}"
     raise AssertionError
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:.{0 if number >= 99.95 else 1 if number >= 9.995 else 2}f}"
 
 
 def _time(of: Callable[[Row], float]) -> Callable[[Row, float], str]:
@@ -293,15 +295,5 @@ def heading(text: str, width: int, *, color: bool) -> str:
 def notes(lines: Sequence[str], width: int, *, color: bool) -> Iterator[str]:
     """Yield remarks, broken where the line ends."""
     for line in lines:
-        yield from (painted(part, _QUIET, color) for part in _wrapped(line, width))
-
-
-def _wrapped(text: str, width: int) -> Iterator[str]:
-    words: list[str] = []
-    for word in text.split():
-        if words and len(" ".join([*words, word])) > width:
-            yield " ".join(words)
-            words = []
-        words.append(word)
-    if words:
-        yield " ".join(words)
+        for part in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False):
+            yield painted(part, _QUIET, color)
