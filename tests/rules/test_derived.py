@@ -150,37 +150,38 @@ def test_derivatives_and_power_in_complex128(record):
     check_all(record, held, "complex128", held if record in share(COMPLEX) else [])
 
 
-def check_single(record, example):
-    """Hold one example to JAX in float32; return what is needed to run it once more without ``jit``."""
-    what = names(record, example, "float32")
+def in_single(record, example, drawn):
+    """The first order of one example in float32: by the rule, by JAX, under ``vmap``, and what that is to agree with."""
+    args, others, cts = drawn
     fun = flat(example.fun)
-    args = draw(record, example, "float32")
-    cts = draw_like(jax.eval_shape(fun, *args), what, "cotangents")
-    others = [np.asarray(0.75 * x + 0.25 * np.flip(x), "float32") for x in args]  # inside the same intervals
-
-    @jax.jit
-    def everything(args, others, cts):
-        batches = [jnp.stack(pair) for pair in zip(args, others, strict=True)]
-        return (
-            own_vjp(fun, args, cts),
-            trusted(record, example, lambda: jax_vjp(fun, args, cts)),
-            jax.vmap(lambda *batched: own_vjp(fun, batched, cts))(*batches),
-            own_vjp(fun, others, cts),
-        )
-
-    jitted, expected, mapped, of_others = everything(args, others, cts)
-    stacked = tuple(map(np.stack, zip(jitted, of_others, strict=True)))
-    if expected is not None:
-        assert_same(jitted, expected, what)
-    assert_same(mapped, stacked, f"{what}, under vmap")
-    return fun, args, cts, jitted, what
+    batches = [jnp.stack(pair) for pair in zip(args, others, strict=True)]
+    return (
+        own_vjp(fun, args, cts),
+        trusted(record, example, lambda: jax_vjp(fun, args, cts)),
+        jax.vmap(lambda *batched: own_vjp(fun, batched, cts))(*batches),
+        own_vjp(fun, others, cts),
+    )
 
 
 @each(share(DIFFERENTIABLE, 2))
 def test_float32_plain_jit_and_vmap(record):
-    (fun, args, cts, jitted, what), *_ = [check_single(record, example) for example in share(examples_of(record))]
-    plain = own_vjp(fun, jax.tree.map(jnp.asarray, args), jax.tree.map(jnp.asarray, cts))
-    assert_same(plain, jitted, f"{what}, plain against jit")
+    """Hold the examples to JAX, in one program, and the first of them without ``jit`` to that."""
+    examples = share(examples_of(record))
+    drawn = []
+    for example in examples:
+        args = draw(record, example, "float32")
+        cts = draw_like(jax.eval_shape(flat(example.fun), *args), names(record, example, "float32"), "cotangents")
+        others = [np.asarray(0.75 * x + 0.25 * np.flip(x), "float32") for x in args]  # inside the same intervals
+        drawn.append((args, others, cts))
+    computed = jax.jit(lambda drawn: [in_single(record, *case) for case in zip(examples, drawn, strict=True)])(drawn)
+    for example, (jitted, expected, mapped, of_others) in zip(examples, computed, strict=True):
+        what = names(record, example, "float32")
+        if expected is not None:
+            assert_same(jitted, expected, what)
+        assert_same(mapped, tuple(map(np.stack, zip(jitted, of_others, strict=True))), f"{what}, under vmap")
+    args, _, cts = drawn[0]
+    plain = own_vjp(flat(examples[0].fun), jax.tree.map(jnp.asarray, args), jax.tree.map(jnp.asarray, cts))
+    assert_same(plain, computed[0][0], f"{names(record, examples[0], 'float32')}, plain against jit")
 
 
 def test_jax_is_wrong_where_it_is_not_asked():
