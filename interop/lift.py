@@ -15,7 +15,7 @@ from interop.inline import Inlined
 from tape import jaxapi
 from tape.callables.matching import Latest, told_apart
 from tape.callables.snapshot import numbers_in
-from tape.callables.traces import Call
+from tape.callables.traces import TracedCall
 from tape.configuration import configuration
 from tape.errors import LostGradientError, TapeError, TapeTypeError, check_callable, wrap
 from tape.graph import boundary
@@ -143,7 +143,7 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool, tied: bool 
         if trace is None or trace.applied.stale():
             applied = _Applied(jax_fun, tree, template, name)
             static = [x.value for x in template if x is not _DYNAMIC]
-            call = Call((lift, name, inline, exact, tuple([x is _DYNAMIC for x in template]), tuple(kinds)), tree, [jax_fun, *static])
+            call = TracedCall((lift, name, inline, exact, tuple([x is _DYNAMIC for x in template]), tuple(kinds)), tree, [jax_fun, *static])
             known: Any = call.known(record.constant) if trace is None else None
             if known is not None:
                 trace = traces[key] = _Trace(applied, known[0], known[1])

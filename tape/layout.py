@@ -22,7 +22,7 @@ VARIABLE = "TAPE_RECORDER"
 CONTRACT = 13  # changes with what the two sides know of each other: an extension that was built before that is not used
 
 
-def _found() -> tuple[Any, str]:
+def _extension() -> tuple[Any, str]:
     """Return the extension, or None; and in words which recorder runs, and why."""
     wanted = os.environ.get(VARIABLE, "")
     if wanted not in {"", "native", "python"}:
@@ -47,7 +47,7 @@ def _found() -> tuple[Any, str]:
     return native, f"python ({why})" if native is None else "native"
 
 
-NATIVE, RUNS = _found()
+NATIVE, RUNS = _extension()
 
 
 def not_here(*_: object) -> Any:

@@ -16,6 +16,7 @@ from tape import jaxapi
 from tape.callables.higher_order import invoke
 from tape.errors import TapeTypeError, TapeValueError, check_callable
 from tape.graph.segment import Handle
+from tape.graph.trees import flatten, variables_in
 from tape.ops.interning import intern_op
 from tape.ops.kernel import Op
 from tape.recording import record
@@ -122,7 +123,7 @@ def _bound(fun: Callable[..., Any], args: tuple[object, ...], numbers: Sequence[
             raise TapeValueError(msg)
     static = {number % len(args): args[number] for number in numbers}
     for number, value in static.items():
-        if any(isinstance(x, Handle) for x in jax.tree.leaves(value, is_leaf=lambda x: isinstance(x, Handle))):
+        if variables_in(value):
             msg = f"checkpoint: argument {number} is static and holds a Variable, which would get no gradient; take it off static_argnums"
             raise TapeTypeError(msg)
     count = len(args)
@@ -158,5 +159,5 @@ def checkpoint_name(value: object, name: str) -> Any:
         msg = f"checkpoint_name: the name must be a string, got {type(name).__name__}"
         raise TapeTypeError(msg)
     op = intern_op(("checkpoint_name", name), lambda: Op("checkpoint_name", lambda x: jaxapi.checkpoint_name(x, name), {"name": name}))
-    leaves, tree = jax.tree.flatten(value, is_leaf=lambda x: isinstance(x, Handle))
+    leaves, tree = flatten(value)
     return jax.tree.unflatten(tree, [record.record(op, (x if isinstance(x, Handle) else record.constant(x),)) for x in leaves])

@@ -18,12 +18,13 @@ import numpy as np
 
 from tape import errors, jaxapi
 from tape.callables.captures import trace_capturing
-from tape.callables.traces import Call
+from tape.callables.traces import TracedCall
 from tape.errors import TapeError, check_callable
 from tape.graph.constants import known_array
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
+from tape.graph.trees import mapped
 from tape.graph.trie import RECORD
 from tape.jaxapi import words
 from tape.ops.interning import intern
@@ -66,7 +67,7 @@ def invoke(fun: Callable[..., Any], name: str, args: tuple[object, ...], kwargs:
                 continue
             template.append(_INPUT)
         inputs = tuple([x is _INPUT for x in template]), tuple([v._place.kind for v in variables])
-        call = Call((name, *inputs), tree, [fun, *[x for x in template if x is not _INPUT]])
+        call = TracedCall((name, *inputs), tree, [fun, *[x for x in template if x is not _INPUT]])
         known = call.known(_constant)
         if known is None:
             traced = trace_capturing(_applied(fun, tree, template), [v._place.kind.aval for v in variables], callables)
@@ -181,7 +182,7 @@ def _handing_variables(fun: Callable[..., Any]) -> Callable[..., Any]:
     def handing(*args: object, **kwargs: object) -> object:
         with LOCAL.scope.trace.part():
             result = fun(*_enter(args), **_enter(kwargs))
-            return jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, result, is_leaf=lambda x: isinstance(x, Handle))
+            return mapped(lambda x: look(x) if isinstance(x, Handle) else x, result)
 
     handing.__name__ = handing.__qualname__ = getattr(fun, "__name__", type(fun).__name__)
     vars(handing)["__wrapped__"] = fun  # JAX's messages name it

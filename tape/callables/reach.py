@@ -38,7 +38,7 @@ class Edge(NamedTuple):
     content: Any
 
 
-class Holder(NamedTuple):
+class Stored(NamedTuple):
     """Something that can be written to, as it was."""
 
     place: Writable
@@ -58,7 +58,7 @@ class Reach:
     def __init__(self, callables: Iterable[object]) -> None:
         self.variables: dict[int, tuple[Any, Path]] = {}  # by id, nearest first, with the path by which it was found first
         self.edges: dict[int, list[Edge]] = {}  # those that lead to each of them
-        self.holders: list[Holder] = []
+        self.holders: list[Stored] = []
         self._incoming: list[list[Edge]] = []  # by node
         nodes: dict[int, int] = {}
         kept: list[object] = []  # so that ids stay theirs
@@ -82,14 +82,14 @@ class Reach:
         """Yield the edges that leave a function, container or object."""
         for place in writables(value):
             before = place.contents()
-            self.holders.append(Holder(place, path, before, node))
+            self.holders.append(Stored(place, path, before, node))
             get = getattr if isinstance(place.at, types.CellType) else operator.getitem
             for key, content in before.items():
                 yield Edge(get, place.at, key, (*path, *steps_to(place.spelled, key)), node, content)
         for step, content, read, key in parts(value):
             yield Edge(read, value, key, (*path, step), node, content)
 
-    def way(self, variables: Iterable[object], holders: Iterable[Holder]) -> list[Edge]:
+    def way(self, variables: Iterable[object], holders: Iterable[Stored]) -> list[Edge]:
         """Return all edges that can be rebound on the ways to some of the Variables and holders."""
         edges: dict[tuple[int, object], Edge] = {}
         nodes = {h.node for h in holders}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _BYTES_LIMIT = 1 << 16  # of the arrays that one trace made
 
 
-class _Known(NamedTuple):
+class _KnownTrace(NamedTuple):
     """What a trace found: the op, and where its inputs are in a snapshot."""
 
     op: Op
@@ -36,10 +36,10 @@ class _Known(NamedTuple):
     arrays: list[weakref.ref[Any]]  # the snapshot's, which it knows by their ids: as long as they live
 
 
-_KNOWN: Bounded[Hashable, _Known] = Bounded("traces of callables", 512)
+_KNOWN: Bounded[Hashable, _KnownTrace] = Bounded("traces of callables", 512)
 
 
-class Call:
+class TracedCall:
     """One call of a function that takes callables: ``head`` is compared by value, ``values`` (callables and others) are walked through."""
 
     def __init__(self, head: tuple[Hashable, ...], tree: jax.tree_util.PyTreeDef, values: Sequence[object]) -> None:
@@ -88,4 +88,4 @@ class Call:
         if sum(getattr(a, "nbytes", 0) for a in arrays if id(a) not in positions) > _BYTES_LIMIT:
             return
         given = [positions.get(id(a), made_constant) for a, made_constant in zip(arrays, constants, strict=True)]
-        _KNOWN[key] = _Known(op, given, [snapshot.cells[id(v._cell)] for v in captured], [weakref.ref(a) for a in snapshot.arrays])
+        _KNOWN[key] = _KnownTrace(op, given, [snapshot.cells[id(v._cell)] for v in captured], [weakref.ref(a) for a in snapshot.arrays])

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from tape.graph.boundary import made_of_looked_at
-from tape.graph.segment import Handle, is_variable
+from tape.graph.segment import Handle
+from tape.graph.trees import flatten
 from tape.recording import record
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def laid_out(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Layout, lis
             inputs.append(value)
             parts.append(_PLAIN)
             continue
-        leaves, tree = jax.tree.flatten(value, is_leaf=is_variable)
+        leaves, tree = flatten(value)
         before = len(inputs)
         for i, x in enumerate(leaves):
             if isinstance(x, Handle) or isinstance(x, ARRAYS) or (isinstance(x, np.generic) and made_of_looked_at(x)):  # noqa: SIM101 - quicker

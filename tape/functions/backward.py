@@ -16,11 +16,12 @@ from tape import jaxapi
 from tape.callables.captures import trace_capturing
 from tape.functions.arguments import ARRAYS
 from tape.functions.checks import checked_gradients, checked_tangents
-from tape.functions.context import Call, Context, unrecorded
+from tape.functions.context import Context, SweepCall, unrecorded
 from tape.graph import boundary
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, in_scope, within
-from tape.graph.segment import Handle, is_variable
+from tape.graph.segment import Handle
+from tape.graph.trees import mapped
 from tape.graph.trie import RECORD, SWEEP
 from tape.mirrored.detachment import detach
 from tape.ops.interning import intern
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tape.functions.arguments import Definition
-    from tape.functions.context import Tree
+    from tape.functions.context import SavedTree
     from tape.graph.segment import Segment
     from tape.hooking.packing import Packing
 
@@ -62,7 +63,7 @@ class Backward:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def _packed(self, packing: Packing) -> list[tuple[Tree, list[object]]]:
+    def _packed(self, packing: Packing) -> list[tuple[SavedTree, list[object]]]:
         """Return what is saved, and what hooks for saved values make of it."""
         return self._context._packed(packing)
 
@@ -106,7 +107,7 @@ class _Pushed:
         self._present = present
         self._returned = returned
 
-    def _packed(self, packing: Packing) -> Sequence[tuple[Tree, list[object]]]:  # noqa: ARG002 - what is saved is the other one's
+    def _packed(self, packing: Packing) -> Sequence[tuple[SavedTree, list[object]]]:  # noqa: ARG002 - what is saved is the other one's
         return ()
 
     def _sweep(self, segment: Segment, cotangents: Values, batch: int | None = None) -> Values:
@@ -164,7 +165,7 @@ def swept_once(context: Context, backward: Callable[..., object], gradients: Seq
         # What JAX traces, it may differentiate, whatever the mode of the sweep.
         return unrecorded(x, reason) if mode == RECORD or LOCAL.scope.trace.capturing or boundary.is_traced(x) else x
 
-    return jax.tree.map(mark, returned, is_leaf=is_variable)
+    return mapped(mark, returned)
 
 
 def _constant(variable: Handle) -> Handle:
@@ -180,7 +181,7 @@ def _constant(variable: Handle) -> Handle:
 def _swept(context: Context, segment: Segment, sweep: Sweep, cotangents: Values, batch: int | None) -> Values:
     """Return ``sweep(cotangents)``, which calls the user's Python, for a sweep of ``segment``; of batched ones, that of each row."""
     before, scope = context._call, LOCAL.scope
-    context._call = Call(segment, scope.linear, {} if before is None else before.opened)
+    context._call = SweepCall(segment, scope.linear, {} if before is None else before.opened)
     caller = context._caller
     if not (context._traced or boundary.recorded()):
         caller = boundary.Unrecorded(caller)

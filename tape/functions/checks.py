@@ -15,7 +15,8 @@ import numpy as np
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeTypeError
 from tape.functions.arguments import ONE
 from tape.graph.kinds import differentiable
-from tape.graph.segment import Handle, is_variable
+from tape.graph.segment import Handle
+from tape.graph.trees import flatten
 from tape.recording import record
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def outputs_of(function: Definition, result: object, method: str = "forward") ->
     """Return the outputs of a forward (or ``vmap``) as Variables, and their tree."""
     if isinstance(result, Handle):
         return [result], ONE
-    leaves, tree = jax.tree.flatten(result, is_leaf=is_variable)
+    leaves, tree = flatten(result)
     for i, x in enumerate(leaves):
         if not isinstance(x, _VALUES):
             where = "" if len(leaves) == 1 else f" as output {i}"

@@ -18,7 +18,8 @@ from tape.functions.arguments import paths
 from tape.graph import boundary
 from tape.graph.kinds import Place
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Extra, Handle, Segment, is_variable
+from tape.graph.segment import Extra, Handle, Segment
+from tape.graph.trees import flatten
 from tape.graph.trie import RECORD
 from tape.hooking.packing import Packed, packable
 from tape.mirrored.detachment import detach
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from tape.jaxapi import ShapedArray
 
 
-class Kept:
+class SavedVariable:
     """A saved Variable, kept without a reference to the Variable or to the function's own segment (which keeps the context).
 
     Where hooks for saved values apply, its ``cell`` gives way to what they made of the value.
@@ -53,7 +54,7 @@ class Kept:
         self.segment = None if self.own else variable._segment
         self.node = record.node_of(variable) if variable._segment is None and place.kind.requires_grad else None
 
-    def packed(self, packing: Packing) -> Kept:
+    def packed(self, packing: Packing) -> SavedVariable:
         """Return what is kept once its value is packed; a leaf that requires grad is left alone: its Variable holds the value anyway."""
         value = self.cell[0] if self.cell.__class__ is list else None
         if self.node is not None or self.leaf or not packable(value):
@@ -74,7 +75,7 @@ class Kept:
         return variable
 
 
-class Tree:
+class SavedTree:
     """A pytree as it was when it was saved, with copies of its NumPy arrays; ``tree`` is None for a tuple of Variables."""
 
     __slots__ = ("leaves", "tree")
@@ -84,7 +85,7 @@ class Tree:
         if value.__class__ is tuple and all(isinstance(x, Handle) for x in value):
             self.leaves: list[Any] = list(value)
         else:
-            leaves, self.tree = jax.tree.flatten(value, is_leaf=is_variable)
+            leaves, self.tree = flatten(value)
             self.leaves = [_copied(x) if isinstance(x, np.ndarray) else x for x in leaves]
 
     def keep(self, segment: Segment, results: Mapping[int, Handle]) -> bool:
@@ -92,13 +93,13 @@ class Tree:
         leaves, any_kept = self.leaves, False
         for i, x in enumerate(leaves):
             if isinstance(x, Handle):
-                leaves[i] = Kept(results.get(id(x._cell), x), segment)
+                leaves[i] = SavedVariable(results.get(id(x._cell), x), segment)
                 any_kept = True
         return any_kept
 
     def packed(self, packing: Packing) -> list[object]:
         """Return the leaves as they are kept once the Variables and JAX arrays among them are packed."""
-        return [x.packed(packing) if x.__class__ is Kept else packing.packed(x) if packable(x) else x for x in self.leaves]
+        return [x.packed(packing) if x.__class__ is SavedVariable else packing.packed(x) if packable(x) else x for x in self.leaves]
 
     def value(self, leaves: list[Any]) -> Any:
         """Return the tree with other leaves."""
@@ -121,7 +122,7 @@ _LOOKED = (
 )
 
 
-class Call(NamedTuple):
+class SweepCall(NamedTuple):
     """A call by a sweep."""
 
     segment: Segment
@@ -171,11 +172,11 @@ class Context:
         self._avals = avals  # of the arrays among them
         self._outputs: tuple[ShapedArray, ...] = ()
         self._places: Sequence[int] = ()  # which of the outputs are results of the entry
-        self._kept: dict[str, Tree] = {}  # "saved", and free attributes with Variables
+        self._kept: dict[str, SavedTree] = {}  # "saved", and free attributes with Variables
         self._constants: list[Handle] = []  # outputs that are no results of the entry
         self._materialize = False
         self._traced = traced  # JAX differentiates what this context computes
-        self._call: Call | None = None  # while a sweep calls
+        self._call: SweepCall | None = None  # while a sweep calls
         self._caller = boundary.Caller(_LOOKED, function.__name__, rebinds_names=True)
         self.needs_input_grad = needs_input_grad
 
@@ -189,7 +190,7 @@ class Context:
                 the backward; what the forward computed on the way is not recorded, and is a constant there.
 
         """
-        self._kept["saved"] = Tree(values)
+        self._kept["saved"] = SavedTree(values)
 
     def set_materialize_grads(self, value: bool) -> None:
         """Have the backward see zeros instead of None for outputs without a gradient (and a ``jvp`` for inputs without a tangent).
@@ -236,11 +237,11 @@ class Context:
             raise TapeAttributeError(msg)
         return self._restored(tree, f"ctx.{name}")
 
-    def _restored(self, tree: Tree, what: str) -> Any:
+    def _restored(self, tree: SavedTree, what: str) -> Any:
         call = self._call
         segment = None if call is None else call.segment
         leaves = [
-            x.variable(segment, self._cell(x.cell)) if x.__class__ is Kept else self._cell(x)[0] if x.__class__ is Packed else x
+            x.variable(segment, self._cell(x.cell)) if x.__class__ is SavedVariable else self._cell(x)[0] if x.__class__ is Packed else x
             for x in tree.leaves
         ]
         if LOCAL.scope.mode == RECORD and call is not None:
@@ -288,19 +289,21 @@ class Context:
             tree.keep(segment, results)
         if self.__dict__:
             for name, value in list(self.__dict__.items()):
-                tree = Tree(value)
+                tree = SavedTree(value)
                 if tree.keep(segment, results):
                     self._kept[name] = tree
                     del self.__dict__[name]
 
-    def _packed(self, packing: Packing) -> list[tuple[Tree, list[object]]]:
+    def _packed(self, packing: Packing) -> list[tuple[SavedTree, list[object]]]:
         """Return what is saved, and what hooks for saved values make of it."""
         return [(tree, tree.packed(packing)) for tree in self._kept.values()]
 
     def _held(self) -> list[Handle]:
         """Return the Variables that are kept here."""
         segment = None if self._call is None else self._call.segment
-        return [x.variable(segment, self._cell(x.cell)) for tree in self._kept.values() for x in tree.leaves if x.__class__ is Kept]
+        return [
+            x.variable(segment, self._cell(x.cell)) for tree in self._kept.values() for x in tree.leaves if x.__class__ is SavedVariable
+        ]
 
 
 _SLOTS = frozenset(Context.__slots__)

@@ -22,6 +22,7 @@ from tape.functions.linear_map import is_zero, linear_map, zero_tangent
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, parked
 from tape.graph.segment import is_variable
+from tape.graph.trees import flatten
 from tape.graph.trie import CONSTANT, RECORD
 from tape.graph.watcher import NOBODY
 from tape.programs.program import look
@@ -88,7 +89,7 @@ def _kept(
     """
     saved = context._kept.get("saved")
     held = None if saved is None else saved.value(saved.leaves), dict(context.__dict__)
-    leaves, tree = jax.tree.flatten(held, is_leaf=is_variable)
+    leaves, tree = flatten(held)
     arrays: list[Any] = []
     for i, x in enumerate(leaves):
         if is_variable(x):

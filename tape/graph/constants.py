@@ -133,9 +133,9 @@ def operand(value: object) -> Any:
     """:func:`constant` of what is an operand of one op."""
     if not isinstance(value, np.ndarray):
         return constant(value)
-    taken = copied(value)
-    if taken is not None:
-        return handle(None, Place(-1, taken[1]), [taken[0]])
+    copy_and_kind = copied(value)
+    if copy_and_kind is not None:
+        return handle(None, Place(-1, copy_and_kind[1]), [copy_and_kind[0]])
     variable = constant(value)
     kind = variable._place.kind
     if value.dtype.kind in "biufc" and not kind.unrecorded and isinstance(variable._cell[0], jax.Array) and not jaxapi.in_trace():

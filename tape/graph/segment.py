@@ -7,6 +7,7 @@ a Variable still does; so nothing here refers back to a Variable, and dropping V
 from __future__ import annotations
 
 import functools
+import heapq
 import itertools
 import threading
 import weakref
@@ -302,6 +303,43 @@ def behind(starts: Iterable[Segment], met: dict[int, Segment]) -> Iterator[Segme
             met[id(segment)] = segment
             yield segment
             waiting += [end[0] for end in list(segment.origins.values()) if isinstance(end, tuple)]
+
+
+class WayBack:
+    """The segments that lead to some results, newest first, each once, with those of its slots that do.
+
+    Whoever walks tells by :meth:`follow` (or :meth:`arrive`) where it goes on from a segment.  ``leaves`` are those met so far.
+    """
+
+    def __init__(self, targets: Iterable[LeafNode | tuple[Segment, int]]) -> None:
+        self.leaves: dict[LeafNode, None] = {}
+        self._slots: dict[Segment, set[int]] = {}  # of the segments that are still to come
+        self._heap: list[tuple[int, Segment]] = []
+        for target in targets:
+            self.arrive(target)
+
+    def arrive(self, target: LeafNode | tuple[Segment, int]) -> None:
+        """Go on to a leaf, or to a slot of a segment."""
+        if isinstance(target, LeafNode):
+            self.leaves[target] = None
+            return
+        segment, slot = target
+        if segment not in self._slots:
+            self._slots[segment] = set()
+            heapq.heappush(self._heap, (-segment.serial, segment))
+        self._slots[segment].add(slot)
+
+    def follow(self, segment: Segment, ends: Iterable[int]) -> None:
+        """Go on from slots of a segment that no entry of it gives, or that were cut, to where they come from."""
+        for end in ends:
+            origin = segment.origins.get(end)
+            if origin is not None:
+                self.arrive(origin)
+
+    def __iter__(self) -> Iterator[tuple[Segment, frozenset[int]]]:
+        while self._heap:
+            _, segment = heapq.heappop(self._heap)
+            yield segment, frozenset(self._slots.pop(segment))
 
 
 def still_open(segment: Segment) -> bool:

@@ -154,14 +154,14 @@ class State(Step, layout.State):
         """Work out whether it is to run now; none of so few lines is too long, whatever they are."""
         self.full = max(self.depth, self.n_slots) > min(SEGMENT_LIMIT, NUMBER_LIMIT) and self.length.full
 
-    def _add_slots(self, kinds: Sequence[Kind], made: tuple[str, int] | int | None = None) -> None:
+    def _add_slots(self, kinds: Sequence[Kind], line: tuple[str, int] | int | None = None) -> None:
         n = self.n_slots
         end = self.n_slots = n + len(kinds)
         self.slots = (n,) if end == n + 1 else tuple(range(n, end))
-        if made is None:
+        if line is None:
             self.places = (Place(n, kinds[0]),) if end == n + 1 else tuple([Place(i, k) for i, k in zip(self.slots, kinds, strict=True)])
         else:  # they are unrecorded
-            self.places = tuple([MadePlace(i, kind, made) for i, kind in zip(self.slots, kinds, strict=True)])
+            self.places = tuple([MadePlace(i, kind, line) for i, kind in zip(self.slots, kinds, strict=True)])
         if _extended is None:
             holding(_LOCK, self._extend_table, n)  # another thread may be growing the same list
         else:
@@ -208,7 +208,7 @@ class State(Step, layout.State):
         arguments = getattr(op, "arguments", len(inputs))  # those beyond were computed from them, by a tape.Function
         tainted = next((i for i, kind in enumerate(kinds[:arguments]) if kind.unrecorded and not kind.requires_grad), None)
         role: Role = PLAIN
-        child.where = made = user_line()
+        child.where = line = user_line()
         if ends:
             role = DIFFERENTIABLE
         elif (reason := getattr(op, "unrecorded", None)) is not None and self.mode != CONSTANT:
@@ -220,11 +220,11 @@ class State(Step, layout.State):
         elif self.mode == RECORD and tainted is not None:
             place = table[inputs[tainted]]
             role = place.kind.unrecorded if isinstance(place.kind.unrecorded, str) else UNRECORDED
-            made = place.made
+            line = place.made
         elif self.mode == SWEEP and (flows or tainted is not None):
             role = UNRECORDED
         child.kernel = kernel
-        child._add_slots(kernel.kinds(role), None if role in (PLAIN, DIFFERENTIABLE) else made)
+        child._add_slots(kernel.kinds(role), None if role in (PLAIN, DIFFERENTIABLE) else line)
         child.fill()
         child._hands_out()
         if kernel.transient:

@@ -36,7 +36,7 @@ def _written_lines(
     numbers: dict[Any, int],
     table: list[Place],
     depth: int,
-    made: tuple[str, int] | None,
+    line: tuple[str, int] | None,
     plain: Role,
     unrecorded: Role,
 ) -> tuple[Step, ...]:
@@ -49,7 +49,7 @@ def _written_lines(
         kernel = op if hasattr(op, "kinds") else op.kernel_of(tuple(kinds))
         start = len(table)
         for slot, (value, kind) in enumerate(zip(results, kernel.kinds(role), strict=True), start):
-            table.append(Place(slot, kind) if role == plain else MadePlace(slot, kind, made))
+            table.append(Place(slot, kind) if role == plain else MadePlace(slot, kind, line))
             numbers[value] = slot
         lines.append(Step(kernel, inputs, tuple(range(start, len(table))), where, depth))
     return tuple(lines)

@@ -11,12 +11,11 @@ import itertools
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import jax
-
 from tape.errors import TapeTypeError
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle
+from tape.graph.trees import variables_in
 from tape.hooking.handles import calling, replacements
 from tape.modes import Mode
 from tape.recording import record
@@ -233,7 +232,7 @@ class Observer:
             _observe(hook, "forward_preprocess", op, inputs)
         with within(unseen=True) if function is record.record else contextlib.nullcontext():
             result = function(*args)
-        outputs = tuple([v for v in jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, Handle)) if isinstance(v, Handle)])
+        outputs = tuple(variables_in(result))
         first = outputs[0] if outputs else None
         if first is not None and first._segment is not None and op.where is not None:
             first._segment.lines[first._place.slot] = op.where

@@ -19,6 +19,7 @@ from tape.errors import TapeTypeError, TapeValueError, check_callable
 from tape.graph.boxes import Box, Cell
 from tape.graph.scope import LOCAL, no_segment, parked, set_scope
 from tape.graph.segment import Handle, LeafNode, Run, Segment
+from tape.graph.trees import leaves_of
 from tape.graph.trie import CONSTANT
 from tape.graph.watcher import NOBODY
 from tape.modes import Mode
@@ -170,7 +171,7 @@ class Packed:
 
     def arrays(self) -> list[Any]:
         """The arrays in what is kept."""
-        leaves = jax.tree.leaves(self._content, is_leaf=lambda x: isinstance(x, Handle))
+        leaves = leaves_of(self._content)
         return [x._cell[0] if isinstance(x, Handle) else x for x in leaves]
 
 

@@ -47,7 +47,7 @@ class Cause:
         return replace(self, what=f"inside {name}: {self.what}", where=where)
 
 
-def readable(value: Any) -> np.ndarray:
+def readable(value: object) -> np.ndarray:
     """Return an array of a dtype that NumPy knows as one of numbers: bfloat16 and the like are none for it."""
     array = np.asarray(value)
     return array.astype(np.float32) if array.dtype.kind == "V" else array
@@ -56,6 +56,12 @@ def readable(value: Any) -> np.ndarray:
 def finite(x: np.ndarray) -> bool:
     """Tell whether all of an array is finite; integers are."""
     return x.dtype.kind not in "fc" or bool(np.all(np.isfinite(x)))
+
+
+def norm(array: object) -> float:
+    """Return the Euclidean norm, at the precision of double."""
+    wide = np.abs(np.asarray(array)).astype(np.float64)
+    return float(np.sqrt(np.sum(wide * wide)))
 
 
 def meets_zero(operands: Sequence[np.ndarray]) -> bool:
@@ -202,7 +208,7 @@ def _large(entry: Entry) -> float:
     return 1e9 if dtype is None or dtype.kind not in "fc" or dtype.itemsize > 2 else 200.0
 
 
-def born_at(entry: Entry, operands: Sequence[Any], result: Any) -> Cause:
+def born_at(entry: Entry, operands: Sequence[Any], result: np.ndarray) -> Cause:
     """Say why an entry's value is not finite though its operands are."""
     op, number = entry.op, entry.number
     if op.startswith("vjp_"):  # what a sweep wrote, of which this is a derivative

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from tape.graph.scope import within
+from tape.insight.causes import norm
 from tape.insight.folding import Block, folded
 from tape.insight.notes import Lone
 from tape.insight.scopes import scope_of
@@ -176,9 +177,5 @@ def cotangents(function: str, reading: Reading, roots: Sequence[Handle]) -> dict
 
 def norms(values: dict[int, Any]) -> dict[int, float]:
     """Return Euclidean norms, at the precision of double; infinite where a value is not finite."""
-    by_number = {}
-    for number, value in values.items():
-        array = np.abs(np.asarray(jax.device_get(value)))
-        wide_array = array.astype(np.float64)
-        by_number[number] = float(np.sqrt(np.sum(wide_array * wide_array))) if np.isfinite(wide_array).all() else float("inf")
-    return by_number
+    sizes = {number: norm(jax.device_get(value)) for number, value in values.items()}
+    return {number: size if np.isfinite(size) else float("inf") for number, size in sizes.items()}

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from tape.graph.kinds import Kind
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
@@ -44,7 +46,7 @@ class Value:
     requires_grad: bool
 
     @classmethod
-    def of(cls, kind: Any, name: str, entry: int | None = None, index: int = 0) -> Value:
+    def of(cls, kind: Kind, name: str, entry: int | None = None, index: int = 0) -> Value:
         """Return a value of some kind."""
         aval = kind.aval
         return cls(entry, index, name, tuple(aval.shape), aval.dtype, bytes_of(aval), kind.requires_grad)

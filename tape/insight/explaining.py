@@ -14,10 +14,10 @@ from tape.graph.lines import user_frame
 from tape.graph.scope import within
 from tape.graph.segment import Handle, itself
 from tape.insight import causes
-from tape.insight.causes import Cause
+from tape.insight.causes import Cause, norm
 from tape.insight.connection import Connection
 from tape.insight.entries import signature, typed
-from tape.insight.measuring import Measurement, Step, norm
+from tape.insight.measuring import Measurement, PathStep
 from tape.insight.names import name_of
 from tape.insight.picture import Picture
 from tape.insight.runs import BackwardError
@@ -53,7 +53,7 @@ class Explanation:
         names: tuple[str, str],
         verdict: str,
         reasons: Sequence[Cause],
-        path: Sequence[Step],
+        path: Sequence[PathStep],
         norm: float | None,
         note: str,
     ) -> None:
@@ -124,7 +124,7 @@ def _fitted(line: str, width: int, color: bool) -> list[str]:
     return parts
 
 
-def _path_lines(path: Sequence[Step]) -> list[str]:
+def _path_lines(path: Sequence[PathStep]) -> list[str]:
     rows = [
         (
             f"%{s.entry.number}",
@@ -187,7 +187,7 @@ def _answer(output: Any, given: Any) -> Explanation:
     names = (output.name or name_of(output, [frame]) or "the output", given.name or name_of(given, [frame]) or "the input")
     connection = Connection(output, given)
 
-    def said(verdict: str, what: Sequence[Cause], path: Sequence[Step], size: float | None, note: str = "") -> Explanation:
+    def said(verdict: str, what: Sequence[Cause], path: Sequence[PathStep], size: float | None, note: str = "") -> Explanation:
         return Explanation(connection.tape, names, verdict, what, path, size, note or connection.note)
 
     if output is given:
@@ -198,7 +198,7 @@ def _answer(output: Any, given: Any) -> Explanation:
         return said("None", [Cause("integer input", None, what, "make it of a floating dtype: .astype('float32')")], [], None)
     if not connection.leads:
         return said("None", [connection.unconnected()], [], None)
-    way = [Step(e, None, None) for e in connection.way()]
+    way = [PathStep(e, None, None) for e in connection.way()]
     if not connection.flows():
         first = []
         if not kind.requires_grad:

@@ -79,7 +79,7 @@ class Inside:
 
     """
 
-    def __init__(self, closed: Any, operands: Sequence[Any], cotangents: Sequence[Any], wanted: Sequence[int]) -> None:
+    def __init__(self, closed: jaxapi.ClosedJaxpr, operands: Sequence[Any], cotangents: Sequence[Any], wanted: Sequence[int]) -> None:
         self._rows: list[_Row] = []
         self._values: list[Any] = []
         with jaxapi.ensure_compile_time_eval():
@@ -99,7 +99,7 @@ class Inside:
         self._values.append(value)
         return len(self._values) - 1
 
-    def _run(self, closed: Any, given: Sequence[int], around: tuple[str, int] | None) -> list[int]:
+    def _run(self, closed: jaxapi.ClosedJaxpr, given: Sequence[int], around: tuple[str, int] | None) -> list[int]:
         """Run a jaxpr on values by their numbers; return those of its results."""
         jaxpr = closed.jaxpr
         at: dict[Any, int] = dict(zip(jaxpr.invars, given, strict=True))
@@ -115,7 +115,7 @@ class Inside:
             at.update(zip(eqn.outvars, outputs, strict=True))
         return [read(a) for a in jaxpr.outvars]
 
-    def _equation(self, eqn: Any, reads: list[int], line: tuple[str, int] | None) -> Sequence[int]:
+    def _equation(self, eqn: jaxapi.JaxprEqn, reads: list[int], line: tuple[str, int] | None) -> Sequence[int]:
         name, params = eqn.primitive.name, parameters.assumed(eqn.primitive, eqn.params)
         if name in _CALLS and held_by(eqn):
             inner = next(x for x in params.values() if isinstance(x, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr)))
@@ -148,8 +148,8 @@ class Inside:
             raise Inexplicableness
         stacked: list[Sequence[int]] = []
         for turn in reversed(turns) if params["reverse"] else turns:
-            taken = [self._row(lambda x, turn=turn: [x[turn]], "getitem", [x], line)[0] for x in xs]
-            outputs = self._run(params["jaxpr"], [*held, *state, *taken], line)
+            elements = [self._row(lambda x, turn=turn: [x[turn]], "getitem", [x], line)[0] for x in xs]
+            outputs = self._run(params["jaxpr"], [*held, *state, *elements], line)
             state = outputs[:carried]
             stacked.append(outputs[carried:])
         if not stacked and len(params["jaxpr"].jaxpr.outvars) > carried:
@@ -265,7 +265,7 @@ class Inside:
         return any(self._given.get(number) for number in readers)
 
 
-def _called(eqn: Any) -> str:
+def _called(eqn: jaxapi.JaxprEqn) -> str:
     """Return what the function is called whose derivative somebody has defined."""
     for inner in held_by(eqn):
         for one in inner.eqns:

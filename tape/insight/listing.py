@@ -14,6 +14,7 @@ from tape.errors import TapeRuntimeError, TapeTypeError, check_flag
 from tape.graph.lines import user_frame
 from tape.graph.scope import LOCAL, set_scope
 from tape.graph.segment import Handle
+from tape.graph.trees import leaves_of
 from tape.insight import text
 from tape.insight.drawing import cotangents, norms
 from tape.insight.notes import Lone, Notes, Record
@@ -243,9 +244,9 @@ class Tape(_Block, Shown):
             said += f", {len(entries) - written} forward and {written} in {_count(len(sweeps), 'sweep', 'sweeps')}"
         said += f"; {_count(len(self.leaves), 'leaf', 'leaves')}; {size(sum(e.nbytes for e in entries))} of results"
         flows = [e for e in entries if e.requires_grad and e.sweep is None]
-        gone = sum(1 for e in flows if e.released)
-        if gone:
-            said += "; released" if gone == len(flows) else f"; {gone} of {len(flows)} released"
+        released = sum(1 for e in flows if e.released)
+        if released:
+            said += "; released" if released == len(flows) else f"; {released} of {len(flows)} released"
         return said + ("; open" if self._open is not None else "")
 
     def __repr__(self) -> str:
@@ -310,7 +311,7 @@ class Tape(_Block, Shown):
                 flat: Sequence[Any] = arrays
                 expected = 1 if single else len(given)
             else:
-                flat = jax.tree.leaves(arrays[0], is_leaf=lambda x: isinstance(x, Handle)) if len(arrays) == 1 else ()
+                flat = leaves_of(arrays[0]) if len(arrays) == 1 else ()
                 expected = len(given)
             if len(flat) != expected:
                 msg = f"function: takes {expected} arrays, got {len(flat)}; pass one for each of inputs"

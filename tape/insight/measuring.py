@@ -11,17 +11,18 @@ import numpy as np
 from tape import jaxapi
 from tape.errors import ReleasedTapeError
 from tape.insight import causes
-from tape.insight.causes import Cause
+from tape.insight.causes import Cause, norm
 from tape.insight.entries import plain, turns_of
 from tape.insight.inside import Inside
 from tape.insight.replaying import UNKNOWN, Place, Replay
-from tape.insight.runs import BackwardError, Runs
+from tape.insight.runs import BackwardError, Runner
 from tape.sweeps.plan import FunctionOp
 from tape.terminal.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tape.graph.trie import State
     from tape.insight.connection import Connection
     from tape.insight.entries import Entry
 
@@ -30,7 +31,7 @@ _LONG = 2000  # entries for which a bar is shown
 _VAGUE = frozenset(["domain", "infinite slope", "infinity", "overflow", "underflow", "zero slope"])  # what is said where no name tells
 
 
-class Step(NamedTuple):
+class PathStep(NamedTuple):
     """One entry of the path from the output to the input.
 
     Attributes:
@@ -61,7 +62,7 @@ class Measurement:
         self._targets = connection.targets
         replay = Replay(self._reading, [], [connection.output], present=True)
         with jaxapi.ensure_compile_time_eval(), np.errstate(all="ignore"):  # NumPy warns where XLA does not
-            runs = Runs(replay.constants.values())
+            runs = Runner(replay.constants.values())
             self._values, self._read = replay.values([], runs)
             self._cotangents, self._edges = self._sweep(replay, self._read, runs)
             self.total: Any = None
@@ -71,7 +72,7 @@ class Measurement:
                     self.total = one if self.total is None else self.total + one
             self._path = self._paths()
         self.steps = [
-            Step(self._reading.entries[n], None if v is _GONE else norm(v), None if c is None else norm(c)) for n, v, c in self._path
+            PathStep(self._reading.entries[n], None if v is _GONE else norm(v), None if c is None else norm(c)) for n, v, c in self._path
         ]
 
     def stopping(self) -> list[Cause]:
@@ -86,7 +87,7 @@ class Measurement:
                 stopping.append(self._stops(number, step))
         return stopping[:3] or self._connection.suspects()
 
-    def _stops(self, number: int, step: Any) -> Cause:
+    def _stops(self, number: int, step: State) -> Cause:
         """Say why an entry gives no gradient to its inputs."""
         e = self._reading.entries[number]
         if step.ends:
@@ -134,7 +135,7 @@ class Measurement:
         part, at = self._reading.places[number]  # type: ignore[misc]
         return isinstance(self._reading.steps_of(part)[at].op, FunctionOp)
 
-    def _sweep(self, replay: Replay, read: Any, runs: Runs) -> tuple[dict[Place, Any], dict[tuple[int, Place], Any]]:
+    def _sweep(self, replay: Replay, read: Any, runs: Runner) -> tuple[dict[Place, Any], dict[tuple[int, Place], Any]]:
         """Sweep once more, entry by entry; return what arrives at each value, and what each entry gives to each of its inputs."""
         (root,) = replay.outputs
         aval = self._connection.output._place.kind.aval
@@ -323,12 +324,6 @@ def _array(value: object) -> Any:
 def _filled(values: Sequence[Any], avals: Sequence[Any]) -> list[Any]:
     """Return values with zeros for those that are gone, and that nothing reads."""
     return [np.zeros(a.shape, a.dtype) if x is UNKNOWN else x for x, a in zip(values, avals, strict=True)]
-
-
-def norm(array: object) -> float:
-    """Return the Euclidean norm, at the precision of double."""
-    wide = np.abs(np.asarray(array)).astype(np.float64)
-    return float(np.sqrt(np.sum(wide * wide)))
 
 
 def _weight(array: Any) -> tuple[bool, float]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape import terminal as words
 from tape.graph.segment import LeafNode, behind
-from tape.insight.memory_holders import reached
+from tape.insight.names import reached
 from tape.op_hooks.showing import size
 from tape.programs.retention import leaf_slots, swept
 from tape.statistics import STATS
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from tape.accounts.records import Line
     from tape.graph.segment import Segment
+    from tape.graph.trie import State
+    from tape.insight.names import Reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +273,7 @@ def _holders(
     return sorted(holders, key=lambda h: (h.path == "?", -h.nbytes, -h.entries, h.path))
 
 
-def _way(one: Any) -> tuple[str, str]:
+def _way(one: Reached) -> tuple[str, str]:
     """Return a path without the places in lists, and the function in which it begins."""
     return re.sub(r"\[\d+\]", "[...]", one.path), one.scope
 
@@ -283,11 +285,11 @@ def _called(segment: Segment, slot: int) -> str:
     return (variable.name or "") if variable is not None else ""
 
 
-def _op(step: Any) -> str:
+def _op(step: State | None) -> str:
     return "" if step is None else str((step.kernel if step.op is None else step.op).name)
 
 
-def _line(segment: Segment, step: Any) -> Line | None:
+def _line(segment: Segment, step: State | None) -> Line | None:
     if step is None:
         return None
     noted: Line | None = segment.lines.get(step.slots[0]) if step.slots else None
@@ -298,5 +300,5 @@ def _arrays(cell: Any) -> Sequence[Any]:
     return cell if cell.__class__ is list else cell.arrays()
 
 
-def _bytes(array: Any) -> int:
+def _bytes(array: object) -> int:
     return int(getattr(array, "nbytes", 0))

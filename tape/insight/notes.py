@@ -12,13 +12,12 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
-
 from tape import jaxapi
 from tape.graph.kinds import is_scalar
 from tape.graph.lines import user_frame, user_line
 from tape.graph.scope import LOCAL, within
-from tape.graph.segment import Handle, LeafNode, is_variable
+from tape.graph.segment import Handle, LeafNode
+from tape.graph.trees import variables_in
 from tape.insight.names import name_of
 from tape.recording import record
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from tape.accounts.records import Line
+    from tape.graph.kinds import Kind
     from tape.graph.segment import Segment
     from tape.graph.trie import State
     from tape.sweeps.plan import Instruction
@@ -37,7 +37,7 @@ class Leaf:
 
     __slots__ = ("behind", "cell", "kind", "name", "number", "value", "variable")
 
-    def __init__(self, variable: Handle | None, kind: Any, name: str | None = None, number: Any = None) -> None:
+    def __init__(self, variable: Handle | None, kind: Kind, name: str | None = None, number: object = None) -> None:
         self.variable: Callable[[], Any] = _nobody if variable is None else weakref.ref(variable)
         self.kind = kind
         self.name = name
@@ -297,7 +297,7 @@ class Notes:
         else:
             with within(unseen=True):
                 result = record.record(op, inputs)
-        outputs = [v for v in jax.tree.leaves(result, is_leaf=is_variable) if isinstance(v, Handle)]
+        outputs = variables_in(result)
         for one in self._concerned():
             one.noted(op, before, outputs, line)
         return result

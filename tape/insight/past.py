@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 import sys
 from typing import TYPE_CHECKING, Any
 
 from tape.graph.kinds import is_scalar
 from tape.graph.lines import user_frame
-from tape.graph.segment import LeafNode, Segment
+from tape.graph.segment import LeafNode, Segment, WayBack
 from tape.graph.trie import SWEEP, State
 from tape.graph.wengert import needed
 from tape.insight.names import walk
@@ -21,7 +20,9 @@ from tape.sweeps.plan import ADD, FunctionOp, Plan
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tape.graph.kinds import Kind
     from tape.graph.segment import Handle
+    from tape.ops.kernel import Kernel, Op
 
 
 class Past:
@@ -32,43 +33,27 @@ class Past:
 
     def __init__(self, outputs: Sequence[Handle]) -> None:
         self.parts: dict[int, Part] = {}  # by the ids of segments
-        self._segments: dict[int, Segment] = {}
-        self._wanted: dict[int, set[int]] = {}
-        self._heap: list[tuple[int, int]] = []
+        self._way = WayBack([(v._segment, v._place.slot) for v in outputs if v._segment is not None])
         self._leaves: dict[int, Leaf] = {}
         self._frame = user_frame(sys._getframe())[0]
         self._names: dict[int, tuple[str, Any]] | None = None
-        for v in outputs:
-            if v._segment is not None:
-                self._arrive(v._segment, v._place.slot)
         self._cells: dict[int, tuple[Segment, int]] | None = None
-        segments = []
-        while self._heap:
-            _, key = heapq.heappop(self._heap)
-            segments.append(self._segments[key])
-            self._go_back(self._segments[key])
-        segments = list(dict.fromkeys(segments))[::-1]
-        segments.sort(key=lambda s: s.serial)
-        self.order = [Span(part, 0, part.state.depth) for s in segments for part in (self.parts[id(s)],)]
+        met: dict[int, Segment] = {}  # by their serials
+        for segment, wanted in self._way:
+            met[segment.serial] = segment
+            self._go_back(segment, wanted)
+        self.order = [Span(part, 0, part.state.depth) for serial in sorted(met) for part in (self.parts[id(met[serial])],)]
         for span in self.order:
             _forwards(span.part)
             _matched(span.part, [one.part for one in self.order])
 
-    def _arrive(self, segment: Segment, slot: int) -> None:
-        key = id(segment)
-        self._segments[key] = segment
-        wanted = self._wanted.setdefault(key, set())
-        if slot not in wanted:
-            wanted.add(slot)
-            heapq.heappush(self._heap, (-segment.serial, key))
-
-    def _go_back(self, segment: Segment) -> None:
+    def _go_back(self, segment: Segment, wanted: frozenset[int]) -> None:
         """Find what leads to the slots of a segment that are wanted."""
         part = self.parts.get(id(segment))
         if part is None:
             part = self.parts[id(segment)] = Part(segment)
             part.begin = 0
-        reached = set(self._wanted[id(segment)])
+        reached = set(wanted)
         path = part.state.path()
         steps = needed(path, reached)
         entries = [step for step in path if step.kernel is not None]
@@ -85,7 +70,7 @@ class Past:
         origin = segment.origins.get(slot)
         if isinstance(origin, tuple):
             part.sources[slot] = self._part(origin[0]), origin[1]
-            self._arrive(*origin)
+            self._way.arrive(origin)
             return
         if isinstance(origin, LeafNode):
             part.sources[slot] = self._leaf(origin.ref(), kind, cell)
@@ -94,7 +79,7 @@ class Past:
             maker = self._made_by(cell, segment)
             if maker is not None:
                 part.sources[slot] = self._part(maker[0]), maker[1]
-                self._arrive(*maker)
+                self._way.arrive(maker)
                 return
             if is_scalar(cell[0]):
                 part.sources[slot] = Leaf(None, kind, number=cell[0])
@@ -107,7 +92,7 @@ class Past:
             part = self.parts[id(segment)] = Part(segment)
         return part
 
-    def _leaf(self, variable: Any, kind: Any, cell: Any) -> Leaf:
+    def _leaf(self, variable: Any, kind: Kind, cell: object) -> Leaf:
         key = id(variable if cell is None else cell)
         known = self._leaves.get(key)
         if known is not None and (cell is not None or variable is not None):
@@ -190,7 +175,7 @@ def _matched(part: Part, parts: Sequence[Part]) -> None:
                 part.marks.setdefault(first[start + i], Mark(order, origin, step.depth))
 
 
-def _same(op: Any, recorded: Any) -> bool:
+def _same(op: object, recorded: Kernel | Op) -> bool:
     return op is recorded or (op is ADD and recorded.name == ADD.name)
 
 

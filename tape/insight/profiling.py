@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from tape.accounts.records import Line
-    from tape.insight.profiling_parts import Part, Runs
+    from tape.insight.profiling_parts import Runs, Share
     from tape.insight.profiling_rows import Row
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -234,7 +234,7 @@ class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as
 
     # -- by what ----------------------------------------------------------------------------------------------------
 
-    def _runs(self) -> list[tuple[Runs, Sequence[Part]]]:
+    def _runs(self) -> list[tuple[Runs, Sequence[Share]]]:
         every = [runs for ledger in self._all() for runs in (*list(ledger.runs.values()), *ledger.rest.runs()) if runs.count]
         return [(runs, parts_of(runs)) for runs in every]
 

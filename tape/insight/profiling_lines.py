@@ -11,11 +11,10 @@ import random
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
-
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL, set_scope
-from tape.graph.segment import Handle, LeafNode
+from tape.graph.segment import LeafNode
+from tape.graph.trees import variables_in
 from tape.insight.notes import Notes
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class LineNotes(Notes):
         """Record one entry and note its line."""
         line = user_line()
         result = super().record(op, inputs)
-        results = [v for v in jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, Handle)) if isinstance(v, Handle)]
+        results = variables_in(result)
         segment = next((v._segment for v in results if v._segment is not None), None) or LOCAL.segment()
         if segment is not None:
             entry = segment.state
@@ -109,7 +108,7 @@ class LineNotes(Notes):
         return instruction.where
 
 
-class _Structure:
+class _KnownLines:
     """What is known of the lines of one structure that ran from one place; functions of equal ops on other Variables have others."""
 
     __slots__ = ("attempts", "of", "seen", "state", "times")
@@ -152,7 +151,7 @@ class Lines:
     """What a thread knows of the lines of the structures that it ran while profiles were open."""
 
     def __init__(self) -> None:
-        self._structures: dict[Any, _Structure] = {}  # with the slots that are kept, and the place
+        self._structures: dict[Any, _KnownLines] = {}  # with the slots that are kept, and the place
         self._quiet = 0
         self._chance = random.Random(0)  # noqa: S311 - which runs are looked at; the same ones each time
         self._mean = _GAP[0]  # of the runs until some are noted again
@@ -188,7 +187,7 @@ class Lines:
         if one is None:
             if len(self._structures) >= _STRUCTURES:  # ever new ones
                 self._structures = {}
-            one = self._structures[key] = _Structure(segment.state)
+            one = self._structures[key] = _KnownLines(segment.state)
         # The Variables by whose parameters two models of equal ops are told apart; a sweep that runs alone is of those before it.
         leaves = [origin.ref for origin in list(segment.origins.values()) if isinstance(origin, LeafNode)] or self._leaves
         self._leaves = leaves

@@ -25,7 +25,7 @@ from tape.programs.interpretation import needed_entries, one_by_one
 from tape.statistics import STATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from tape.graph.segment import Segment
     from tape.graph.trie import State
@@ -139,7 +139,7 @@ class Ledger:
         if self.open and self.open[-1][1] is not None:
             self.open[-1][1].compiling += own
 
-    def runs_of(self, key: Any, kind: str, what: Any, reason: str, where: Site, *, compiled: bool) -> Runs:
+    def runs_of(self, key: Hashable, kind: str, what: Any, reason: str, where: Site, *, compiled: bool) -> Runs:
         """Return what is noted of something that runs."""
         runs = self.runs.get(key)
         if runs is None:

@@ -84,7 +84,7 @@ class Runs:
 _LEAST = 1e-9  # seconds that the smallest part of a program is taken for
 
 
-class Part(NamedTuple):
+class Share(NamedTuple):
     """A part of what runs at once: its op and line, whether a sweep wrote it, and what it does and is predicted to take."""
 
     op: str
@@ -97,7 +97,7 @@ class Part(NamedTuple):
     compiling: float = 1.0  # its share of what it takes to compile the whole
 
 
-def parts_of(runs: Runs) -> list[Part]:
+def parts_of(runs: Runs) -> list[Share]:
     """Return the entries that one run runs."""
     if runs.kind == "rest" or runs.what is None:
         return [] if runs.parts is None else runs.parts[1]
@@ -107,14 +107,14 @@ def parts_of(runs: Runs) -> list[Part]:
     return runs.parts[1]
 
 
-def shared(runs: Runs, parts: Sequence[Part]) -> Iterator[tuple[Part, float, float]]:
+def shared(runs: Runs, parts: Sequence[Share]) -> Iterator[tuple[Share, float, float]]:
     """Yield the parts of some runs, each with its seconds of all that these took to run, and to compile."""
     run, compiled = sum(p.weight for p in parts) or 1.0, sum(p.compiling for p in parts) or 1.0
     for p in parts:
         yield p, runs.seconds * p.weight / run, runs.compiling * p.compiling / compiled
 
 
-def _found_out(runs: Runs) -> list[Part]:
+def _found_out(runs: Runs) -> list[Share]:
     if runs.kind == "step":
         return list(_inside(runs.what.jaxpr.jaxpr, runs.what.name, runs.site.line, swept=False))
     if runs.kind == "entry":
@@ -124,7 +124,7 @@ def _found_out(runs: Runs) -> list[Part]:
     return [part for entry in entries for part in _of_entry(entry, runs, compiled=runs.compiled)]
 
 
-def _of_entry(entry: Any, runs: Runs, *, compiled: bool) -> Iterator[Part]:
+def _of_entry(entry: Any, runs: Runs, *, compiled: bool) -> Iterator[Share]:
     kernel = entry.kernel
     seen = runs.known.get(entry.slots[0]) if runs.known and entry.slots else None
     name: str = (kernel if entry.op is None else entry.op).name
@@ -139,10 +139,10 @@ def _of_entry(entry: Any, runs: Runs, *, compiled: bool) -> Iterator[Part]:
         yield from _inside(jaxpr, name, where, swept=swept)
         return
     weight = max(kernel.cost.work, _LEAST) if compiled else kernel.rent
-    yield Part(name, where, swept, weight, flops_of(jaxpr), bytes_moved((*kernel.in_avals, *kernel.out_avals)), 1, kernel.cost.part)
+    yield Share(name, where, swept, weight, flops_of(jaxpr), bytes_moved((*kernel.in_avals, *kernel.out_avals)), 1, kernel.cost.part)
 
 
-def _inside(jaxpr: Jaxpr, name: str, where: Line | None, *, swept: bool) -> Iterator[Part]:
+def _inside(jaxpr: Jaxpr, name: str, where: Line | None, *, swept: bool) -> Iterator[Share]:
     """Return the entries that were traced to a jaxpr; what belongs to none is the whole's."""
     totals: dict[tuple[str, Line | None, bool], list[Any]] = {}
     met: Counter[tuple[str, Line | None, bool]] = Counter()
@@ -172,21 +172,21 @@ def _inside(jaxpr: Jaxpr, name: str, where: Line | None, *, swept: bool) -> Iter
 
     walk(jaxpr.eqns, (name, where, swept), 1.0)
     if not totals:
-        yield Part(name, where, swept, _LEAST, 0.0, 0)
+        yield Share(name, where, swept, _LEAST, 0.0, 0)
     for (op, line, of_sweep), (run, counted, moved, part) in totals.items():
-        yield Part(op, line, of_sweep, max(run, _LEAST), counted, moved, met[op, line, of_sweep] or 1, max(part, _LEAST))
+        yield Share(op, line, of_sweep, max(run, _LEAST), counted, moved, met[op, line, of_sweep] or 1, max(part, _LEAST))
 
 
 class Rest:
     """What is noted of structures that were let go, by op and line."""
 
-    __slots__ = ("_found", "_runs")
+    __slots__ = ("_runs", "_totals")
 
     def __init__(self) -> None:
         self._runs = Runs("rest", 0, "others", Site(()), compiled=False)
-        self._found: dict[tuple[str, Line | None, bool], list[Any]] = {}
+        self._totals: dict[tuple[str, Line | None, bool], list[Any]] = {}
 
-    def add(self, runs: Runs, parts: Sequence[Part]) -> None:
+    def add(self, runs: Runs, parts: Sequence[Share]) -> None:
         """Take over what is noted of some runs."""
         whole = self._runs
         whole.what += runs.count
@@ -194,7 +194,7 @@ class Rest:
         whole.seconds += runs.seconds
         whole.compiling += runs.compiling
         for p, seconds, compiling in shared(runs, parts):
-            known = self._found.setdefault((p.op, p.where, p.swept), [0.0, 0.0, 0, 0, 0.0])
+            known = self._totals.setdefault((p.op, p.where, p.swept), [0.0, 0.0, 0, 0, 0.0])
             known[0] += seconds
             known[1] += p.flops * runs.count
             known[2] += p.nbytes * runs.count
@@ -203,6 +203,6 @@ class Rest:
 
     def runs(self) -> list[Runs]:
         """Return them as one run, if there are any."""
-        parts = [Part(*key, *known) for key, known in self._found.items()]
+        parts = [Share(*key, *known) for key, known in self._totals.items()]
         self._runs.parts = None, parts
         return [self._runs] if parts else []

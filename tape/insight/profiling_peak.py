@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from tape.accounts.records import Line
     from tape.graph.segment import Segment
+    from tape.insight.profiling_lines import Known
+    from tape.jaxapi import Jaxpr
+    from tape.jitting.tracing import TracedStep
     from tape.programs.execution import Program
 _SHARE = 0.1  # of the time that passes may go into looking, where the tape has many segments
 _FEW = 64
@@ -92,7 +95,7 @@ class Peaks:
         self._began = time.perf_counter()
         self._spent = 0.0
 
-    def flush(self, segment: Segment, program: Program, known: Any, site: Line | None) -> None:
+    def flush(self, segment: Segment, program: Program, known: Known, site: Line | None) -> None:
         """Look before a program of pending entries runs."""
         key = (id(segment.state), program.keep)
         layout = self._inside.get(key)
@@ -100,12 +103,12 @@ class Peaks:
             layout = self._inside[key] = segment.state, _of_entries(needed_entries(segment.state, program.keep)[0], program.keep)
         self._look(layout[1], known, site)
 
-    def step(self, step: Any, site: Line | None) -> None:
+    def step(self, step: TracedStep, site: Line | None) -> None:
         """Look before a step of ``tape.jit`` runs."""
         layout = self._inside.get(id(step))
         if layout is None:
             layout = self._inside[id(step)] = step, _of_jaxpr(step.jaxpr.jaxpr, step.name, site)
-        self._look(layout[1], None, site)
+        self._look(layout[1], {}, site)
 
     def forget(self) -> None:
         """Let go of the structures that were looked at."""
@@ -122,25 +125,24 @@ class Peaks:
         """The peak so far."""
         return self._peak
 
-    def _look(self, inside: _Inside, known: Any, site: Line | None) -> None:
+    def _look(self, inside: _Inside, known: Known, site: Line | None) -> None:
         start = time.perf_counter()
         if len(STATS.segments) > _FEW and self._spent > _SHARE * (start - self._began):
             return
         held = STATS.live_bytes
         if held + inside.nbytes > self._peak.nbytes:
-            lines = known or {}
             rows: dict[tuple[str, Line | None], list[int]] = {}
             for slot, op, where, nbytes in inside.alive:
-                row = rows.setdefault((op, _line(lines, slot, where)), [0, 0])
+                row = rows.setdefault((op, _line(known, slot, where)), [0, 0])
                 row[0] += 1
                 row[1] += nbytes
             alive = sorted((Alive(op, at, *row) for (op, at), row in rows.items()), key=lambda a: -a.nbytes)
-            where = _line(lines, inside.slot, inside.where)
+            where = _line(known, inside.slot, inside.where)
             self._peak = Peak(held + inside.nbytes, held, inside.nbytes, inside.op, where, site, tuple(alive))
         self._spent += time.perf_counter() - start
 
 
-def _line(known: Any, slot: int, where: Line | None) -> Line | None:
+def _line(known: Known, slot: int, where: Line | None) -> Line | None:
     seen = known.get(slot)
     return where if seen is None or seen.where is None else seen.where
 
@@ -154,7 +156,7 @@ def _of_entries(entries: Sequence[Any], keep: Sequence[int]) -> _Inside:
     return _worst(rows, {**last_uses(entries), **dict.fromkeys(keep, len(entries))})
 
 
-def _of_jaxpr(jaxpr: Any, name: str, site: Line | None) -> _Inside:
+def _of_jaxpr(jaxpr: Jaxpr, name: str, site: Line | None) -> _Inside:
     """Return the worst moment of equations that run one by one."""
     rows = []
     last: dict[Any, int] = {}

@@ -7,10 +7,11 @@ the rows sum to the time that programs took.
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tape.insight.profiling_parts import Part, shared
+from tape.insight.profiling_parts import Share, shared
 from tape.insight.scopes import scope_of_line, source_of
 from tape.op_hooks.showing import size
 from tape.terminal import clipped, named, painted, short_files
@@ -94,7 +95,9 @@ class Row:
 
 
 def rows_by(
-    every: Iterable[tuple[Runs, Sequence[Part]]], key: Callable[[Part], tuple[str, Line | None]], python: Mapping[Line, float] | None = None
+    every: Iterable[tuple[Runs, Sequence[Share]]],
+    key: Callable[[Share], tuple[str, Line | None]],
+    python: Mapping[Line, float] | None = None,
 ) -> list[Row]:
     """Return a row for each value of ``key`` of the parts, and of lines that took ``python`` seconds, the one that took longest first."""
     by_key: dict[tuple[str, Line | None], list[Any]] = {}
@@ -106,7 +109,7 @@ def rows_by(
             sides[3] = sides[3] or len(parts) > 1
     sampled: dict[tuple[str, Line | None], float] = {}
     for line, seconds in (python or {}).items():
-        about = key(Part("", line, swept=False, weight=0.0, flops=0.0, nbytes=0))
+        about = key(Share("", line, swept=False, weight=0.0, flops=0.0, nbytes=0))
         sampled[about] = sampled.get(about, 0.0) + seconds
         by_key.setdefault(about, [Side(), Side(), 0.0, False])
     rows = [
@@ -116,7 +119,7 @@ def rows_by(
     return sorted(rows, key=lambda row: (-row.seconds - row.python, -row.count, row.name))
 
 
-def of_programs(every: Iterable[tuple[Runs, Sequence[Part]]]) -> list[Row]:
+def of_programs(every: Iterable[tuple[Runs, Sequence[Share]]]) -> list[Row]:
     """Return a row for each thing that ran."""
     by_key: dict[tuple[Any, ...], Row] = {}
     for runs, parts in every:
@@ -146,20 +149,20 @@ def of_programs(every: Iterable[tuple[Runs, Sequence[Part]]]) -> list[Row]:
     return sorted(by_key.values(), key=lambda row: (-row.seconds, row.name))
 
 
-def by_op(part: Part) -> tuple[str, Line | None]:
+def by_op(part: Share) -> tuple[str, Line | None]:
     """Return the op."""
     return part.op, None
 
 
-def by_line(part: Part) -> tuple[str, Line | None]:
+def by_line(part: Share) -> tuple[str, Line | None]:
     """Return the line."""
     return ("elsewhere", None) if part.where is None else (named(part.where), part.where)
 
 
-def by_scope(kind: str) -> Callable[[Part], tuple[str, Line | None]]:
+def by_scope(kind: str) -> Callable[[Share], tuple[str, Line | None]]:
     """Return what gives the function, class or module of a part; a module of another library is the one that it is called by."""
 
-    def key(part: Part) -> tuple[str, Line | None]:
+    def key(part: Share) -> tuple[str, Line | None]:
         if part.op[:1].isupper():  # a lifted module has the name of its class
             return part.op, None
         scope = getattr(part.where, "scope", "") or scope_of_line(part.where, kind)
@@ -185,9 +188,7 @@ def seconds(value: float) -> str:
     """Return a time in words of three digits."""
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
         if value * scale >= 0.9995 or unit == "us":
-            number = value * scale
-            digits = 0 if number >= 99.95 else 1 if number >= 9.995 else 2
-            return f"{number:.{digits}f} {unit}"
+            return f"{_three_digits(value * scale)} {unit}"
     raise AssertionError
 
 
@@ -197,9 +198,12 @@ def count(value: float) -> str:
         return f"{value:.0f}"
     for unit, scale in (("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15)):
         if value < 999.5 * scale or unit == "P":
-            number = value / scale
-            return f"{number:.{0 if number >= 99.95 else 1 if number >= 9.995 else 2}f} {unit}"
+            return f"{_three_digits(value / scale)} {unit}"
     raise AssertionError
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:.{0 if number >= 99.95 else 1 if number >= 9.995 else 2}f}"
 
 
 def _time(of: Callable[[Row], float]) -> Callable[[Row, float], str]:
@@ -291,15 +295,5 @@ def heading(text: str, width: int, *, color: bool) -> str:
 def notes(lines: Sequence[str], width: int, *, color: bool) -> Iterator[str]:
     """Yield remarks, broken where the line ends."""
     for line in lines:
-        yield from (painted(part, _QUIET, color) for part in _wrapped(line, width))
-
-
-def _wrapped(text: str, width: int) -> Iterator[str]:
-    words: list[str] = []
-    for word in text.split():
-        if words and len(" ".join([*words, word])) > width:
-            yield " ".join(words)
-            words = []
-        words.append(word)
-    if words:
-        yield " ".join(words)
+        for part in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False):
+            yield painted(part, _QUIET, color)

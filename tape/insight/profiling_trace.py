@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tape.insight.profiling_meter import Ledger
-    from tape.insight.profiling_parts import Part, Runs
+    from tape.insight.profiling_parts import Runs, Share
 
 _SLICES = 50_000  # of entries that a file shows
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
@@ -36,7 +36,7 @@ class Traced:
     """What a profile's files say."""
 
     def __init__(
-        self, ledgers: Sequence[Ledger], parts: Callable[[Runs], Sequence[Part]], background: Sequence[tuple[float, float, str]]
+        self, ledgers: Sequence[Ledger], parts: Callable[[Runs], Sequence[Share]], background: Sequence[tuple[float, float, str]]
     ) -> None:
         self._ledgers = ledgers
         self._parts = parts
@@ -108,7 +108,7 @@ class Traced:
                 yield from _shared_out(parts, event.start, end)
 
 
-def _shared_out(parts: Sequence[Part], start: float, end: float) -> Iterator[_Slice]:
+def _shared_out(parts: Sequence[Share], start: float, end: float) -> Iterator[_Slice]:
     """Yield what the entries of a program are predicted to take of its time, one after the other."""
     total = sum(part.weight for part in parts)
     at, passed = start, 0.0

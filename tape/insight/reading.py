@@ -11,6 +11,7 @@ from tape.insight.notes import Leaf, Lone, Part, Span
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tape.graph.trie import State
     from tape.insight.notes import Mark, Source
 
 
@@ -105,7 +106,7 @@ class Reading:
         self.entries.append(entry)
         self.places.append(place)
 
-    def _sweep(self, part: Part, number: int, step: Any, mark: Mark | None) -> tuple[int | None, int | None]:
+    def _sweep(self, part: Part, number: int, step: State, mark: Mark | None) -> tuple[int | None, int | None]:
         """Return which sweep wrote an entry, and for which one."""
         if mark is not None:
             return max(mark.sweep, 1), self._of(mark)

@@ -20,9 +20,10 @@ from tape.sweeps.seeds import describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tape.graph.trie import State
     from tape.insight.notes import Source
     from tape.insight.reading import Reading
-    from tape.insight.runs import Runs
+    from tape.insight.runs import Runner
 
 UNKNOWN: Any = object()  # stands for a value that is gone, where that may be
 Place = tuple[int, int]  # id of a part, slot; the id of a leaf, -1
@@ -197,7 +198,7 @@ class Replay:
         )
         raise ReleasedTapeError(msg)
 
-    def _call(self, part: Part, step: Any) -> Callable[..., Sequence[Any]]:
+    def _call(self, part: Part, step: State) -> Callable[..., Sequence[Any]]:
         """Return an entry as a function of arrays, whose derivative is that which was recorded."""
         if isinstance(step.op, FunctionOp):
             segment = part.ref()
@@ -217,7 +218,7 @@ class Replay:
         _, read = self.values(arrays)
         return [jnp.asarray(read(place)) for place in self.outputs]
 
-    def values(self, arrays: Sequence[Any], runs: Runs | None = None) -> tuple[dict[Place, Any], Callable[[Place], Any]]:
+    def values(self, arrays: Sequence[Any], runs: Runner | None = None) -> tuple[dict[Place, Any], Callable[[Place], Any]]:
         """Compute everything between the inputs and the outputs; return the values, and what reads one."""
         values: dict[Place, Any] = dict(self.constants)
         for places, array, aval in zip(self.inputs, arrays, self._avals, strict=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -12,7 +11,7 @@ from tape import jaxapi
 from tape.graph import boundary
 from tape.graph.kinds import differentiable
 from tape.graph.scope import parked
-from tape.graph.segment import Handle
+from tape.graph.trees import leaves_of
 from tape.graph.trie import RECORD
 from tape.programs.interpretation import at_home
 from tape.programs.program import look
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from tape.ops.kernel import Kernel
 
 
-class Runs:
+class Runner:
     """What runs single entries; one of JAX's primitives takes a hundred times as long to call as one of NumPy's on a small array.
 
     Args:
@@ -100,7 +99,7 @@ class FunctionRun:
     def _called(self, operands: Sequence[Any], wanted: Sequence[bool]) -> tuple[list[Any], list[Any]]:
         inputs = [record.leaf(jnp.asarray(x), requires_grad=w) for x, w in zip(operands, wanted, strict=True)]
         args, kwargs = self._layout.filled(inputs)
-        flat = jax.tree.leaves(self._function.apply(*args, **kwargs), is_leaf=lambda x: isinstance(x, Handle))
+        flat = leaves_of(self._function.apply(*args, **kwargs))
         return inputs, [flat[i] for i in self._places]
 
     def __call__(self, *operands: Any) -> Sequence[Any]:

@@ -34,7 +34,7 @@ _DTYPE = re.compile(r"\b(bfloat|float|complex|uint|int)(\d+)")
 _PAINT = re.compile("\x1b\\[[0-9;]*m")
 
 
-class Row:
+class TextRow:
     """One line of the table: cells by their column, after an indentation."""
 
     __slots__ = ("cells", "depth", "style", "whole")
@@ -69,13 +69,13 @@ def table(
     if len(rows) > _LIMIT:
         cut = len(rows) - _LIMIT
         half = _LIMIT // 2
-        rows = [*rows[:half], Row(0, {}, f"... {cut} lines left out: t.entries has them ...", style="fold"), *rows[-half:]]
+        rows = [*rows[:half], TextRow(0, {}, f"... {cut} lines left out: t.entries has them ...", style="fold"), *rows[-half:]]
     return "\n".join(_laid_out(rows, width, color))
 
 
-def _leaf(value: Value) -> Row:
+def _leaf(value: Value) -> TextRow:
     note = "requires grad" if value.requires_grad else ""
-    return Row(0, {"op": value.name, "type": typed(value), "bytes": size(value.nbytes), "note": note}, style="leaf")
+    return TextRow(0, {"op": value.name, "type": typed(value), "bytes": size(value.nbytes), "note": note}, style="leaf")
 
 
 class Shows(NamedTuple):
@@ -87,17 +87,17 @@ class Shows(NamedTuple):
     released: bool  # not where all are
 
 
-def _rows(items: Sequence[Item], shows: Shows, depth: int = 0) -> Iterator[Row]:
+def _rows(items: Sequence[Item], shows: Shows, depth: int = 0) -> Iterator[TextRow]:
     sweep: int | None = None
     for item in items:
         of = _sweep_of(item)
         if of != sweep and of is not None and depth == 0:
             at = shows.sweeps[of - 1] if of <= len(shows.sweeps) else None
-            yield Row(0, {}, f"sweep {of}" + ("" if at is None else f", asked for at {named(at, shows.names)}"), style="sweep")
+            yield TextRow(0, {}, f"sweep {of}" + ("" if at is None else f", asked for at {named(at, shows.names)}"), style="sweep")
         sweep = of
         if isinstance(item, Block):
             said = f"{item.times} times the like, entries {item.first} to {item.last}:"
-            yield Row(depth, {}, said, style="fold")
+            yield TextRow(depth, {}, said, style="fold")
             yield from _rows(item.items, shows, depth + 1)
         else:
             yield _entry(item, shows, depth)
@@ -111,7 +111,7 @@ def _sweep_of(item: Item) -> int | None:
     return item.sweep
 
 
-def _entry(entry: Entry, shows: Shows, depth: int) -> Row:
+def _entry(entry: Entry, shows: Shows, depth: int) -> TextRow:
     notes = []
     if entry.of is not None:
         notes.append(f"of %{entry.of}")
@@ -137,16 +137,16 @@ def _entry(entry: Entry, shows: Shows, depth: int) -> Row:
         "type": types,
         "bytes": size(entry.nbytes) if entry.outputs else "",
     }
-    return Row(depth, {**cells, "note": ", ".join(notes), "line": where})
+    return TextRow(depth, {**cells, "note": ", ".join(notes), "line": where})
 
 
-def _wide(rows: Sequence[Row], column: str) -> int:
+def _wide(rows: Sequence[TextRow], column: str) -> int:
     """Return how many characters a column wants; what a leaf says last may go on to the end of the line."""
     said = [r for r in rows if column != "note" or r.cells.get("line")] or rows
     return max((len(r.cells.get(column, "")) + (2 * r.depth if column == "number" else 0) for r in said), default=0)
 
 
-def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
+def _laid_out(rows: Sequence[TextRow], width: int, color: bool) -> Iterator[str]:
     widths = {c: _wide(rows, c) for c in ORDER}
     shown = [c for c in ORDER if any(r.cells.get(c) for r in rows)]
     for giving, least in (
@@ -169,9 +169,9 @@ def _laid_out(rows: Sequence[Row], width: int, color: bool) -> Iterator[str]:
             widths["type"] = _wide(rows, "type")
         elif over > 0 and giving in shown:
             widths[giving] = max(min(widths[giving], least), widths[giving] - over)
-    for gone in ("bytes", "note"):
-        if sum(widths[c] for c in shown) + 2 * (len(shown) - 1) > width and gone in shown:
-            shown.remove(gone)
+    for left_out in ("bytes", "note"):
+        if sum(widths[c] for c in shown) + 2 * (len(shown) - 1) > width and left_out in shown:
+            shown.remove(left_out)
     over = sum(widths[c] for c in shown) + 2 * (len(shown) - 1) - width
     for giving in ("line", "inputs", "type", "op"):
         if over > 0 and giving in shown:

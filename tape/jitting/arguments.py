@@ -14,7 +14,8 @@ from tape.callables.matching import told_apart
 from tape.errors import TapeTypeError, TapeValueError
 from tape.graph.constants import constant
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle, is_variable, itself
+from tape.graph.segment import Handle, itself
+from tape.graph.trees import flatten, leaves_of, variables_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -103,13 +104,13 @@ class Parameters:
                         "or another hashable value"
                     )
                     raise TapeTypeError(msg) from e
-                if any(map(is_variable, jax.tree.leaves(v, is_leaf=is_variable))):
+                if variables_in(v):
                     msg = (
                         f"jit: the static argument {k!r} of {name} is or holds a Variable, whose value is no part of a program; "
                         "do not name it static"
                     )
                     raise TapeTypeError(msg)
-        leaves, tree = jax.tree.flatten((dynamic, kwargs), is_leaf=is_variable)
+        leaves, tree = flatten((dynamic, kwargs))
         donated = self._donated(dynamic, kwargs, len(args)) if self.donated else frozenset()
         for x in leaves:
             if not isinstance(x, (Handle, *_ARRAYS, *_NUMBERS)) or (isinstance(x, np.ndarray) and x.dtype == object):
@@ -127,9 +128,9 @@ class Parameters:
         numbers, static = _positions(self.donated, n), _positions(self.static, n)
         flags: list[bool] = []
         for i, a in zip([i for i in range(n) if i not in static], dynamic, strict=True):
-            flags += [i in numbers] * len(jax.tree.leaves(a, is_leaf=is_variable))
+            flags += [i in numbers] * len(leaves_of(a))
         for k in sorted(kwargs):
-            flags += [k in self.donated] * len(jax.tree.leaves(kwargs[k], is_leaf=is_variable))
+            flags += [k in self.donated] * len(leaves_of(kwargs[k]))
         return frozenset(i for i, d in enumerate(flags) if d)
 
 

@@ -23,7 +23,7 @@ from tape.graph.segment import Extra, Handle, extra_of
 from tape.hooking.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer
 from tape.jitting.outcome import ARRAY, GRADIENT, MADE, ONE, SAME, Made, Tree
-from tape.jitting.tracing import Step, hooks_of
+from tape.jitting.tracing import TracedStep, hooks_of
 from tape.mirrored.detachment import detach
 from tape.programs.devices import settled, there_are_several
 from tape.programs.program import look, run_pending
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tape.callables.reach import Edge
-    from tape.jitting.outcome import Kept, Slot
+    from tape.jitting.outcome import KeptArray, Slot
 
 STATE = threading.RLock()  # held while a step is traced, since Variables that it writes to hold traced values then
 
@@ -48,13 +48,13 @@ class Binding(layout.Bound):
 
     def __init__(
         self,
-        step: Step,
+        step: TracedStep,
         run: Callable[..., Sequence[Any]],
         variables: Sequence[Any],
         given: int,
         edges: Sequence[Edge],
         slots: Sequence[Slot],
-        kept: Mapping[int, Kept],
+        kept: Mapping[int, KeptArray],
         donated: Sequence[int],
     ) -> None:
         self.step = step
@@ -91,7 +91,7 @@ class Binding(layout.Bound):
         self._plan_delivery(step, slots)
         self._plainly = step.kernel is None and not self._waits
 
-    def _plan_delivery(self, step: Step, slots: Sequence[Slot]) -> None:
+    def _plan_delivery(self, step: TracedStep, slots: Sequence[Slot]) -> None:
         """Say where the results go."""
         outcome = self._outcome = step.outcome
         self._written: list[tuple[Any, Any, Place, int]] = []  # Variables, what they become, and which result they get
@@ -315,7 +315,7 @@ def _holds(slot: Slot, _: object) -> str:
     return slot.holds()
 
 
-def _array(kept: Kept, _: object) -> object:
+def _array(kept: KeptArray, _: object) -> object:
     return kept.array()
 
 

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from tape.accounts.records import Line
     from tape.callables.reach import Edge, Reach
     from tape.jitting.arguments import Call
-    from tape.jitting.outcome import Kept, Slot
-    from tape.jitting.tracing import Step
+    from tape.jitting.outcome import KeptArray, Slot
+    from tape.jitting.tracing import TracedStep
 
 
-class Compilation:
+class CompiledStep:
     """A traced step, compiled, with its bindings (latest first), and what tells it apart, for messages."""
 
-    def __init__(self, step: Step, options: dict[str, Any], call: Call, reached: Reach) -> None:
+    def __init__(self, step: TracedStep, options: dict[str, Any], call: Call, reached: Reach) -> None:
         self.step = step
         self.given = len(call.variables)
         self.said = {**_said_of_call(call), **_said_of_state(step, reached, self.given)}
@@ -97,7 +97,7 @@ class Compilation:
         return self._bound(variables, len(given), edges, last.slots, last.kept)
 
     def _bound(
-        self, variables: list[Any], given: int, edges: Sequence[Edge], slots: Sequence[Slot], kept: Mapping[int, Kept]
+        self, variables: list[Any], given: int, edges: Sequence[Edge], slots: Sequence[Slot], kept: Mapping[int, KeptArray]
     ) -> Binding | None:
         step = self.step
         for i, k in kept.items():
@@ -113,7 +113,7 @@ class Compilation:
         return binding if binding.fits() else None
 
 
-def _donated(step: Step, call: Call, options: dict[str, Any]) -> tuple[int, ...]:
+def _donated(step: TracedStep, call: Call, options: dict[str, Any]) -> tuple[int, ...]:
     """Return the inputs of the program whose buffers its results may take."""
     variables = call.variables
     wanted = {i for i, v in enumerate(variables) if call.donates(v)}
@@ -180,7 +180,7 @@ def _said_of_call(call: Call) -> dict[str, str]:
     return said
 
 
-def _said_of_state(step: Step, reached: Reach, given: int) -> dict[str, str]:
+def _said_of_state(step: TracedStep, reached: Reach, given: int) -> dict[str, str]:
     """Say what each captured Variable is, and which of all have gradients."""
     said = {}
     for i in step.relevant:

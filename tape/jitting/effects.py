@@ -25,7 +25,7 @@ from tape.recording.record import handle
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from tape.callables.reach import Holder
+    from tape.callables.reach import Stored
     from tape.graph.kinds import Place
 
 
@@ -60,7 +60,7 @@ class Effects(Captures):
     releases = True
     hidden: ClassVar[dict[str, None]] = {}
 
-    def __init__(self, sources: Sequence[Handle], holders: Sequence[Holder]) -> None:
+    def __init__(self, sources: Sequence[Handle], holders: Sequence[Stored]) -> None:
         self.grads = [None if v._extra is None else v._extra.grad for v in sources]
         super().__init__([*sources, *[g for g in self.grads if g is not None]])
         self.sources = list(sources)

@@ -21,7 +21,7 @@ from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
 from tape.jitting.arguments import Call, Parameters, aval_of, signature
 from tape.jitting.binding import STATE, Binding, TracedError
-from tape.jitting.compilation import Compilation, change_of, reason
+from tape.jitting.compilation import CompiledStep, change_of, reason
 from tape.jitting.tracing import trace_step
 from tape.programs.telling import begun, timed, warn_of
 from tape.recording import record
@@ -57,7 +57,7 @@ class Jitted(Generic[P, R]):
         self.name = getattr(fun, "__name__", type(fun).__name__)
         self._options = options
         self._parameters = Parameters(fun, options)
-        self._entries: dict[Hashable, list[Compilation]] = {}
+        self._entries: dict[Hashable, list[CompiledStep]] = {}
         # The latest call, by which one like it is recognised without flattening trees: that saves 4 to 8 of 9 to 13 us.
         self._quick: tuple[Binding, Latest, tuple[Hashable, ...]] | None = None
         self.reasons: list[str] = []
@@ -165,7 +165,7 @@ class Jitted(Generic[P, R]):
         del entry.bindings[_BINDINGS_LIMIT:]
         return bound, new
 
-    def _trace(self, call: Call, reached: Reach) -> Compilation:
+    def _trace(self, call: Call, reached: Reach) -> CompiledStep:
         arrays = call.arrays
 
         def run(traced: Sequence[jax.Array]) -> object:
@@ -177,7 +177,7 @@ class Jitted(Generic[P, R]):
         for place, contents in step.outcome.plain:
             place.fill(contents)
         step.outcome.plain.clear()
-        entry = Compilation(step, self._options, call, reached)
+        entry = CompiledStep(step, self._options, call, reached)
         self.reasons.append(reason(entry.said, [known.said for entries in self._entries.values() for known in entries]))
         del self.reasons[:-_STEPS_LIMIT]
         return entry
@@ -271,7 +271,7 @@ class _Bound(dict[Any, Any]):
         return (_Bound, ())
 
 
-def _first(entries: Sequence[Compilation], bind: Callable[[Compilation], Binding | None]) -> tuple[Compilation, Binding] | None:
+def _first(entries: Sequence[CompiledStep], bind: Callable[[CompiledStep], Binding | None]) -> tuple[CompiledStep, Binding] | None:
     """Return the first step that can be bound, and how it is."""
     for entry in entries:
         bound = bind(entry)

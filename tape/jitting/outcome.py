@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import jax
 
 from tape.callables.objects import MISSING, Writable
-from tape.callables.reach import Holder, spelled
+from tape.callables.reach import Stored, spelled
 from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, UnrecordedGradientError
 from tape.graph.kinds import Kind, Place, kind_of, why_unrecorded
-from tape.graph.segment import NOTHING, Handle, LeafNode, Segment, itself, made_at, outside
+from tape.graph.segment import NOTHING, Handle, LeafNode, Segment, WayBack, itself, made_at, outside
+from tape.graph.trees import flatten, leaves_of
 from tape.graph.trie import RECORD, State
 from tape.graph.wengert import backwards
 from tape.jaxapi import Tracer
 from tape.variables.conversion import as_array
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from tape.jitting.effects import Effects
 
@@ -52,7 +53,7 @@ class Tree(NamedTuple):
     leaves: tuple[tuple[int, Any], ...]
 
 
-class Change(NamedTuple):
+class VariableChange(NamedTuple):
     """What becomes of a Variable from outside: a new value (a Made), another gradient (a Made, or -1 for none).
 
     ``anew`` says that it became another Variable (``v[i] = y``), so that its gradient and hooks stay behind.
@@ -67,7 +68,7 @@ class Change(NamedTuple):
 class Slot(NamedTuple):
     """A place (an attribute, an item) that holds new Variables or arrays afterwards; which of them it ``held`` is part of the program."""
 
-    holder: Holder
+    holder: Stored
     key: Any
     content: Tree
     held: str
@@ -77,33 +78,33 @@ class Slot(NamedTuple):
         return _held(self.holder.place.at_key(self.key))
 
 
-class Kept(NamedTuple):
+class KeptArray(NamedTuple):
     """An array in a place that gets another one: the number of a leaf in the tree that is there."""
 
-    holder: Holder
+    holder: Stored
     key: Any
     leaf: int
 
     def array(self) -> jax.Array | None:
         """Return what it is now; None where there is no array any more."""
         leaves = _leaves(self.holder.place.at_key(self.key))
-        found = leaves[self.leaf] if self.leaf < len(leaves) else None
-        return found if isinstance(found, jax.Array) else None
+        leaf = leaves[self.leaf] if self.leaf < len(leaves) else None
+        return leaf if isinstance(leaf, jax.Array) else None
 
 
-def kept_in(slot: Slot) -> list[Kept]:
+def kept_in(slot: Slot) -> list[KeptArray]:
     """Return the arrays that a place held which gets others: they are inputs of the program, as the values of Variables are."""
     if all(kind != ARRAY for kind, _ in slot.content.leaves):
         return []
     leaves = _leaves(slot.holder.before.get(slot.key))
-    return [Kept(slot.holder, slot.key, i) for i, x in enumerate(leaves) if isinstance(x, jax.Array)]
+    return [KeptArray(slot.holder, slot.key, i) for i, x in enumerate(leaves) if isinstance(x, jax.Array)]
 
 
-def stand_in(kept: Kept, traced: Any) -> None:
+def stand_in(kept: KeptArray, traced: Any) -> None:
     """Have a place hold a traced array; when the trace ends, it holds again what it did."""
     structure: Any
     place = kept.holder.place
-    leaves, structure = jax.tree.flatten(place.at_key(kept.key), is_leaf=lambda x: isinstance(x, Handle))
+    leaves, structure = flatten(place.at_key(kept.key))
     place.put(kept.key, structure.unflatten([traced if i == kept.leaf else x for i, x in enumerate(leaves)]))
 
 
@@ -114,7 +115,7 @@ class Outcome:
         self.values: list[Any] = []  # the flat results: traced values, no two the same
         self.made: list[Made] = []
         self.live: list[Any] = []  # traced Variables through which gradients flow
-        self.changes: list[Change] = []
+        self.changes: list[VariableChange] = []
         self.slots: list[Slot] = []
         # What places hold otherwise, to be stored once, as Python that runs while the function is traced does.
         self.plain: list[tuple[Writable, dict[Any, Any]]] = []
@@ -189,7 +190,7 @@ class Outcome:
 
     def _tree(self, tree: object) -> Tree:
         structure: Any
-        leaves, structure = jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, Handle))
+        leaves, structure = flatten(tree)
         return Tree(ONE if structure == ONE else structure, tuple(self._leaf(x) for x in leaves))
 
     def _leaf(self, x: object) -> tuple[int, Any]:
@@ -220,9 +221,9 @@ class Outcome:
         if now is not before.grad:
             grad = -1 if now is None else self._make(now)
         if value is not None or grad is not None:
-            self.changes.append(Change(i, value, grad, v._extra is not before.extra and before.extra is not None))
+            self.changes.append(VariableChange(i, value, grad, v._extra is not before.extra and before.extra is not None))
 
-    def _stored(self, holder: Holder) -> None:
+    def _stored(self, holder: Stored) -> None:
         now = holder.place.contents()
         plain = dict(now)
         for key, content in now.items():
@@ -245,7 +246,7 @@ class Outcome:
 def _leaves(content: object) -> list[Any]:
     if not isinstance(content, (Handle, jax.Array, list, tuple, dict)):
         return []
-    return jax.tree.leaves(content, is_leaf=lambda x: isinstance(x, Handle))
+    return leaves_of(content)
 
 
 def _holds_variables(content: object) -> bool:
@@ -259,36 +260,25 @@ def _held(content: object) -> str:
     return ("neither", "arrays", "Variables", "both")[2 * (Handle in kinds) + (jax.Array in kinds)]
 
 
-def _origins(segment: Segment, slot: int) -> tuple[bool, str | None, set[Any]]:
+def _origins(segment: Segment, slot: int) -> tuple[bool, str | None, Collection[LeafNode]]:
     """Walk back from a traced Variable: tell whether a sweep would meet a released entry, why something is unrecorded, and which leaves."""
-    stack: list[tuple[Segment, int]] = [(segment, slot)]
-    seen: set[Any] = set()
+    way = WayBack([(segment, slot)])
     released = False
     reason = None
-    while stack:
-        target = stack.pop()
-        if target in seen:
-            continue
-        seen.add(target)
-        segment, slot = target
-        wanted = {slot}
-        for step in backwards(segment.state.path(), wanted):
+    for older, slots in way:
+        wanted, table, cut = set(slots), older.state.table, older.state.cut
+        for step in backwards(older.state.path(), wanted):
             met = wanted.intersection(step.slots)
-            ends = met if step.ends else met & segment.state.cut
-            for end in ends:
-                origin = segment.origins.get(end)
-                if isinstance(origin, LeafNode):
-                    seen.add(origin)
-                elif origin is not None:
-                    stack.append(origin)
+            ends = met if step.ends else met & cut
+            way.follow(older, ends)
             if met == ends:
                 continue
-            released = released or step.depth in segment.released
+            released = released or step.depth in older.released
             if step.hazard is not None and reason is None:
-                place = segment.state.table[step.inputs[step.hazard]]
-                reason = why_unrecorded(place.kind.unrecorded, made_at(place, segment))
-            wanted.update(s for s in step.inputs if segment.state.table[s].kind.requires_grad)
-    return released, reason, seen
+                place = table[step.inputs[step.hazard]]
+                reason = why_unrecorded(place.kind.unrecorded, made_at(place, older))
+            wanted.update(s for s in step.inputs if table[s].kind.requires_grad)
+    return released, reason, way.leaves
 
 
 class _DeadEnd:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tape.callables.reach import Reach
     from tape.graph.segment import Handle
     from tape.jaxapi import ClosedJaxpr
-    from tape.jitting.outcome import Kept
+    from tape.jitting.outcome import KeptArray
 
 _ATTEMPTS = 5
 
@@ -83,7 +83,7 @@ class StepKernel(Kernel):
         return grads
 
 
-class Step:
+class TracedStep:
     """A traced step."""
 
     def __init__(self, name: str, jaxpr: ClosedJaxpr, effects: Effects, outcome: Outcome, pull: _Pull | None) -> None:
@@ -104,7 +104,7 @@ class Step:
         self.values = [i for i in range(count) if effects.was_read[i]]  # sources whose values are inputs
         holders = [i for i, g in enumerate(effects.grads) if g is not None]
         self.grads = [i for n, i in enumerate(holders) if effects.was_read[count + n]]  # whose gradients are, after those
-        self.kept: dict[int, Kept] = {}  # sources that are arrays in places
+        self.kept: dict[int, KeptArray] = {}  # sources that are arrays in places
         # Sources on whose having a gradient it depends, and those that matter at all.
         self.looked = sorted({*self.grads, *[i for i, v in enumerate(self.sources) if id(v) in effects.looked_at]})
         trees = (outcome.returned, *[s.content for s in outcome.slots])
@@ -123,14 +123,16 @@ def hooks_of(variable: Handle) -> tuple[Any, ...]:
     return (*(() if extra.node is None else extra.node.hooks.values()), None, *extra.post_hooks.values())
 
 
-def trace_step(name: str, call: Callable[[Sequence[Any]], Any], avals: Sequence[Any], given: Sequence[Handle], reached: Reach) -> Step:
+def trace_step(
+    name: str, call: Callable[[Sequence[Any]], Any], avals: Sequence[Any], given: Sequence[Handle], reached: Reach
+) -> TracedStep:
     """Trace a step."""
     sources = list({id(v): v for v in (*given, *[v for v, _ in reached.variables.values()])}.values())
-    kept: list[Kept] = []
+    kept: list[KeptArray] = []
     for attempt in range(_ATTEMPTS):
         _unshare(sources)
         effects = Effects([*sources, *[record.constant(k.array()) for k in kept]], reached.holders)
-        step = Step(name, *_trace(effects, call, avals, kept))
+        step = TracedStep(name, *_trace(effects, call, avals, kept))
         step.kept = dict(enumerate(kept, len(sources)))
         effects.escaped()
         missed = effects.missed()
@@ -161,7 +163,7 @@ def _unshare(sources: Sequence[Handle]) -> None:
 
 
 def _trace(
-    effects: Effects, call: Callable[[Sequence[Any]], object], avals: Sequence[Any], kept: Sequence[Kept]
+    effects: Effects, call: Callable[[Sequence[Any]], object], avals: Sequence[Any], kept: Sequence[KeptArray]
 ) -> tuple[ClosedJaxpr, Effects, Outcome, _Pull | None]:
     """Trace the step, and the sweep of what it returns."""
     outcome: Any = None

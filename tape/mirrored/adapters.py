@@ -14,7 +14,8 @@ from tape import jaxapi
 from tape.bounded import Bounded
 from tape.graph.constants import known_array
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle, is_variable
+from tape.graph.segment import Handle
+from tape.graph.trees import leaves_of, variables_in
 from tape.mirrored.composed import COMPOSED
 from tape.mirrored.detachment import refuse_reinterpretation, stop_gradient
 from tape.mirrored.mirror import call, describe, mirrored, on_values
@@ -93,8 +94,8 @@ def array(original: Callable[..., Any]) -> Callable[..., Any]:
     recording = mirrored(original, name)
 
     @functools.wraps(original)
-    def _made(*args: object, **kwargs: object) -> object:
-        leaves = jax.tree.leaves((args, kwargs), is_leaf=is_variable)
+    def _array(*args: object, **kwargs: object) -> object:
+        leaves = leaves_of((args, kwargs))
         if any(isinstance(x, (Handle, jaxapi.Tracer)) for x in leaves):
             return recording(*args, **kwargs)
         with jaxapi.ensure_compile_time_eval():
@@ -104,7 +105,7 @@ def array(original: Callable[..., Any]) -> Callable[..., Any]:
         held = any(isinstance(x, (jax.Array, np.ndarray, np.generic)) for x in leaves)
         return record.leaf(value, unrecorded=held and LOCAL.scope.caller.bring(value))
 
-    return _made
+    return _array
 
 
 def metadata(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,7 +113,7 @@ def metadata(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def _answer(*args: object, **kwargs: object) -> object:
-        if any(isinstance(x, Handle) for x in jax.tree.leaves((args, kwargs), is_leaf=is_variable)):
+        if variables_in((args, kwargs)):
             return describe(original, original.__name__, args, kwargs)
         return original(*args, **kwargs)
 
@@ -209,7 +210,7 @@ def initializer_factory(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def factory(*args: object, **kwargs: object) -> object:
         given = args, kwargs
-        if any(map(is_variable, jax.tree.leaves(given, is_leaf=is_variable))):
+        if variables_in(given):
             return lambda *args, **kwargs: call(initialized, name, (given, args, kwargs), {})
 
         def make() -> Callable[..., Any]:
@@ -226,7 +227,7 @@ def initializer_factory(original: Callable[..., Any]) -> Callable[..., Any]:
 SPECIAL: dict[str, dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
     "jax.numpy": {
         **{name: other(selection) for name, selection in SELECTIONS.items()},
-        **{name: made for name, made in COMPOSED["jax.numpy"].items() if not isinstance(getattr(jnp, name), jnp.ufunc)},
+        **{name: mirror for name, mirror in COMPOSED["jax.numpy"].items() if not isinstance(getattr(jnp, name), jnp.ufunc)},
         **REDUCED["jax.numpy"],
         **dict.fromkeys(("zeros_like", "ones_like", "empty_like", "full_like"), like),
         "array": array,

@@ -15,37 +15,37 @@ from tape.rules import bessel, gates, gaussian, plane, slopes
 from tape.rules.cotangents import wide
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 Slope = Any  # a function of the arguments: what the tangent of one of them is multiplied with
 Given = Any  # a slope per argument, or a function that chooses them by the options after the first argument
 
 
-def _squareplus(x: Any, b: Any) -> Any:
+def _squareplus(x: jax.Array, b: jax.Array) -> jax.Array:
     root = lax.sqrt(x * x + b)
     missing = 0.5 * b / (root * (root + lax.abs(x)))  # to 1 or 0, which the derivative tends to
     return jnp.where(x < 0, missing, 1 - missing)
 
 
-def _inside(x: Any, y: Any, slope: Callable[[Any, Any], Any], beside: float) -> Any:
+def _inside(x: jax.Array, y: jax.Array, slope: Callable[[jax.Array, jax.Array], jax.Array], beside: float) -> jax.Array:
     """Take a slope where both are positive; elsewhere the value is a constant or infinite."""
     positive = (x > 0) & (y > 0)
     return jnp.where(positive, slope(jnp.where(positive, x, 1), jnp.where(positive, y, 1)), beside)
 
 
-def _entr(x: Any) -> Any:
+def _entr(x: jax.Array) -> jax.Array:
     """``-(log(x) + 1)``, infinite at zero; no number left of it, where the value is infinite."""
     return jnp.where(x < 0, jnp.nan, -slopes.log_quotient(x, lax.full_like(x, 1), 1))
 
 
-def _missing(x: Any, y: Any) -> Any:
+def _missing(x: jax.Array, y: jax.Array) -> jax.Array:
     """``1 - x / y``, by the difference where y is finite."""
     infinite = jnp.isinf(y)
     finite = jnp.where(infinite, 1, y)
     return jnp.where(infinite, 1 - jnp.where(infinite, x, 0) / y, (finite - x) / finite)
 
 
-def _hypot(x: Any, y: Any) -> Any:
+def _hypot(x: jax.Array, y: jax.Array) -> jax.Array:
     """``x / hypot(x, y)``, and what JAX has at the kink."""
     kink = (x == 0) & (y == 0)
     return jnp.where(kink, 0.5, slopes.direction(jnp.where(kink, 1, x), y))
@@ -103,11 +103,11 @@ def _ruled(original: Callable[..., Any], slopes: tuple[Slope, ...], static: tupl
     """Give a function of arrays of one dtype its derivatives; half precisions are computed in single."""
 
     @jax.custom_jvp
-    def ruled(*args: Any) -> Any:
+    def ruled(*args: jax.Array) -> Any:
         return original(*args, *static)
 
     @ruled.defjvp
-    def _(primals: Any, tangents: Any) -> Any:
+    def _(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
         out = ruled(*primals)
         single = [wide(x) for x in primals]
         total = sum(wide(t) * slope(*single) for t, slope in zip(tangents, slopes, strict=True))

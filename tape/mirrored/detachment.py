@@ -11,6 +11,7 @@ from tape.errors import LostGradientError
 from tape.graph.kinds import Place, kind_of
 from tape.graph.scope import LOCAL, in_mode
 from tape.graph.segment import Handle, V
+from tape.graph.trees import mapped
 from tape.graph.trie import CONSTANT, RECORD
 from tape.ops.kernel import Op
 from tape.recording import record
@@ -55,7 +56,7 @@ def stop_gradient(x: Any) -> Any:
         3.0
 
     """
-    return jax.tree.map(lambda v: detach(v if isinstance(v, Handle) else record.constant(v)), x, is_leaf=lambda v: isinstance(v, Handle))
+    return mapped(lambda v: detach(v if isinstance(v, Handle) else record.constant(v)), x)
 
 
 def refuse_reinterpretation(variable: object, what: str) -> None:

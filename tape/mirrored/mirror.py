@@ -20,6 +20,7 @@ from tape.graph.boundary import made_of_looked_at
 from tape.graph.kinds import NUMBERS, SMALL, differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
+from tape.graph.trees import flatten, leaves_of, mapped
 from tape.mirrored.roles import Roles, closes_over_inputs, quick_key, roles_of
 from tape.ops.interning import intern_op
 from tape.ops.kernel import Op
@@ -111,7 +112,7 @@ class _Splitter:
         if isinstance(value, slice):
             return self._node(slice, (value.start, value.stop, value.step))
         if isinstance(value, Structured):
-            leaves, tree = jax.tree.flatten(value.inner, is_leaf=lambda x: isinstance(x, Handle))
+            leaves, tree = flatten(value.inner)
             return self._node(tree, leaves)
         if jax.export.is_symbolic_dim(value):
             return self._array(record.leaf(jax.numpy.asarray(value))) if takes_array and self.scalars else Static(value)
@@ -254,7 +255,7 @@ def on_values(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs:
 
     """
     requiring = None
-    for leaf in jax.tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, Handle)):
+    for leaf in leaves_of((args, kwargs)):
         if isinstance(leaf, jaxapi.Tracer) or (isinstance(leaf, Handle) and isinstance(look(leaf), jaxapi.Tracer)):
             msg = (
                 f"{name}: needs the value of an argument, which is not known inside a JAX transformation; "
@@ -263,7 +264,7 @@ def on_values(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs:
             raise ConcretizationError(msg) from error
         if isinstance(leaf, Handle) and (leaf._place.kind.requires_grad or leaf._place.kind.unrecorded) and LOCAL.scope.mode:
             requiring = leaf._place.kind
-    values, options = jax.tree.map(_value, (args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
+    values, options = mapped(_value, (args, kwargs))
     with jaxapi.ensure_compile_time_eval():
         try:
             results = fun(*values, **options)

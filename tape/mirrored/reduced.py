@@ -18,7 +18,7 @@ from tape.rules import slopes
 from tape.rules.cotangents import wide
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 Tangent = Any  # a function of x, its tangent, and the axes, which are kept as ones
 
@@ -33,14 +33,14 @@ _PLAIN = {
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _unit(x: object, axes: tuple[int, ...]) -> Any:
+def _unit(x: jax.Array, axes: tuple[int, ...]) -> Any:
     """``x / |x|``, scaled, for its squares overflow and underflow before it does."""
     u = x * slopes.scale(x, axis=axes)
     return u / jnp.sqrt(jnp.sum(lax.square(u), axes, keepdims=True))
 
 
 @_unit.defjvp
-def _(axes: tuple[int, ...], primals: Any, tangents: Any) -> Any:
+def _(axes: tuple[int, ...], primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
     x, t = primals[0], tangents[0]
     u = _unit(x, axes)
     scale = slopes.scale(x, axis=axes)
@@ -52,23 +52,23 @@ def _(axes: tuple[int, ...], primals: Any, tangents: Any) -> Any:
     return u, (d - u * jnp.sum(u * d, axes, keepdims=True)) / length * scale
 
 
-def _picked(u: Any, top: Any, axes: tuple[int, ...]) -> Any:
+def _picked(u: jax.Array, top: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     """The chosen element, and 1 where there is none."""
     picked = jnp.sum(jnp.where(top, u, 0), axes, keepdims=True)
     return jnp.where(picked == 0, 1, picked)
 
 
-def _largest(x: Any, axes: tuple[int, ...]) -> Any:
+def _largest(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     """Tell which element is the largest; none where several are."""
     top = x == jnp.max(x, axes, keepdims=True)
     return lax.stop_gradient(top & (jnp.sum(top, axes, keepdims=True) == 1))
 
 
-def _norm(x: object, t: object, axes: tuple[int, ...]) -> Any:
+def _norm(x: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     return jnp.sum(t * _unit(x, axes), axes, keepdims=True)
 
 
-def _centred(x: Any, axes: tuple[int, ...]) -> Any:
+def _centred(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     """``x`` less its mean, and less what that was rounded by.
 
     The mean has two digits less than it could: as a plain product, it would be rounded in one use and fused into the difference in another.
@@ -78,16 +78,16 @@ def _centred(x: Any, axes: tuple[int, ...]) -> Any:
     return once - jnp.mean(once, axes, keepdims=True)
 
 
-def _deviation(x: object, t: object, axes: tuple[int, ...], *, count: float) -> Any:
+def _deviation(x: jax.Array, t: jax.Array, axes: tuple[int, ...], *, count: float) -> Any:
     """``(x - m) / (n s)``, scaled as a norm."""
     return _norm(_centred(x, axes), t, axes) / count**0.5
 
 
-def _variance(x: object, t: object, axes: tuple[int, ...], *, count: float) -> Any:
+def _variance(x: jax.Array, t: jax.Array, axes: tuple[int, ...], *, count: float) -> jax.Array:
     return jnp.sum(t * _centred(x, axes), axes, keepdims=True) * (2 / count)
 
 
-def _from_heaviest(p: Any, t: Any, axes: tuple[int, ...]) -> Any:
+def _from_heaviest(p: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     """Tangents less that of an element with over half of the weight: nearly 1 where the others are small, so that differences are lost.
 
     Transposed, its gradient becomes minus the sum of all others'.
@@ -96,19 +96,19 @@ def _from_heaviest(p: Any, t: Any, axes: tuple[int, ...]) -> Any:
     return jnp.where(heavy, 0, t - jnp.sum(jnp.where(heavy, t, 0), axes, keepdims=True))
 
 
-def _log_softmax(x: object, t: object, axes: tuple[int, ...]) -> Any:
+def _log_softmax(x: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     p = _ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x)
     d = _from_heaviest(p, t, axes)
     return d - jnp.sum(p * d, axes, keepdims=True)
 
 
-def _softmax(x: object, t: object, axes: tuple[int, ...]) -> Any:
+def _softmax(x: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> Any:
     p = _ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x)
     d = _from_heaviest(p, t, axes)
     return p * (d - jnp.sum(p * d, axes, keepdims=True))
 
 
-def _logsumexp(x: object, t: object, axes: tuple[int, ...]) -> Any:
+def _logsumexp(x: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     return jnp.sum(_ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x) * t, axes, keepdims=True)
 
 
@@ -119,11 +119,11 @@ def _ruled(
     """Give a function of one real array its derivative; half precisions are computed in single."""
 
     @jax.custom_jvp
-    def ruled(x: object) -> Any:
+    def ruled(x: jax.Array) -> Any:
         return original(x, **dict(options))
 
     @ruled.defjvp
-    def _(primals: Any, tangents: Any) -> Any:
+    def _(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
         out = ruled(*primals)
         total = tangent(wide(primals[0]), wide(tangents[0]), axes)
         return out, lax.convert_element_type(lax.reshape(total, out.shape), out.dtype)
@@ -142,7 +142,7 @@ def _axes(ndim: int, axis: object) -> tuple[int, ...]:
     return axes if len(set(axes)) == len(axes) else ()
 
 
-def _of_norm(x: Any, given: Mapping[str, Any]) -> tuple[Tangent, tuple[int, ...]] | None:
+def _of_norm(x: jax.Array, given: Mapping[str, Any]) -> tuple[Tangent, tuple[int, ...]] | None:
     """Choose the axes of a norm that is the root of a sum of squares."""
     order, axis = given["ord"], given["axis"]
     axes = _axes(x.ndim, axis)
@@ -151,14 +151,14 @@ def _of_norm(x: Any, given: Mapping[str, Any]) -> tuple[Tangent, tuple[int, ...]
     return (_norm, axes) if plain else None
 
 
-def _of_vector_norm(x: Any, given: Mapping[str, Any]) -> tuple[Tangent, tuple[int, ...]] | None:
+def _of_vector_norm(x: jax.Array, given: Mapping[str, Any]) -> tuple[Tangent, tuple[int, ...]] | None:
     return (_norm, _axes(x.ndim, given["axis"])) if not isinstance(given["ord"], str) and given["ord"] == 2 else None
 
 
 def _of_spread(tangent: Tangent) -> Callable[[Any, Mapping[str, Any]], tuple[Tangent, tuple[int, ...]] | None]:
     kinds: dict[float, Tangent] = {}
 
-    def choose(x: Any, given: Mapping[str, Any]) -> tuple[Tangent, tuple[int, ...]] | None:
+    def choose(x: jax.Array, given: Mapping[str, Any]) -> tuple[Tangent, tuple[int, ...]] | None:
         axes = _axes(x.ndim, given["axis"])
         count = prod(x.shape[a] for a in axes) - given["ddof"]
         return (kinds.setdefault(count, functools.partial(tangent, count=count)), axes) if count > 0 else None

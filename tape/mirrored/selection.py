@@ -15,6 +15,7 @@ from tape import jaxapi
 from tape.errors import TapeValueError
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
+from tape.graph.trees import leaves_of
 from tape.mirrored.mirror import call, mirrored, on_values, variable
 from tape.programs.program import look
 from tape.recording import record
@@ -40,7 +41,7 @@ def _gathered(name: str, positions: object, data: list[Any], dtype: object = Non
 
 def _known(*values: object) -> bool:
     """Say whether none of the values is a tracer."""
-    leaves = jax.tree.leaves(values, is_leaf=lambda x: isinstance(x, Handle))
+    leaves = leaves_of(values)
     return not any(isinstance(_value(x), jaxapi.Tracer) for x in leaves)
 
 

@@ -227,14 +227,14 @@ def _cond(params: dict[str, Any], ins: list[Any]) -> list[Any]:
     index, *operands = ins
     held = _Held(operands)
 
-    def taken(branch: ClosedJaxpr) -> Callable[[Any], Any]:
+    def running(branch: ClosedJaxpr) -> Callable[[Any], Any]:
         def run(values: Any) -> Any:
             given, cells = held.filled(operands, values)
             return _run(branch, given), [cell.value for cell in cells]
 
         return run
 
-    outs, values = lax.switch(index, [taken(branch) for branch in params["branches"]], held.values)
+    outs, values = lax.switch(index, [running(branch) for branch in params["branches"]], held.values)
     held.update(values)
     return list(outs)
 

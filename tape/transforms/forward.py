@@ -18,11 +18,12 @@ from tape.configuration import configuration
 from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError
 from tape.graph.length import bytes_of
 from tape.graph.scope import LOCAL, within
-from tape.graph.segment import Handle, LeafNode, Segment
+from tape.graph.segment import Handle, Segment, WayBack
+from tape.graph.trees import flatten
 from tape.graph.wengert import backwards
 from tape.recording import record
 from tape.sweeps.sweep import Sweep, hazardous, target_of
-from tape.transforms.inputs import Call, check_callable, check_recorded, flatten, variable
+from tape.transforms.inputs import Call, check_callable, check_recorded, variable
 from tape.transforms.reverse import pull
 
 if TYPE_CHECKING:
@@ -79,22 +80,15 @@ def _check_linear(name: str, gradients: Sequence[Handle], start: dict[Segment, i
     What it computed of them does not lead back to the seeds then: a sweep from there would not meet it, and give zero.  Only what the
     sweep wrote is looked at: segments that are newer than ``serial``, and of older ones the slots from ``start`` on.
     """
-    todo: dict[Segment, set[int]] = {}
-    for target in map(target_of, gradients):
-        if not isinstance(target, LeafNode):
-            todo.setdefault(target[0], set()).add(target[1])
-    while todo:
-        segment = max(todo, key=lambda s: s.serial)
-        wanted, state = tuple(sorted(todo.pop(segment))), segment.state
+    way = WayBack(map(target_of, gradients))
+    for segment, slots in way:
+        wanted, state = tuple(sorted(slots)), segment.state
         first = start.get(segment, 0 if segment.serial > serial else state.n_slots)
         hazard, ends = state.cached(("linear", first, wanted), partial(_written, state, first, wanted))
         if hazard is not None:
             msg = f"{name}: {hazardous(segment, hazard)}"
             raise UnrecordedGradientError(msg)
-        for slot in ends:
-            origin = segment.origins.get(slot)
-            if origin is not None and not isinstance(origin, LeafNode):
-                todo.setdefault(origin[0], set()).add(origin[1])
+        way.follow(segment, ends)
 
 
 def _written(state: State, first: int, wanted: Sequence[int]) -> tuple[State | None, tuple[int, ...]]:

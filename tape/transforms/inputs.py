@@ -12,7 +12,8 @@ from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError
 from tape.graph import boundary
 from tape.graph.kinds import Place, differentiable, kind_of, why_unrecorded
 from tape.graph.scope import in_mode
-from tape.graph.segment import Handle, LeafNode, made_at
+from tape.graph.segment import Handle, LeafNode, WayBack, made_at
+from tape.graph.trees import flatten, mapped, variables_in
 from tape.graph.trie import SWEEP
 from tape.mirrored.detachment import detach
 from tape.modes import enable_grad
@@ -29,11 +30,6 @@ if TYPE_CHECKING:
     from tape.variables.variable import Variable
 
 _ALIAS = Op("alias", lambda x: x)
-
-
-def flatten(tree: object) -> tuple[list[Any], Any]:
-    """Flatten a pytree; Variables are leaves."""
-    return jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, Handle))
 
 
 def positions(name: str, argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
@@ -68,15 +64,15 @@ class Call:
     ) -> None:
         self.name = name
         self._allow_int = allow_int
-        self._variables = any(isinstance(x, Handle) for x in flatten((args, kwargs))[0])
+        self._variables = bool(variables_in((args, kwargs)))
         self._outer = False
         self._unrecorded = False
         leaves, self.tree = flatten(tuple(args[i] for i in chosen))
         with enable_grad():
             self.inputs: list[Variable] = [self._input(x) for x in leaves]
             given = dict(zip(chosen, jax.tree.unflatten(self.tree, self.inputs), strict=True))
-            filled = [given[i] if i in given else _map(_constant, a) for i, a in enumerate(args)]
-            result = fun(*filled, **{k: _map(_constant, v) for k, v in kwargs.items()})
+            filled = [given[i] if i in given else mapped(_constant, a) for i, a in enumerate(args)]
+            result = fun(*filled, **{k: mapped(_constant, v) for k, v in kwargs.items()})
         self.has_aux, self.aux = has_aux, None
         if has_aux:
             if not (isinstance(result, (tuple, list)) and len(result) == 2):
@@ -113,35 +109,27 @@ class Call:
     def _depends_on_others(self) -> bool:
         """Tell whether an output depends on a Variable that requires grad and is not one of the inputs."""
         ours = {target_of(v) for v in self.inputs}
-        stack = [target_of(v) for v in self.outputs if v._place.kind.requires_grad]
-        seen = set()
-        while stack:
-            target = stack.pop()
-            if target in seen or target in ours:
-                continue
-            seen.add(target)
-            if isinstance(target, LeafNode):
-                if target.ref() is None:
-                    continue  # an input of a call inside this one, gone since
+        way = WayBack([target_of(v) for v in self.outputs if v._place.kind.requires_grad])
+        for segment, slots in way:
+            if any(leaf not in ours and leaf.ref() is not None for leaf in way.leaves):  # the input of a call inside this one may be gone
                 return True
-            segment, slot = target
-            stop = frozenset(t[1] for t in ours if not isinstance(t, LeafNode) and t[0] is segment)
-            stack.extend(segment.origins[s] for s in behind(segment.state, frozenset([slot]), stop)[0] if s in segment.origins)
-        return False
+            stop = frozenset([t[1] for t in ours if not isinstance(t, LeafNode) and t[0] is segment])
+            way.follow(segment, behind(segment.state, slots - stop, stop)[0])
+        return any(leaf not in ours and leaf.ref() is not None for leaf in way.leaves)
 
     def result(self, tree: object) -> object:
         """Return a tree of Variables as the caller wants it: arrays for a plain call, Variables otherwise."""
         if self.plain:
-            return _map(_plain, tree)
+            return mapped(_plain, tree)
         if not self.nested:
             end = _unrecorded if self._unrecorded else _severed
-            return _map(lambda x: end(x) if isinstance(x, Handle) and x._place.kind.requires_grad else x, tree)
+            return mapped(lambda x: end(x) if isinstance(x, Handle) and x._place.kind.requires_grad else x, tree)
         return tree
 
     def gradient(self, tree: object) -> object:
         """Return a tree of gradients as the caller wants it: they depend on nothing outside that the inputs do not depend on."""
         if not self.plain and not self.nested and not self._unrecorded:
-            return _map(lambda x: _severed(x) if isinstance(x, Handle) and x._place.kind.unrecorded else x, tree)
+            return mapped(lambda x: _severed(x) if isinstance(x, Handle) and x._place.kind.unrecorded else x, tree)
         return self.result(tree)
 
     def product(self, tree: object, directions: Sequence[object]) -> object:
@@ -171,10 +159,6 @@ class Call:
 def variable(name: str, value: object) -> Any:
     """Return what the function ``name`` was given, or returned, as a Variable."""
     return value if isinstance(value, Handle) else record.constant(as_array(name, value))
-
-
-def _map(change: Callable[[Any], Any], tree: object) -> Any:
-    return jax.tree.map(change, tree, is_leaf=lambda x: isinstance(x, Handle))
 
 
 def _severed(variable: Handle) -> Any:

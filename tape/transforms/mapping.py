@@ -9,9 +9,9 @@ import jax
 
 from tape.callables.higher_order import invoke
 from tape.errors import saying
-from tape.graph.segment import Handle
+from tape.graph.trees import leaves_of, mapped, variables_in
 from tape.programs.program import look
-from tape.transforms.inputs import check_callable, flatten
+from tape.transforms.inputs import check_callable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -75,11 +75,11 @@ def vmap(
     recorded = None if own is None else own(in_axes, out_axes, options)
 
     @functools.wraps(fun)
-    def mapped(*args: object, **kwargs: object) -> object:
+    def vectorized(*args: object, **kwargs: object) -> object:
         result = invoke(apply, name, (fun, args, kwargs), {}) if recorded is None else recorded(*args, **kwargs)
-        given = any(isinstance(x, Handle) for x in flatten((args, kwargs))[0])
-        if given or any(x._place.kind.requires_grad for x in flatten(result)[0]):
+        given = variables_in((args, kwargs))
+        if given or any(x._place.kind.requires_grad for x in leaves_of(result)):
             return result
-        return jax.tree.map(look, result, is_leaf=lambda x: isinstance(x, Handle))
+        return mapped(look, result)
 
-    return mapped  # type: ignore[return-value]
+    return vectorized  # type: ignore[return-value]

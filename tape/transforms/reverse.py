@@ -12,9 +12,10 @@ import numpy as np
 from tape import jaxapi
 from tape.errors import TapeTypeError
 from tape.graph.segment import Handle
+from tape.graph.trees import flatten
 from tape.recording import record
 from tape.sweeps.differentiation import gradients
-from tape.transforms.inputs import Call, check_callable, flatten, positions
+from tape.transforms.inputs import Call, check_callable, positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

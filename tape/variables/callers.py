@@ -26,7 +26,7 @@ class Sink(NamedTuple):
     recorded: str
 
 
-class _Place(NamedTuple):
+class _Instruction(NamedTuple):
     """An instruction of a function: whether it assigns to an element, or the names that lead to what it calls."""
 
     assigns: bool
@@ -34,7 +34,7 @@ class _Place(NamedTuple):
     local: bool  # the first of them
 
 
-_NOTHING = _Place(assigns=False, names=(), local=False)
+_NOTHING = _Instruction(assigns=False, names=(), local=False)
 _ASSIGNS = _NOTHING._replace(assigns=True)
 _NUMBERS = {("float",), ("int",), ("complex",)}
 ASSIGNMENT = Sink("array[i] = v", "array[i] = {}(v)", "array = tape.numpy.asarray(array).at[i].set(v)")
@@ -46,7 +46,7 @@ _METHODS = {
 }
 _QUESTIONS = {"ceil", "floor", "isclose", "isfinite", "isinf", "isnan", "trunc"}  # functions of math through which no gradient flows
 
-_PLACES: Bounded[int, tuple[CodeType, dict[int, _Place]]] = Bounded("callers", 1024)  # by the id of the code
+_PLACES: Bounded[int, tuple[CodeType, dict[int, _Instruction]]] = Bounded("callers", 1024)  # by the id of the code
 if layout.NATIVE is not None:
     layout.NATIVE.asking(_PLACES, _NOTHING)
 
@@ -68,7 +68,7 @@ def sink(frame: FrameType) -> Sink | None:
     return _called(frame, place) if place.names else None
 
 
-def _place(code: CodeType, at: int) -> _Place:
+def _place(code: CodeType, at: int) -> _Instruction:
     """Find what an instruction does, and if it calls, by which names, going back over what puts the arguments on the stack."""
     before = [step for step in dis.get_instructions(code) if step.offset <= at]
     call = before.pop()
@@ -87,13 +87,13 @@ def _place(code: CodeType, at: int) -> _Place:
         if step.opname not in {"LOAD_ATTR", "LOAD_METHOD"}:
             if step.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_NAME", "LOAD_GLOBAL")):
                 last = step.argval[-1] if isinstance(step.argval, tuple) else step.argval
-                return _Place(assigns=False, names=(last, *reversed(names)), local=step.opname != "LOAD_GLOBAL")
+                return _Instruction(assigns=False, names=(last, *reversed(names)), local=step.opname != "LOAD_GLOBAL")
             break
         names.append(step.argval)
     return _NOTHING
 
 
-def _called(frame: FrameType, place: _Place) -> Sink | None:
+def _called(frame: FrameType, place: _Instruction) -> Sink | None:
     """Return what is called by some names, if it takes the number of a Variable in silence."""
     first, *names = place.names
     value: Any = frame.f_locals.get(first) if place.local else None

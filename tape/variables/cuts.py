@@ -7,8 +7,6 @@ segment that no sweep can enter any more lets go of what it kept.
 
 from __future__ import annotations
 
-import heapq
-
 import jax
 
 from tape import jaxapi
@@ -17,7 +15,7 @@ from tape.graph import boundary
 from tape.graph.kinds import Place, kind_of, leaf_kind
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle, Segment, end_of, node_of
+from tape.graph.segment import Handle, Segment, WayBack, end_of, node_of
 from tape.mirrored.detachment import detach
 from tape.programs import traced
 from tape.programs.program import look, run_pending
@@ -86,21 +84,16 @@ def hint_at_retaining(variable: Handle, segment: Segment) -> None:
 
 def _past(segment: Segment, slot: int) -> list[tuple[Segment, frozenset[int]]]:
     """Return the segments that lead to a slot, newest first, with the results in them that are to be cut."""
-    waiting: dict[Segment, set[int]] = {segment: {slot}}
-    heap = [(-segment.serial, segment)]
+    way = WayBack([(segment, slot)])
     before = []
-    while heap:
-        _, segment = heapq.heappop(heap)
-        _settle(segment)
-        ends, cut = behind(segment.state, frozenset(waiting.pop(segment)))
-        before.append((segment, cut))
+    for older, wanted in way:
+        _settle(older)
+        ends, cut = behind(older.state, wanted)
+        before.append((older, cut))
         for end in ends:
-            origin = segment.origins.get(end)
+            origin = older.origins.get(end)
             if isinstance(origin, tuple) and origin[1] not in origin[0].state.cut:
-                if origin[0] not in waiting:
-                    waiting[origin[0]] = set()
-                    heapq.heappush(heap, (-origin[0].serial, origin[0]))
-                waiting[origin[0]].add(origin[1])
+                way.arrive(origin)
     return before
 
 

@@ -22,6 +22,7 @@ from tape import jaxapi
 from tape.bounded import Bounded
 from tape.errors import ConcretizationError, TapeIndexError, TapeTypeError, TapeValueError
 from tape.graph.segment import Handle
+from tape.graph.trees import leaves_of
 from tape.mirrored.mirror import call
 from tape.ops.kernel import Op
 from tape.programs.program import look
@@ -272,7 +273,7 @@ def expand(v: Handle, index: object, *, strict: bool) -> Any:
 def _as_item(item: object) -> Any:
     if isinstance(item, (list, range)):
         items = list(item)
-        if any(isinstance(x, (Handle, jax.Array)) for x in jax.tree.leaves(items, is_leaf=lambda x: isinstance(x, Handle))):
+        if any(isinstance(x, (Handle, jax.Array)) for x in leaves_of(items)):
             return call(jnp.asarray, "asarray", (items,), {})
         array = np.asarray(items)
         return array.astype(np.intp) if array.size == 0 else array

@@ -69,19 +69,19 @@ def _handed_type(variable_type: type[Handle]) -> type[Handle]:
 
 
 def _forwarded(name: str, variable_type: type[Handle]) -> property:
-    def get(handed: Any) -> object:
-        return getattr(handed._original, name)
+    def get(stand_in: Any) -> object:
+        return getattr(stand_in._original, name)
 
-    def put(handed: Any, value: object) -> None:
-        setattr(handed._original, name, value)
+    def put(stand_in: Any, value: object) -> None:
+        setattr(stand_in._original, name, value)
 
     return property(get, put, doc=getattr(variable_type, name).__doc__)
 
 
 def _method(name: str) -> Callable[..., Any]:
-    def method(handed: Any, *args: object, **options: object) -> object:
-        result = getattr(handed._original, name)(*args, **options)
-        return handed if result is handed._original else result
+    def method(stand_in: Any, *args: object, **options: object) -> object:
+        result = getattr(stand_in._original, name)(*args, **options)
+        return stand_in if result is stand_in._original else result
 
     return method
 

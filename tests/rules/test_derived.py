@@ -75,15 +75,18 @@ def more_derivatives(record, example, drawn):
     }
 
 
-def check_smooth(record, example, dtype, compared):
-    """Hold one example to differences and to JAX; return whether it noticed the wrong rule."""
+def prepared(record, example, dtype):
+    """What one example is computed of: arguments, cotangents, directions and seeds."""
     what = names(record, example, dtype)
     fun = flat(example.fun)
     args = draw(record, example, dtype)
     assert contains(jax.make_jaxpr(fun)(*args), record.primitive), f"{what}: the example does not use the primitive"
     cts = draw_like(jax.eval_shape(fun, *args), what, "cotangents")
-    directions = draw_like(args, what, "directions")
-    got = jax.jit(functools.partial(compared, record, example))((args, cts, directions, draw_like(args, what, "seeds")))
+    return args, cts, draw_like(args, what, "directions"), draw_like(args, what, "seeds")
+
+
+def check_smooth(got, what):
+    """Hold what was computed of one example to differences and to JAX; return whether it noticed the wrong rule."""
     assert_slopes(*got["slopes"], *got["numeric"], what)
     if got["expected"] is not None:
         assert_same(got["own"], got["expected"], what)
@@ -99,9 +102,12 @@ def check_smooth(record, example, dtype, compared):
 
 
 def check_all(record, examples, dtype, more):
-    """Hold all examples to the first order, and ``more`` of them to the second; there a wrong rule has to be noticed."""
+    """Hold all examples to the first order, and ``more`` of them to the second, where a wrong rule has to be noticed: in one program."""
     with jax.enable_x64(True):
-        changed = [check_smooth(record, e, dtype, more_derivatives if e in more else derivatives) for e in examples]
+        drawn = [prepared(record, e, dtype) for e in examples]
+        ways = [more_derivatives if e in more else derivatives for e in examples]
+        computed = jax.jit(lambda drawn: [way(record, *case) for way, *case in zip(ways, examples, drawn, strict=True)])(drawn)
+        changed = [check_smooth(got, names(record, e, dtype)) for e, got in zip(examples, computed, strict=True)]
     assert any(changed) or not more, "no example would notice a wrong rule"
 
 
@@ -144,37 +150,38 @@ def test_derivatives_and_power_in_complex128(record):
     check_all(record, held, "complex128", held if record in share(COMPLEX) else [])
 
 
-def check_single(record, example):
-    """Hold one example to JAX in float32; return what is needed to run it once more without ``jit``."""
-    what = names(record, example, "float32")
+def in_single(record, example, drawn):
+    """The first order of one example in float32: by the rule, by JAX, under ``vmap``, and what that is to agree with."""
+    args, others, cts = drawn
     fun = flat(example.fun)
-    args = draw(record, example, "float32")
-    cts = draw_like(jax.eval_shape(fun, *args), what, "cotangents")
-    others = [np.asarray(0.75 * x + 0.25 * np.flip(x), "float32") for x in args]  # inside the same intervals
-
-    @jax.jit
-    def everything(args, others, cts):
-        batches = [jnp.stack(pair) for pair in zip(args, others, strict=True)]
-        return (
-            own_vjp(fun, args, cts),
-            trusted(record, example, lambda: jax_vjp(fun, args, cts)),
-            jax.vmap(lambda *batched: own_vjp(fun, batched, cts))(*batches),
-            own_vjp(fun, others, cts),
-        )
-
-    jitted, expected, mapped, of_others = everything(args, others, cts)
-    stacked = tuple(map(np.stack, zip(jitted, of_others, strict=True)))
-    if expected is not None:
-        assert_same(jitted, expected, what)
-    assert_same(mapped, stacked, f"{what}, under vmap")
-    return fun, args, cts, jitted, what
+    batches = [jnp.stack(pair) for pair in zip(args, others, strict=True)]
+    return (
+        own_vjp(fun, args, cts),
+        trusted(record, example, lambda: jax_vjp(fun, args, cts)),
+        jax.vmap(lambda *batched: own_vjp(fun, batched, cts))(*batches),
+        own_vjp(fun, others, cts),
+    )
 
 
 @each(share(DIFFERENTIABLE, 2))
 def test_float32_plain_jit_and_vmap(record):
-    (fun, args, cts, jitted, what), *_ = [check_single(record, example) for example in share(examples_of(record))]
-    plain = own_vjp(fun, jax.tree.map(jnp.asarray, args), jax.tree.map(jnp.asarray, cts))
-    assert_same(plain, jitted, f"{what}, plain against jit")
+    """Hold the examples to JAX, in one program, and the first of them without ``jit`` to that."""
+    examples = share(examples_of(record))
+    drawn = []
+    for example in examples:
+        args = draw(record, example, "float32")
+        cts = draw_like(jax.eval_shape(flat(example.fun), *args), names(record, example, "float32"), "cotangents")
+        others = [np.asarray(0.75 * x + 0.25 * np.flip(x), "float32") for x in args]  # inside the same intervals
+        drawn.append((args, others, cts))
+    computed = jax.jit(lambda drawn: [in_single(record, *case) for case in zip(examples, drawn, strict=True)])(drawn)
+    for example, (jitted, expected, mapped, of_others) in zip(examples, computed, strict=True):
+        what = names(record, example, "float32")
+        if expected is not None:
+            assert_same(jitted, expected, what)
+        assert_same(mapped, tuple(map(np.stack, zip(jitted, of_others, strict=True))), f"{what}, under vmap")
+    args, _, cts = drawn[0]
+    plain = own_vjp(flat(examples[0].fun), jax.tree.map(jnp.asarray, args), jax.tree.map(jnp.asarray, cts))
+    assert_same(plain, computed[0][0], f"{names(record, examples[0], 'float32')}, plain against jit")
 
 
 def test_jax_is_wrong_where_it_is_not_asked():
