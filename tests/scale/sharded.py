@@ -260,7 +260,7 @@ def numbers_beside_what_is_spread():
         lies(found, x)
         assert (np.signbit(np.asarray(found)) == np.signbit(np.tanh(X) * rate)).all()
     there = {value for _, sharding, _, value in numbers._ARRAYS if sharding is not None}
-    assert there == {0.5, 0.25, "-0.0", "0.0"}, there
+    assert {0.5, 0.25, "-0.0", "0.0"} <= there, there
     for devices in jax.devices()[:4], jax.devices()[:4], jax.devices()[:4], jax.devices()[4:]:  # equal types: one structure
         x = put(X, "data", mesh=jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,), devices=devices))
         tape.stats().reset()
