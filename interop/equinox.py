@@ -49,7 +49,7 @@ class Module(Bridge):
     """
 
     def __init__(self, module: Any, *, is_parameter: Callable[[Any], bool] = is_inexact, inline: bool = False) -> None:
-        if not callable(module):
+        if not callable(module) or isinstance(module, Bridge):
             msg = f"interop.equinox.Module: expected an equinox.Module, got {type(module).__name__}"
             raise TapeTypeError(msg)
         self._inline = inline

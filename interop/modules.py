@@ -10,7 +10,7 @@ import numpy as np
 
 import tape
 from tape import extend
-from tape.errors import TapeTypeError, TapeValueError
+from tape.errors import TapeRuntimeError, TapeTypeError, TapeValueError
 from tape.graph.scope import LOCAL
 from tape.graph.watcher import NOBODY
 
@@ -50,6 +50,16 @@ class Bridge:
 
     def _variables(self) -> list[tuple[str, tape.Variable]]:
         return [*self._parameters.items(), *self._state.items()]
+
+    @property
+    def __jax_array__(self) -> Any:
+        # JAX asks for it where it is handed what is no pytree, and takes a TypeError for one of its own.
+        msg = (
+            f"an interop Module ({type(self).__module__}) stands where JAX takes an array; have the function close over the module, and "
+            "call it as it is or through tape.jit, with loss.backward() for gradients; or give JAX and the module's own library what "
+            "module.unwrap() returns"
+        )
+        raise TapeRuntimeError(msg)
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Set parameters and state to what :meth:`state_dict` returned.

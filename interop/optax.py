@@ -86,7 +86,8 @@ class Optimizer(KeepsState):
     def __init__(
         self, parameters: Any, transformation: Any, *, loss_scale: float | DynamicLossScale | None = None, missing: str = "skip"
     ) -> None:
-        if hasattr(parameters, "__iter__") and jax.tree_util.all_leaves([parameters]):  # a generator, the values of a dictionary
+        iterates = hasattr(parameters, "__iter__") and not hasattr(parameters, "parameters")  # a generator, the values of a dictionary
+        if iterates and jax.tree_util.all_leaves([parameters]):
             parameters = list(parameters)
         parameters, lookahead = synced(parameters)
         self.parameters = parameters
@@ -99,7 +100,8 @@ class Optimizer(KeepsState):
         seen: set[int] = set()
         for i, p in enumerate(self._leaves):
             if not isinstance(p, tape.Variable):
-                msg = f"Optimizer: parameter {i} must be a tape.Variable, got {type(p).__name__}; wrap it with tape.Variable"
+                advice = "pass its parameters()" if hasattr(p, "parameters") else "wrap it with tape.Variable"
+                msg = f"Optimizer: parameter {i} must be a tape.Variable, got {type(p).__name__}; {advice}"
                 raise TapeTypeError(msg)
             if not (p.requires_grad and p.is_leaf):
                 advice = "leave it out, or call its requires_grad_() (should it be frozen again afterwards, steps skip it)"

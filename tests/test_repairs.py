@@ -1218,6 +1218,9 @@ LISTED = {
     "interop/nnx.py:interop.nnx.Module: a call changes state": "needs Flax: tests/interop/modules/test_modules.py",
     "interop/export.py:": "tests/interop/test_export.py",
     "interop/torch/": "needs PyTorch: tests/interop/modules/test_from_torch.py and test_to_torch.py",
+    "tape/variables/interception.py:torch's {} met": "needs PyTorch: tests/interop/modules/test_from_torch.py",
+    "tape/variables/pytrees.py:Equinox takes": "needs Equinox: tests/interop/modules/test_modules.py",
+    "interop/modules.py:an interop Module": "needs Flax or Equinox: tests/interop/modules/test_modules.py",
     "interop/modules.py:{}: {}{}; pass strict=False": "needs Flax or Equinox: tests/interop/modules/test_modules.py",
 }
 

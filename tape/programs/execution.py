@@ -273,10 +273,11 @@ class Program(layout.Choice):
             return list(jaxapi.jaxpr_as_fun(closed)(*leaves))
 
         executable = jax.jit(segment)
-        described = [jaxapi.described(x) for x in leaves]
+        place = numbers.everywhere(leaves)
+        described = [jaxapi.described(x) for x in numbers.placed(leaves, settings, place)]
         self._compiling = (
             background.compiling(executable, described),
-            numbers.on_device(executable, leaves, settings, () if self.whole else entries),
+            numbers.on_device(executable, leaves, settings, () if self.whole else entries, place),
         )
         told(self._compiling[0], compilation)
 

@@ -58,7 +58,7 @@ def interpret(
     entries: Sequence[Step], slots: Sequence[int], table: Sequence[Place], keep: tuple[int, ...], leaves: Sequence[Any]
 ) -> list[Any]:
     """Run the entries that ``keep`` needs, on leaves of some slots; return its values.  Should one fail, StoppedError tells which."""
-    if at_home(leaves):
+    if any(entry.kernel.hosting() for entry in entries) and at_home(leaves):
         return _on_host(entries, slots, table, keep, leaves)
     _prepare(entries, dict(zip(slots, leaves, strict=True)))
     waits = there_are_several()

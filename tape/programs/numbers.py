@@ -41,41 +41,81 @@ _ARRAYS: Bounded[Hashable, jax.Array] = Bounded("numbers", 1 << 14)
 _put = jax.jit(lambda x: x)
 
 
-def on_device(program: Any, leaves: Sequence[Any], settings: Configuration, entries: Sequence[Step] = ()) -> Callable[..., Sequence[Any]]:
+def on_device(
+    program: Any, leaves: Sequence[Any], settings: Configuration, entries: Sequence[Step] = (), place: Place | None = None
+) -> Callable[..., Sequence[Any]]:
     """Return ``program`` (of ``jax.jit``) for arguments like ``leaves``, with the numbers among them given as arrays, or known to it.
 
     It is ``program`` itself where there are none, or where an array is bound to a device: that one would be copied there at each call.
-    ``entries`` are what it runs.
+    ``entries`` are what it runs, ``place`` is what :func:`everywhere` says of the arguments it was compiled for.
     """
-    positions = [i for i, x in enumerate(leaves) if is_scalar(x) and not np.iscomplexobj(x)]  # of equal complex ones a zero may be negative
+    positions = _positions(leaves)
     if not positions or any(isinstance(x, jax.Array) and x.committed for x in leaves):
-        return program  # type: ignore[no-any-return]
+        return program if place is None else _as_arrays(program, positions, settings, place)
     general = _as_arrays(program, positions, settings)
     segment = getattr(program, "__wrapped__", None)
     return general if segment is None or not entries else Steady(segment, (program, general), positions, settings, entries)
 
 
-def _as_arrays(program: Callable[..., Sequence[Any]], positions: Sequence[int], settings: Configuration) -> Callable[..., Sequence[Any]]:
+def placed(leaves: Sequence[Any], settings: Configuration, place: Place | None) -> Sequence[Any]:
+    """Return arguments as a program of :func:`on_device` is given them at this place."""
+    if place is None:
+        return leaves
+    positions = set(_positions(leaves))
+    return [_array(id(settings), x, place.sharding) if i in positions else x for i, x in enumerate(leaves)]
+
+
+def _positions(leaves: Sequence[Any]) -> list[int]:
+    return [i for i, x in enumerate(leaves) if is_scalar(x) and not np.iscomplexobj(x)]  # of equal complex ones a zero may be negative
+
+
+class Place(NamedTuple):
+    """Where numbers are put beside arrays that are spread over the devices of a mesh: that of the argument ``beside``."""
+
+    beside: int
+    sharding: jax.sharding.NamedSharding
+
+    def holds(self, given: Sequence[Any]) -> bool:
+        """Tell whether that argument is still spread over them: numbers bound to other devices than it would not do."""
+        return getattr(getattr(given[self.beside], "sharding", None), "mesh", None) == self.sharding.mesh
+
+
+def everywhere(leaves: Sequence[Any]) -> Place | None:
+    """Return the place of numbers beside arrays that are spread over the devices of one mesh, all of this process; None elsewhere."""
+    for i, x in enumerate(leaves):
+        mesh = getattr(x.sharding, "mesh", None) if isinstance(x, jax.Array) and x.committed else None
+        if mesh is not None and mesh.size > 1 and jax.process_count() == 1:
+            auto = all(kind is jax.sharding.AxisType.Auto for kind in mesh.axis_types)  # elsewhere a place is part of the type
+            return Place(i, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())) if auto else None
+    return None
+
+
+def _as_arrays(
+    program: Callable[..., Sequence[Any]], positions: Sequence[int], settings: Configuration, place: Place | None = None
+) -> Callable[..., Sequence[Any]]:
     """Return a program with the numbers at these positions given as arrays."""
     number = id(settings)
+    sharding = None if place is None else place.sharding
 
     def run(*given: object) -> Sequence[Any]:
+        if place is not None and not place.holds(given):
+            return program(*given)
         arguments = list(given)
         for i in positions:
             value = arguments[i]
             if value.__class__ in NUMBERS or is_scalar(value):
-                arguments[i] = _array(number, value)
+                arguments[i] = _array(number, value, sharding)
         return program(*arguments)
 
     return run
 
 
-def _array(settings: int, value: Any) -> jax.Array:
-    """Return a number as an array; ``settings`` is the number of these."""
-    key = (settings, value.__class__, value or repr(value))  # 0.0 and -0.0 are equal
+def _array(settings: int, value: Any, sharding: jax.sharding.NamedSharding | None = None) -> jax.Array:
+    """Return a number as an array; ``settings`` is the number of these, ``sharding`` where it is to be, if not where JAX puts it."""
+    key = (settings, sharding, value.__class__, value or repr(value))  # 0.0 and -0.0 are equal
     array = _ARRAYS.get(key)
     if array is None:
-        array = _ARRAYS[key] = _put(value)
+        array = _ARRAYS[key] = _put(value) if sharding is None else jax.device_put(_put(value), sharding)
     return array
 
 

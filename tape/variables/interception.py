@@ -1,4 +1,7 @@
-"""NumPy's protocols: ``np.sin(v)``, ``np.concatenate([v, w])`` and ``np.add.reduce(v)`` record the counterparts in :mod:`tape.numpy`."""
+"""NumPy's protocols: ``np.sin(v)``, ``np.concatenate([v, w])`` and ``np.add.reduce(v)`` record the counterparts in :mod:`tape.numpy`.
+
+PyTorch's protocol refuses: ``torch.sin(v)`` is no op of the tape by itself.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.bounded import Bounded
-from tape.errors import TapeTypeError, saying
+from tape.errors import TapeRuntimeError, TapeTypeError, saying
 from tape.graph.segment import Handle
 from tape.mirrored.adapters import array as array_of
 from tape.mirrored.mirror import on_values, variable
@@ -123,3 +126,18 @@ def array_function(_self: Handle, func: Callable[..., Any], _types: object, args
         )
         raise TapeTypeError(msg)
     return on_values(func, f"np.{func.__name__}", args, kwargs)
+
+
+@classmethod  # type: ignore[misc] # as torch calls it
+def torch_function(_class: type[Handle], func: Callable[..., Any], _types: object, _args: object = (), _kwargs: object = None) -> object:
+    """Refuse a function of torch.
+
+    Raises:
+        TapeRuntimeError: always; a TypeError would let torch say that operands do not fit.
+
+    """
+    msg = (
+        f"torch's {getattr(func, '__name__', func)} met a Variable, whose gradient torch does not know; call it through "
+        "interop.torch.from_torch(f)(x), use the counterpart in tape.numpy or tape.nn, or pass torch.as_tensor(x.numpy()) for a constant"
+    )
+    raise TapeRuntimeError(msg)

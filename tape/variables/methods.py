@@ -92,6 +92,7 @@ class ArrayMethods(Operators):
 
     __array_ufunc__ = interception.array_ufunc
     __array_function__ = interception.array_function
+    __torch_function__ = interception.torch_function
 
     @property
     def at(self) -> updates.At[Self]:

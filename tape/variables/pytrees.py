@@ -96,6 +96,8 @@ def _flatten(variable: Handle) -> tuple[tuple[Any, ...], Any]:
         raise LostGradientError(_JACOBIANS.format(describe(variable)))
     if flows and caller is not None and LOCAL.scope.mode == RECORD and _calls_back(caller):
         raise LostGradientError(_CALLED_BACK.format(caller.f_code.co_name, describe(variable)))
+    if (flows or boundary.is_traced(variable)) and _filters(caller):
+        raise LostGradientError(_FILTERED.format(describe(variable)))
     if not _is_users(caller):
         LOCAL.scope.caller.take(variable)
         # JAX keeps what it traced: a result that was computed without recording would stay a constant.
@@ -128,6 +130,21 @@ def _calls_back(caller: FrameType) -> bool:
     return any(differentiable(result) for result in jax.tree.leaves(caller.f_locals["result_shape_dtypes"]) if hasattr(result, "dtype"))
 
 
+def _filters(caller: FrameType | None) -> bool:
+    """Tell whether a transformation of Equinox asks, which keeps what is no array for itself, so also what stands in for a Variable."""
+    while caller is not None and (name := caller.f_globals.get("__name__", "")).startswith("equinox."):
+        if name in _FILTERING:
+            return True
+        caller = _caller(caller.f_back)
+    return False
+
+
+_FILTERING = words("equinox._jit equinox._ad equinox._vmap_pmap equinox._eval_shape equinox._make_jaxpr equinox._callback equinox._errors")
+_FILTERED = (
+    "Equinox takes a Variable ({}) for no array, so its transformations (filter_jit, filter_vmap, filter_grad ...) would not pass it on; "
+    "use tape.jit, tape.vmap, tape.grad or tape.checkpoint in their place, make an op of the transformed function by interop.lift, or hand "
+    "it the .value for a constant"
+)
 _CALLED_BACK = (
     "{} of a Variable that requires grad ({}) would lose its gradient: JAX does not differentiate what Python computes there; call it "
     "in the "

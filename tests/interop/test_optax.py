@@ -3,6 +3,7 @@
 import copy
 import pickle
 import threading
+import types
 
 import jax
 import jax.numpy as jnp
@@ -507,6 +508,11 @@ def test_a_transformation_that_cannot_be_pickled_says_what_to_do():
     [
         (lambda x: ([], optax.sgd(1.0)), TapeValueError, "no parameters"),
         (lambda x: ([x, np.ones(2)], optax.sgd(1.0)), TapeTypeError, "parameter 1 must be a tape.Variable, got ndarray"),
+        (
+            lambda x: (types.SimpleNamespace(parameters=lambda: [x]), optax.sgd(1.0)),
+            TapeTypeError,
+            r"SimpleNamespace; pass its parameters\(\)",
+        ),
         (lambda x: ([x * 1], optax.sgd(1.0)), TapeValueError, "must be a leaf"),
         (lambda x: ([tape.constant(1.0)], optax.sgd(1.0)), TapeValueError, "requires grad"),
         (lambda x: ({"a": x, "b": x}, optax.sgd(1.0)), TapeValueError, "twice"),

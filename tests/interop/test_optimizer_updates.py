@@ -12,6 +12,7 @@ import pytest
 import interop.optax
 import tape
 from tape import extend
+from tape.programs import interpretation
 
 X = np.array([[1.0, -2.0], [0.5, 0.25], [3.0, 1.0]], np.float32)
 
@@ -235,3 +236,19 @@ def test_an_update_keeps_no_parameters_alive():
     del both
     gc.collect()
     assert not [ref for ref in refs if ref() is not None]
+
+
+def test_an_update_that_xla_computes_is_not_brought_to_numpy(monkeypatch):
+    x = tape.Variable(np.ones((64, 64), np.float32))
+    optimizer = interop.optax.Optimizer([x], optax.adam(0.1))
+    x.grad = tape.constant(np.ones((64, 64), np.float32))
+    optimizer.step()
+
+    def brought(*_):
+        pytest.fail("arrays of an update are fetched")
+
+    monkeypatch.setattr(interpretation, "_on_host", brought)
+    for _ in range(3):
+        x.grad = tape.constant(np.ones((64, 64), np.float32))
+        optimizer.step()
+    np.testing.assert_allclose(x.numpy(), 0.6, rtol=1e-4)

@@ -16,6 +16,7 @@ import interop.optax
 import tape
 import tape.lax
 import tape.numpy as tnp
+from tape.programs import numbers
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
@@ -247,6 +248,25 @@ def what_comes_back_is_compiled_by_the_second_time():
             tape.stats().reset()
         w.zero_grad()
         loss(w, tape.constant(put(X, "data"))).backward()
+    assert tape.stats().interpreted == 0, tape.stats()
+
+
+def numbers_beside_what_is_spread():
+    """A number is put on the devices once, and not where arrays of the same structure lie elsewhere."""
+    for rate in (0.5, 0.5, 0.5, 0.5, 0.25, -0.0, 0.0):
+        x = tape.constant(put(X, "data"))
+        found = (tnp.tanh(x) * rate).value
+        same(found, np.tanh(X) * rate)
+        lies(found, x)
+        assert (np.signbit(np.asarray(found)) == np.signbit(np.tanh(X) * rate)).all()
+    there = {value for _, sharding, _, value in numbers._ARRAYS if sharding is not None}
+    assert {0.5, 0.25, "-0.0", "0.0"} <= there, there
+    for devices in jax.devices()[:4], jax.devices()[:4], jax.devices()[:4], jax.devices()[4:]:  # equal types: one structure
+        x = put(X, "data", mesh=jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,), devices=devices))
+        tape.stats().reset()
+        found = (tnp.tanh(tape.constant(x)) * 0.5).value
+        same(found, np.tanh(X) * 0.5)
+        lies(found, x)
     assert tape.stats().interpreted == 0, tape.stats()
 
 

@@ -21,7 +21,15 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape import extend
-from tape.errors import LostGradientError, TapeAttributeError, TapeError, TapeOverflowError, TapeTypeError, TapeValueError
+from tape.errors import (
+    LostGradientError,
+    TapeAttributeError,
+    TapeError,
+    TapeOverflowError,
+    TapeRuntimeError,
+    TapeTypeError,
+    TapeValueError,
+)
 from tape.testing import check_gradients
 
 torch = pytest.importorskip("torch", reason="the bridge to PyTorch needs it: pip install torch, the build for CPUs")
@@ -310,6 +318,36 @@ def test_lost_gradients_are_refused():
 
     with pytest.raises(LostGradientError, match="Hidden: the result depends on a tensor that requires grad"):
         from_torch(Hidden())(x)
+
+
+MEETINGS = {
+    "a function": lambda v, t: torch.sin(v),
+    "a loss": lambda v, t: torch.nn.functional.mse_loss(v, t),
+    "a module": lambda v, t: torch.nn.Linear(3, 2)(v),
+    "an operand": lambda v, t: v * t,
+    "the first operand": lambda v, t: t @ v.T,
+    "a comparison": lambda v, t: v == t,  # would be False
+    "an index": lambda v, t: t[v.astype(int)],
+    "a part": lambda v, t: t.__setitem__(0, v[0]),
+}
+
+
+@pytest.mark.parametrize("meet", MEETINGS.values(), ids=MEETINGS)
+@pytest.mark.parametrize("make", [tape.Variable, tape.constant])
+def test_functions_of_torch_refuse_variables(make, meet):
+    with pytest.raises(
+        TapeRuntimeError, match=r"met a Variable.* interop\.torch\.from_torch\(f\)\(x\), use the counterpart in tape\.numpy"
+    ):
+        meet(make(X), torch.from_numpy(X.copy()))
+
+
+def test_what_is_advised_for_functions_of_torch_works():
+    x = tape.Variable(X)
+    for loss in (from_torch(torch.sin)(x).sum(), tnp.sin(x).sum()):
+        (gradient,) = tape.gradients(loss, [x])
+        np.testing.assert_allclose(gradient.numpy(), np.cos(X))
+    same(torch.as_tensor(x.numpy()).numpy(), X)
+    same(torch.as_tensor(tape.constant(X)).numpy(), X)  # which takes anything for data
 
 
 @pytest.mark.parametrize(

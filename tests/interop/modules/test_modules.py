@@ -12,7 +12,7 @@ import interop
 import tape
 import tape.extend
 import tape.numpy as tnp
-from tape.errors import LeakedTracerError, LostGradientError, TapeTypeError, TapeValueError
+from tape.errors import LeakedTracerError, LostGradientError, TapeRuntimeError, TapeTypeError, TapeValueError
 
 nnx = pytest.importorskip("flax.nnx")
 linen = pytest.importorskip("flax.linen")
@@ -485,10 +485,61 @@ def test_a_raw_call_of_a_part_does_not_lose_gradients():
         jax.nn.relu(module.layers[0].weight)
 
 
+FILTERED = {
+    "a result": lambda w, x: eqx.filter_jit(lambda x: w * x)(x),
+    "an argument": lambda w, x: eqx.filter_jit(lambda tree, x: (tree["w"] * x).value)({"w": w}, x),  # whose later values it would not see
+    "a result of constants": lambda w, x: eqx.filter_jit(tnp.sin)(x),
+    "a gradient": lambda w, x: eqx.filter_grad(lambda w: (w * w).value)(w),  # would be None
+    "rows": lambda w, x: eqx.filter_vmap(lambda x: w * x)(x),
+    "a checkpoint": lambda w, x: eqx.filter_checkpoint(lambda x: w * x)(x),
+    "shapes": lambda w, x: eqx.filter_eval_shape(lambda w: w * w, w),
+    "both": lambda w, x: eqx.filter_vjp(lambda w: w * w, w),
+    "a module's result": lambda w, x: eqx.filter_jit(_equinox())(x[0]),
+}
+
+
+@pytest.mark.parametrize("call", FILTERED.values(), ids=FILTERED)
+def test_transformations_of_equinox_refuse_variables(call):
+    w = tape.Variable(2.0)
+    with pytest.raises(LostGradientError, match=r"use tape\.jit, tape\.vmap, tape\.grad or tape\.checkpoint in their place, make an op of"):
+        call(w, X)
+
+
+def test_what_is_advised_for_transformations_of_equinox_has_gradients():
+    w = tape.Variable(2.0)
+
+    def loss(w):
+        return (w * X).sum()
+
+    for fun in (tape.jit(loss), tape.checkpoint(loss), interop.lift(eqx.filter_jit(loss)), lambda w: tape.vmap(loss)(w[None])[0]):
+        np.testing.assert_allclose(tape.gradients(fun(w), [w])[0].numpy(), X.sum(), rtol=1e-5)
+    np.testing.assert_allclose(tape.grad(loss)(w).numpy(), X.sum(), rtol=1e-5)
+    assert eqx.filter_jit(lambda x: (w * x).value)(X).shape == X.shape
+
+
+HANDED = {
+    "jax.jit": lambda f, module: jax.jit(f)(module),
+    "jax.grad": lambda f, module: jax.grad(f)(module),
+    "jnp.asarray": lambda f, module: jnp.asarray(module),
+    "nnx.jit": lambda f, module: nnx.jit(f)(module),
+    "nnx.value_and_grad": lambda f, module: nnx.value_and_grad(f)(module),
+}
+
+
+@pytest.mark.parametrize("call", HANDED.values(), ids=HANDED)
+@MAKE
+def test_jax_is_not_given_a_module_of_the_bridge(make, call):
+    module = make()
+    with pytest.raises(TapeRuntimeError, match="have the function close over the module"):
+        call(lambda module: 0.0, module)
+
+
 @pytest.mark.parametrize(
     ("call", "error"),
     [
         (lambda: interop.nnx.Module(3), TapeTypeError),
+        (lambda: interop.equinox.Module(_equinox()), TapeTypeError),
+        (lambda: interop.equinox.Module(_nnx()), TapeTypeError),
         (lambda: interop.linen.Module(3, {}), TapeTypeError),
         (lambda: interop.linen.Module(LinenNet(), {}), TapeValueError),
         (lambda: interop.equinox.Module(3), TapeTypeError),
