@@ -79,7 +79,7 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(tape_fun)
     def lowered(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=is_variable)
-        leaves = [x.__jax_array__() if isinstance(x, Handle) else x for x in leaves]  # as any JAX function takes it
+        leaves = [x.__jax_array__() if isinstance(x, Handle) else x for x in leaves]  # type: ignore[attr-defined] # which may refuse
         dynamic = [isinstance(x, (jax.Array, np.ndarray, np.generic, float, complex)) or type(x) is int for x in leaves]
         arguments = [x for x, d in zip(leaves, dynamic, strict=True) if d]
         statics = [None if d else x for x, d in zip(leaves, dynamic, strict=True)]  # what JAX keeps of us may hold no tracer

@@ -120,7 +120,7 @@ def made_of_looked_at(number: object) -> bool:
 
 
 def made(leaf: Handle) -> None:
-    """Tell the forward of a ``tape.Function`` that is running, and who traces the callable that is running, of a leaf that is made in it."""
+    """Tell the forward of a ``tape.Function`` that is running, and whoever traces what is running, of a leaf made in it."""
     if jaxapi.in_trace():
         met()
     scope = LOCAL.scope
