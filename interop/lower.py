@@ -62,6 +62,7 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
 
     Raises:
         TapeTypeError: ``tape_fun`` cannot be called, or returns something that is not an array; in forward mode: hooks are not linear.
+        LostGradientError: the JAX function is given a Variable that requires grad: call ``tape_fun`` itself.
         UnrecordedGradientError: where hooks have a say: the sweep comes to a gradient that was taken without recording, or to what was
             computed from a ``.value``.
         LostGradientError: where hooks have a say: JAX differentiates by a value that ``tape_fun`` closes over.
@@ -78,7 +79,7 @@ def lower(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(tape_fun)
     def lowered(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=is_variable)
-        leaves = [look(x) if isinstance(x, Handle) else x for x in leaves]
+        leaves = [x.__jax_array__() if isinstance(x, Handle) else x for x in leaves]  # type: ignore[attr-defined] # which may refuse
         dynamic = [isinstance(x, (jax.Array, np.ndarray, np.generic, float, complex)) or type(x) is int for x in leaves]
         arguments = [x for x, d in zip(leaves, dynamic, strict=True) if d]
         statics = [None if d else x for x, d in zip(leaves, dynamic, strict=True)]  # what JAX keeps of us may hold no tracer

@@ -1315,6 +1315,22 @@ takes(PyObject *roles, Py_ssize_t position, PyObject *keyword)
     return found >= 0 ? found : keyword != NULL || PyErr_Occurred() ? 0 : role(roles, name_rest, -1, NULL);
 }
 
+/* Tell whether a call without results of others is made inside of a transformation of JAX, of which Python takes notice (boundary.met): -1 with an
+   exception. */
+static int
+creates_inside(const Call *call)
+{
+    for (Py_ssize_t i = 0; i < call->n_inputs; i++) {
+        Handle *handle = as_handle(call->inputs[i]);
+        if (handle != NULL && handle->segment != Py_None) {
+            return 0;
+        }
+    }
+    PyObject *traced = runs.in_trace == NULL ? Py_NewRef(Py_True) : PyObject_CallNoArgs(runs.in_trace);
+    Py_XDECREF(traced);
+    return traced == NULL ? -1 : traced != Py_False;
+}
+
 /* Record a call that looks like a former one; NULL without an exception if that is not done here. */
 static PyObject *
 known_call(Function *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
@@ -1331,6 +1347,9 @@ known_call(Function *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
         if (PyErr_Occurred() || !add_argument(&call, args[i], role)) {
             goto end;
         }
+    }
+    if (creates_inside(&call) != 0) {
+        goto end;
     }
     PyObject *key = PyTuple_New(call.n_parts);
     if (key == NULL) {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -11,7 +12,7 @@ from tape.bounded import Bounded
 from tape.errors import LeakedTracerError, LostGradientError
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, within
-from tape.graph.segment import Handle
+from tape.graph.segment import Handle, Segment
 from tape.graph.trie import RECORD
 from tape.graph.watcher import NOBODY, Watcher
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from tape.graph.boxes import Cell
     from tape.graph.kinds import Place
-    from tape.graph.segment import Segment
 
 CUT = (
     "it came out of a JAX transformation (jax.jit, jax.vmap ...) of what requires grad, which cuts the tape; call the function without it, "
@@ -120,7 +120,9 @@ def made_of_looked_at(number: object) -> bool:
 
 
 def made(leaf: Handle) -> None:
-    """Tell the forward of a ``tape.Function`` that is running, and the callable that is being traced, of a leaf that is made in it."""
+    """Tell the forward of a ``tape.Function`` that is running, and whoever traces what is running, of a leaf made in it."""
+    if jaxapi.in_trace():
+        met()
     scope = LOCAL.scope
     scope.forward.make(leaf._cell)
     if scope.trace is not NOBODY and isinstance(leaf._cell[0], jaxapi.Tracer):
@@ -171,12 +173,35 @@ def is_traced(variable: Handle) -> bool:
     return isinstance(value, jaxapi.Tracer)
 
 
+# Where a thread's tape stood when it first met a JAX transformation: the pending segment, its slots, and which number segments had come to.
+_MET: weakref.WeakKeyDictionary[Any, tuple[Callable[[], Segment | None], int, int]] = weakref.WeakKeyDictionary()
+
+
+def met() -> None:
+    """Note where the tape stands as it meets the JAX transformation that is running: what is recorded from then on is made in there."""
+    trace = jaxapi.current_trace()
+    if trace not in _MET:
+        segment = LOCAL.segment()
+        _MET[trace] = (LOCAL.segment, 0 if segment is None else segment.state.n_slots, next(Segment.serials))
+
+
+def made_inside(variable: Handle) -> bool:
+    """Tell whether a Variable without a tracer was made inside of the JAX transformation that is running."""
+    if variable._extra is not None and variable._extra.inside:
+        return True
+    segment, before = variable._segment, _MET.get(jaxapi.current_trace())
+    if segment is None or before is None:
+        return False
+    pending, slots, serial = before
+    return variable._place.slot >= slots if pending() is segment else segment.serial > serial
+
+
 def check_no_leak(function: str, variable: Handle, value: object) -> None:
     """Refuse to store a tracer (or what will be one) in a Variable from outside the running JAX transformation."""
     if LOCAL.scope.trace.write(variable):
         return
     traced = is_traced(value) if isinstance(value, Handle) else isinstance(value, jaxapi.Tracer)
-    if not traced or is_traced(variable) or (variable._extra is not None and variable._extra.inside):
+    if not traced or is_traced(variable) or made_inside(variable):
         return
     aval = variable._place.kind.aval
     msg = (

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from tape.errors import ReleasedTapeError, TapeTypeError, TapeValueError
+from tape.graph import boundary
 from tape.graph.segment import Handle, LeafNode
 from tape.insight.notes import Leaf, Lone, Part
 from tape.insight.runs import FunctionRun
@@ -265,7 +266,7 @@ def _kept(part: Part, slot: int) -> Any:
 def _checked(array: Any, aval: Any) -> Any:
     """Return an argument as the array that was recorded would be."""
     if isinstance(array, Handle):
-        array = look(array)
+        array = look(array) if boundary.is_traced(array) else array.__jax_array__()  # type: ignore[attr-defined]
     if isinstance(array, (bool, int, float, complex)):
         array = jnp.asarray(array, aval.dtype)
     given = jax.typeof(array) if isinstance(array, jax.Array) else jnp.asarray(array)

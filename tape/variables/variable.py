@@ -256,6 +256,8 @@ class Variable(Placed):
             msg = f"requires_grad_(False): only a leaf's flag can be cleared ({describe(self)} was produced by an op); use detach()"
             raise TapeValueError(msg)
         LOCAL.scope.trace.write(self)
+        if jaxapi.in_trace() and boundary.made_inside(self):  # as a leaf it no longer says where it was recorded
+            extra_of(self).inside = True
         if not (requires_grad and made_leaf(self)):
             cuts.hold(self, look(self), requires_grad=requires_grad)
             boundary.made(self)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import interop
 import tape
 import tape.lax
 import tape.numpy as tnp
@@ -151,6 +152,19 @@ def test_mistakes_are_said():
         f(A.astype(np.int32))
     with pytest.raises(tape.errors.TapeTypeError, match="takes 1 arrays"):
         f(A, A)
+
+
+def test_a_variable_whose_gradient_would_be_lost_is_refused():
+    x = tape.Variable(A)
+    with tape.Tape() as t:
+        y = (x * x).sum()
+    f = t.function(x, y)
+    with pytest.raises(tape.errors.LostGradientError, match=r"interop\.lift"):
+        f(x)
+    interop.lift(f)(x).backward()  # what the message says
+    same(x.grad.value, 2 * A)
+    same(f(x.detach()), f(A))
+    same(jax.jit(interop.lower(f))(A), f(A))  # as interop.export calls it
 
 
 def test_a_variable_that_was_assigned_in_between_is_refused():

@@ -8,7 +8,7 @@ import pytest
 import interop
 import tape
 import tape.numpy as tnp
-from tape.errors import TapeTypeError
+from tape.errors import LostGradientError, TapeTypeError
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
 
@@ -110,6 +110,17 @@ def test_lower_takes_captured_variables_for_constants():
         assert float(jax.jit(f)(3.0)) == 6.0
     (w * w).backward()
     assert float(w.grad) == 4.0
+
+
+def test_a_variable_whose_gradient_would_be_lost_is_refused():
+    x, f = tape.Variable(A), interop.lower(function)
+    for called in (f, jax.jit(f), lambda x, w: f(A, x)):
+        with pytest.raises(LostGradientError, match=r"interop\.lift"):
+            called(x, A + 1)
+    interop.lift(f)(x, A + 1).backward()  # what the message says
+    np.testing.assert_allclose(x.grad.value, jax.grad(reference)(A, A + 1), rtol=1e-5)
+    for constant in (x.detach(), x.value):
+        np.testing.assert_allclose(f(constant, A + 1), reference(A, A + 1), rtol=1e-6)
 
 
 def test_lift_undoes_lower():

@@ -496,6 +496,26 @@ def test_what_cuts_a_gradient_inside_cuts_it_outside():
         close(w.grad, W + 70 + 100)
 
 
+def test_a_result_that_retains_its_gradient_inside_lets_gradients_through():
+    x = tape.Variable(3.0)
+
+    @tape.jit
+    def step(v):
+        y = v * 2
+        y.retain_grad()
+        z = y * y
+        z.backward(retain_graph=True)
+        return y, z, y.grad
+
+    for _ in range(3):
+        x.grad = None
+        y, z, inside = step(x)
+        assert float(inside) == 12.0
+        assert float(x.grad) == 24.0
+        (y + z).backward()
+        assert float(x.grad) == 24.0 + 2.0 + 24.0
+
+
 def test_a_released_or_unrecorded_result_raises_when_it_is_swept():
     w = tape.Variable(W)
 

@@ -13,6 +13,7 @@ import interop
 import interop.optax
 import tape
 from tape.errors import LeakedTracerError, TapeTypeError, TapeValueError
+from tests.agreement import close
 
 X = np.array([7.0, 2.0], np.float32)
 Y = np.array([2.0, 3.0], np.float32)
@@ -279,6 +280,66 @@ def test_no_value_of_a_transformation_is_stored(transformation, kind):
     else:
         transformation(add)
     np.testing.assert_array_equal(w.numpy(), X)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: tape.numpy.zeros(3),
+        lambda: tape.numpy.arange(3.0) * 2,
+        lambda: tape.numpy.full(3, 2.0),
+        lambda: tape.constant(np.ones(3, np.float32)) * 1.0,
+        lambda: tape.Variable(np.ones(3, np.float32)).detach() + 1,
+        lambda: tape.numpy.asarray(np.ones(3, np.float32)) * 1.0,
+    ],
+)
+@pytest.mark.parametrize(
+    "transformed",
+    [
+        lambda f: jax.jit(f)(2.0),
+        lambda f: jax.jit(jax.jit(f))(2.0),
+        lambda f: jax.vmap(f)(jnp.array([2.0]))[0],
+        lambda f: jax.jit(interop.lower(f))(2.0),
+        lambda f: jax.vmap(interop.lower(f))(jnp.array([2.0]))[0],
+        lambda f: jax.grad(interop.lower(f))(2.0),
+        lambda f: jax.jit(tape.grad(f))(2.0),
+        lambda f: jax.vmap(tape.grad(f))(jnp.array([2.0]))[0],
+    ],
+)
+def test_a_buffer_that_a_transformed_function_makes_takes_its_values(made, transformed):
+    def filled(a):
+        x = made()
+        x[0] = a
+        x[1:] += a * a
+        return x[0] * x[0] + (x[1:] - x[1:]).sum()
+
+    buffer = tape.numpy.zeros(3) + 1  # pending outside
+    before = tape.numpy.ones(3) * 1
+    before.block_until_ready()
+
+    def leaking(a, held):
+        x = made()
+        x[0] = a
+        held[0] = a
+        return x.sum()
+
+    close(transformed(filled), 4.0)  # the derivative of its square at 2, as well
+    for held in (buffer, before):
+        with pytest.raises(LeakedTracerError, match="exists only"):
+            transformed(lambda a, held=held: leaking(a, held))
+        close(held, [1.0, 1.0, 1.0])
+
+
+def test_a_parameter_that_a_transformed_function_makes_of_results_gets_gradients():
+    def fun(a):
+        z = (tape.numpy.ones(3) * 2).requires_grad_()
+        (z * z * a).sum().backward()
+        with tape.no_grad():
+            z -= 0.25 * z.grad
+        return z.sum()
+
+    for transformed in (lambda f: f, jax.jit, lambda f: jax.jit(interop.lower(f)), tape.jit):
+        close(transformed(fun)(1.0), 3.0)
 
 
 def cumulative(x):
