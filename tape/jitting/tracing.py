@@ -205,9 +205,9 @@ def _sweep(effects: Effects, outcome: Outcome, inputs: Sequence[Any], results: l
         with effects.part():
             sweep = Sweep(wanted, (), create_graph=False)
             sweep.run(outcome.live, [record.leaf(s) for s in seeds], leaf_hooks=False)
-            found = {t: g for t, g in sweep.gradients.items() if t in wanted}  # others retain theirs, in the trace
-            reached, hooked = [wanted[t] for t in found], sweep.hooked
-            return [look(g) for g in found.values()]
+            gradients = {t: g for t, g in sweep.gradients.items() if t in wanted}  # others retain theirs, in the trace
+            reached, hooked = [wanted[t] for t in gradients], sweep.hooked
+            return [look(g) for g in gradients.values()]
 
     jaxpr, _ = jaxapi.trace(pull, *[jaxapi.ShapedArray(v._place.kind.aval.shape, v._place.kind.aval.dtype) for v in outcome.live])
     read: list[tuple[str, Any]] = []
