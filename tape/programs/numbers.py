@@ -192,11 +192,7 @@ class Steady(layout.Numbers):
         self._calls += 1
         if self._calls == self._steady and known is not None:
             self._job, self._until = self._compiling(known, given), self._due
-        elif (
-            self._calls >= self._due
-            and self._job is not None
-            and self._job[0].made_within(self._patience())
-        ):
+        elif self._calls >= self._due and self._job is not None and self._job[0].made_within(self._patience()):
             self._take(*self._job)
 
     def _patience(self) -> float:
