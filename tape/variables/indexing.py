@@ -145,10 +145,12 @@ def _keyed(
         axis = None if item is Ellipsis or axis is None else axis + (item is not None)
     key.append(len(values))
     for value in values:
-        kind = type(value)
-        if isinstance(value, (Handle, np.ndarray)) or kind in NUMBERS:
-            inputs.append(record.operand(value) if kind is np.ndarray else value)
-            key.append(NUMBER if kind in NUMBERS else ARRAY)
+        if type(value) in NUMBERS:
+            inputs.append(value)
+            key.append(NUMBER)
+        elif isinstance(value, (Handle, jax.Array, np.ndarray)):
+            inputs.append(value if isinstance(value, Handle) else record.operand(value))
+            key.append(ARRAY)
         else:
             return None
     return tuple(key), inputs
