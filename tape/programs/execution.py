@@ -43,7 +43,7 @@ class Program(layout.Choice):
     """What a segment computes for one choice of results: the slots ``live`` that Variables hold, and what is kept besides.
 
     ``roots`` tells how many Variables that are held require grad, ``site`` from which line it runs; ``whole`` that it is compiled at its
-    first meeting and never changes (``tape.reproducible``).
+    first meeting and never changes (``tape.reproducible``); ``packs`` that a function of the user's sees also what is kept besides.
     """
 
     __slots__ = (
@@ -54,6 +54,7 @@ class Program(layout.Choice):
         "_renting",
         "_seen",
         "_several",
+        "_shown",
         "_used",
         "keep",
         "whole",
@@ -66,11 +67,12 @@ class Program(layout.Choice):
     site: Site | None
     size: int
 
-    def __init__(self, state: State, live: tuple[int, ...], kept: Kept, roots: int, *, whole: bool = False) -> None:
+    def __init__(self, state: State, live: tuple[int, ...], kept: Kept, roots: int, *, whole: bool = False, packs: bool = False) -> None:
         self.live = live
         self.whole = whole
         self.kept = kept
         self.keep = live + kept.residuals
+        self._shown = len(self.keep if packs else live)
         self.roots = roots
         self._seen = state.seen  # the number of the run that met the structure last
         self.size = 0  # entries that a run computes
@@ -125,9 +127,9 @@ class Program(layout.Choice):
         change = why_alone(new or cold) if new or cold else None
         if change is not None and (cold or change.repair):
             with timed(begun("ops" if cold else "traces", self.site, [e.kernel.name for e in cold or new], change)):
-                results = interpret(entries, slots, state.table, self.keep, leaves)
+                results = interpret(entries, slots, state.table, self.keep, leaves, self._shown)
         else:
-            results = interpret(entries, slots, state.table, self.keep, leaves)
+            results = interpret(entries, slots, state.table, self.keep, leaves, self._shown)
         self.size = len(entries)
         STATS.interpreted += self.size
         STATS.executed += self.size

@@ -55,11 +55,14 @@ def evaluate(
 
 
 def interpret(
-    entries: Sequence[Step], slots: Sequence[int], table: Sequence[Place], keep: tuple[int, ...], leaves: Sequence[Any]
+    entries: Sequence[Step], slots: Sequence[int], table: Sequence[Place], keep: tuple[int, ...], leaves: Sequence[Any], shown: int
 ) -> list[Any]:
-    """Run the entries that ``keep`` needs, on leaves of some slots; return its values.  Should one fail, StoppedError tells which."""
+    """Run the entries that ``keep`` needs, on leaves of some slots; return its values.  Should one fail, StoppedError tells which.
+
+    Nobody but sweeps sees what comes after the first ``shown`` of them.
+    """
     if any(entry.kernel.hosting() for entry in entries) and at_home(leaves):
-        return _on_host(entries, slots, table, keep, leaves)
+        return _on_host(entries, slots, table, keep, leaves, shown)
     _prepare(entries, dict(zip(slots, leaves, strict=True)))
     waits = there_are_several()
     return one_by_one(entries, slots, keep, leaves, lambda entry: settling(entry.kernel.executable) if waits else entry.kernel.executable)
@@ -106,11 +109,12 @@ def _on_cpu(sharding: jax.sharding.Sharding) -> bool:
     return isinstance(sharding, jax.sharding.SingleDeviceSharding) and all(d.platform == "cpu" for d in devices)
 
 
+SMALL = 1 << 16  # bytes: to put a smaller array on the device costs more than to copy it twice
 _REFUSALS = (LookupError, TypeError, ValueError, AttributeError)
 
 
 def _on_host(
-    entries: Sequence[Step], leaf_slots: Sequence[int], table: Sequence[Place], keep: tuple[int, ...], leaves: Sequence[Any]
+    entries: Sequence[Step], leaf_slots: Sequence[int], table: Sequence[Place], keep: tuple[int, ...], leaves: Sequence[Any], shown: int
 ) -> list[Any]:
     """:func:`interpret` where NumPy runs the kernels that it can: it has run three before JAX has called one."""
     given = dict(zip(leaf_slots, leaves, strict=True))  # what JAX has: leaves, and results of XLA
@@ -146,6 +150,13 @@ def _on_host(
             given[s] = to_jax(values[s], table[s].kind.aval)
         return given[s]
 
+    def to_keep(s: int) -> Any:
+        """Return a value for sweeps, in memory of its own: as NumPy has it, where it is small, as what is interpreted now often is then."""
+        aval = table[s].kind.aval
+        if s in given or aval.weak_type or values[s].nbytes > SMALL:
+            return to_give(s)
+        return np.array(values[s], aval.dtype, order="C")
+
     waits = there_are_several()
     try:
         with np.errstate(all="ignore"):  # NumPy warns where XLA does not
@@ -170,7 +181,7 @@ def _on_host(
                         values.pop(s, None)
                         given.pop(s, None)
                 done += 1
-            return [to_give(s) for s in keep]
+            return [*map(to_give, keep[:shown]), *map(to_keep, keep[shown:])]
     except Exception as error:
         for s in values:
             to_give(s)

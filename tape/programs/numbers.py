@@ -18,7 +18,7 @@ from tape.accounts.records import Change
 from tape.bounded import Bounded
 from tape.graph.kinds import NUMBERS, is_scalar
 from tape.programs import background
-from tape.programs.policy import LIMIT, STALLS
+from tape.programs.policy import LIMIT, STALLS, TIME
 from tape.programs.telling import begun, told
 from tape.statistics import STATS
 
@@ -171,6 +171,7 @@ class Steady(layout.Numbers):
         "_settings",
         "_special",
         "_steady",
+        "_waits",
     )
 
     def __init__(
@@ -189,6 +190,7 @@ class Steady(layout.Numbers):
         self._line = entries[-1].where
         self._known: _Known | None = None  # numbers that were the same so far
         self._calls = self._until = 0  # that had them, or that may yet have others
+        self._waits = 0
         self._way: tuple[Any, tuple[Any, ...], tuple[Any, ...]] | None = None
         self._job: tuple[background.Job, _Special] | None = None
         self._special: _Special | None = None
@@ -230,12 +232,14 @@ class Steady(layout.Numbers):
         self._calls += 1
         if self._calls == self._steady and known is not None:
             self._job, self._until = self._compiling(known, given), self._due
-        elif (
-            self._calls >= self._due
-            and self._job is not None
-            and self._job[0].made_within(LIMIT if self._calls < self._due + STALLS else 0)
-        ):
+        elif self._calls >= self._due and self._job is not None and self._job[0].made_within(self._patience()):
             self._take(*self._job)
+
+    def _patience(self) -> float:
+        """Return the seconds to wait for the other program now: a step may be many calls, of many programs, and waits once."""
+        waits = self._waits < STALLS and TIME.waits()
+        self._waits += waits
+        return LIMIT if waits else 0.0
 
     def _compiling(self, known: _Known, given: Sequence[Any]) -> tuple[background.Job, _Special]:
         segment, fixed = self._segment, dict(zip(known.positions, known.values, strict=True))

@@ -204,7 +204,7 @@ def _program(state: State, live: tuple[int, ...], released: frozenset[int], pack
     kinds = [state.table[slot].kind for slot in live]
     kept = residuals(state, live, released, packs=packs)
     roots = sum(kind.requires_grad and slot not in state.cut for slot, kind in zip(live, kinds, strict=True))
-    return Program(state, _ordered(live, kinds), kept, roots, whole=word == "whole")
+    return Program(state, _ordered(live, kinds), kept, roots, whole=word == "whole", packs=packs)
 
 
 def _ordered(live: tuple[int, ...], kinds: list[Kind]) -> tuple[int, ...]:

@@ -77,14 +77,29 @@ def value_and_grad(
 
     @functools.wraps(fun)
     def wrapped(*args: object, **kwargs: object) -> object:
-        chosen = positions("value_and_grad", argnums, len(args))
-        call = Call("grad", fun, args, kwargs, chosen, has_aux=has_aux, allow_int=allow_int)
-        _check_scalar(call, holomorphic=holomorphic)
-        gradients = pull(call, call.outputs, [None], create_graph=call.nested)
-        call.settle()
+        call, gradients = _differentiated(fun, argnums, args, kwargs, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int)
         return call.with_aux(call.output()), call.gradient(call.chosen(gradients, argnums))
 
     return wrapped
+
+
+def _differentiated(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    *,
+    has_aux: bool,
+    holomorphic: bool,
+    allow_int: bool,
+) -> tuple[Call, list[Any]]:
+    """Return a call of a function that returns one number, and the gradients of its inputs."""
+    chosen = positions("value_and_grad", argnums, len(args))
+    call = Call("grad", fun, args, kwargs, chosen, has_aux=has_aux, allow_int=allow_int)
+    _check_scalar(call, holomorphic=holomorphic)
+    gradients = pull(call, call.outputs, [None], create_graph=call.nested)
+    call.settle()
+    return call, gradients
 
 
 @overload
@@ -112,12 +127,12 @@ def grad(
 
     """
     check_callable("grad", fun)
-    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
 
     @functools.wraps(fun)
     def wrapped(*args: object, **kwargs: object) -> object:
-        value, gradient = both(*args, **kwargs)
-        return (gradient, value[1]) if has_aux else gradient
+        call, gradients = _differentiated(fun, argnums, args, kwargs, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int)
+        gradient = call.gradient(call.chosen(gradients, argnums))  # nobody reads the output: it is no result of what runs
+        return (gradient, call.result(call.aux)) if has_aux else gradient
 
     return wrapped
 

@@ -21,13 +21,14 @@ from jax import lax
 from tape import jaxapi
 from tape.bounded import Bounded
 from tape.errors import ConcretizationError, TapeIndexError, TapeTypeError, TapeValueError
+from tape.graph.kinds import NUMBERS
 from tape.graph.segment import Handle
 from tape.graph.trees import leaves_of
 from tape.mirrored.mirror import call
 from tape.ops.kernel import Op
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.template import ARRAY
+from tape.recording.template import ARRAY, NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -93,35 +94,67 @@ def getitem(v: Handle, index: object) -> Any:
 
 def _by_arrays(v: Handle, index: object, items: tuple[object, ...]) -> Any:
     """Record ``v[index]`` for an index that holds arrays, or what else is not an integer, slice or new axis."""
-    key: list[Any] = [v._place.kind.aval.shape]
+    return known_call(gather, "getitem", v, items, (), lambda: (v, expand(v, index, strict=True)))
+
+
+def known_call(fun: Callable[..., Any], name: str, v: Handle, items: tuple[object, ...], values: tuple[Any, ...], arguments: Any) -> Any:
+    """Record ``fun`` of the ``arguments``: ``v``, an index of ``items``, and ``values``; without taking them apart where that is known."""
+    keyed = _keyed(fun, v, items, values)
+    if keyed is None:
+        return call(fun, name, arguments(), {})
+    key, inputs = keyed
+    op = _GATHERS.get(key)
+    if op is not None:
+        with contextlib.suppress(*jaxapi.CONCRETE_ERRORS):
+            return record.record(op, inputs)
+
+    def learn(op: Op, count: int) -> None:
+        if count == len(inputs):
+            _GATHERS[key] = op
+
+    return call(fun, name, arguments(), {}, learn)
+
+
+def _keyed(
+    fun: Callable[..., Any], v: Handle, items: tuple[object, ...], values: tuple[Any, ...]
+) -> tuple[tuple[object, ...], list[Any]] | None:
+    """Return by what a call is known, and its inputs; None where an index is a mask or out of range, and where a value is no array."""
+    shape = v._place.kind.aval.shape
+    key: list[Any] = [fun, shape]
     inputs: list[Any] = [v]
+    axis: int | None = 0  # None where an ellipsis came before
     for item in items:
         if isinstance(item, (Handle, jax.Array, np.ndarray)):
             if (item._place.kind.aval if isinstance(item, Handle) else item).dtype.kind not in "iu":
-                break
+                return None
             key.append(ARRAY)
             inputs.append(item if isinstance(item, Handle) else record.operand(item))
         elif isinstance(item, slice):
             start, stop, step = item.start, item.stop, item.step
             if type(start) not in BOUNDS or type(stop) not in BOUNDS or type(step) not in BOUNDS:
-                break
+                return None
             key.append((start, stop, step))
+        elif type(item) is int:
+            if axis is None or axis >= len(shape) or not -shape[axis] <= item < shape[axis]:
+                return None
+            key.append(ARRAY)
+            inputs.append(_start(item if item >= 0 else item + shape[axis]))
         elif item is None or item is Ellipsis:
             key.append(item)
         else:
-            break
-    else:
-        op = _GATHERS.get(tuple(key))
-        if op is not None:
-            with contextlib.suppress(*jaxapi.CONCRETE_ERRORS):
-                return record.record(op, inputs)
-
-        def learn(op: Op, count: int) -> None:
-            if count == len(inputs):
-                _GATHERS[tuple(key)] = op
-
-        return call(gather, "getitem", (v, expand(v, index, strict=True)), {}, learn)
-    return call(gather, "getitem", (v, expand(v, index, strict=True)), {})
+            return None
+        axis = None if item is Ellipsis or axis is None else axis + (item is not None)
+    key.append(len(values))
+    for value in values:
+        if type(value) in NUMBERS:
+            inputs.append(value)
+            key.append(NUMBER)
+        elif isinstance(value, (Handle, jax.Array, np.ndarray)):
+            inputs.append(value if isinstance(value, Handle) else record.operand(value))
+            key.append(ARRAY)
+        else:
+            return None
+    return tuple(key), inputs
 
 
 quick = record.quick(getitem, two=_FIRST, starts=_STARTS, plans=_PLANS)

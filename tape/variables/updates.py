@@ -26,7 +26,7 @@ from tape.recording import record
 from tape.recording.entering import made_leaf
 from tape.sweeps.seeds import describe
 from tape.variables.cuts import hold
-from tape.variables.indexing import BOUNDS, Spec, basic_op, expand, is_mask, plan, static_index
+from tape.variables.indexing import BOUNDS, Spec, basic_op, expand, is_mask, known_call, plan, static_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,7 +172,7 @@ def _assigned(v: Handle, index: object, new: Handle) -> Any:
         mask = variable(index)
         if mask.ndim and mask.shape == shape[: mask.ndim]:
             return call(_where, "setitem", (v, mask, new), {})
-    return call(_scatter, "setitem", (v, new, expand(v, index, strict=True)), {})
+    return known_call(_scatter, "setitem", v, items, (new,), lambda: (v, expand(v, index, strict=True), new))
 
 
 def _where(x: jax.Array, mask: jax.Array, y: jax.Array) -> jax.Array:
@@ -187,7 +187,7 @@ def _fitted(x: jax.Array, y: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return jnp.broadcast_to((y if y.dtype == x.dtype else y.astype(x.dtype)), shape)
 
 
-def _scatter(x: jax.Array, y: jax.Array, index: object) -> jax.Array:
+def _scatter(x: jax.Array, index: object, y: jax.Array) -> jax.Array:
     return x.at[index].set(_fitted(x, y, jax.eval_shape(lambda x: x[index], x).shape))
 
 
@@ -195,7 +195,7 @@ def _write(spec: Spec, x: jax.Array, y: jax.Array, *starts: jax.Array) -> jax.Ar
     positions = iter(starts)
     axes = [s for s in spec if s != "new"]
     if any(isinstance(s, tuple) and s != (0, n, 1) for s, n in zip(axes, x.shape, strict=True)):
-        return _scatter(x, y, static_index(spec, positions))
+        return _scatter(x, static_index(spec, positions), y)
     sizes = [1 if s == "at" else s if isinstance(s, int) else n for s, n in zip(axes, x.shape, strict=True)]
     lengths = iter(sizes)
     shape = [n for s, n in [(s, 1 if s == "new" else next(lengths)) for s in spec] if s != "at"]
@@ -244,7 +244,12 @@ def _update(method: str, what: str) -> Callable[..., Any]:
         return getattr(x.at[index], method)(*values, **options)  # type: ignore[no-any-return]
 
     def update(self: AtIndex[Any], *values: object, **options: object) -> Any:
-        return call(fun, f"at_{method}", (self._variable, expand(self._variable, self._index, strict=False), *values), options)
+        v, index = self._variable, self._index
+        name = f"at_{method}"
+        if options:
+            return call(fun, name, (v, expand(v, index, strict=False), *values), options)
+        items = index if type(index) is tuple else (index,)
+        return known_call(fun, name, v, items, values, lambda: (v, expand(v, index, strict=False), *values))
 
     update.__name__, update.__qualname__, update.__doc__ = method, f"AtIndex.{method}", f"Return {what}."
     return update

@@ -3,8 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from tape.programs import handing
+import tape
+import tape.numpy as tnp
+from tape.programs import handing, interpretation
 from tests import idle
 
 SHAPE = (3, 107)
@@ -32,3 +35,47 @@ def test_a_program_of_a_shape_is_compiled_in_the_background(monkeypatch):
     value[:] = 2.0
     np.testing.assert_array_equal(made, np.ones(SHAPE))
     assert (made.dtype, made.weak_type, made.committed) == (jnp.float32, False, False)
+
+
+@pytest.mark.parametrize("rows", [3, interpretation.SMALL // 8 + 1])
+def test_what_only_sweeps_read_is_handed_to_jax_where_it_is_big(rows, stats):
+    def loss(xp, x, w):
+        return xp.exp((x @ w)[1:] / 4.0 + xp.flip(x @ w, 0)[1:]).sum()
+
+    a, b = np.linspace(-1, 1, 4 * rows, dtype=np.float32).reshape(rows, 4), np.ones((4, 2), np.float32)
+    x, w = tape.Variable(a), tape.Variable(b)
+    y = loss(tnp, x, w)
+    np.testing.assert_allclose(y.value, loss(jnp, a, b), rtol=1e-5)
+    assert stats.interpreted
+    kept = [cell[0] for cell in y._segment.run.saved.values() if cell is not y._cell]
+    assert kept
+    assert all(value.nbytes > interpretation.SMALL for value in kept if isinstance(value, jax.Array))
+    assert all(value.nbytes <= interpretation.SMALL for value in kept if not isinstance(value, jax.Array))
+    gradients = tape.gradients(y, [x, w], retain_graph=True)
+    again = tape.gradients(y, [x, w], create_graph=True)
+    expected = jax.grad(lambda x, w: loss(jnp, x, w), argnums=(0, 1))(a, b)
+    for ours, second, theirs in zip(gradients, again, expected, strict=True):
+        assert isinstance(ours.value, jax.Array)
+        np.testing.assert_allclose(ours.value, theirs, rtol=1e-5)
+        np.testing.assert_allclose(second.value, theirs, rtol=1e-5)
+    second = tape.gradients((again[1] ** 2).sum(), w)
+    theirs = jax.grad(lambda w: (jax.grad(lambda w: loss(jnp, a, w))(w) ** 2).sum())(b)
+    np.testing.assert_allclose(second.value, theirs, rtol=1e-4)
+
+
+def test_values_that_sweeps_read_share_no_memory_with_what_is_given_away(stats):
+    x = tape.Variable(np.ones((3, 4), np.float32))
+    y = (tnp.exp(x).T.reshape(2, 6) @ np.ones(6, np.float32)).sum()
+    y.value.block_until_ready()
+    for cell in y._segment.run.saved.values():
+        if isinstance(cell[0], np.ndarray):
+            assert cell[0].flags.owndata
+            assert cell[0].flags.c_contiguous
+
+
+def test_a_function_that_packs_is_given_what_is_kept():
+    given = []
+    x = tape.Variable(np.ones((3, 4), np.float32))
+    with tape.saved_value_hooks(lambda value: given.append(value.shape) or value, lambda value: value):
+        tnp.exp(x @ tape.constant(np.ones((4, 2), np.float32))).sum().value.block_until_ready()
+    assert (3, 2) in given

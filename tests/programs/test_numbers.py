@@ -9,7 +9,7 @@ import pytest
 
 import tape
 import tape.numpy as tnp
-from tape.programs import numbers
+from tape.programs import background, numbers, policy
 
 X = np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)
 MANY = 200  # calls, by which the second program has taken over
@@ -129,3 +129,32 @@ def test_a_program_that_cannot_be_compiled_anew_goes_on_as_it_is(monkeypatch, st
     for _ in range(MANY):
         check(step(1.5, 1), 1.5, 1)
     assert not stats.reasons["numbers that stay the same"]
+
+
+def test_one_call_in_a_while_waits_for_the_compiler(stats, monkeypatch):
+    waits = []
+
+    def stuck(job, seconds):
+        special = job is steadies[0]
+        waits.append(seconds if special else 0.0)
+        return not special and made_within(job, 30)
+
+    steadies, compiling, made_within = [], background.compiling, background.Job.made_within
+
+    def noted(function, arguments):
+        job = compiling(function, arguments)
+        if function.__name__ == "knowing":
+            steadies.append(job)
+        return job
+
+    step = stepping(5)
+    monkeypatch.setattr(policy, "GAP", 100.0)
+    monkeypatch.setattr(policy.TIME, "_waited", -100.0)
+    monkeypatch.setattr(numbers.background, "compiling", noted)
+    while not steadies:
+        step(1.5, 1)
+    monkeypatch.setattr(policy.TIME, "_waited", -100.0)
+    monkeypatch.setattr(background.Job, "made_within", stuck)
+    for _ in range(MANY):
+        check(step(1.5, 1), 1.5, 1)
+    assert [seconds for seconds in waits if seconds] == [numbers.LIMIT]

@@ -7,7 +7,7 @@ import pytest
 
 import tape
 import tape.numpy as tnp
-from tape.variables import indexing
+from tape.variables import indexing, updates
 from tests.agreement import same
 
 X = jnp.arange(24.0).reshape(2, 3, 4)
@@ -246,7 +246,14 @@ def test_keys_are_indexed_and_assigned():
 @pytest.mark.parametrize("given", [tape.constant, jnp.asarray, np.asarray])
 @pytest.mark.parametrize(
     "index",
-    [lambda i: (i,), lambda i: (i, i), lambda i: (slice(None), i), lambda i: (i, None, slice(0, 2)), lambda i: (..., i)],
+    [
+        lambda i: (i,),
+        lambda i: (i, i),
+        lambda i: (slice(None), i),
+        lambda i: (i, None, slice(0, 2)),
+        lambda i: (..., i),
+        lambda i: (i, int(i[0])),
+    ],
 )
 def test_an_index_with_arrays_that_was_met_is_not_taken_apart_again(index, given, monkeypatch):
     x, taken = tape.Variable(np.arange(16.0, dtype=np.float32).reshape(4, 4)), []
@@ -264,3 +271,52 @@ def test_an_index_with_arrays_that_was_met_is_not_taken_apart_again(index, given
     np.testing.assert_array_equal(mask.value, x.value[np.array([0, 2])])
     with pytest.raises((IndexError, TypeError)):
         x[given(np.array([0.0, 1.0], np.float32))]
+
+
+UPDATES = {
+    "set": lambda x, at, y: x.at[at].set(y),
+    "add": lambda x, at, y: x.at[at].add(y),
+    "max": lambda x, at, y: x.at[at].max(y),
+}
+
+
+@pytest.mark.parametrize("given", [tape.constant, jnp.asarray, np.asarray, float], ids=["Variable", "JAX", "NumPy", "number"])
+@pytest.mark.parametrize("index", [lambda i: i, lambda i: (i, i), lambda i: (slice(1, None), i), lambda i: (int(i[0]), i)])
+@pytest.mark.parametrize("update", UPDATES)
+def test_an_update_that_was_met_is_not_taken_apart_again(update, index, given, monkeypatch):
+    x, taken = tape.Variable(np.arange(16.0, dtype=np.float32).reshape(4, 4)), []
+    apart, change = updates.expand, UPDATES[update]
+    monkeypatch.setattr(updates, "expand", lambda *args, **options: taken.append(args) or apart(*args, **options))
+    for turn, numbers in enumerate(([0, 2, 3], [1, 3, 0], [-1, 2, 0])):
+        at, value = index(np.array(numbers, np.int32)), np.float32(turn + 4.5)
+        y = change(x, at, given(value))
+        same(y, change(x.value, at, value))
+        gradient = tape.gradients((y * y).sum(), x)
+        same(gradient, jax.grad(lambda a, at=at, value=value: (change(a, at, value) ** 2).sum())(x.value))
+    assert len(taken) <= 1
+
+
+def test_an_assignment_that_was_met_is_not_taken_apart_again(monkeypatch):
+    taken, apart = [], updates.expand
+    monkeypatch.setattr(updates, "expand", lambda *args, **options: taken.append(args) or apart(*args, **options))
+    y = tape.Variable(2.0)
+    for numbers in ([0, 1, 1], [1, 0, 0], [-1, -1, 1]):
+        at = np.array(numbers)
+        v = tape.Variable(N) * 1.0
+        v[at, 1:, 2] = y
+        expected = N.copy()
+        expected[at, 1:, 2] = 2.0
+        same(v, expected)
+        assert float(tape.gradients(v.sum(), y)) == 2 * len(set(at % 2))
+    assert len(taken) <= 1
+
+
+def test_updates_with_what_is_not_known_beforehand():
+    v = tape.Variable(X)
+    for _ in range(2):
+        same(v.at[np.array([1, 7])].set(1.0), X.at[np.array([1, 7])].set(1.0))
+        same(v.at[5, np.array([1])].add(1.0), X.at[5, np.array([1])].add(1.0))
+        same(v.at[..., 0, np.array([1])].add(np.ma.masked_array([1.0])), X.at[..., 0, np.array([1])].add(1.0))
+        same(v.at[MASK].set(0), X.at[MASK].set(0))
+        with pytest.raises(OverflowError):
+            v.at[np.array([1])].set(2**70)
