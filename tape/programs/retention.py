@@ -246,6 +246,17 @@ def trim(segment: Segment) -> int:
     return _let_go(segment, run, _live(segment, run))
 
 
+def trimmed(segment: Segment) -> None:
+    """:func:`trim` a segment whose lock is not held."""
+    with segment.lock:
+        trim(segment)
+
+
+def spent(state: State, released: frozenset[int]) -> bool:
+    """Tell whether no sweep goes through a structure any more, from wherever, once these entries are released."""
+    return not _passed(state, tuple([place.slot for place in state.table[: state.n_slots] if place.kind.requires_grad]), released)[0]
+
+
 def _let_go(segment: Segment, run: Run, live: tuple[int, ...]) -> int:
     """:func:`trim` a segment to which sweeps come by the slots that are ``live``."""
     while True:
