@@ -286,6 +286,8 @@ class Tape(System):
         hvp=_hvp,
     )
 
+    looks = False
+
     def data(self, tree: Any) -> Any:
         return convert(tree, lambda a: tape.constant(jnp.asarray(a)))
 
@@ -310,10 +312,13 @@ class Tape(System):
 
         import interop.optax  # noqa: PLC0415 - imports optax
 
-        updater, xp = interop.optax.Optimizer(parameters, OPTIMIZERS[optimizer](optax)), self.xp
+        updater, xp, looks = interop.optax.Optimizer(parameters, OPTIMIZERS[optimizer](optax)), self.xp, self.looks
 
         def step(*data: Any) -> Any:
-            loss(xp, parameters, *data).backward()
+            found = loss(xp, parameters, *data)
+            if looks:
+                found.item()
+            found.backward()
             updater.step()
             updater.zero_grad()
             return parameters
@@ -335,6 +340,7 @@ class LookFirst(Tape):
     """The tape, with the loss looked at before the sweep."""
 
     name = "tape, look first"
+    looks = True
     xp = _jax_like(
         tape.numpy,
         tape.lax,

@@ -14,7 +14,7 @@ A cell is referred to by those who referred to it before and by the segment, for
 
 Beside that, the loops over all leaves or results of a step stand here, each of them a function of the same name in Python (`held`, `gathered`,
 `stored`, `handed`, `emptied`, `arrived`, `assigned`, `lacking`, `entered`): `handed`, `arrived`, `assigned` and `entered` leave what is not the common case to
-that one.  `replayed` is a whole call of backward() that was made before, up to the run, `regained` one of gradients(), `emitted` what a sweep writes for
+that one.  `replayed` is a whole call of backward() that was made before, up to the run, `swept_apart` one from what has run already, `regained` one of gradients(), `emitted` what a sweep writes for
 one segment, `updated` an optimizer's update; a `Function` that `does` such a thing is the whole call, and begins in Python only what is new; so is
 a call of tape.jit like the one before (`stepped`), and where a mode is entered or left (`switched`).  A segment
 begins here as the one before began (`begun_again`).  `Numbers` is a program whose numbers are what they were.  `Gradient` and `Value` are properties of Variables.  `launched` is a run whose program is compiled, from the cells of its leaves to those of
@@ -27,7 +27,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 13 /* as in tape/layout.py */
+#define CONTRACT 14 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -252,7 +252,7 @@ static struct { /* what Python told of what few Variables have, and of where gra
 static struct { /* what Python told of runs (launches) */
     PyObject *counts, *clock, *site, *files, *meters, *places, *calm, *shared, *heavy, *run, *nothing, *no_segment; /* data */
     PyObject *in_trace, *trim, *finish, *over;                                                                         /* functions */
-    PyObject *rules, *assigning, *assign, *accumulate; /* what sweeps are written again with (sweeping) */
+    PyObject *rules, *assigning, *assign, *accumulate, *finished, *trimmed; /* what sweeps are written again with (sweeping) */
     Py_ssize_t reproducible, own[SITE_FIELDS];
 } runs;
 
@@ -267,7 +267,7 @@ static PyObject *thread_key, *name_aval, *name_shape, *name_scalars, *name_posit
     *name_kernel_of, *name_filename, *name_limit, *name_forms, *name_leaf, *name_now, *name_light, *name_host, *name_program, *name_look,
     *name_acquire, *name_release, *name_append, *name_count, *name_room, *name_revision, *name_backward, *name_create_graph, *name_run,
     *name_places, *name_slots, *name_first, *name_step, *name_segment, *name_patterns, *name_keywords, *name_ordered,
-    *name_quick, *name_calls, *name_failed, *name_unflatten, *name_hooks_count, *name_dtype, *name_deliver, *name_seeds, *name_order, *number_one;
+    *name_quick, *name_calls, *name_failed, *name_unflatten, *name_hooks_count, *name_dtype, *name_deliver, *name_seeds, *name_order, *name_spent, *number_one;
 
 /* -- threads --------------------------------------------------------------------------------------------------------------------------- */
 
@@ -445,6 +445,35 @@ unwatching(Thread *thread)
            PyList_CheckExact(PyTuple_GET_ITEM(scope, begin.staged)) && PyList_GET_SIZE(PyTuple_GET_ITEM(scope, begin.staged)) == 0;
 }
 
+/* Make a pending segment that holds nothing but where it stands, as Segment in tape/graph/segment.py is made. */
+static Segment *
+new_segment(PyObject *epoch, PyObject *configuration, PyObject *state, PyObject *scalars)
+{
+    PyObject *held[] = {Py_NewRef(epoch), Py_NewRef(configuration), Py_NewRef(state), Py_NewRef(scalars)}, *ref = NULL, *id = NULL;
+    Segment *segment = (Segment *)((PyTypeObject *)begin.segment)->tp_alloc((PyTypeObject *)begin.segment, 0);
+    if (segment == NULL) {
+        clear_fields(held, held + 4);
+        return NULL;
+    }
+    segment->epoch = held[0];
+    segment->configuration = held[1];
+    segment->state = held[2];
+    segment->scalars = held[3];
+    segment->packing = Py_NewRef(Py_None);
+    segment->released = Py_NewRef(begin.none);
+    segment->generation = PyLong_FromLong(0);
+    segment->lock = PyObject_CallNoArgs(begin.lock);
+    segment->serial = PyIter_Next(begin.serials);
+    if (segment->generation == NULL || segment->lock == NULL || segment->serial == NULL || empty(segment) < 0 ||
+        (ref = PyWeakref_NewRef((PyObject *)segment, NULL)) == NULL || (id = PyLong_FromVoidPtr(segment)) == NULL ||
+        PyDict_SetItem(begin.segments, id, ref) < 0) {
+        Py_CLEAR(segment);
+    }
+    Py_XDECREF(ref);
+    Py_XDECREF(id);
+    return segment;
+}
+
 /* Begin a thread's segment as the one before began, as `begun` in tape/recording/entering.py does: NULL without an exception where that is not so,
    or somebody watches. */
 static Segment *
@@ -455,39 +484,20 @@ begun_again(Thread *thread)
         PyTuple_GET_ITEM(scope, 0) != PyTuple_GET_ITEM(outset, 1) || PyTuple_GET_ITEM(scope, begin.packing) != Py_None) {
         return NULL;
     }
-    PyObject *named = PyObject_CallNoArgs(told.axes_are_named);
+    PyObject *named = PyObject_CallNoArgs(told.axes_are_named), *state;
     Py_XDECREF(named);
-    if (named != Py_False || thread->outset != outset || number_in(begin.trie, name_count) > number_in(begin.trie, name_room) || PyErr_Occurred()) {
+    if (named != Py_False || thread->outset != outset || number_in(begin.trie, name_count) > number_in(begin.trie, name_room) || PyErr_Occurred() ||
+        (state = PyDict_GetItemWithError(begin.roots, PyTuple_GET_ITEM(outset, 3))) == NULL || !is_a(state, &State_type)) {
         return NULL;
     }
-    Segment *segment = (Segment *)((PyTypeObject *)begin.segment)->tp_alloc((PyTypeObject *)begin.segment, 0);
-    if (segment == NULL) {
-        return NULL;
-    }
-    PyObject *state = PyDict_GetItemWithError(begin.roots, PyTuple_GET_ITEM(outset, 3)), *ref = NULL, *id = NULL;
-    if (state == NULL || !is_a(state, &State_type) || thread->outset != outset) { /* memory was got above: finalizers may have run */
-        Py_DECREF(segment);
-        return NULL;
-    }
-    segment->epoch = Py_NewRef(epoch);
-    segment->configuration = Py_NewRef(PyTuple_GET_ITEM(outset, 2));
-    segment->state = Py_NewRef(state);
-    segment->scalars = Py_NewRef(PyTuple_GET_ITEM(outset, 4));
-    segment->packing = Py_NewRef(Py_None);
-    segment->released = Py_NewRef(begin.none);
-    segment->generation = PyLong_FromLong(0);
-    segment->lock = PyObject_CallNoArgs(begin.lock);
-    segment->serial = PyIter_Next(begin.serials);
-    int done = segment->generation != NULL && segment->lock != NULL && segment->serial != NULL && empty(segment) == 0 &&
-               (ref = PyWeakref_NewRef((PyObject *)segment, NULL)) != NULL && (id = PyLong_FromVoidPtr(segment)) != NULL &&
-               PyDict_SetItem(begin.segments, id, ref) == 0;
-    if (done) {
-        Py_SETREF(thread->segment, Py_NewRef(ref));
+    Segment *segment = new_segment(epoch, PyTuple_GET_ITEM(outset, 2), state, PyTuple_GET_ITEM(outset, 4));
+    PyObject *ref = segment == NULL ? NULL : PyWeakref_NewRef((PyObject *)segment, NULL);
+    if (ref == NULL || thread->outset != outset || PyDict_GetItemWithError(begin.roots, PyTuple_GET_ITEM(outset, 3)) != segment->state) {
+        Py_CLEAR(segment); /* memory was got above: finalizers may have run */
     } else {
-        Py_CLEAR(segment);
+        Py_SETREF(thread->segment, Py_NewRef(ref));
     }
     Py_XDECREF(ref);
-    Py_XDECREF(id);
     return segment;
 }
 
@@ -1527,6 +1537,7 @@ static PyObject *assigned(PyObject *module, PyObject *added);
 static PyObject *entered(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 enum { SWEEP_TO_LEAVES = 1, SWEEP_TO_WANTED, DETACH, STEP, SWITCH };
 static PyObject *swept_again(PyObject *root);
+static PyObject *swept_apart(PyObject *root);
 static PyObject *regained_by(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 static PyObject *stepped(PyObject *jitted, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 
@@ -1641,6 +1652,9 @@ Function_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject
         made = kwnames != NULL || nargs != 1 ? NULL : self->does == SWEEP_TO_LEAVES ? swept_again(args[0])
                                                                  : self->does == SWITCH        ? switched(args[0])
                                                                                                : detached(self->one, args[0]);
+        if (made == NULL && self->does == SWEEP_TO_LEAVES && kwnames == NULL && nargs == 1 && !PyErr_Occurred()) {
+            made = swept_apart(args[0]);
+        }
     } else if (kwnames == NULL && nargs == 1 && by->one != NULL && as_handle(args[0]) != NULL) {
         made = fast(by->one, args, 1);
     } else if (kwnames == NULL && nargs == 2 && self->plans != NULL) {
@@ -2524,16 +2538,16 @@ end:
     return done;
 }
 
-/* Gather what arrives at the leaves of a segment where a sweep ends: 1 if that is done, 0 if it is not done here. */
+/* Gather what arrives at the leaves of a segment where a sweep of it ends that is written on `segment`: 1 if that is done, 0 if it is not done here. */
 static int
-arrive(Arrival *arrival, Segment *segment, PyObject *ends)
+arrive(Arrival *arrival, Segment *segment, Segment *swept, PyObject *ends)
 {
     *arrival = (Arrival){.segment = Py_NewRef((PyObject *)segment)};
-    if (segment->origins == NULL || !PyDict_CheckExact(segment->origins) || segment->cells == NULL || !PyDict_CheckExact(segment->cells) ||
+    if (swept->origins == NULL || !PyDict_CheckExact(swept->origins) || segment->cells == NULL || !PyDict_CheckExact(segment->cells) ||
         !PyTuple_CheckExact(ends)) {
         return 0;
     }
-    PyObject *origins = Py_NewRef(segment->origins);
+    PyObject *origins = Py_NewRef(swept->origins);
     arrival->present = Py_NewRef(segment->cells);
     arrival->cells = PyDict_New();
     arrival->fresh = PyList_New(0);
@@ -2570,7 +2584,7 @@ arrived(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     }
     Arrival arrival;
     PyObject *made = NULL;
-    if (arrive(&arrival, (Segment *)args[0], args[1])) {
+    if (arrive(&arrival, (Segment *)args[0], (Segment *)args[0], args[1])) {
         made = PyTuple_Pack(4, arrival.fresh, arrival.cells, arrival.sums ? Py_True : Py_False, arrival.hooked ? Py_True : Py_False);
     } else if (!PyErr_Occurred()) {
         made = Py_NewRef(Py_None);
@@ -2662,7 +2676,7 @@ replayed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     written = Py_XNewRef(PyDict_GetItemWithError(((State *)start)->next, key));
     if (written == NULL || (state = PyObject_GetAttr(written, name_state)) == NULL || !is_a(state, &State_type) ||
         (results = PyObject_GetAttr(written, name_results)) == NULL || (released = PyObject_GetAttr(written, name_released)) == NULL ||
-        !arrive(&arrival, segment, results)) {
+        !arrive(&arrival, segment, segment, results)) {
         goto end;
     }
     before = PyTuple_GET_ITEM(key, 2); /* held by it */
@@ -2682,6 +2696,35 @@ end:
     Py_XDECREF(released);
     Py_XDECREF(segment);
     return made != NULL || PyErr_Occurred() ? made : Py_NewRef(Py_None);
+}
+
+/* Set every `.grad` to its sum, as `assign` in tape/sweeps/accumulation.py does: None. */
+static PyObject *
+assigned_all(PyObject *added)
+{
+    PyObject *got = PyObject_CallMethodNoArgs(runs.assigning, name_acquire), *all = got == NULL ? NULL : assigned(NULL, added), *type, *value, *trace;
+    if (got != NULL) {
+        PyErr_Fetch(&type, &value, &trace);
+        PyObject *gone = PyObject_CallMethodNoArgs(runs.assigning, name_release);
+        Py_XDECREF(gone);
+        PyErr_Restore(type, value, trace);
+    }
+    PyObject *done = all == Py_False ? PyObject_CallOneArg(runs.assign, added) : all == NULL ? NULL : Py_NewRef(Py_None);
+    Py_XDECREF(all);
+    Py_XDECREF(got);
+    return done;
+}
+
+/* Have of a segment be released what was before a sweep that failed, unless what it kept is gone. */
+static void
+unrelease(Segment *segment, PyObject *released)
+{
+    if (segment->leaves != NULL && PyList_CheckExact(segment->leaves) && PyList_GET_SIZE(segment->leaves) > 0) {
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        Py_SETREF(segment->released, Py_NewRef(released));
+        PyErr_Restore(type, value, trace);
+    }
 }
 
 /* Do what backward() from one root did before at this point of the tape, as `backward` in tape/sweeps/differentiation.py does: None; NULL without an
@@ -2706,26 +2749,182 @@ swept_again(PyObject *root)
         Py_DECREF(made);
         return done;
     }
-    if (ran == 1) {
-        PyObject *got = PyObject_CallMethodNoArgs(runs.assigning, name_acquire), *all = got == NULL ? NULL : assigned(NULL, fresh);
-        if (got != NULL) {
-            PyObject *type, *value, *trace;
-            PyErr_Fetch(&type, &value, &trace);
-            PyObject *gone = PyObject_CallMethodNoArgs(runs.assigning, name_release);
-            Py_XDECREF(gone);
-            PyErr_Restore(type, value, trace);
-        }
-        done = all == Py_False ? PyObject_CallOneArg(runs.assign, fresh) : all == NULL ? NULL : Py_NewRef(Py_None);
-        Py_XDECREF(all);
-        Py_XDECREF(got);
-    }
-    if (done == NULL && segment->leaves != NULL && PyList_CheckExact(segment->leaves) && PyList_GET_SIZE(segment->leaves) > 0) {
-        PyObject *type, *value, *trace;
-        PyErr_Fetch(&type, &value, &trace); /* nothing was released yet */
-        Py_SETREF(segment->released, Py_NewRef(released));
-        PyErr_Restore(type, value, trace);
+    done = ran == 1 ? assigned_all(fresh) : NULL;
+    if (done == NULL) {
+        unrelease(segment, released);
     }
     Py_DECREF(made);
+    return done;
+}
+
+/* Tell whether a sweep from a Variable of a segment that has run is decided by that alone, as asked in tape/sweeps/looked.py has it, and nothing is
+   pending in this thread, where nobody watches. */
+static int
+stands_alone(Thread *thread, Segment *segment, PyObject *root)
+{
+    PyObject *run = segment->run, *outset = thread->outset, *empty[] = {segment->hooks, segment->retained, segment->functions};
+    Segment *own = pending(thread);
+    Py_XDECREF(own);
+    for (int i = 0; i < 3; i++) {
+        if (empty[i] == NULL || !PyDict_CheckExact(empty[i]) || PyDict_GET_SIZE(empty[i]) != 0) {
+            return 0;
+        }
+    }
+    return own == NULL && unwatching(thread) && unobserved(thread, told.trace) && unobserved(thread, told.forward) && unobserved(thread, told.caller) &&
+           PyTuple_GET_ITEM(thread->scope, begin.packing) == Py_None && PyTuple_GET_SIZE(thread->scope) > runs.reproducible &&
+           PyTuple_GET_ITEM(thread->scope, runs.reproducible) == Py_False && PyDict_GET_SIZE(runs.meters) == 0 && PyTuple_CheckExact(outset) &&
+           PyTuple_GET_ITEM(outset, 0) == ((Changes *)told.changes)->epoch && PyTuple_GET_ITEM(outset, 2) == segment->configuration &&
+           (PyObject *)Py_TYPE(run) == runs.run && PyTuple_GET_SIZE(run) == 3 && PyDict_CheckExact(PyTuple_GET_ITEM(run, 0)) &&
+           PyDict_CheckExact(PyTuple_GET_ITEM(run, 1)) && PyDict_GET_SIZE(PyTuple_GET_ITEM(run, 1)) == 0 && PyTuple_GET_ITEM(run, 2) == Py_False &&
+           segment->trace == Py_None && segment->packing == Py_None && segment->released != NULL && segment->leaves != NULL &&
+           PyList_CheckExact(segment->leaves) && (PyObject *)Py_TYPE(segment->state) == told.state &&
+           PyDict_CheckExact(((State *)segment->state)->next) && is_root(segment, root);
+}
+
+/* Return the cells that enter a segment which sweeps one that has run: of its leaves, and then of what it keeps, those in these places; NULL without an
+   exception where one is none. */
+static PyObject *
+cells_read(Segment *segment, PyObject *places)
+{
+    PyObject *saved = PyDict_Values(PyTuple_GET_ITEM(segment->run, 0)), *cells = saved == NULL ? NULL : PyList_New(PyTuple_GET_SIZE(places));
+    Py_ssize_t n = PyList_GET_SIZE(segment->leaves);
+    for (Py_ssize_t i = 0; cells != NULL && i < PyTuple_GET_SIZE(places); i++) {
+        Py_ssize_t at = PyLong_AsSsize_t(PyTuple_GET_ITEM(places, i));
+        PyObject *cell = at < 0 ? NULL : at < n ? PyList_GET_ITEM(segment->leaves, at) : at - n < PyList_GET_SIZE(saved) ? PyList_GET_ITEM(saved, at - n) : NULL;
+        if (cell == NULL || !PyList_CheckExact(cell) || PyList_GET_SIZE(cell) != 1 || PyList_GET_ITEM(cell, 0) == Py_None) {
+            Py_CLEAR(cells);
+        } else {
+            PyList_SET_ITEM(cells, i, Py_NewRef(cell));
+        }
+    }
+    Py_XDECREF(saved);
+    return cells;
+}
+
+/* Have a segment that sweeps one that has run be this thread's, which goes on recording in it: note which cells have entered it, and where sweeps go on
+   from them.  1 if that is done, 0 if it is not done here, -1 where memory ended. */
+static int
+goes_on(Thread *thread, Segment *segment, Segment *from, PyObject *known)
+{
+    PyObject *places = PyObject_GetAttr(known, name_places), *slots = PyObject_GetAttr(known, name_slots), *ends = PyObject_GetAttr(known, name_ends);
+    PyObject *limit = PyObject_GetAttr(told.growth, name_limit), *ref = PyWeakref_NewRef((PyObject *)segment, NULL), *generation = NULL;
+    Py_ssize_t n = PyList_GET_SIZE(segment->leaves), given = PyList_GET_SIZE(from->leaves);
+    long long turns = limit == NULL ? 0 : PyLong_AsLongLong(limit), then = 0;
+    int done = slots != NULL && ends != NULL && ref != NULL && turns > 0 && PyTuple_GET_SIZE(slots) == n && PyTuple_GET_SIZE(ends) == n &&
+               *own(segment->state, MODE) == PyTuple_GET_ITEM(thread->scope, 0);
+    for (Py_ssize_t i = 0; done == 1 && i < n; i++) {
+        PyObject *id = PyLong_FromVoidPtr(PyList_GET_ITEM(segment->leaves, i)), *slot = PyTuple_GET_ITEM(slots, i), *end = PyTuple_GET_ITEM(ends, i);
+        PyObject *origin = NULL;
+        if (end != Py_None && PyLong_AsSsize_t(PyTuple_GET_ITEM(places, i)) < given) {
+            origin = Py_XNewRef(PyDict_GetItemWithError(from->origins, end));
+        } else if (end != Py_None) {
+            origin = PyTuple_Pack(2, (PyObject *)from, end);
+            then = PyLong_AsLongLong(from->generation) + 1;
+        }
+        done = (end == Py_None) == (origin == NULL) && id != NULL && PyDict_SetItem(segment->entered, id, slot) == 0 &&
+               (origin == NULL || PyDict_SetItem(segment->origins, slot, origin) == 0);
+        Py_XDECREF(id);
+        Py_XDECREF(origin);
+    }
+    done = done && PyDict_GET_SIZE(segment->entered) == n && (then == 0 || then % turns != 0) && (generation = PyLong_FromLongLong(then)) != NULL;
+    if (done) {
+        Py_SETREF(segment->generation, Py_NewRef(generation));
+        Py_SETREF(thread->segment, Py_NewRef(ref));
+    }
+    PyObject *mine[] = {places, slots, ends, limit, ref, generation};
+    clear_fields(mine, mine + sizeof mine / sizeof *mine);
+    return PyErr_Occurred() ? -1 : done;
+}
+
+/* Let a segment go of all that it kept, where no sweep goes through it any more, as `forget` in tape/programs/retention.py does. */
+static int
+forgotten(Segment *segment)
+{
+    PyObject *leaves = PyList_New(0);
+    if (leaves == NULL) {
+        return -1;
+    }
+    PyObject *before[] = {segment->leaves, segment->run};
+    segment->leaves = leaves;
+    segment->run = Py_NewRef(runs.nothing);
+    clear_fields(before, before + 2);
+    return 0;
+}
+
+/* Do what backward() from one root of a segment that has run did before, as `backward` in tape/sweeps/differentiation.py does: what the sweep reads enters a
+   segment of its own, which is where the sweep was written and runs, unless somebody waits to update all.  None; NULL without an exception where that is not done here: nothing has changed then. */
+static PyObject *
+swept_apart(PyObject *root)
+{
+    Thread *thread = runs.rules == NULL || runs.rules == Py_None || told.changes == NULL || begin.segment == NULL ? NULL : this_thread();
+    Handle *handle = thread == NULL ? NULL : as_handle(root);
+    if (handle == NULL || !is_a(handle->segment, &Segment_type) || !stands_alone(thread, (Segment *)handle->segment, root)) {
+        return NULL;
+    }
+    Segment *from = (Segment *)Py_NewRef(handle->segment), *segment = NULL;
+    PyObject *run = Py_NewRef(from->run), *released = Py_NewRef(from->released), *slot = Py_NewRef(((Place *)handle->place)->slot), *done = NULL;
+    PyObject *kept = NULL, *revision = NULL, *key = NULL, *known = NULL, *state = NULL, *places = NULL, *results = NULL, *after = NULL;
+    PyObject *spent = NULL, *cells = NULL;
+    Arrival arrival = {NULL};
+    if ((kept = PySequence_Tuple(PyTuple_GET_ITEM(run, 0))) == NULL || (revision = PyObject_GetAttr(runs.rules, name_revision)) == NULL ||
+        (key = PyTuple_Pack(5, name_look, kept, released, revision, slot)) == NULL ||
+        (known = Py_XNewRef(PyDict_GetItemWithError(((State *)from->state)->next, key))) == NULL || (state = PyObject_GetAttr(known, name_state)) == NULL ||
+        !is_a(state, &State_type) || (places = PyObject_GetAttr(known, name_places)) == NULL || !PyTuple_CheckExact(places) ||
+        (results = PyObject_GetAttr(known, name_results)) == NULL || (after = PyObject_GetAttr(known, name_released)) == NULL ||
+        (spent = PyObject_GetAttr(known, name_spent)) == NULL) {
+        goto end;
+    }
+    for (int i = 0; i < 2; i++) { /* no transformation of JAX is running */
+        PyObject *inside = PyObject_CallNoArgs(i ? told.axes_are_named : runs.in_trace);
+        Py_XDECREF(inside);
+        if (inside != Py_False) {
+            goto end;
+        }
+    }
+    if (PyObject_Size(runs.shared) > 0 || PyObject_Size(runs.heavy) > 0) { /* as in launch */
+        PyObject *none = PyObject_CallNoArgs(runs.trim);
+        Py_XDECREF(none);
+        if (none == NULL) {
+            goto end;
+        }
+    }
+    if (from->run != run || (segment = new_segment(PyTuple_GET_ITEM(thread->outset, 0), from->configuration, state, from->scalars)) == NULL ||
+        from->run != run || (cells = cells_read(from, places)) == NULL || !arrive(&arrival, segment, from, results) || arrival.sums) {
+        goto end;
+    }
+    Py_SETREF(segment->leaves, Py_NewRef(cells));
+    Py_SETREF(segment->cells, Py_NewRef(arrival.cells));
+    if (from->run != run || from->released != released || !stands_alone(thread, from, root)) { /* memory was got above: finalizers may have run */
+        goto end;
+    }
+    int waits = arrival.updater != NULL && arrival.updater != Py_None;
+    if (waits && goes_on(thread, segment, from, known) != 1) {
+        goto end;
+    }
+    from->released = Py_NewRef(after);
+    Py_DECREF(released); /* held by the key */
+    int ran = arrival.hooked ? 0 : waits ? 1 : launch_held(segment, name_backward);
+    if (ran == 0) {
+        done = PyObject_CallFunctionObjArgs(runs.finished, from, waits ? Py_None : (PyObject *)segment, released, arrival.fresh,
+                                            arrival.hooked ? Py_True : Py_False, NULL);
+        goto end;
+    }
+    done = ran == 1 ? assigned_all(arrival.fresh) : NULL;
+    if (done == NULL) {
+        unrelease(from, released);
+    } else if (spent == Py_True && from->run == run ? forgotten(from) < 0 : 0) {
+        Py_CLEAR(done);
+    } else if (spent != Py_True) {
+        PyObject *none = PyObject_CallOneArg(runs.trimmed, (PyObject *)from);
+        Py_XDECREF(none);
+        if (none == NULL) {
+            Py_CLEAR(done);
+        }
+    }
+end:
+    free_arrival(&arrival);
+    PyObject *mine[] = {(PyObject *)from, (PyObject *)segment, run, released, slot, kept, revision, key, known, state, places, results, after, spent, cells};
+    clear_fields(mine, mine + sizeof mine / sizeof *mine);
     return done;
 }
 
@@ -3840,10 +4039,10 @@ regained_by(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 static PyObject *
 sweeping(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    if (!counted("sweeping", nargs, 4)) {
+    if (!counted("sweeping", nargs, 6)) {
         return NULL;
     }
-    PyObject **fields[] = {&runs.rules, &runs.assigning, &runs.assign, &runs.accumulate};
+    PyObject **fields[] = {&runs.rules, &runs.assigning, &runs.assign, &runs.accumulate, &runs.finished, &runs.trimmed};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         Py_XSETREF(*fields[i], Py_NewRef(args[i]));
     }
@@ -4825,7 +5024,7 @@ PyInit__recorder(void)
         {&name_segment, "segment"}, {&name_patterns, "_patterns"}, {&name_keywords, "_names"}, {&name_ordered, "_ordered"},
         {&name_quick, "_quick"}, {&name_calls, "calls"}, {&name_failed, "failed"}, {&name_unflatten, "unflatten"},
         {&name_hooks_count, "count"}, {&name_dtype, "dtype"}, {&name_deliver, "_deliver"}, {&name_seeds, "seeds"},
-        {&name_order, "order"}};
+        {&name_order, "order"}, {&name_spent, "spent"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
             return NULL;

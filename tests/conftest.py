@@ -31,8 +31,7 @@ from tape import layout
 from tape.graph import trie
 from tape.graph.scope import LOCAL, no_segment
 from tape.programs import policy
-from tape.rules import table
-from tape.sweeps import accumulation, differentiation
+from tape.sweeps import differentiation
 from tests import idle
 
 settings.register_profile("dev", max_examples=25, deadline=None)
@@ -138,7 +137,7 @@ def _bounded_memory():
 def sweeps_through_python():
     """Have calls of backward() and gradients() that are found again go through Python, so that a test sees them."""
     if layout.NATIVE is not None:
-        layout.NATIVE.sweeping(None, None, None, None)
+        layout.NATIVE.sweeping(*[None] * len(differentiation._AGAIN))
     yield
     if layout.NATIVE is not None:
-        layout.NATIVE.sweeping(table, accumulation._ASSIGNING, accumulation.assign, differentiation._accumulate)
+        layout.NATIVE.sweeping(*differentiation._AGAIN)

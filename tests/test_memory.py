@@ -505,7 +505,7 @@ def test_planted_a_cycle_is_noticed(monkeypatch):
 
 
 PLANTED = [
-    (sweep, "trim", lambda segment: segment.pending or retention.entries_of(segment) or retention.forget(segment)),
+    (sweep, "trimmed", lambda segment: segment.pending or retention.entries_of(segment) or retention.forget(segment)),
     (retention, "_read", lambda *given, found=retention._read: found(*given)._replace(entries=frozenset({1}))),
     (packing, "Box", lambda content=None, *, value=None, way=None: Box(content, value=value)),
 ]

@@ -20,7 +20,7 @@ from tape.graph.kinds import Kind, Role, cotangent_aval, differentiable, kinds_o
 from tape.graph.length import bytes_of
 from tape.ops import rules  # noqa: F401 - they are entered
 from tape.ops.building import JaxprBuilder, rebuilt
-from tape.ops.linear import flatten
+from tape.ops.linear import flatten, held_by
 from tape.ops.pullback import check_own, pullback
 from tape.ops.residuals import Keep, inside, prune, pruned
 from tape.ops.running import Runner
@@ -156,6 +156,18 @@ class Kernel(Runner):
             return not self.jaxpr.effects and all(p.name == "dynamic_slice" or free(p) for p in primitives)
 
         return self._cached("picks", picks)
+
+    @property
+    def brief(self) -> bool:
+        """Whether computing it again takes no longer than to hand it from one program to the next: sums, products of small arrays."""
+
+        def brief() -> bool:
+            entries = flatten(self.jaxpr).entries
+            return not self.jaxpr.effects and all(
+                table.is_cheap(e.primitive) or (table.is_little(e.primitive) and not held_by(e.eqn)) for e in entries
+            )
+
+        return self.cost.small and self._cached("brief", brief)
 
     def augmented(self) -> Kernel:
         """Return a kernel that also gives the costly values inside it that its VJP reads, so that they are computed once.

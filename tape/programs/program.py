@@ -202,7 +202,8 @@ def _program(state: State, live: tuple[int, ...], released: frozenset[int], pack
         return state.cached((word, ordered, released, packs), lambda: _program(state, ordered, released, packs, word))
     STATS.programs += 1
     kinds = [state.table[slot].kind for slot in live]
-    kept = residuals(state, live, released, packs=packs)
+    # What comes back will be compiled; what never does is interpreted, and a reproducible program is the same from its first meeting on.
+    kept = residuals(state, live, released, packs=packs, few=state.known and not packs and word != "whole")
     roots = sum(kind.requires_grad and slot not in state.cut for slot, kind in zip(live, kinds, strict=True))
     return Program(state, _ordered(live, kinds), kept, roots, whole=word == "whole", packs=packs)
 

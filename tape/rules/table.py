@@ -106,6 +106,12 @@ def is_cheap(primitive: jaxapi.Primitive) -> bool:
     return rule is not None and (rule.elementwise or rule.cost is Cost.FREE)
 
 
+def is_little(primitive: jaxapi.Primitive) -> bool:
+    """Tell whether small results of ``primitive`` cost little: of one with a rule of the library's own, or a product."""
+    rule = _own_of(primitive)
+    return rule is not None and (rule.cost is not Cost.HIGH or primitive.name == "dot_general")
+
+
 def registered() -> tuple[Rule, ...]:
     """All records, in the order of registration."""
     return tuple({**_all(), **_given}.values())

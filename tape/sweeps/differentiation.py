@@ -19,10 +19,12 @@ from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, Segment, V
 from tape.graph.trie import RECORD, SWEEP
 from tape.programs.program import run_pending
+from tape.programs.retention import trimmed
 from tape.recording import record
 from tape.rules import table
 from tape.sweeps import emission
 from tape.sweeps.accumulation import _ASSIGNING, Addition, additions, arrived, assign, awaited, summed
+from tape.sweeps.looked import looked_at
 from tape.sweeps.seeds import describe, require_grad, seeds_of, variables, variables_of_tree, wide
 from tape.sweeps.sweep import Sweep, target_of
 from tape.sweeps.written import asked, call_of
@@ -81,7 +83,7 @@ def backward(
         array([2., 4.], dtype=float32)
 
     """
-    known = call = None
+    known = call = after = None
     if (
         inputs is None
         and ignore.__class__ is tuple
@@ -94,6 +96,7 @@ def backward(
             _accumulate(*again)
             return
         known = asked(outputs, None, grad_outputs)
+        after = None if grad_outputs is not None or known is not None else looked_at(outputs)
     if known is not None:
         if _accumulated_again(*known):
             return
@@ -112,9 +115,11 @@ def backward(
                 require_grad("backward", "inputs", target)
         sweep = Sweep(None if targets is None else map(target_of, targets), map(target_of, ignored), create_graph)
         sweep.run(roots, seeds, settings)
-        waits = call is not None and not call.segment.released
+        waits = after is not None or (call is not None and not call.segment.released)
         if call is not None:
             call.remember(sweep)
+        if after is not None and not retain:
+            after.remember(sweep)
         with contextlib.nullcontext() if retain else sweep.releasing():
             mode = RECORD if create_graph else SWEEP
             added = summed(additions(sweep.gradients, targets), consumed, mode)
@@ -161,10 +166,27 @@ def _accumulate(segment: Segment, released: frozenset[int], fresh: Sequence[Addi
             _call_post_hooks(variable)
 
 
+def _finished(segment: Segment, target: Segment | None, released: frozenset[int], fresh: Sequence[Addition], hooked: bool) -> None:
+    """Run the sweep of a ``segment`` that has run, written again on the ``target`` (None: somebody waits), and do what follows."""
+    try:
+        if target is not None:
+            run_pending(target, "backward")
+        assign(fresh)
+    except BaseException:
+        if segment.leaves:
+            segment.released = released
+        raise
+    trimmed(segment)
+    if hooked:
+        for variable, *_ in fresh:
+            _call_post_hooks(variable)
+
+
 # A call of :func:`backward` for one root, or of :func:`gradients`, that was made before.
 replayed, regained = layout.chosen("replayed"), layout.chosen("regained")
+_AGAIN = table, _ASSIGNING, assign, _accumulate, _finished, trimmed
 if layout.NATIVE is not None:
-    layout.NATIVE.sweeping(table, _ASSIGNING, assign, _accumulate)  # whole calls, which do not come through here then
+    layout.NATIVE.sweeping(*_AGAIN)  # whole calls, which do not come through here then
 
 
 def _call_post_hooks(variable: Any) -> None:

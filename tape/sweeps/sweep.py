@@ -21,7 +21,7 @@ from tape.jaxapi import X64
 from tape.ops.kernel import Op
 from tape.programs.failures import check_slots
 from tape.programs.program import run_pending
-from tape.programs.retention import trim
+from tape.programs.retention import trimmed
 from tape.recording import record, staging
 from tape.sweeps import emission
 from tape.sweeps.plan import Plan, active_slots, plan_sweep
@@ -258,8 +258,7 @@ class Sweep:
                     segment.released = released
             raise
         for segment, _ in self._swept:
-            with segment.lock:
-                trim(segment)
+            trimmed(segment)
 
     def arrive(self, target: Target, cotangent: Handle | None) -> None:
         """Add a cotangent to a leaf's gradient, or to what a segment is to be swept with."""

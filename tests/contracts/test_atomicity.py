@@ -174,6 +174,7 @@ def interrupted(code, number, call):
     return False
 
 
+@pytest.mark.usefixtures("sweeps_through_python")
 @pytest.mark.parametrize("there", [True, False], ids=["added", "first"])
 def test_contract_13_ctrl_c_while_gradients_are_set_changes_all_or_none(there, monkeypatch):
     """At every line of the function that sets them; the one in C cannot be interrupted."""
