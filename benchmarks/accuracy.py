@@ -187,7 +187,7 @@ def document(report: Report, path: str) -> None:
         lines += ["| derivative | tape | JAX | tape's worst at | what limits it |", "| --- | --- | --- | --- | --- |"]
         for row in within:
             case = cases[title.endswith(PLANES), row["function"].rpartition(", order ")[0]]
-            note = "" if row["tape"] <= LIMIT else case.note if title.endswith("float32") else case.note_elsewhere
+            note = "" if row["tape"] <= LIMIT else case.note
             lines.append(f"| `{row['function']}` | {_brief(row['tape'])} | {_brief(row['JAX'])} | {row['at']} | {note} |")
         lines.append("")
     pathlib.Path(path).write_text("\n".join(lines), encoding="utf-8")

@@ -68,19 +68,71 @@ def _norm(x: object, t: object, axes: tuple[int, ...]) -> Any:
     return jnp.sum(t * _unit(x, axes), axes, keepdims=True)
 
 
+def _mean(x: Any, axes: tuple[int, ...]) -> Any:
+    """Mean of numbers, also of large ones that cancel: they are added as multiples of one unit, not rounded, and then what is left."""
+    count, scale = prod(x.shape[a] for a in axes), slopes.scale(x, axis=axes)
+    places = 2.0 ** (np.finfo(x.dtype).nmant - 1 - (count - 1).bit_length())
+    units = x * scale * places
+    head = lax.round(units, lax.RoundingMethod.TO_NEAREST_EVEN)
+    total = jnp.sum(head, axes, keepdims=True) + jnp.sum(units - head, axes, keepdims=True)
+    return total * (1 / (places * count)) / scale
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _centred(x: Any, axes: tuple[int, ...]) -> Any:
     """``x`` less its mean, and less what that was rounded by.
 
     The mean has two digits less than it could: as a plain product, it would be rounded in one use and fused into the difference in another.
     """
     info = np.finfo(x.dtype)
-    once = x - lax.stop_gradient(lax.reduce_precision(jnp.mean(x, axes, keepdims=True), info.nexp, info.nmant - 2))
-    return once - jnp.mean(once, axes, keepdims=True)
+    mean = lax.reduce_precision(jnp.mean(x, axes, keepdims=True), info.nexp, info.nmant - 2)
+    once, rounded = slopes.difference(x, mean)
+    return once - (_mean(once, axes) + jnp.mean(rounded, axes, keepdims=True))
+
+
+@_centred.defjvp
+def _(axes: tuple[int, ...], primals: Any, tangents: Any) -> Any:
+    return _centred(primals[0], axes), tangents[0] - jnp.mean(tangents[0], axes, keepdims=True)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _standardized(x: Any, axes: tuple[int, ...]) -> Any:
+    """``c / |c|`` of what x is beyond its mean."""
+    return _unit(_centred(x, axes), axes)
+
+
+@_standardized.defjvp
+def _(axes: tuple[int, ...], primals: Any, tangents: Any) -> Any:
+    """Without what is constant or along x, before and after: that makes no difference, and would be one of equals, far from the others."""
+
+    def total(v: Any) -> Any:
+        return jnp.sum(v, axes, keepdims=True)
+
+    def without(t: Any, ends: Any, share: Any) -> Any:
+        """Less a share of its mean at one end: exactly nothing is left there, where that is a single number."""
+        count = total(lax.convert_element_type(ends, t.dtype))
+        mean = total(jnp.where(ends, t, 0)) / count
+        return jnp.where(ends & (count == 1), 0, t - share * mean)
+
+    def essential(t: Any) -> Any:
+        return without(without(t, x == near, 1), x == far, share)
+
+    (x,), (t,) = primals, tangents
+    u, centred = _standardized(x, axes), _centred(x, axes)
+    scale = slopes.scale(centred, axis=axes)
+    low, high = jnp.min(x, axes, keepdims=True), jnp.max(x, axes, keepdims=True)
+    upward = jnp.max(centred, axes, keepdims=True) > -jnp.min(centred, axes, keepdims=True)
+    far, near = jnp.where(upward, high, low), jnp.where(upward, low, high)
+    share = (x - near) * scale / ((far - near) * scale)
+    d = essential(t)
+    d = d - jnp.mean(d, axes, keepdims=True)
+    d = (d - u * total(u * d)) / jnp.sqrt(total(lax.square(centred * scale))) * scale
+    return u, jax.linear_transpose(essential, t)(d)[0]
 
 
 def _deviation(x: object, t: object, axes: tuple[int, ...], *, count: float) -> Any:
     """``(x - m) / (n s)``, scaled as a norm."""
-    return _norm(_centred(x, axes), t, axes) / count**0.5
+    return jnp.sum(t * _standardized(x, axes), axes, keepdims=True) / count**0.5
 
 
 def _variance(x: object, t: object, axes: tuple[int, ...], *, count: float) -> Any:
