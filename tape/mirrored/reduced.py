@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from tape.mirrored.mirror import mirrored
-from tape.rules import slopes
+from tape.rules import slopes, weights
 from tape.rules.cotangents import wide
 
 if TYPE_CHECKING:
@@ -68,26 +68,20 @@ def _norm(x: object, t: object, axes: tuple[int, ...]) -> Any:
     return jnp.sum(t * _unit(x, axes), axes, keepdims=True)
 
 
-def _mean(x: Any, axes: tuple[int, ...]) -> Any:
-    """Mean of numbers, also of large ones that cancel: they are added as multiples of one unit, not rounded, and then what is left."""
-    count, scale = prod(x.shape[a] for a in axes), slopes.scale(x, axis=axes)
-    places = 2.0 ** (np.finfo(x.dtype).nmant - 1 - (count - 1).bit_length())
-    units = x * scale * places
-    head = lax.round(units, lax.RoundingMethod.TO_NEAREST_EVEN)
-    total = jnp.sum(head, axes, keepdims=True) + jnp.sum(units - head, axes, keepdims=True)
-    return total * (1 / (places * count)) / scale
-
-
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _centred(x: Any, axes: tuple[int, ...]) -> Any:
-    """``x`` less its mean, and less what that was rounded by.
+    """``x`` less its mean, and less what that was rounded by; also of large numbers that cancel.
 
-    The mean has two digits less than it could: as a plain product, it would be rounded in one use and fused into the difference in another.
+    They are added as multiples of one unit, not rounded, and then what is left; the mean has as few digits as make its multiple exact.
     """
-    info = np.finfo(x.dtype)
-    mean = lax.reduce_precision(jnp.mean(x, axes, keepdims=True), info.nexp, info.nmant - 2)
-    once, rounded = slopes.difference(x, mean)
-    return once - (_mean(once, axes) + jnp.mean(rounded, axes, keepdims=True))
+    info, count, scale = np.finfo(x.dtype), prod(x.shape[a] for a in axes), slopes.scale(x, axis=axes)
+    bits = (count - 1).bit_length()
+    places = 2.0 ** (info.nmant - 1 - bits)
+    scaled = x * scale
+    head = lax.round(scaled * places, lax.RoundingMethod.TO_NEAREST_EVEN) * (1 / places)
+    total, rest = jnp.sum(head, axes, keepdims=True), jnp.sum(scaled - head, axes, keepdims=True)
+    mean = lax.reduce_precision((total + rest) / count, info.nexp, max(info.nmant - bits, 2))
+    return (scaled - mean - ((total - count * mean) + rest) / count) / scale
 
 
 @_centred.defjvp
@@ -140,11 +134,11 @@ def _variance(x: object, t: object, axes: tuple[int, ...], *, count: float) -> A
 
 
 def _from_heaviest(p: Any, t: Any, axes: tuple[int, ...]) -> Any:
-    """Tangents less that of an element with over half of the weight: nearly 1 where the others are small, so that differences are lost.
+    """Tangents less that of an element with over 3/4 of the weight: nearly 1 where the others are small, so that differences are lost.
 
     Transposed, its gradient becomes minus the sum of all others'.
     """
-    heavy = lax.stop_gradient(p) > 0.5
+    heavy = lax.stop_gradient(p) > 0.75
     return jnp.where(heavy, 0, t - jnp.sum(jnp.where(heavy, t, 0), axes, keepdims=True))
 
 
@@ -157,7 +151,8 @@ def _log_softmax(x: object, t: object, axes: tuple[int, ...]) -> Any:
 def _softmax(x: object, t: object, axes: tuple[int, ...]) -> Any:
     p = _ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x)
     d = _from_heaviest(p, t, axes)
-    return p * (d - jnp.sum(p * d, axes, keepdims=True))
+    along = p * d  # one's own part is apart, for second derivatives
+    return weights.spread(p, x, axes) * d - p * (jnp.sum(along, axes, keepdims=True) - along)
 
 
 def _logsumexp(x: object, t: object, axes: tuple[int, ...]) -> Any:

@@ -47,7 +47,7 @@ def _inverse(w: Any, rest: Any) -> tuple[Any, Any]:
 
 def _shifted(y: Any, rest: Any) -> list[tuple[Any, Any]]:
     """Digamma of a positive number in two parts, as a sum of such: by recurrence and asymptotic series."""
-    y = lax.optimization_barrier(y)  # XLA would add constants
+    y = lax.optimization_barrier(y)
     places = [difference(y, lax.full_like(y, -k)) for k in range(_STEPS + 1)]
     *inverses, (q, r) = [_inverse(w, lost + rest) for w, lost in places]
     z, lost = places[-1]
@@ -64,7 +64,7 @@ _POWERS = [0.08232323371113819, *[fsum(k ** (-2.0 * n) for k in range(2, 3000)) 
 
 def _cotangent(x: Any) -> list[tuple[Any, Any]]:
     """``pi / tan(pi x)`` of a number up to 1/2, as a sum of numbers in two parts: its poles at -1, 0 and 1, and a series."""
-    one = lax.full_like(x, 1)
+    one = lax.optimization_barrier(lax.full_like(x, 1))
     (q, r), short = _inverse(*difference(one, x)), round(_SQUARES[0] * 2**10) / 2**10
     head, series = half(x), lax.full_like(x, 0)
     for c in reversed(_POWERS):
@@ -86,7 +86,8 @@ def digamma(x: Any) -> Any:
     """
     negative, y, angle = _reflected(x)
     plain = (y > 1e-30) & (y < 1e18)
-    inside, rest = jnp.where(plain, y, 1), jnp.where(negative & plain, difference(lax.full_like(x, 1), x)[1], 0)
+    rest = difference(lax.optimization_barrier(lax.full_like(x, 1)), x)[1]  # XLA would add constants
+    inside, rest = jnp.where(plain, y, 1), jnp.where(negative & plain, rest, 0)
     turn = jnp.where(negative & (angle != 0), x - lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), 0.5)
     (total, missing), *parts = _shifted(inside, rest)
     parts += [(jnp.where(negative, -large, 0), jnp.where(negative, -small, 0)) for large, small in _cotangent(turn)]

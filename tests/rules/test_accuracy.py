@@ -68,6 +68,18 @@ def test_a_complex_derivative_without_tails_is_noticed():
     assert accuracy.worst(case, 1, numbers, 1 - y * y)[0] > 1e6
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_is_left_to_values_has_no_more_digits(dtype):
+    power, softmax = (next(c for c in CASES if c.label == label) for label in ("numpy.power(0.125, x)", "nn.softmax([x, 0, -1])[1]"))
+    with jax.enable_x64(dtype == "float64"):
+        numbers = accuracy.grid(power, dtype)
+        assert accuracy.worst(power, 0, numbers, jax.jit(lambda x: jax.numpy.power(0.125, x))(numbers))[0] > accuracy.LIMIT
+        numbers = accuracy.grid(softmax, dtype)
+        weights = jax.jit(lambda x: jax.nn.softmax(jax.numpy.stack([x, 0 * x, 0 * x - 1], -1)))(numbers)
+        p, q, _ = np.asarray(weights).astype("longdouble").T
+        assert accuracy.worst(softmax, 2, numbers, -q * p * (1 - 2 * p))[0] > accuracy.LIMIT
+
+
 def test_what_is_less_accurate_has_a_reason():
     for case in (*CASES, *PLANE):
         assert bool(case.note) == (max(case.limits) > accuracy.LIMIT), case.label
