@@ -151,8 +151,8 @@ def _log_softmax(x: object, t: object, axes: tuple[int, ...]) -> Any:
 def _softmax(x: object, t: object, axes: tuple[int, ...]) -> Any:
     p = _ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x)
     d = _from_heaviest(p, t, axes)
-    along = p * d  # one's own part is apart, for second derivatives
-    return weights.spread(p, x, axes) * d - p * (jnp.sum(along, axes, keepdims=True) - along)
+    along = weights.over_square(p, x, axes) * d  # one's own part is apart, for second derivatives
+    return weights.spread(p, x, axes) * d - weights.unscaled(p, x) * (jnp.sum(along, axes, keepdims=True) - along)
 
 
 def _logsumexp(x: object, t: object, axes: tuple[int, ...]) -> Any:

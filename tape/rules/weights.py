@@ -44,6 +44,11 @@ def _balance(x: Any, axes: tuple[int, ...]) -> Any:
     return ((most - 2 * head) + (least - 2 * rest)) / (most + least)
 
 
+def _remaining(p: Any, x: Any, axes: tuple[int, ...]) -> Any:
+    """``1 - 2 p`` with its digits; where that is differentiated again, as the plain difference."""
+    return lax.stop_gradient(_balance(x, axes)) - 2 * (p - lax.stop_gradient(p))
+
+
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def spread(p: Any, x: Any, axes: tuple[int, ...]) -> Any:
     """``p (1 - p)`` of the softmax p of x."""
@@ -52,7 +57,31 @@ def spread(p: Any, x: Any, axes: tuple[int, ...]) -> Any:
 
 @spread.defjvp
 def _(axes: tuple[int, ...], primals: Any, tangents: Any) -> Any:
-    """Differentiate by p alone; where that is differentiated again, as the plain difference."""
     p, x = primals
-    exact = lax.stop_gradient(_balance(x, axes)) - 2 * (p - lax.stop_gradient(p))
-    return spread(p, x, axes), exact * tangents[0]
+    return spread(p, x, axes), _remaining(p, x, axes) * tangents[0]
+
+
+# A product of two different weights is exp(x_i) / S^2 times exp(x_j), S being the sum: as factors, both are given as p, and have the
+# derivatives of these.  So what is lost in 1 - 2 p is nowhere a difference of products.
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def over_square(p: Any, x: Any, axes: tuple[int, ...]) -> Any:
+    """Weights that :func:`unscaled` ones are multiplied with."""
+    return p
+
+
+@over_square.defjvp
+def _(axes: tuple[int, ...], primals: Any, tangents: Any) -> Any:
+    (p, x), t = primals, tangents[1]
+    out, along = over_square(p, x, axes), p * t
+    return out, out * (_remaining(p, x, axes) * t - 2 * (jnp.sum(along, axes, keepdims=True) - along))
+
+
+@jax.custom_jvp
+def unscaled(p: Any, x: Any) -> Any:
+    """Weights whose sum is a constant."""
+    return p
+
+
+unscaled.defjvps(None, lambda t, out, p, x: out * t)
