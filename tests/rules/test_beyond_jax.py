@@ -75,16 +75,3 @@ def test_gates_are_straight_far_away(name, slope):
 def test_two_infinities_share_a_sum(name):
     """By symmetry half each, as of other equal numbers; JAX gives the whole to both."""
     assert tape.grad(getattr(tape.numpy, name), argnums=(0, 1))(np.inf, np.inf) == (0.5, 0.5)
-
-
-def test_eigenvalues_of_what_is_not_symmetrized_read_one_triangle():
-    """JAX's derivative has both triangles, of which one does not change anything."""
-    a, weights = np.array([[2.0, 0.3, 0.1], [0.3, 1.0, 0.2], [0.1, 0.2, 0.5]]), np.arange(1.0, 4.0)
-    changes = np.zeros((3, 3))
-    for place in np.ndindex(3, 3):
-        step = np.zeros((3, 3))
-        step[place] = 1e-5
-        changes[place] = (np.linalg.eigvalsh(a + step) - np.linalg.eigvalsh(a - step)) @ weights / 2e-5
-    with jax.enable_x64(True):
-        slope = tape.grad(lambda a: tape.numpy.sum(tape.numpy.linalg.eigvalsh(a, symmetrize_input=False) * weights))(a)
-    np.testing.assert_allclose(slope, changes, rtol=1e-8, atol=1e-8)
