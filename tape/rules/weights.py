@@ -46,7 +46,7 @@ def _balance(x: Any, axes: tuple[int, ...]) -> Any:
 
 def _remaining(p: Any, x: Any, axes: tuple[int, ...]) -> Any:
     """``1 - 2 p`` with its digits; where that is differentiated again, as the plain difference."""
-    return lax.stop_gradient(_balance(x, axes)) - 2 * (p - lax.stop_gradient(p))
+    return _balance(lax.stop_gradient(x), axes) - 2 * (p - lax.stop_gradient(p))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
