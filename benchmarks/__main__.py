@@ -15,6 +15,7 @@ from benchmarks.bridges import BRIDGES, bridges
 from benchmarks.checker import WORKLOADS as CHECKS
 from benchmarks.checker import checker
 from benchmarks.facade import PROGRAMS, facade
+from benchmarks.facade import document as table_of_facade
 from benchmarks.first_steps import WORKLOADS as FIRSTS
 from benchmarks.first_steps import first_steps
 from benchmarks.gradbench import runner as gradbench
@@ -57,6 +58,7 @@ KINDS: dict[str, tuple[Callable[[Report, Effort, frozenset[str]], None], frozens
     "bridges": (bridges, frozenset(BRIDGES)),
     "sharded": (sharded, frozenset(LAYOUTS)),
 }
+DOCUMENTS = {"accuracy": accuracy.document, "autograd": table_of_facade}
 QUICK = Effort(rounds=5, batch_seconds=0.003, warm_seconds=0.1, quick=True)
 
 
@@ -82,7 +84,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few rounds, and without the long cases")
     parser.add_argument("--json", metavar="FILE", help="write all figures there")
     parser.add_argument("--picture", metavar="FILE", help="draw the ratios there (needs matplotlib)")
-    parser.add_argument("--docs", metavar="FILE", help="write the table of class accuracy there, as a page")
+    parser.add_argument(
+        "--docs", metavar="FILE", help="write the table of class accuracy there, as a page, or that of class autograd into a guide"
+    )
     options = parser.parse_args()
     for name in options.name:
         if not chosen_of(name):
@@ -102,8 +106,9 @@ def main() -> None:
     report.summarize()
     if options.json:
         report.write(options.json)
-    if options.docs:
-        accuracy.document(report, options.docs)
+    for kind, document in DOCUMENTS.items():
+        if options.docs and kind in report.figures:
+            document(report, options.docs)
     if options.picture:
         from benchmarks.picture import draw  # noqa: PLC0415 - matplotlib is optional
 

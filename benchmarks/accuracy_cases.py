@@ -69,11 +69,6 @@ class Case:
         return self.known or (((8.0, 8.0), "") if self.plane else LIMITS.get(self.label, ((8.0, 8.0), "")))
 
     @property
-    def note_elsewhere(self) -> str:
-        """What limits the accuracy in dtypes but float32, where something does."""
-        return self.note or ELSEWHERE.get(f"complex {self.label}" if self.plane else self.label, "")
-
-    @property
     def label(self) -> str:
         """The name with what is held."""
         options = [f"{name}={value}" for name, value in self.options.items()]
@@ -156,32 +151,15 @@ def _i1e(x: Any) -> Any:
     return mp.besseli(1, x) * mp.exp(-abs(x))
 
 
-_ROUNDED = "by terms without an error but their last rounding,"
-
 # What does not reach eight units, by label: what the errors of both orders may be in float32 (inf: all digits are lost somewhere), and why.
 LIMITS: dict[str, tuple[tuple[float, float], str]] = {
     "numpy.tanh": ((np.inf, np.inf), "the tails, by default: `accurate_tanh` keeps them"),
     "nn.sigmoid": ((np.inf, np.inf), "the upper tail, by default: `accurate_logistic` keeps it"),
     "scipy.special.expit": ((np.inf, np.inf), "the upper tail, by default: `accurate_logistic` keeps it"),
-    "numpy.power(0.125, x)": ((55.0, 57.0), "XLA's value, where the base is a constant of the program; of an array it is right"),
-    "numpy.std([x, 3e+25, -3e+25])[0]": ((np.inf, np.inf), "the mean, a sum of huge numbers that cancel; the value has no more digits"),
-    "numpy.std([x, 1e+06, 1e+06])[0]": (
-        (8.0, 4096.0),
-        "far from the others, which are then nearly equal in their distance, a difference of such",
+    "numpy.power(0.125, x)": (
+        (55.0, 57.0),
+        "XLA's value, where the base is a constant of the program, is off by 33 itself, in float64 by 22; of an array it is right",
     ),
-    "nn.softmax([x, 0, -1])[0]": ((8.0, 33.0), f"near a zero of the second derivative; {_ROUNDED} 16"),
-    "nn.softmax([x, 0, -1])[1]": (
-        (8.0, 82.0),
-        f"near a zero of the second derivative; {_ROUNDED} 23; at 401 places from -1 to 1.5 the geometric means are 1.3 and JAX's 2",
-    ),
-    "scipy.special.gammaln": ((87.0, 8.0), f"near a zero of digamma, left of which it is a difference of two values; {_ROUNDED} 16"),
-    "scipy.special.i1e": ((15.0, 8.0), f"near its zero, a sum of positive and negative terms; {_ROUNDED} 64 as I0 - I1 / x - I1"),
-}
-
-
-# What is right to eight units in float32 and not in another dtype, by label.
-ELSEWHERE: dict[str, str] = {
-    "numpy.sinc": "near a zero of the second derivative, a difference of nearly equal numbers",
 }
 
 
@@ -305,7 +283,9 @@ def _cases() -> list[Case]:
         Case("scipy.special.rel_entr", lambda x: x * mp.log(x / mp.mpf(2.5)), _HALF_LINE, (None, 2.5)),
         Case("scipy.special.kl_div", lambda x: x * mp.log(x / mp.mpf(2.5)) - x + mp.mpf(2.5), _HALF_LINE, (None, 2.5)),
         # gamma and its relatives
-        Case("scipy.special.gammaln", _lgamma, (*_spread(1e-10, 1.3, 14), *_spread(1.6, 1e6, 20), -0.3, -2.6, -7.25)),
+        Case(
+            "scipy.special.gammaln", _lgamma, (*_spread(1e-10, 1.3, 14), *_spread(1.6, 1e6, 20), 1.41, 1.46, 1.48, -0.3, -2.6, -2.61, -7.25)
+        ),
         Case("scipy.special.digamma", mp.digamma, (*_spread(1e-6, 1e6, 30), -0.3, -2.6, -7.25)),
         Case("scipy.special.polygamma", lambda x: mp.psi(2, x), _spread(1e-4, 1e4, 25), (2, None)),
         Case("scipy.special.zeta", lambda q: mp.zeta(mp.mpf(2.5), q), _spread(1e-3, 1e3, 20), (2.5, None)),

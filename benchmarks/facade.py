@@ -1,13 +1,17 @@
 """Class ``autograd``: programs written for HIPS autograd on the facade :mod:`interop.autograd`, beside that library where it is installed.
 
+``python -m benchmarks autograd --docs docs/guides/from_autograd.md`` writes the table of the guide.
+
 A program is made with a library's ``numpy`` and its operators, and is a step: values and gradients are compared before it is timed.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import itertools
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +20,7 @@ import numpy as np
 from benchmarks.report import Report, Score
 from benchmarks.timing import Effort, interleave, ratio
 
-__all__ = ["PROGRAMS", "facade", "step_of"]
+__all__ = ["PROGRAMS", "document", "facade", "step_of"]
 
 Step = Callable[[], Any]
 
@@ -272,3 +276,24 @@ def facade(report: Report, effort: Effort, chosen: frozenset[str]) -> None:
         report.tabled("autograd", "Programs written for HIPS autograd", rows)
     if found:
         report.scored("autograd", Score("HIPS autograd / interop.autograd", found, 1.0, at_least=True))
+
+
+def document(report: Report, path: str) -> None:
+    """Write the table of a run into a guide, between its two marks."""
+    rows = [row for row in report.figures["autograd"] if "faster" in row]
+    if len(rows) < len(PROGRAMS):
+        msg = "the table of the guide has every program, beside HIPS autograd: install it, and name no single ones"
+        raise SystemExit(msg)
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("autograd", "jax", "numpy"))
+    lines = [
+        f"Microseconds per step, in turns in one run, on a CPU; {versions}. Values and gradients are compared before they are timed.",
+        "",
+        "| program | HIPS autograd | `interop.autograd` | times as fast |",
+        "| --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        what = (PROGRAMS[row[""]].__doc__ or "").rstrip(".")
+        lines.append(f"| {what} | {row['autograd us']:.0f} | {row['interop.autograd us']:.0f} | {row['faster']:.1f} |")
+    mark, guide = "<!-- figures -->\n", pathlib.Path(path)
+    before, rest = guide.read_text(encoding="utf-8").split(mark)[::2]
+    guide.write_text(before + mark + "\n".join(lines) + "\n" + mark + rest, encoding="utf-8")

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from tape.mirrored.mirror import mirrored
-from tape.rules import slopes
+from tape.rules import slopes, weights
 from tape.rules.cotangents import wide
 
 if TYPE_CHECKING:
@@ -68,19 +68,65 @@ def _norm(x: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     return jnp.sum(t * _unit(x, axes), axes, keepdims=True)
 
 
-def _centred(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """``x`` less its mean, and less what that was rounded by.
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _centred(x: Any, axes: tuple[int, ...]) -> Any:
+    """``x`` less its mean, and less what that was rounded by; also of large numbers that cancel.
 
-    The mean has two digits less than it could: as a plain product, it would be rounded in one use and fused into the difference in another.
+    They are added as multiples of one unit, not rounded, and then what is left; the mean has as few digits as make its multiple exact.
     """
-    info = np.finfo(x.dtype)
-    once = x - lax.stop_gradient(lax.reduce_precision(jnp.mean(x, axes, keepdims=True), info.nexp, info.nmant - 2))
-    return once - jnp.mean(once, axes, keepdims=True)
+    info, count, scale = np.finfo(x.dtype), prod(x.shape[a] for a in axes), slopes.scale(x, axis=axes)
+    bits = (count - 1).bit_length()
+    places = 2.0 ** (info.nmant - 1 - bits)
+    scaled = x * scale
+    head = lax.round(scaled * places, lax.RoundingMethod.TO_NEAREST_EVEN) * (1 / places)
+    total, rest = jnp.sum(head, axes, keepdims=True), jnp.sum(scaled - head, axes, keepdims=True)
+    mean = lax.reduce_precision((total + rest) / count, info.nexp, max(info.nmant - bits, 2))
+    return (scaled - mean - ((total - count * mean) + rest) / count) / scale
+
+
+@_centred.defjvp
+def _(axes: tuple[int, ...], primals: Any, tangents: Any) -> Any:
+    return _centred(primals[0], axes), tangents[0] - jnp.mean(tangents[0], axes, keepdims=True)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _standardized(x: Any, axes: tuple[int, ...]) -> Any:
+    """``c / |c|`` of what x is beyond its mean."""
+    return _unit(_centred(x, axes), axes)
+
+
+@_standardized.defjvp
+def _(axes: tuple[int, ...], primals: Any, tangents: Any) -> Any:
+    """Without what is constant or along x, before and after: that makes no difference, and would be one of equals, far from the others."""
+
+    def total(v: Any) -> Any:
+        return jnp.sum(v, axes, keepdims=True)
+
+    def without(t: Any, ends: Any, share: Any) -> Any:
+        """Less a share of its mean at one end: exactly nothing is left there, where that is a single number."""
+        count = total(lax.convert_element_type(ends, t.dtype))
+        mean = total(jnp.where(ends, t, 0)) / count
+        return jnp.where(ends & (count == 1), 0, t - share * mean)
+
+    def essential(t: Any) -> Any:
+        return without(without(t, x == near, 1), x == far, share)
+
+    (x,), (t,) = primals, tangents
+    u, centred = _standardized(x, axes), _centred(x, axes)
+    scale = slopes.scale(centred, axis=axes)
+    low, high = jnp.min(x, axes, keepdims=True), jnp.max(x, axes, keepdims=True)
+    upward = jnp.max(centred, axes, keepdims=True) > -jnp.min(centred, axes, keepdims=True)
+    far, near = jnp.where(upward, high, low), jnp.where(upward, low, high)
+    share = (x - near) * scale / ((far - near) * scale)
+    d = essential(t)
+    d = d - jnp.mean(d, axes, keepdims=True)
+    d = (d - u * total(u * d)) / jnp.sqrt(total(lax.square(centred * scale))) * scale
+    return u, jax.linear_transpose(essential, t)(d)[0]
 
 
 def _deviation(x: jax.Array, t: jax.Array, axes: tuple[int, ...], *, count: float) -> Any:
     """``(x - m) / (n s)``, scaled as a norm."""
-    return _norm(_centred(x, axes), t, axes) / count**0.5
+    return jnp.sum(t * _standardized(x, axes), axes, keepdims=True) / count**0.5
 
 
 def _variance(x: jax.Array, t: jax.Array, axes: tuple[int, ...], *, count: float) -> jax.Array:
@@ -88,11 +134,11 @@ def _variance(x: jax.Array, t: jax.Array, axes: tuple[int, ...], *, count: float
 
 
 def _from_heaviest(p: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """Tangents less that of an element with over half of the weight: nearly 1 where the others are small, so that differences are lost.
+    """Tangents less that of an element with over 3/4 of the weight: nearly 1 where the others are small, so that differences are lost.
 
     Transposed, its gradient becomes minus the sum of all others'.
     """
-    heavy = lax.stop_gradient(p) > 0.5
+    heavy = lax.stop_gradient(p) > 0.75
     return jnp.where(heavy, 0, t - jnp.sum(jnp.where(heavy, t, 0), axes, keepdims=True))
 
 
@@ -105,7 +151,8 @@ def _log_softmax(x: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> jax.Array
 def _softmax(x: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> Any:
     p = _ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x)
     d = _from_heaviest(p, t, axes)
-    return p * (d - jnp.sum(p * d, axes, keepdims=True))
+    along = weights.over_square(p, x, axes) * d  # one's own part is apart, for second derivatives
+    return weights.spread(p, x, axes) * d - weights.unscaled(p, x) * (jnp.sum(along, axes, keepdims=True) - along)
 
 
 def _logsumexp(x: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> jax.Array:

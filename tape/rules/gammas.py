@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import log, pi
+from math import fsum, log, pi
 from typing import Any
 
 import jax
@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tape.rules.slopes import LOG2_HEAD, LOG2_REST, difference
+from tape.rules.slopes import LOG2_HEAD, LOG2_REST, difference, half
 
 _STEPS = 8  # of the recurrence, to arguments at which the asymptotic series serves
-_BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
+_BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330, 854513 / 138)
 
 
 def _reflected(x: Any) -> tuple[Any, Any, Any]:
@@ -39,13 +39,63 @@ def trigamma(x: Any) -> Any:
     return jnp.where(negative, lax.square(pi / lax.sin(angle)) - total, total)
 
 
+def _inverse(w: Any, rest: Any) -> tuple[Any, Any]:
+    """``1 / (w + rest)`` in two parts, the first of half of the digits: its products with such numbers are exact."""
+    q, head = half(1 / w), half(w)
+    return q, (((1 - q * head) - q * (w - head)) - q * rest) / w
+
+
+def _shifted(y: Any, rest: Any) -> list[tuple[Any, Any]]:
+    """Digamma of a positive number in two parts, as a sum of such: by recurrence and asymptotic series."""
+    y = lax.optimization_barrier(y)
+    places = [difference(y, lax.full_like(y, -k)) for k in range(_STEPS + 1)]
+    *inverses, (q, r) = [_inverse(w, lost + rest) for w, lost in places]
+    z, lost = places[-1]
+    large, missing = _log_times(lax.full_like(z, 1), z)
+    tail = lax.full_like(z, 0)
+    for k in range(len(_BERNOULLI), 0, -1):
+        tail = (tail + _BERNOULLI[k - 1] / (2 * k)) * lax.square(1 / z)
+    return [(large, missing + ((lost + rest) / z - tail)), (-0.5 * q, -0.5 * r), *[(-q, -r) for q, r in inverses]]
+
+
+_SQUARES = (0.6449340668482264, 3.040672350398476e-17)  # the sum of the squares of 1/2, 1/3, ..., in two parts
+_POWERS = [0.08232323371113819, *[fsum(k ** (-2.0 * n) for k in range(2, 3000)) for n in range(3, 16)]]  # the same of their powers
+
+
+def _cotangent(x: Any) -> list[tuple[Any, Any]]:
+    """``pi / tan(pi x)`` of a number up to 1/2, as a sum of numbers in two parts: its poles at -1, 0 and 1, and a series."""
+    one = lax.optimization_barrier(lax.full_like(x, 1))
+    (q, r), short = _inverse(*difference(one, x)), round(_SQUARES[0] * 2**10) / 2**10
+    head, series = half(x), lax.full_like(x, 0)
+    for c in reversed(_POWERS):
+        series = (series + c) * lax.square(x)
+    rest = (_SQUARES[0] - short) + _SQUARES[1]
+    return [
+        _inverse(x, 0 * one),
+        _inverse(*difference(one, -x)),
+        (-q, -r),
+        (-2 * short * head, -2 * (short * (x - head) + (rest + series) * x)),
+    ]
+
+
 @jax.custom_jvp
 def digamma(x: Any) -> Any:
-    """Digamma, which left of zero is ``digamma(1 - x) - pi / tan(pi x)``, and NaN at its poles, of either sign."""
+    """Digamma, which left of zero is ``digamma(1 - x) - pi / tan(pi x)``, and NaN at its poles, of either sign.
+
+    Its terms are added in two parts: near a zero, of which there is one between any two poles, few digits would be left of a sum.
+    """
     negative, y, angle = _reflected(x)
-    total = lax.digamma(y)
-    reflected = total - pi * (lax.cos(angle) / lax.sin(angle))
-    return jnp.where(negative, jnp.where(angle == 0, jnp.nan, reflected), total)
+    plain = (y > 1e-30) & (y < 1e18)
+    rest = difference(lax.optimization_barrier(lax.full_like(x, 1)), x)[1]  # XLA would add constants
+    inside, rest = jnp.where(plain, y, 1), jnp.where(negative & plain, rest, 0)
+    turn = jnp.where(negative & (angle != 0), x - lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), 0.5)
+    (total, missing), *parts = _shifted(inside, rest)
+    parts += [(jnp.where(negative, -large, 0), jnp.where(negative, -small, 0)) for large, small in _cotangent(turn)]
+    for large, small in parts:
+        total, rounded = difference(total, -large)
+        missing = missing + (rounded + small)
+    pole = (y == 0) | (negative & ~(lax.abs(angle) > 0))
+    return jnp.where(pole, jnp.nan, jnp.where(plain, total + missing, jnp.where(y > 1, lax.log(y), -1 / y)))
 
 
 digamma.defjvps(lambda t, out, x: t * trigamma(x))
@@ -75,9 +125,6 @@ def _gamma(a: Any) -> Any:
 def _log_times(y: Any, x: Any) -> tuple[Any, Any]:
     """``y log x`` of positive normal x, as a number and what is missing to it."""
     info = np.finfo(x.dtype)
-
-    def half(x: Any) -> Any:  # of the digits: products of two such numbers, or with what has four, are exact
-        return lax.reduce_precision(x, info.nexp, (info.nmant - 1) // 2)
 
     power = lax.reduce_precision(x, info.nexp, 0)
     m = x / power  # from 3/4 to 3/2; log m = 2 artanh((m - 1) / (m + 1))

@@ -205,12 +205,16 @@ _SINC_CURVATURE = [
 ]
 
 
-def _sinc(x: Any) -> tuple[Any, Any]:
-    """``sin(pi x) / (pi x)`` and ``cos(pi x)``, not at zero."""
+def _circular(x: Any) -> tuple[Any, Any]:
+    """``sin(pi x)`` and ``cos(pi x)``, by an angle that is an exact product, and what is missing to it."""
     whole = lax.round(lax.real(x) if jnp.iscomplexobj(x) else x, lax.RoundingMethod.TO_NEAREST_EVEN)
-    sign = 1 - 2 * lax.rem(lax.abs(whole), lax.full_like(whole, 2))
-    angle = pi * (x - whole)
-    return sign * lax.sin(angle) / (pi * x), sign * lax.cos(angle)
+    sign, turn = 1 - 2 * lax.rem(lax.abs(whole), lax.full_like(whole, 2)), x - whole
+    places = 2.0 ** ((np.finfo(x.dtype).nmant - 1) // 2 - 1)
+    short = round(pi * places) / places
+    head = lax.complex(half(lax.real(turn)), half(lax.imag(turn))) if jnp.iscomplexobj(x) else half(turn)
+    angle, missing = short * head, short * (turn - head) + ((pi - short) + 1.2246467991473532e-16) * turn
+    sine, cosine, bent = lax.sin(angle), lax.cos(angle), 0.5 * missing * missing
+    return sign * (sine + (cosine * missing - sine * bent)), sign * (cosine - (sine * missing + cosine * bent))
 
 
 @jax.custom_jvp
@@ -218,8 +222,8 @@ def sinc(x: Any) -> Any:
     """Derivative of ``sin(pi x) / (pi x)``."""
 
     def far(x: Any) -> Any:
-        y, cosine = _sinc(x)
-        return (cosine - y) / x
+        sine, cosine = _circular(x)
+        return (cosine - sine / (pi * x)) / x
 
     x = bounded(x)
     return parted(x, lax.abs(x) < 0.5, lambda x: (pi * pi * x) * _series(lax.square(pi * x), _SINC), far)
@@ -240,8 +244,10 @@ def spence(x: Any) -> Any:
 
 def _sinc_curvature(x: Any) -> Any:
     def far(x: Any) -> Any:
-        y, cosine = _sinc(x)
-        return -(pi * pi) * y - 2 * ((cosine - y) / x) / x
+        sine, cosine = _circular(x)
+        short = float(np.asarray(pi, np.finfo(x.dtype).dtype))
+        small = sine * (2 / pi / (x * x) - (pi - short))  # beside the next, where XLA would add the constants
+        return ((small - 2 * cosine / x) - short * sine) / x
 
     def near(x: Any) -> Any:
         zero, rest = _SINC_ZERO

@@ -28,7 +28,7 @@ READING = """
   backpropagation, in one program under `jax.jit`, and under `jax.vmap`; where there is none, the reason stands beside it.
 - Calls: ways to call the function that agree, of those that JAX takes: other dtypes, sizes zero and one, ties, infinities and NaN, keywords,
   NumPy arrays, Python numbers and lists, and every option that the signature has; dtypes, shapes, values and first derivatives. As many are
-  asked as fit into the time that each has. What differs is listed at the end.
+  asked as fit into the time that each has, 0.6 s of a processor or `COVERAGE_SECONDS`. What differs is listed at the end.
 - Where cells are empty and no reason stands there, a row was not checked when the page was written (`--only`, `--facts`).
 - Of primitives, dtypes are those in which the rule agrees with JAX's; strict: it takes part in strict promotion of dtypes; sharding: it is the
   same with arguments that lie on two devices. Other uses of each, kinks and sizes, and differences, are in `tests/rules/`.

@@ -69,6 +69,29 @@ def test_spreads_about_a_large_mean(fun):
     np.testing.assert_allclose(slope(fun)(x), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("x", [[1, 1, 2, 2], [1, 2, 2], [0, 5, 5, 5], [3, 1, 2], [0, 0, 0, 7, 7, 7, 2], [1e6, 1e6 + 2, 1e6 - 900]], ids=str)
+def test_spreads_to_third_order_with_ties_at_the_ends(x):
+    weights = np.cos(np.arange(len(x)))
+    twice = both(tn.std, weights)
+    found = jax.jit(lambda x: (*twice(x), slope(lambda x: twice(x)[1] * weights.astype(x.dtype))(x)))(np.asarray(x, "float32"))
+    with jax.enable_x64(True):
+        second = jax.grad(lambda x: jnp.sum(jax.grad(jnp.std)(x) * weights))
+        third = jax.grad(lambda x: jnp.sum(second(x) * weights))(np.asarray(x, "float64"))
+    for a, b in zip(found, [*true(jnp.std, x, weights), third], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.abs(b).max())
+
+
+def test_one_number_far_from_the_others_has_a_second_derivative():
+    far = np.array([1e6, 3.0, 5.0, 4.5], "float32")
+    found = jax.jit(slope(lambda x: slope(tn.std)(x)[0]))(far)
+    with jax.enable_x64(True):
+        expected = jax.grad(lambda x: jax.grad(jnp.std)(x)[0])(far.astype("float64"))
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    large = np.array([1e22, 3e25, -3e25], "float32")
+    mean = np.mean(large.astype("float64"))
+    np.testing.assert_allclose(jax.jit(slope(tn.std))(large), (large - mean) / 3 / np.std(large.astype("float64")), rtol=1e-6)
+
+
 LOGITS = [np.array(v, "float32") for v in ([20, 0, -1, -2], [12, 0, -1, -2], [40, 0, 1, 2], [1, 1, 0, 0], [0, 0, 0, 0], [-np.inf, 3, 1, 0])]
 
 

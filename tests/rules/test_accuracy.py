@@ -33,6 +33,7 @@ def test_derivatives_are_right_to_their_limits(dtype, cases):
 # Whose formulas have constants in two parts, or series, that another precision needs more of.
 IN_DOUBLE = {
     *("numpy.exp2", "numpy.logaddexp2(x, 0.5)", "nn.gelu(x, approximate=False)", "nn.logsumexp([x, 0.5])[0]", "numpy.sinh", "numpy.cosh"),
+    *("numpy.sinc", "scipy.special.gammaln", "scipy.special.i1e", "nn.softmax([x, 0, -1])[0]", "nn.softmax([x, 0, -1])[1]"),
     *("scipy.special.erf", "scipy.special.ndtr", "scipy.special.log_ndtr", "scipy.special.erfinv", "scipy.special.digamma"),
 }
 
@@ -66,6 +67,19 @@ def test_a_complex_derivative_without_tails_is_noticed():
     numbers = accuracy.grid(case, "complex64")
     y = np.asarray(jax.numpy.tanh(numbers))
     assert accuracy.worst(case, 1, numbers, 1 - y * y)[0] > 1e6
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_powers_of_a_constant_are_as_right_as_their_values(dtype):
+    """XLA's values, multiplied in exact arithmetic, have no more digits than the derivatives."""
+    case = next(c for c in CASES if c.label == "numpy.power(0.125, x)")
+    with jax.enable_x64(dtype == "float64"):
+        numbers = accuracy.grid(case, dtype)
+        found = jax.jit(accuracy.derivatives(case))(numbers)
+        value = np.asarray(jax.jit(lambda x: jax.numpy.power(0.125, x))(numbers)).astype("longdouble")
+    for order, values in zip(accuracy.ORDERS, found, strict=True):
+        exact = np.log(np.longdouble(0.125)) ** order * value
+        assert accuracy.worst(case, order, numbers, values)[0] <= accuracy.worst(case, order, numbers, exact)[0] + 4
 
 
 def test_what_is_less_accurate_has_a_reason():

@@ -63,3 +63,15 @@ def test_compiled_deviations_of_large_numbers(axis):
 def test_the_entropy_of_no_number_has_no_derivative():
     assert np.isnan(tape.grad(tape.scipy.special.entr)(np.nan))
     assert tape.grad(tape.scipy.special.kl_div, argnums=1)(2.5, np.inf) == 1
+
+
+@pytest.mark.parametrize(("name", "slope"), [("silu", 1), ("soft_sign", 0), ("squareplus", 1)])
+def test_gates_are_straight_far_away(name, slope):
+    """JAX has NaN at infinity."""
+    assert tape.grad(getattr(tape.nn, name))(np.inf) == slope
+
+
+@pytest.mark.parametrize("name", ["logaddexp", "logaddexp2"])
+def test_two_infinities_share_a_sum(name):
+    """By symmetry half each, as of other equal numbers; JAX gives the whole to both."""
+    assert tape.grad(getattr(tape.numpy, name), argnums=(0, 1))(np.inf, np.inf) == (0.5, 0.5)
