@@ -34,6 +34,7 @@ def check_gradients(
     seed: int = 0,
     rtol: float | None = None,
     domain: Interval | Sequence[Interval | None] | None = None,
+    others: bool = True,
     strict: bool = False,
 ) -> Report:
     """Check the derivative of a function against every other way to compute it.
@@ -41,9 +42,9 @@ def check_gradients(
     The derivative under test (``jax.vjp``; the tape's sweep for a function of the tape) is compared, element by element and in double
     precision, with JAX's derivative of the bare function, whose custom rules are taken away, and with extrapolated differences of its
     values (of an analytic function, a complex step where those are in doubt). Further: in the function's own dtypes, at a second call,
-    traced, under ``vmap``, in forward mode, for cotangents of all sizes and signs, at points nearby and with other signs, and for the
-    second derivative. What is accepted follows from error estimates and conditioning. At a kink, every value between the one-sided
-    derivatives is right.
+    traced, under ``vmap``, in forward mode, for cotangents of all sizes and signs, at points nearby, with other signs and in other orders,
+    for arguments of other sizes and with other masks, and for the second derivative. What is accepted follows from error estimates and
+    conditioning. At a kink, every value between the one-sided derivatives is right.
 
     On a terminal a bar shows the stages of a check that takes more than a second.
 
@@ -61,6 +62,8 @@ def check_gradients(
         domain: between which bounds the function is meant, ``(low, high)``, or one such pair (or None) for each positional argument; of
             complex arguments, their absolute value. By default what an argument's elements span, and a tenth around a lone number. What is
             wrong beyond it is noted, and fails nobody.
+        others: look at arguments of other sizes and with other masks, too, as far as the function takes them. False where it is meant for
+            those that are given alone.
         strict: have what is inaccurate, and what cannot be decided, fail.
 
     Returns:
@@ -100,7 +103,7 @@ def check_gradients(
     subject = Subject(fun, args, kwargs or {}, argnums, vjp)
     domains = _domains(domain, subject, len(args))
     with stages(f"check_gradients of {subject.name}", len(STAGES) if order == 2 else len(STAGES) - 1) as begin:
-        exam = Examination(subject, order=order, against=against, seed=seed, rtol=rtol, domains=domains, begin=begin)
+        exam = Examination(subject, order=order, against=against, seed=seed, rtol=rtol, domains=domains, begin=begin, others=others)
         exam.run()
     report = _report(exam)
     if report.verdict == "fail" or (strict and report.verdict != "pass"):

@@ -20,10 +20,12 @@ def diagnosed(evidence: Evidence, finding: Finding) -> str:
     if finding.kind == "numeric" and g is not None and not np.all(np.isfinite(g)):
         born = birth(evidence, finding.pair)
         return f"NaN born at {born}" if born else finding.message
-    if r is None or g is None or finding.verdict != "fail" or finding.kind in {"structure", "raises", "numeric"}:
+    if r is None or g is None or finding.verdict != "fail" or finding.kind in {"structure", "raises", "numeric", "variant"}:
         return finding.message
     born = "" if np.all(np.isfinite(g)) else birth(evidence, finding.pair)
-    pattern = f"NaN born at {born}" if born else _sum_missing(evidence, finding) or pattern_of(r, g, finding.at)
+    pattern = (
+        f"NaN born at {born}" if born else _sum_missing(evidence, finding) or _of_another(evidence, finding) or pattern_of(r, g, finding.at)
+    )
     order = "right at first order, " if finding.kind == "second" else ""
     special = _of_cotangent(evidence, finding)
     parts = [special or order + pattern] if finding.kind in {"first", "second"} else [finding.message, pattern]
@@ -44,6 +46,24 @@ def _of_cotangent(evidence: Evidence, finding: Finding) -> str:
     clipped = "1e" in pair.why and size < 0.1 * float(np.max(np.abs(r[2 * finding.pair]), initial=0))
     what = f": no gradient is larger than {size:.3g}, so the cotangent is clipped" if clipped and "1e-" not in pair.why else ""
     return f"not linear in the cotangent, wrong for {pair.why}{what}"
+
+
+def _of_another(evidence: Evidence, finding: Finding) -> str:
+    """Say whether the gradient is that of another argument, or has that in addition."""
+    k, b = finding.argument, finding.pair
+    if finding.kind != "first" or k is None or b is None or finding.got is None:
+        return ""
+    r, g = evidence.measured["r"], finding.got
+    for j, name in enumerate(evidence.subject.names):
+        other = r[j][2 * b]
+        if j == k or other.shape != g.shape or close(r[k][2 * b], other) or not g.size:
+            continue
+        for sign, said in ((1, ""), (-1, ", with the sign flipped")):
+            if close(g, sign * other) and np.any(other):
+                return f"the gradient of {name}{said}"
+            if close(g, r[k][2 * b] + sign * other) and np.any(other):
+                return f"the gradient of {name} is {'added' if sign > 0 else 'taken away'}"
+    return ""
 
 
 def _sum_missing(evidence: Evidence, finding: Finding) -> str:

@@ -14,6 +14,7 @@ from tape import jaxapi
 from tape.testing import native
 from tape.testing.analytic import Complexified, is_analytic
 from tape.testing.convergence import follow
+from tape.testing.diagnosis import diagnosed
 from tape.testing.evidence import Evidence, finest
 from tape.testing.executables import Program
 from tape.testing.findings import Finding, Item, LeftOut, Note, Suspect, Vote, fail, infinite
@@ -28,6 +29,7 @@ from tape.testing.steadiness import check_steady
 from tape.testing.structure import check_structure
 from tape.testing.transformed import check_forward, check_vmap
 from tape.testing.untraced import Untraced
+from tape.testing.variants import odd_ones
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,6 +46,7 @@ STAGES = (  # of a check, as a bar of progress calls them
     "comparing",
     "forward mode",
     "vmap",
+    "other sizes and masks",
     "second derivative",
 )
 
@@ -69,6 +72,7 @@ class Examination:
         rtol: float | None,
         domains: Sequence[tuple[float, float] | None],
         begin: Callable[[str], None],
+        others: bool = True,
     ) -> None:
         begin(STAGES[0])
         self._begin = begin  # a stage that takes long
@@ -77,6 +81,8 @@ class Examination:
         self.notes: list[str] = []
         self._left_out: list[str] = []
         self._order = order
+        self._domains = domains
+        self._others = others  # whether arguments of other sizes and with other masks are looked at, too
         traced = [x.astype(jnp.float32) if x.dtype.itemsize < 4 else x for x in subject.leaves]
         closed: Any = None
         shapes = list(subject.outputs)
@@ -176,9 +182,33 @@ class Examination:
             self._hear(check_forward(evidence, self.votes))
             self._begin(STAGES[6])
             self._hear(check_vmap(evidence))
-        if not self._failed and self._order >= 2:
+        if not self._settled and evidence.explore and self._others:
             self._begin(STAGES[7])
+            self._hear(self._variants())
+        if not self._failed and self._order >= 2:
+            self._begin(STAGES[8])
             self._hear(check_second(evidence, self.votes, settled=self._settled))
+
+    def _variants(self) -> Iterator[Item]:
+        """Check the same function for arguments of other sizes and with other masks where it looks wrong there."""
+        evidence = self.evidence
+        for variant in odd_ones(evidence):
+            exam = Examination(
+                variant.subject,
+                order=1,
+                against=evidence.against,
+                seed=evidence.seed,
+                rtol=evidence.rtol,
+                domains=self._domains,
+                begin=lambda _: None,
+                others=False,
+            )
+            exam.run()
+            for finding in exam.findings:
+                if finding.verdict == "fail" and finding.kind == "first":
+                    message = f"right as given, wrong for {variant.text}: {diagnosed(exam.evidence, finding)}"
+                    yield dataclasses.replace(finding, kind="variant", message=message, pair=None)
+                    return
 
     def _prepare(self) -> None:
         """Prepare what computes rule and reference."""
@@ -225,11 +255,12 @@ class Examination:
             self._hear([infinite()])
             return
         self._hear(_check_values(evidence))
-        self._hear(_beyond(evidence, _suspects(evidence, beyond)))
         suspects = _suspects(evidence, evidence.seen)
         if eager is not None:
             self._hear(native.compare(evidence, eager, {(s.argument, s.pair) for s in suspects}))
         self._hear(judge(evidence, suspects, failed=self._failed))
+        wrong = {f.argument for f in self.findings}
+        self._hear(_beyond(evidence, [s for s in _suspects(evidence, beyond) if s.argument not in wrong]))
         if not evidence.explore and not self.findings:
             self._hear(native.check_finite(evidence))
         if evidence.explore and m.believed is not None:

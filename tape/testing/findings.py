@@ -14,7 +14,7 @@ class Finding:
     """One disagreement.
 
     Attributes:
-        kind: where it shows: first, second, forward, vmap, jit, repeat, structure, value, native or raises.
+        kind: where it shows: first, second, forward, vmap, variant, jit, repeat, structure, value, native or raises.
         argument: number of the differentiated array; None where it is none of them.
         verdict: fail, inaccurate or inconclusive.
         message: what was seen.

@@ -40,6 +40,10 @@ def marked(given: Arrays, bounds: list[Interval]) -> dict[str, Arrays]:
     points["a point that is zero"] = [0 * x for x in given]
     for which, sign in (("positive", 1.0), ("negative", -1.0)):
         points[f"a point of {which} numbers"] = [_one_sided(x, sign, pair) for x, pair in zip(given, bounds, strict=True)]
+    for which, sign in (("ascending", 1), ("descending", -1)):
+        points[f"a point in {which} order"] = [_ordered(x, sign) for x in given]
+    for which, of in (("smaller", (np.minimum, np.maximum)), ("larger", (np.maximum, np.minimum))):
+        points[f"a point where the first argument is {which}"] = _ranked(given, *of)
     points[MINUTE] = [TINY * x for x in given]
     kept: dict[str, Arrays] = {}
     for why, point in points.items():
@@ -68,6 +72,22 @@ def _equal(given: Arrays, k: int) -> np.ndarray:
     x = given[k]
     first = next(y for y in given if y.shape == x.shape and np.iscomplexobj(y) == np.iscomplexobj(x))
     return np.where(np.arange(x.size).reshape(x.shape) % 2 == 0, first, x)
+
+
+def _ordered(x: np.ndarray, sign: int) -> np.ndarray:
+    """Sort along the last axis what is in no order: of what is, the order may be meant."""
+    if np.iscomplexobj(x) or not x.ndim or x.shape[-1] < 2:
+        return x
+    steps = np.diff(x, axis=-1)
+    return x if np.all(steps >= 0) or np.all(steps <= 0) else sign * np.sort(sign * x, axis=-1)
+
+
+def _ranked(given: Arrays, least: np.ufunc, most: np.ufunc) -> Arrays:
+    """Exchange elements of the first two arguments, if they have one shape, so that one is nowhere the larger; as given where one is."""
+    x, y = (*given, *given)[:2] if len(given) > 1 else (np.zeros(0), np.zeros(1))
+    if x.shape != y.shape or np.iscomplexobj(x) or np.iscomplexobj(y) or np.all(x >= y) or np.all(x <= y):
+        return given
+    return [least(x, y), most(x, y), *given[2:]]
 
 
 def _with_zero(x: np.ndarray) -> np.ndarray:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+_TURNED = "of the right size, but turned: a factor is conjugated, or should be"
+
 
 def pattern_of(r: np.ndarray, g: np.ndarray, at: np.ndarray | None) -> str:
     """Say how ``g`` differs from ``r``."""
@@ -38,18 +40,22 @@ def pattern_of(r: np.ndarray, g: np.ndarray, at: np.ndarray | None) -> str:
         factor = ratio[0]
         if np.all(np.abs(ratio) < 1e-12):
             return f"zero {where}"
-        if np.iscomplexobj(r):
-            return f"{factor:.4g} times the derivative {where}"
+        if abs(np.imag(factor)) > 1e-6 * abs(factor):
+            turned = r.size == 1 and abs(abs(factor) - 1) < 1e-6
+            return _TURNED if turned else f"{factor:.4g} times the derivative {where}"
+        factor = np.real(factor)
         if abs(factor + 1) < 1e-6:
             return f"sign flipped {where}"
         if factor > 1:
             return f"{factor:.6g}x too large {where}"
         return f"{1 / factor:.6g}x too small {where}" if factor > 0 else f"{factor:.4g} times the derivative {where}"
+    if np.iscomplexobj(r) and np.any(r.imag) and close(np.abs(g), np.abs(r)):
+        return _TURNED
     difference = (g - r)[off]
     if difference.size > 1 and np.all(np.abs(difference - difference[0]) <= 1e-5 * np.abs(difference[0])):
         return f"off by the constant {difference[0]:.4g} {where}"
     if off.sum() < off.size:
-        return f"wrong {where} ({int(off.sum())} of {off.size} elements)"
+        return f"wrong{_where(off, at)} ({int(off.sum())} of {off.size} elements)"
     return "wrong everywhere" if off.size > 1 else "wrong"
 
 

@@ -77,7 +77,8 @@ def _property(
 ) -> Any:
     drawn = st.tuples(*arguments) if arguments else _fitting(fun)
     verdicts: Counter[str] = Counter()
-    called = getattr(fun, "__name__", "gradient")
+    called = getattr(fun, "__name__", "")
+    called = called if called.isidentifier() else "gradient"  # Hypothesis would look for the source of a lambda
     searches: list[Callable[[str], None]] = []  # that run: what tells of an example
 
     check = _telling(check, searches)

@@ -23,8 +23,8 @@ class ArgumentReport:
     Attributes:
         name: what the user calls it (``"x"``, ``"params['w']"``); ``"the function"`` for what belongs to no single argument.
         verdict: ``"pass"``, ``"fail"``, ``"inaccurate"`` (right, but for digits that its formula loses to rounding) or ``"inconclusive"``.
-        kind: where it shows: ``first``, ``second``, ``numeric``, ``forward``, ``vmap``, ``native``, ``repeat``, ``structure``, ``value``
-            or ``raises``; empty for a pass.
+        kind: where it shows: ``first``, ``second``, ``numeric``, ``forward``, ``vmap``, ``variant`` (for other arguments), ``native``,
+            ``repeat``, ``structure``, ``value`` or ``raises``; empty for a pass.
         diagnosis: what kind of wrong, in words.
         where: at which point, with which cotangent.
         blame: the rule inside the function that is wrong, with its line, where there are several.

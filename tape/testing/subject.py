@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,39 @@ class Subject:
         if not self.outputs:
             msg = "nothing to differentiate: the function returns no array of a floating or complex dtype"
             raise TapeValueError(msg)
+
+    @property
+    def owner(self) -> Any:
+        """What lives as long as the function does: a bound method is made anew whenever somebody asks for it."""
+        return _function_of(self.fun) or self.fun
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Which of all leaves are differentiated."""
+        return tuple(self._places)
+
+    @property
+    def arrays(self) -> list[Any]:
+        """All arrays among the arguments, also those that are not differentiated."""
+        return [x for _, x in self.arrays_by_place]
+
+    @property
+    def arrays_by_place(self) -> list[tuple[int, Any]]:
+        """The same, with their places among all leaves; keys of random numbers are none."""
+        arrays = [(i, x) for i, x in enumerate(self._leaves) if isinstance(x, (jax.Array, np.ndarray, np.generic))]
+        return [(i, x) for i, x in arrays if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+
+    def with_arrays(self, others: dict[int, np.ndarray]) -> list[Any]:
+        """Return all leaves, with other arrays in some places, in the dtypes of those that were there."""
+        put = {i: x.astype(self._leaves[i].dtype) for i, x in others.items()}
+        return [(jnp.asarray(put[i]) if isinstance(x, jax.Array) else put[i]) if i in put else x for i, x in enumerate(self._leaves)]
+
+    def renewed(self, leaves: list[Any]) -> Subject:
+        """Return the same function with other arguments of the same structure."""
+        other = copy.copy(self)
+        other._leaves = leaves
+        other.leaves = [leaves[i] for i in self._places]
+        return other
 
     def _first_look(self) -> list[Any]:
         """Trace the function, or call it where JAX cannot trace it; see whether it belongs to the tape."""

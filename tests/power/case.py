@@ -29,6 +29,7 @@ SHOWS = (
     "bent",  # only at points nearby that have not the symmetry of the given one, or are not real
     "nested",  # only under vmap in vmap
     "calls",  # only at some of the calls
+    "others",  # only for arguments of other shapes, in another order, or with another mask
 )
 
 
@@ -38,7 +39,8 @@ class Case:
 
     ``make(dtype)`` builds it afresh and returns ``(fun, args)``. ``truth(dtype)`` returns a function with the same values whose
     gradient is right by JAX's own rules, or None where the function is made of JAX's own ops only and says itself what is true. ``domain``
-    is where the function is meant, where that is more than its arguments span.
+    is where the function is meant, where that is more than its arguments span; ``at``, arguments for which it is wrong where it is right for
+    those of ``make``.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Case:
     dtypes: tuple[str, ...] = BOTH
     shows: str = "first"
     domain: tuple[float, float] | None = None
+    at: tuple[Any, ...] | None = None
 
 
 CASES: list[Case] = []
@@ -119,6 +122,11 @@ def rule(kind, name, why, primal, bwd, *args, compose=None, dtypes=BOTH, shows="
         return around(custom(primal, bwd)), cast(args, dtype)
 
     enter(Case(name, kind, why, wrong, make, lambda _: around(primal), tuple(dtypes), shows, domain))
+
+
+def hidden(kind, name, why, primal, bwd, *args, at):
+    """Enter ``primal`` with a rule that is right for ``args`` and wrong for ``at``."""
+    enter(Case(name, kind, why, True, lambda dtype: (custom(primal, bwd), cast(args, dtype)), lambda _: primal, shows="others", at=at))
 
 
 def built(kind, why, *args, truth=None, dtypes=BOTH, shows="first", wrong=True):

@@ -3,19 +3,25 @@
 from tests.power import (  # noqa: F401 - each enters its cases when it is imported
     right_algebra,
     right_extremes,
+    right_forms,
+    right_given,
     right_kinks,
     wrong_arguments,
     wrong_branches,
     wrong_company,
     wrong_factors,
+    wrong_forms,
     wrong_formulas,
+    wrong_guards,
     wrong_modes,
     wrong_places,
     wrong_second,
     wrong_shapes,
+    wrong_sizes,
     wrong_solvers,
     wrong_state,
     wrong_structures,
+    wrong_sums,
 )
 from tests.power.case import CASES
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.power.case import HALVES
+from tests.power.case import HALVES, cast
 
 TOLERANCE = {"float16": 2e-2, "bfloat16": 8e-2, "float32": 1e-4, "float64": 1e-8}
 SCALES = (1.0, -1.0, 1e3, 1e-3, 1e10)  # the last is beyond half precision
@@ -169,6 +169,11 @@ def shown(case, dtype):
             moved = [_bent(leaf) for leaf in leaves]
             if differ(compiled(1.0, *moved)[1], reference(1.0, *moved)[1]):
                 seen.add("bent")
+        if case.shows == "others":
+            there = jax.tree.map(jnp.asarray, cast(case.at, dtype))
+            (moved, elsewhere), (true_there, _) = on_leaves(fun, there), on_leaves(case.truth(dtype), there)
+            if differ(first(moved)(1.0, *elsewhere)[1], first(true_there)(1.0, *elsewhere)[1]):
+                seen.add("others")
         if case.shows == "forward" and differ(jax.jvp(own, leaves, other)[1], jax.jvp(true, leaves, other)[1]):
             seen.add("forward")
         twice = not seen and case.shows in {"second", "first", "vmap"} and case.kind != HONEST

@@ -81,6 +81,16 @@ def test_a_wrong_gradient_shrinks_to_the_smallest_case_and_prints_a_reproducer()
     assert names["x0"].tolist() == [0.0, 0.0, 0.0]  # the check looks at both sides of zero by itself
 
 
+def test_a_lambda_that_is_wrong_is_reported_and_shrunk():
+    op = jax.custom_vjp(lambda x: x * x)
+    op.defvjp(lambda x: (x * x, x), lambda x, ct: (3 * ct * x,))
+    few = settings(max_examples=5, database=None)
+    for fun in (op, lambda x: op(x)):
+        with pytest.raises(GradientMismatch, match=r"1\.5x too large") as caught:
+            gradient_property(strategies.arrays((2,)), settings=few, order=1)(fun)()
+        assert "Reproduce with" in "".join(caught.value.__notes__)
+
+
 def test_the_same_array_given_twice_is_one_name_in_the_reproducer():
     from tape.testing.properties import reproducer
 

@@ -1,0 +1,189 @@
+"""A rule that is right for the shapes and masks that are given, by accident, is found; what is meant for one size is not blamed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tape
+from tape.testing import GradientMismatch, check_custom_vjp, check_gradients, check_vjp
+from tests.testing.cases import ruled
+
+X = np.float32([0.7, -1.3, 0.4, 2.1])
+A = np.random.default_rng(0).normal(size=(3, 3)).astype("float32")
+FIVE = np.float32([1.2, -0.7, 0.3, 0.9, -1.6])
+MASK = np.ones(4, bool)
+
+
+def mean_of_four():
+    return ruled(jnp.mean, lambda kept, ct: (jnp.full_like(kept[0], ct / 4),))
+
+
+def unbiased(kept, ct):
+    """Give the mean's gradient, and twice that of arrays of 9 elements and more."""
+    return (jnp.full_like(kept[0], ct * (1 if kept[0].size < 9 else 2) / kept[0].size),)
+
+
+WRONG = {  # with what the report says
+    "a size that is written down": (mean_of_four, (X,), "wrong for argument 0 of shape (5,): 1.25x too large"),
+    "long arrays": (lambda: ruled(jnp.mean, unbiased), (X,), "wrong for argument 0 of shape (17,): 2x too large"),
+    "the sides of a square": (
+        lambda: ruled(lambda a: jnp.mean(a, 0), lambda kept, ct: (jnp.broadcast_to(ct / kept[0].shape[1], kept[0].shape),)),
+        (A,),
+        "wrong for argument 0 of shape (4, 3): 1.33333x too large",
+    ),
+    "a batch of one": (
+        lambda: ruled(lambda x, b: x + b, lambda kept, ct: (ct, ct[0])),
+        (X[None], X),
+        "wrong for argument 0 of shape (2, 4): missing the sum over the broadcast axis 0",
+    ),
+    "arguments of one length": (
+        lambda: ruled(lambda x, y: jnp.mean(x * y), lambda kept, ct: (ct * kept[1] / 4, ct * kept[0] / kept[1].size)),
+        (X, X[::-1].copy()),
+        "wrong for argument 0 of shape (5,) and argument 1 of shape (5,): 1.25x too large",
+    ),
+    "labels that grow with their rows": (
+        lambda: ruled(
+            lambda x, labels: jnp.mean(x[jnp.arange(labels.size), labels]),
+            lambda kept, ct: (jnp.zeros_like(kept[0]).at[jnp.arange(kept[1].size), kept[1]].set(ct / 3), None),
+        ),
+        (A, np.array([0, 2, 0])),
+        "1.33333x too large",
+    ),
+    "a mask": (
+        lambda: ruled(lambda x, m: jnp.sum(jnp.where(m, x * x, 0)), lambda kept, ct: (2 * ct * kept[0], None)),
+        (X, MASK),
+        "wrong for the mask mixed",
+    ),
+    "a flag": (
+        lambda: ruled(lambda x, f: jnp.where(f, x, 3 * x), lambda kept, ct: (ct, None)),
+        (X, np.array(True)),
+        "wrong for the mask all false: 3x too small",
+    ),
+}
+RIGHT = {
+    "three components": (
+        lambda: ruled(
+            lambda a, b: jnp.stack([a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]]),
+            lambda kept, ct: (jnp.cross(kept[1], ct), jnp.cross(ct, kept[0])),
+        ),
+        (X[:3], X[1:]),
+    ),
+    "an element by its number": (
+        lambda: ruled(
+            lambda x: x[3] * x[0], lambda kept, ct: (jnp.zeros_like(kept[0]).at[3].set(ct * kept[0][0]).at[0].set(ct * kept[0][3]),)
+        ),
+        (X,),
+    ),
+    "a length that is halved": (
+        lambda: ruled(
+            lambda x: x[: x.size // 2] * x[x.size // 2 :], lambda kept, ct: (jnp.concatenate([ct * kept[0][2:], ct * kept[0][:2]]),)
+        ),
+        (X,),
+    ),
+    "an inverse permutation": (
+        lambda: ruled(lambda x, p: x[p], lambda kept, ct: (ct[jnp.argsort(kept[1])], None)),
+        (X, np.array([2, 0, 3, 1])),
+    ),
+    "places that never meet": (
+        lambda: ruled(lambda x, i: jnp.zeros(9, x.dtype).at[i].set(x), lambda kept, ct: (ct[kept[1]], None)),
+        (X, np.array([5, 0, 7, 2])),
+    ),
+    "row pointers": (
+        lambda: ruled(
+            lambda v, p: jnp.diff(jnp.concatenate([jnp.zeros(1, v.dtype), jnp.cumsum(v)])[p]),
+            lambda kept, ct: (jnp.repeat(ct, jnp.diff(kept[1]), total_repeat_length=kept[0].size), None),
+        ),
+        (FIVE, np.array([0, 2, 2, 5])),
+    ),
+    "pairs in rows": (
+        lambda: ruled(lambda x: jnp.sum(x[:, 0] * x[:, 1]), lambda kept, ct: (ct * kept[0][:, ::-1],)),
+        (A[:, :2],),
+    ),
+    "a key of random numbers": (
+        lambda: ruled(
+            lambda x, key: x * jax.random.uniform(key, x.shape), lambda kept, ct: (ct * jax.random.uniform(kept[1], ct.shape), None)
+        ),
+        (X, jax.random.key(0)),
+    ),
+    "a definite matrix": (
+        lambda: ruled(
+            lambda a: 2 * jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(a)))),
+            lambda kept, ct: (ct * jnp.linalg.inv((kept[0] + kept[0].T) / 2),),
+        ),
+        (A @ A.T + np.eye(3, dtype="float32"),),
+    ),
+    "a mean over what a mask keeps": (
+        lambda: ruled(
+            lambda x, m: jnp.sum(jnp.where(m, x, 0)) / jnp.sum(m), lambda kept, ct: (jnp.where(kept[1], ct / jnp.sum(kept[1]), 0), None)
+        ),
+        (X, MASK),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_for_other_arguments_is_found(name):
+    make, args, words = WRONG[name]
+    with pytest.raises(GradientMismatch) as caught:
+        check_custom_vjp(make(), *args, order=1)
+    assert words in " ".join(str(caught.value).split())
+    assert caught.value.report.failures[0].kind == "variant"
+    assert check_custom_vjp(make(), *args, order=1, others=False).verdict == "pass"
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_meant_for_some_arguments_is_not_blamed(name):
+    make, args = RIGHT[name]
+    assert check_custom_vjp(make(), *args, order=1).verdict == "pass"
+
+
+def test_a_pullback_that_somebody_wrote_is_tried_at_other_sizes():
+    def mean(x):
+        return jnp.mean(x), lambda ct: (jnp.full_like(x, ct / 4),)
+
+    with pytest.raises(GradientMismatch, match="of shape"):
+        check_vjp(jnp.mean, mean, X, order=1)
+
+
+def test_a_function_of_the_tape_is_tried_at_other_sizes_and_by_keywords():
+    class Mean(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.shape = x.shape
+            return tape.numpy.mean(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            return tape.numpy.broadcast_to(g / 4, ctx.shape)
+
+    with pytest.raises(GradientMismatch, match="of shape"):
+        check_gradients(Mean.apply, X, order=1)
+    with pytest.raises(GradientMismatch, match="of shape"):
+        check_gradients(lambda s, *, x: s * mean_of_four()(x), np.float32(1.2), kwargs={"x": X}, order=1)
+
+
+def test_what_was_found_right_is_not_traced_again():
+    sizes = []
+
+    def primal(x):
+        sizes.append(x.size)
+        return jnp.sum(x * x)
+
+    op = ruled(primal, lambda kept, ct: (2 * ct * kept[0],))
+    check_custom_vjp(op, X, order=1)
+    assert {4, 5, 17} <= set(sizes)
+    sizes.clear()
+    check_custom_vjp(op, X, order=1)
+    assert set(sizes) == {4}
+
+
+def test_what_a_function_of_jax_computes_is_not_tried_at_other_sizes():
+    sizes = []
+
+    def fun(x):
+        sizes.append(x.size)
+        return jax.nn.relu(x)
+
+    check_gradients(fun, X, order=1)
+    assert set(sizes) == {4}
