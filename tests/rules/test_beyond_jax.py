@@ -31,6 +31,14 @@ def test_powers_of_zero_have_the_derivatives_of_polynomials(exponents):
     assert float(tape.grad(tape.grad(lambda x, y: x**y), argnums=1)(2.0, 0.0)) == 0.5  # of other bases nothing is cut off
 
 
+def test_slopes_of_bessel_functions_are_bessel_functions_also_at_zero_and_far_away():
+    """``I0' = I1``, which is 0 at 0 where JAX has 1, and infinite with it where JAX has NaN."""
+    special = tape.scipy.special
+    assert (tape.grad(special.i0)(0.0), tape.grad(special.i0)(1e-20)) == (0, 0.5e-20)
+    assert (tape.grad(special.i0)(100.0), tape.grad(special.i1)(100.0)) == (np.inf, np.inf)
+    assert np.isnan(tape.grad(special.i1e)(np.nan))
+
+
 def test_running_sums_that_begin_with_nothing_give_it_no_share():
     """What is zero before its logarithm was taken has no weight, alone or beside others; JAX has NaN."""
     x, ct = np.array([-np.inf, -np.inf, 0.0, np.log(3.0), -np.inf], "float32"), np.arange(1.0, 6.0, dtype="float32")

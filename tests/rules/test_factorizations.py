@@ -25,6 +25,13 @@ def test_equal_eigenvalues_have_finite_gradients_of_values():
         assert_same(own, jax_vjp(fun, (eye,), (seed,)), "degenerate values")
 
 
+def test_what_no_equation_reads_of_a_tridiagonal_system_has_no_derivative_also_where_there_is_no_solution():
+    zeros, right = jnp.zeros(3), jnp.ones((3, 1))
+    lower, _, upper, _ = own_vjp(lambda *a: (lax.linalg.tridiagonal_solve(*a),), (zeros, zeros, zeros, right), (right,))
+    assert (lower[0], upper[-1]) == (0, 0)
+    assert np.isnan([lower[1], upper[0]]).all()
+
+
 def test_vectors_of_complex_matrices_follow_jax():
     square = (WIDE[:, :3] + 1j * WIDE[:, 1:]).astype("complex64")
     hermitian = square @ square.conj().T

@@ -32,6 +32,14 @@ def test_infinite_cotangent_of_what_was_not_chosen_is_no_nan():
     np.testing.assert_array_equal(own[1], [jnp.inf, 0.0])
 
 
+@pytest.mark.parametrize("how", ["max", "min"])
+def test_what_no_update_touches_keeps_its_cotangent_also_where_it_is_nan(how):
+    args = (jnp.array([jnp.nan, 2.0, 3.0, jnp.nan]), jnp.array([0.5, 7.0]))
+    call = ((lambda a, u: (getattr(a.at[np.array([1, 3])], how)(u),)), args, (jnp.arange(1.0, 5.0),))
+    for mine, other in zip(own_vjp(*call), jax_vjp(*call), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
 def test_apply_is_refused_with_a_repair():
     with pytest.raises(TapeTypeError, match=r"x\.at\[i\]\.set\(f\(x\[i\]\)\)"):
         own_vjp(lambda a: (a.at[np.array([0, 1])].apply(jnp.sin),), (jnp.ones(3),), (jnp.ones(3),))

@@ -244,7 +244,8 @@ def _running(joined: Any, factor: Any) -> Any:
 def _scatter_extremum(ct: Any, out: Any, x: Any, indices: Any, update: Any, **params: Any) -> tuple[Any, ...]:
     """Share the cotangent of each place evenly among the operand and the updates that equal the result."""
     places = _Places(x, indices, update, params)
-    operand_stays = lax.eq(x, out)
+    untouched = lax.eq(places.write(lax.full(x.shape, 1, ct.dtype), zeros(update)), lax.full(x.shape, 1, ct.dtype))
+    operand_stays = lax.eq(x, out) | untouched  # also where it is NaN, which equals nothing
     update_stays = lax.eq(update, places.read(out))
     winners = places.write(operand_stays.astype(ct.dtype), update_stays.astype(ct.dtype), lax.scatter_add)
     share = lax.div(ct, lax.max(winners, lax.full(x.shape, 1, ct.dtype)))

@@ -57,6 +57,11 @@ def _triangular_solve(ct: Any, out: Any, a: Any, b: Any, **params: Any) -> tuple
     return ct_a, lambda: ct_b
 
 
+def _without(end: slice, diagonal: Any) -> Any:
+    """An outer diagonal whose element at one end, which no equation reads, is 0 whatever the solution is."""
+    return diagonal.at[..., end].set(0)
+
+
 def _shifted(x: Any, by: int) -> Any:
     """Entries moved by one place along the last axis, zero where nothing comes in."""
     empty = jnp.zeros_like(x[..., :1])
@@ -86,8 +91,8 @@ def _tridiagonal_solve(ct: Any, out: Any, *ins: Any, **params: Any) -> tuple[Any
     rows = jnp.swapaxes(ct_b, -1, -2)
     values = jnp.swapaxes(out, -1, -2)
     return (
-        lambda: -jnp.sum(rows * _shifted(values, 1), axis=-2),
+        lambda: _without(slice(1), -jnp.sum(rows * _shifted(values, 1), axis=-2)),
         lambda: -jnp.sum(rows * values, axis=-2),
-        lambda: -jnp.sum(rows * _shifted(values, -1), axis=-2),
+        lambda: _without(slice(-1, None), -jnp.sum(rows * _shifted(values, -1), axis=-2)),
         lambda: ct_b,
     )
