@@ -62,9 +62,9 @@ def test_a_cache_of_keys_and_values_carries_gradients_from_call_to_call():
     tokens = np.random.default_rng(1).integers(0, 23, (2, 9))
     given = torch.from_numpy(tokens)
     begun = native(input_ids=given[:, :5])
-    native(input_ids=given[:, 5:], past_key_values=begun.past_key_values).logits.sin().sum().backward()
+    native(given[:, 5:], begun.past_key_values).logits.sin().sum().backward()
     begun = module(input_ids=tokens[:, :5])
-    continued = module(input_ids=tokens[:, 5:], past_key_values=begun.past_key_values)
+    continued = module(tokens[:, 5:], begun.past_key_values)
     np.testing.assert_allclose(continued.logits.numpy(), native(input_ids=given).logits[:, 5:].detach().numpy(), rtol=1e-9, atol=1e-12)
     tape.numpy.sin(continued.logits).sum().backward()
     gradients = {name: p.grad.numpy() for name, p in native.named_parameters()}
