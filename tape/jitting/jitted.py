@@ -330,6 +330,9 @@ def jit(
     what it reads of Variables is an input, what it assigns (``.value``, ``.grad``, ``v[i] = y``, a name, attribute or item that gets a new
     Variable or array) a result.
 
+    Hooks on Variables inside of it are called as it is traced, and are a part of its derivative.  Its second derivative differentiates
+    that; outside of ``tape.jit`` they would see the second sweep, too.
+
     Args:
         fun: a function or method over Variables; without it, a decorator is returned.  Arrays and numbers arrive as Variables, in any
             pytree.  Variables that it captures, by closure, as globals, in attributes and containers, are found when it is traced, and so

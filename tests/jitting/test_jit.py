@@ -1371,3 +1371,15 @@ def test_ctrl_c_leaves_all_that_a_step_writes_or_nothing():
         seen.add(after[0] - before)
         line += 1
     assert seen == {0, 1}
+
+
+def test_a_hook_inside_is_a_part_of_the_first_derivative_which_the_second_one_differentiates():
+    def cube(x):
+        square = x * x
+        square.register_hook(lambda g: 2 * g)
+        return square * x
+
+    for fun, second in ((tape.jit(cube), 30.0), (cube, 36.0)):  # of 5 x^2; outside, the hook sees what the second sweep gives the square
+        x = tape.Variable(3.0)
+        slope = tape.gradients(fun(x), x, create_graph=True)
+        assert (float(slope), float(tape.gradients(slope, x))) == (45.0, second)
