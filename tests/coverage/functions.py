@@ -26,7 +26,7 @@ SECONDS = float(
 NOT_ASKED = {"reads, writes or prints", "needs a mapped axis, a mesh or a token", "a function of functions (tests/callables)"}
 UNDEFINED = {"jax.numpy.empty", "jax.numpy.empty_like", "jax.lax.empty", "jax.lax.rng_uniform"}  # results without defined values
 # Ways to call that JAX's derivatives are wrong at, or none (tests/rules/test_beyond_jax.py and what is named).
-_SCALARS = ("scalar at 0", "integer at 0", "true at 0", "NumPy scalar at 0")
+_SCALARS = ("scalar at 0", "rank 0 at 0", "integer at 0", "true at 0", "NumPy scalar at 0")
 BEYOND = {
     "jax.scipy.special.spence": ("zeros",),  # JAX says 0, and it is minus infinity (tests/rules/test_special.py)
     **dict.fromkeys(("jax.numpy.arctan2", "jax.numpy.atan2", "jax.lax.atan2"), ("infinite",)),
