@@ -133,6 +133,7 @@ CASES = {
     "asarray": (lambda x, h, c, i: np.asarray(h), "LostGradientError", TypeError, ["np.asarray", "(3,)", ".detach()"]),
     "raw jax": (lambda x, h, c, i: jnp.sin(h), "LostGradientError", TypeError, ["raw JAX", "(3,)", "interop.lift"]),
     "x[i] = y of a leaf": (lambda x, h, c, i: put(x, 0, 1.0), "TapeValueError", ValueError, ["x[i] = y", "(3,)", "x.at[i].set"]),
+    "del x[i]": (lambda x, h, c, i: x.__delitem__(1), "TapeTypeError", TypeError, ["del x[i]", "(3,)", "tape.numpy.delete"]),
     "gradient into integers": (lambda x, h, c, i: put(i, 0, h[0]), "LostGradientError", TypeError, ["int32", "y.detach()"]),
     "complex into real": (lambda x, h, c, i: put(h, 0, tape.constant(1j)), "TapeTypeError", TypeError, ["complex64", "float32", "y.real"]),
     "index out of range": (lambda x, h, c, i: h[3], "TapeIndexError", IndexError, ["index 3", "length 3", "-3 to 2"]),

@@ -157,6 +157,8 @@ ROWS = {
             "same(y, [5, -2, 0.5]) and x.requires_grad",
         ),
         ("x[0] = 5.0", "`x = x.at[i].set(y)`", "y = x; x = x.at[0].set(5.0)", "same(y, A) and grad_is(x.sum(), y, [0, 1, 1])"),
+        ("x[0] = 5.0", "`x = x.detach()`", "y = x; x = x.detach(); x[0] = 5.0", "same(y, A) and same(x, [5, -2, 0.5])"),
+        ("del x[0]", "`x = tape.numpy.delete(x, i)`", "y = x; x = tape.numpy.delete(x, 0)", "grad_is(x.sum(), y, [0, 1, 1])"),
         ("i[0] = x[0]", "convert x with .astype('float32')", "i = i.astype('float32'); i[0] = x[0]", "grad_is(i.sum(), x, [1, 0, 0])"),
         ("i[0] = x[0]", "pass y.detach()", "i[0] = x[0].detach()", "same(i, [1, 2, 3])"),
         (

@@ -144,7 +144,7 @@ class ArrayMethods(Operators):
 
 
 def _install() -> None:
-    methods: dict[str, Any] = {"__getitem__": indexing.quick, "__setitem__": updates.setitem}
+    methods: dict[str, Any] = {"__getitem__": indexing.quick, "__setitem__": updates.setitem, "__delitem__": updates.delitem}
     methods |= {name: _selecting(name, select) for name, select in _SELECTING.items()}
     methods |= {name: _method(name) for name in _METHODS}
     for name, method in methods.items():

@@ -45,9 +45,15 @@ def setitem(v: Handle, index: object, value: object) -> None:
         LeakedTracerError: the result belongs to a JAX transformation, and ``v`` does not.
 
     """
-    check_writable(v, "x[i] = y", "x[i] = y", "x = x.at[i].set(y)")
+    check_writable(v, "x[i] = y", "x[i] = y", "x = x.at[i].set(y)", ", or `x = x.detach()` before it for a constant")
     new = _as_value(v, value)
     store("x[i] = y", v, _assigned(v, index, new))
+
+
+def delitem(v: Handle, index: object) -> None:
+    """Refuse ``del v[index]``: arrays keep their shape."""
+    msg = f"del x[i]: x ({describe(v)}) keeps its shape, i is {index!r}; write `x = tape.numpy.delete(x, i)` for a new Variable without it"
+    raise TapeTypeError(msg)
 
 
 def augmented(symbol: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
