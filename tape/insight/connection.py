@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 from tape.insight import causes
 from tape.insight.causes import Cause
 from tape.insight.listing import Tape
-from tape.insight.notes import Leaf, Lone
-from tape.insight.replaying import Place, Replay, became
+from tape.insight.notes import Leaf
+from tape.insight.replaying import became
 from tape.sweeps.seeds import describe
 
 if TYPE_CHECKING:
     from tape.insight.entries import Entry
-    from tape.insight.reading import Reading
+    from tape.insight.notes import Place
+    from tape.insight.reading import Line, Reading
 
 
 class Connection:
@@ -40,11 +41,8 @@ class Connection:
         targets = {(key, -1) for key, leaf in self.reading.leaf_by_id.items() if leaf.variable() is self.given}
         targets |= {*became(self.reading, self.given)}
         if self.given._segment is not None:
-            targets |= {
-                (id(place[0]), self.given._place.slot)
-                for place in self.reading.places
-                if not isinstance(place, Lone) and place[0].ref() is self.given._segment
-            }
+            lines = [line for line in self.reading.lines if line is not None and line.part.ref() is self.given._segment]
+            targets |= {(id(line.part), self.given._place.slot) for line in lines}
         if not targets:  # of what has no gradient and was looked at, the tape no longer knows which Variables it read
             kind = self.given._place.kind
             targets = {
@@ -58,27 +56,15 @@ class Connection:
                 )
         return targets
 
-    def _source(self, number: int, i: int) -> Place | None:
-        """Return where the i-th input of an entry comes from."""
-        place = self.reading.places[number]
-        if isinstance(place, Lone):
-            return None
-        part, at = place
-        return Replay.resolve(part, self.reading.steps_of(part)[at].inputs[i])
-
     def _leads(self) -> dict[int, list[int]]:
         """Return the entries that depend on the input, each with the positions of the inputs by which it does."""
         dependent: set[Place] = set(self.targets)
         leads: dict[int, list[int]] = {}
-        for number, place in enumerate(self.reading.places):
-            if isinstance(place, Lone):
-                continue
-            part, at = place
-            step = self.reading.steps_of(part)[at]
-            positions = [i for i, slot in enumerate(step.inputs) if self._detached(Replay.resolve(part, slot)) in dependent]
-            if positions and not dependent.issuperset({(id(part), slot) for slot in step.slots}):
+        for number, line in enumerate(self.reading.lines):
+            positions = [] if line is None else [i for i, place in enumerate(line.reads) if self._detached(place) in dependent]
+            if line is not None and positions and not dependent.issuperset(line.gives):
                 leads[number] = positions
-                dependent |= {(id(part), slot) for slot in step.slots}
+                dependent.update(line.gives)
         return leads
 
     def _detached(self, place: Place) -> Place:
@@ -98,10 +84,6 @@ class Connection:
             at = min(befores, default=None)
         return way
 
-    def _kind(self, number: int, i: int) -> Any:
-        part, at = self.reading.places[number]  # type: ignore[misc]
-        return part.state.table[self.reading.steps_of(part)[at].slots[i]].kind
-
     def _carries(self, number: int, i: int) -> bool:
         """Tell whether a gradient could have flowed to an input of an entry."""
         value = self.reading.entries[number].inputs[i] if i < len(self.reading.entries[number].inputs) else None
@@ -116,19 +98,21 @@ class Connection:
             if not e.requires_grad:
                 continue
             for i in positions:
-                place = self._source(number, i)
                 value = e.inputs[i] if i < len(e.inputs) else None
-                if value is not None and value.requires_grad and (place in self.targets or value.entry in forward):
+                if value is not None and value.requires_grad and (self.line(number).reads[i] in self.targets or value.entry in forward):
                     forward.add(number)
         last = next((n for n in reversed(range(len(entries))) if self._is_output(n)), None)
         return forward if last in forward else set()
 
+    def line(self, number: int) -> Line:
+        """Return an entry that leads there as it stands in its part."""
+        line = self.reading.lines[number]
+        assert line is not None, "what ran alone leads nowhere"
+        return line
+
     def _is_output(self, number: int) -> bool:
-        place = self.reading.places[number]
-        if isinstance(place, Lone):
-            return False
-        part, at = place
-        return part.ref() is self.output._segment and self.output._place.slot in self.reading.steps_of(part)[at].slots
+        line = self.reading.lines[number]
+        return line is not None and line.part.ref() is self.output._segment and self.output._place.slot in line.step.slots
 
     def unconnected(self) -> Cause:
         """Say why nothing leads from the input to the output."""
@@ -191,8 +175,8 @@ class Connection:
         """Return where what depends on the input loses its gradient."""
         cuts = []
         for number in self.leads:
-            e = self.reading.entries[number]
-            unrecorded = any(self._kind(number, i).unrecorded for i in range(len(e.outputs)))
+            e, line = self.reading.entries[number], self.line(number)
+            unrecorded = any(line.part.state.table[slot].kind.unrecorded for slot in line.step.slots[: len(e.outputs)])
             if not e.requires_grad and any(self._carries(number, i) for i in self.leads[number]):
                 cuts.append(causes.cut_at(e, bool(unrecorded)))
         return cuts[:4]

@@ -14,7 +14,6 @@ import numpy as np
 from tape.graph.scope import within
 from tape.insight.causes import norm
 from tape.insight.folding import Block, folded
-from tape.insight.notes import Lone
 from tape.insight.scopes import scope_of
 from tape.programs.program import look
 from tape.sweeps.seeds import require_grad, seeds_of, wide
@@ -151,16 +150,12 @@ def cotangents(function: str, reading: Reading, roots: Sequence[Handle]) -> dict
     for root in roots:
         require_grad(function, "outputs", root)
     targets: dict[Any, int] = {}
-    for entry, place in zip(reading.entries, reading.places, strict=True):
-        if not entry.requires_grad or isinstance(place, Lone):
+    for entry, line in zip(reading.entries, reading.lines, strict=True):
+        segment = None if line is None or not entry.requires_grad else line.part.ref()
+        if line is None or segment is None:
             continue
-        part, number = place
-        segment = part.ref()
-        step = reading.steps_of(part)[number]
-        if segment is None:
-            continue
-        for slot in step.slots[: step.kernel.visible]:
-            if part.state.table[slot].kind.requires_grad:
+        for slot in line.step.slots[: line.step.kernel.visible]:
+            if line.part.state.table[slot].kind.requires_grad:
                 targets[segment, slot] = entry.number
     arrived: dict[int, Any] = {}
     with contextlib.ExitStack() as stack:

@@ -14,7 +14,7 @@ from tape.insight import causes
 from tape.insight.causes import Cause, norm
 from tape.insight.entries import plain, turns_of
 from tape.insight.inside import Inside
-from tape.insight.replaying import UNKNOWN, Place, Replay
+from tape.insight.replaying import UNKNOWN, Replay
 from tape.insight.runs import BackwardError, Runner
 from tape.sweeps.plan import FunctionOp
 from tape.terminal.progress import progress
@@ -22,9 +22,9 @@ from tape.terminal.progress import progress
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tape.graph.trie import State
     from tape.insight.connection import Connection
     from tape.insight.entries import Entry
+    from tape.insight.notes import Place
 
 
 _LONG = 2000  # entries for which a bar is shown
@@ -58,6 +58,7 @@ class Measurement:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._reading = connection.reading
+        self._line = connection.line
         self._leads = connection.leads
         self._targets = connection.targets
         replay = Replay(self._reading, [], [connection.output], present=True)
@@ -78,19 +79,13 @@ class Measurement:
     def stopping(self) -> list[Cause]:
         """Return the entries at which a gradient arrives, and which give none to their inputs."""
         giving = {number for number, _ in self._edges}
-        stopping = []
-        for number in sorted(self._leads):
-            part, at = self._reading.places[number]  # type: ignore[misc]
-            step = self._reading.steps_of(part)[at]
-            arrives = any((id(part), slot) in self._cotangents for slot in step.slots)
-            if arrives and number not in giving:
-                stopping.append(self._stops(number, step))
-        return stopping[:3] or self._connection.suspects()
+        silent = [n for n in sorted(self._leads) if n not in giving and not self._cotangents.keys().isdisjoint(self._line(n).gives)]
+        return [self._stops(number) for number in silent[:3]] or self._connection.suspects()
 
-    def _stops(self, number: int, step: State) -> Cause:
+    def _stops(self, number: int) -> Cause:
         """Say why an entry gives no gradient to its inputs."""
         e = self._reading.entries[number]
-        if step.ends:
+        if self._line(number).step.ends:
             return Cause("cut", number, "the result was made a leaf here: unchain() cut it from its past", "leave unchain() out")
         if e.op in causes.STEPS:
             return causes.step_at(e)
@@ -111,15 +106,15 @@ class Measurement:
 
     def _inside(self, number: int) -> Inside | None:
         """Return the primitives of an entry, run and swept one by one; None where there is one, or that is not possible."""
-        part, at = self._reading.places[number]  # type: ignore[misc]
-        step = self._reading.steps_of(part)[at]
-        if isinstance(step.op, FunctionOp) or step.kernel.transient or plain(step.kernel.jaxpr.jaxpr):
+        line = self._line(number)
+        kernel = line.step.kernel
+        if isinstance(line.step.op, FunctionOp) or kernel.transient or plain(kernel.jaxpr.jaxpr):
             return None
-        operands = [self._read(Replay.resolve(part, s)) for s in step.inputs]
+        operands = [self._read(place) for place in line.reads]
         if any(x is UNKNOWN for x in operands):
             return None
         try:
-            return Inside(step.kernel.jaxpr, operands, [self._cotangents.get((id(part), s)) for s in step.slots], self._leads[number])
+            return Inside(kernel.jaxpr, operands, [self._cotangents.get(place) for place in line.gives], self._leads[number])
         except Exception:  # noqa: BLE001 - there are too many, or one does not run alone: what is known from outside is an answer, too
             return None
 
@@ -132,8 +127,7 @@ class Measurement:
         return cause if inside is None else look(inside, e) or cause
 
     def _is_function(self, number: int) -> bool:
-        part, at = self._reading.places[number]  # type: ignore[misc]
-        return isinstance(self._reading.steps_of(part)[at].op, FunctionOp)
+        return isinstance(self._line(number).step.op, FunctionOp)
 
     def _sweep(self, replay: Replay, read: Any, runs: Runner) -> tuple[dict[Place, Any], dict[tuple[int, Place], Any]]:
         """Sweep once more, entry by entry; return what arrives at each value, and what each entry gives to each of its inputs."""
@@ -144,14 +138,12 @@ class Measurement:
         steps: Any = zip(reversed(replay.numbers), reversed(replay.steps), strict=True)
         if len(replay.steps) > _LONG:
             steps = progress(steps, "sweeping once more", len(replay.steps))
-        for number, (part, step, call) in steps:
-            table = part.state.table
-            cts = [cotangents.get((id(part), s)) if table[s].kind.requires_grad and s not in part.state.cut else None for s in step.slots]
+        for number, (line, call) in steps:
+            step, table, cut = line.step, line.part.state.table, line.part.state.cut
+            cts = [cotangents.get(place) if table[place[1]].kind.requires_grad and place[1] not in cut else None for place in line.gives]
             if number not in self._leads or all(ct is None for ct in cts) or step.ends:
                 continue
-            sources = [replay.resolved(part, s) for s in step.inputs]
-            operands = [read(s) for s in sources]
-            results = [read((id(part), s)) for s in step.slots]
+            operands, results = list(map(read, line.reads)), list(map(read, line.gives))
             unknown = [i for i, x in enumerate((*operands, *results)) if x is UNKNOWN]
             if unknown:
                 if isinstance(step.op, FunctionOp) or not set(step.kernel.residuals()).isdisjoint(unknown):
@@ -168,7 +160,7 @@ class Measurement:
                     raise
             else:
                 pulled = runs.backward(step.kernel, operands, results, cts, wanted)
-            for source, want, gradient in zip(sources, wanted, pulled, strict=True):
+            for source, want, gradient in zip(line.reads, wanted, pulled, strict=True):
                 if want and gradient is not None:
                     array = np.asarray(gradient)
                     if step.kernel.name == "softmax" and causes.sums_to_one(np.asarray(results[0]), np.asarray(cts[0])):
@@ -189,29 +181,19 @@ class Measurement:
         while place is not None and place in consumers:
             here = place
             number = max((_weight(self._edges[n, here]), n) for n in consumers[here])[1]
-            part, at = self._reading.places[number]  # type: ignore[misc]
-            results = [(id(part), s) for s in self._reading.steps_of(part)[at].slots]
+            results = self._line(number).gives
             place = next((r for r in results if r in self._cotangents), results[0])
             way.append((number, _array(self._values[place]), self._cotangents.get(place)))
         return way[::-1]
 
     def _operands(self, number: int) -> list[Any]:
-        part, at = self._reading.places[number]  # type: ignore[misc]
-        return [_array(self._read(Replay.resolve(part, s))) for s in self._reading.steps_of(part)[at].inputs]
+        return [_array(self._read(place)) for place in self._line(number).reads]
 
     def _born(self) -> Cause | None:
         """Return the first entry between the two whose value is not finite, though what it reads is."""
         for number in sorted(self._leads):
-            part, at = self._reading.places[number]  # type: ignore[misc]
-            step = self._reading.steps_of(part)[at]
-            place = (id(part), step.slots[0]) if step.slots else None
-            if place is None or place not in self._values:
-                continue
-            result = _array(self._values[place])
-            if result.dtype.kind not in "fc" or np.all(np.isfinite(result)):
-                continue
-            operands = self._operands(number)
-            if all(np.all(np.isfinite(x)) for x in operands if x.dtype.kind in "fc"):
+            result = _array(next((self._values.get(place, UNKNOWN) for place in self._line(number).gives), UNKNOWN))
+            if not causes.finite(result) and all(map(causes.finite, operands := self._operands(number))):
                 born = self._closer(number, causes.born_at(self._reading.entries[number], operands, result), Inside.broken)
                 return self._masked(number, born) or born
         return None

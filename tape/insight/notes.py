@@ -92,6 +92,16 @@ class Lone:
 
 
 Source = Leaf | tuple[Part | Lone, int]  # a result of another entry goes by its slot (or its number among the results)
+Place = tuple[int, int]  # id of a part, slot; id of a lone entry, number of the result; id of a leaf, -1
+
+
+def place_of(source: Source) -> Place:
+    """Return where a value comes from, by way of leaves that are results of other parts."""
+    if isinstance(source, Leaf):
+        return id(source), -1
+    whole, slot = source
+    further = None if isinstance(whole, Lone) else whole.sources.get(slot)
+    return (id(whole), slot) if further is None else place_of(further)
 
 
 class Span(NamedTuple):

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.graph.trie import CONSTANT, SWEEP
 from tape.insight.entries import Entry, Value
-from tape.insight.notes import Leaf, Lone, Part, Span
+from tape.insight.notes import Leaf, Lone, Part, Place, Span, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tape.graph.trie import State
     from tape.insight.notes import Mark, Source
+
+
+class Line(NamedTuple):
+    """An entry in its part: the step there, and the places of what it reads and gives."""
+
+    part: Part
+    step: Any
+    reads: tuple[Place, ...]
+    gives: tuple[Place, ...]
 
 
 class Reading:
@@ -52,6 +62,19 @@ class Reading:
         if steps is None:
             steps = self.steps[id(part)] = [step for step in part.state.path() if step.kernel is not None]
         return steps
+
+    @functools.cached_property
+    def lines(self) -> list[Line | None]:
+        """The entries as they stand in their parts; None for one that ran alone."""
+        lines: list[Line | None] = []
+        for place in self.places:
+            if isinstance(place, Lone):
+                lines.append(None)
+            else:
+                part, step = place[0], self.steps_of(place[0])[place[1]]
+                reads = tuple([place_of((part, slot)) for slot in step.inputs])
+                lines.append(Line(part, step, reads, tuple([(id(part), slot) for slot in step.slots])))
+        return lines
 
     def _span(self, span: Span) -> None:
         part = span.part

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from tape.errors import ReleasedTapeError, TapeTypeError, TapeValueError
 from tape.graph import boundary
 from tape.graph.segment import Handle, LeafNode
-from tape.insight.notes import Leaf, Lone, Part
+from tape.insight.notes import Leaf, Lone, Part, Place, place_of
 from tape.insight.runs import FunctionRun
 from tape.programs.program import look, run_pending
 from tape.programs.retention import leaf_slots
@@ -21,13 +21,10 @@ from tape.sweeps.seeds import describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tape.graph.trie import State
-    from tape.insight.notes import Source
-    from tape.insight.reading import Reading
+    from tape.insight.reading import Line, Reading
     from tape.insight.runs import Runner
 
 UNKNOWN: Any = object()  # stands for a value that is gone, where that may be
-Place = tuple[int, int]  # id of a part, slot; the id of a leaf, -1
 
 
 class Replay:
@@ -36,9 +33,11 @@ class Replay:
     def __init__(self, reading: Reading, inputs: Sequence[Handle], outputs: Sequence[Handle], *, present: bool = False) -> None:
         self._reading = reading
         self._present = present  # where the value of a leaf is gone, its Variable's present one does
-        self._parts = {id(place[0]): place[0] for place in reading.places if not isinstance(place, Lone)}
+        self._parts = {id(line.part): line.part for line in reading.lines if line is not None}
         self._by_segment = {id(s): part for part in self._parts.values() if (s := part.ref()) is not None}
-        self._made = self._results()
+        # The numbers of the entries that give what is on the tape.
+        self._made = {place: number for number, line in enumerate(reading.lines) if line is not None for place in line.gives}
+        self._lone = {(id(one), i): one for one in reading.places if isinstance(one, Lone) for i in range(len(one.kinds))}
         self._avals = [v._place.kind.aval for v in inputs]
         self.inputs = [self._given(i, v) for i, v in enumerate(inputs)]
         for i, places in enumerate(self.inputs):
@@ -47,7 +46,7 @@ class Replay:
                 raise TapeValueError(msg)
         self.outputs = [self._place("outputs", i, v) for i, v in enumerate(outputs)]
         self.constants: dict[Place, Any] = {}
-        self.steps: list[tuple[Part, Any, Any]] = []
+        self.steps: list[tuple[Line, Any]] = []  # with what computes them
         self._stopped: dict[Place, Place] = {}  # what was detached, and from what
         self._needed()
 
@@ -91,80 +90,49 @@ class Replay:
         )
         raise TapeValueError(msg)
 
-    @classmethod
-    def resolve(cls, part: Part, slot: int) -> Place:
-        """Return where a slot's value comes from, by way of leaves that are results of other parts."""
-        source: Source | None = part.sources.get(slot)
-        return (id(part), slot) if source is None else cls._of_source(source)
-
-    resolved = resolve
-
-    @classmethod
-    def _of_source(cls, source: Source) -> Place:
-        if isinstance(source, Leaf):
-            return id(source), -1
-        if isinstance(source[0], Lone):
-            return id(source[0]), source[1]
-        return cls.resolve(source[0], source[1])
-
-    def _results(self) -> dict[Place, tuple[int, Any, Any]]:
-        """Return for each result on the tape the number of its entry, its part (or itself, where it ran alone), and its step."""
-        results: dict[Place, tuple[int, Any, Any]] = {}
-        for number, place in enumerate(self._reading.places):
-            if isinstance(place, Lone):
-                results.update({(id(place), i): (number, place, None) for i in range(len(place.kinds))})
-            else:
-                part, at = place
-                step = self._reading.steps_of(part)[at]
-                results.update({(id(part), slot): (number, part, step) for slot in step.slots})
-        return results
-
     def _dependent(self, known: set[Place]) -> set[Place]:
         """Return the places of what depends on the inputs."""
         dependent = set(known)
-        for place in self._reading.places:
-            if not isinstance(place, Lone):
-                part, step = place[0], self._reading.steps_of(place[0])[place[1]]
-                if any(self.resolved(part, slot) in dependent for slot in step.inputs):
-                    dependent |= {(id(part), slot) for slot in step.slots}
+        for line in self._reading.lines:
+            if line is not None and not dependent.isdisjoint(line.reads):
+                dependent.update(line.gives)
         return dependent
 
     def _needed(self) -> None:
         known = {place for places in self.inputs for place in places}
         dependent: set[Place] | None = None
         waiting = [place for place in self.outputs if place not in known]
-        between: dict[int, tuple[Part, Any]] = {}
+        between: dict[int, Line] = {}
         while waiting:
             place = waiting.pop()
             if place in known or place in self.constants:
                 continue
             leaf = self._reading.leaf_by_id.get(place[0])
             if leaf is not None and leaf.behind is not None:
-                self._stopped[place] = self._of_source(leaf.behind)
+                self._stopped[place] = place_of(leaf.behind)
                 waiting.append(self._stopped[place])
                 continue
-            entry = self._made.get(place)
-            if entry is None:
+            if place in self._lone:
+                name = self._lone[place].op.name
+                msg = f"function: {name} ran at once (tape.eager()), and is not kept on the tape; record it without tape.eager()"
+                raise TapeValueError(msg)
+            number = self._made.get(place)
+            if number is None:
                 self.constants[place] = self._constant(place)
                 continue
-            number, part, step = entry
-            if number in between:
+            line = self._reading.lines[number]
+            if number in between or line is None:
                 continue
-            if step is not None and step.ends:  # a Variable that was updated: what led to its value may be gone
+            if line.step.ends:  # a Variable that was updated: what led to its value may be gone
                 dependent = self._dependent(known) if dependent is None else dependent
-                value = UNKNOWN if place in dependent else _kept(part, place[1])
+                value = UNKNOWN if place in dependent else _kept(line.part, place[1])
                 if value is not UNKNOWN:
                     self.constants[place] = value
                     continue
-            if step is None:
-                msg = f"function: {part.op.name} ran at once (tape.eager()), and is not kept on the tape; record it without tape.eager()"
-                raise TapeValueError(msg)
-            between[number] = part, step
-            waiting += [self.resolved(part, slot) for slot in step.inputs]
+            between[number] = line
+            waiting += line.reads
         self.numbers = sorted(between)
-        for number in self.numbers:
-            part, step = between[number]
-            self.steps.append((part, step, self._call(part, step)))
+        self.steps += [(between[number], self._call(between[number])) for number in self.numbers]
 
     def _constant(self, place: Place) -> Any:
         """Return the value of a leaf that is no input."""
@@ -178,7 +146,7 @@ class Replay:
             if segment is None or not segment.leaves:
                 continue
             for i, slot in enumerate(leaf_slots(part.state)):
-                if self.resolved(part, slot) == place and i < len(segment.leaves):
+                if place_of((part, slot)) == place and i < len(segment.leaves):
                     cell = segment.leaves[i]
                     if cell.__class__ is list and cell[0] is not None:
                         return cell[0]
@@ -199,8 +167,9 @@ class Replay:
         )
         raise ReleasedTapeError(msg)
 
-    def _call(self, part: Part, step: State) -> Callable[..., Sequence[Any]]:
+    def _call(self, line: Line) -> Callable[..., Sequence[Any]]:
         """Return an entry as a function of arrays, whose derivative is that which was recorded."""
+        part, step = line.part, line.step
         if isinstance(step.op, FunctionOp):
             segment = part.ref()
             backward = part.functions.get(step.slots[0]) or (segment.functions.get(step.slots[0]) if segment is not None else None)
@@ -232,27 +201,26 @@ class Replay:
             value = read(behind)
             return value if value is UNKNOWN else jax.lax.stop_gradient(value)
 
-        for part, step, call in self.steps:
-            operands = [read(self.resolved(part, slot)) for slot in step.inputs]
+        for line, call in self.steps:
+            operands, kernel = list(map(read, line.reads)), line.step.kernel
             if any(x is UNKNOWN for x in operands):
-                values.update({(id(part), slot): _kept(part, slot) for slot in step.slots})
+                values.update({place: _kept(line.part, place[1]) for place in line.gives})
                 continue
-            results = call(*operands) if runs is None or isinstance(step.op, FunctionOp) else runs.forward(step.kernel, operands, call)
-            for slot, result in zip(step.slots, results, strict=False):
-                values.setdefault((id(part), slot), result)
+            results = call(*operands) if runs is None or isinstance(line.step.op, FunctionOp) else runs.forward(kernel, operands, call)
+            for place, result in zip(line.gives, results, strict=False):
+                values.setdefault(place, result)
         return values, read
 
 
 def became(reading: Reading, variable: Handle) -> list[Place]:
     """Return the places where a pending result became the value of a Variable: an update under ``no_grad``, or ``requires_grad_()``."""
     places = []
-    for place in reading.places:
-        if not isinstance(place, Lone):
-            part, step = place[0], reading.steps_of(place[0])[place[1]]
-            segment = part.ref() if step.ends else None
-            origin = None if segment is None else segment.origins.get(step.slots[0])
+    for line in reading.lines:
+        segment = line.part.ref() if line is not None and line.step.ends else None
+        if line is not None and segment is not None:
+            origin = segment.origins.get(line.step.slots[0])
             if isinstance(origin, LeafNode) and origin.ref() is variable:
-                places.append((id(part), step.slots[0]))
+                places.append(line.gives[0])
     return places
 
 
