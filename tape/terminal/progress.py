@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Sized
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tape.terminal import is_terminal
 
@@ -40,16 +40,12 @@ def progress(items: Iterable[Item], description: str, total: int | None = None) 
         [0, 2, 4]
 
     """
-    library = _library()
     count = len(items) if total is None and isinstance(items, Sized) else total
-    return iter(items) if library is None else _beside(library, items, description, count)
-
-
-def _beside(library: _Library, items: Iterable[Item], description: str, total: int | None) -> Iterator[Item]:
-    with _shown(library, description, total) as bar:
+    with _shown(description, count) as bar:
         for item in items:
             yield item
-            bar.advance()
+            if bar is not None:
+                bar.advance(1)
 
 
 @contextlib.contextmanager
@@ -65,20 +61,16 @@ def stages(description: str, total: int | None = None) -> Iterator[Callable[[str
     """
     began = time.perf_counter()
     number = -1  # stages that are over
-    bar: Bar | None = None
+    bar: _Bar | None = None
     with contextlib.ExitStack() as stack:
 
         def begin(what: str) -> None:
             nonlocal bar, number
             number += 1
-            if bar is None and time.perf_counter() - began >= PATIENCE:
-                library = _library()
-                if library is None:
-                    return
-                bar = stack.enter_context(_shown(library, description, total))
+            if bar is not None:
+                bar.advance(1)
+            elif time.perf_counter() - began >= PATIENCE and (bar := stack.enter_context(_shown(description, total))) is not None:
                 bar.advance(number)
-            elif bar is not None:
-                bar.advance()
             if bar is not None:
                 bar.say(f"{description}: {what}" if what else description)
 
@@ -92,37 +84,26 @@ def working_on(what: str) -> None:
         bar.say(f"{description}: {what}")
 
 
-class Bar(Protocol):
-    """A bar that is shown."""
+class _Bar(NamedTuple):
+    """A bar that is shown: what counts what is done, has another description stand beside it, and takes it away."""
 
-    def advance(self, count: int = 1) -> None:
-        """Count what is done."""
-
-    def say(self, text: str) -> None:
-        """Have another description stand beside it."""
-
-    def close(self) -> None:
-        """Take it away."""
+    advance: Callable[[int], object]
+    say: Callable[[str], object]
+    close: Callable[[], object]
 
 
-_Library = tuple["type[_Rich | _Tqdm]", "ModuleType"]
-_ACTIVE: list[tuple[Bar, str]] = []  # a bar is shown: one inside of it is not
-
-
-def _library() -> _Library | None:
-    """Return what draws; None where nothing is to be."""
-    if shows() and not _ACTIVE:
-        for name, bar in (("rich.progress", _Rich), ("tqdm", _Tqdm)):
-            library = _imported(name)
-            if library is not None:
-                return bar, library
-    return None
+_ACTIVE: list[tuple[_Bar, str]] = []  # a bar is shown: one inside of it is not
 
 
 @contextlib.contextmanager
-def _shown(library: _Library, description: str, total: int | None) -> Iterator[Bar]:
-    make, module = library
-    bar = make(module, description, total)
+def _shown(description: str, total: int | None) -> Iterator[_Bar | None]:
+    """Show a bar, by the first library that is installed; None where nothing is to be shown."""
+    drawn = ((draw, module) for name, draw in _LIBRARIES if (module := _imported(name)) is not None)
+    draw, module = next(drawn, (None, None)) if shows() and not _ACTIVE else (None, None)
+    if draw is None:
+        yield None
+        return
+    bar = draw(module, description, total)
     _ACTIVE.append((bar, description))
     try:
         yield bar
@@ -143,49 +124,31 @@ def _imported(name: str) -> ModuleType | None:
         return None
 
 
-class _Rich:
-    """A bar by rich."""
+def _by_rich(library: Any, description: str, total: int | None) -> _Bar:
+    console = importlib.import_module("rich.console").Console(stderr=True)
+    columns = [
+        library.TextColumn("{task.description}", markup=False),
+        library.BarColumn(bar_width=24),
+        library.MofNCompleteColumn(),
+        library.TimeElapsedColumn(),
+    ]
+    if total is not None:
+        columns += [library.TextColumn("left"), library.TimeRemainingColumn()]
+    # What is printed meanwhile goes by the console, unless it goes to a file or a pipe.
+    drawn = library.Progress(*columns, console=console, transient=True, auto_refresh=False, redirect_stdout=is_terminal())
+    task = drawn.add_task(description, total=total)
+    drawn.start()
+    drawn.refresh()
 
-    def __init__(self, library: Any, description: str, total: int | None) -> None:
-        console = importlib.import_module("rich.console").Console(stderr=True)
-        columns = [
-            library.TextColumn("{task.description}", markup=False),
-            library.BarColumn(bar_width=24),
-            library.MofNCompleteColumn(),
-            library.TimeElapsedColumn(),
-        ]
-        if total is not None:
-            columns += [library.TextColumn("left"), library.TimeRemainingColumn()]
-        # What is printed meanwhile goes by the console, unless it goes to a file or a pipe.
-        both = is_terminal()
-        self._bar = library.Progress(*columns, console=console, transient=True, auto_refresh=False, redirect_stdout=both)
-        self._task = self._bar.add_task(description, total=total)
-        self._bar.start()
-        self._bar.refresh()
+    def update(**changes: Any) -> None:
+        drawn.update(task, refresh=True, **changes)
 
-    def advance(self, count: int = 1) -> None:
-        self._bar.advance(self._task, count)
-        self._bar.refresh()
-
-    def say(self, text: str) -> None:
-        self._bar.update(self._task, description=text)
-        self._bar.refresh()
-
-    def close(self) -> None:
-        self._bar.stop()
+    return _Bar(lambda count: update(advance=count), lambda text: update(description=text), drawn.stop)
 
 
-class _Tqdm:
-    """A bar by tqdm."""
+def _by_tqdm(library: Any, description: str, total: int | None) -> _Bar:
+    drawn = library.tqdm(total=total, desc=description, leave=False, file=sys.stderr, mininterval=0)
+    return _Bar(drawn.update, drawn.set_description, drawn.close)
 
-    def __init__(self, library: Any, description: str, total: int | None) -> None:
-        self._bar = library.tqdm(total=total, desc=description, leave=False, file=sys.stderr, mininterval=0)
 
-    def advance(self, count: int = 1) -> None:
-        self._bar.update(count)
-
-    def say(self, text: str) -> None:
-        self._bar.set_description(text)
-
-    def close(self) -> None:
-        self._bar.close()
+_LIBRARIES = ("rich.progress", _by_rich), ("tqdm", _by_tqdm)
