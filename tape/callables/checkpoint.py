@@ -14,7 +14,7 @@ import jax
 
 from tape import jaxapi
 from tape.callables.higher_order import invoke
-from tape.errors import TapeTypeError, TapeValueError, check_callable
+from tape.errors import TapeTypeError, TapeValueError, check_callable, check_flag
 from tape.graph.segment import Handle
 from tape.graph.trees import flatten, variables_in
 from tape.ops.interning import intern_op
@@ -91,9 +91,7 @@ def checkpoint(
     check_callable("checkpoint", fun)
     if policy is not None:
         check_callable("checkpoint", policy, "policy must be a function such as tape.checkpoint_policies.dots_saveable")
-    if not isinstance(prevent_cse, bool):
-        msg = f"checkpoint: prevent_cse must be a bool, got {type(prevent_cse).__name__}"
-        raise TapeTypeError(msg)
+    check_flag("checkpoint", "prevent_cse", prevent_cse)
     given: Any = static_argnums
     numbers = tuple(given) if hasattr(given, "__iter__") else (given,)
     for number in numbers:

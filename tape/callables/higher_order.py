@@ -58,7 +58,7 @@ def invoke(fun: Callable[..., Any], name: str, args: tuple[object, ...], kwargs:
         for x, static in zip(leaves, _static_flags(fun, name, args, kwargs), strict=True):
             if isinstance(x, Handle):
                 variables.append(x)
-            elif isinstance(x, (*_ARRAYS, np.generic, *_NUMBERS)) and not (static and _is_number(x)):
+            elif isinstance(x, (*_ARRAYS, np.generic, *_NUMBERS)) and not (static and not isinstance(x, jaxapi.Tracer) and np.ndim(x) == 0):
                 variables.append(_constant(x))
             else:
                 template.append(x)
@@ -112,11 +112,6 @@ def _applied(fun: Callable[..., Any], tree: object, template: Sequence[Any]) -> 
 
 def _is_leaf(x: object) -> bool:
     return isinstance(x, Handle) or (callable(x) and not isinstance(x, type))
-
-
-def _is_number(x: object) -> bool:
-    """Tell whether the value of a leaf can be part of the program."""
-    return isinstance(x, (np.generic, *_NUMBERS)) or (isinstance(x, _ARRAYS) and x.ndim == 0 and not isinstance(x, jaxapi.Tracer))
 
 
 def _constant(value: object) -> Any:

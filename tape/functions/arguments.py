@@ -39,7 +39,7 @@ class Layout:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for key, (tree, leaves) in zip(self._keys, self._parts, strict=True):
-            filled = [next(it) if x is _ARRAY else x if others else jax.tree.map(_nothing, x) for x in leaves]
+            filled = [next(it) if x is _ARRAY else x if others else jax.tree.map(lambda _: None, x) for x in leaves]
             value = filled[0] if tree is ONE else jax.tree.unflatten(tree, filled)
             if isinstance(key, int):
                 args.append(value)
@@ -63,10 +63,6 @@ class Layout:
 
 _ARRAY = object()
 _PLAIN: tuple[Any, list[Any]] = (ONE, [_ARRAY])
-
-
-def _nothing(_: object) -> None:
-    return None
 
 
 def paths(tree: jax.tree_util.PyTreeDef, count: int) -> list[str]:

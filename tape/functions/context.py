@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from tape.bounded import Bounded
-from tape.errors import TapeAttributeError, TapeTypeError, UnrecordedGradientError
+from tape.errors import TapeAttributeError, TapeTypeError, UnrecordedGradientError, check_flag
 from tape.functions.arguments import paths
 from tape.graph import boundary
 from tape.graph.kinds import Place
@@ -199,9 +199,7 @@ class Context:
             TapeTypeError: ``value`` is not a bool.
 
         """
-        if not isinstance(value, bool):
-            msg = f"set_materialize_grads: expected True or False, got {type(value).__name__}"
-            raise TapeTypeError(msg)
+        check_flag("set_materialize_grads", "value", value)
         self._materialize = value
 
     def mark_non_differentiable(self, *outputs: Any) -> None:

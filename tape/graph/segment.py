@@ -38,10 +38,6 @@ class LeafNode:
         self.ref: Callable[[], Handle | None] = _nobody if variable is None else weakref.ref(variable)
         self.hooks: dict[int, Callable[..., Any]] = {}
 
-    def belongs_to(self, variable: Handle) -> None:
-        """Have a Variable receive the gradients that end here."""
-        self.ref = weakref.ref(variable)
-
 
 def _nobody() -> None:
     """Stand for the weak reference to a Variable where there is none."""

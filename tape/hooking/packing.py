@@ -63,7 +63,8 @@ class Packing:
         trace = NOBODY if concrete or not LOCAL.scope.trace.capturing else LOCAL.scope.trace
         with parked(mode=CONSTANT, unseen=True, staged=[], packing=None, trace=trace), self._place(concrete):
             result = function(given)
-            _run(_recording())  # nothing that pack returned waits for the value that it was given
+            for segment in _recording():  # nothing that pack returned waits for the value that it was given
+                run_pending(segment, "saved values")
             return result
 
     def _place(self, concrete: bool) -> contextlib.AbstractContextManager[None]:
@@ -191,11 +192,6 @@ def _recording() -> list[Segment]:
     return [segment for ref in (LOCAL.segment, *LOCAL.scope.staged) if (segment := ref()) is not None]
 
 
-def _run(segments: Iterable[Segment]) -> None:
-    for segment in segments:
-        run_pending(segment, "saved values")
-
-
 class _Context(Mode):
     """A context with hooks for saved values."""
 
@@ -216,8 +212,8 @@ class _Context(Mode):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         segments = _recording()
         super().__exit__(kind, error, trace)
-        if kind is None:
-            _run(segments)
+        for segment in segments if kind is None else ():
+            run_pending(segment, "saved values")
 
 
 class saved_value_hooks(_Context):  # noqa: N801 - a context manager, as those of tape.modes

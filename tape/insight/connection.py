@@ -84,11 +84,6 @@ class Connection:
             at = min(befores, default=None)
         return way
 
-    def _carries(self, number: int, i: int) -> bool:
-        """Tell whether a gradient could have flowed to an input of an entry."""
-        value = self.reading.entries[number].inputs[i] if i < len(self.reading.entries[number].inputs) else None
-        return value is not None and (value.requires_grad or value.entry is None)
-
     def flows(self) -> set[int]:
         """Return the entries through which gradients flow from the output to the input."""
         entries = self.reading.entries
@@ -177,7 +172,9 @@ class Connection:
         for number in self.leads:
             e, line = self.reading.entries[number], self.line(number)
             unrecorded = any(line.part.state.table[slot].kind.unrecorded for slot in line.step.slots[: len(e.outputs)])
-            if not e.requires_grad and any(self._carries(number, i) for i in self.leads[number]):
+            # A gradient could have flowed to these.
+            carrying = [i for i in self.leads[number] if i < len(e.inputs) and (e.inputs[i].requires_grad or e.inputs[i].entry is None)]
+            if carrying and not e.requires_grad:
                 cuts.append(causes.cut_at(e, bool(unrecorded)))
         return cuts[:4]
 

@@ -26,7 +26,7 @@ from tape.modes import Mode
 from tape.op_hooks.showing import size
 from tape.sweeps.differentiation import gradients
 from tape.sweeps.seeds import variables, variables_of_tree
-from tape.terminal import Shown, dressed
+from tape.terminal import Shown, counted, dressed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -239,10 +239,10 @@ class Tape(_Block, Shown):
         entries = self.entries
         sweeps = {e.sweep for e in entries} - {None}
         written = sum(1 for e in entries if e.sweep is not None)
-        said = f"Tape: {_count(len(entries), 'entry', 'entries')}"
+        said = f"Tape: {counted(len(entries), 'entry', 'entries')}"
         if sweeps:
-            said += f", {len(entries) - written} forward and {written} in {_count(len(sweeps), 'sweep', 'sweeps')}"
-        said += f"; {_count(len(self.leaves), 'leaf', 'leaves')}; {size(sum(e.nbytes for e in entries))} of results"
+            said += f", {len(entries) - written} forward and {written} in {counted(len(sweeps), 'sweep')}"
+        said += f"; {counted(len(self.leaves), 'leaf', 'leaves')}; {size(sum(e.nbytes for e in entries))} of results"
         flows = [e for e in entries if e.requires_grad and e.sweep is None]
         released = sum(1 for e in flows if e.released)
         if released:
@@ -382,7 +382,3 @@ def draw(
 
 def _recorded(*_: Any) -> Any:
     """Compute again what was recorded on a tape."""
-
-
-def _count(n: int, one: str, several: str) -> str:
-    return f"{n} {one if n == 1 else several}"

@@ -113,8 +113,8 @@ class Memory(Shown):
 
     def _lines(self, width: int, color: bool, most: int) -> Iterator[str]:
         arrays = sum(row.count for row in self.rows if row.kind != "entry")
-        entries = f"{self.entries} {'entry' if self.entries == 1 else 'entries'}"
-        said = f"Memory of the tape: {size(self.nbytes)} in {arrays} {'array' if arrays == 1 else 'arrays'}, {entries}"
+        entries = words.counted(self.entries, "entry", "entries")
+        said = f"Memory of the tape: {size(self.nbytes)} in {words.counted(arrays, 'array')}, {entries}"
         yield words.painted(words.clipped(said, width), "1", color)
         files = words.short_files([at[0] for at in (*[r.where for r in self.rows], *[h.where for h in self.holders]) if at is not None])
         if self.rows:

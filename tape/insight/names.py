@@ -6,6 +6,7 @@ import functools
 import inspect
 import itertools
 import sys
+import traceback
 import types
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -146,7 +147,7 @@ def held_in(path: str, value: Any, most: int) -> list[tuple[str, Any]]:
     if isinstance(value, types.GeneratorType):
         return [] if value.gi_frame is None else [(f"{path}.{name}", x) for name, x in locals_of(value.gi_frame)]
     if isinstance(value, BaseException):
-        frames = [tb.tb_frame for tb in _tracebacks(value) if is_foreign(tb.tb_frame.f_code.co_filename)]
+        frames = [frame for frame, _ in traceback.walk_tb(value.__traceback__) if is_foreign(frame.f_code.co_filename)]
         return [(f"{path}.__traceback__: {name}", x) for frame in frames for name, x in locals_of(frame) if x is not value]
     if isinstance(value, types.FunctionType):
         names, cells = value.__code__.co_freevars, value.__closure__ or ()
@@ -157,10 +158,3 @@ def held_in(path: str, value: Any, most: int) -> list[tuple[str, Any]]:
     if kind.__module__.split(".", 1)[0] in _LIBRARIES or kind.__module__.startswith(("tape.graph", "tape.ops")):
         return []
     return [(f"{path}.{name}", x) for name, x in attributes(value).items()]
-
-
-def _tracebacks(error: BaseException) -> Iterator[types.TracebackType]:
-    tb = error.__traceback__
-    while tb is not None:
-        yield tb
-        tb = tb.tb_next

@@ -11,11 +11,12 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tape.errors import TapeImportError, TapeRuntimeError, TapeTypeError, TapeValueError
+from tape.errors import TapeImportError, TapeRuntimeError, TapeTypeError, TapeValueError, check_flag
 from tape.insight.drawing import Group, lanes
 from tape.insight.entries import Entry, typed
 from tape.insight.scopes import scope_of, source_of
 from tape.op_hooks.showing import size
+from tape.terminal import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,8 +49,7 @@ class Picture:
         self._lanes = lanes(entries, group, fold=fold)
 
     def __repr__(self) -> str:
-        entries, columns = len(self._entries), len(self._lanes)
-        said = f"{entries} {'entry' if entries == 1 else 'entries'} in {columns} {'lane' if columns == 1 else 'lanes'}"
+        said = f"{counted(len(self._entries), 'entry', 'entries')} in {counted(len(self._lanes), 'lane')}"
         return f"<picture of a tape with {said}: save('tape.html') writes it>"
 
     # -- text that other programs draw ------------------------------------------------------------------------------
@@ -293,9 +293,7 @@ def check_options(function: str, group: object, fold: object) -> None:
     if group is not None and group not in ("function", "class", "module"):
         msg = f"{function}: group must be 'function', 'class', 'module' or None, got {group!r}"
         raise TapeValueError(msg)
-    if not isinstance(fold, bool):
-        msg = f"{function}: fold must be a bool, got {type(fold).__name__}"
-        raise TapeTypeError(msg)
+    check_flag(function, "fold", fold)
 
 
 def _label(e: Entry) -> str:

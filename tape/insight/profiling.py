@@ -21,7 +21,7 @@ from tape.insight.profiling_trace import Traced
 from tape.insight.scopes import KINDS
 from tape.locks import holding
 from tape.modes import Mode, Parenthesised
-from tape.terminal import Shown, dressed
+from tape.terminal import Shown, counted, dressed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -338,7 +338,7 @@ class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as
     def _summary(self) -> str:
         ledgers = self._all()
         runs = sum(row.runs for row in self.by_program)
-        said = f"Profile: {rows.seconds(self.seconds)}, {runs} {'run' if runs == 1 else 'runs'}"
+        said = f"Profile: {rows.seconds(self.seconds)}, {counted(runs, 'run')}"
         if len(ledgers) > 1:
             said += f" in {len(ledgers)} threads"
         done = sum(row.flops for row in self.by_op)

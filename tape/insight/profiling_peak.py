@@ -90,7 +90,7 @@ class Peaks:
     """Notes the peak of what the tape holds, for the programs that one thread runs."""
 
     def __init__(self) -> None:
-        self._peak = Peak()
+        self.peak = Peak()  # so far
         self._inside: dict[Any, tuple[Any, _Inside]] = {}  # with what the key is about, so that its id stays its own
         self._began = time.perf_counter()
         self._spent = 0.0
@@ -117,20 +117,15 @@ class Peaks:
     def end(self) -> None:
         """Look when the block is left."""
         held = STATS.live_bytes
-        if held > self._peak.nbytes:
-            self._peak = Peak(held, held)
-
-    @property
-    def peak(self) -> Peak:
-        """The peak so far."""
-        return self._peak
+        if held > self.peak.nbytes:
+            self.peak = Peak(held, held)
 
     def _look(self, inside: _Inside, known: Known, site: Line | None) -> None:
         start = time.perf_counter()
         if len(STATS.segments) > _FEW and self._spent > _SHARE * (start - self._began):
             return
         held = STATS.live_bytes
-        if held + inside.nbytes > self._peak.nbytes:
+        if held + inside.nbytes > self.peak.nbytes:
             rows: dict[tuple[str, Line | None], list[int]] = {}
             for slot, op, where, nbytes in inside.alive:
                 row = rows.setdefault((op, _line(known, slot, where)), [0, 0])
@@ -138,7 +133,7 @@ class Peaks:
                 row[1] += nbytes
             alive = sorted((Alive(op, at, *row) for (op, at), row in rows.items()), key=lambda a: -a.nbytes)
             where = _line(known, inside.slot, inside.where)
-            self._peak = Peak(held + inside.nbytes, held, inside.nbytes, inside.op, where, site, tuple(alive))
+            self.peak = Peak(held + inside.nbytes, held, inside.nbytes, inside.op, where, site, tuple(alive))
         self._spent += time.perf_counter() - start
 
 

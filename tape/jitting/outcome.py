@@ -227,7 +227,7 @@ class Outcome:
         now = holder.place.contents()
         plain = dict(now)
         for key, content in now.items():
-            if content is holder.before.get(key, MISSING) or not _holds_variables(content):
+            if content is holder.before.get(key, MISSING) or not any(isinstance(x, (Handle, Tracer)) for x in _leaves(content)):
                 continue
             if key in holder.before:
                 plain[key] = holder.before[key]
@@ -247,11 +247,6 @@ def _leaves(content: object) -> list[Any]:
     if not isinstance(content, (Handle, jax.Array, list, tuple, dict)):
         return []
     return leaves_of(content)
-
-
-def _holds_variables(content: object) -> bool:
-    """Tell whether something holds a Variable, or an array that exists only in a trace."""
-    return any(isinstance(x, (Handle, Tracer)) for x in _leaves(content))
 
 
 def _held(content: object) -> str:

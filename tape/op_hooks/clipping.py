@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from tape.errors import TapeTypeError, TapeValueError
-from tape.graph.segment import Handle
+from tape.errors import TapeValueError
 from tape.hooking.observing import OpHook, SeenOp
 from tape.ops.interning import intern_op
 from tape.ops.kernel import Op
 from tape.recording import record
 from tape.sweeps.seeds import describe
+from tape.sweeps.seeds import variables as listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,14 +84,12 @@ class GradientClipper(OpHook):
             TapeValueError: one does not require grad.
 
         """
-        for v in variables:
-            if not isinstance(v, Handle):
-                msg = f"GradientClipper.on: expected Variables, got {type(v).__name__}"
-                raise TapeTypeError(msg)
+        clipped = listed("GradientClipper.on", "variables", variables)
+        for v in clipped:
             if not v._place.kind.requires_grad:
                 msg = f"GradientClipper.on: a Variable that does not require grad ({describe(v)}) gets no gradient"
                 raise TapeValueError(msg)
-        return tuple([v.register_hook(lambda gradient: self._clipped([gradient])[0]) for v in variables])
+        return tuple([v.register_hook(lambda gradient: self._clipped([gradient])[0]) for v in clipped])
 
     def _clipped(self, gradients: Sequence[Any]) -> Sequence[Any]:
         if self.norm is None:

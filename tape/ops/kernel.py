@@ -50,12 +50,6 @@ class Vjp(NamedTuple):
     targets: tuple[int, ...]  # the inputs whose cotangents it returns
 
 
-def _container(tree: jax.tree_util.PyTreeDef | None) -> type | None:
-    """Return the type of a tree of results that is a plain tuple or list of them."""
-    n = 0 if tree is None else tree.num_leaves
-    return next((kind for kind in (tuple, list) if n and jax.tree.structure(kind([0] * n)) == tree), None)
-
-
 class Kernel(Runner):
     """An op at given input avals; immutable but for its caches."""
 
@@ -72,7 +66,9 @@ class Kernel(Runner):
         self.out_avals = tuple(v.aval for v in jaxpr.jaxpr.outvars)
         self.bytes = sum(map(bytes_of, self.out_avals))
         self.single = tree is None or jax.tree.structure(0) == tree
-        self.several = None if self.single else _container(tree)
+        # The type of a tree of results that is a plain tuple or list of them.
+        n = 0 if tree is None or self.single else tree.num_leaves
+        self.several = next((kind for kind in (tuple, list) if n and jax.tree.structure(kind([0] * n)) == tree), None)
         # Outputs beyond the visible ones are residuals: no Variable holds them, only VJPs read them.
         self.visible = len(self.out_avals) if visible is None else visible
         self._cache: dict[Hashable, Any] = {}  # its VJPs, and the kernels made of it

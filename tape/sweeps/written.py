@@ -217,17 +217,12 @@ def _ends_here(segment: Segment, roots: frozenset[int], wanted: tuple[int, ...])
             if target.__class__ is not tuple:  # a leaf: it may be where the other began
                 return False
             if one is target[0]:
-                if slot != target[1] and _leads(one.state, slot, target[1]):
+                ends_there, passed = behind(one.state, frozenset((slot,)))
+                if slot != target[1] and (target[1] in passed or target[1] in ends_there):  # a sweep from the one comes to the other
                     return False
             elif one.serial > target[0].serial:
                 return False
     return True
-
-
-def _leads(state: State, slot: int, to: int) -> bool:
-    """Tell whether a sweep from one slot of a structure comes to another one."""
-    ends, passed = behind(state, frozenset((slot,)))
-    return to in passed or to in ends
 
 
 def _slots(segment: Segment, wanted: Any) -> tuple[int, ...] | None:

@@ -50,6 +50,11 @@ def clipped(text: str, width: int, *, end: bool = True) -> str:
     return f"{text[: width - 1]}…" if end else f"…{text[1 - width :]}"
 
 
+def counted(n: int, one: str, several: str = "") -> str:
+    """Return a number of things in words: ``3 runs``."""
+    return f"{n} {one if n == 1 else several or one + 's'}"
+
+
 def short_files(files: Sequence[str]) -> dict[str, str]:
     """Return the shortest endings of paths that tell them apart."""
     known = list(dict.fromkeys(files))

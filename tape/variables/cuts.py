@@ -7,6 +7,8 @@ segment that no sweep can enter any more lets go of what it kept.
 
 from __future__ import annotations
 
+import weakref
+
 import jax
 
 from tape import jaxapi
@@ -62,7 +64,7 @@ def retain_cut(variable: Handle, segment: Segment) -> bool:
     if end is None:
         return False
     if end.ref() is None:
-        end.belongs_to(variable)
+        end.ref = weakref.ref(variable)
     return True
 
 

@@ -89,11 +89,7 @@ def getitem(v: Handle, index: object) -> Any:
             known = _PLANS[tuple(key)] = (basic_op("getitem", _read, spec), starts)
         op, starts = known
         return record.record_number(op, v, starts[0]) if len(starts) == 1 else record.record(op, (v, *starts))
-    return _by_arrays(v, index, items)
-
-
-def _by_arrays(v: Handle, index: object, items: tuple[object, ...]) -> Any:
-    """Record ``v[index]`` for an index that holds arrays, or what else is not an integer, slice or new axis."""
+    # An index that holds arrays, or what else is not an integer, slice or new axis.
     return known_call(gather, "getitem", v, items, (), lambda: (v, expand(v, index, strict=True)))
 
 

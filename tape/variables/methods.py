@@ -62,11 +62,6 @@ def _property(name: str) -> property:
     return property(record.quick(get, one=op), doc=getattr(jax.Array, name).__doc__)
 
 
-def _selecting(name: str, select: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method whose result's shape depends on values."""
-    return _named(functools.update_wrapper(saying(select, name), getattr(jax.Array, name)), name)
-
-
 def _named(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     method.__name__, method.__qualname__, method.__module__ = name, f"Variable.{name}", "tape"
     return method
@@ -81,6 +76,7 @@ _METHODS = words(
     "all any argmax argmin argpartition argsort astype clip conj conjugate copy cumprod cumsum diagonal dot flatten max mean min prod ptp "
     "ravel reshape round searchsorted sort squeeze std sum swapaxes take trace transpose var"
 )
+# Methods whose results' shapes depend on values.
 _SELECTING: dict[str, Callable[..., Any]] = {"repeat": selection.repeat, "compress": _compress, "choose": selection.choose}
 _view, _byteswap = mirrored(_calling("view"), "view"), mirrored(_calling("byteswap"), "byteswap")  # which not every release has
 
@@ -145,7 +141,8 @@ class ArrayMethods(Operators):
 
 def _install() -> None:
     methods: dict[str, Any] = {"__getitem__": indexing.quick, "__setitem__": updates.setitem, "__delitem__": updates.delitem}
-    methods |= {name: _selecting(name, select) for name, select in _SELECTING.items()}
+    for name, select in _SELECTING.items():
+        methods[name] = _named(functools.update_wrapper(saying(select, name), getattr(jax.Array, name)), name)
     methods |= {name: _method(name) for name in _METHODS}
     for name, method in methods.items():
         setattr(ArrayMethods, name, method)

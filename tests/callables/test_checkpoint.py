@@ -260,7 +260,7 @@ def test_static_arguments():
     [
         (lambda: tape.checkpoint(3), "expected a function, got int"),
         (lambda: tape.checkpoint(len, policy="dots"), "policy must be a function"),
-        (lambda: tape.checkpoint(len, prevent_cse=(True,)), "prevent_cse must be a bool, got tuple"),
+        (lambda: tape.checkpoint(len, prevent_cse=(True,)), "prevent_cse must be True or False, got tuple"),
         (lambda: tape.checkpoint_name(X, 3), "the name must be a string, got int"),
         (lambda: tape.checkpoint_sequential([len, 3], X), r"functions\[1\] must be callable, got int"),
     ],

@@ -852,7 +852,7 @@ REFUSED = {
     "an empty tuple": (lambda x: gives(()).apply(x), r"got tuple without any; return at least one"),
     "materialize": (
         lambda x: make(lambda ctx, x: ctx.set_materialize_grads("yes"), lambda ctx, g: g).apply(x),
-        r"set_materialize_grads: expected True or False, got str",
+        r"set_materialize_grads: value must be True or False, got str",
     ),
     "once_differentiable": (lambda x: tape.once_differentiable(staticmethod(plain)), r"once_differentiable: .* write @staticmethod above"),
     "once_differentiable of none": (lambda x: tape.once_differentiable(3), r"once_differentiable: expected a function, got int"),
