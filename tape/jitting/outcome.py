@@ -18,8 +18,8 @@ from tape.graph.kinds import Kind, Place, kind_of, why_unrecorded
 from tape.graph.segment import NOTHING, Handle, LeafNode, Segment, WayBack, itself, made_at, outside
 from tape.graph.trees import flatten, leaves_of
 from tape.graph.trie import RECORD, State
-from tape.graph.wengert import backwards
 from tape.jaxapi import Tracer
+from tape.sweeps.plan import behind
 from tape.variables.conversion import as_array
 
 if TYPE_CHECKING:
@@ -261,18 +261,13 @@ def _origins(segment: Segment, slot: int) -> tuple[bool, str | None, Collection[
     released = False
     reason = None
     for older, slots in way:
-        wanted, table, cut = set(slots), older.state.table, older.state.cut
-        for step in backwards(older.state.path(), wanted):
-            met = wanted.intersection(step.slots)
-            ends = met if step.ends else met & cut
-            way.follow(older, ends)
-            if met == ends:
-                continue
+        ends, steps, _ = behind(older.state, slots)
+        way.follow(older, ends)
+        for step in steps:
             released = released or step.depth in older.released
             if step.hazard is not None and reason is None:
-                place = table[step.inputs[step.hazard]]
+                place = older.state.table[step.inputs[step.hazard]]
                 reason = why_unrecorded(place.kind.unrecorded, made_at(place, older))
-            wanted.update(s for s in step.inputs if table[s].kind.requires_grad)
     return released, reason, way.leaves
 
 

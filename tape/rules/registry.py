@@ -92,20 +92,20 @@ COSTS: dict[str, Cost] = {}  # of primitives without a rule, by name: callbacks 
 
 
 def register(
-    name: str, vjp: Vjp | None = None, *, found: Callable[[], jaxapi.Primitive | None] | None = None, **fields: Any
+    name: str, vjp: Vjp | None = None, *, finder: Callable[[], jaxapi.Primitive | None] | None = None, **fields: Any
 ) -> Callable[[Vjp], Vjp]:
     """Enter the record of the primitive called ``name``, with these fields, for the rule that it is given or decorates.
 
-    A primitive that this JAX release lacks is passed over; one that is in none of its lists is ``found`` in what uses it, when a
-    primitive of its name is met: that takes JAX some milliseconds.
+    A primitive that this JAX release lacks is passed over; one that is in none of its lists is looked for by ``finder`` in what
+    uses it, when a primitive of its name is met: that takes JAX some milliseconds.
     """
     primitive = jaxapi.primitive(name)
 
     def enter(vjp: Vjp) -> Vjp:
         if primitive is not None:
             RULES[primitive] = Rule(primitive, vjp, **fields)
-        elif found is not None:
-            SOUGHT[name] = found, lambda primitive: Rule(primitive, vjp, **fields)
+        elif finder is not None:
+            SOUGHT[name] = finder, lambda primitive: Rule(primitive, vjp, **fields)
         return vjp
 
     if vjp is not None:

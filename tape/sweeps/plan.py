@@ -121,26 +121,34 @@ def active_slots(state: State, wanted: frozenset[int] | None, blocked: frozenset
     return state.cached(("active", wanted, blocked), work_out)
 
 
-def behind(state: State, slots: frozenset[int], stop: frozenset[int] = frozenset()) -> tuple[tuple[int, ...], frozenset[int]]:
-    """Return the slots at which sweeps from ``slots`` end (leaves, cut ones), and the differentiable results of all entries on the way.
+class Behind(NamedTuple):
+    """What sweeps from some slots come to: where they end (leaves, cut slots), the entries on the way, last to first, and their results."""
 
-    What is behind the slots in ``stop`` is left out.
-    """
+    ends: tuple[int, ...]
+    steps: tuple[State, ...]
+    passed: frozenset[int]  # those that are differentiable, and not cut
 
-    def work_out() -> tuple[tuple[int, ...], frozenset[int]]:
+
+def behind(state: State, slots: frozenset[int], stop: frozenset[int] = frozenset(), first: int = 0) -> Behind:
+    """Return what sweeps from ``slots`` come to; what is behind the slots in ``stop``, or before the ``first``, is left out."""
+
+    def work_out() -> Behind:
         reached = set(slots)
         ends: list[int] = []
-        passed: set[int] = set()
+        steps: list[State] = []
         cut = state.cut
         for step in backwards(state.path(), reached):
+            if step.slots[0] < first:
+                break
             met = reached.intersection(step.slots) - stop
             ends.extend(slot for slot in step.slots if slot in met and (step.ends or slot in cut))
             if not (step.ends or met <= cut):
-                passed.update(place.slot for place in step.places if place.kind.requires_grad and place.slot not in cut)
+                steps.append(step)
                 reached.update(s for s in step.inputs if state.table[s].kind.requires_grad)
-        return tuple(ends), frozenset(passed)
+        passed = frozenset([place.slot for step in steps for place in step.places if place.kind.requires_grad])
+        return Behind(tuple(ends), tuple(steps), passed - cut)
 
-    return state.cached(("behind", slots, stop), work_out)
+    return state.cached(("behind", slots, stop, first), work_out)
 
 
 def plan_sweep(

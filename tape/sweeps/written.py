@@ -114,7 +114,7 @@ class Call(NamedTuple):
         if all(g is not None and g._segment is segment for _, g in ends):
             # Where nothing was released before, the plan's own, as in Sweep.releasing: programs are found by it, one object at once.
             released = None if retains else segment.released | plan.entries if segment.released else plan.entries
-            stops = None if results is None else behind(self.start, frozenset(plan.seeds))[0]
+            stops = None if results is None else behind(self.start, frozenset(plan.seeds)).ends
             written = Written(segment.state, tuple([(slot, g._place) for slot, g in ends]), [numbers[e] for e in entered], released, stops)
             link(self.start, self.key, written)
 
@@ -196,8 +196,8 @@ def _ends_here(segment: Segment, roots: frozenset[int], wanted: tuple[int, ...])
     Some of these are results of segments before.  Nothing else at which the sweep ends here may lead to one of them, or to a leaf that is
     asked for.
     """
-    origins, (slots, _) = segment.origins, behind(segment.state, roots)
-    ends = {slot: origins.get(slot) for slot in slots}
+    origins = segment.origins
+    ends = {slot: origins.get(slot) for slot in behind(segment.state, roots).ends}
     if len(set(ends.values())) != len(ends):
         return False
     before: list[tuple[Segment, int]] = []
@@ -217,8 +217,8 @@ def _ends_here(segment: Segment, roots: frozenset[int], wanted: tuple[int, ...])
             if target.__class__ is not tuple:  # a leaf: it may be where the other began
                 return False
             if one is target[0]:
-                ends_there, passed = behind(one.state, frozenset((slot,)))
-                if slot != target[1] and (target[1] in passed or target[1] in ends_there):  # a sweep from the one comes to the other
+                there = behind(one.state, frozenset((slot,)))
+                if slot != target[1] and (target[1] in there.ends or target[1] in there.passed):  # one leads to the other
                     return False
             elif one.serial > target[0].serial:
                 return False

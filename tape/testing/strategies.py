@@ -196,7 +196,7 @@ def arrays(
     """
     shaped = shapes() if shape is None else shape if isinstance(shape, st.SearchStrategy) else st.just(_shape(shape))
     typed = dtypes() if dtype is None else dtype if isinstance(dtype, st.SearchStrategy) else st.just(_dtype("arrays", dtype))
-    return st.tuples(shaped, typed).flatmap(lambda found: _filled(found[0], found[1], domain, wide, ties, strided))
+    return st.tuples(shaped, typed).flatmap(lambda pair: _filled(pair[0], pair[1], domain, wide, ties, strided))
 
 
 def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
@@ -219,7 +219,7 @@ def _filled(
         few = st.tuples(elements, elements).flatmap(lambda pair: st.lists(st.sampled_from(pair), min_size=size, max_size=size))
         patterns = [equal, free, free, few]
     generated = st.one_of(patterns).map(lambda values: np.array(values, dtype).reshape(shape))
-    return st.tuples(generated, st.sampled_from(_LAYOUTS)).map(lambda found: found[1](found[0])) if strided and size > 1 else generated
+    return st.tuples(generated, st.sampled_from(_LAYOUTS)).map(lambda pair: pair[1](pair[0])) if strided and size > 1 else generated
 
 
 def _same(x: np.ndarray) -> np.ndarray:
@@ -259,13 +259,13 @@ def broadcastable(count: int = 2, dtype: Any = None, **options: Any) -> SearchSt
     typed = dtypes() if dtype is None else dtype if isinstance(dtype, st.SearchStrategy) else st.just(_dtype("broadcastable", dtype))
     chosen = st.tuples(st.sampled_from(BROADCASTS), typed, st.permutations(range(count)), st.sampled_from((False, False, False, True)))
 
-    def made(drawn: tuple[Any, ...]) -> SearchStrategy[tuple[Any, ...]]:
+    def of_drawn(drawn: tuple[Any, ...]) -> SearchStrategy[tuple[Any, ...]]:
         pair, dt, order, same = drawn
         if same:
             return repeated(arrays(pair[0], dt, **options), count)
         return st.tuples(*[arrays(pair[i % 2], dt, **options) for i in order])
 
-    return chosen.flatmap(made)
+    return chosen.flatmap(of_drawn)
 
 
 def repeated(strategy: SearchStrategy[Any], count: int = 2) -> SearchStrategy[tuple[Any, ...]]:

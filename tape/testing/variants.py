@@ -183,12 +183,12 @@ def _groups(evidence: Evidence, arrays: dict[int, np.ndarray]) -> list[list[Axis
     """Return which axes can grow: alone, where the function takes that, else all of one length together."""
     subject = evidence.subject
     ends = {int(n) for x in arrays.values() if x.dtype.kind in "iu" and x.size for n in (x.max(), x.sum())}  # as pointers have them
-    fixed = {(i, axis) for i, x in arrays.items() for axis in range(x.ndim) if not _can_grow(x, axis) or x.shape[axis] in ends - {1}}
+    rigid = {(i, axis) for i, x in arrays.items() for axis in range(x.ndim) if not _can_grow(x, axis) or x.shape[axis] in ends - {1}}
     square = {i for i, x in arrays.items() if _symmetric(x)}
     axes = [(i, axis) for i, x in arrays.items() for axis in range(x.ndim) if x.shape[axis]]
 
     def takes(group: list[Axis]) -> bool:
-        if fixed & set(group):
+        if rigid & set(group):
             return False
         leaves, _ = _longer(subject, arrays, [group], long=False)
         other = subject.renewed(leaves)

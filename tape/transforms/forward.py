@@ -6,7 +6,6 @@ products", 2017); XLA drops what is computed twice.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import jax
@@ -20,8 +19,8 @@ from tape.graph.length import bytes_of
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle, Segment, WayBack
 from tape.graph.trees import flatten
-from tape.graph.wengert import backwards
 from tape.recording import record
+from tape.sweeps.plan import behind
 from tape.sweeps.sweep import Sweep, hazardous, target_of
 from tape.transforms.inputs import Call, check_callable, check_recorded, variable
 from tape.transforms.reverse import pull
@@ -29,7 +28,6 @@ from tape.transforms.reverse import pull
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tape.graph.trie import State
     from tape.variables.variable import Variable
 
 
@@ -82,29 +80,12 @@ def _check_linear(name: str, gradients: Sequence[Handle], start: dict[Segment, i
     """
     way = WayBack(map(target_of, gradients))
     for segment, slots in way:
-        wanted, state = tuple(sorted(slots)), segment.state
-        first = start.get(segment, 0 if segment.serial > serial else state.n_slots)
-        hazard, ends = state.cached(("linear", first, wanted), partial(_written, state, first, wanted))
+        written = behind(segment.state, slots, first=start.get(segment, 0 if segment.serial > serial else segment.state.n_slots))
+        hazard = next((step for step in written.steps if step.hazard is not None), None)
         if hazard is not None:
             msg = f"{name}: {hazardous(segment, hazard)}"
             raise UnrecordedGradientError(msg)
-        way.follow(segment, ends)
-
-
-def _written(state: State, first: int, wanted: Sequence[int]) -> tuple[State | None, tuple[int, ...]]:
-    """Walk back from slots to ``first``; return an entry on the way that uses what was not recorded, and the ends."""
-    reached, ends, cut = set(wanted), [], state.cut
-    for step in backwards(state.path(), reached):
-        if step.slots[0] < first:
-            break
-        there = [slot for slot in step.slots if slot in reached and (step.ends or slot in cut)]
-        ends += there
-        if len(there) == len(reached.intersection(step.slots)):
-            continue
-        if step.hazard is not None:
-            return step, ()
-        reached.update(slot for slot in step.inputs if state.table[slot].kind.requires_grad)
-    return None, tuple(ends)
+        way.follow(segment, written.ends)
 
 
 def swept(roots: Sequence[tuple[Variable, Any]], inputs: Sequence[Variable], batch: int | None, *, create_graph: bool) -> list[Variable]:

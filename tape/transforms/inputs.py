@@ -114,7 +114,7 @@ class Call:
             if any(leaf not in ours and leaf.ref() is not None for leaf in way.leaves):  # the input of a call inside this one may be gone
                 return True
             stop = frozenset([t[1] for t in ours if not isinstance(t, LeafNode) and t[0] is segment])
-            way.follow(segment, behind(segment.state, slots - stop, stop)[0])
+            way.follow(segment, behind(segment.state, slots - stop, stop).ends)
         return any(leaf not in ours and leaf.ref() is not None for leaf in way.leaves)
 
     def result(self, tree: object) -> object:

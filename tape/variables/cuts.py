@@ -90,7 +90,7 @@ def _past(segment: Segment, slot: int) -> list[tuple[Segment, frozenset[int]]]:
     before = []
     for older, wanted in way:
         _settle(older)
-        ends, cut = behind(older.state, wanted)
+        ends, _, cut = behind(older.state, wanted)
         before.append((older, cut))
         for end in ends:
             origin = older.origins.get(end)

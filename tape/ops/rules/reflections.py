@@ -173,7 +173,7 @@ equal_to(
 equal_to(
     "ormqr",
     _batched(_applied),
-    found=_used("ormqr", lambda: lax.linalg.ormqr, (2, 2), (2,), (2, 2)),
+    finder=_used("ormqr", lambda: lax.linalg.ormqr, (2, 2), (2,), (2, 2)),
     source=_LAPACK + ": a matrix times their product",
     domain=((-1.0, 1.0), (0.3, 1.2), (-1.0, 1.0)),
     cost=Cost.HIGH,
@@ -194,7 +194,7 @@ def _geqrf(a: Any) -> Any:
 equal_to(
     "geqrf",
     _batched(_triangular),
-    found=_decomposed,
+    finder=_decomposed,
     source=_LAPACK + ": one for each column, applied to those after it",
     domain=((-1.0, 1.0),),
     cost=Cost.HIGH,
@@ -240,7 +240,7 @@ def _updated(r: Any, w: Any) -> Any:
 equal_to(
     "symmetric_product",
     _symmetric_product,
-    found=_used("symmetric_product", lambda: lax.linalg.symmetric_product, (2, 2), (2, 2)),
+    finder=_used("symmetric_product", lambda: lax.linalg.symmetric_product, (2, 2), (2, 2)),
     source="alpha A A^T + beta C",
     domain=((-1.0, 1.0), (-1.0, 1.0)),
     complex=False,
@@ -253,7 +253,7 @@ equal_to(
 equal_to(
     "cholesky_update",
     _updated,
-    found=_used("cholesky_update", lambda: lax.linalg.cholesky_update, (2, 2), (2,)),
+    finder=_used("cholesky_update", lambda: lax.linalg.cholesky_update, (2, 2), (2,)),
     source="the factor of R^T R + w w^T",
     domain=((-0.5, 0.5), (-1.0, 1.0)),
     complex=False,
