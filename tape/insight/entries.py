@@ -68,18 +68,11 @@ class Entry:
         inputs: the :class:`Value` objects that it reads, in the op's order.
         outputs: those that it gives.
         where: file and line of the user's code; None where there is none.  An entry of a sweep has the line of that which it is the VJP of.
-        scope: the ``jax.named_scope`` of an entry in a function that ``interop.lift`` takes apart; "" elsewhere.
         sweep: the number of the sweep that wrote it, from 1; None for what the user recorded.
         of: the number of the entry of whose VJP it is part; None where there is none, or it is not on this tape.
         inside: the name of the ``tape.Function`` whose forward or backward recorded it; None elsewhere.
         no_grad: whether it was recorded as a constant (under ``no_grad``, by ``detach`` ...).
         released: whether what a sweep through it would need is gone: a sweep released it, or nobody holds what follows from it.
-        shape: the shape of its first result (None where it has none).
-        dtype: the dtype of its first result.
-        nbytes: the size of its results together, in bytes.
-        requires_grad: whether gradients flow through it.
-        params: its static parameters by name.
-        inner: the primitives that it consists of, as entries: what a checkpoint, a loop or a lifted function does inside.
 
     """
 
@@ -98,7 +91,7 @@ class Entry:
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """The shape of its first result."""
+        """The shape of its first result; None where it has none."""
         return self.outputs[0].shape if self.outputs else None
 
     @property
@@ -118,7 +111,7 @@ class Entry:
 
     @property
     def scope(self) -> str:
-        """The ``jax.named_scope`` that it was recorded in."""
+        """The ``jax.named_scope`` of an entry in a function that ``interop.lift`` takes apart; "" elsewhere."""
         return getattr(self.where, "scope", "")
 
     @property
@@ -129,7 +122,7 @@ class Entry:
 
     @property
     def inner(self) -> tuple[Entry, ...]:
-        """The primitives that it consists of."""
+        """The primitives that it consists of, as entries: what a checkpoint, a loop or a lifted function does inside."""
         return () if self._jaxpr is None else inner_entries(self._jaxpr)
 
     @property

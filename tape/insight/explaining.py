@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,7 @@ _PAGE = 88  # characters of a line in a notebook
 _SHARED = "ops that were recorded before have the lines of then, also of an equal function; in a tape.Tape() they have this time's"
 
 
+@dataclass(repr=False, eq=False)
 class Explanation:
     """What :func:`explain` found; ``print`` shows it.
 
@@ -47,23 +49,13 @@ class Explanation:
 
     """
 
-    def __init__(
-        self,
-        tape: Tape,
-        names: tuple[str, str],
-        verdict: str,
-        reasons: Sequence[Cause],
-        path: Sequence[PathStep],
-        norm: float | None,
-        note: str,
-    ) -> None:
-        self._tape = tape
-        self._names = names
-        self.verdict = verdict
-        self.causes = tuple(reasons)
-        self.path = tuple(path)
-        self.norm = norm
-        self._note = note
+    _tape: Tape
+    _names: tuple[str, str]
+    verdict: str
+    causes: tuple[Cause, ...]
+    path: tuple[PathStep, ...]
+    norm: float | None
+    _note: str
 
     def __repr__(self) -> str:
         kinds = ", ".join(c.kind for c in self.causes)
@@ -188,7 +180,7 @@ def _answer(output: Any, given: Any) -> Explanation:
     connection = Connection(output, given)
 
     def said(verdict: str, what: Sequence[Cause], path: Sequence[PathStep], size: float | None, note: str = "") -> Explanation:
-        return Explanation(connection.tape, names, verdict, what, path, size, note or connection.note)
+        return Explanation(connection.tape, names, verdict, tuple(what), tuple(path), size, note or connection.note)
 
     if output is given:
         return said("fine", [], [], 1.0, "they are the same Variable")

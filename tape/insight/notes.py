@@ -265,9 +265,7 @@ class Record:
         if segment is None:
             return
         part = self.new_part(segment)
-        entry = segment.state
-        while entry.kernel is None and entry.parent is not None and entry.lines is None:
-            entry = entry.parent
+        entry = last_entry(segment.state)
         if len(entry.inputs) == len(inputs):
             for slot, v in zip(entry.inputs, inputs, strict=True):
                 if slot not in part.sources and v._segment is not segment and v._place.segment is not segment:
@@ -374,6 +372,13 @@ class Notes:
             origin = None
         for slot in slots:
             part.marks.setdefault(slot, Mark(len(one.sweeps), origin, depth))
+
+
+def last_entry(state: State) -> State:
+    """Return the state of the last entry; what follows are leaves and changes of mode."""
+    while state.kernel is None and state.parent is not None and state.lines is None:
+        state = state.parent
+    return state
 
 
 def _steps_since(state: State, start: State) -> list[Any]:

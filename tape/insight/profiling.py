@@ -21,7 +21,7 @@ from tape.insight.profiling_trace import Traced
 from tape.insight.scopes import KINDS
 from tape.locks import holding
 from tape.modes import Mode, Parenthesised
-from tape.terminal import Shown, counted, dressed
+from tape.terminal import Shown, clipped, counted, dressed, painted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -315,7 +315,7 @@ class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as
 
         """
         wide, colour = dressed("profile.text", width, color, most=most)
-        lines = [rows.heading(self._summary(), wide, color=colour), ""]
+        lines = [painted(clipped(self._summary(), wide), "1", colour), ""]
         said = {"Python": self.python, "programs": self.programs, "compiling": self.compiling, "waiting": self.waiting}
         lines += rows.parts(said, self.seconds, width=wide, color=colour)
         predicted = False

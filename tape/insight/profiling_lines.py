@@ -15,7 +15,7 @@ from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL, set_scope
 from tape.graph.segment import LeafNode
 from tape.graph.trees import variables_in
-from tape.insight.notes import Notes
+from tape.insight.notes import Notes, last_entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,10 +60,7 @@ class LineNotes(Notes):
         results = variables_in(result)
         segment = next((v._segment for v in results if v._segment is not None), None) or LOCAL.segment()
         if segment is not None:
-            entry = segment.state
-            while entry.kernel is None and entry.parent is not None and entry.lines is None:
-                entry = entry.parent
-            self._note(segment, entry.slots, line, swept=False)
+            self._note(segment, last_entry(segment.state).slots, line, swept=False)
         return result
 
     def updated(self, segment: Segment, slot: int) -> None:
@@ -175,10 +172,6 @@ class Lines:
         scope = LOCAL.scope
         if isinstance(scope.notes, LineNotes):
             set_scope(scope.but(notes=scope.notes.before))
-
-    def at_once(self, line: tuple[str, int] | None) -> Seen | None:
-        """Return what is to be said of an entry that runs where it is recorded, at a line."""
-        return Seen(line, LOCAL.scope.writing) if line is not None else None
 
     def known(self, segment: Segment, keep: tuple[int, ...], where: Any, *, always: bool) -> Known:
         """Return the lines of a segment that is about to run, which may become known later only; ``always``: go on to note them."""

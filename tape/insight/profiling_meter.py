@@ -15,8 +15,9 @@ import jax
 
 from tape import jaxapi
 from tape.graph.meters import METERS
+from tape.graph.scope import LOCAL
 from tape.insight import profiling_samples
-from tape.insight.profiling_lines import Lines
+from tape.insight.profiling_lines import Lines, Seen
 from tape.insight.profiling_parts import Rest, Runs, Site, parts_of, site
 from tape.insight.profiling_peak import Peaks
 from tape.insight.profiling_samples import Samples
@@ -241,8 +242,8 @@ class ThreadMeter:
     def _entry(self, ledger: Ledger, entry: Any, where: Site, known: Known | None) -> Runs:
         """Return what is noted of an entry that runs alone."""
         seen = None if known is None or not entry.slots else known.get(entry.slots[0])
-        if known is None:  # it runs where it is recorded
-            seen = self.lines.at_once(where.line)
+        if known is None and where.line is not None:  # it runs where it is recorded
+            seen = Seen(where.line, LOCAL.scope.writing)
         key = ("entry", id(entry.kernel), entry.op and id(entry.op), seen or entry.where)
         runs = ledger.runs_of(key, "entry", entry, "eager", where, compiled=False)
         runs.known = None if seen is None else {entry.slots[0] if entry.slots else -1: seen}

@@ -287,11 +287,6 @@ def parts(said: Mapping[str, float], total: float, *, width: int, color: bool) -
         yield (text + painted(drawn, _COLOURS[name], color)).rstrip()
 
 
-def heading(text: str, width: int, *, color: bool) -> str:
-    """Return a line that stands above others."""
-    return painted(clipped(text, width), _HEAD, color)
-
-
 def notes(lines: Sequence[str], width: int, *, color: bool) -> Iterator[str]:
     """Yield remarks, broken where the line ends."""
     for line in lines:

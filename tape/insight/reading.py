@@ -12,6 +12,7 @@ from tape.insight.notes import Leaf, Lone, Part, Place, Span, place_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tape.graph.kinds import Kind
     from tape.graph.trie import State
     from tape.insight.notes import Mark, Source
 
@@ -91,11 +92,7 @@ class Reading:
             place = len(self.entries)
             arguments = getattr(named, "arguments", None)  # a tape.Function's: the others were computed from them
             inputs = tuple([self._value(part, slot) for slot in step.inputs[:arguments]])
-            outputs = []
-            for i, slot in enumerate(visible):
-                name = f"%{place}" if len(visible) == 1 else f"%{place}.{i}"
-                result = self._made[id(part), slot] = Value.of(part.state.table[slot].kind, name, place, i)
-                outputs.append(result)
+            outputs = self._results(place, [((id(part), slot), part.state.table[slot].kind) for slot in visible])
             mark = part.marks.get(step.slots[0]) if step.slots else None
             line = part.lines.get(number)
             if line is None and segment is not None and step.slots:
@@ -108,7 +105,7 @@ class Reading:
                     place,
                     named.name,
                     inputs,
-                    tuple(outputs),
+                    outputs,
                     line or step.where,
                     *self._sweep(part, number, step, mark),
                     part.inside.get(number),
@@ -119,6 +116,13 @@ class Reading:
                 ),
                 (part, number),
             )
+
+    def _results(self, number: int, kinds: Sequence[tuple[Place, Kind]]) -> tuple[Value, ...]:
+        """Return the results of an entry, of these kinds at these places."""
+        several = len(kinds) > 1
+        results = [Value.of(kind, f"%{number}.{i}" if several else f"%{number}", number, i) for i, (_, kind) in enumerate(kinds)]
+        self._made.update(zip([place for place, _ in kinds], results, strict=True))
+        return tuple(results)
 
     def _enter(self, entry: Entry, place: tuple[Part, int] | Lone) -> None:
         if entry.of is not None:
@@ -150,16 +154,10 @@ class Reading:
     def _lone(self, lone: Lone) -> None:
         place = len(self.entries)
         inputs = tuple([self._value_of(source) for source in lone.inputs])
-        outputs = []
-        for i, kind in enumerate(lone.kinds):
-            name = f"%{place}" if len(lone.kinds) == 1 else f"%{place}.{i}"
-            result = self._made[id(lone), i] = Value.of(kind, name, place, i)
-            outputs.append(result)
+        outputs = self._results(place, [((id(lone), i), kind) for i, kind in enumerate(lone.kinds)])
         sweep = None if lone.mark is None else max(lone.mark.sweep, 1)
         of = None if lone.mark is None else self._of(lone.mark)
-        entry = Entry(
-            place, lone.op.name, inputs, tuple(outputs), lone.line, sweep, of, None, lone.mode == CONSTANT, True, lone.op.params, None
-        )
+        entry = Entry(place, lone.op.name, inputs, outputs, lone.line, sweep, of, None, lone.mode == CONSTANT, True, lone.op.params, None)
         self._enter(entry, lone)
 
     def _value(self, part: Part, slot: int) -> Value:
