@@ -106,45 +106,30 @@ def cut_at(entry: Entry, unrecorded: bool) -> Cause:
     """Say why no gradient flows through an entry that depends on what requires grad."""
     number = entry.number
     if entry.op in COMPARISONS:
-        return Cause(
-            "comparison",
-            number,
-            f"{entry.op} gives booleans, which have no derivative",
-            "use a smooth measure, such as tape.nn.sigmoid(k * (a - b))",
-        )
+        what = f"{entry.op} gives booleans, which have no derivative"
+        repair = "use a smooth measure, such as tape.nn.sigmoid(k * (a - b))"
+        return Cause("comparison", number, what, repair)
     if entry.op in CHOICES:
-        return Cause(
-            "integer index",
-            number,
-            f"{entry.op} gives positions, which have no derivative",
-            "use the values (x.max()), or weights: (tape.nn.softmax(x) * positions).sum()",
-        )
+        what = f"{entry.op} gives positions, which have no derivative"
+        repair = "use the values (x.max()), or weights: (tape.nn.softmax(x) * positions).sum()"
+        return Cause("integer index", number, what, repair)
     kind = getattr(entry.dtype, "kind", "f")
     if kind in "iub":
-        return Cause(
-            "integer cast",
-            number,
-            f"{entry.op} gives {entry.dtype}, through which no gradient flows",
-            "stay in a floating dtype until after the loss",
-        )
+        what = f"{entry.op} gives {entry.dtype}, through which no gradient flows"
+        repair = "stay in a floating dtype until after the loss"
+        return Cause("integer cast", number, what, repair)
     if entry.op in ("detach", "stop_gradient"):
-        return Cause(
-            "detach",
-            number,
-            "the value was taken off the tape by detach() or stop_gradient",
-            "leave detach() out where the gradient is wanted",
-        )
+        what = "the value was taken off the tape by detach() or stop_gradient"
+        repair = "leave detach() out where the gradient is wanted"
+        return Cause("detach", number, what, repair)
     if entry.no_grad:
         return Cause(
             "no_grad", number, f"{entry.op} was recorded under no_grad()", "compute it outside the block, or in tape.enable_grad()"
         )
     if entry.sweep is not None or unrecorded:
-        return Cause(
-            "create_graph",
-            number,
-            "it is a gradient that was taken without recording, so that its own derivative is lost",
-            "pass create_graph=True where the first gradient is taken",
-        )
+        what = "it is a gradient that was taken without recording, so that its own derivative is lost"
+        repair = "pass create_graph=True where the first gradient is taken"
+        return Cause("create_graph", number, what, repair)
     return Cause(
         "cut", number, f"the result of {entry.op} was cut from its past", "leave unchain() out, or ask for the gradient at the cut"
     )
@@ -158,12 +143,9 @@ def not_finite_at(entry: Entry, operands: Sequence[Any], incoming: object) -> Ca
     if op == "sqrt" or (op in ("power", "float_power", "pow", "integer_pow", "rsqrt", "cbrt") and zero):
         what = f"the derivative of {op} at 0 is infinite"
         if dead:
-            return Cause(
-                "infinity times zero",
-                number,
-                f"{what}, and the gradient that arrives there is 0 (a mask after it): 0 * inf is NaN",
-                "mask the input as well: safe = tnp.where(mask, x, 1.0), then tnp.where(mask, tnp.sqrt(safe), 0.0)",
-            )
+            what = f"{what}, and the gradient that arrives there is 0 (a mask after it): 0 * inf is NaN"
+            repair = "mask the input as well: safe = tnp.where(mask, x, 1.0), then tnp.where(mask, tnp.sqrt(safe), 0.0)"
+            return Cause("infinity times zero", number, what, repair)
         return Cause("infinite slope", number, what, f"keep its input away from 0: tnp.{op}(x + 1e-12), or tnp.maximum(x, eps)")
     if op in ("norm", "vector_norm", "hypot"):
         return Cause(
@@ -178,12 +160,9 @@ def not_finite_at(entry: Entry, operands: Sequence[Any], incoming: object) -> Ca
         return Cause("all masked", number, what, "leave one value along the axis, or select before: tnp.where(mask.any(-1), ..., 0.0)")
     infinite = any(not np.all(np.isfinite(x)) for x in operands if x.dtype.kind in "fc")
     if infinite:
-        return Cause(
-            "infinity times zero" if dead else "infinity",
-            number,
-            f"{op} was given values that are not finite" + (", and multiplies them by 0 (a mask)" if dead else ""),
-            "find out where they come from, and select with tnp.where(mask, x, 0.0) before the infinity arises, not by multiplying",
-        )
+        what = f"{op} was given values that are not finite" + (", and multiplies them by 0 (a mask)" if dead else "")
+        repair = "find out where they come from, and select with tnp.where(mask, x, 0.0) before the infinity arises, not by multiplying"
+        return Cause("infinity times zero" if dead else "infinity", number, what, repair)
     if op in ("std", "nanstd"):
         what = f"{op} of equal values: the derivative of the root of a variance of 0 is infinite"
         return Cause("infinite slope", number, what, "use the variance, or tnp.sqrt(tnp.var(x) + eps)")
@@ -219,20 +198,13 @@ def born_at(entry: Entry, operands: Sequence[Any], result: np.ndarray) -> Cause:
         what = f"{op} of a negative number by what is no integer is NaN"
         return Cause("domain", number, what, "keep its base at 0 or above: tnp.maximum(x, 0.0), or tnp.abs(x)")
     if op.startswith("log") and any(np.any(x <= 0 if x.dtype.kind == "f" else x == 0) for x in operands if x.dtype.kind in "fc"):
-        return Cause(
-            "log(0)",
-            number,
-            f"{op} of 0 (or less) is not finite",
-            "keep its input positive: tnp.log(tnp.maximum(x, 1e-12)), or use a log-space form",
-        )
+        what = f"{op} of 0 (or less) is not finite"
+        repair = "keep its input positive: tnp.log(tnp.maximum(x, 1e-12)), or use a log-space form"
+        return Cause("log(0)", number, what, repair)
     if op in ("exp", "exp2", "expm1", "cosh", "sinh", "power", "square"):
         repair = "subtract the maximum first, as tape.nn.softmax, tape.nn.log_softmax and tape.nn.logsumexp do"
-        return Cause(
-            "softmax overflow" if op.startswith("exp") else "overflow",
-            number,
-            f"{op} of {biggest:.4g} is above what {entry.dtype} holds",
-            repair,
-        )
+        what = f"{op} of {biggest:.4g} is above what {entry.dtype} holds"
+        return Cause("softmax overflow" if op.startswith("exp") else "overflow", number, what, repair)
     if op in ("divide", "true_divide", "reciprocal"):
         return Cause("division by 0", number, f"{op} by 0", "keep the divisor away from 0: tnp.maximum(d, eps)")
     if np.any(np.isnan(result)) and op == "sqrt":
@@ -276,26 +248,17 @@ def zero_at(entry: Entry, operands: Sequence[Any], result: np.ndarray, arriving:
             return Cause(
                 "saturation", number, f"{op} is 0 or 1 everywhere", "scale its input down, or use tape.nn.log_softmax with the loss"
             )
-        return Cause(
-            "wrong axis",
-            number,
-            f"what follows sums {op} over the axis over which it is normalised: that is 1, whatever the input",
-            "give the other axis to one of the two: check axis=",
-        )
+        what = f"what follows sums {op} over the axis over which it is normalised: that is 1, whatever the input"
+        repair = "give the other axis to one of the two: check axis="
+        return Cause("wrong axis", number, what, repair)
     if op in MASKS:
-        return Cause(
-            "zero mask",
-            number,
-            f"{op} selects other values everywhere, so nothing flows to this one",
-            "look at the mask or the limits: do they take all of the input away? (relu: leaky_relu, smaller steps)",
-        )
+        what = f"{op} selects other values everywhere, so nothing flows to this one"
+        repair = "look at the mask or the limits: do they take all of the input away? (relu: leaky_relu, smaller steps)"
+        return Cause("zero mask", number, what, repair)
     if op in SATURATING:
-        return Cause(
-            "saturation",
-            number,
-            f"{op} is flat where its input is (up to {_size(operands)})",
-            "scale the input down: initialise smaller, normalise, or use another activation",
-        )
+        what = f"{op} is flat where its input is (up to {_size(operands)})"
+        repair = "scale the input down: initialise smaller, normalise, or use another activation"
+        return Cause("saturation", number, what, repair)
     if op in ("multiply", "matmul", "dot", "einsum", "tensordot", "vdot", "inner", "outer") and any(not np.any(x) for x in operands):
         return Cause("zero mask", number, f"{op} by 0 everywhere", "look at the other factor: a mask or an initial value of zeros")
     if op in _WRITES:
@@ -306,12 +269,9 @@ def zero_at(entry: Entry, operands: Sequence[Any], result: np.ndarray, arriving:
     if not _too_small(entry, operands, result, arriving):
         what = f"the derivative of {op} is 0 at what it was given (up to {_size(operands)})"
         return Cause("zero slope", number, what, "begin elsewhere: with random values in the place of zeros, or away from an extremum")
-    return Cause(
-        "underflow",
-        number,
-        f"what {op} passes on is too small for {entry.dtype} and becomes 0",
-        "scale the loss up (loss.backward(scale)), or use a wider dtype",
-    )
+    what = f"what {op} passes on is too small for {entry.dtype} and becomes 0"
+    repair = "scale the loss up (loss.backward(scale)), or use a wider dtype"
+    return Cause("underflow", number, what, repair)
 
 
 _WRITES = frozenset(["setitem", "at_set", "copyto", "put", "put_along_axis", "fill_diagonal", "place"])

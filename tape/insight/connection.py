@@ -112,22 +112,18 @@ class Connection:
     def unconnected(self) -> Cause:
         """Say why nothing leads from the input to the output."""
         if not self.reading.entries:
-            return Cause(
-                "detached loss",
-                None,
+            what = (
                 f"the output ({describe(self.output)}) has no past on the tape: it was made of a value (float(), .item(), .value, "
-                ".numpy()), or detached",
-                "keep the Variable itself, and take float(loss) only to print it",
+                ".numpy()), or detached"
             )
+            repair = "keep the Variable itself, and take float(loss) only to print it"
+            return Cause("detached loss", None, what, repair)
         extra = self.given._extra
         given_grad = None if extra is None else extra.grad
         if given_grad is not None and any(leaf.cell is given_grad._cell for leaf in self.reading.leaf_by_id.values()):
-            return Cause(
-                "create_graph",
-                None,
-                "the output was computed of the input's .grad, which backward() left without its own past",
-                "pass create_graph=True to that backward(), or take the first gradient by tape.gradients(..., create_graph=True)",
-            )
+            what = "the output was computed of the input's .grad, which backward() left without its own past"
+            repair = "pass create_graph=True to that backward(), or take the first gradient by tape.gradients(..., create_graph=True)"
+            return Cause("create_graph", None, what, repair)
         shared = []
         if self.given._segment is not None:
             past = Tape.of(self.given)
@@ -144,18 +140,14 @@ class Connection:
                 "computed from",
             )
         if any(e.sweep is not None for e in self.reading.entries):
-            return Cause(
-                "linear",
-                None,
-                "the output was computed of a gradient that does not depend on the input: what was differentiated is linear in it",
-                "nothing is to be repaired where that is meant: its second derivative is 0 (unconnected='zero')",
-            )
-        return Cause(
-            "not used",
-            None,
-            "nothing that is on the tape leads from the input to the output (what was looked at and has no gradient keeps no past)",
-            "use this very Variable in the computation, not a copy or its .value; print a tape.Tape() around it to see what was recorded",
+            what = "the output was computed of a gradient that does not depend on the input: what was differentiated is linear in it"
+            repair = "nothing is to be repaired where that is meant: its second derivative is 0 (unconnected='zero')"
+            return Cause("linear", None, what, repair)
+        what = "nothing that is on the tape leads from the input to the output (what was looked at and has no gradient keeps no past)"
+        repair = (
+            "use this very Variable in the computation, not a copy or its .value; print a tape.Tape() around it to see what was recorded"
         )
+        return Cause("not used", None, what, repair)
 
     def suspects(self) -> list[Cause]:
         """Return the entries whose derivative is 0 by what they are."""
