@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
+REPAIR = (
+    "have the function close over the module, and call it as it is or through tape.jit, with loss.backward() for gradients and "
+    "interop.optax.Optimizer(module.parameters(), transformation); copy it with copy.deepcopy; or give JAX and the module's own library "
+    "what module.unwrap() returns"
+)
+
+
 def is_array(x: object) -> bool:
     """Tell whether a leaf of a framework's object is data."""
     return isinstance(x, (jax.Array, np.ndarray, np.generic))
@@ -54,11 +61,7 @@ class Bridge:
     @property
     def __jax_array__(self) -> Any:
         # JAX asks for it where it is handed what is no pytree, and takes a TypeError for one of its own.
-        msg = (
-            f"an interop Module ({type(self).__module__}) stands where JAX takes an array; have the function close over the module, and "
-            "call it as it is or through tape.jit, with loss.backward() for gradients; or give JAX and the module's own library what "
-            "module.unwrap() returns"
-        )
+        msg = f"an interop Module ({type(self).__module__}) stands where JAX takes an array; {REPAIR}"
         raise TapeRuntimeError(msg)
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:

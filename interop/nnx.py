@@ -16,9 +16,9 @@ with needing("flax", "nnx", "flax"):
 
 import tape
 from interop.lift import lift
-from interop.modules import Bridge, is_array, is_inexact, remade, replace
+from interop.modules import REPAIR, Bridge, is_array, is_inexact, remade, replace
 from tape import extend
-from tape.errors import LeakedTracerError, TapeAttributeError, TapeTypeError
+from tape.errors import LeakedTracerError, TapeAttributeError, TapeRuntimeError, TapeTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -234,6 +234,24 @@ class Module(_Node, Bridge):
 
     def __reduce__(self) -> Any:
         return remade, (functools.partial(Module, wrt=self._wrt, inline=self._inline), (self.unwrap(),), self._requiring())
+
+
+def _refused(part: _Node) -> Any:
+    """Refuse that NNX takes a bridge apart: it would see no arrays in it, and ``nnx.clone`` would return the same."""
+    msg = (
+        f"an interop Module (of {type(part._node).__name__}) stands where NNX takes a module of its own (nnx.Optimizer, nnx.split, "
+        f"nnx.clone, nnx.jit ...); {REPAIR}"
+    )
+    raise TapeRuntimeError(msg)
+
+
+def _never(*_: Any) -> Any:
+    """Stand for what NNX asks of a node that it has taken apart."""
+    raise NotImplementedError
+
+
+for _kind in (_Node, Module):
+    nnx.graph.register_graph_node_type(_kind, _refused, *[_never] * 5)
 
 
 def _passed_on(fun: Callable[[dict[str, Any]], dict[str, Any]], leaves: dict[str, Any]) -> set[str]:

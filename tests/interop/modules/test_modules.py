@@ -534,6 +534,23 @@ def test_jax_is_not_given_a_module_of_the_bridge(make, call):
         call(lambda module: 0.0, module)
 
 
+TAKEN_APART = {
+    "nnx.Optimizer": lambda module: nnx.Optimizer(module, optax.adam(1e-3), wrt=nnx.Param),
+    "nnx.state": nnx.state,
+    "nnx.split": nnx.split,
+    "nnx.clone": nnx.clone,  # was the bridge itself
+    "nnx.update": lambda module: nnx.update(module, nnx.state(Net(nnx.Rngs(0)))),
+    "of a part": lambda module: nnx.clone(module.layers[0]),
+    "in a module of NNX": lambda module: nnx.state(nnx.Sequential(module)),
+}
+
+
+@pytest.mark.parametrize("call", TAKEN_APART.values(), ids=TAKEN_APART)
+def test_nnx_does_not_take_a_bridge_apart(call):
+    with pytest.raises(TapeRuntimeError, match=r"interop\.optax\.Optimizer\(module\.parameters\(\), transformation\)"):
+        call(_nnx())
+
+
 @pytest.mark.parametrize(
     ("call", "error"),
     [
