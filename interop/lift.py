@@ -19,6 +19,7 @@ from tape.callables.traces import TracedCall
 from tape.configuration import configuration
 from tape.errors import LostGradientError, TapeError, TapeTypeError, check_callable, wrap
 from tape.graph import boundary
+from tape.graph.constants import known_array
 from tape.graph.kinds import differentiable
 from tape.graph.scope import within
 from tape.graph.segment import Handle
@@ -153,7 +154,7 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool, tied: bool 
                 return record.record(Op(name, applied), variables), None, kinds, arrays
             hoisted, results = jaxapi.hoist(jaxpr, range(len(variables))), jax.tree.structure(shapes)
             op: Any = Inlined(hoisted, results) if inline else _Whole.of(name, hoisted, results, exact=exact)
-            trace = traces[key] = _Trace(applied, op, [record.constant(c) for c in jaxpr.consts])
+            trace = traces[key] = _Trace(applied, op, [_known(c) for c in jaxpr.consts])
             if not applied.reads and not jaxpr.effects:
                 call.learn(op, jaxpr.consts, trace.constants, ())
         return trace.record(variables), trace, kinds, arrays
@@ -212,6 +213,11 @@ class _Quick(NamedTuple):
     kinds: list[Any]  # of what was given
     arrays: list[int]  # which of it was no Variable
     configuration: Any
+
+
+def _known(value: Any) -> Any:
+    """Make a constant that outlives the JAX transformation that may be running: further calls find the trace."""
+    return record.constant(known_array(value, copy=True) if isinstance(value, np.ndarray) else value)
 
 
 def _traced(applied: _Applied, name: str, avals: list[Any]) -> tuple[jaxapi.ClosedJaxpr, Any]:

@@ -1,5 +1,6 @@
 """Raw JAX functions as ops of the tape."""
 
+import itertools
 import sys
 
 import jax
@@ -291,3 +292,21 @@ def test_results_of_other_trees_are_told_apart():
         assert {k: v.numpy().tolist() for k, v in named(x).items()} == {"a": [2, 3, 4, 5], "b": [2, 4, 6, 8]}
         assert interop.lift(lambda x: {"one": x + 1})(x)["one"].requires_grad
         assert interop.lift(lambda x: (x, None))(x)[1] is None
+
+
+def test_arrays_that_a_function_closes_over_outlive_the_trace_that_met_them_first():
+    """They were tracers of that trace, which further calls found."""
+    table = np.arange(3.0, dtype=np.float32)
+    firsts = (tape.jit, lambda f: jax.jit(interop.lower(f)), lambda f: tape.checkpoint(f))
+    for first, further in itertools.permutations(firsts, 2):
+        scaled = interop.lift(lambda x: x * table)
+
+        def loss(x, scaled=scaled):
+            return (scaled(x) * x).sum()
+
+        first(loss)(np.ones(3, np.float32))
+        further(loss)(np.ones(3, np.float32))
+        for fun in (loss, tape.jit(lambda x: 2 * loss(x)), tape.checkpoint(loss)):
+            x = tape.Variable([1.0, 2.0, 3.0])
+            (g,) = tape.gradients(fun(x), [x])
+            assert g.numpy().tolist() in ([0.0, 4.0, 12.0], [0.0, 8.0, 24.0])
