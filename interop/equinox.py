@@ -14,7 +14,7 @@ with needing("equinox", "equinox"):
 
 import tape
 from interop.lift import lift
-from interop.modules import Bridge, is_array, is_inexact, remade
+from interop.modules import Bridge, check_names, is_array, is_inexact, remade
 from tape import extend
 from tape.errors import TapeAttributeError, TapeTypeError
 
@@ -38,6 +38,7 @@ class Module(Bridge):
 
     Raises:
         TapeTypeError: ``module`` cannot be called.
+        TapeValueError: two arrays would have one name.
 
     Example:
         >>> import equinox as eqx, jax, jax.numpy as jnp, interop, tape
@@ -71,6 +72,7 @@ class Module(Bridge):
         self._module, self._tree = module, tree
         self._static = [None if extend.is_variable(x) else x for _, x in leaves]  # None is not a leaf of a pytree
         held = [(_dotted(path), x) for path, x in leaves if extend.is_variable(x)]
+        check_names("interop.equinox.Module", [name for name, _ in held])
         self._parameters = {name: x for name, x in held if x.requires_grad}
         self._state = {name: x for name, x in held if not x.requires_grad}
         self._variables_in_order = [x for _, x in held]

@@ -19,7 +19,7 @@ with needing("flax", "linen", "flax"):
 
 import tape
 from interop.lift import lift
-from interop.modules import Bridge, is_array, is_inexact, remade, replace
+from interop.modules import Bridge, check_names, is_array, is_inexact, remade, replace
 from tape import extend
 from tape.errors import TapeAttributeError, TapeTypeError, TapeValueError
 
@@ -47,7 +47,7 @@ class Module(Bridge):
 
     Raises:
         TapeTypeError: ``module`` is not a Linen module; in a call: it writes to a parameter.
-        TapeValueError: ``variables`` has no collection "params".
+        TapeValueError: ``variables`` has no collection "params"; two arrays would have one name.
 
     Example:
         >>> import jax, jax.numpy as jnp, interop, tape
@@ -77,14 +77,20 @@ class Module(Bridge):
         self._calls: dict[Any, tuple[Callable[..., Any], bool]] = {}
         self._held: _Held | None = None
 
+        names: list[str] = []
+
         def held(path: Any, array: Any) -> Any:
             collection, *rest = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
             if collection == "params" and is_inexact(array):
-                name = ".".join(rest)
+                names.append(name := ".".join(rest))
                 return self._parameters.setdefault(name, tape.Variable(array, name=name))
-            return self._state.setdefault(".".join((collection, *rest)), tape.constant(array)) if is_array(array) else array
+            if not is_array(array):
+                return array
+            names.append(name := ".".join((collection, *rest)))
+            return self._state.setdefault(name, tape.constant(array))
 
         self._collections = jax.tree_util.tree_map_with_path(held, variables)
+        check_names("interop.linen.Module", names)
         self._shown = False  # to who may put other Variables there
 
     @property

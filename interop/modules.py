@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,7 +16,7 @@ from tape.graph.scope import LOCAL
 from tape.graph.watcher import NOBODY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
 REPAIR = (
@@ -51,6 +52,10 @@ class Bridge:
         """Return the present values of parameters and state (batch statistics, random keys), by dotted path."""
         return {name: extend.array(v) for name, v in self._variables()}
 
+    def state_of_any_dtype(self) -> frozenset[str]:
+        """Return the names of what calls may have given another dtype than it has now."""
+        return frozenset(self._state)
+
     def _requiring(self) -> dict[str, bool]:
         """Tell of all Variables whether they require grad: a copy's are to do so, too."""
         return {name: v.requires_grad for name, v in self._variables()}
@@ -69,7 +74,7 @@ class Bridge:
 
         Args:
             state: arrays (of JAX or NumPy) or Variables by dotted path; values are cast to the parameter's dtype where that is of the
-                same kind.
+                same kind.  State keeps the dtype that it comes in, as calls give it one (batch statistics of Linen).
             strict: refuse names that are missing or too many; otherwise they are passed over.
 
         Raises:
@@ -83,12 +88,28 @@ class Bridge:
         if strict and (missing or unknown):
             msg = f"{what}: {_names('missing', missing)}{_names('unknown', unknown)}pass strict=False to load what fits"
             raise TapeValueError(msg)
-        values = {name: _fitting(f"{what}: {name}", state[name], v) for name, v in variables.items() if name in state}
+        free = self.state_of_any_dtype()
+        values = {
+            name: _fitting(f"{what}: {name}", state[name], v, cast=name not in free) for name, v in variables.items() if name in state
+        }
         for name, value in values.items():
             if name in self._parameters:
                 variables[name].value = value
             else:
                 extend.replace(variables[name], tape.constant(value))
+
+
+def check_names(module: str, names: Iterable[str]) -> None:
+    """Refuse a module two of whose arrays would have one name.
+
+    Raises:
+        TapeValueError: there are two.
+
+    """
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        msg = f"{module}: two arrays have the name {twice!r}, as a name in the module has a dot; take another name there"
+        raise TapeValueError(msg)
 
 
 def replace(pairs: Sequence[tuple[Any, Any]]) -> None:
@@ -119,8 +140,8 @@ def _names(which: str, names: list[str]) -> str:
     return f"{which} {', '.join(map(repr, names[:5]))}{' ...' if len(names) > 5 else ''}; " if names else ""
 
 
-def _fitting(what: str, value: Any, variable: tape.Variable) -> jax.Array:
-    """Return a value in the dtype of the Variable that is to hold it."""
+def _fitting(what: str, value: Any, variable: tape.Variable, *, cast: bool) -> jax.Array:
+    """Return a value, if asked for in the dtype of the Variable that is to hold it."""
     array = extend.array(value) if extend.is_variable(value) else value if isinstance(value, jax.Array) else np.asarray(value)
     if array.shape != variable.shape:
         msg = f"{what}: expected shape {variable.shape}, got {array.shape}"
@@ -134,4 +155,4 @@ def _fitting(what: str, value: Any, variable: tape.Variable) -> jax.Array:
     if kinds[0] != kinds[1]:
         msg = f"{what}: expected dtype {variable.dtype}, got {array.dtype}"
         raise TapeTypeError(msg)
-    return jnp.asarray(array, variable.dtype)
+    return jnp.asarray(array, variable.dtype if cast else None)

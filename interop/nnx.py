@@ -16,7 +16,7 @@ with needing("flax", "nnx", "flax"):
 
 import tape
 from interop.lift import lift
-from interop.modules import REPAIR, Bridge, is_array, is_inexact, remade, replace
+from interop.modules import REPAIR, Bridge, check_names, is_array, is_inexact, remade, replace
 from tape import extend
 from tape.errors import LeakedTracerError, TapeAttributeError, TapeRuntimeError, TapeTypeError
 
@@ -99,6 +99,7 @@ class Module(_Node, Bridge):
 
     Raises:
         TapeTypeError: ``module`` is not an NNX module; in a call: it adds or takes away state, changes a static attribute or a parameter.
+        TapeValueError: two arrays would have one name.
 
     Example:
         >>> import jax.numpy as jnp, interop, tape
@@ -124,7 +125,9 @@ class Module(_Node, Bridge):
         is_parameter = nnx.filterlib.to_predicate(wrt)
         parameters: dict[str, Any] = {}
         state: dict[str, Any] = {}
-        for path, variable in nnx.to_flat_state(nnx.state(module)):
+        whole = nnx.state(module)
+        check_names("interop.nnx.Module", _layout(whole)[0])
+        for path, variable in nnx.to_flat_state(whole):
             for within, array in _arrays(variable):
                 name = _dotted(path) + jax.tree_util.keystr(within)
                 if is_parameter(path, variable) and is_inexact(array):

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from interop.encoding import decoded, encoded, is_key, is_scalar
+from interop.modules import Bridge
 from tape import extend
 from tape.errors import TapeTypeError, TapeValueError
 
@@ -222,9 +223,10 @@ def _loaded(what: str, state: Any, values: Mapping[str, Any], *, strict: bool) -
     differences = [f"{name!r} is missing" for name in present if name not in values] if strict else []
     differences += [f"{name!r} is not of the state" for name in values if name not in present] if strict else []
     ready: dict[str, Any] = {}
+    free = {_joined(name, n) for name, leaf in parts if isinstance(leaf, Bridge) for n in leaf.state_of_any_dtype()}
     for name, old in present.items():
         if name in values:
-            difference, ready[name] = _fitting(values[name], old, strict=strict)
+            difference, ready[name] = _fitting(values[name], old, strict=strict, cast=name not in free)
             differences += [f"{name!r} {difference}"] if difference else []
     differences = differences or _contradictions(parts, ready)
     if differences:
@@ -286,7 +288,7 @@ def _set(name: str, leaf: Any, values: dict[str, Any]) -> None:
         leaf.bit_generator.state = values[name or _ROOT].bit_generator.state
 
 
-def _fitting(value: Any, old: Any, *, strict: bool) -> tuple[str, Any]:
+def _fitting(value: Any, old: Any, *, strict: bool, cast: bool) -> tuple[str, Any]:
     """Return what is different about a value, or nothing, and what is to be there in place of ``old``."""
     if extend.is_variable(value):
         value = extend.array(value)
@@ -302,9 +304,9 @@ def _fitting(value: Any, old: Any, *, strict: bool) -> tuple[str, Any]:
     if value.shape != old.shape:
         return f"has shape {value.shape}, and {old.shape} in the state", value
     if value.dtype != (old.dtype.newbyteorder("=") if isinstance(old.dtype, np.dtype) else old.dtype):
-        if strict or not _same_kind(value.dtype, old.dtype):
+        if (strict and cast) or not _same_kind(value.dtype, old.dtype):
             return f"has dtype {value.dtype}, and {old.dtype} in the state", value
-        value = value.astype(old.dtype)
+        value = value.astype(old.dtype) if cast else value
     if isinstance(old, jax.Array):
         value = value if isinstance(value, jax.Array) else jnp.array(value)
         return "", jax.device_put(value, old.sharding) if old.committed and value.sharding != old.sharding else value

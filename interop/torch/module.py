@@ -266,6 +266,10 @@ class Module(_Part, Bridge):
     def _parameters(self) -> dict[str, Any]:  # type: ignore[override]
         return {name: self._store.parameters[i] for name, i in self._store.names.items()}
 
+    def state_of_any_dtype(self) -> frozenset[str]:
+        """Return no names: buffers have the dtypes of torch."""
+        return frozenset()
+
     def _saved(self) -> dict[str, Any]:
         tensors = {**self._parameters, **{name: self._store.buffers[i] for name, i in self._store.buffer_names.items()}}
         return {name: tensors[name] for name in self._part.state_dict(keep_vars=True) if name in tensors}

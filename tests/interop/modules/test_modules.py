@@ -422,6 +422,49 @@ def test_load_state_dict_says_what_is_missing():
         module.load_state_dict(state)
 
 
+DOTS = {"a.b": jnp.ones(2), "a": {"b": jnp.zeros(2)}}
+
+
+class Dotted(eqx.Module):
+    tree: dict
+
+    def __call__(self, x):
+        return x * self.tree["a.b"] + self.tree["a"]["b"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: interop.nnx.Module(nnx.Dict({"a.b": nnx.Param(jnp.ones(2)), "a": nnx.Dict({"b": nnx.Param(jnp.zeros(2))})})),
+        lambda: interop.nnx.Module(nnx.Dict({"a.b": nnx.Param(jnp.ones(2)), "a": nnx.Dict({"b": nnx.BatchStat(jnp.zeros(2))})})),
+        lambda: interop.linen.Module(LinenNet(), {"params": DOTS}),
+        lambda: interop.linen.Module(LinenNet(), {"params": {"stats": {"a": jnp.ones(2)}}, "stats": {"a": jnp.ones(2)}}),
+        lambda: interop.equinox.Module(Dotted(DOTS)),
+    ],
+)
+def test_arrays_of_one_name_are_refused(make):
+    """The one was read in place of the other."""
+    with pytest.raises(TapeValueError, match="two arrays have the name"):
+        make()
+
+
+def test_state_keeps_the_dtype_that_calls_give_it(tmp_path):
+    """Statistics of Linen become float64 with the parameters, and a fresh module would round them."""
+    with jax.enable_x64(True):
+        norm, x = linen.BatchNorm(use_running_average=False, param_dtype=jnp.float64), X.astype(jnp.float64)
+        variables = norm.init(jax.random.key(0), x)
+        trained, fresh, read = [interop.linen.Module(norm, variables) for _ in range(3)]
+        trained(x, mutable=["batch_stats"])
+        assert trained.state_dict()["batch_stats.mean"].dtype == jnp.float64
+        fresh.load_state_dict(trained.state_dict())
+        interop.save(tmp_path / "norm.safetensors", trained)
+        interop.load(tmp_path / "norm.safetensors", read)
+        for name, value in trained.state_dict().items():
+            for module in (fresh, read):
+                assert module.state_dict()[name].dtype == value.dtype
+                assert (module.state_dict()[name] == value).all()
+
+
 def test_linen_returns_what_is_mutable():
     module = _linen()
     net, variables = module.unwrap()
