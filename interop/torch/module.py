@@ -120,17 +120,19 @@ class _Part:
         return [v for _, v in self.named_parameters()]
 
     def zero_grad(self) -> None:
-        """Set the gradients of all parameters to None."""
-        for _, v in self.named_parameters():
+        """Set the gradients of all parameters to None, also of those that do not require grad any more."""
+        for v in self._all():
             v.zero_grad()
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """Have all parameters require grad, or none of them."""
-        store = self._root._store
-        for name, i in store.names.items():
-            if name.startswith(self._path):
-                store.parameters[i].requires_grad_(requires_grad)
+        for v in self._all():
+            v.requires_grad_(requires_grad)
         return self
+
+    def _all(self) -> list[Any]:
+        store = self._root._store
+        return [store.parameters[i] for i in {i: None for name, i in store.names.items() if name.startswith(self._path)}]
 
     def train(self, mode: bool = True) -> Any:
         """Set the mode of the module and its parts, as in torch."""

@@ -524,6 +524,8 @@ def test_shared_and_frozen_parameters():
     module.requires_grad_(False)
     assert module.parameters() == []
     assert not module(X).requires_grad
+    module.zero_grad()  # as in torch, of frozen ones, too
+    assert module.b.bias.grad is None
 
 
 @pytest.mark.parametrize("make", [lambda: torch.nn.LSTM(3, 4, num_layers=2), lambda: torch.nn.TransformerEncoderLayer(4, 2, 8, 0.0)])
