@@ -1,5 +1,6 @@
 """What is exported runs without this library: values, gradients, symbolic lengths; what cannot be exported is said."""
 
+import functools
 import subprocess
 import sys
 
@@ -146,3 +147,13 @@ def test_common_layers_take_a_symbolic_batch(symbolic):
     exported = interop.export(model, ROWS if symbolic else X)
     for a, b in zip(exported.call(X), model(tape.constant(X)), strict=True):
         close(a, b)
+
+
+def test_loops_over_a_symbolic_length_have_gradients():
+    def f(scan, zeros, x):
+        last, products = scan(lambda c, t: (c * 0.5 + t, c * t), zeros(3), x)
+        return (last**2).sum() + products.sum()
+
+    exported = interop.export(tape.grad(functools.partial(f, tape.lax.scan, tnp.zeros)), ROWS)
+    for x in (X, X[:1]):
+        close(exported.call(x), jax.grad(functools.partial(f, jax.lax.scan, jnp.zeros))(x))

@@ -195,9 +195,8 @@ def _scan(
     scan: Any = lax.scan
     start = [jnp.zeros_like(c) if given is None else given for given, c, flag in zip(ct, init, moving, strict=False) if flag]
     totals = list(map(jnp.zeros_like, compress(consts, summed)))
-    (cts_init, totals), cts_xs = scan(
-        backward, (start, totals), scanned, length=length, reverse=not reverse, unroll=others.get("unroll", 1)
-    )
+    known = None if scanned else length  # which JAX wants to be a number, where it may be symbolic (jax.export)
+    (cts_init, totals), cts_xs = scan(backward, (start, totals), scanned, length=known, reverse=not reverse, unroll=others.get("unroll", 1))
     flowing = iter((*totals, *cts_init, *cts_xs))
     return tuple(next(flowing) if flag else None for flag in (*summed, *moving, *swept.flows[first_x:]))
 
