@@ -105,17 +105,18 @@ class Store:
                     self._set_buffer(i, tensor, value)
         return self.tensors
 
-    @contextlib.contextmanager
-    def installed(self, tensors: list[torch.Tensor]) -> Iterator[None]:
+    def installed(self, tensors: list[torch.Tensor]) -> contextlib.AbstractContextManager[None]:
         """Have the torch module have these parameters; no other call runs meanwhile."""
-        with self.lock:
-            if tensors is not self._installed:
-                for places, new, old in zip(self._places, tensors, self._installed, strict=True):
-                    if new is not old:
-                        for module, name in places:
-                            setattr(module, name, new)
-                self._installed = tensors
-            yield
+        return _Installed(self, tensors)
+
+    def install(self, tensors: list[torch.Tensor]) -> None:
+        """Give the torch module these parameters; the lock is held."""
+        if tensors is not self._installed:
+            for places, new, old in zip(self._places, tensors, self._installed, strict=True):
+                if new is not old:
+                    for module, name in places:
+                        setattr(module, name, new)
+            self._installed = tensors
 
     def _set_buffer(self, i: int, tensor: torch.Tensor, value: Any) -> None:
         tensor = tensor.to(self._buffer_tensors[i].dtype)
@@ -196,6 +197,27 @@ class Store:
     def _differs(self, i: int, tensor: torch.Tensor) -> bool:
         """Tell whether a buffer was changed by code that does not say so, as the statistics of batch normalization are."""
         return tensor.is_floating_point() and not np.array_equal(to_array(tensor, "", copy=False), self._buffer_values[i])
+
+
+class _Installed(contextlib.AbstractContextManager[None]):
+    """While it is open, a torch module has some parameters; several times a step, so it is no generator."""
+
+    __slots__ = ("_store", "_tensors")
+
+    def __init__(self, store: Store, tensors: list[torch.Tensor]) -> None:
+        self._store = store
+        self._tensors = tensors
+
+    def __enter__(self) -> None:
+        self._store.lock.acquire()
+        try:
+            self._store.install(self._tensors)
+        except BaseException:
+            self._store.lock.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._store.lock.release()
 
 
 def _set_modes(modules: Sequence[torch.nn.Module], modes: Sequence[bool]) -> None:

@@ -10,8 +10,10 @@ from collections.abc import Mapping, MutableMapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+import tape
 from tape.callables.objects import COMPOSED, attributes, in_cell
 from tape.errors import LostGradientError
 
@@ -24,6 +26,9 @@ def mapped(fun: Callable[[Any], Any], tree: Any, holders: Holders | None = None)
 
     Tuples (named ones too), lists, mappings, dataclasses and the objects that ``holders`` says are taken apart; anything else is a leaf.
     """
+    kind = type(tree)
+    if kind in _LEAVES or isinstance(tree, torch.Tensor):  # most of what there is
+        return fun(tree)
     if isinstance(tree, (list, tuple)):
         items = [mapped(fun, x, holders) for x in tree]
         if all(new is old for new, old in zip(items, tree, strict=True)):
@@ -169,5 +174,6 @@ def _held(value: Any) -> Iterable[Any]:
 
 
 _THEIR_OWN = frozenset({"torch", "jax", "jaxlib", "numpy", "tape", "builtins", "interop"})  # packages whose objects know what they hold
+_LEAVES = frozenset((tape.Variable, np.ndarray, str, bool, int, float, type(None)))  # types that hold nothing
 _SIMPLE = (str, bytes, int, float, complex, type(None), type, types.ModuleType, torch.nn.Module, torch.dtype, torch.device)
 _LIMIT = 10_000  # objects looked through

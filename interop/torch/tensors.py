@@ -123,7 +123,9 @@ def aval_of(tensor: torch.Tensor) -> Any:
 
 def _plain(tensor: torch.Tensor, what: str) -> torch.Tensor:
     check_dtype(tensor, what)
-    plain = tensor.detach().resolve_conj().resolve_neg()
+    plain = tensor.detach()
+    if plain.is_conj() or plain.is_neg():
+        plain = plain.resolve_conj().resolve_neg()
     narrow = None if jaxapi.X64.value else _NARROW.get(plain.dtype)
     if narrow is None:
         return plain
