@@ -1,12 +1,14 @@
 """Sharded: a define-by-run step on eight devices beside the ``jax.jit`` step written by hand, sharded alike.
 
-Collectives are counted by kind in what XLA compiled: the tape's program is to have none that the other has not.  It runs in a process of its
+An update that is written out (``p -= rate * p.grad``) is a program of its own, after that of the loss and the gradients, and hands these over;
+with an Optimizer, and in ``tape.jit``, all is one.  Collectives are counted by kind in what XLA compiled: the tape's program is to have none that the other has not.  It runs in a process of its
 own, since devices are made once.
 """
 
 from __future__ import annotations
 
 import collections
+import importlib
 import json
 import os
 import re
@@ -19,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+import interop
 import tape
 import tape.numpy as tnp
 from benchmarks.report import Report, Score
@@ -96,6 +99,16 @@ def measured(name: str, effort: Effort) -> dict[str, Any]:
                 p -= RATE * p.grad  # noqa: PLW2901 - a Variable changes in place
         return value
 
+    trained = [tape.Variable(a) for a in arrays]
+    optimizer = interop.optax.Optimizer(trained, importlib.import_module("optax").sgd(RATE))
+
+    def optimized() -> Any:
+        optimizer.zero_grad()
+        value = _loss(tnp, trained, *data)
+        value.backward()
+        optimizer.step()
+        return value
+
     @tape.jit
     def whole(x: Any, y: Any) -> Any:
         value = _loss(tnp, parameters, x, y)
@@ -107,15 +120,16 @@ def measured(name: str, effort: Effort) -> dict[str, Any]:
 
     ours = collectives(whole.lower(*data).compile().as_text())
     theirs = collectives(compiled.lower(arrays, x, y).compile().as_text() or "")
-    losses = [(float(step()), float(native())) for _ in range(6)]
-    mine, by_hands = np.array(losses).T
+    losses = [(float(step()), float(optimized()), float(native())) for _ in range(6)]
+    *mine, by_hands = np.array(losses).T
     if not np.allclose(mine, by_hands, rtol=1e-4):
         msg = f"losses differ: {losses}"
         raise AssertionError(msg)
-    systems = {
-        "tape": (step, lambda value: (jax.block_until_ready(value.value), jax.block_until_ready([p.value for p in parameters]))),
-        "jax.jit": (native, lambda _: jax.block_until_ready(held)),
-    }
+
+    def ready(value: Any) -> None:
+        jax.block_until_ready([value.value, *[p.value for p in (*parameters, *trained)]])
+
+    systems = {"tape": (step, ready), "optimizer": (optimized, ready), "jax.jit": (native, lambda _: jax.block_until_ready(held))}
     times = interleave(systems, effort)
     return {"ours": ours, "theirs": theirs, "times": {way: list(t.rounds) for way, t in times.items()}}
 
@@ -150,6 +164,7 @@ def sharded(report: Report, effort: Effort, chosen: frozenset[str]) -> None:
                 "tape us": times["tape"].spread.median,
                 "jax.jit us": times["jax.jit"].spread.median,
                 "tape / jax.jit": ratios[name],
+                "with an Optimizer / jax.jit": ratio(times["optimizer"], times["jax.jit"]).median,
                 "collectives of the tape": ", ".join(f"{n} {kind}" for kind, n in found["ours"].items()),
                 "of jax.jit": ", ".join(f"{n} {kind}" for kind, n in found["theirs"].items()),
             }
