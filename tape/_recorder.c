@@ -143,7 +143,8 @@ FREED(Bound, )
 COLLECTED(Numbers, way, way)
 FREED(Numbers, )
 COLLECTED(Thread, segment, begun)
-FREED(Thread, )
+static void forget_thread(PyObject *thread);
+FREED(Thread, forget_thread(self))
 COLLECTED(Local, make, make)
 FREED(Local, )
 COLLECTED(Function, slow, dict)
@@ -271,12 +272,37 @@ static PyObject *thread_key, *name_aval, *name_shape, *name_scalars, *name_posit
 
 /* -- threads --------------------------------------------------------------------------------------------------------------------------- */
 
+static struct { /* the thread that asked last: every op asks, and a look-up in the thread's dict would be a twelfth of what it costs */
+    PyThreadState *state;
+    uint64_t id; /* a state's address may come again, its number does not */
+    Thread *thread;
+} asked;
+
 /* Return what is known of this thread (borrowed), NULL where nobody asked in it so far. */
 static Thread *
 this_thread(void)
 {
+    PyThreadState *state = PyThreadState_Get();
+    if (asked.state == state && asked.id == PyThreadState_GetID(state)) {
+        return asked.thread;
+    }
     PyObject *held = PyThreadState_GetDict();
-    return held == NULL ? NULL : (Thread *)PyDict_GetItemWithError(held, thread_key);
+    Thread *thread = held == NULL ? NULL : (Thread *)PyDict_GetItemWithError(held, thread_key);
+    if (thread != NULL) {
+        asked.state = state;
+        asked.id = PyThreadState_GetID(state);
+        asked.thread = thread;
+    }
+    return thread;
+}
+
+static void
+forget_thread(PyObject *thread)
+{
+    if ((PyObject *)asked.thread == thread) {
+        asked.state = NULL;
+        asked.thread = NULL;
+    }
 }
 
 /* The same for Python: made at the first meeting. */
@@ -847,12 +873,44 @@ slot_of_value(Walk *walk, PyObject *value)
     return entered ? Py_NewRef(walk->entering[walk->count - 1].slot) : NULL;
 }
 
+#define SPARE 256 /* Variables that are kept to be made again */
+
+static struct {
+    PyObject *variables[SPARE];
+    int count;
+} spare;
+
+/* Free a Variable, for the class of Variables and those that users derive from it, as Python would: an op makes one, and mostly frees one, and what
+   Python does for any class at both costs more than the recorder does for the entry. */
+static void
+Variable_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    Py_TRASHCAN_BEGIN(self, Variable_dealloc) /* a tape is as deep as it is long */
+    WEAKLY(Handle);
+    Handle_clear(self);
+    if ((PyObject *)type == told.variable && spare.count < SPARE) {
+        spare.variables[spare.count++] = self;
+    } else {
+        type->tp_free(self);
+    }
+    Py_DECREF(type);
+    Py_TRASHCAN_END
+}
+
 /* Make a Variable; takes over `cell`. */
 static PyObject *
 new_handle(PyObject *segment, PyObject *place, PyObject *cell)
 {
     PyTypeObject *type = (PyTypeObject *)told.variable;
-    Handle *made = cell == NULL ? NULL : (Handle *)type->tp_alloc(type, 0);
+    Handle *made;
+    if (cell != NULL && spare.count > 0) {
+        made = (Handle *)PyObject_Init(spare.variables[--spare.count], type); /* its fields are empty */
+        PyObject_GC_Track((PyObject *)made);
+    } else {
+        made = cell == NULL ? NULL : (Handle *)type->tp_alloc(type, 0);
+    }
     if (made == NULL) {
         Py_XDECREF(cell);
         return NULL;
@@ -4939,6 +4997,10 @@ connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     Py_XSETREF(parts.extra, Py_NewRef(extra));
     Py_XSETREF(parts.node, Py_NewRef(leaf_node));
     Py_XSETREF(told.variable, Py_NewRef(variable));
+    PyTypeObject *type = (PyTypeObject *)variable;
+    if (type->tp_basicsize == sizeof(Handle) && type->tp_itemsize == 0 && type->tp_dictoffset == 0 && type->tp_finalize == NULL && type->tp_del == NULL) {
+        type->tp_dealloc = Variable_dealloc; /* it has the fields of a Handle and no others */
+    }
     Py_XSETREF(told.record, Py_NewRef(record));
     Py_XSETREF(told.begun, Py_NewRef(begun));
     Py_XSETREF(told.node_of, Py_NewRef(node_of));
