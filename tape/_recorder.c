@@ -35,6 +35,8 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 
 /* -- structures ------------------------------------------------------------------------------------------------------------------------ */
 
+#define NEAR 8
+
 typedef struct { PyObject_HEAD PyObject *cell, *segment, *place, *extra, *weak; } Handle;
 typedef struct { PyObject_HEAD PyObject *slot, *kind; } Place;
 typedef struct { PyObject_HEAD PyObject *aval, *requires_grad, *unrecorded; } Kind;
@@ -47,6 +49,7 @@ typedef struct {
     PyObject *cells, *entered, *origins, *leaf_lines, *functions, *hooks, *lines, *retained; /* dicts */
     PyObject *leaves, *borrowed, *leaf_places;                                              /* lists */
     PyObject *weak;
+    struct { PyObject *cell, *slot; Py_ssize_t at; } near[NEAR]; /* leaves that entered last, and where they are among `leaves`, which holds the cell */
 } Segment;
 typedef struct { PyObject_HEAD PyObject *epoch; } Changes;
 typedef struct { PyObject_HEAD PyObject *executable, *kept, *live, *roots, *site, *size; } Choice; /* what a run computes and keeps */
@@ -133,7 +136,8 @@ FREED(Step, )
 COLLECTED(State, kernel, child)
 FREED(State, )
 COLLECTED(Segment, epoch, leaf_places)
-FREED(Segment, WEAKLY(Segment))
+static void forget_leaves(Segment *segment);
+FREED(Segment, WEAKLY(Segment); forget_leaves((Segment *)self))
 COLLECTED(Changes, epoch, epoch)
 FREED(Changes, )
 COLLECTED(Choice, executable, size)
@@ -630,9 +634,17 @@ as_handle(PyObject *value)
 static int
 enter_leaf(Walk *walk, PyObject *kind, PyObject *cell, PyObject *id, PyObject *node, PyObject *line)
 {
-    PyObject *child = Py_XNewRef(PyDict_GetItemWithError(walk->state->next, kind)), *slots, *fresh = NULL;
-    if (child == NULL && walk->makes && !PyErr_Occurred() && (PyObject *)Py_TYPE(walk->state) == told.state) {
-        child = PyObject_CallMethodOneArg((PyObject *)walk->state, name_leaf, kind);
+    State *state = walk->state;
+    PyObject *child = Py_XNewRef(state->latest == kind ? state->child : PyDict_GetItemWithError(state->next, kind)), *slots, *fresh = NULL;
+    if (child != NULL && state->latest == Py_None && is_a(child, &State_type)) { /* that of an op stays, for a look-up of it makes a tuple */
+        PyObject *before = state->child;
+        state->latest = Py_NewRef(kind);
+        state->child = Py_NewRef(child);
+        Py_DECREF(Py_None);
+        Py_XDECREF(before);
+    }
+    if (child == NULL && walk->makes && !PyErr_Occurred() && (PyObject *)Py_TYPE(state) == told.state) {
+        child = PyObject_CallMethodOneArg((PyObject *)state, name_leaf, kind);
         fresh = Py_XNewRef(child);
     }
     if (cell == NULL || child == NULL || walk->count == LEAVES || !is_a(child, &State_type) || ((State *)child)->next == NULL ||
@@ -645,7 +657,7 @@ enter_leaf(Walk *walk, PyObject *kind, PyObject *cell, PyObject *id, PyObject *n
         Py_XDECREF(fresh);
         return 0;
     }
-    Py_DECREF(walk->state);
+    Py_DECREF(state);
     walk->state = (State *)child;
     walk->entering[walk->count++] = (Entering){cell, id, Py_NewRef(PyTuple_GET_ITEM(slots, 0)), node, line, fresh};
     return 1;
@@ -738,6 +750,33 @@ line_of(Place *place, PyObject *origin)
     return Py_XNewRef(line);
 }
 
+/* Forget which leaves of a segment were used last. */
+static void
+forget_leaves(Segment *segment)
+{
+    for (int i = 0; i < NEAR; i++) {
+        segment->near[i].cell = NULL;
+        Py_CLEAR(segment->near[i].slot);
+    }
+}
+
+static inline int
+nearby(PyObject *cell)
+{
+    return (int)((uintptr_t)cell / sizeof(PyListObject) % NEAR);
+}
+
+/* Return the slot of a leaf that entered lately (borrowed); NULL where it is none.  Weights of a loop are asked for in every turn. */
+static inline PyObject *
+slot_nearby(Segment *segment, PyObject *cell)
+{
+    int i = nearby(cell);
+    Py_ssize_t at = segment->near[i].at;
+    return segment->near[i].cell == cell && segment->leaves != NULL && PyList_CheckExact(segment->leaves) && at < PyList_GET_SIZE(segment->leaves) &&
+                   PyList_GET_ITEM(segment->leaves, at) == cell
+               ? segment->near[i].slot : NULL;
+}
+
 /* Return the slot that a cell has in the segment of a walk (a new reference), NULL where it has none; `id` is its number. */
 static PyObject *
 slot_there(Walk *walk, PyObject *cell, PyObject *id)
@@ -754,8 +793,12 @@ slot_there(Walk *walk, PyObject *cell, PyObject *id)
 static PyObject *
 slot_of_cell(Walk *walk, PyObject *cell, Place *place, PyObject *origin, PyObject *at, PyObject *node, Handle *leaf)
 {
+    PyObject *slot = slot_nearby(walk->segment, cell);
+    if (slot != NULL) {
+        return Py_NewRef(slot);
+    }
     PyObject *id = PyLong_FromVoidPtr(cell), *line = NULL;
-    PyObject *slot = id == NULL ? NULL : slot_there(walk, cell, id);
+    slot = id == NULL ? NULL : slot_there(walk, cell, id);
     if (slot != NULL || id == NULL) {
         Py_XDECREF(id);
         return slot;
@@ -829,6 +872,15 @@ is_generic(PyObject *value)
 static PyObject *
 kind_of_number(Walk *walk, PyObject *value)
 {
+    static PyObject *kinds, *of_floats; /* most numbers are these; a kind that is there stays */
+    if (PyFloat_CheckExact(value)) {
+        PyObject *scalars = walk->segment->scalars, *kind = kinds == scalars ? of_floats : PyDict_GetItemWithError(scalars, (PyObject *)&PyFloat_Type);
+        if (kind != NULL && kinds != scalars) {
+            Py_XSETREF(kinds, Py_NewRef(scalars));
+            Py_XSETREF(of_floats, Py_NewRef(kind));
+        }
+        return kind;
+    }
     if (is_generic(value) && !unobserved(walk->thread, told.caller)) {
         return NULL;
     }
@@ -890,7 +942,7 @@ Variable_dealloc(PyObject *self)
     Py_TRASHCAN_BEGIN(self, Variable_dealloc) /* a tape is as deep as it is long */
     WEAKLY(Handle);
     Handle_clear(self);
-    if ((PyObject *)type == told.variable && spare.count < SPARE) {
+    if ((PyObject *)type == told.variable && type->tp_dealloc == Variable_dealloc && spare.count < SPARE) {
         spare.variables[spare.count++] = self;
     } else {
         type->tp_free(self);
@@ -940,6 +992,7 @@ undo(Walk *walk, Py_ssize_t leaves, PyObject *const *made, Py_ssize_t results)
     PyErr_Fetch(&type, &value, &trace);
     Segment *segment = walk->segment;
     PyList_SetSlice(segment->leaves, leaves, PyList_GET_SIZE(segment->leaves), NULL);
+    forget_leaves(segment);
     for (int i = 0; i < walk->count; i++) {
         Entering *e = &walk->entering[i];
         if ((e->id != NULL && PyDict_DelItem(segment->entered, e->id) < 0) || (e->node != NULL && PyDict_DelItem(segment->origins, e->slot) < 0) ||
@@ -977,6 +1030,15 @@ commit(Walk *walk, State *start, State *child, PyObject *const *made, Py_ssize_t
             (e->node != NULL && PyDict_SetItem(segment->origins, e->slot, e->node) < 0) ||
             (e->line != NULL && PyDict_SetItem(segment->leaf_lines, e->slot, e->line) < 0)) {
             return undo(walk, leaves, made, results);
+        }
+    }
+    for (int i = 0; i < walk->count; i++) {
+        Entering *e = &walk->entering[i];
+        if (e->id != NULL) {
+            int near = nearby(e->cell);
+            segment->near[near].cell = e->cell;
+            segment->near[near].at = leaves + i;
+            Py_XSETREF(segment->near[near].slot, Py_NewRef(e->slot)); /* a number: nothing of Python's runs */
         }
     }
     if (walk->generation != NULL) {
@@ -1034,7 +1096,7 @@ hand_out(Walk *walk, State *start, State *child)
 static PyObject *
 found(State *state, PyObject *op, PyObject *const *slots, Py_ssize_t n)
 {
-    PyObject *key = state->latest;
+    PyObject *key = state->latest; /* or the kind of a leaf */
     if (key != NULL && PyTuple_CheckExact(key) && state->child != NULL && PyTuple_GET_SIZE(key) == n + 1 && PyTuple_GET_ITEM(key, 0) == op) {
         Py_ssize_t same = 0;
         while (same < n && PyTuple_GET_ITEM(key, same + 1) == slots[same]) {
@@ -3993,6 +4055,7 @@ leave_again(Segment *segment, PyObject *entering)
     PyErr_Fetch(&type, &value, &trace);
     Py_ssize_t n = PyList_GET_SIZE(entering), before = PyList_GET_SIZE(segment->leaves) - n;
     PyList_SetSlice(segment->leaves, before, before + n, NULL);
+    forget_leaves(segment);
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *id = PyLong_FromVoidPtr(((Handle *)PyList_GET_ITEM(entering, i))->cell);
         if (id == NULL || PyDict_DelItem(segment->entered, id) < 0) {
@@ -4998,6 +5061,9 @@ connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     Py_XSETREF(parts.node, Py_NewRef(leaf_node));
     Py_XSETREF(told.variable, Py_NewRef(variable));
     PyTypeObject *type = (PyTypeObject *)variable;
+    while (spare.count > 0) { /* they may be of another class */
+        PyObject_GC_Del(spare.variables[--spare.count]);
+    }
     if (type->tp_basicsize == sizeof(Handle) && type->tp_itemsize == 0 && type->tp_dictoffset == 0 && type->tp_finalize == NULL && type->tp_del == NULL) {
         type->tp_dealloc = Variable_dealloc; /* it has the fields of a Handle and no others */
     }
