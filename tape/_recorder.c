@@ -35,6 +35,8 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 
 /* -- structures ------------------------------------------------------------------------------------------------------------------------ */
 
+typedef struct { PyObject *slot, *cell; } Result;
+
 #define NEAR 8
 
 typedef struct { PyObject_HEAD PyObject *cell, *segment, *place, *extra, *weak; } Handle;
@@ -49,6 +51,8 @@ typedef struct {
     PyObject *cells, *entered, *origins, *leaf_lines, *functions, *hooks, *lines, *retained; /* dicts */
     PyObject *leaves, *borrowed, *leaf_places;                                              /* lists */
     PyObject *weak;
+    Result *recent; /* those of `cells` that are not in that dict yet, in order: they come there when somebody asks, which is mostly nobody */
+    Py_ssize_t n_recent, room, most; /* most: no slot among them is larger */
     struct { PyObject *cell, *slot; Py_ssize_t at; } near[NEAR]; /* leaves that entered last, and where they are among `leaves`, which holds the cell */
 } Segment;
 typedef struct { PyObject_HEAD PyObject *epoch; } Changes;
@@ -135,9 +139,30 @@ COLLECTED(Step, kernel, depth)
 FREED(Step, )
 COLLECTED(State, kernel, child)
 FREED(State, )
-COLLECTED(Segment, epoch, leaf_places)
 static void forget_leaves(Segment *segment);
-FREED(Segment, WEAKLY(Segment); forget_leaves((Segment *)self))
+static void drop_recent(Segment *segment);
+
+static int
+Segment_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Segment *segment = (Segment *)self;
+    for (Py_ssize_t i = 0; i < segment->n_recent; i++) {
+        Py_VISIT(segment->recent[i].cell);
+    }
+    return visit_fields(&segment->epoch, &segment->leaf_places + 1, visit, arg);
+}
+
+static int
+Segment_clear(PyObject *self)
+{
+    Segment *segment = (Segment *)self;
+    forget_leaves(segment);
+    drop_recent(segment);
+    clear_fields(&segment->epoch, &segment->leaf_places + 1);
+    return 0;
+}
+
+FREED(Segment, WEAKLY(Segment))
 COLLECTED(Changes, epoch, epoch)
 FREED(Changes, )
 COLLECTED(Choice, executable, size)
@@ -168,7 +193,7 @@ static PyMemberDef Segment_members[] = {
     MEMBER(Segment, "lock", lock), MEMBER(Segment, "serial", serial), MEMBER(Segment, "generation", generation),
     MEMBER(Segment, "released", released), MEMBER(Segment, "packing", packing), MEMBER(Segment, "scalars", scalars),
     MEMBER(Segment, "trace", trace), MEMBER(Segment, "run", run), MEMBER(Segment, "open", open),
-    MEMBER(Segment, "cells", cells), MEMBER(Segment, "entered", entered),
+    MEMBER(Segment, "entered", entered),
     MEMBER(Segment, "origins", origins), MEMBER(Segment, "leaf_lines", leaf_lines), MEMBER(Segment, "functions", functions),
     MEMBER(Segment, "hooks", hooks), MEMBER(Segment, "lines", lines), MEMBER(Segment, "retained", retained),
     MEMBER(Segment, "ways", ways), MEMBER(Segment, "leaves", leaves),
@@ -209,8 +234,9 @@ STRUCTURE(Kind, "What is known of a value without its value.", .tp_members = Kin
 STRUCTURE(Step, "One line of a tape.", .tp_members = Step_members);
 STRUCTURE(State, "One prefix of a tape.", .tp_members = State_members, .tp_base = &Step_type);
 static void Segment_finalize(PyObject *self);
-STRUCTURE(Segment, "The pending part of a tape.", .tp_members = Segment_members, .tp_weaklistoffset = offsetof(Segment, weak),
-          .tp_finalize = Segment_finalize);
+static PyGetSetDef Segment_attributes[2];
+STRUCTURE(Segment, "The pending part of a tape.", .tp_members = Segment_members, .tp_getset = Segment_attributes,
+          .tp_weaklistoffset = offsetof(Segment, weak), .tp_finalize = Segment_finalize);
 STRUCTURE(Changes, "The number of the present settings.", .tp_members = Changes_members);
 STRUCTURE(Choice, "What a run computes and keeps, and how.", .tp_members = Choice_members);
 STRUCTURE(Bound, "A step on the Variables that it concerns.", .tp_members = Bound_members);
@@ -448,10 +474,160 @@ number_in(PyObject *module, PyObject *name)
     return PyErr_Occurred() ? 0 : number;
 }
 
+/* -- results of a pending segment -------------------------------------------------------------------------------------------------------- */
+
+#define SPARE 256       /* Variables, and cells, that are kept to be made again */
+#define SPARE_ROOM 4096 /* results for which there is room in the row that is kept */
+
+static struct {
+    PyObject *variables[SPARE], *cells[SPARE];
+    int count, n_cells;
+    Result *row;
+    Py_ssize_t room;
+} spare;
+
+static PyObject *
+empty_cell(void)
+{
+    if (spare.n_cells > 0) {
+        return spare.cells[--spare.n_cells];
+    }
+    PyObject *cell = PyList_New(1);
+    if (cell != NULL) {
+        PyList_SET_ITEM(cell, 0, Py_NewRef(Py_None));
+    }
+    return cell;
+}
+
+/* Let go of a segment's results that are not in its dict of cells: most are values inside of a program, whose cells nobody holds and nobody has filled. */
+static void
+drop_recent(Segment *segment)
+{
+    Result *row = segment->recent;
+    Py_ssize_t n = segment->n_recent, room = segment->room;
+    segment->recent = NULL;
+    segment->n_recent = segment->room = segment->most = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *cell = row[i].cell;
+        Py_DECREF(row[i].slot);
+        if (Py_REFCNT(cell) == 1 && PyList_GET_SIZE(cell) == 1 && PyList_GET_ITEM(cell, 0) == Py_None && spare.n_cells < SPARE) {
+            spare.cells[spare.n_cells++] = cell;
+        } else {
+            Py_DECREF(cell);
+        }
+    }
+    if (room > spare.room && room <= SPARE_ROOM) {
+        Result *before = spare.row;
+        spare.row = row;
+        spare.room = room;
+        row = before;
+    }
+    PyMem_Free(row);
+}
+
+/* Have room for further results of a segment: 0, or -1 with an exception. */
+static int
+have_room(Segment *segment, Py_ssize_t further)
+{
+    Py_ssize_t wanted = segment->n_recent + further;
+    if (wanted <= segment->room) {
+        return 0;
+    }
+    if (segment->recent == NULL && wanted <= spare.room) {
+        segment->recent = spare.row;
+        segment->room = spare.room;
+        spare.row = NULL;
+        spare.room = 0;
+        return 0;
+    }
+    Py_ssize_t room = 2 * wanted + 14;
+    Result *row = PyMem_Realloc(segment->recent, room * sizeof *row);
+    if (row == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    segment->recent = row;
+    segment->room = room;
+    return 0;
+}
+
+/* Add a result to a segment that has room for it. */
+static inline void
+add_result(Segment *segment, PyObject *slot, PyObject *cell)
+{
+    Py_ssize_t number = PyLong_AsSsize_t(slot);
+    segment->most = number > segment->most ? number : segment->most;
+    segment->recent[segment->n_recent++] = (Result){Py_NewRef(slot), Py_NewRef(cell)};
+}
+
+/* Return the cell of a result of a segment (borrowed), NULL where it has none; those are asked for in order, from `*next` on. */
+static PyObject *
+cell_at(Segment *segment, PyObject *slot, Py_ssize_t *next)
+{
+    for (Py_ssize_t i = *next; i < segment->n_recent; i++) {
+        if (segment->recent[i].slot == slot) {
+            *next = i + 1;
+            return segment->recent[i].cell;
+        }
+    }
+    Py_ssize_t number = PyLong_AsSsize_t(slot);
+    for (Py_ssize_t i = 0; number <= segment->most && i < segment->n_recent; i++) {
+        if (PyLong_AsSsize_t(segment->recent[i].slot) == number) {
+            return segment->recent[i].cell;
+        }
+    }
+    return PyDict_GET_SIZE(segment->cells) ? PyDict_GetItemWithError(segment->cells, slot) : NULL;
+}
+
+/* The same of one that is probably new. */
+static PyObject *
+cell_there(Segment *segment, PyObject *slot)
+{
+    Py_ssize_t end = segment->n_recent;
+    return cell_at(segment, slot, &end);
+}
+
+static PyObject *
+Segment_cells(PyObject *self, void *Py_UNUSED(closure))
+{
+    Segment *segment = (Segment *)self;
+    if (segment->cells == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "cells");
+        return NULL;
+    }
+    Py_ssize_t n = segment->n_recent, i = 0;
+    while (i < n && PyDict_SetItem(segment->cells, segment->recent[i].slot, segment->recent[i].cell) == 0) {
+        i++;
+    }
+    if (i < n) { /* memory ended; what is in both is the same */
+        return NULL;
+    }
+    drop_recent(segment);
+    return Py_NewRef(segment->cells);
+}
+
+static int
+Segment_set_cells(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
+{
+    Segment *segment = (Segment *)self;
+    if (value == NULL || !PyDict_CheckExact(value)) {
+        PyErr_SetString(PyExc_TypeError, "the cells of a segment are in a dict");
+        return -1;
+    }
+    PyObject *before = segment->cells;
+    segment->cells = Py_NewRef(value);
+    drop_recent(segment);
+    Py_XDECREF(before);
+    return 0;
+}
+
+static PyGetSetDef Segment_attributes[] = {{"cells", Segment_cells, Segment_set_cells, "the cells of results by slot", NULL}, {NULL}};
+
 /* Have a segment hold nothing, as tape/graph/segment.py has it: 0, or -1 with an exception. */
 static int
 empty(Segment *segment)
 {
+    drop_recent(segment);
     for (PyObject **field = &segment->trace; field < &segment->weak; field++) {
         PyObject *value = field < &segment->open ? Py_NewRef(Py_None)
                           : field < &segment->cells ? Py_NewRef(Py_True)
@@ -925,13 +1101,6 @@ slot_of_value(Walk *walk, PyObject *value)
     return entered ? Py_NewRef(walk->entering[walk->count - 1].slot) : NULL;
 }
 
-#define SPARE 256 /* Variables that are kept to be made again */
-
-static struct {
-    PyObject *variables[SPARE];
-    int count;
-} spare;
-
 /* Free a Variable, for the class of Variables and those that users derive from it, as Python would: an op makes one, and mostly frees one, and what
    Python does for any class at both costs more than the recorder does for the entry. */
 static void
@@ -974,19 +1143,9 @@ new_handle(PyObject *segment, PyObject *place, PyObject *cell)
     return (PyObject *)made;
 }
 
-static PyObject *
-empty_cell(void)
-{
-    PyObject *cell = PyList_New(1);
-    if (cell != NULL) {
-        PyList_SET_ITEM(cell, 0, Py_NewRef(Py_None));
-    }
-    return cell;
-}
-
 /* Take out of a segment again what a commit had stored when memory ended. */
 static int
-undo(Walk *walk, Py_ssize_t leaves, PyObject *const *made, Py_ssize_t results)
+undo(Walk *walk, Py_ssize_t leaves)
 {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
@@ -997,11 +1156,6 @@ undo(Walk *walk, Py_ssize_t leaves, PyObject *const *made, Py_ssize_t results)
         Entering *e = &walk->entering[i];
         if ((e->id != NULL && PyDict_DelItem(segment->entered, e->id) < 0) || (e->node != NULL && PyDict_DelItem(segment->origins, e->slot) < 0) ||
             (e->line != NULL && PyDict_DelItem(segment->leaf_lines, e->slot) < 0)) {
-            PyErr_Clear();
-        }
-    }
-    for (Py_ssize_t i = 0; i < results; i++) {
-        if (PyDict_DelItem(segment->cells, ((Place *)((Handle *)made[i])->place)->slot) < 0) {
             PyErr_Clear();
         }
     }
@@ -1018,19 +1172,19 @@ commit(Walk *walk, State *start, State *child, PyObject *const *made, Py_ssize_t
         return 0;
     }
     Py_ssize_t leaves = PyList_GET_SIZE(segment->leaves);
-    for (Py_ssize_t i = 0; i < results; i++) {
-        Handle *handle = (Handle *)made[i];
-        if (PyDict_SetItem(segment->cells, ((Place *)handle->place)->slot, handle->cell) < 0) {
-            return undo(walk, leaves, made, results);
-        }
+    if (have_room(segment, results) < 0) {
+        return -1;
     }
     for (int i = 0; i < walk->count; i++) {
         Entering *e = &walk->entering[i];
         if (PyList_Append(segment->leaves, e->cell) < 0 || (e->id != NULL && PyDict_SetItem(segment->entered, e->id, e->slot) < 0) ||
             (e->node != NULL && PyDict_SetItem(segment->origins, e->slot, e->node) < 0) ||
             (e->line != NULL && PyDict_SetItem(segment->leaf_lines, e->slot, e->line) < 0)) {
-            return undo(walk, leaves, made, results);
+            return undo(walk, leaves);
         }
+    }
+    for (Py_ssize_t i = 0; i < results; i++) {
+        add_result(segment, ((Place *)((Handle *)made[i])->place)->slot, ((Handle *)made[i])->cell);
     }
     for (int i = 0; i < walk->count; i++) {
         Entering *e = &walk->entering[i];
@@ -2140,18 +2294,17 @@ handle(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     return new_handle(args[0], args[1], Py_NewRef(args[2]));
 }
 
-/* Return the slots of the cells to which somebody refers beside their dict. */
+/* Return the slots of the cells in a dict to which somebody refers beside it, and of those of a segment's (if there is one) that are not in it yet. */
 static PyObject *
-held(PyObject *Py_UNUSED(module), PyObject *cells)
+held_in(PyObject *cells, Segment *segment)
 {
-    if (!PyDict_CheckExact(cells)) {
-        PyErr_SetString(PyExc_TypeError, "the cells of a segment are in a dict");
-        return NULL;
-    }
-    Py_ssize_t n = 0, at = 0, i = 0;
+    Py_ssize_t n = 0, at = 0, i = 0, further = segment == NULL ? 0 : segment->n_recent;
     PyObject *slot, *cell;
     while (PyDict_Next(cells, &at, &slot, &cell)) {
         n += Py_REFCNT(cell) > 1;
+    }
+    for (Py_ssize_t j = 0; j < further; j++) {
+        n += Py_REFCNT(segment->recent[j].cell) > 1;
     }
     PyObject *slots = PyTuple_New(n);
     for (at = 0; slots != NULL && i < n && PyDict_Next(cells, &at, &slot, &cell);) {
@@ -2159,10 +2312,26 @@ held(PyObject *Py_UNUSED(module), PyObject *cells)
             PyTuple_SET_ITEM(slots, i++, Py_NewRef(slot));
         }
     }
+    for (Py_ssize_t j = 0; slots != NULL && i < n && segment != NULL && j < segment->n_recent; j++) {
+        if (Py_REFCNT(segment->recent[j].cell) > 1) {
+            PyTuple_SET_ITEM(slots, i++, Py_NewRef(segment->recent[j].slot));
+        }
+    }
     if (slots != NULL && i < n) { /* garbage was collected for the tuple, and held some */
         _PyTuple_Resize(&slots, i);
     }
     return slots;
+}
+
+/* The same for Python, of a dict. */
+static PyObject *
+held(PyObject *Py_UNUSED(module), PyObject *cells)
+{
+    if (!PyDict_CheckExact(cells)) {
+        PyErr_SetString(PyExc_TypeError, "the cells of a segment are in a dict");
+        return NULL;
+    }
+    return held_in(cells, NULL);
 }
 
 /* Return the values in some cells. */
@@ -2187,14 +2356,12 @@ gathered(PyObject *Py_UNUSED(module), PyObject *cells)
     return values;
 }
 
-/* Put results into the cells of some slots, the first of them in this order; return these cells by slot. */
+/* Put results into the cells of some slots, which are in a dict, or those of a segment, the first of them in this order; return these cells by slot. */
 static PyObject *
-stored(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+stored_in(PyObject *cells, Segment *segment, PyObject *live, PyObject *values)
 {
-    if (!counted("stored", nargs, 3)) {
-        return NULL;
-    }
-    PyObject *cells = args[0], *live = args[1], *results = PySequence_Fast(args[2], "results are a sequence"), *saved = NULL;
+    PyObject *results = PySequence_Fast(values, "results are a sequence"), *saved = NULL;
+    Py_ssize_t next = 0;
     if (results == NULL) {
         return NULL;
     }
@@ -2204,7 +2371,7 @@ stored(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     }
     saved = PyDict_New();
     for (Py_ssize_t i = 0; saved != NULL && i < PyTuple_GET_SIZE(live) && i < PySequence_Fast_GET_SIZE(results); i++) {
-        PyObject *slot = PyTuple_GET_ITEM(live, i), *cell = PyDict_GetItemWithError(cells, slot);
+        PyObject *slot = PyTuple_GET_ITEM(live, i), *cell = segment == NULL ? PyDict_GetItemWithError(cells, slot) : cell_at(segment, slot, &next);
         if (cell == NULL || !PyList_CheckExact(cell) || PyList_GET_SIZE(cell) != 1) {
             if (!PyErr_Occurred()) {
                 PyErr_SetObject(PyExc_KeyError, slot);
@@ -2221,6 +2388,13 @@ stored(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 end:
     Py_DECREF(results);
     return saved;
+}
+
+/* The same for Python, of a dict. */
+static PyObject *
+stored(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    return counted("stored", nargs, 3) ? stored_in(args[0], NULL, args[1], args[2]) : NULL;
 }
 
 /* Have the leaves that waited for a segment which has run wait no longer, as Segment.ran in tape/graph/segment.py does: 0, or -1 with an exception. */
@@ -2250,7 +2424,7 @@ leave(Segment *segment)
 /* Put results into their cells, as `stored`, for a segment that keeps nothing else, and have it be one that has run: True if that is done.
    Sweeps to leaves behind it find its origins where these are kept; `nothing` is what such a run keeps. */
 static PyObject *
-handed(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+handed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
     if (!counted("handed", nargs, 5)) {
         return NULL;
@@ -2274,11 +2448,9 @@ handed(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         origins = PyDict_New();
     }
     PyObject *cells = PyDict_New(), *entered = PyDict_New(), *functions = PyDict_New();
-    PyObject *leaves = PyList_New(0), *borrowed = PyList_New(0), *given[] = {segment->cells, args[1], args[2]}, *saved = NULL;
+    PyObject *leaves = PyList_New(0), *borrowed = PyList_New(0), *saved = NULL;
     if (origins != NULL && cells != NULL && entered != NULL && functions != NULL && leaves != NULL && borrowed != NULL) {
-        Py_XINCREF(given[0]);
-        saved = stored(module, given, 3);
-        Py_XDECREF(given[0]);
+        saved = stored_in(segment->cells, segment, args[1], args[2]);
     }
     struct { PyObject **field, *value; } now[] = {
         {&segment->run, Py_NewRef(args[4])}, {&segment->open, Py_NewRef(Py_False)}, {&segment->cells, cells},
@@ -2293,6 +2465,9 @@ handed(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     }
     for (size_t i = 0; i < sizeof now / sizeof *now; i++) {
         Py_XDECREF(now[i].value);
+    }
+    if (saved != NULL) {
+        drop_recent(segment);
     }
     int failed = saved == NULL || leave(segment) < 0;
     Py_XDECREF(saved);
@@ -2365,7 +2540,7 @@ keep_results(Segment *segment, Choice *program, PyObject *results)
     if (!PyList_CheckExact(results) || PyList_GET_SIZE(results) != n + further) {
         return 0;
     }
-    PyObject *given[] = {segment->cells, program->live, results}, *saved = stored(NULL, given, 3), *run = NULL, *released = NULL;
+    PyObject *saved = stored_in(segment->cells, segment, program->live, results), *run = NULL, *released = NULL;
     for (Py_ssize_t i = 0; saved != NULL && i < further; i++) {
         PyObject *cell = PyList_New(1);
         if (cell == NULL) {
@@ -2395,6 +2570,9 @@ keep_results(Segment *segment, Choice *program, PyObject *results)
     }
     for (size_t i = 0; i < sizeof now / sizeof *now; i++) {
         Py_XDECREF(now[i].value);
+    }
+    if (done) {
+        drop_recent(segment);
     }
     Py_XDECREF(args);
     Py_XDECREF(fields);
@@ -2503,7 +2681,7 @@ launch_held(Segment *segment, PyObject *reason)
         state = parent; /* nothing was recorded in that mode */
     }
     Py_INCREF(start);
-    if ((live = held(NULL, segment->cells)) == NULL || (key = PyTuple_Pack(4, name_program, live, segment->released, Py_False)) == NULL) {
+    if ((live = held_in(segment->cells, segment)) == NULL || (key = PyTuple_Pack(4, name_program, live, segment->released, Py_False)) == NULL) {
         done = -1;
         goto end;
     }
@@ -2603,7 +2781,7 @@ flag(PyObject *object, PyObject *name)
 }
 
 typedef struct { /* what arrives at the leaves where a sweep ends; references of its own */
-    PyObject *segment, *present, *cells, *fresh, *reached;
+    PyObject *segment, *cells, *fresh, *reached;
     PyObject *updater; /* the one who updates all of them, None where there is no such one; NULL before the first */
     int sums, hooked;
 } Arrival;
@@ -2629,7 +2807,7 @@ arrive_at(Arrival *arrival, PyObject *end, PyObject *place)
     PyObject *hooks = *of_extra(handle->extra, POST_HOOKS);
     int hooked = PyDict_CheckExact(hooks) ? PyDict_GET_SIZE(hooks) > 0 : -1;
     PyObject *slot = ((Place *)place)->slot;
-    cell = PyDict_GetItemWithError(arrival->present, slot);
+    cell = cell_there((Segment *)arrival->segment, slot);
     cell = Py_XNewRef(cell != NULL ? cell : PyDict_GetItemWithError(arrival->cells, slot));
     if (cell == NULL && ((cell = empty_cell()) == NULL || PyDict_SetItem(arrival->cells, slot, cell) < 0)) {
         goto end;
@@ -2668,7 +2846,6 @@ arrive(Arrival *arrival, Segment *segment, Segment *swept, PyObject *ends)
         return 0;
     }
     PyObject *origins = Py_NewRef(swept->origins);
-    arrival->present = Py_NewRef(segment->cells);
     arrival->cells = PyDict_New();
     arrival->fresh = PyList_New(0);
     arrival->reached = PySet_New(NULL);
@@ -2721,19 +2898,12 @@ advance(Segment *segment, PyObject *start, PyObject *before, PyObject *state, Py
         !PyDict_CheckExact(segment->cells)) {
         return 0;
     }
+    if (have_room(segment, PyDict_GET_SIZE(cells)) < 0) {
+        return -1;
+    }
     PyObject *slot, *cell;
     for (Py_ssize_t at = 0; PyDict_Next(cells, &at, &slot, &cell);) {
-        if (PyDict_SetItem(segment->cells, slot, cell) < 0) {
-            PyObject *type, *value, *trace;
-            PyErr_Fetch(&type, &value, &trace);
-            for (at = 0; PyDict_Next(cells, &at, &slot, &cell);) {
-                if (PyDict_DelItem(segment->cells, slot) < 0) {
-                    PyErr_Clear();
-                }
-            }
-            PyErr_Restore(type, value, trace);
-            return -1;
-        }
+        add_result(segment, slot, cell);
     }
     segment->state = Py_NewRef(state);
     if (released != Py_None) {
@@ -3958,7 +4128,7 @@ ends_here(Segment *segment, PyObject *ends, PyObject *wanted)
 static PyObject *
 result_cell(Segment *segment, PyObject *cells, PyObject *slot)
 {
-    PyObject *cell = PyDict_GetItemWithError(segment->cells, slot);
+    PyObject *cell = cell_there(segment, slot);
     if (cell == NULL && !PyErr_Occurred()) {
         cell = PyDict_GetItemWithError(cells, slot);
     }
@@ -4490,8 +4660,9 @@ put(Segment *segment, PyObject *start, PyObject *entering, PyObject *first, PyOb
     PyObject *given[] = {(PyObject *)segment, entering, first}, *all = entered(NULL, given, 3);
     int done = all == NULL ? -1 : all == Py_True;
     Py_XDECREF(all);
+    done = done > 0 && have_room(segment, PyList_GET_SIZE(results)) < 0 ? -1 : done;
     for (Py_ssize_t i = 0; done > 0 && i < PyList_GET_SIZE(results); i++) {
-        done = PyDict_SetItem(segment->cells, PyList_GET_ITEM(results, i), PyList_GET_ITEM(cells, i)) < 0 ? -1 : 1;
+        add_result(segment, PyList_GET_ITEM(results, i), PyList_GET_ITEM(cells, i));
     }
     if (done > 0) {
         segment->state = Py_NewRef(state);
