@@ -27,7 +27,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 14 /* as in tape/layout.py */
+#define CONTRACT 15 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -1071,11 +1071,32 @@ kind_of_number(Walk *walk, PyObject *value)
     return kind;
 }
 
+/* Return the slot (a new reference) of a NumPy array by the cell with its copy, which other ops may have brought here before. */
+static PyObject *
+slot_of_copy(Walk *walk, PyObject *value)
+{
+    PyObject *taken = PyObject_CallOneArg(told.copied, value), *slot = NULL, *id = NULL;
+    if (taken != NULL && PyTuple_Check(taken) && PyTuple_GET_SIZE(taken) == 2 && PyList_CheckExact(PyTuple_GET_ITEM(taken, 0))) {
+        PyObject *cell = PyTuple_GET_ITEM(taken, 0);
+        slot = Py_XNewRef(slot_nearby(walk->segment, cell));
+        if (slot == NULL && (id = PyLong_FromVoidPtr(cell)) != NULL && (slot = slot_there(walk, cell, id)) == NULL && !PyErr_Occurred() &&
+            enter_leaf(walk, PyTuple_GET_ITEM(taken, 1), Py_NewRef(cell), Py_NewRef(id), NULL, NULL)) {
+            slot = Py_NewRef(walk->entering[walk->count - 1].slot);
+        }
+    }
+    Py_XDECREF(id);
+    Py_XDECREF(taken);
+    return slot;
+}
+
 /* Return the slot (a new reference) of what is no Variable: a number, or an array (one of NumPy: a copy) of a shape and dtype met before. */
 static PyObject *
 slot_of_value(Walk *walk, PyObject *value)
 {
-    PyObject *kind = kind_of_number(walk, value), *taken = NULL;
+    if ((PyObject *)Py_TYPE(value) == told.numpy) {
+        return slot_of_copy(walk, value);
+    }
+    PyObject *kind = kind_of_number(walk, value);
     if (kind == NULL && PySet_Contains(told.arrays, (PyObject *)Py_TYPE(value)) == 1) {
         PyObject *aval = unobserved(walk->thread, told.forward) && unobserved(walk->thread, told.caller) ? PyObject_GetAttr(value, name_aval) : NULL;
         PyObject *id = aval == NULL ? NULL : PyLong_FromVoidPtr(aval);
@@ -1083,12 +1104,6 @@ slot_of_value(Walk *walk, PyObject *value)
         kind = known != NULL && PyTuple_Check(known) && PyTuple_GET_SIZE(known) == 2 ? PyTuple_GET_ITEM(known, 1) : NULL;
         Py_XDECREF(id);
         Py_XDECREF(aval);
-    } else if (kind == NULL && (PyObject *)Py_TYPE(value) == told.numpy) {
-        taken = PyObject_CallOneArg(told.copied, value);
-        if (taken != NULL && PyTuple_Check(taken) && PyTuple_GET_SIZE(taken) == 2) {
-            value = PyTuple_GET_ITEM(taken, 0);
-            kind = PyTuple_GET_ITEM(taken, 1);
-        }
     }
     Py_XINCREF(kind);
     PyObject *cell = kind == NULL ? NULL : PyList_New(1);
@@ -1097,7 +1112,6 @@ slot_of_value(Walk *walk, PyObject *value)
     }
     int entered = cell != NULL && enter_leaf(walk, kind, cell, NULL, NULL, NULL);
     Py_XDECREF(kind);
-    Py_XDECREF(taken);
     return entered ? Py_NewRef(walk->entering[walk->count - 1].slot) : NULL;
 }
 
@@ -2356,6 +2370,28 @@ gathered(PyObject *Py_UNUSED(module), PyObject *cells)
         }
     }
     return values;
+}
+
+/* Tell whether a NumPy array is what was copied, as tape/graph/constants.py has it. */
+static PyObject *
+unchanged(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("unchanged", nargs, 2)) {
+        return NULL;
+    }
+    Py_buffer views[2], *a = &views[0], *b = &views[1];
+    int n = 0, same = 0;
+    while (n < 2 && PyObject_GetBuffer(args[n], &views[n], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0) {
+        n++;
+    }
+    PyErr_Clear(); /* it does not lie in one piece, or its dtype has no buffer */
+    if (n == 2 && a->ndim == b->ndim && a->len == b->len && strcmp(a->format, b->format) == 0) {
+        same = (a->ndim == 0 || memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape) == 0) && memcmp(a->buf, b->buf, a->len) == 0;
+    }
+    while (n > 0) {
+        PyBuffer_Release(&views[--n]);
+    }
+    return Py_NewRef(same ? Py_True : Py_False);
 }
 
 /* Put results into the cells of some slots, which are in a dict, or those of a segment, the first of them in this order; return these cells by slot. */
@@ -5273,6 +5309,7 @@ static PyMethodDef functions[] = {
     FAST(handle, "Make a Variable of a segment, a place and a cell."),
     {"held", held, METH_O, "Return the slots of the cells to which somebody refers beside their dict."},
     {"gathered", gathered, METH_O, "Return the values in some cells."},
+    FAST(unchanged, "Tell whether an array is what was copied."),
     FAST(stored, "Put results into cells."),
     FAST(handed, "Put results into cells of a segment that keeps nothing else."),
     FAST(launched, "Run what is pending by the program that is known for it."),

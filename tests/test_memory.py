@@ -381,9 +381,9 @@ def test_a_tape_may_be_the_last_to_go_when_python_ends(monkeypatch):
 
 
 def test_contract_17_what_only_a_swept_root_needed_goes_with_the_sweep():
-    x, big = tape.Variable(np.float32(0.1)), np.ones(1000, np.float32)
+    x, big, other = tape.Variable(np.float32(0.1)), np.ones(1000, np.float32), np.ones(1000, np.float32)
     with collector_off():
-        a, b = tnp.exp(x * big), tnp.exp(x * big * 2)
+        a, b = tnp.exp(x * big), tnp.exp(x * other * 2)
         one, two = (a * a).sum(), (b * b).sum()
         del a, b
         start = tape.stats().live_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -107,20 +108,40 @@ def _of_array(value: Any) -> Any:
 
 _SMALL = 1 << 16  # bytes
 _KINDS_OF_COPIES: Bounded[tuple[Any, ...], Kind] = Bounded("kinds of NumPy arrays", 1 << 12)
+# Those that were made last by the ids of the arrays: these, cells and kinds, and whether there were 64-bit types.
+_COPIES: Bounded[int, tuple[weakref.ref[np.ndarray[Any, Any]], Cell, Kind, bool]] = Bounded("copies of NumPy arrays", 16)
 
 
-def copied(value: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Kind] | None:
-    """Return a copy of a small NumPy array to be an input as it is, and its kind; None where it is to be made an array of JAX now.
+def _unchanged(value: np.ndarray[Any, Any], copy: np.ndarray[Any, Any]) -> bool:
+    """Tell whether a NumPy array, which lies in one piece, is what was copied: to the last bit, as zeros have signs."""
+    return value.dtype == copy.dtype and value.shape == copy.shape and value.flags.c_contiguous and value.tobytes() == copy.tobytes()
 
-    To put it on the device costs as much as recording a hundred entries; a program does that with its other arguments for a tenth of it.
+
+unchanged = layout.chosen("unchanged", _unchanged)
+
+
+def copied(value: np.ndarray[Any, Any]) -> tuple[Cell, Kind] | None:
+    """Return a cell with a copy of a small NumPy array, to be an input as it is, and its kind; None where it is made an array of JAX now.
+
+    To put it on the device costs as much as recording a hundred entries; a program does that with its other arguments for a tenth of it,
+    which is still as much as ten entries cost.  So an array that is an operand of several ops is one input as long as nobody writes to it.
     """
     if value.__class__ is not np.ndarray or value.nbytes > _SMALL or jaxapi.in_trace():
         return None
     scope = LOCAL.scope
     if scope.eager or scope.caller is not NOBODY or scope.forward is not NOBODY or scope.trace is not NOBODY:
         return None
-    kind = _KINDS_OF_COPIES.get((value.dtype, value.shape, jaxapi.X64.value))
-    return None if kind is None else (np.array(value, kind.aval.dtype, order="C"), kind)
+    x64 = jaxapi.X64.value
+    known = _COPIES.get(id(value))
+    if known is not None and known[0]() is value and known[3] is x64 and unchanged(value, known[1][0]):
+        return known[1], known[2]
+    kind = _KINDS_OF_COPIES.get((value.dtype, value.shape, x64))
+    if kind is None:
+        return None
+    cell: Cell = [np.array(value, kind.aval.dtype, order="C")]
+    if value.dtype == cell[0].dtype:
+        _COPIES[id(value)] = weakref.ref(value), cell, kind, x64
+    return cell, kind
 
 
 def known_operand(value: np.ndarray[Any, Any]) -> Any:
@@ -133,14 +154,17 @@ def operand(value: object) -> Any:
     """:func:`constant` of what is an operand of one op."""
     if not isinstance(value, np.ndarray):
         return constant(value)
-    copy_and_kind = copied(value)
-    if copy_and_kind is not None:
-        return handle(None, Place(-1, copy_and_kind[1]), [copy_and_kind[0]])
-    variable = constant(value)
-    kind = variable._place.kind
-    if value.dtype.kind in "biufc" and not kind.unrecorded and isinstance(variable._cell[0], jax.Array) and not jaxapi.in_trace():
+    cell_and_kind = copied(value)
+    if cell_and_kind is None:
+        variable = constant(value)
+        kind = variable._place.kind
+        if value.dtype.kind not in "biufc" or kind.unrecorded or not isinstance(variable._cell[0], jax.Array) or jaxapi.in_trace():
+            return variable
         _KINDS_OF_COPIES[value.dtype, value.shape, jaxapi.X64.value] = kind
-    return variable
+        cell_and_kind = copied(value)  # as from now on, so that the first structure is that of the next
+        if cell_and_kind is None:
+            return variable
+    return handle(None, Place(-1, cell_and_kind[1]), cell_and_kind[0])
 
 
 def no_array(value: object, error: Exception) -> str:

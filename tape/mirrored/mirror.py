@@ -104,7 +104,7 @@ class _Splitter:
                 return ARRAY
             return Static(value)
         if isinstance(value, _ARRAYS):
-            return self._array(record.constant(value), value)
+            return self._array(record.operand(value), value)
         if isinstance(value, (tuple, list)):
             return self._node(type(value), value, SEQUENCE if takes_array == SEQUENCE else False)
         if isinstance(value, dict):

@@ -50,6 +50,55 @@ def test_sweeps_read_the_copy_as_often_as_they_come(known):
         np.testing.assert_allclose(second.value, -np.sin(A * A) * A * A, rtol=1e-5)
 
 
+def test_an_operand_of_several_ops_is_one_input(known):
+    x = tape.Variable(A)
+    for _ in range(3):
+        y = tnp.tanh(known * x) + known - x * known
+        leaves = len(y._segment.leaves)
+        y.sum().backward()
+        np.testing.assert_allclose(x.grad.value, A / np.cosh(A * A) ** 2 - A, rtol=1e-5)
+        x.grad = None
+    assert leaves == 2, "the Variable and the array, once the ops are known"
+
+
+def _written(n):
+    n[1, 2] = 7.0
+
+
+def _signed(n):
+    n[0] = -n[0]
+
+
+def _turned(n):
+    n[:] = n[::-1].copy()
+
+
+@pytest.mark.parametrize("write", [_written, _signed, _turned, lambda n: n.fill(np.nan)])
+def test_an_operand_that_is_written_to_between_two_ops_is_two_inputs(known, write):
+    x = tape.Variable(A)
+    known[0] = 0.0
+    before = known.copy()
+    after = before.copy()
+    write(after)
+    for _ in range(3):
+        known[:] = before
+        y = x * known
+        write(known)
+        z = tnp.copysign(y, known)
+        np.testing.assert_array_equal(z.value, np.copysign(A * before, after))
+
+
+def test_operands_that_look_alike_are_told_apart(known):
+    """By what they are: another array at the same place, dtype of the same size, shape of the same bytes."""
+    x = tape.Variable(np.zeros((), np.float32))
+    for number in range(40):  # memory is used again
+        n = np.full((2, 3), number, np.float32)
+        np.testing.assert_array_equal((x + n).value, n)
+        np.testing.assert_array_equal((x + n.reshape(3, 2)).value, n.reshape(3, 2))
+        np.testing.assert_array_equal((x + n.view(np.int32)).value, n.view(np.int32).astype(np.float32))
+        np.testing.assert_array_equal((x + n.T).value, n.T)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64", "uint16", "bool", "complex64", "complex128"])
 def test_dtypes_are_those_of_jax(dtype):
     n = np.ones((2, 3), dtype)
