@@ -32,6 +32,14 @@ def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray[Any, Any]], notes:
     Raises:
         TapeValueError: there are several processes, for which orbax would wait at every step.
 
+    Example:
+        >>> import pathlib, tempfile, numpy as np
+        >>> from interop import orbax
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     orbax.write(pathlib.Path(folder, "state"), {"w": np.ones(2)}, "step 3")
+        ...     orbax.read(pathlib.Path(folder, "state"))
+        ({'w': array([1., 1.])}, 'step 3')
+
     """
     if jax.process_count() > 1:
         msg = (
@@ -63,6 +71,15 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], str | None]:
     Raises:
         FileNotFoundError: there is none.
         TapeValueError: it is not a checkpoint of orbax, or is damaged.
+
+    Example:
+        >>> import pathlib, tempfile, numpy as np
+        >>> from interop import orbax
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     orbax.write(pathlib.Path(folder, "state"), {"w": np.ones(2)}, "step 3")
+        ...     arrays, notes = orbax.read(pathlib.Path(folder, "state"))
+        >>> notes
+        'step 3'
 
     """
     _recovered(path)

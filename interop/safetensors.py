@@ -27,7 +27,17 @@ _NOTES = "jax-tape"  # the name of ours among a file's metadata
 
 
 def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray[Any, Any]], notes: str) -> None:
-    """Write a file: after this it is the new one, on the disk; before, and if anything fails, the old one."""
+    """Write a file: after this it is the new one, on the disk; before, and if anything fails, the old one.
+
+    Example:
+        >>> import pathlib, tempfile, numpy as np
+        >>> from interop import safetensors
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     safetensors.write(pathlib.Path(folder, "state"), {"w": np.ones(2)}, "step 3")
+        ...     safetensors.read(pathlib.Path(folder, "state"))
+        ({'w': array([1., 1.])}, 'step 3')
+
+    """
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         safetensors.numpy.save_file(dict(arrays), beside, {_NOTES: notes})
@@ -45,6 +55,15 @@ def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray[Any, Any]], str | Non
 
     Raises:
         TapeValueError: it is not a file of safetensors, or is cut off.
+
+    Example:
+        >>> import pathlib, tempfile, numpy as np
+        >>> from interop import safetensors
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     safetensors.write(pathlib.Path(folder, "state"), {"w": np.ones(2)}, "step 3")
+        ...     arrays, notes = safetensors.read(pathlib.Path(folder, "state"))
+        >>> notes
+        'step 3'
 
     """
     try:

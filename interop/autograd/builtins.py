@@ -31,7 +31,14 @@ def type(x: Any) -> Any:  # noqa: A001
 
 
 def isinstance(x: Any, kinds: Any) -> bool:  # noqa: A001
-    """Tell whether a value is of a type: a Variable is what its value is."""
+    """Tell whether a value is of a type: a Variable is what its value is.
+
+    Example:
+        >>> from interop.autograd import grad, isinstance
+        >>> float(grad(lambda x: x**2 if isinstance(x, float) else 0.0 * x)(3.0))
+        6.0
+
+    """
     if not is_variable(x):
         return builtins.isinstance(x, kinds)
     return issubclass(type(x), kinds) or builtins.isinstance(x, kinds)

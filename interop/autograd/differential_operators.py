@@ -84,7 +84,15 @@ def value_and_grad(fun: Callable[[Any], Any], x: Any) -> tuple[Any, Any]:
 
 @unary_to_nary
 def grad_and_aux(fun: Callable[[Any], Any], x: Any) -> tuple[Any, Any]:
-    """Return a function that computes the gradient of the first of two results, and the second one."""
+    """Return a function that computes the gradient of the first of two results, and the second one.
+
+    Example:
+        >>> from interop.autograd import grad_and_aux
+        >>> slope, aux = grad_and_aux(lambda x: (x**2, "seen"))(3.0)
+        >>> float(slope), aux
+        (6.0, 'seen')
+
+    """
     aux: Any = None
 
     def first(x: Any) -> Any:
@@ -116,7 +124,15 @@ def elementwise_grad(fun: Callable[[Any], Any], x: Any) -> Any:
 
 @unary_to_nary
 def deriv(fun: Callable[[Any], Any], x: Any) -> Any:
-    """Return a function that computes the derivative by forward mode, along ones."""
+    """Return a function that computes the derivative by forward mode, along ones.
+
+    Example:
+        >>> import interop.autograd.numpy as np
+        >>> from interop.autograd import deriv
+        >>> float(deriv(np.sin)(0.0))
+        1.0
+
+    """
     return core.make_jvp(fun, x)(vspace(x).ones())[1]
 
 
@@ -157,7 +173,14 @@ def record_zeros(count: int, v: Any) -> Any:
 
 @unary_to_nary
 def holomorphic_grad(fun: Callable[[Any], Any], x: Any) -> Any:
-    """Return a function that computes the derivative of a holomorphic function."""
+    """Return a function that computes the derivative of a holomorphic function.
+
+    Example:
+        >>> from interop.autograd import holomorphic_grad
+        >>> complex(holomorphic_grad(lambda z: z**2)(1.0 + 2.0j))
+        (2+4j)
+
+    """
     if vspace(x).iscomplex is False:
         warnings.warn("holomorphic_grad: the argument is real; grad is for such", stacklevel=2)
     return grad(lambda x: tnp.real(fun(x)))(x)
@@ -192,12 +215,29 @@ def hessian(fun: Callable[[Any], Any], x: Any) -> Any:
 
 @unary_to_nary
 def make_hvp(fun: Callable[[Any], Any], x: Any) -> Any:
-    """Return a function that computes, for a point, the function that multiplies the Hessian there by a vector, and the gradient."""
+    """Return a function that computes, for a point, the function that multiplies the Hessian there by a vector, and the gradient.
+
+    Example:
+        >>> import interop.autograd.numpy as np
+        >>> from interop.autograd import make_hvp
+        >>> product, slope = make_hvp(lambda x: (x**3).sum())(np.array([1.0, 2.0]))
+        >>> product(np.array([1.0, 1.0])), slope
+        (array([ 6., 12.]), array([ 3., 12.]))
+
+    """
     return core.make_vjp(grad(fun), x)
 
 
 def hessian_tensor_product(fun: Callable[..., Any], argnum: int = 0) -> Any:
-    """Return a function of ``fun``'s arguments and a tensor that computes the product of the Hessian and that tensor."""
+    """Return a function of ``fun``'s arguments and a tensor that computes the product of the Hessian and that tensor.
+
+    Example:
+        >>> import interop.autograd.numpy as np
+        >>> from interop.autograd import hessian_tensor_product
+        >>> hessian_tensor_product(lambda x: (x**3).sum())(np.array([1.0, 2.0]), np.array([1.0, 1.0]))
+        array([ 6., 12.])
+
+    """
     fun_grad = grad(fun, argnum)
 
     def vector_dot_grad(*args: Any, **kwargs: Any) -> Any:
@@ -216,7 +256,15 @@ def _tensordot(a: Any, b: Any) -> Any:
 
 
 def tensor_jacobian_product(fun: Callable[..., Any], argnum: int = 0) -> Any:
-    """Return a function of ``fun``'s arguments and a tensor that computes the product of that tensor and the Jacobian."""
+    """Return a function of ``fun``'s arguments and a tensor that computes the product of that tensor and the Jacobian.
+
+    Example:
+        >>> import interop.autograd.numpy as np
+        >>> from interop.autograd import tensor_jacobian_product
+        >>> tensor_jacobian_product(lambda x: x**3)(np.array([1.0, 2.0]), np.array([1.0, 1.0]))
+        array([ 3., 12.])
+
+    """
 
     def vector_dot_fun(*args: Any, **kwargs: Any) -> Any:
         *rest, vector = args
@@ -231,7 +279,15 @@ vector_jacobian_product = tensor_jacobian_product
 
 @unary_to_nary
 def make_jvp_reversemode(fun: Callable[[Any], Any], x: Any) -> Any:
-    """Return a function that computes, for a point, the function that pushes tangents forward (and returns the tangent alone)."""
+    """Return a function that computes, for a point, the function that pushes tangents forward (and returns the tangent alone).
+
+    Example:
+        >>> import interop.autograd.numpy as np
+        >>> from interop.autograd.differential_operators import make_jvp_reversemode
+        >>> make_jvp_reversemode(lambda x: x**2)(np.array([1.0, 2.0]))(np.array([1.0, 1.0]))
+        array([2., 4.])
+
+    """
     jvp = core.make_jvp(fun, x)
     return lambda g: jvp(g)[1]
 
@@ -243,6 +299,12 @@ def make_ggnvp(f: Callable[..., Any], g: Callable[[Any], Any] | None = None, f_a
         f: the inner function.
         g: the outer one, convex, of what ``f`` returns; half the sum of squares where there is none.
         f_argnum: the argument of ``f``.
+
+    Example:
+        >>> import interop.autograd.numpy as np
+        >>> from interop.autograd import make_ggnvp
+        >>> make_ggnvp(lambda x: 3.0 * x)(np.array([1.0, 2.0]))(np.array([1.0, 1.0]))
+        array([9., 9.])
 
     """
     outer = g or (lambda x: 0.5 * tnp.sum(x**2, axis=-1))

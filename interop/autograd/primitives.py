@@ -360,7 +360,18 @@ def _check(fun: Any, rules: Any) -> None:
 
 
 def with_deprecated_methods(f_raw: Callable[..., Any]) -> Any:
-    """:func:`primitive`, whose result has the methods of old programs: ``defgrad``, ``defvjp`` and ``defvjp_is_zero``."""
+    """Make a primitive, as ``extend.primitive``, that has the methods of old programs: ``defgrad``, ``defvjp``, ``defvjp_is_zero``.
+
+    Example:
+        >>> import numpy
+        >>> from interop.autograd import grad, primitive
+        >>> from interop.autograd.extend import defvjp
+        >>> square = primitive(lambda x: numpy.square(x))
+        >>> defvjp(square, lambda ans, x: lambda g: g * 2 * x)
+        >>> float(grad(square)(3.0))
+        6.0
+
+    """
     fun = primitive(f_raw)
     makers: dict[int, Any] = {}
 

@@ -90,7 +90,15 @@ def changed() -> frozenset[jaxapi.Primitive]:
 
 
 def lookup(primitive: jaxapi.Primitive) -> Rule | None:
-    """Return the record of ``primitive``, or None where JAX's own derivative is used."""
+    """Return the record of ``primitive``, or None where JAX's own derivative is used.
+
+    Example:
+        >>> import tape
+        >>> from jax.extend.core.primitives import tanh_p
+        >>> tape.rules.lookup(tanh_p).source
+        "tanh' = 1 - tanh^2"
+
+    """
     return _given.get(primitive) or _own_of(primitive)
 
 
@@ -113,7 +121,14 @@ def is_little(primitive: jaxapi.Primitive) -> bool:
 
 
 def registered() -> tuple[Rule, ...]:
-    """All records, in the order of registration."""
+    """All records, in the order of registration.
+
+    Example:
+        >>> import tape
+        >>> len(tape.rules.registered()) > 100
+        True
+
+    """
     return tuple({**_all(), **_given}.values())
 
 

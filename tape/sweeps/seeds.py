@@ -43,7 +43,14 @@ _WIDE = frozenset({np.dtype(np.float64), np.dtype(np.complex128)})
 
 
 def describe(variable: Handle) -> str:
-    """Name, shape and dtype of a Variable, for messages."""
+    """Name, shape and dtype of a Variable, for messages.
+
+    Example:
+        >>> import tape.extend
+        >>> tape.extend.describe(tape.Variable([1.0, 2.0], name="w"))
+        "'w', shape (2,), dtype float32"
+
+    """
     aval = variable._place.kind.aval
     name = f"{variable._extra.name!r}, " if variable._extra is not None and variable._extra.name else ""
     return f"{name}shape {aval.shape}, dtype {aval.dtype}"

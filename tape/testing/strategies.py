@@ -87,6 +87,14 @@ def shapes(*buckets: tuple[int, ...], min_dims: int = 0, max_dims: int = 3, min_
     Raises:
         TapeValueError: no bucket fits.
 
+    Example:
+        >>> from hypothesis import given
+        >>> from tape.testing import strategies
+        >>> @given(strategies.shapes(min_dims=1, min_size=1))
+        ... def property(shape):
+        ...     assert 1 <= len(shape) <= 3 and 0 not in shape
+        >>> property()
+
     """
     fitting = [s for s in buckets or SHAPES if min_dims <= len(s) <= max_dims and math.prod(s) >= min_size]
     if not fitting:
@@ -109,6 +117,14 @@ def numbers(dtype: Any = "float32", *, domain: tuple[float | None, float | None]
     Raises:
         TapeTypeError: the dtype is not numeric.
         TapeValueError: the domain is empty.
+
+    Example:
+        >>> from hypothesis import given
+        >>> from tape.testing import strategies
+        >>> @given(strategies.numbers("float16", domain=(0, 1)))
+        ... def property(x):
+        ...     assert 0 <= x <= 1
+        >>> property()
 
     """
     dtype = _dtype("numbers", dtype)
@@ -255,6 +271,14 @@ def broadcastable(count: int = 2, dtype: Any = None, **options: Any) -> SearchSt
         dtype: as for :func:`arrays`.
         options: further ones of :func:`arrays`.
 
+    Example:
+        >>> from hypothesis import given
+        >>> from tape.testing import strategies
+        >>> @given(strategies.broadcastable(2))
+        ... def property(pair):
+        ...     assert (pair[0] + pair[1]).dtype == pair[0].dtype
+        >>> property()
+
     """
     typed = dtypes() if dtype is None else dtype if isinstance(dtype, st.SearchStrategy) else st.just(_dtype("broadcastable", dtype))
     chosen = st.tuples(st.sampled_from(BROADCASTS), typed, st.permutations(range(count)), st.sampled_from((False, False, False, True)))
@@ -269,7 +293,17 @@ def broadcastable(count: int = 2, dtype: Any = None, **options: Any) -> SearchSt
 
 
 def repeated(strategy: SearchStrategy[Any], count: int = 2) -> SearchStrategy[tuple[Any, ...]]:
-    """Tuples that hold one drawn object ``count`` times: aliased arguments."""
+    """Tuples that hold one drawn object ``count`` times: aliased arguments.
+
+    Example:
+        >>> from hypothesis import given
+        >>> from tape.testing import strategies
+        >>> @given(strategies.repeated(strategies.arrays((3,))))
+        ... def property(pair):
+        ...     assert pair[0] is pair[1]
+        >>> property()
+
+    """
     return strategy.map(lambda x: (x,) * count)
 
 
@@ -283,6 +317,14 @@ def indices(size: int, shape: Any = (3,), *, negative: bool = True) -> SearchStr
 
     Raises:
         TapeValueError: the axis has no elements.
+
+    Example:
+        >>> from hypothesis import given
+        >>> from tape.testing import strategies
+        >>> @given(strategies.indices(5))
+        ... def property(i):
+        ...     assert i.shape == (3,) and (abs(i) <= 5).all()
+        >>> property()
 
     """
     if size < 1:
@@ -300,6 +342,15 @@ def pytrees(leaves: SearchStrategy[Any] | None = None) -> SearchStrategy[Any]:
 
     Args:
         leaves: strategy for the leaves; None is :func:`arrays` of shape (3,) and ().
+
+    Example:
+        >>> import jax
+        >>> from hypothesis import given
+        >>> from tape.testing import strategies
+        >>> @given(strategies.pytrees())
+        ... def property(tree):
+        ...     assert all(leaf.shape in {(3,), ()} for leaf in jax.tree.leaves(tree))
+        >>> property()
 
     """
     leaf = arrays(st.sampled_from([(3,), ()])) if leaves is None else leaves
