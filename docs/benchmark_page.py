@@ -52,8 +52,9 @@ This page is written by
 
 
 def ratio(rounds: list[float], reference: list[float]) -> str:
-    """Return the median of the ratios of batches that ran side by side, in two digits that count."""
-    return f"{statistics.median(a / b for a, b in zip(rounds, reference, strict=False)):.3g}"
+    """Return the median of the ratios of batches that ran side by side, in three digits, large ones as whole numbers."""
+    median = statistics.median(a / b for a, b in zip(rounds, reference, strict=False))
+    return f"{median:.3g}" if median < 1000 else f"{float(f'{median:.3g}'):.0f}"
 
 
 def table(found: dict[str, dict[str, Any]]) -> list[str]:

@@ -32,6 +32,11 @@ def duration(seconds: float | None) -> str:
     return f"{seconds * 1e6:.3g} us"
 
 
+def ratio(r: float) -> str:
+    """Return a ratio in two digits, large ones as whole numbers."""
+    return f"{r:.2g}" if r < 100 else f"{float(f'{r:.2g}'):.0f}"
+
+
 def times_as_long(found: Mapping[str, float | None], peer: str) -> float | None:
     """Return how many times as long the tape takes as a peer; None where one of them has no time."""
     ours, theirs = found.get("tape"), found.get(peer)
@@ -49,7 +54,7 @@ def rows_of(found: Results, tools: Sequence[str]) -> list[list[str]]:
                 f"{module} {function}",
                 description,
                 *(duration(steady[tool]) for tool in tools),
-                *("" if r is None else f"{r:.2g}" for r in ratios),
+                *("" if r is None else ratio(r) for r in ratios),
                 *(duration(row[tool].first) for tool in tools),
             ]
         )
@@ -91,8 +96,8 @@ def summary(found: Results, tools: Sequence[str]) -> list[str]:
             slower = sum(r > 1 for r in ratios.values())
             worst = max(ratios, key=lambda name: ratios[name])
             lines.append(
-                f"- {NAMES[peer]}: the tape takes {mean:.2g} times as long (geometric mean of {len(ratios)}); it is slower in {slower}, most in {worst}:"
-                f" {ratios[worst]:.2g} times."
+                f"- {NAMES[peer]}: the tape takes {ratio(mean)} times as long (geometric mean of {len(ratios)}); it is slower in {slower}, most in {worst}:"
+                f" {ratio(ratios[worst])} times."
             )
     return lines
 

@@ -181,11 +181,11 @@ def body(function):
 
 
 def told(source):
-    """What is said of a script, with the lines of the script."""
+    """What is said of a script in a terminal of 100 columns, with the lines of the script."""
     linecache.cache["example.py"] = (len(source), None, source.splitlines(keepends=True), "example.py")
     names = {"tape": tape, "tnp": tnp, "np": np, "variable": variable}
     with tape.Tape():  # another one may have recorded the same ops
-        exec(compile(source + "said = str(tape.explain(y, x))", "example.py", "exec"), names)  # noqa: S102 - it stands above
+        exec(compile(source + "said = tape.explain(y, x)._text(100)", "example.py", "exec"), names)  # noqa: S102 - it stands above
     return names["said"]
 
 
