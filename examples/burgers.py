@@ -1,6 +1,7 @@
 """Solve Burgers' equation with a network that is trained on the equation alone (a PINN; Raissi, Perdikaris and Karniadakis 2019).
 
-    u_t + u u_x = 0.02 u_xx  on x in [-1, 1], t in [0, 1],   u(x, 0) = -sin(pi x),   u(-1, t) = u(1, t) = 0
+    u_t + u u_x = 0.02 u_xx   for x in [-1, 1], t in [0, 1]
+    u(x, 0) = -sin(pi x),   u(-1, t) = u(1, t) = 0
 
 The loss contains u_t, u_x and u_xx of the network, so each training step differentiates a second derivative once more by 4 000 weights.
 Each of them is one line: ``tape.gradients(..., create_graph=True)``.  The answer is compared with finite differences on a fine grid.

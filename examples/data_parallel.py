@@ -2,14 +2,16 @@
 
 Every device holds a copy of the parameters and a part of the batch.  ``tape.stream_gradients`` gives each parameter as soon as the devices'
 own gradients of it are final, last layers first; their mean over the devices (an all-reduce) and the update are started then, while the
-sweep goes on to earlier layers.  Any number of CPU devices will do to see how it works; the gain is that of a slow network.
+sweep goes on to earlier layers.  Both ways have to give what one device makes of the whole batch.  Any number of CPU devices will do to see how it works; the gain is that of a slow network.
+
+In JAX a gradient is there when all are: what overlaps is left to XLA's scheduler.  PyTorch has it in a wrapper (DistributedDataParallel) that
+groups parameters into buckets by hooks of its own.  Here it is a loop over ``tape.stream_gradients(losses)``.
 
     python examples/data_parallel.py --devices 2
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from experiment import options, picture, progress
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import tape
@@ -115,35 +118,36 @@ def alone(seed: int, layers: int, width: int, batch: tuple[Any, Any], steps: int
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train in both ways, compare with one device."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--devices", type=int, default=2, help="CPU devices to make of this machine (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=12, help="steps of each way (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="a small network, to see that everything works")
-    options = parser.parse_args(arguments)
+    """Train in both ways, assert that both agree with one device, and draw how long steps took."""
+    numbers: Any = {"devices": (2, "CPU devices to make of this machine"), "steps": (12, "steps of each way")}
+    chosen = options(__doc__, arguments, "data_parallel.png", **numbers)
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", options.devices)  # before JAX makes its first array
-    layers, width, part = (3, 16, 8) if options.quick else (8, 512, 256)
+    jax.config.update("jax_num_cpu_devices", chosen.devices)  # before JAX makes its first array
+    layers, width, part = (3, 16, 8) if chosen.quick else (8, 512, 256)
     sharding = NamedSharding(Mesh(np.asarray(jax.devices()), "devices"), PartitionSpec("devices"))
-    rng = np.random.default_rng(1)
-    data = rng.normal(size=(2, options.devices, part, width)).astype(np.float32)
+    rng = np.random.default_rng(chosen.seed + 1)
+    data = rng.normal(size=(2, chosen.devices, part, width)).astype(np.float32)
     batch: tuple[Any, Any] = tuple(jax.device_put(x, sharding) for x in data)  # type: ignore[assignment]
-    print(f"{options.devices} devices: {', '.join(map(str, jax.devices()))}")
-    expected = alone(0, layers, width, (data[0], data[1]), options.steps)
+    print(f"{chosen.devices} devices: {', '.join(map(str, jax.devices()))}")
+    expected = alone(0, layers, width, (data[0], data[1]), chosen.steps)
+    taken: dict[str, list[float]] = {}
     for name, step in (("overlapped", overlapped), ("after the sweep", after_the_sweep)):
         parameters = initialise(0, layers, width, sharding)
-        times, done = [], 0
-        for _ in range(options.steps):
+        taken[name], done = [], 0
+        for _ in progress(range(chosen.steps), name):
             start = time.perf_counter()
             done = step(parameters, batch)
             jax.block_until_ready([p.value for p in parameters])
-            times.append(1e3 * (time.perf_counter() - start))
+            taken[name].append(1e3 * (time.perf_counter() - start))
         distance = max(float(np.abs(p.numpy() - np.asarray(e)).max()) for p, e in zip(parameters, expected, strict=True))
-        settled = statistics.median(times[len(times) // 2 :])
-        print(
-            f"{name:<16}{settled:8.1f} ms a step, {done:>3} of {len(parameters)} all-reduces done when the last gradient came; "
-            f"all devices within {distance:.0e} of one device alone"
-        )
+        settled = statistics.median(taken[name][len(taken[name]) // 2 :])
+        print(f"{name:<16}{settled:8.1f} ms a step, {done:>3} of {len(parameters)} all-reduces done when the last gradient came;")
+        print(f"{'':<16}all devices within {distance:.0e} of one device alone")
+        assert distance < 1e-6
+    with picture(chosen.output, 1, f"A step on {chosen.devices} devices") as (axes,):
+        for name, times in taken.items():
+            axes.plot(times, "o-", label=f"all-reduces {name}")
+        axes.set(xlabel="step", ylabel="milliseconds", yscale="log")
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ parameters do, and so does the state of the optimizer.  CPU devices of this mach
 
 On several machines each process runs ``train`` after ``jax.distributed.initialize()``.  All of them must record, and look at, the same things:
 a pending value that is looked at is computed then, by all processes together.
+
+In JAX such a step is the same, inside of a ``jax.jit`` of everything that it changes; in PyTorch each of the three ways is a wrapper of its own
+(DDP, DTensor, FSDP).  Here the sharding of the parameters is all there is to say: ``jax.device_put(x, sharding)``.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import socket
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 import optax
+from experiment import options, picture
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import interop.optax
@@ -130,8 +133,8 @@ def in_processes(count: int, devices: int, steps: int) -> dict[str, list[float]]
     """Run this script in several processes with so many devices each; return what all of them found."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    command = [sys.executable, __file__, "--devices", str(devices), "--steps", str(steps), "--processes", str(count), "--address", address]
+        port = free.getsockname()[1]
+    command = [sys.executable, __file__, "--devices", str(devices), "--steps", str(steps), "--processes", str(count), "--port", str(port)]
     running = [
         subprocess.Popen([*command, "--number", str(i)], stdout=subprocess.PIPE, text=True)  # noqa: S603 - this file
         for i in range(count)
@@ -150,34 +153,41 @@ def in_processes(count: int, devices: int, steps: int) -> dict[str, list[float]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train in all ways, and compare with one device."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--devices", type=int, default=8, help="CPU devices to make of this machine (default: %(default)s)")
-    parser.add_argument("--processes", type=int, default=2, help="processes that share them in the end (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=40, help="steps of each way (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="few steps, to see that everything works")
-    parser.add_argument("--address", help=argparse.SUPPRESS)
-    parser.add_argument("--number", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    """Train in all ways, assert that they are what one device does, and draw both."""
+    numbers: Any = {
+        "devices": (8, "CPU devices to make of this machine"),
+        "processes": (2, "processes that share them in the end"),
+        "steps": (40, "steps of each way"),
+        "number": (-1, "of this process; the script gives it to those that it starts"),
+        "port": (0, "of the first process, likewise"),
+    }
+    chosen = options(__doc__, arguments, "distributed.png", **numbers)
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", options.devices)  # before JAX makes its first array
+    jax.config.update("jax_num_cpu_devices", chosen.devices)  # before JAX makes its first array
     jax.config.update("jax_enable_x64", True)
-    steps = 8 if options.quick else options.steps
-    if options.number is not None:
+    steps = 8 if chosen.quick else chosen.steps
+    if chosen.number >= 0:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(options.address, options.processes, options.number)
+        jax.distributed.initialize(f"localhost:{chosen.port}", chosen.processes, chosen.number)
         print(json.dumps({name: sharded(layout, mesh_of_all(), steps) for name, layout in LAYOUTS.items()}))
         return
     wanted = alone(steps)
     print(f"one device: loss {wanted[0]:.4f}, after {steps} steps {wanted[-1]:.4f}")
-    for name, layout in LAYOUTS.items():
-        found = sharded(layout, mesh_of_all(), steps)
-        print(f"{name:<16}{options.devices} devices: loss {found[-1]:.4f}, within {distance(found, wanted):.0e} of one device")
-    if options.processes > 1:
-        each = options.devices // options.processes
-        for name, found in in_processes(options.processes, each, steps).items():
-            within = f"within {distance(found, wanted):.0e} of one device"
-            print(f"{name:<16}{options.processes} processes of {each} devices: loss {found[-1]:.4f}, {within}")
+    every = {(name, f"{chosen.devices} devices"): sharded(layout, mesh_of_all(), steps) for name, layout in LAYOUTS.items()}
+    if chosen.processes > 1:
+        where = f"{chosen.processes} processes of {chosen.devices // chosen.processes} devices"
+        found = in_processes(chosen.processes, chosen.devices // chosen.processes, steps)
+        every |= {(name, where): losses for name, losses in found.items()}
+    for (name, where), losses in every.items():
+        print(f"{name:<16}{where}: loss {losses[-1]:.4f}, within {distance(losses, wanted):.0e} of one device")
+        assert distance(losses, wanted) < 1e-12
+    assert wanted[-1] < wanted[0] / 2
+    with picture(chosen.output, 2, "One step, sharded in three ways") as (left, right):
+        left.semilogy(wanted, label="one device")
+        left.set(xlabel="step", ylabel="loss")
+        for (name, where), losses in every.items():
+            right.semilogy([abs(a / b - 1) + 1e-17 for a, b in zip(losses, wanted, strict=True)], label=f"{name}, {where}")
+        right.set(xlabel="step", ylabel="relative distance of the loss from one device's", ylim=(1e-17, 1e-11))
 
 
 if __name__ == "__main__":

@@ -92,16 +92,17 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     steps = np.linspace(exact[0], exact[-1], 200)
     share = np.array([weights[nodes <= s].sum() for s in steps])
     distance = float(np.abs(share - np.searchsorted(exact, steps, side="right") / len(exact)).max())
+    print(f"{len(flat)} weights, {probes * turns} products: largest eigenvalue {nodes.max():.3f} (true {exact[-1]:.3f})")
     print(
-        f"{len(flat)} weights, {probes * turns} products: largest eigenvalue {nodes.max():.3f} (true {exact[-1]:.3f}), trace within {trace:.1%}"
+        f"trace within {trace:.1%} ({probes} random vectors); share of eigenvalues below any bound within {distance:.1%}; {(exact < 0).sum()} of the true ones are negative"
     )
-    print(f"share of eigenvalues below any bound within {distance:.1%}; {(exact < 0).sum()} of the true ones are negative")
     assert top < (0.05 if chosen.quick else 1e-3)
     assert chosen.quick or distance < 0.1
     with picture(chosen.output, 2, f"Hessian of a network with {len(flat)} weights") as (left, right):
         left.plot(steps, np.searchsorted(exact, steps, side="right") / len(exact), label="all eigenvalues")
         left.plot(steps, share, "--", label=f"Lanczos, {probes} probes")
-        left.set(xlabel="eigenvalue", ylabel="share below", xscale="symlog", title="Distribution")
+        left.set_xscale("symlog", linthresh=0.01)  # most eigenvalues are near zero
+        left.set(xlabel="eigenvalue", ylabel="share below", title="Distribution")
         grid, width = np.linspace(exact[0] - 0.1, exact[-1] + 0.1, 500), 0.02 * (exact[-1] - exact[0])
         bells = np.exp(-0.5 * ((grid[:, None] - nodes) / width) ** 2) / (width * np.sqrt(2 * np.pi))
         right.semilogy(grid, bells @ weights)

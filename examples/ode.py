@@ -101,7 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         steps.append((accepted, rejected))
     rates = np.exp(log_rates.numpy())
     worst = float(np.abs(rates / RATES - 1).max())
-    print(f"rates {np.round(rates, 3)}, true ones {RATES}; steps of the solver {min(steps)} to {max(steps)} (accepted, rejected)")
+    print(f"rates {np.round(rates, 3)}, true ones {RATES}")
+    print(f"steps of the solver (accepted, rejected): {min(steps)} to {max(steps)}")
     assert worst < (0.25 if chosen.quick else 0.1), worst
     with picture(chosen.output, 2, "Fitted through a solver with adaptive steps") as (left, right):
         with tape.no_grad():

@@ -4,21 +4,22 @@
 every parameter is handed, as it comes, to a thread that waits for its gradient, sends it over a slow link and updates the parameter, while
 the sweep goes on to earlier layers.  The same training with ``backward()`` and the updates after it gives the same parameters, later.
 
+In JAX a compiled gradient is there as a whole; in PyTorch a hook on each parameter does the same, one call for each op.  Here it is a loop over
+``tape.stream_gradients(loss)``.
+
     python examples/streaming.py --output streaming.png
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import matplotlib as mpl
 import numpy as np
+from experiment import options, progress
 from matplotlib import pyplot as plt
 
 import tape
@@ -26,6 +27,7 @@ import tape.numpy as tnp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
 Array = np.ndarray[Any, Any]
 Step = tuple["Variables", Array, Array, "Server"]
@@ -134,7 +136,7 @@ def train(
     times: list[float] = []
     best: list[Event] = []
     with ThreadPoolExecutor(1) as watch, ThreadPoolExecutor(1) as link:
-        for k in range(count):
+        for k in progress(range(count), how.__name__.replace("_", " ")):
             start = time.perf_counter()
             events = how(step, watch, link)
             times.append(1e3 * (time.perf_counter() - start))
@@ -168,21 +170,16 @@ def draw(events: Sequence[Event], after: Sequence[Event], output: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train the same network in both ways, compare, draw."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=12, help="steps of each way (default: %(default)s)")
-    parser.add_argument("--link", type=float, default=0.5, help="gigabytes a second of the link to the optimizer (default: %(default)s)")
-    parser.add_argument("--output", type=Path, default=Path("streaming.png"), help="where to save the picture (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="a small network, to see that everything works")
-    options = parser.parse_args(arguments)
-    mpl.use("Agg")
-    layers, width, batch = (4, 32, 16) if options.quick else (10, 1024, 512)
-    rng = np.random.default_rng(1)
+    """Train the same network in both ways, assert that both end at the same parameters, draw."""
+    numbers: Any = {"steps": (12, "steps of each way"), "link": (0.5, "gigabytes a second of the link to the optimizer")}
+    chosen = options(__doc__, arguments, "streaming.png", **numbers)
+    layers, width, batch = (4, 32, 16) if chosen.quick else (10, 1024, 512)
+    rng = np.random.default_rng(chosen.seed + 1)
     inputs, targets = rng.normal(size=(2, batch, width)).astype(np.float32)
     found = {}
     for name, how in (("streamed", streamed), ("swept first", swept_first)):
         parameters = initialise(0, layers, width)
-        times, events = train(how, (parameters, inputs, targets, Server(parameters, options.link)), options.steps)
+        times, events = train(how, (parameters, inputs, targets, Server(parameters, chosen.link)), chosen.steps)
         found[name] = parameters, events
         settled = times[len(times) // 2 :]
         print(f"{name:<12} {min(settled):8.1f} ms a step, {early(events):4.0%} of the updates done before the last gradient was there")
@@ -194,8 +191,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for a, b in zip(found["streamed"][0], found["swept first"][0], strict=True)
     )
     print(f"\nlargest distance between the parameters of both: {distance:.1e}")
-    draw(found["streamed"][1], found["swept first"][1], options.output)
-    print(f"picture in {options.output}")
+    assert distance < 1e-6
+    assert early(found["swept first"][1]) == 0
+    assert chosen.quick or early(found["streamed"][1]) > 0.3
+    draw(found["streamed"][1], found["swept first"][1], chosen.output)
+    print(f"picture in {chosen.output}")
 
 
 if __name__ == "__main__":

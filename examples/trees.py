@@ -2,7 +2,8 @@
 
 Each formula (``(a and not b) or (c xor d)``) is a random tree; the network is a Python function that calls itself on the branches, with one
 layer per connective (Socher et al. 2011).  No two steps have the same structure, which is what compilers like least: ``jax.jit`` would
-compile at every step.  Formulas of other sizes than those it was trained on are judged at the end.
+compile at every step, and PyTorch calls each op of each tree from Python.  Here the recursion is all there is: no line of it is for the tape.
+Formulas of other sizes than those it was trained on are judged at the end.
 
     python examples/trees.py
 """
@@ -109,13 +110,14 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     sizes = (4, 16) if chosen.quick else (2, 4, 6, 10, 16, 24)
     right = {size: accuracy(p, rng, size, 20 if chosen.quick else 150) for size in sizes}
     print(f"loss {np.mean(curve[:20]):.3f} -> {np.mean(curve[-20:]):.3f}")
-    print("right:", ", ".join(f"{share:.0%} of formulas with {size} values" for size, share in right.items()))
+    print("formulas judged rightly, by how many values are in them:", ", ".join(f"{size}: {share:.0%}" for size, share in right.items()))
     assert chosen.quick or (right[6] > 0.9 and right[16] > 0.75), right
     with picture(chosen.output, 2, "A network in the shape of the formula") as (left, other):
         left.plot(np.convolve(curve, np.ones(20) / 20, "valid"))
         left.set(xlabel="step", ylabel="cross-entropy", title="Training on 2 to 6 values")
         other.plot(list(right), [100 * share for share in right.values()], "o-")
-        other.set(xlabel="truth values in the formula", ylabel="% judged rightly", title="New formulas")
+        other.axhline(50, color="gray", linestyle=":", label="by chance")
+        other.set(xlabel="truth values in the formula", ylabel="% judged rightly", title="New formulas", ylim=(0, 105))
     return {"loss": curve, "right": right}
 
 

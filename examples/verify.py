@@ -8,7 +8,8 @@ structure.  Two of jax 0.10.2 fail:
 - ``jax.lax.reduce`` with a function that does not commute, such as the composition of affine maps: its derivative multiplies in another order.
 
 ``jax.test_util.check_grads`` finds neither at the points that are given here: at one point it sees nothing of the interval, and the
-reduction it refuses to run.  What the tape says of both is shown beside.  On a JAX where they are mended, the example says so.
+reduction it refuses to run; PyTorch's ``gradcheck`` asks for functions of torch, in float64.  Here it is ``check_gradients(function, x)``, in any
+dtype.  What the tape says of both is shown beside.  On a JAX where they are mended, the example says so.
 
     python examples/verify.py
 """

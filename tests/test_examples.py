@@ -48,25 +48,32 @@ def test_streaming(tmp_path, capsys, monkeypatch):
     assert float(distance) < 1e-6
 
 
-def test_data_parallel():
+def test_data_parallel(tmp_path):
     """In a process of its own: JAX makes devices once."""
-    command = [sys.executable, EXAMPLES / "data_parallel.py", "--quick", "--steps", "4"]
+    pytest.importorskip("matplotlib")
+    output = tmp_path / "data_parallel.png"
+    command = [sys.executable, EXAMPLES / "data_parallel.py", "--quick", "--steps", "4", "--output", output]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "JAX_PLATFORMS": "cpu"}
     printed = subprocess.run(  # noqa: S603 - the repository's own file
         command, check=True, capture_output=True, text=True, timeout=300, env=environment
     ).stdout
     assert printed.startswith("2 devices")
     rows = re.findall(
-        r"^(overlapped|after the sweep) .* (\d+) of 6 all-reduces .* within (\S+) of one device alone$", printed, re.MULTILINE
+        r"^(overlapped|after the sweep) .* (\d+) of 6 all-reduces .*;\n +all devices within (\S+) of one device alone$",
+        printed,
+        re.MULTILINE,
     )
+    assert output.read_bytes().startswith(b"\x89PNG")
     assert [name for name, _, _ in rows] == ["overlapped", "after the sweep"]
     assert all(float(distance) < 1e-6 for _, _, distance in rows)
 
 
-def test_distributed():
+def test_distributed(tmp_path):
     """In one process of eight devices, and by night in two that share eight, as tests/scale does by day."""
-    pytest.importorskip("optax")
-    command = [sys.executable, EXAMPLES / "distributed.py", "--quick", *([] if NIGHTLY else ["--processes", "1"])]
+    for needed in ("matplotlib", "optax"):
+        pytest.importorskip(needed)
+    output = tmp_path / "distributed.png"
+    command = [sys.executable, EXAMPLES / "distributed.py", "--quick", "--output", output, *([] if NIGHTLY else ["--processes", "1"])]
     places = ["8 devices", "2 processes of 4 devices"][: 2 if NIGHTLY else 1]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "JAX_PLATFORMS": "cpu"}
     printed = subprocess.run(  # noqa: S603 - the repository's own file
@@ -81,6 +88,7 @@ def test_distributed():
     first, last = map(float, re.search(r"^one device: loss (\S+), after 8 steps (\S+)$", printed, re.MULTILINE).groups())
     assert last < first / 2
     assert {float(loss) for _, _, loss, _ in rows} == {last}
+    assert output.read_bytes().startswith(b"\x89PNG")
 
 
 def test_truncated_bptt(tmp_path, capsys, monkeypatch):
@@ -114,27 +122,20 @@ def test_loss_scaling(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
     results = importlib.import_module("loss_scaling").main(["--quick", "--output", str(output)])
     assert output.read_bytes().startswith(b"\x89PNG")
-    learned = {(run.weight, run.dtype, run.scaling): run.loss[-1] < run.loss[0] / 2 for run in results}
-    assert learned == {
-        (1e-4, "float32", "none"): True,
-        (1e-4, "float16", "none"): False,
-        (1e-4, "float16", "2**15"): True,
-        (1e-4, "float16", "2**40"): False,
-        (1e-4, "float16", "dynamic from 2**40"): True,
-        (1e-4, "bfloat16", "none"): True,
-        (1e-33, "float32", "none"): False,
-        (1e-33, "bfloat16", "none"): False,
-        (1e-33, "bfloat16", "2**20"): True,
-        (1e-33, "bfloat16", "dynamic from 2**15"): True,
-    }
+    learned = [run.loss[-1] < run.loss[0] / 2 for run in results]  # the example asserts which
+    assert len(set(learned)) == 2
     skipped = {run.scaling: run.skipped for run in results if run.dtype == "float16"}
     assert skipped["2**40"] == 40
     assert 0 < skipped["dynamic from 2**40"] < 10
 
 
-def test_offload(capsys, monkeypatch):
+def test_offload(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.syspath_prepend(EXAMPLES)
-    importlib.import_module("offload").main(["--layers", "4", "--width", "16", "--batch", "32"])
+    output = tmp_path / "offload.png"
+    importlib.import_module("offload").main(["--quick", "--output", str(output)])
+    assert output.read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
     assert printed.startswith("4 values of 8192 bytes")
     rows = {name: (int(share), float(error)) for name, share, error in re.findall(r"^(\S.*?) +\d+ +(\d+)% +(\S+)$", printed, re.MULTILINE)}
@@ -161,6 +162,18 @@ EXPERIMENTS = [
     "verify",
     "wgan_gp",
 ]  # each asserts what it shows; with --quick as much of it as a few steps can show
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.stem)
+def test_an_example_says_what_is_hard_elsewhere_asserts_and_draws(path):
+    source = path.read_text(encoding="utf-8")
+    if path.stem == "experiment":  # what they share
+        return
+    doc = source.split('"""')[1]
+    assert re.search(r"\bJAX\b|jax", doc)
+    assert "PyTorch" in doc
+    assert re.search(r"^ +assert ", source, re.MULTILINE)
+    assert f'"{path.stem}.png"' in source
 
 
 def test_every_example_is_run():
