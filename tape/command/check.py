@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 WIDE = {"float64", "complex128", "int64"}
 EXAMPLES = """examples:
   python -m tape check jax.nn:gelu --shape 3,4
-  python -m tape check mypackage.losses:huber --shape 5 --shape 5 --arg 0.5 --dtype float64
+  python -m tape check mypackage.losses:huber --shape 5 --shape 5 --arg 0.5
   python -m tape check layers.py:norm --between 0.5 2 --order 1 --json
-Without --shape and --arg the arguments are found from annotations (jaxtyping's shapes included) and defaults.
-An inconclusive verdict (a kink, the edge of a domain, noise) is no failure, nor is an inaccurate one (right, but for digits that a formula
-loses to rounding), unless --strict is given. --between says where functions are meant: without it, between their smallest argument and the
-largest.
+Without --shape and --arg the arguments are found from annotations
+(jaxtyping's shapes included) and defaults. An inconclusive verdict (a kink,
+the edge of a domain, noise) is no failure, nor is an inaccurate one (right,
+but for digits that a formula loses to rounding), unless --strict is given.
+--between says where functions are meant: without it, between their smallest
+argument and the largest.
 """
 
 

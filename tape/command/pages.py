@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
 from tape import errors
 from tape.errors import TapeValueError
-from tape.terminal import coloured, painted
+from tape.terminal import coloured, columns, is_terminal, painted
 
 FOLDER = Path(__file__).parent / "errors"
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
@@ -33,7 +34,8 @@ def run(options: argparse.Namespace) -> bool:
     if options.name is None:
         width = max(map(len, names()))
         for name in names():
-            print(f"{name:{width}}  {(getattr(errors, name).__doc__ or '').splitlines()[0].replace('``', '')}")
+            said = f"{name:{width}}  {(getattr(errors, name).__doc__ or '').splitlines()[0].replace('``', '')}"
+            print("\n".join(textwrap.wrap(said, columns(), subsequent_indent=" " * (width + 2))) if is_terminal() else said)
     else:
         print(page(options.name, color=coloured()))
     return False
@@ -60,14 +62,22 @@ def page(name: str, *, color: bool = False) -> str:
         near = difflib.get_close_matches(short, names(), n=1)
         msg = f"there is no error class {name!r}; " + (f"did you mean {near[0]}?" if near else "without a name all are listed")
         raise TapeValueError(msg)
-    shown, code = [], False
-    for line in (FOLDER / f"{short}.md").read_text(encoding="utf-8").splitlines():
-        if _FENCE.fullmatch(line):
+    shown: list[str] = []
+    paragraph: list[str] = []
+    code, wide = False, columns() if is_terminal() else 140
+    for line in [*(FOLDER / f"{short}.md").read_text(encoding="utf-8").splitlines(), ""]:
+        fence, heading = _FENCE.fullmatch(line), line.startswith("#") and not code
+        if paragraph and (fence or heading or not line):
+            shown += textwrap.wrap(" ".join(paragraph), wide)
+            paragraph = []
+        if fence:
             code = not code
         elif code:
             shown.append(f"    {line}".rstrip())
-        elif line.startswith("#"):
+        elif heading:
             shown.append(painted(line.lstrip("# "), "1", color))
+        elif line:
+            paragraph.append(_LINK.sub(r"\1", line).replace("`", ""))
         else:
-            shown.append(_LINK.sub(r"\1", line).replace("`", ""))
-    return "\n".join(shown)
+            shown.append("")
+    return "\n".join(shown).rstrip()

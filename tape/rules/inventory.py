@@ -6,6 +6,7 @@ import fnmatch
 import importlib
 import pkgutil
 import shutil
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tape import jaxapi
 from tape.errors import TapeTypeError
 from tape.rules.table import everything, lookup
+from tape.terminal import columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -132,6 +134,7 @@ class Coverage(Mapping[str, str]):
         total = sum(sum(counter.values()) for counter in hows.values())
         lines.append(f"{total} public functions:")
         lines += [f"  {area:<11} " + ", ".join(f"{n} {how}" for how, n in counter.most_common()) for area, counter in hows.items()]
+        lines = [part for line in lines for part in textwrap.wrap(line, columns(), subsequent_indent=" " * 14)]
         lines.append("one by one: .matching('*sum*'), .primitives, .functions")
         return "\n".join(lines)
 

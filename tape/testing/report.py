@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tape.terminal import columns, is_terminal
 from tape.testing.picture import page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WIDTH = 100
+WIDTH = 100  # of a line, at most
 VERDICTS = ("fail", "inaccurate", "inconclusive", "pass")  # the gravest first
 
 
@@ -83,11 +84,12 @@ class Report:
         return page(self)
 
     def __str__(self) -> str:
-        """Return the table, no line of which is longer than 100 columns."""
+        """Return the table, no line of which is longer than 100 columns, or than the terminal's."""
+        width = min(WIDTH, columns()) if is_terminal() else WIDTH
         header = ("argument", "verdict", "worst element", "expected", "got", "diagnosis")
         rows = [(a.name, a.verdict, _index(a), _number(a.expected), _number(a.got), a.diagnosis) for a in self.arguments]
         widths = [min(max(len(r[i]) for r in [header, *rows]), 24) for i in range(5)]
-        room = max(WIDTH - sum(widths) - 2 * 5, 24)
+        room = max(width - sum(widths) - 2 * 5, 24)
         lines = [f"gradient of {self.function}: {self.verdict}"]
         for row in [header, *rows]:
             parts = _wrapped(row[5], room)
@@ -103,9 +105,9 @@ class Report:
                     f"blame: {a.blame}" if a.blame else "",
                     said,
                 ]
-                lines += _wrapped(f"{a.name}: " + "; ".join(d for d in details if d), WIDTH) if any(details) else []
+                lines += _wrapped(f"{a.name}: " + "; ".join(d for d in details if d), width) if any(details) else []
         for note in self.notes:
-            lines += _wrapped(f"note: {note}", WIDTH)
+            lines += _wrapped(f"note: {note}", width)
         return "\n".join(lines)
 
 

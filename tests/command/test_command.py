@@ -442,3 +442,13 @@ def test_the_core_needs_no_library_for_bars():
     code = "import sys, tape, tape.terminal.progress; assert not {'rich', 'tqdm'} & set(sys.modules), sys.modules.keys()"
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code], check=True, env=env, timeout=300)  # noqa: S603 - this test's own words
+
+
+@pytest.mark.parametrize("words", [["error"], ["error", "SeedError"], ["error", "LostGradientError"]])
+def test_prose_fits_the_terminal(words, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("tape.command.pages.is_terminal", lambda: True)
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 10
+    assert [line for line in lines if len(line) > 80 and not line.startswith("    ")] == []  # what is indented is code

@@ -30,6 +30,17 @@ def test_what_is_wrong_is_found_and_named(name):
     assert max(len(line) for line in str(report).splitlines() if "cases.py" not in line) <= 100  # JAX may name the file
 
 
+def test_a_report_fits_the_terminal(monkeypatch):
+    scale = jax.custom_vjp(lambda x, w: x * w)
+    scale.defvjp(lambda x, w: (x * w, (x, w)), lambda saved, ct: (ct * saved[1], (ct * saved[0])[0]))
+    with pytest.raises(GradientMismatch) as caught:
+        check_gradients(scale, np.arange(6, dtype=np.float32).reshape(2, 3), np.ones(3, np.float32))
+    wide = max(map(len, str(caught.value.report).splitlines()))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("tape.testing.report.is_terminal", lambda: True)
+    assert max(map(len, str(caught.value.report).splitlines())) <= 80 < wide <= 100
+
+
 # What is right, and cannot be told so: nothing in reverse mode is there to compare.
 NOT_DIFFERENTIABLE = {"a while loop": "jax.grad refuses a loop whose length is found while it runs"}
 
