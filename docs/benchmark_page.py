@@ -114,7 +114,7 @@ if __name__ == "__main__":
     measuring = f"python -m benchmarks --json run.json {names}"
     day = dt.datetime.fromtimestamp(Path(path).stat().st_mtime, dt.UTC).strftime("%Y-%m-%d")
     run = json.loads(Path(path).read_text(encoding="utf-8"))
-    PAGE.write_text(page(run, day, f"{measuring} && python docs/benchmark_page.py run.json {names}"), encoding="utf-8")
+    PAGE.write_text(page(run, day, f"{measuring}\npython docs/benchmark_page.py run.json {names}"), encoding="utf-8")
     before, rest = GUIDE.read_text(encoding="utf-8").split("<!-- figures -->\n")[::2]
     GUIDE.write_text(f"{before}<!-- figures -->\n{figures(run, measuring)}\n<!-- figures -->\n{rest}", encoding="utf-8")
     picture(run)

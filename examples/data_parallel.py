@@ -2,7 +2,8 @@
 
 Every device holds a copy of the parameters and a part of the batch.  ``tape.stream_gradients`` gives each parameter as soon as the devices'
 own gradients of it are final, last layers first; their mean over the devices (an all-reduce) and the update are started then, while the
-sweep goes on to earlier layers.  Both ways have to give what one device makes of the whole batch.  Any number of CPU devices will do to see how it works; the gain is that of a slow network.
+sweep goes on to earlier layers.  Both ways have to give what one device makes of the whole batch.  Any number of CPU devices will do to see
+how it works; the gain is that of a slow network.
 
 In JAX a gradient is there when all are: what overlaps is left to XLA's scheduler.  PyTorch has it in a wrapper (DistributedDataParallel) that
 groups parameters into buckets by hooks of its own.  Here it is a loop over ``tape.stream_gradients(losses)``.

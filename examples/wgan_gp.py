@@ -85,12 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, list[float]]:
     curves = {"distance": [float(v) for v in distances], "penalty": [float(v) for v in slopes]}
     nearest = [float(np.linalg.norm(images - image, axis=1).min()) for image in shown]
     random = [float(np.linalg.norm(images - image, axis=1).min()) for image in rng.permuted(images[:500], axis=1)]  # pixels in any order
-    print(
-        f"estimated distance {max(curves['distance']):.3f} at most, {np.mean(curves['distance'][-20:]):.3f} at last; penalty {curves['penalty'][-1]:.4f}"
-    )
+    last = np.mean(curves["distance"][-20:])
+    print(f"estimated distance {max(curves['distance']):.3f} at most, {last:.3f} at last; penalty {curves['penalty'][-1]:.4f}")
     print(f"from the nearest true digit: generated {np.mean(nearest):.2f}, digits with shuffled pixels {np.mean(random):.2f}")
     if not chosen.quick:
-        assert np.mean(curves["distance"][-20:]) < 0.5 * max(curves["distance"])
+        assert last < 0.5 * max(curves["distance"])
         assert np.mean(nearest) < 0.6 * np.mean(random)
     with picture(chosen.output, 2, "A Wasserstein GAN with gradient penalty") as (left, right):
         left.plot(curves["distance"], label="estimated distance")
